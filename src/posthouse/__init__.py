@@ -1,0 +1,1 @@
+"""posthouse: the relay for teams of AI agents."""

@@ -1,0 +1,1 @@
+"""The registry of error codes, one file per area."""

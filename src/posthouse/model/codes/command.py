@@ -1,0 +1,28 @@
+"""Error codes of the command line itself: usage, settings, and what no other area explains."""
+
+from __future__ import annotations
+
+from posthouse.model.codes.spec import ErrorSpec, Exit, fatal
+
+COMMAND: tuple[ErrorSpec, ...] = (
+    ErrorSpec(
+        "usage",
+        400,
+        "{text}",
+        "Run the command with --help to see its arguments and examples.",
+        exit=Exit.USAGE,
+    ),
+    ErrorSpec(
+        "setting_invalid",
+        400,
+        "setting {name} from {source} is not valid: {reason}",
+        "Run `posthouse config` to see every setting, its value and where it comes from.",
+        exit=Exit.USAGE,
+    ),
+    fatal(
+        "internal",
+        500,
+        "an unexpected failure: {reason}",
+        "This is a defect in posthouse: please report it with the log.",
+    ),
+)

@@ -1,0 +1,35 @@
+"""The one registry of error codes, gathered from the area files beside it."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+from posthouse.model.codes.bus import BUS
+from posthouse.model.codes.command import COMMAND
+from posthouse.model.codes.keys import KEYS
+from posthouse.model.codes.relay import RELAY
+from posthouse.model.codes.spec import ErrorSpec
+from posthouse.model.codes.storage import STORAGE
+from posthouse.model.codes.values import VALUES
+
+#: Areas in the order the reference shows them.
+AREAS: dict[str, tuple[ErrorSpec, ...]] = {
+    "Values": VALUES,
+    "Keys": KEYS,
+    "Storage": STORAGE,
+    "Bus": BUS,
+    "Relay": RELAY,
+    "Command line": COMMAND,
+}
+
+
+def _gather() -> dict[str, ErrorSpec]:
+    specs: dict[str, ErrorSpec] = {}
+    for spec in chain.from_iterable(AREAS.values()):
+        if spec.code in specs:
+            raise ValueError(f"error code {spec.code} is registered twice")
+        specs[spec.code] = spec
+    return specs
+
+
+REGISTRY: dict[str, ErrorSpec] = _gather()
