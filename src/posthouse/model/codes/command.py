@@ -19,6 +19,13 @@ COMMAND: tuple[ErrorSpec, ...] = (
         "Run `posthouse config` to see every setting, its value and where it comes from.",
         exit=Exit.USAGE,
     ),
+    ErrorSpec(
+        "extra_missing",
+        501,
+        "this needs {library}, which is not installed",
+        "Install it with the extra of posthouse that brings it, for example `pip install 'posthouse[relay]'`.",
+        exit=Exit.USAGE,
+    ),
     fatal(
         "internal",
         500,

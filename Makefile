@@ -1,0 +1,47 @@
+# Every target prepares the environment first; scripts/setup does nothing when pyproject.toml has not changed.
+VENV := .venv
+BIN := $(VENV)/bin
+JOBS ?= 2
+PYTEST_ARGS ?=
+
+.PHONY: help setup up test check lint format house bench faults docs clean
+
+help: ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+
+setup: ## make .venv and install posthouse into it
+	@scripts/setup
+
+up: setup ## run posthouse on this machine and say what to try
+	@scripts/up
+
+test: lint check ## everything that has to pass: lint and all tests
+
+check: setup ## the tests alone
+	@$(BIN)/pytest -n $(JOBS) --dist loadgroup $(PYTEST_ARGS)
+
+lint: setup house ## ruff, types, layers, house report
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+
+format: setup ## let ruff put the files in order
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+house: setup ## sizes of files and functions, forbidden names
+	@$(BIN)/python scripts/house.py
+
+bench: setup ## measure this machine, side by side with the bare libraries
+	@$(BIN)/posthouse bench store --json
+
+faults: setup ## the whole fault campaign: kill -9, full disks, stalled readers
+	@POSTHOUSE_FAULTS=full $(BIN)/pytest -m faults $(PYTEST_ARGS)
+
+docs: setup ## write docs/reference anew from the registries
+	@$(BIN)/python -m scripts.reference
+
+clean: ## remove what the other targets made
+	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist build
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

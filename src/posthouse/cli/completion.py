@@ -1,0 +1,27 @@
+"""`posthouse completion`: the script that lets a shell complete posthouse commands."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from posthouse.cli.console import PLAIN, Output
+
+
+def completion(shell: Literal["bash", "zsh", "fish"], /, *, output: Output = PLAIN) -> None:
+    """Print the completion script of a shell.
+
+    For example:
+
+        posthouse completion bash > ~/.local/share/bash-completion/completions/posthouse
+        posthouse completion zsh > ~/.zfunc/_posthouse
+        posthouse completion fish > ~/.config/fish/completions/posthouse.fish
+
+    Parameters
+    ----------
+    shell
+        The shell to write for.
+    """
+    from posthouse.cli.commands import build
+
+    script = build(eager=True).generate_completion(shell=shell)
+    output.answer({"shell": shell, "script": script}, script)
