@@ -1,0 +1,1 @@
+"""The journal: every fact of a store in commit order, with one schema for all readers."""

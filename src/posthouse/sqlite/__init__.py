@@ -1,0 +1,1 @@
+"""Storage on SQLite: the only place that touches the library."""

@@ -1,0 +1,56 @@
+-- :name append
+INSERT INTO journal (seq, at_ns, type, mesh, actor, ref, body) VALUES (?, ?, ?, ?, ?, ?, ?)
+
+-- :name head
+SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'journal'), 0)
+
+-- :name newest_at_ns
+SELECT coalesce((SELECT at_ns FROM journal ORDER BY seq DESC LIMIT 1), 0)
+
+-- :name state
+SELECT pruned_through, snapshot_seq, body_bytes FROM journal_state
+
+-- :name add_bytes
+UPDATE journal_state SET body_bytes = body_bytes + ? WHERE id = 1
+
+-- :name read_after
+SELECT seq, at_ns, type, mesh, actor, ref, body FROM journal WHERE seq > ? ORDER BY seq LIMIT ?
+
+-- :name read_types_after
+SELECT seq, at_ns, type, mesh, actor, ref, body FROM journal
+WHERE seq > ? AND type IN (SELECT value FROM json_each(?)) ORDER BY seq LIMIT ?
+
+-- :name read_range
+SELECT seq, at_ns, type, mesh, actor, ref, body FROM journal WHERE seq BETWEEN ? AND ? ORDER BY seq
+
+-- :name current_epoch
+SELECT epoch, parent_epoch, fork_seq FROM epochs ORDER BY number DESC LIMIT 1
+
+-- :name all_epochs
+SELECT epoch, parent_epoch, fork_seq, started_at_ns FROM epochs ORDER BY number
+
+-- :name add_epoch
+INSERT INTO epochs (epoch, parent_epoch, fork_seq, started_at_ns) VALUES (?, ?, ?, ?)
+
+-- :name prefix_bytes
+SELECT coalesce(sum(length(body)), 0) FROM journal WHERE seq <= ?
+
+-- :name delete_prefix
+DELETE FROM journal WHERE seq <= ?
+
+-- :name set_pruned
+UPDATE journal_state SET pruned_through = ?, snapshot_seq = ?, body_bytes = body_bytes - ? WHERE id = 1
+
+-- :name seq_before_time
+SELECT coalesce(max(seq), 0) FROM journal WHERE at_ns < ?
+
+-- :name count_rows
+SELECT count(*), coalesce(min(seq), 0), coalesce(max(seq), 0), coalesce(sum(length(body)), 0) FROM journal
+
+-- :name first_gap
+SELECT seq FROM (SELECT seq, lag(seq) OVER (ORDER BY seq) AS before FROM journal)
+WHERE before IS NOT NULL AND seq != before + 1 LIMIT 1
+
+-- :name time_going_back
+SELECT seq FROM (SELECT seq, at_ns, lag(at_ns) OVER (ORDER BY seq) AS before FROM journal)
+WHERE before > at_ns LIMIT 1

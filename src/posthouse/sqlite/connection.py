@@ -1,0 +1,98 @@
+"""Opening SQLite databases: one library, one set of pragmas, private files, no symbolic links.
+
+Every connection of posthouse is made here. The file is created with mode 0600 before SQLite sees it (its -wal and
+-shm copies follow that mode whatever the umask). WAL always; durability is named by the caller, because an answer
+that promises survival of power loss needs FULL and one that promises survival of a crash needs NORMAL.
+Checkpoints never run on a writing connection: see checkpoint.py.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import time
+from pathlib import Path
+
+import apsw
+
+from posthouse.model.errors import error
+
+BUSY_TIMEOUT_MS = 5_000  # another process commits in well under this; longer means it hangs
+_WAL_TRIES, _WAL_PAUSE_S = 100, 0.02
+_STATEMENTS = 256  # prepared statements kept per connection: more than any store has
+
+
+class Durability(enum.Enum):
+    """What an answered write survives."""
+
+    FULL = "full"
+    """Power loss: every commit is synced."""
+    NORMAL = "normal"
+    """The crash of any process: commits reach the operating system, checkpoints are synced."""
+
+
+def open_writer(path: Path, durability: Durability, *, vfs: str | None = None) -> apsw.Connection:
+    """Open `path` for writing, creating it with mode 0600 if it is missing."""
+    path = _safe(path)
+    _create_private(path)
+    flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW
+    db = _open(path, flags, vfs)
+    _enter_wal(db, path)
+    db.pragma("synchronous", durability.value)
+    db.pragma("wal_autocheckpoint", 0)
+    db.pragma("foreign_keys", True)
+    return db
+
+
+def open_reader(path: Path, *, vfs: str | None = None) -> apsw.Connection:
+    """Open an existing database read-only."""
+    db = _open(_safe(path), apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_NOFOLLOW, vfs)
+    db.pragma("query_only", True)
+    return db
+
+
+def _open(path: Path, flags: int, vfs: str | None) -> apsw.Connection:
+    try:
+        db = apsw.Connection(str(path), flags=flags, vfs=vfs, statementcachesize=_STATEMENTS)
+    except apsw.CantOpenError as exc:
+        raise error("store_path_unsafe", path=str(path), reason=str(exc)) from exc
+    db.set_busy_timeout(BUSY_TIMEOUT_MS)
+    try:
+        db.pragma("trusted_schema", False)
+        db.pragma("schema_version")
+    except apsw.NotADBError as exc:
+        db.close()
+        raise error("store_not_ours", path=str(path), expected="SQLite", reason=str(exc)) from exc
+    return db
+
+
+def _enter_wal(db: apsw.Connection, path: Path) -> None:
+    """Switch to WAL; SQLite does not wait by itself when two processes do so at the same moment."""
+    for _ in range(_WAL_TRIES):
+        try:
+            db.pragma("journal_mode", "wal")
+            return
+        except apsw.BusyError:
+            time.sleep(_WAL_PAUSE_S)
+    raise error("store_locked", path=str(path))
+
+
+def _safe(path: Path) -> Path:
+    """Return the path with its directory resolved, so that only a link planted at the name itself is refused."""
+    resolved = path.parent.resolve() / path.name
+    if resolved.is_symlink():
+        raise error("store_path_unsafe", path=str(path), reason="it is a symbolic link")
+    return resolved
+
+
+def _create_private(path: Path) -> None:
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        return
+    except OSError as exc:
+        raise error("store_path_unsafe", path=str(path), reason=exc.strerror or str(exc)) from exc
+    try:
+        os.fchmod(fd, 0o600)
+    finally:
+        os.close(fd)
