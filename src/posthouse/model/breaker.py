@@ -1,0 +1,94 @@
+"""The circuit breaker of an endpoint, as pure transitions over a frozen state.
+
+    CLOSED ── failure_threshold failures in a row ──> OPEN
+    OPEN ── cooldown over, next publish ──> HALF_OPEN, which has half_open_probe_count probes out at a time
+    HALF_OPEN ── a failure ──> OPEN;  success_to_close successes ──> CLOSED
+
+Times are boot times under a boot id; a state of another boot counts as CLOSED. A probe whose process died reports
+nothing: after another cooldown its place is free again. The store keeps the state; nothing here does.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, replace
+
+from posthouse.model.limits import MILLISECOND_NS
+from posthouse.model.reliability import CircuitBreaker
+
+
+class Circuit(enum.StrEnum):
+    """The three states of a breaker."""
+
+    CLOSED = "CLOSED"
+    OPEN = "OPEN"
+    HALF_OPEN = "HALF_OPEN"
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerState:
+    """What is remembered about one endpoint."""
+
+    circuit: Circuit = Circuit.CLOSED
+    #: failures in a row while CLOSED
+    failures: int = 0
+    #: successes since HALF_OPEN
+    successes: int = 0
+    #: probes let through and not yet reported
+    probes: int = 0
+    #: boot time of the opening, or of the last probe
+    since_boot_ns: int = 0
+    boot_id: str = ""
+
+
+def admit(state: BreakerState, config: CircuitBreaker, now_ns: int, boot_id: str) -> tuple[BreakerState, bool]:
+    """Decide one publish: return the state after it and whether it may pass."""
+    state = _of_this_boot(state, boot_id)
+    if not config.enabled or state.circuit is Circuit.CLOSED:
+        return state, True
+    has_cooled = now_ns - state.since_boot_ns >= config.cooldown_ms * MILLISECOND_NS
+    if state.circuit is Circuit.OPEN:
+        if not has_cooled:
+            return state, False
+        return BreakerState(Circuit.HALF_OPEN, probes=1, since_boot_ns=now_ns, boot_id=boot_id), True
+    out = 0 if has_cooled else state.probes
+    if out >= config.half_open_probe_count:
+        return state, False
+    return replace(state, probes=out + 1, since_boot_ns=now_ns), True
+
+
+def withdraw(state: BreakerState) -> BreakerState:
+    """Give a probe's place back: it was let through here but refused by a later rule."""
+    return replace(state, probes=max(0, state.probes - 1))
+
+
+def record_failure(state: BreakerState, config: CircuitBreaker, now_ns: int, boot_id: str) -> BreakerState:
+    """Return the state after a failed handler or write; an open circuit is not kept open by latecomers."""
+    state = _of_this_boot(state, boot_id)
+    if not config.enabled or state.circuit is Circuit.OPEN:
+        return state
+    opened = BreakerState(Circuit.OPEN, since_boot_ns=now_ns, boot_id=boot_id)
+    if state.circuit is Circuit.HALF_OPEN or state.failures + 1 >= config.failure_threshold:
+        return opened
+    return replace(state, failures=state.failures + 1, boot_id=boot_id)
+
+
+def record_success(state: BreakerState, config: CircuitBreaker, boot_id: str) -> BreakerState:
+    """Return the state after a success; while OPEN it proves nothing about now and is ignored."""
+    state = _of_this_boot(state, boot_id)
+    if not config.enabled or state.circuit is Circuit.OPEN:
+        return state
+    if state.circuit is Circuit.CLOSED:
+        return state if state.failures == 0 else BreakerState(boot_id=boot_id)
+    if state.successes + 1 >= config.success_to_close:
+        return BreakerState(boot_id=boot_id)
+    return replace(withdraw(state), successes=state.successes + 1)
+
+
+def refusal_text(endpoint_hash: str) -> str:
+    """Return the text of a refusal, a contract."""
+    return f"circuit open for endpoint {endpoint_hash}"
+
+
+def _of_this_boot(state: BreakerState, boot_id: str) -> BreakerState:
+    return state if state.boot_id == boot_id else BreakerState(boot_id=boot_id)

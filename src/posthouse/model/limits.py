@@ -1,0 +1,104 @@
+"""Every limit of posthouse in one place, each with its unit and the reason for it.
+
+What is configurable has its default here and its bounds in posthouse.model.settings. Limits marked "wire" are told by
+/v1/info: if you change one, 1. docs/protocol.md, 2. the vectors of the event tests, 3. the client's own checks.
+"""
+
+from __future__ import annotations
+
+KIB = 1024
+MIB = 1024 * KIB
+GB = 1_000_000_000
+SECOND_NS = 1_000_000_000
+MILLISECOND_NS = 1_000_000
+DAY_S = 86_400
+
+# Subjects
+SUBJECT_MAX_TOKENS = 16  # bounds the depth of every trie walk
+SUBJECT_MAX_BYTES = 255  # fits a file name and an index key
+TOPIC_MAX_TOKENS = 12  # leaves 4 for the bridge's mesh.<mesh>.in.topic prefix
+TOPIC_MAX_BYTES = 160  # leaves 95 bytes for that prefix with a mesh name of 64
+MESH_NAME_MAX_CHARS = 64
+MEMBER_NAME_MAX_CHARS = 64
+
+# Values
+JSON_MAX_DEPTH = 64  # far above real payloads, far below the interpreter's recursion limit
+SAFE_INTEGER_MAX = 2**53 - 1  # what every JSON reader keeps exactly
+INT64_MAX = 2**63 - 1  # what a store column and a wire integer hold
+
+# Bus budget
+BUS_MAX_HOPS = 5
+BUS_TTL_MS = 3_600_000
+BUS_CALL_BUDGET = 10
+
+# Mesh budget: a dialogue is no loop there, so the bounds are wider
+MESH_MAX_HOPS = 50
+MESH_CALL_BUDGET = 100
+
+# Events (wire)
+EVENT_MAX_CANONICAL_BYTES = 128 * KIB
+EVENT_MAX_TAGS = 200
+TAG_VALUE_MAX_BYTES = 8 * KIB
+CREATED_AT_MAX_AHEAD_NS = 15 * 60 * SECOND_NS  # tolerates a badly set clock, not a wrong date
+SIGNATURE_ARMOR_MAX_CHARS = 4 * KIB  # an ssh-ed25519 armor has about 300
+EVENT_MAX_JSON_BYTES = 1 * MIB  # canonical bytes with every character escaped as \u00xx, and white space
+
+# Requests and streams (wire)
+EVENTS_PER_REQUEST = 500
+QUERY_MAX_LIMIT = 500
+FILTER_MAX_VALUES = 500  # over all lists of one filter: bounds the index entries of a subscription
+FILTERS_PER_SUBSCRIPTION = 10
+STREAM_BUFFER_EVENTS = 1_000
+STREAM_BUFFER_BYTES = 8 * MIB
+STREAM_PING_S = 25
+CHALLENGE_TTL_S = 60
+TOKEN_TTL_S = 3_600
+
+# Rates of the relay, per key
+EVENT_RATE_PER_S = 1_000
+EVENT_BURST = 5_000
+EPHEMERAL_RATE_PER_S = 100
+EPHEMERAL_BURST = 500
+
+# Messages (wire)
+BODY_MAX_BYTES = 48 * KIB  # before sealing; sealed and base64 it still fits an event
+CLIENT_MESSAGE_ID_MAX_BYTES = 255
+CONFIRMATION_MAX_IDS = 50
+RECEIVE_WINDOW = 50
+RECEIVE_WINDOW_MAX = 1_000
+DELIVERY_BATCH = 50
+QUEUE_MAX = 1_000  # unconfirmed rows per mesh and recipient
+CONFIRMATION_RESERVE = 10_000  # ids beside the queue's cap
+QUEUE_TTL_S = 7 * DAY_S
+QUEUE_SWEEP_S = 300
+CONFIRM_TIMEOUT_S = 30
+TIMEOUT_ATTEMPTS_MAX = 5  # connections closed for want of progress before a row is parked
+FLAP_ATTEMPTS_MAX = 20  # other ends: a reader that merely flaps must lose nothing
+RECORD_RETENTION_DAYS = 365
+RECORD_RETENTION_MIN_DAYS = 7
+
+# Locks (wire)
+RESOURCE_MAX_BYTES = 512
+LEASE_MIN_MS = 1_000
+LEASE_MAX_MS = 600_000
+REQUEST_ID_MAX_BYTES = 255
+REQUEST_RECORD_S = DAY_S
+WAIT_QUEUE_MAX = 10_000
+RESTORE_TOKEN_LEAP = 2**32  # above any token handed out between backup and restore
+
+# Bus reliability defaults
+RATE_WINDOW_S = 60
+RATE_MAX_PER_WINDOW = 100
+BREAKER_FAILURES = 5
+BREAKER_COOLDOWN_MS = 30_000
+BREAKER_COOLDOWN_MIN_MS = 1_000
+BREAKER_PROBES = 1
+BREAKER_SUCCESSES = 2
+MAILBOX_MAX = 1_000
+PRESSURE_WARNING_AT = 0.8
+
+# Retention
+JOURNAL_KEEP_DAYS = 30
+JOURNAL_MAX_BYTES = 1 * GB
+DEAD_LETTER_KEEP_DAYS = 30
+INDEX_DONE_KEEP_S = DAY_S

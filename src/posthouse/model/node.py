@@ -1,0 +1,70 @@
+"""Names of participants: node ids, meshes and members.
+
+A node id is `ed25519:` and 64 lower-case hexadecimal digits. Only the form is judged here; whether the digits are
+a point that may sign is judged in posthouse.keys. Nothing is normalised: another spelling is another text,
+and refused.
+"""
+
+from __future__ import annotations
+
+import re
+
+from posthouse.model.errors import error
+from posthouse.model.limits import MEMBER_NAME_MAX_CHARS, MESH_NAME_MAX_CHARS
+
+NODE_SCHEME = "ed25519"
+DEFAULT_MESH = "main"
+_NODE = re.compile(r"ed25519:[0-9a-f]{64}")
+_KEY_HEX = re.compile(r"[0-9a-f]{64}")
+_MESH = re.compile(rf"[A-Za-z0-9_-]{{1,{MESH_NAME_MAX_CHARS}}}")
+_MEMBER = re.compile(rf"[A-Za-z0-9_-]{{1,{MEMBER_NAME_MAX_CHARS}}}")
+
+
+def is_node_id(text: str) -> bool:
+    """Tell whether a text has the form of a node id."""
+    return _NODE.fullmatch(text) is not None
+
+
+def validate_node_id(node: str) -> str:
+    """Return the node id unchanged, or raise node_id_invalid."""
+    if type(node) is not str or _NODE.fullmatch(node) is None:
+        raise error("node_id_invalid", node=node, reason="it has another form")
+    return node
+
+
+def node_key(node: str) -> bytes:
+    """Return the 32 bytes of the public key in a node id, or raise node_id_invalid."""
+    return bytes.fromhex(node_hex(node))
+
+
+def node_hex(node: str) -> str:
+    """Return the 64 digits of a node id, or raise node_id_invalid."""
+    return validate_node_id(node)[len(NODE_SCHEME) + 1 :]
+
+
+def node_from_key(key: bytes) -> str:
+    """Return the node id of a public key of 32 bytes."""
+    if len(key) != 32:
+        raise error("node_id_invalid", node=key.hex(), reason=f"the key has {len(key)} bytes, not 32")
+    return f"{NODE_SCHEME}:{key.hex()}"
+
+
+def node_from_hex(digits: str) -> str:
+    """Return the node id of 64 lower-case digits, or raise node_id_invalid."""
+    if _KEY_HEX.fullmatch(digits) is None:
+        raise error("node_id_invalid", node=digits, reason="it is not 64 lower-case hexadecimal digits")
+    return f"{NODE_SCHEME}:{digits}"
+
+
+def validate_mesh_name(mesh: str) -> str:
+    """Return the mesh name unchanged, or raise mesh_name_invalid."""
+    if type(mesh) is not str or _MESH.fullmatch(mesh) is None:
+        raise error("mesh_name_invalid", mesh=mesh)
+    return mesh
+
+
+def validate_member_name(name: str) -> str:
+    """Return the member name unchanged, or raise member_name_invalid."""
+    if type(name) is not str or _MEMBER.fullmatch(name) is None:
+        raise error("member_name_invalid", name=name)
+    return name

@@ -1,0 +1,108 @@
+"""Configuration of the bus's safety rules: rate limit, circuit breaker, back-pressure.
+
+Operators write it as `{"reliability": {...}}` in config.json; agents cannot change it when they publish. A file is
+valid as a whole or not at all, and what it does not name keeps its value. The rules themselves are in
+rate, breaker and pressure.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from posthouse.model.errors import PosthouseError, error
+from posthouse.model.limits import (
+    BREAKER_COOLDOWN_MIN_MS,
+    BREAKER_COOLDOWN_MS,
+    BREAKER_FAILURES,
+    BREAKER_PROBES,
+    BREAKER_SUCCESSES,
+    MAILBOX_MAX,
+    PRESSURE_WARNING_AT,
+    RATE_MAX_PER_WINDOW,
+    RATE_WINDOW_S,
+    SAFE_INTEGER_MAX,
+)
+from posthouse.model.strict_json import parse_json
+from posthouse.model.subjects import validate_subject
+
+Count = Annotated[int, msgspec.Meta(ge=1, le=SAFE_INTEGER_MAX)]
+Allowance = Annotated[int, msgspec.Meta(ge=0, le=SAFE_INTEGER_MAX)]
+
+
+class _Section(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """A section of the file; bounds hold however it is made, not only when it is read."""
+
+    def __post_init__(self) -> None:
+        plain = msgspec.structs.asdict(self)
+        for field in msgspec.structs.fields(self):
+            try:
+                msgspec.convert(plain[field.name], field.type)
+            except msgspec.ValidationError as fault:
+                raise error("reliability_invalid", reason=f"{field.encode_name}: {fault}") from fault
+
+
+class RateLimit(_Section, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """How many publishes a sender may make within a sliding window."""
+
+    enabled: bool = True
+    window_secs: Count = RATE_WINDOW_S
+    max_per_window: Allowance = RATE_MAX_PER_WINDOW
+    #: subject prefix -> its own maximum; the longest prefix at a token boundary wins
+    per_sender_overrides: dict[str, Allowance] = msgspec.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for prefix in self.per_sender_overrides:
+            validate_subject(prefix)
+
+
+class CircuitBreaker(_Section, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """When an endpoint that keeps failing is left alone, and how it comes back."""
+
+    enabled: bool = True
+    failure_threshold: Count = BREAKER_FAILURES
+    cooldown_ms: Annotated[int, msgspec.Meta(ge=BREAKER_COOLDOWN_MIN_MS, le=SAFE_INTEGER_MAX)] = BREAKER_COOLDOWN_MS
+    half_open_probe_count: Count = BREAKER_PROBES
+    success_to_close: Count = BREAKER_SUCCESSES
+
+
+class Backpressure(_Section, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """How full a mailbox may get, and from when its senders are warned."""
+
+    enabled: bool = True
+    max_mailbox_size: Count = MAILBOX_MAX
+    pressure_warning_at: Annotated[float, msgspec.Meta(ge=0, le=1)] = PRESSURE_WARNING_AT
+
+
+class Reliability(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """All sections together."""
+
+    rate_limit: RateLimit = RateLimit()
+    circuit_breaker: CircuitBreaker = CircuitBreaker()
+    backpressure: Backpressure = Backpressure()
+
+
+def merge_reliability(current: Reliability, data: bytes) -> Reliability:
+    """Return the configuration after reading a config.json, or raise reliability_invalid and change nothing.
+
+    Sections and fields the file does not name keep the value they have; other keys of the file are not ours.
+    """
+    try:
+        document = parse_json(data)
+        named = _objects(document, "the file").get("reliability", {})
+        plain = msgspec.to_builtins(current)
+        for section, fields in _objects(named, "reliability").items():
+            plain[section] = plain.get(section, {}) | _objects(fields, section)
+        return msgspec.convert(plain, Reliability)
+    except msgspec.ValidationError as fault:
+        raise error("reliability_invalid", reason=str(fault)) from fault
+    except PosthouseError as fault:
+        raise error("reliability_invalid", reason=fault.fields.get("reason", str(fault))) from fault
+
+
+def _objects(value: Any, where: str) -> dict[str, Any]:
+    if type(value) is not dict:
+        raise error("reliability_invalid", reason=f"{where} is not an object")
+    return value

@@ -1,0 +1,139 @@
+"""Strict JSON: text that has one meaning only, and values that survive the way through JSON unchanged.
+
+Refused are duplicate keys, NaN and infinities, lone surrogates, bytes that are not UTF-8 and nesting beyond
+JSON_MAX_DEPTH; each with its own code. Typed values are decoded with msgspec where they are declared; it keeps the
+last of two equal keys, hence `refuse_duplicate_keys`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any, NoReturn
+
+from posthouse.model.errors import error
+from posthouse.model.limits import INT64_MAX, JSON_MAX_DEPTH
+
+_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
+_UINT64_MAX = 2 * INT64_MAX + 1
+
+
+def parse_json(data: bytes | str) -> Any:
+    """Return the one value of a JSON text, or raise json_invalid, json_duplicate_key or json_too_deep."""
+    text = _text(data)
+    try:
+        value = json.loads(text, object_pairs_hook=_object, parse_constant=_refuse_constant, parse_float=_float)
+    except RecursionError as fault:
+        raise error("json_too_deep", limit=JSON_MAX_DEPTH) from fault
+    except ValueError as fault:
+        raise error("json_invalid", reason=str(fault)) from fault
+    if _depth_exceeds(value, JSON_MAX_DEPTH):
+        raise error("json_too_deep", limit=JSON_MAX_DEPTH)
+    if _SURROGATE_ESCAPE.search(text) is not None:
+        _refuse_surrogates(value)
+    return value
+
+
+def refuse_duplicate_keys(data: bytes | str) -> None:
+    """Raise json_duplicate_key when any object of a JSON text has a key twice."""
+    parse_json(data)
+
+
+def check_json_value(value: Any) -> None:
+    """Raise payload_unserialisable unless the value would come back from JSON as it is."""
+    reason = _value_fault(value, JSON_MAX_DEPTH)
+    if reason is not None:
+        raise error("payload_unserialisable", reason=reason)
+
+
+def _text(data: bytes | str) -> str:
+    if isinstance(data, str):
+        return data
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as fault:
+        raise error("json_invalid", reason=f"not UTF-8 at byte {fault.start}") from fault
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise error("json_duplicate_key", key=key)
+            seen.add(key)
+    return value
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise error("json_invalid", reason=f"{name} is not a JSON number")
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise error("json_invalid", reason=f"the number {text[:40]} is out of range")
+    return value
+
+
+def _depth_exceeds(value: Any, levels: int) -> bool:
+    level = [value]
+    for _ in range(levels + 1):
+        level = [child for item in level for child in _children(item)]
+        if not level:
+            return False
+    return True
+
+
+def _children(value: Any) -> Any:
+    if type(value) is dict:
+        return value.values()
+    return value if type(value) is list else ()
+
+
+def _refuse_surrogates(value: Any) -> None:
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as fault:
+        raise error("json_invalid", reason="a lone surrogate") from fault
+
+
+def _value_fault(value: Any, levels: int) -> str | None:
+    kind = type(value)
+    if value is None or kind is bool:
+        return None
+    if kind is str:
+        return _text_fault(value)
+    if kind is int:
+        return None if -INT64_MAX - 1 <= value <= _UINT64_MAX else "an integer does not fit 64 bits"
+    if kind is float:
+        return None if math.isfinite(value) else f"{value} is not a JSON number"
+    if levels == 0:
+        return f"it is nested deeper than {JSON_MAX_DEPTH} levels"
+    if kind is dict:
+        return _dict_fault(value, levels)
+    if kind is list or kind is tuple:
+        return next((fault for item in value if (fault := _value_fault(item, levels - 1))), None)
+    return f"{kind.__name__} is not a JSON type"
+
+
+def _dict_fault(value: dict[Any, Any], levels: int) -> str | None:
+    for key, item in value.items():
+        if type(key) is not str:
+            return f"the key {key!r} is not a string"
+        fault = _text_fault(key) or _value_fault(item, levels - 1)
+        if fault is not None:
+            return fault
+    return None
+
+
+def _text_fault(text: str) -> str | None:
+    if text.isascii():
+        return None
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return "a text holds a lone surrogate"
+    return None
