@@ -24,9 +24,7 @@ COMMANDS = {
     "completion": "posthouse.cli.completion:completion",
 }
 
-_HELP = (
-    "The relay for teams of AI agents: durable messages, budgets, locks, and a history that can be proved."
-)
+_HELP = "The relay for teams of AI agents: durable messages, budgets, locks, and a history that can be proved."
 
 
 def build(*, eager: bool = False) -> App:

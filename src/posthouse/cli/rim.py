@@ -23,6 +23,8 @@ from posthouse.model.errors import PosthouseError, error
 INTERRUPTED = 128 + signal.SIGINT  # what a shell reports for a process that Ctrl-C ended
 READER_GONE = 128 + signal.SIGPIPE
 
+_PACKAGE = Path(__file__).parent.parent
+
 #: Which extra brings a library that not every installation has.
 _EXTRAS = {
     "aiohttp": "relay",
@@ -103,11 +105,11 @@ def _log(reason: str, where: str) -> None:
 
 
 def _place(failure: BaseException) -> str:
-    """Say which line of posthouse the failure came from: the innermost of ours, else the innermost of all."""
+    """Say which line it came from: the innermost of posthouse below the rim, else the innermost of all."""
     frames = traceback.extract_tb(failure.__traceback__)
-    ours = [frame for frame in frames if "posthouse" in Path(frame.filename).parts]
     if not frames:
         return "unknown"
+    ours = [f for f in frames if Path(f.filename).is_relative_to(_PACKAGE) and f.filename != __file__]
     frame = (ours or frames)[-1]
     return f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}"
 

@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.cli.command_line import CommandLine
+
+
+@pytest.fixture
+def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+    """The command line with an empty home that does not exist yet."""
+    home = tmp_path / "home"
+    monkeypatch.setenv("POSTHOUSE_HOME", str(home))
+    monkeypatch.delenv("POSTHOUSE_TEST_CLOCK", raising=False)
+    return CommandLine(home, capsys)

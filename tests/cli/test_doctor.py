@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.command_line import CommandLine, Outcome
+
+from posthouse.cli.doctor import storage, system
+from posthouse.cli.home import Home
+from posthouse.sqlite import library
+
+
+def checks(outcome: Outcome) -> dict[str, Any]:
+    return {check["name"]: check for check in outcome.value["checks"]}
+
+
+def test_fresh_machine_is_healthy_and_is_told_to_make_a_key(cli: CommandLine) -> None:
+    outcome = cli("doctor", "--json")
+    found = checks(outcome)
+    assert (outcome.exit, outcome.value["healthy"]) == (0, True)
+    assert found["key"]["state"] == "warn"
+    assert "posthouse keys new" in found["key"]["hint"]
+    assert found["sqlite"]["state"] == "ok"
+
+
+def test_looking_makes_nothing(cli: CommandLine) -> None:
+    cli("doctor")
+    assert not cli.home.exists()
+
+
+def test_key_that_others_can_read_fails(cli: CommandLine) -> None:
+    cli("keys", "new")
+    (cli.home / "key.json").chmod(0o644)
+    outcome = cli("doctor", "--json")
+    found = checks(outcome)
+    assert (outcome.exit, outcome.value["healthy"]) == (1, False)
+    assert found["key"]["state"] == "fail"
+    assert "chmod 600" in found["key"]["hint"]
+    assert found["files"]["state"] == "fail"
+    assert "key.json" in found["files"]["text"]
+
+
+def test_home_that_others_can_enter_fails(cli: CommandLine) -> None:
+    cli("keys", "new")
+    cli.home.chmod(0o755)
+    outcome = cli("doctor", "--json")
+    assert outcome.exit == 1
+    assert checks(outcome)["home"]["state"] == "fail"
+
+
+def test_home_that_is_a_symbolic_link_fails(cli: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    cli.home.symlink_to(tmp_path / "elsewhere")
+    assert checks(cli("doctor", "--json"))["home"]["state"] == "fail"
+
+
+def test_damaged_key_fails(cli: CommandLine) -> None:
+    cli("keys", "new")
+    key = cli.home / "key.json"
+    key.write_text(key.read_text().replace('"seed":"', '"seed":"00'))
+    assert checks(cli("doctor", "--json"))["key"]["state"] == "fail"
+
+
+def test_stepped_clock_is_shown(cli: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    offsets = tmp_path / "clock.json"
+    offsets.write_text(json.dumps({"wall_offset_ns": 3_600_000_000_000, "boot_offset_ns": 0}))
+    monkeypatch.setenv("POSTHOUSE_TEST_CLOCK", str(offsets))
+    clock = checks(cli("doctor", "--json"))["clock"]
+    assert clock["state"] == "warn"
+    assert "wall +3600 s, boot +0 s" in clock["text"]
+
+
+def test_sqlite_with_the_wal_corruption_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "library_version", lambda: (3, 51, 2))
+    assert system.check_sqlite().state == "fail"
+
+
+def test_little_room_on_the_disk_is_worth_a_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = Home(tmp_path / "not" / "there")
+    assert storage.check_disk(home).text.endswith(str(tmp_path))
+    monkeypatch.setattr(storage, "_LOW_DISK", 1 << 62)
+    assert storage.check_disk(home).state == "warn"
+    monkeypatch.setattr(storage, "_NO_DISK", 1 << 62)
+    assert storage.check_disk(home).state == "fail"
+
+
+def test_low_inotify_limits_come_with_the_command_that_raises_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "max_user_watches").write_text("10\n")
+    monkeypatch.setattr(system, "_INOTIFY", tmp_path)
+    watches, instances = system.check_inotify()
+    assert watches.state == "warn"
+    assert "sysctl fs.inotify.max_user_watches=8192" in watches.hint
+    assert instances.text == "unknown"
+
+
+def test_what_the_doctor_cannot_look_at_is_a_finding(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(home: Home) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    denied.__name__ = "check_disk"
+    monkeypatch.setattr(storage, "CHECKS", (denied,))
+    outcome = cli("doctor", "--json")
+    assert outcome.exit == 1
+    assert checks(outcome)["disk"]["state"] == "fail"
+
+
+def test_report_for_people_names_state_check_and_hint(cli: CommandLine) -> None:
+    out = cli("doctor").out
+    line = next(line for line in out.splitlines() if " key " in line)
+    assert line.startswith("warn")
+    assert "Run `posthouse keys new`." in line
