@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 from cyclopts import App
-from tests.cli.command_line import CommandLine
 
 from posthouse.cli.commands import build
 from posthouse.version import __version__
+from tests.cli.command_line import CommandLine
 
 
 def leaves(app: App, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], App]]:

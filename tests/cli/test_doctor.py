@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.command_line import CommandLine, Outcome
 
 from posthouse.cli.doctor import storage, system
 from posthouse.cli.home import Home
 from posthouse.sqlite import library
+from tests.cli.command_line import CommandLine, Outcome
 
 
 def checks(outcome: Outcome) -> dict[str, Any]:

@@ -4,10 +4,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.cli.command_line import CommandLine
 
 from posthouse.keys import keyfile, read_public_line
 from posthouse.model.codes.spec import Exit
+from tests.cli.command_line import CommandLine
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ import sys
 from collections.abc import Callable, Sequence
 
 import pytest
-from tests.cli.command_line import CommandLine
 
 from posthouse.cli import rim
 from posthouse.model.codes.spec import Exit
 from posthouse.model.errors import error
+from tests.cli.command_line import CommandLine
 
 
 def raising(failure: BaseException) -> Callable[[Sequence[str]], object]:

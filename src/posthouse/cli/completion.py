@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
 
 from posthouse.cli.console import PLAIN, Output
 
+Shell = Annotated[Literal["bash", "zsh", "fish"], Parameter(help="The shell to write for.")]
 
-def completion(shell: Literal["bash", "zsh", "fish"], /, *, output: Output = PLAIN) -> None:
+
+def completion(shell: Shell, /, *, output: Output = PLAIN) -> None:
     """Print the completion script of a shell.
 
     For example:
@@ -15,11 +19,6 @@ def completion(shell: Literal["bash", "zsh", "fish"], /, *, output: Output = PLA
         posthouse completion bash > ~/.local/share/bash-completion/completions/posthouse
         posthouse completion zsh > ~/.zfunc/_posthouse
         posthouse completion fish > ~/.config/fish/completions/posthouse.fish
-
-    Parameters
-    ----------
-    shell
-        The shell to write for.
     """
     from posthouse.cli.commands import build
 

@@ -1,0 +1,1 @@
+"""docs/reference, written from the registries of the code; `make docs` writes it, a test compares it."""
