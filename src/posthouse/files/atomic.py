@@ -19,9 +19,7 @@ from posthouse.files.private import FILE_MODE, open_nofollow
 from posthouse.model.errors import error
 
 
-def write_atomic(
-    path: str | os.PathLike[str], data: bytes, *, sync: bool = True, mode: int = FILE_MODE
-) -> None:
+def write_atomic(path: str | os.PathLike[str], data: bytes, *, sync: bool = True, mode: int = FILE_MODE) -> None:
     """Put `data` at `path`, replacing what is there; a symbolic link there is refused."""
     target = Path(path)
     if target.is_symlink():
@@ -32,9 +30,7 @@ def write_atomic(
         fsync_dir(target.parent)
 
 
-def create_atomic(
-    path: str | os.PathLike[str], data: bytes, *, sync: bool = True, mode: int = FILE_MODE
-) -> None:
+def create_atomic(path: str | os.PathLike[str], data: bytes, *, sync: bool = True, mode: int = FILE_MODE) -> None:
     """Put `data` at `path` unless something is there, a dangling link included: then FileExistsError."""
     target = Path(path)
     with _temporary(target, data, sync=sync, mode=mode) as temporary:

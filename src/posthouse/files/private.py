@@ -48,9 +48,12 @@ def check_private(path: str | os.PathLike[str]) -> os.stat_result:
 def read_private(path: str | os.PathLike[str], max_bytes: int = 1 << 20) -> bytes:
     """Return the content of a private file; the checks and the read use the same open file."""
     fd = open_nofollow(path, os.O_RDONLY)
-    with os.fdopen(fd, "rb") as file:
+    try:
         _check(fd, Path(path))
-        data = file.read(max_bytes + 1)
+        with os.fdopen(fd, "rb", closefd=False) as file:
+            data = file.read(max_bytes + 1)
+    finally:
+        os.close(fd)
     if len(data) > max_bytes:
         raise error("store_path_unsafe", path=os.fspath(path), reason=f"it is larger than {max_bytes} bytes")
     return data
@@ -59,9 +62,7 @@ def read_private(path: str | os.PathLike[str], max_bytes: int = 1 << 20) -> byte
 def check_owner(found: os.stat_result, path: Path) -> None:
     """Refuse what belongs to another user: its owner could change it at any time."""
     if found.st_uid != os.geteuid():
-        raise error(
-            "store_path_unsafe", path=str(path), reason=f"it belongs to the user with id {found.st_uid}"
-        )
+        raise error("store_path_unsafe", path=str(path), reason=f"it belongs to the user with id {found.st_uid}")
 
 
 def _check(fd: int, path: Path) -> os.stat_result:

@@ -32,9 +32,7 @@ def seal_box(key: NodeKey, reader: str, plaintext: bytes) -> str:
 
 def seal_box_with_nonce(key: NodeKey, reader: str, plaintext: bytes, nonce: bytes) -> str:
     """Seal under a given nonce, for test vectors; two texts under one nonce betray each other."""
-    return encode_base64(
-        nonce + crypto_box(plaintext, nonce, _exchange_public(reader), key.exchange_secret())
-    )
+    return encode_base64(nonce + crypto_box(plaintext, nonce, _exchange_public(reader), key.exchange_secret()))
 
 
 def open_box(key: NodeKey, peer: str, content: str) -> bytes:

@@ -21,7 +21,7 @@ def check_point(public: bytes) -> None:
     """Refuse `public` unless it is the one encoding of a point that a key can have."""
     reason = _fault(public)
     if reason:
-        raise error("public_key_invalid", key=public.hex(), reason=reason)
+        raise error("node_id_invalid", node=f"ed25519:{public.hex()}", reason=reason)
 
 
 def _fault(public: bytes) -> str | None:

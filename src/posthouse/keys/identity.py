@@ -6,7 +6,6 @@ one spelling only. NodeKey keeps its secret out of repr, pickles and copies; `re
 
 from __future__ import annotations
 
-import re
 import secrets
 from functools import lru_cache
 from typing import NoReturn, Self
@@ -14,12 +13,10 @@ from typing import NoReturn, Self
 from nacl.bindings import crypto_sign, crypto_sign_ed25519_sk_to_curve25519, crypto_sign_seed_keypair
 
 from posthouse.keys.curve import check_point
-from posthouse.model.errors import error
+from posthouse.model.node import node_from_key, node_key
 
 SEED_BYTES = 32
 SIGNATURE_BYTES = 64
-NODE_PREFIX = "ed25519:"
-_NODE = re.compile(r"ed25519:[0-9a-f]{64}")
 _CHECKED_KEYS = 4096  # node ids remembered as sound: the check costs nearly as much as a signature
 
 
@@ -65,18 +62,12 @@ class NodeKey:
 def node_id(public: bytes) -> str:
     """Return the node id of a public key of 32 bytes; an unsound key is refused."""
     check_point(public)
-    return NODE_PREFIX + public.hex()
+    return node_from_key(public)
 
 
 @lru_cache(maxsize=_CHECKED_KEYS)
 def public_key(node: str) -> bytes:
     """Return the public key that a node id names; other spellings and unsound points are refused."""
-    if not _NODE.fullmatch(node):
-        raise error(
-            "public_key_invalid",
-            key=repr(node[:80]),
-            reason="a node id is ed25519: and 64 lower-case hex digits",
-        )
-    public = bytes.fromhex(node.removeprefix(NODE_PREFIX))
+    public = node_key(node)
     check_point(public)
     return public

@@ -39,9 +39,7 @@ def read_private(text: str, passphrase: str | bytes | None = None, *, source: st
         raise error("passphrase_needed", source=source)
     key = NodeKey(_decode_seed(text, passphrase, source))
     if key.public != public:
-        raise error(
-            "key_malformed", source=source, reason="its private and public halves do not belong together"
-        )
+        raise error("key_malformed", source=source, reason="its private and public halves do not belong together")
     return key
 
 
@@ -89,7 +87,7 @@ def _read_head(text: str, source: str) -> tuple[bytes, bytes]:
 
 
 def _decode_seed(text: str, passphrase: str | bytes | None, source: str) -> bytes:
-    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.exceptions import InvalidTag, UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
@@ -98,7 +96,7 @@ def _decode_seed(text: str, passphrase: str | bytes | None, source: str) -> byte
         private = load_ssh_private_key(text.encode(), secret)
     except UnsupportedAlgorithm as failure:
         raise error("key_malformed", source=source, reason=str(failure)) from failure
-    except (ValueError, TypeError) as failure:
+    except (ValueError, TypeError, InvalidTag) as failure:
         if secret is not None:
             raise error("passphrase_wrong", source=source) from failure
         raise error("key_malformed", source=source, reason="its private section is damaged") from failure

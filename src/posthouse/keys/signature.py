@@ -41,9 +41,7 @@ def verify(node: str, message: bytes, signature: str) -> None:
         hash_name, raw = sshsig.read(signature, public)
         _check(node, public, sshsig.signed_bytes(message, hash_name), raw)
     else:
-        raise error(
-            "signature_malformed", reason="it is neither 128 lower-case hex digits nor an SSH signature"
-        )
+        raise error("signature_malformed", reason="it is neither 128 lower-case hex digits nor an SSH signature")
 
 
 def _check(node: str, public: bytes, message: bytes, raw: bytes) -> None:

@@ -6,12 +6,6 @@ from posthouse.model.codes.spec import ErrorSpec, Exit
 
 KEYS: tuple[ErrorSpec, ...] = (
     ErrorSpec(
-        "public_key_invalid",
-        400,
-        "the public key {key} is refused: {reason}",
-        "Take the node id exactly as its owner shows it; it is never corrected.",
-    ),
-    ErrorSpec(
         "file_not_private",
         500,
         "{path} has mode {mode}: others can reach it",
