@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.keys.refusal import refused
 
 from posthouse import files
 from posthouse.files import atomic
+from tests.keys.refusal import refused
 
 
 @pytest.fixture(params=[0o022, 0o000, 0o277], ids=oct)

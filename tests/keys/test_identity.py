@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nacl.bindings import crypto_sign_open
 from nacl.exceptions import BadSignatureError
-from tests.keys import edwards
-from tests.keys.refusal import refused
 
 from posthouse.keys import NodeKey, node_id, public_key, verify
+from tests.keys import edwards
+from tests.keys.refusal import refused
 
 KEY = NodeKey(bytes(range(32)))
 seeds = st.binary(min_size=32, max_size=32)

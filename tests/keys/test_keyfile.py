@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.keys.refusal import refused
 
 from posthouse.keys import NodeKey, keyfile
+from tests.keys.refusal import refused
 
 KEY = NodeKey(b"\x07" * 32)
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.keys.programs import needs_ssh_keygen, output, store_openssh
-from tests.keys.refusal import refused
 
 from posthouse.keys import NodeKey, keyfile, node_id, read_public_line, write_public_line
 from posthouse.keys.encoding import encode_base64
 from posthouse.keys.openssh import read_private, write_private
 from posthouse.keys.sshwire import armor, pack, pack_public, unarmor
+from tests.keys.programs import needs_ssh_keygen, output, store_openssh
+from tests.keys.refusal import refused
 
 KEY = NodeKey(b"\x07" * 32)
 OTHER = NodeKey(b"\x08" * 32)

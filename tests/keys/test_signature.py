@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.keys.edwards import ORDER, lax_verify
-from tests.keys.refusal import refused
 
 from posthouse.keys import NodeKey, sign_native, sign_sshsig, sshsig, verify
+from tests.keys.edwards import ORDER, lax_verify
+from tests.keys.refusal import refused
 
 KEY = NodeKey(b"\x07" * 32)
 OTHER = NodeKey(b"\x08" * 32)

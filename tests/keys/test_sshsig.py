@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.keys.programs import needs_ssh_keygen, output, run, store_openssh
-from tests.keys.refusal import refused
 
 from posthouse.keys import NodeKey, sign_sshsig, sshsig, verify, write_public_line
 from posthouse.keys.sshwire import armor, pack, pack_public
 from posthouse.model.errors import Refused
+from tests.keys.programs import needs_ssh_keygen, output, run, store_openssh
+from tests.keys.refusal import refused
 
 KEY = NodeKey(b"\x07" * 32)
 OTHER = NodeKey(b"\x08" * 32)
