@@ -1,0 +1,64 @@
+"""Kinds of events: the number says how an event is kept.
+
+Normal events are all kept; of replaceable and addressable ones the latest per key counts; ephemeral ones are
+only passed on. Numbers outside the four ranges mean nothing and are refused.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from posthouse.model.errors import error
+
+MESSAGE = 1000
+CONFIRMATION = 1001
+KEY_ROTATION = 10001
+PROFILE = 10002
+PRESENCE = 20001
+SIGNAL = 20002
+AUTHENTICATION = 22242
+
+#: kinds with a meaning of their own, by name
+RESERVED: dict[int, str] = {
+    MESSAGE: "message",
+    CONFIRMATION: "confirmation",
+    KEY_ROTATION: "key rotation",
+    PROFILE: "profile",
+    PRESENCE: "presence",
+    SIGNAL: "signal",
+    AUTHENTICATION: "authentication",
+}
+
+
+class KindClass(enum.StrEnum):
+    """How events of a kind are kept."""
+
+    NORMAL = "normal"
+    REPLACEABLE = "replaceable"
+    EPHEMERAL = "ephemeral"
+    ADDRESSABLE = "addressable"
+
+
+_CLASSES = (KindClass.NORMAL, KindClass.REPLACEABLE, KindClass.EPHEMERAL, KindClass.ADDRESSABLE)
+
+
+def kind_class(kind: int) -> KindClass:
+    """Return how events of a kind are kept, or raise kind_invalid."""
+    if not 1 <= kind <= 39_999:
+        raise error("kind_invalid", kind=kind)
+    return _CLASSES[kind // 10_000]
+
+
+def is_replacing(kind: int) -> bool:
+    """Tell whether the latest event of a kind replaces the others of its key."""
+    return 10_000 <= kind <= 19_999 or 30_000 <= kind <= 39_999
+
+
+def is_ephemeral(kind: int) -> bool:
+    """Tell whether events of a kind are passed on and not kept."""
+    return 20_000 <= kind <= 29_999
+
+
+def is_addressable(kind: int) -> bool:
+    """Tell whether events of a kind need a d tag."""
+    return 30_000 <= kind <= 39_999

@@ -1,0 +1,211 @@
+"""Leases: the rules of locks as pure transitions over a frozen row.
+
+One row per (mesh, resource) that stays for ever, so that tokens grow strictly through release, expiry, take-over
+and restart. A lease is active iff now < deadline, compared at the moment of use, on boot time; wall-clock steps
+change nothing. Refusals are values (their code and fields); the caller raises or answers them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from posthouse.model.errors import error
+from posthouse.model.limits import (
+    LEASE_MAX_MS,
+    LEASE_MIN_MS,
+    MILLISECOND_NS,
+    REQUEST_ID_MAX_BYTES,
+    REQUEST_RECORD_S,
+    RESOURCE_MAX_BYTES,
+    SECOND_NS,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LockRow:
+    """What is kept about one resource."""
+
+    resource: str
+    #: the holder, or the last one
+    owner: str
+    #: of the present or the last grant
+    token: int
+    lease_ms: int
+    deadline_boot_ns: int
+    is_released: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """A granted request_id, kept 24 hours per (mesh, resource, owner): what a retry is answered with."""
+
+    request_id: str
+    lease_ms: int
+    token: int
+    #: wall time told in the answer
+    expires_at_ns: int
+    #: wall time of the grant
+    granted_at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """An acquire or renew that succeeded."""
+
+    row: LockRow
+    #: wall time, for people; clients count their own deadline
+    expires_at_ns: int
+    #: the record to keep; None when no request_id was given or it was kept before
+    record: RequestRecord | None = None
+    #: the lease of another grant had run out without a release
+    took_over: bool = False
+    #: a retry got its former answer; nothing is to be written
+    is_repeat: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """A release that succeeded."""
+
+    row: LockRow
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """A refusal: a registered error code and its fields."""
+
+    code: str
+    fields: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LockView:
+    """What inspect tells."""
+
+    resource: str
+    held: bool
+    owner: str | None
+    token: int
+    remaining_ms: int
+
+
+def validate_resource(resource: str) -> str:
+    """Return the resource name unchanged, or raise resource_invalid: any text of 1 to 512 bytes."""
+    try:
+        size = len(resource.encode("utf-8"))
+    except (UnicodeEncodeError, AttributeError) as fault:
+        raise error("resource_invalid", reason="it is not valid text") from fault
+    if not 1 <= size <= RESOURCE_MAX_BYTES:
+        raise error("resource_invalid", reason=f"it has {size} bytes, not 1 to {RESOURCE_MAX_BYTES}")
+    return resource
+
+
+def validate_lease_ms(lease_ms: int) -> int:
+    """Return the lease unchanged, or raise lease_invalid: 1 s to 10 min."""
+    if type(lease_ms) is not int or not LEASE_MIN_MS <= lease_ms <= LEASE_MAX_MS:
+        raise error("lease_invalid", lease_ms=lease_ms, min_ms=LEASE_MIN_MS, max_ms=LEASE_MAX_MS)
+    return lease_ms
+
+
+def validate_request_id(request_id: str) -> str:
+    """Return the request id unchanged, or raise request_id_invalid."""
+    valid = type(request_id) is str and request_id.isprintable()
+    if not valid or not 1 <= len(request_id.encode("utf-8")) <= REQUEST_ID_MAX_BYTES:
+        raise error("request_id_invalid", limit=REQUEST_ID_MAX_BYTES)
+    return request_id
+
+
+def is_active(row: LockRow, now_ns: int) -> bool:
+    """Tell whether the lease holds: the one rule of all operations."""
+    return not row.is_released and now_ns < row.deadline_boot_ns
+
+
+def acquire(
+    row: LockRow | None,
+    resource: str,
+    owner: str,
+    lease_ms: int,
+    now_ns: int,
+    wall_ns: int,
+    request_id: str | None = None,
+    record: RequestRecord | None = None,
+) -> Grant | Denied:
+    """Grant the lock or say why not; `record` is what is kept under the request_id, if anything is.
+
+    `now_ns` is boot time and decides; `wall_ns` only tells people when the lease ends.
+    """
+    if record is not None and is_record_alive(record, wall_ns):
+        return _repeat(row, owner, lease_ms, now_ns, record)
+    if row is not None and is_active(row, now_ns):
+        if row.owner == owner:
+            return Denied("held_by_self", {"token": row.token, "remaining_ms": remaining_ms(row, now_ns)})
+        return Denied("held", {"holder": row.owner, "remaining_ms": remaining_ms(row, now_ns)})
+    token = 1 if row is None else row.token + 1
+    expires_at_ns = wall_ns + lease_ms * MILLISECOND_NS
+    return Grant(
+        LockRow(resource, owner, token, lease_ms, now_ns + lease_ms * MILLISECOND_NS),
+        expires_at_ns,
+        None if request_id is None else RequestRecord(request_id, lease_ms, token, expires_at_ns, wall_ns),
+        took_over=row is not None and not row.is_released,
+    )
+
+
+def renew(row: LockRow | None, owner: str, token: int, lease_ms: int, now_ns: int, wall_ns: int) -> Grant | Denied:
+    """Extend a lease that is still active; the token stays."""
+    denied = _not_the_holder(row, owner, token, now_ns)
+    if row is None or denied is not None:
+        return denied or Denied("unknown_resource")
+    extended = replace(row, lease_ms=lease_ms, deadline_boot_ns=now_ns + lease_ms * MILLISECOND_NS)
+    return Grant(extended, wall_ns + lease_ms * MILLISECOND_NS)
+
+
+def release(row: LockRow | None, owner: str, token: int, now_ns: int) -> Released | Denied:
+    """End a lease that is still active; row and token stay for the next grant."""
+    denied = _not_the_holder(row, owner, token, now_ns)
+    if row is None or denied is not None:
+        return denied or Denied("unknown_resource")
+    return Released(replace(row, is_released=True))
+
+
+def inspect(row: LockRow | None, resource: str, now_ns: int) -> LockView:
+    """Tell who holds a resource; a free one shows its last token, one never locked shows 0."""
+    if row is None or not is_active(row, now_ns):
+        return LockView(resource, False, None, 0 if row is None else row.token, 0)
+    return LockView(resource, True, row.owner, row.token, remaining_ms(row, now_ns))
+
+
+def reopen(row: LockRow, now_ns: int) -> LockRow:
+    """Return the row after a restart: an unreleased lease, expired or not, gets its full time again."""
+    if row.is_released:
+        return row
+    return replace(row, deadline_boot_ns=now_ns + row.lease_ms * MILLISECOND_NS)
+
+
+def remaining_ms(row: LockRow, now_ns: int) -> int:
+    """Return the milliseconds a lease still holds, rounded up: whoever waits them finds it over."""
+    return max(0, -((now_ns - row.deadline_boot_ns) // MILLISECOND_NS))
+
+
+def is_record_alive(record: RequestRecord, wall_ns: int) -> bool:
+    """Tell whether a request record still counts."""
+    return wall_ns - record.granted_at_ns < REQUEST_RECORD_S * SECOND_NS
+
+
+def _repeat(row: LockRow | None, owner: str, lease_ms: int, now_ns: int, record: RequestRecord) -> Grant | Denied:
+    if lease_ms != record.lease_ms:
+        return Denied("request_reused", {"request_id": record.request_id})
+    if row is None or not is_active(row, now_ns) or (row.owner, row.token) != (owner, record.token):
+        return Denied("request_spent", {"request_id": record.request_id, "token": record.token})
+    granted = replace(row, lease_ms=record.lease_ms)
+    return Grant(granted, record.expires_at_ns, is_repeat=True)
+
+
+def _not_the_holder(row: LockRow | None, owner: str, token: int, now_ns: int) -> Denied | None:
+    if row is None:
+        return Denied("unknown_resource")
+    if row.owner != owner or row.is_released or token > row.token:
+        return Denied("not_holder")
+    if token < row.token:
+        return Denied("stale_token", {"token": row.token})
+    return None if is_active(row, now_ns) else Denied("lease_expired")
