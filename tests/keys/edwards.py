@@ -93,3 +93,15 @@ def lax_verify(public: bytes, message: bytes, signature: bytes) -> bool:
     r, s = signature[:32], int.from_bytes(signature[32:], "little")
     k = int.from_bytes(hashlib.sha512(r + public + message).digest(), "little") % ORDER
     return multiply(s, base_point()) == add(decode(r), multiply(k, decode(public)))
+
+
+def sign_oddly(seed: bytes, message: bytes, r: int, small: Point) -> bytes:
+    """Sign with a chosen r and a small-order point added to R, as only a dishonest owner of the key would."""
+    digest = bytearray(hashlib.sha512(seed).digest()[:32])
+    digest[0] &= 248
+    digest[31] = digest[31] & 127 | 64
+    secret = int.from_bytes(digest, "little")
+    public = encode(multiply(secret, base_point()))
+    point = encode(add(multiply(r, base_point()), small))
+    k = int.from_bytes(hashlib.sha512(point + public + message).digest(), "little") % ORDER
+    return point + ((r + k * secret) % ORDER).to_bytes(32, "little")

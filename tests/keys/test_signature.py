@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from posthouse.keys import NodeKey, sign_native, sign_sshsig, sshsig, verify
-from tests.keys.edwards import ORDER, lax_verify
+from tests.keys.edwards import NEUTRAL, ORDER, lax_verify, sign_oddly, torsion
 from tests.keys.refusal import refused
 
 KEY = NodeKey(b"\x07" * 32)
@@ -99,3 +99,19 @@ def test_a_native_signature_does_not_pass_for_an_ssh_one() -> None:
     raw = bytes.fromhex(sign_native(KEY, b"text"))
     with refused("signature_invalid"):
         verify(KEY.node, b"text", sshsig.write(KEY.public, "sha512", raw))
+
+
+def test_a_signature_that_fits_only_with_the_cofactor_is_refused() -> None:
+    """Implementations that multiply by eight accept these; all nodes have to agree on one rule."""
+    seed = KEY.reveal_seed()
+    verify(KEY.node, b"text", sign_oddly(seed, b"text", 777, NEUTRAL).hex())
+    for small in torsion()[1:]:
+        with refused("signature_invalid"):
+            verify(KEY.node, b"text", sign_oddly(seed, b"text", 777, small).hex())
+
+
+def test_a_signature_whose_r_has_small_order_is_refused() -> None:
+    neutral_r = sign_oddly(KEY.reveal_seed(), b"text", 0, NEUTRAL)
+    assert lax_verify(KEY.public, b"text", neutral_r)
+    with refused("signature_invalid"):
+        verify(KEY.node, b"text", neutral_r.hex())

@@ -111,12 +111,16 @@ LINES = GOOD.splitlines()
         pytest.param(GOOD.replace(LINES[2], "_" + LINES[2][1:]), id="base64url digit"),
         pytest.param(GOOD.replace(LINES[2], "é" + LINES[2][1:]), id="not ASCII"),
         pytest.param("\n".join([*LINES[:-2], LINES[-2] + "=", LINES[-1], ""]), id="padding too long"),
-        pytest.param("\n".join([*LINES[:-1], "A" * 1100, LINES[-1], ""]), id="too large"),
     ],
 )
 def test_any_other_armor_is_refused(text: str) -> None:
     with refused("signature_malformed"):
         verify(KEY.node, MESSAGE, text)
+
+
+def test_a_large_text_is_refused_before_it_is_decoded() -> None:
+    with refused("signature_malformed", "longer than 4096"):
+        verify(KEY.node, MESSAGE, armored(blob() + bytes(4096)))
 
 
 @given(st.integers(min_value=0, max_value=8 * len(blob()) - 1))

@@ -16,13 +16,13 @@ from typing import Literal, get_args
 
 from posthouse.keys.sshwire import KEY_TYPE, Reader, armor, pack, pack_public, unarmor, unpack_public
 from posthouse.model.errors import error
+from posthouse.model.limits import SIGNATURE_ARMOR_MAX_CHARS
 
 HashName = Literal["sha256", "sha512"]
 
 NAMESPACE = b"posthouse-event-v1"
 LABEL = "SSH SIGNATURE"
 BEGIN = f"-----BEGIN {LABEL}-----"
-MAX_CHARACTERS = 1024  # a valid one has about 320: nothing larger is worth decoding
 _MAGIC = b"SSHSIG"
 _VERSION = 1
 _COLUMNS = 70  # as ssh-keygen wraps
@@ -43,8 +43,8 @@ def write(public: bytes, hash_name: HashName, signature: bytes) -> str:
 
 def read(text: str, public: bytes) -> tuple[HashName, bytes]:
     """Return hash and Ed25519 signature of an armor that names the key `public`; it is not verified yet."""
-    if len(text) > MAX_CHARACTERS:
-        raise error("signature_malformed", reason=f"it is longer than {MAX_CHARACTERS} characters")
+    if len(text) > SIGNATURE_ARMOR_MAX_CHARS:
+        raise error("signature_malformed", reason=f"it is longer than {SIGNATURE_ARMOR_MAX_CHARS} characters")
     try:
         return _parse(unarmor(LABEL, text), public)
     except ValueError as failure:
