@@ -1,0 +1,236 @@
+"""What the relay asks of its store. SQLite implements it here; PostgreSQL will.
+
+Two halves: reads that run beside the writer and see one committed state each, and units of work that the one
+group-commit writer runs in the order they were submitted. Invariants every store keeps, and the contract suite
+(tests/relay/store/contract.py) checks:
+
+- seq is the journal's: gap-free, in commit order; a unit's rows are all there or not at all;
+- an answer comes after the commit; units are answered in commit order;
+- a page is in seq order and complete up to the seq it names;
+- of a replaceable or addressable line the larger (created_at_ns, id) is current, whatever arrived first.
+
+What may be written and who may read is decided above this line; the store only keeps and finds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from posthouse.journal.read import Extent, Record
+from posthouse.model.coordinate import Coordinate
+from posthouse.model.event import Event
+from posthouse.model.filters import Filter
+from posthouse.relay.meshes.rows import AccessRow, InviteRow, MemberRow, MeshRow, MeshRows
+
+R = TypeVar("R")
+
+
+class EventRow(msgspec.Struct, frozen=True, gc=False):
+    """An event ready to be written: checked, and everything the store keeps of it worked out."""
+
+    event: Event
+    #: the event as JSON, served verbatim
+    raw: bytes
+    #: bytes of its canonical form
+    size: int
+    mesh: str
+    #: who alone may read it beside its author, for a direct message and its confirmations
+    recipient: str | None
+    expiration_s: int | None
+    #: the terms it is found by, see posthouse.relay.store.terms
+    terms: tuple[bytes, ...]
+    #: the term of its coordinate, for replaceable and addressable events
+    address: bytes | None
+
+
+class StoredEvent(msgspec.Struct, frozen=True, gc=False):
+    """A stored event as it is served."""
+
+    seq: int
+    raw: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a reader may see: direct messages of its own, and everything else in these meshes."""
+
+    node: str
+    #: None means all meshes
+    meshes: frozenset[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Stored events that match one of the filters, in commit order."""
+
+    filters: Sequence[Filter]
+    scope: Scope
+    #: ascending: only later ones; descending: only earlier ones
+    from_seq: int | None = None
+    limit: int = 500
+    is_descending: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Part of an answer: every match up to `through_seq` that the query asked for is in it."""
+
+    events: list[StoredEvent]
+    #: where the next page goes on; ascending at the end: the head that this read saw
+    through_seq: int
+    #: nothing more is there
+    is_end: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What replay of a pruned journal starts from."""
+
+    state: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Unit(Protocol):
+    """One unit of work inside the writer's transaction; used on the writer's thread only, never kept."""
+
+    @property
+    def now_ns(self) -> int:
+        """Wall time of this batch; never goes back."""
+        ...
+
+    def append(
+        self,
+        type: str,  # noqa: A002 - the journal's word
+        *,
+        mesh: str | None = None,
+        actor: str | None = None,
+        ref: str | None = None,
+        body: Mapping[str, Any] | None = None,
+    ) -> int:
+        """Append a record to the journal and return its seq."""
+        ...
+
+    def known(self, ids: Sequence[str]) -> dict[str, int]:
+        """Return the seq of each of these event ids that was accepted before, swept ones included."""
+        ...
+
+    def add_events(self, rows: Sequence[EventRow]) -> list[int]:
+        """Write events none of which is known, each with its one record, and return their seqs in order."""
+        ...
+
+    def save_mesh(self, row: MeshRow) -> None: ...
+
+    def save_member(self, row: MemberRow) -> None: ...
+
+    def remove_member(self, mesh: str, node: str) -> None: ...
+
+    def save_access(self, row: AccessRow) -> None: ...
+
+    def remove_access(self, mesh: str, node: str) -> None: ...
+
+    def save_topic(self, mesh: str, topic: str, creator: str) -> None: ...
+
+    def remove_topic(self, mesh: str, topic: str) -> None: ...
+
+    def save_subscription(self, mesh: str, node: str, pattern: str) -> None: ...
+
+    def remove_subscription(self, mesh: str, node: str, pattern: str) -> None: ...
+
+    def save_block(self, mesh: str, node: str, blocked: str) -> None: ...
+
+    def remove_block(self, mesh: str, node: str, blocked: str) -> None: ...
+
+    def save_invite(self, row: InviteRow) -> None: ...
+
+    def find_invite(self, code_hash: bytes) -> InviteRow | None: ...
+
+    def use_invite(self, invite_id: str, node: str) -> None:
+        """Note that a node used an invite, and take one use from it."""
+        ...
+
+    def has_used_invite(self, invite_id: str, node: str) -> bool: ...
+
+    def sweep_expired(self, limit: int) -> int:
+        """Empty up to `limit` events whose expiration has come, and return how many; their ids stay known."""
+        ...
+
+    def prune(self, from_seq: int, to_seq: int, digest: str) -> int:
+        """Delete the prefix that ends with `to_seq` if its digest is the one given, and return how many records."""
+        ...
+
+    def reindex(self) -> None:
+        """Rebuild everything that is derived from events."""
+        ...
+
+
+class RelayStore(Protocol):
+    """A store of events, journal and meshes."""
+
+    @property
+    def epoch(self) -> str:
+        """The name of this store's history."""
+        ...
+
+    @property
+    def state(self) -> str:
+        """`open`, `full` (read-only until there is room), `failed` or `closed`."""
+        ...
+
+    def submit(self, work: Callable[[Unit], R], *, size: int = 0) -> asyncio.Future[R]:
+        """Queue a unit at once, keeping the order of calls; its future is done after the commit.
+
+        Raises store_busy when too much waits. Cancelling the future does not undo the work.
+        """
+        ...
+
+    async def extent(self) -> Extent:
+        """Return epoch, horizon and head."""
+        ...
+
+    async def known(self, ids: Sequence[str]) -> dict[str, int]:
+        """Return the seq of each of these event ids that was accepted before."""
+        ...
+
+    async def query(self, query: Query) -> Page:
+        """Return a page; it may be short of `limit` before the end when much had to be looked at."""
+        ...
+
+    async def count(self, filters: Sequence[Filter], scope: Scope) -> int:
+        """Return how many stored events match one of the filters."""
+        ...
+
+    async def event(self, event_id: str, scope: Scope) -> StoredEvent | None:
+        """Return one event, or None when it is not there or not to be seen."""
+        ...
+
+    async def current(self, coordinate: Coordinate, scope: Scope) -> StoredEvent | None:
+        """Return the latest event of a coordinate."""
+        ...
+
+    async def history(self, coordinate: Coordinate, query: Query) -> Page:
+        """Return the events of a coordinate, older ones included; the filters of the query are not looked at."""
+        ...
+
+    async def journal(self, after_seq: int, limit: int, types: Collection[str] | None = None) -> list[Record]:
+        """Return records after a seq, oldest first."""
+        ...
+
+    async def feed(self, name: str, after_seq: int, limit: int) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """Return the column names and the rows of a feed view after a seq."""
+        ...
+
+    async def mesh_rows(self) -> MeshRows:
+        """Return all meshes with everything that belongs to them."""
+        ...
+
+    def statistics(self) -> dict[str, Any]:
+        """Return the counters that show how the store is doing."""
+        ...
+
+    def close(self) -> None:
+        """Commit what waits and release everything; blocks."""
+        ...
