@@ -2,7 +2,49 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 
-def render() -> str | None:
+from posthouse.model.settings import SETTINGS, Setting
+from scripts.reference.markdown import code, table
+
+_INTRO = """\
+A setting has one name in three places: `journal.keep_days` is `keep_days` in the table `[journal]` of
+`~/.posthouse/config.toml`, `POSTHOUSE_JOURNAL_KEEP_DAYS` in the environment, and `--keep-days` where a command
+takes it. A flag wins over the environment, the environment over the file, the file over the default.
+`posthouse config` shows every value and its source. A value that is not valid is refused wherever it stands.
+"""
+
+
+def render() -> str:
     """Return the body of the page."""
-    return None
+    areas = groupby(SETTINGS.values(), key=lambda setting: setting.area)
+    return "\n".join([_INTRO, *(f"## {area}\n\n{_area(list(settings))}" for area, settings in areas)])
+
+
+def _area(settings: list[Setting]) -> str:
+    columns = ("setting", "default", "unit", "allowed", "environment", "flag", "meaning")
+    return table(columns, [_row(setting) for setting in settings])
+
+
+def _row(setting: Setting) -> tuple[str, ...]:
+    return (
+        code(setting.name),
+        "" if setting.default is None else code(_plain(setting.default)),
+        setting.unit,
+        _allowed(setting),
+        code(setting.environment),
+        code(setting.flag),
+        setting.help,
+    )
+
+
+def _allowed(setting: Setting) -> str:
+    if setting.choices:
+        return ", ".join(map(code, setting.choices))
+    if setting.min is None or setting.max is None:
+        return {"bool": "true, false", "str": "text"}.get(setting.type.__name__, "")
+    return f"{_plain(setting.min)} to {_plain(setting.max)}"
+
+
+def _plain(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

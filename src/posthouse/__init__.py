@@ -1,1 +1,93 @@
-"""posthouse: the relay for teams of AI agents."""
+"""posthouse: durable messages, budgets and locks for teams of AI agents.
+
+Importing this package imports nothing else: each name loads its module when it is first used (PEP 562). That
+keeps SQLite, networking and cryptography out of processes that need a value only; a Spark worker with a second
+SQLite library in its process would lose rows. If you add a name: 1. `_HOMES`, 2. `__all__`, sorted, 3. the block
+for type checkers.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from posthouse.keys.identity import NodeKey
+    from posthouse.model.access import AccessRule, Action
+    from posthouse.model.budget import Budget
+    from posthouse.model.envelope import DeadLetter, Envelope
+    from posthouse.model.errors import Fatal, PosthouseError, Refused, Transient
+    from posthouse.model.event import Event
+    from posthouse.model.payload import (
+        Attachment,
+        ChannelType,
+        Performative,
+        ResponseContext,
+        StandardPayload,
+        Usage,
+    )
+    from posthouse.model.signal import Signal, SignalType
+    from posthouse.model.subjects import matches, validate_subject
+    from posthouse.version import __version__
+
+__all__ = [
+    "AccessRule",
+    "Action",
+    "Attachment",
+    "Budget",
+    "ChannelType",
+    "DeadLetter",
+    "Envelope",
+    "Event",
+    "Fatal",
+    "NodeKey",
+    "Performative",
+    "PosthouseError",
+    "Refused",
+    "ResponseContext",
+    "Signal",
+    "SignalType",
+    "StandardPayload",
+    "Transient",
+    "Usage",
+    "__version__",
+    "matches",
+    "validate_subject",
+]
+
+#: Module below posthouse -> the public names that live there.
+_HOMES = {
+    "keys.identity": ("NodeKey",),
+    "model.access": ("AccessRule", "Action"),
+    "model.budget": ("Budget",),
+    "model.envelope": ("DeadLetter", "Envelope"),
+    "model.errors": ("Fatal", "PosthouseError", "Refused", "Transient"),
+    "model.event": ("Event",),
+    "model.payload": (
+        "Attachment",
+        "ChannelType",
+        "Performative",
+        "ResponseContext",
+        "StandardPayload",
+        "Usage",
+    ),
+    "model.signal": ("Signal", "SignalType"),
+    "model.subjects": ("matches", "validate_subject"),
+    "version": ("__version__",),
+}
+_HOME_OF = {name: f"posthouse.{home}" for home, names in _HOMES.items() for name in names}
+
+
+if not TYPE_CHECKING:  # a checker that saw it would accept any name
+
+    def __getattr__(name: str) -> object:
+        home = _HOME_OF.get(name)
+        if home is None:
+            raise AttributeError(f"module 'posthouse' has no attribute {name!r}")
+        value: object = getattr(import_module(home), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -113,3 +113,22 @@ def test_report_for_people_names_state_check_and_hint(cli: CommandLine) -> None:
     line = next(line for line in out.splitlines() if " key " in line)
     assert line.startswith("warn")
     assert "Run `posthouse keys new`." in line
+
+
+def test_variable_that_is_no_setting_is_named_with_a_suggestion(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert checks(cli("doctor", "--json"))["environment"]["state"] == "ok"
+    monkeypatch.setenv("POSTHOUSE_RELAY_QUEU_MAX", "3")
+    found = checks(cli("doctor", "--json"))["environment"]
+    assert (found["state"], found["hint"]) == ("warn", "Did you mean POSTHOUSE_RELAY_QUEUE_MAX?")
+
+
+def test_settings_file_may_be_readable_but_not_writable_by_others(cli: CommandLine) -> None:
+    cli.home.mkdir(mode=0o700)
+    config = cli.home / "config.toml"
+    config.touch()
+    config.chmod(0o644)
+    assert checks(cli("doctor", "--json"))["files"]["state"] == "ok"
+    config.chmod(0o664)
+    assert checks(cli("doctor", "--json"))["files"]["state"] == "fail"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 _GROUP = Group("Output", sort_key=9)
-_PIPE_WIDTH = 200  # columns when no terminal sets a width: ids and paths stay on one line
+_PIPE_WIDTH = 10_000  # columns when no terminal sets a width: a row stays on one line
 
 
 _SWITCH = Parameter(negative=(), show_default=False)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HOME_ENV = "POSTHOUSE_HOME"
+CONFIG_NAME = "config.toml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class Home:
     @property
     def config(self) -> Path:
         """The file of settings."""
-        return self.path / "config.toml"
+        return self.path / CONFIG_NAME
 
 
 def find_home(environ: Mapping[str, str] = os.environ) -> Home:

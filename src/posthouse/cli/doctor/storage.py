@@ -5,6 +5,7 @@ They look and never repair: a mode that is too wide may mean that somebody read 
 
 from __future__ import annotations
 
+import difflib
 import os
 import shutil
 import stat
@@ -12,12 +13,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 from posthouse.cli.doctor.finding import Finding, fail, ok, warn
-from posthouse.cli.home import Home
+from posthouse.cli.home import CONFIG_NAME, HOME_ENV, Home
+from posthouse.model.clock import TEST_CLOCK_ENV
 from posthouse.model.errors import PosthouseError
+from posthouse.model.settings import SETTINGS, Source
 
 _MIB = 1 << 20
 _LOW_DISK = 1024 * _MIB  # a journal may grow to 1 GB before it prunes itself
 _NO_DISK = 64 * _MIB  # not enough for a WAL and its checkpoint
+
+#: Variables of posthouse that are no settings.
+_OTHER_VARIABLES = {HOME_ENV, TEST_CLOCK_ENV, "POSTHOUSE_FENCING_TOKEN", "POSTHOUSE_FAULTS"}
 
 
 def check_home(home: Home) -> Finding:
@@ -65,6 +71,29 @@ def check_key(home: Home) -> Finding:
         return fail("key", str(failure), failure.hint)
 
 
+def check_settings(home: Home) -> Finding:
+    """Every setting is valid, wherever it comes from."""
+    from posthouse.cli.settings import load
+
+    try:
+        values = load().values()
+    except PosthouseError as failure:
+        return fail("settings", str(failure), failure.hint)
+    changed = sum(value.source is not Source.DEFAULT for value in values)
+    return ok("settings", f"{len(values)}, {changed} of them changed ({home.config})")
+
+
+def check_environment(home: Home) -> Finding:
+    """No variable looks like a setting and is none: it would be ignored without a word."""
+    known = {setting.environment for setting in SETTINGS.values()} | _OTHER_VARIABLES
+    unknown = sorted(name for name in os.environ if name.startswith("POSTHOUSE_") and name not in known)
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], known, n=1)
+        hint = f"Did you mean {near[0]}?" if near else "`posthouse config` shows every setting."
+        return warn("environment", f"{', '.join(unknown)} is no setting", hint)
+    return ok("environment", "no unknown variable")
+
+
 def check_disk(home: Home) -> Finding:
     """There is room on the disk of the home."""
     existing = next(path for path in (home.path, *home.path.parents) if path.exists())
@@ -82,7 +111,15 @@ def _is_wide(path: Path) -> bool:
         found = path.lstat()
     except FileNotFoundError:  # stores make and remove files while the doctor looks
         return False
-    return not stat.S_ISLNK(found.st_mode) and bool(found.st_mode & 0o077)
+    reach = 0o022 if path.name == CONFIG_NAME else 0o077  # settings are no secret, but nobody else's business
+    return not stat.S_ISLNK(found.st_mode) and bool(found.st_mode & reach)
 
 
-CHECKS: tuple[Callable[[Home], Finding], ...] = (check_home, check_inside, check_key, check_disk)
+CHECKS: tuple[Callable[[Home], Finding], ...] = (
+    check_home,
+    check_inside,
+    check_key,
+    check_settings,
+    check_environment,
+    check_disk,
+)

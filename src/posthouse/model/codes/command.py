@@ -20,6 +20,13 @@ COMMAND: tuple[ErrorSpec, ...] = (
         exit=Exit.USAGE,
     ),
     ErrorSpec(
+        "config_unreadable",
+        400,
+        "the settings in {path} cannot be read: {reason}",
+        "Repair the file (TOML, a table per area), or move it away to use the defaults.",
+        exit=Exit.USAGE,
+    ),
+    ErrorSpec(
         "extra_missing",
         501,
         "this needs {library}, which is not installed",
