@@ -1,4 +1,7 @@
-"""Settings of the bus. Rate limit, breaker and back-pressure live in its config.json, which is read again while it runs."""
+"""Settings of the bus.
+
+Rate limit, breaker and back-pressure are not here: they live in config.json of the bus, read again while it runs.
+"""
 
 from __future__ import annotations
 
