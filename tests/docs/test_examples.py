@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import ROOT, text_of
+
+EXAMPLES = sorted((ROOT / "examples").glob("*/main.py"))
+BOUND_S = 60
+
+
+@pytest.mark.parametrize("program", EXAMPLES, ids=lambda path: path.parent.name)
+def test_example_runs_in_an_empty_home(program: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(program)],
+        cwd=tmp_path,
+        env={"HOME": str(tmp_path), "PYTHONPATH": str(ROOT / "src"), "PATH": "/usr/bin:/bin"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=BOUND_S,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
+
+
+def test_every_example_is_in_the_list() -> None:
+    folders = [path.name for path in (ROOT / "examples").iterdir() if path.is_dir() and path.name != "__pycache__"]
+    listed = text_of("examples/README.md")
+    assert EXAMPLES
+    assert [name for name in folders if f"[{name}]({name}/" not in listed] == []

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import pytest
+
+from posthouse.cli.commands import build
+from posthouse.journal.records import TYPES
+from posthouse.model.codes.registry import REGISTRY
+from posthouse.model.metrics import METRICS
+from posthouse.model.settings import SETTINGS
+from scripts.reference.commands import walk
+from scripts.reference.pages import render_all
+from tests.docs.pages import ROOT, text_of
+
+RENDERED = render_all()
+
+
+@pytest.mark.parametrize("name", RENDERED)
+def test_reference_is_what_the_registries_say(name: str) -> None:
+    path = ROOT / "docs" / "reference" / name
+    assert path.exists() and path.read_text() == RENDERED[name], "run `make docs`"
+
+
+def test_reference_has_no_page_of_something_that_is_gone() -> None:
+    assert {path.name for path in (ROOT / "docs" / "reference").glob("*.md")} == set(RENDERED)
+
+
+def test_every_command_is_documented() -> None:
+    page = text_of("docs/reference/commands.md")
+    missing = [
+        " ".join(path) for path, _ in walk(build(eager=True), ("posthouse",)) if f"# {' '.join(path)}\n" not in page
+    ]
+    assert missing == []
+
+
+def test_every_error_code_is_documented_with_text_and_hint() -> None:
+    page = text_of("docs/reference/errors.md")
+    assert [code for code in REGISTRY if f"| `{code}` |" not in page] == []
+    assert [code for code, spec in REGISTRY.items() if not spec.text or not spec.hint] == []
+
+
+def test_every_setting_is_documented_with_its_three_names() -> None:
+    page = text_of("docs/reference/settings.md")
+    names = [name for s in SETTINGS.values() for name in (s.name, s.environment, s.flag)]
+    assert [name for name in names if f"`{name}`" not in page] == []
+    assert [s.name for s in SETTINGS.values() if not s.help] == []
+
+
+def test_every_metric_is_documented() -> None:
+    page = text_of("docs/reference/metrics.md")
+    assert [metric.name for metric in METRICS if f"`{metric.name}`" not in page] == []
+
+
+def test_every_record_type_is_documented_with_its_fields() -> None:
+    page = text_of("docs/reference/journal.md")
+    for record in TYPES.values():
+        section = page.partition(f"## {record.name}\n")[2].partition("\n## ")[0]
+        assert f"Version {record.version}." in section, record.name
+        assert [name for name in record.body if f"`{name}`" not in section] == [], record.name
