@@ -1,0 +1,58 @@
+"""Every metric a server shows at /metrics, declared once.
+
+Counters end in _total, durations in _seconds, sizes in _bytes; a gauge that counts things has the plural of
+what it counts. If you add one: 1. declare it here, 2. count it where it happens, 3. `make docs`. Labels have few,
+known values; never a node, a mesh or an id.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """The name, kind (counter, gauge or histogram), labels and meaning of one metric."""
+
+    name: str
+    kind: str
+    help: str
+    labels: tuple[str, ...] = ()
+    #: upper bounds of a histogram
+    buckets: tuple[float, ...] = ()
+
+
+#: Seconds: from an in-memory answer to one that waited for a disk in trouble.
+DURATION_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+
+METRICS: tuple[Metric, ...] = (
+    Metric("posthouse_relay_events_accepted_total", "counter", "Events accepted.", ("outcome",)),
+    Metric("posthouse_relay_events_refused_total", "counter", "Events refused, by error code.", ("code",)),
+    Metric("posthouse_relay_requests_total", "counter", "HTTP requests answered.", ("route", "status")),
+    Metric(
+        "posthouse_relay_request_seconds",
+        "histogram",
+        "Time from the headers of a request to its answer, streams excepted.",
+        buckets=DURATION_BUCKETS,
+    ),
+    Metric("posthouse_relay_requests_running", "gauge", "HTTP requests being answered now."),
+    Metric("posthouse_relay_connections", "gauge", "Connections open now, streams included."),
+    Metric("posthouse_relay_connections_refused_total", "counter", "Connections refused by a limit.", ("reason",)),
+    Metric("posthouse_relay_streams", "gauge", "WebSocket streams open now."),
+    Metric("posthouse_relay_streams_closed_total", "counter", "Streams the relay closed, by reason.", ("reason",)),
+    Metric("posthouse_relay_subscriptions", "gauge", "Live subscriptions open now."),
+    Metric("posthouse_relay_commands_total", "counter", "Commands received on streams.", ("verb",)),
+    Metric("posthouse_relay_live_events_total", "counter", "Committed events offered to live subscriptions."),
+    Metric("posthouse_relay_live_matches_total", "counter", "Filters compared with an event after the index."),
+    Metric("posthouse_relay_live_deliveries_total", "counter", "Events pushed to live subscriptions."),
+    Metric("posthouse_relay_stored_deliveries_total", "counter", "Stored events sent to subscriptions."),
+    Metric("posthouse_relay_slow_readers_total", "counter", "Subscriptions closed because their reader was slow."),
+    Metric("posthouse_relay_authentications_total", "counter", "Attempts to authenticate.", ("outcome",)),
+    Metric("posthouse_relay_tokens", "gauge", "Tokens in force."),
+    Metric("posthouse_relay_journal_head", "gauge", "The seq of the newest record of the journal."),
+    Metric("posthouse_relay_writer_waiting_items", "gauge", "Items waiting for the next commit."),
+    Metric("posthouse_relay_writer_waiting_bytes", "gauge", "Bytes waiting for the next commit."),
+    Metric("posthouse_relay_commits_total", "counter", "Batches the writer committed."),
+    Metric("posthouse_relay_committed_items_total", "counter", "Items the writer committed."),
+    Metric("posthouse_relay_wal_bytes", "gauge", "Size of the write-ahead log."),
+)

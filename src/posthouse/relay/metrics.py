@@ -1,0 +1,100 @@
+"""The relay's metrics: counted as plain numbers on the event loop, rendered when somebody asks.
+
+Counting costs one dictionary entry and no lock, because only the loop's thread counts; gauges are read at the
+moment of rendering from whoever knows. Only what posthouse.model.metrics declares can be counted.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
+
+from posthouse.model.metrics import METRICS, Metric
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_DECLARED = {metric.name: metric for metric in METRICS}
+
+
+class Meters(Collector):
+    """The numbers of one relay."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, dict[tuple[str, ...], float]] = {m.name: {} for m in METRICS if m.kind == "counter"}
+        self._histograms = {m.name: _Histogram(m.buckets) for m in METRICS if m.kind == "histogram"}
+        self._gauges: dict[str, Callable[[], float]] = {}
+        self._readers: dict[str, Callable[[], float]] = {}
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+    def count(self, name: str, *labels: str, by: int = 1) -> None:
+        """Add to a counter."""
+        counts = self._counts[name]
+        counts[labels] = counts.get(labels, 0) + by
+
+    def counted(self, name: str, *labels: str) -> int:
+        """Return what a counter stands at."""
+        return int(self._counts[name].get(labels, 0))
+
+    def observe(self, name: str, value: float) -> None:
+        """Add one value to a histogram."""
+        self._histograms[name].add(value)
+
+    def watch(self, name: str, read: Callable[[], float]) -> None:
+        """Read a gauge, or a counter that somebody else keeps, from `read` whenever the metrics are shown."""
+        if _DECLARED[name].kind == "gauge":
+            self._gauges[name] = read
+        else:
+            self._readers[name] = read
+
+    def render(self) -> bytes:
+        """Return all metrics in Prometheus' text form."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Family]:
+        for metric in METRICS:
+            yield self._family(metric)
+
+    def _family(self, metric: Metric) -> Family:
+        if metric.kind == "histogram":
+            return self._histograms[metric.name].family(metric)
+        if metric.kind == "gauge":
+            gauge = GaugeMetricFamily(metric.name, metric.help)
+            if metric.name in self._gauges:
+                gauge.add_metric([], self._gauges[metric.name]())
+            return gauge
+        counter = CounterMetricFamily(metric.name, metric.help, labels=list(metric.labels))
+        if metric.name in self._readers:
+            counter.add_metric([], self._readers[metric.name]())
+        elif not metric.labels:
+            counter.add_metric([], self._counts[metric.name].get((), 0))
+        else:
+            for labels, value in self._counts[metric.name].items():
+                counter.add_metric(list(labels), value)
+        return counter
+
+
+class _Histogram:
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def add(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def family(self, metric: Metric) -> Family:
+        total = 0
+        buckets: list[Any] = []
+        for bound, count in zip((*map(str, self._bounds), "+Inf"), self._counts, strict=True):
+            total += count
+            buckets.append((bound, total))
+        family = HistogramMetricFamily(metric.name, metric.help)
+        family.add_metric([], buckets, self._sum)
+        return family

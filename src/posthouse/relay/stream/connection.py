@@ -1,0 +1,192 @@
+"""One stream connection: reads frames, hands their commands to the verbs, and keeps what belongs to it.
+
+Commands are taken in the order sent. Nothing a client sends makes the connection hold more than its bounds: the next
+frame is read only while few events are unanswered and few answers unsent, and who keeps sending what is refused is
+closed. What a verb does is not known here, see posthouse.relay.stream.verbs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+import msgspec
+import structlog
+
+from posthouse.model.bucket import Rate, full_bucket, take
+from posthouse.model.errors import PosthouseError, error
+from posthouse.relay.answers import Accepted, Answer
+from posthouse.relay.edge import Edge
+from posthouse.relay.stream.commands import Command, read_commands
+from posthouse.relay.stream.frame import command_text, list_text
+from posthouse.relay.stream.outbox import HELD_BACK_BYTES, Outbox
+from posthouse.relay.stream.subscription import Subscription
+from posthouse.relay.stream.verbs.table import VERBS
+
+log = structlog.get_logger(__name__)
+
+
+class Connection:
+    """The state of one WebSocket."""
+
+    def __init__(self, edge: Edge, outbox: Outbox, name: str) -> None:
+        self.edge = edge
+        self.outbox = outbox
+        #: names this connection to the challenges; unique in this process
+        self.name = name
+        self.node: str | None = None
+        self.subscriptions: dict[str, Subscription] = {}
+        self.filter_values = 0
+        #: stored events of one subscription after the other: they share one socket anyway
+        self.stored_turn = asyncio.Lock()
+        #: why the relay wants to end this connection: a close code and a reason
+        self.ending: tuple[int, str] | None = None
+        self._lane = edge.core.open_lane(self._answer)
+        self._has_room = asyncio.Event()
+        self._has_room.set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._rate = Rate(edge.limits.commands_per_s, edge.limits.commands_burst)
+        self._bucket = full_bucket(self._rate, edge.clock.boot_ns())
+        self._faults = 0
+
+    def greet(self) -> None:
+        """Send HELLO: who this relay is, and the challenge that AUTH has to answer."""
+        challenge = self.edge.challenges.issue(self.name)
+        features = ["events", "live", "lists"]
+        self.send("HELLO", {"relay": self.edge.relay, "challenge": challenge.text, "features": features})
+
+    def send(self, *parts: Any) -> None:
+        """Send one command."""
+        self.outbox.send(command_text(*parts))
+
+    def notice(self, failure: PosthouseError) -> None:
+        """Tell the client what was wrong with a frame that names nothing to answer to."""
+        self.send("NOTICE", failure.code, str(failure))
+
+    def end(self, code: int, reason: str) -> None:
+        """Ask for this connection to be closed after the present frame."""
+        if self.ending is None:
+            self.ending = (code, reason)
+            self.edge.meters.count("posthouse_relay_streams_closed_total", reason)
+
+    def take_frame(self, data: bytes) -> None:
+        """Run the commands of one text frame, in order."""
+        try:
+            commands = read_commands(data, self.edge.limits.commands_per_frame)
+        except PosthouseError as failure:
+            self._fault(failure)
+            return
+        events: list[bytes] = []
+        for command in commands:
+            if self.ending is not None:
+                break
+            if command.verb == "EVENT" and len(command.arguments) == 1:
+                events.append(command.arguments[0])
+                continue
+            self._submit(events)
+            events = []
+            self._run(command)
+        self._submit(events)
+
+    async def wait_for_room(self) -> None:
+        """Wait until few events are unanswered and few answers are unsent: only then is the next frame read."""
+        await self._has_room.wait()
+        if self.outbox.unsent_bytes > HELD_BACK_BYTES:
+            await self.outbox.drain()
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something beside the reading of frames; it ends with the connection."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def forget(self, subscription: Subscription) -> None:
+        """Remove a subscription that has been closed."""
+        if self.subscriptions.get(subscription.sub) is subscription:
+            del self.subscriptions[subscription.sub]
+            self.filter_values -= count_values(subscription)
+
+    async def close(self) -> None:
+        """Release everything: live subscriptions, running work, the way into the core."""
+        for subscription in list(self.subscriptions.values()):
+            subscription.close()
+        self._lane.close()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _run(self, command: Command) -> None:
+        verb = VERBS.get(command.verb)
+        self.edge.meters.count("posthouse_relay_commands_total", command.verb if verb else "unknown")
+        self._bucket, wait_ns = take(self._bucket, self._rate, self.edge.clock.boot_ns())
+        if wait_ns:
+            self._fault(error("commands_too_fast", per_s=self._rate.per_s))
+            return
+        try:
+            if verb is None:
+                raise error("verb_unknown", verb=command.verb[:40])
+            verb(self, command.arguments)
+        except PosthouseError as failure:
+            self._fault(failure)
+        else:
+            self._faults = 0
+
+    def _submit(self, events: Sequence[bytes]) -> None:
+        if not events:
+            return
+        self.edge.meters.count("posthouse_relay_commands_total", "EVENT", by=len(events))
+        self._lane.submit(events)
+        if self._lane.in_flight() >= self.edge.limits.events_in_flight:
+            self._has_room.clear()
+
+    def _answer(self, answers: Sequence[Answer]) -> None:
+        self.outbox.send(list_text([_ok_text(answer) for answer in answers]))
+        count_answers(self.edge, answers)
+        if self._lane.in_flight() < self.edge.limits.events_in_flight:
+            self._has_room.set()
+
+    def _fault(self, failure: PosthouseError) -> None:
+        self._faults += 1
+        self.notice(failure)
+        if self._faults >= self.edge.limits.faults_per_connection:
+            self.end(1008, failure.code)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            log.error("stream_task_failed", reason=repr(failure), exc_info=failure)
+            self.end(1011, "internal")
+            self.outbox.abort()
+
+
+def count_values(subscription: Subscription) -> int:
+    """Return how many entries a subscription's filters make in the live index, at most."""
+    return sum(
+        1
+        + len(each.ids or ())
+        + len(each.authors or ())
+        + len(each.kinds or ())
+        + sum(len(values) for values in each.tags.values())
+        for each in subscription.filters
+    )
+
+
+def count_answers(edge: Edge, answers: Sequence[Answer]) -> None:
+    """Count what became of events."""
+    for answer in answers:
+        if isinstance(answer, Accepted):
+            outcome = "ephemeral" if answer.seq is None else "duplicate" if answer.duplicate else "stored"
+            edge.meters.count("posthouse_relay_events_accepted_total", outcome)
+        else:
+            edge.meters.count("posthouse_relay_events_refused_total", answer.error.code)
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def _ok_text(answer: Answer) -> bytes:
+    if isinstance(answer, Accepted):
+        return b'["OK","%b",true,%b]' % (answer.id.encode(), _encode(answer))
+    return command_text("OK", answer.id, False, answer.error.problem())

@@ -1,0 +1,95 @@
+"""The outbox of one connection: what was written to its transport and what of it is still unsent.
+
+Frames go straight to the transport, which keeps references to shared bytes and sends them without further Python
+work. How far a reader lags is measured there, not guessed: a ledger remembers where each frame with events ends in the
+stream of bytes, and the transport says how many bytes are unsent. The bound holds for events; answers to
+commands are few and held back at the source, by not reading the next command.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from posthouse.model.limits import KIB
+from posthouse.relay.stream.frame import text_frame
+
+HELD_BACK_BYTES = 256 * KIB  # unsent above it, the connection's next command waits
+
+
+class Outbox:
+    """Writes frames to one transport and knows how much of them its reader has not taken."""
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        drain: Callable[[], Awaitable[None]],
+        *,
+        max_events: int,
+        max_bytes: int,
+    ) -> None:
+        self._transport = transport
+        self._drain = drain
+        self._max_events = max_events
+        self._max_bytes = max_bytes
+        self._written = 0
+        #: (bytes written up to the end of the frame, events in it), oldest first
+        self._ledger: deque[tuple[int, int]] = deque()
+        self._unsent_events = 0
+        # with no water mark each write is tried at once, so what is unsent is what the kernel would not take
+        transport.set_write_buffer_limits(0, 0)
+
+    @property
+    def is_open(self) -> bool:
+        return not self._transport.is_closing()
+
+    @property
+    def unsent_bytes(self) -> int:
+        return self._transport.get_write_buffer_size()
+
+    @property
+    def sent_bytes(self) -> int:
+        """How many bytes the kernel has taken: grows while the peer reads."""
+        return self._written - self._transport.get_write_buffer_size()
+
+    @property
+    def unsent_events(self) -> int:
+        self._settle()
+        return self._unsent_events
+
+    def send(self, text: bytes) -> None:
+        """Write one text frame."""
+        self.write(text_frame(text))
+
+    def write(self, frame: bytes, events: int = 0) -> None:
+        """Write a frame that is ready for the wire and carries so many events."""
+        if self._transport.is_closing():
+            return
+        self._transport.write(frame)
+        self._written += len(frame)
+        if events:
+            self._ledger.append((self._written, events))
+            self._unsent_events += events
+
+    def has_room(self, size: int, events: int) -> bool:
+        """Tell whether so many more events fit into the bounded buffer; an empty one takes any frame."""
+        unsent = self._transport.get_write_buffer_size()
+        if unsent == 0:
+            return True
+        self._settle()
+        return self._unsent_events + events <= self._max_events and unsent + size <= self._max_bytes
+
+    async def drain(self) -> None:
+        """Wait until the kernel has taken everything that was written, or the peer is gone."""
+        await self._drain()
+
+    def abort(self) -> None:
+        """Drop the connection and everything unsent."""
+        self._transport.abort()
+
+    def _settle(self) -> None:
+        sent = self._written - self._transport.get_write_buffer_size()
+        ledger = self._ledger
+        while ledger and ledger[0][0] <= sent:
+            self._unsent_events -= ledger.popleft()[1]

@@ -1,0 +1,31 @@
+"""The table of verbs: the name on the wire and the function that answers it.
+
+A verb is a plain function of the connection and its arguments (JSON bytes); it must not wait, longer work is started
+with `connection.start`. What it raises becomes a NOTICE, unless the verb has an answer of its own. EVENT is here for
+its malformed forms only: the connection gathers the events of a frame and hands them to the core as one list.
+A new verb is a new file and a line here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from posthouse.relay.stream.verbs.auth import auth
+from posthouse.relay.stream.verbs.close import close
+from posthouse.relay.stream.verbs.count import count
+from posthouse.relay.stream.verbs.event import event
+from posthouse.relay.stream.verbs.req import req
+
+if TYPE_CHECKING:
+    from posthouse.relay.stream.connection import Connection
+
+Verb = Callable[["Connection", Sequence[bytes]], None]
+
+VERBS: dict[str, Verb] = {
+    "AUTH": auth,
+    "CLOSE": close,
+    "COUNT": count,
+    "EVENT": event,
+    "REQ": req,
+}
