@@ -1,7 +1,4 @@
-"""Where posthouse keeps what belongs to a user: ~/.posthouse, or POSTHOUSE_HOME.
-
-Names only: nothing is made or read here.
-"""
+"""The files that the command line keeps in the home of posthouse."""
 
 from __future__ import annotations
 
@@ -10,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-HOME_ENV = "POSTHOUSE_HOME"
+from posthouse.files.home import home_directory
+
 CONFIG_NAME = "config.toml"
 
 
@@ -33,5 +31,4 @@ class Home:
 
 def find_home(environ: Mapping[str, str] = os.environ) -> Home:
     """Return the home that the environment names, or the default one."""
-    given = environ.get(HOME_ENV)
-    return Home(Path(given).expanduser().absolute() if given else Path.home() / ".posthouse")
+    return Home(home_directory(environ))

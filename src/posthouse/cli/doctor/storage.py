@@ -13,7 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from posthouse.cli.doctor.finding import Finding, fail, ok, warn
-from posthouse.cli.home import CONFIG_NAME, HOME_ENV, Home
+from posthouse.cli.home import CONFIG_NAME, Home
+from posthouse.files.home import HOME_ENV
 from posthouse.model.clock import TEST_CLOCK_ENV
 from posthouse.model.errors import PosthouseError
 from posthouse.model.settings import SETTINGS, Source
