@@ -35,7 +35,7 @@ def test_only_failures_in_a_row_open_the_circuit() -> None:
             state = record_failure(state, CONFIG, 0, BOOT)
         state = record_success(state, CONFIG, BOOT)
     assert state.circuit is Circuit.CLOSED
-    assert opened()
+    assert opened().circuit is Circuit.OPEN
 
 
 def test_an_open_circuit_refuses_until_the_cooldown_is_over() -> None:

@@ -48,9 +48,11 @@ def test_other_spellings_are_refused_not_normalised(node: str) -> None:
 
 
 def test_keys_and_digits_of_another_length_are_refused() -> None:
-    for make in (lambda: node_from_key(b"x" * 31), lambda: node_from_hex("a" * 63), lambda: node_from_hex("A" * 64)):
+    with pytest.raises(Refused):
+        node_from_key(b"x" * 31)
+    for digits in ("a" * 63, "A" * 64):
         with pytest.raises(Refused):
-            make()
+            node_from_hex(digits)
 
 
 @pytest.mark.parametrize("name", ["", "a.b", "a b", "*", "a\n", "é", "a" * 65])

@@ -67,7 +67,7 @@ class _Counting(dict[str, object]):
 
     asked = 0
 
-    def get(self, key: str, default: object = None) -> object:  # type: ignore[override]
+    def get(self, key: str, default: object = None) -> object:
         _Counting.asked += 1
         return super().get(key, default)
 

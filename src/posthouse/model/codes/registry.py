@@ -5,7 +5,9 @@ from __future__ import annotations
 from itertools import chain
 
 from posthouse.model.codes.bus import BUS
+from posthouse.model.codes.client import CLIENT
 from posthouse.model.codes.command import COMMAND
+from posthouse.model.codes.edge import EDGE
 from posthouse.model.codes.keys import KEYS
 from posthouse.model.codes.relay import RELAY
 from posthouse.model.codes.spec import ErrorSpec
@@ -19,6 +21,8 @@ AREAS: dict[str, tuple[ErrorSpec, ...]] = {
     "Storage": STORAGE,
     "Bus": BUS,
     "Relay": RELAY,
+    "Relay's edge": EDGE,
+    "Client": CLIENT,
     "Command line": COMMAND,
 }
 
