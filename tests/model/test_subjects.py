@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posthouse.model.errors import Refused
-from posthouse.model.subjects import is_pattern, matches, prefixes, validate_subject, validate_topic
+from posthouse.model.subjects import _fault, is_pattern, matches, prefixes, validate_subject, validate_topic
 from tests.model.strategies import SUBJECTS, patterns
 
 
@@ -128,3 +128,13 @@ def test_validation_agrees_with_the_grammar(text: str) -> None:
     except Refused:
         is_valid = False
     assert is_valid == (grammar.fullmatch(text) is not None)
+
+
+def test_long_texts_are_refused_without_being_remembered() -> None:
+    before = _fault.cache_info().currsize
+    for length in range(256, 300):
+        with pytest.raises(Refused, match="longer than 255 bytes"):
+            validate_subject("x" * length)
+        with pytest.raises(Refused, match="longer than 160 bytes"):
+            validate_topic("x" * length)
+    assert _fault.cache_info().currsize == before

@@ -21,7 +21,7 @@ _TOKEN = re.compile(r"[A-Za-z0-9_-]+")
 
 def validate_subject(subject: str, allow_wildcards: bool = False) -> str:
     """Return the subject unchanged, or raise subject_invalid with what is wrong with it."""
-    reason = _fault(subject, allow_wildcards) if type(subject) is str else "it is not a string"
+    reason = _subject_fault(subject, allow_wildcards)
     if reason is not None:
         raise error("subject_invalid", subject=subject, reason=reason)
     return subject
@@ -29,7 +29,7 @@ def validate_subject(subject: str, allow_wildcards: bool = False) -> str:
 
 def validate_topic(topic: str) -> str:
     """Return the topic unchanged, or raise topic_invalid: a shorter subject without wildcards."""
-    reason = _topic_fault(topic) if type(topic) is str else "it is not a string"
+    reason = _topic_fault(topic)
     if reason is not None:
         raise error("topic_invalid", topic=topic, reason=reason)
     return topic
@@ -64,12 +64,19 @@ def prefixes(subject: str) -> Iterator[str]:
         end = subject.rfind(".", 0, end)
 
 
+def _subject_fault(subject: str, allow_wildcards: bool) -> str | None:
+    if type(subject) is not str:
+        return "it is not a string"
+    if len(subject) > SUBJECT_MAX_BYTES:  # before the cache, which must not hold long texts
+        return f"it is longer than {SUBJECT_MAX_BYTES} bytes"
+    return _fault(subject, allow_wildcards)
+
+
 @lru_cache(maxsize=8192)  # the same few subjects are validated for every message
 def _fault(subject: str, allow_wildcards: bool) -> str | None:
+    """Judge a text of bounded length; a valid one is ASCII, so its characters are its bytes."""
     if not subject:
         return "it is empty"
-    if len(subject.encode("utf-8", "surrogatepass")) > SUBJECT_MAX_BYTES:
-        return f"it is longer than {SUBJECT_MAX_BYTES} bytes"
     tokens = subject.split(".")
     if len(tokens) > SUBJECT_MAX_TOKENS:
         return f"it has more than {SUBJECT_MAX_TOKENS} tokens"
@@ -93,6 +100,8 @@ def _token_fault(token: str, allow_wildcards: bool, is_last: bool) -> str | None
 
 
 def _topic_fault(topic: str) -> str | None:
+    if type(topic) is not str:
+        return "it is not a string"
     if topic.count(".") >= TOPIC_MAX_TOKENS:
         return f"it has more than {TOPIC_MAX_TOKENS} tokens"
     if len(topic) > TOPIC_MAX_BYTES:
