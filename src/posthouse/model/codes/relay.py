@@ -90,4 +90,115 @@ _LOCKS: tuple[ErrorSpec, ...] = (
     ),
 )
 
-RELAY: tuple[ErrorSpec, ...] = _IDEMPOTENCY + _LOCKS
+_ACCEPT: tuple[ErrorSpec, ...] = (
+    transient(
+        "earlier_refused",
+        409,
+        "an earlier event of this list with the same destination was refused",
+        "Repair or drop the refused event, then send this one again; the order of a destination is kept.",
+    ),
+    transient(
+        "rate_limited",
+        429,
+        "{key} sends more than {rate} events per second",
+        "Send again after retry_after_s seconds.",
+    ),
+    ErrorSpec(
+        "event_unknown",
+        404,
+        "there is no event {id} that you may read",
+        "Check the id; direct messages are shown to their sender and recipient only.",
+    ),
+    ErrorSpec(
+        "address_unknown",
+        404,
+        "there is no event at {coordinate} that you may read",
+        "Check kind, pubkey and d.",
+    ),
+    ErrorSpec(
+        "feed_unknown",
+        404,
+        "there is no feed named {feed!r}",
+        "Ask for journal or events.",
+    ),
+    ErrorSpec(
+        "prune_range_invalid",
+        409,
+        "the range {from_seq}..{to_seq} is not a prefix of the journal, whose oldest seq is {oldest_seq}",
+        "Prune from the oldest seq on; nothing was deleted.",
+    ),
+    ErrorSpec(
+        "epoch_mismatch",
+        409,
+        "the store's epoch is {epoch}, not the one given",
+        "The store was restored or is another one; archive its present history first.",
+    ),
+)
+
+_MESHES: tuple[ErrorSpec, ...] = (
+    ErrorSpec("mesh_unknown", 404, "there is no mesh {mesh!r}", "Create it with `posthouse mesh create`."),
+    ErrorSpec("mesh_exists", 409, "the mesh {mesh!r} exists already", "Choose another name."),
+    ErrorSpec(
+        "mesh_limit",
+        409,
+        "{count} meshes exist already, the limit",
+        "Use an existing mesh; topics divide one as finely as needed.",
+    ),
+    ErrorSpec(
+        "not_member",
+        403,
+        "{node} is not a member of the mesh {mesh!r}",
+        "Join with an invite from an admin of the mesh.",
+    ),
+    ErrorSpec(
+        "right_missing",
+        403,
+        "{node} may not {right} in the mesh {mesh!r}",
+        "Ask an admin of the mesh for another role or access row.",
+    ),
+    ErrorSpec(
+        "member_unknown",
+        404,
+        "{node} is not listed in the mesh {mesh!r}",
+        "See `posthouse mesh members`.",
+    ),
+    ErrorSpec(
+        "member_name_taken",
+        409,
+        "the name {name!r} belongs to another member of the mesh {mesh!r}",
+        "Choose another name.",
+    ),
+    ErrorSpec(
+        "last_admin",
+        409,
+        "{node} is the last admin of the mesh {mesh!r}",
+        "Make another member admin first.",
+    ),
+    ErrorSpec("topic_exists", 409, "the topic {topic!r} exists already", "Use it."),
+    ErrorSpec(
+        "topic_unknown",
+        404,
+        "there is no topic {topic!r} in the mesh {mesh!r}",
+        "A member creates a topic before anybody posts to it.",
+    ),
+    ErrorSpec(
+        "mesh_row_limit",
+        409,
+        "the mesh {mesh!r} has {count} {what} already, the limit",
+        "Remove some that are not needed any more.",
+    ),
+    ErrorSpec(
+        "invite_invalid",
+        403,
+        "the invite is not one that this relay accepts: {reason}",
+        "Ask an admin of the mesh for a new invite.",
+    ),
+    ErrorSpec(
+        "join_malformed",
+        400,
+        "the join request is malformed: {reason}",
+        "Sign a kind 22242 event with the tags relay, invite and name; `posthouse join` does it.",
+    ),
+)
+
+RELAY: tuple[ErrorSpec, ...] = _IDEMPOTENCY + _LOCKS + _ACCEPT + _MESHES

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -46,6 +46,9 @@ class EventRow(msgspec.Struct, frozen=True, gc=False):
     terms: tuple[bytes, ...]
     #: the term of its coordinate, for replaceable and addressable events
     address: bytes | None
+    #: its record in the journal: the type, and the body as JSON
+    record_type: str
+    record_body: str
 
 
 class StoredEvent(msgspec.Struct, frozen=True, gc=False):
@@ -85,13 +88,6 @@ class Page:
     through_seq: int
     #: nothing more is there
     is_end: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """What replay of a pruned journal starts from."""
-
-    state: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Unit(Protocol):

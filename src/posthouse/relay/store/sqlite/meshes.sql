@@ -1,0 +1,71 @@
+-- :name save_mesh
+INSERT INTO meshes (mesh, is_open, creator, created_at_ns) VALUES (?, ?, ?, ?)
+ON CONFLICT (mesh) DO UPDATE SET is_open = excluded.is_open
+
+-- :name save_member
+INSERT INTO members (mesh, node, name, role) VALUES (?, ?, ?, ?)
+ON CONFLICT (mesh, node) DO UPDATE SET name = excluded.name, role = excluded.role
+
+-- :name remove_member
+DELETE FROM members WHERE mesh = ? AND node = ?
+
+-- :name save_access
+INSERT INTO access (mesh, node, read, write, lock) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (mesh, node) DO UPDATE SET read = excluded.read, write = excluded.write, lock = excluded.lock
+
+-- :name remove_access
+DELETE FROM access WHERE mesh = ? AND node = ?
+
+-- :name save_topic
+INSERT INTO topics (mesh, topic, creator) VALUES (?, ?, ?)
+
+-- :name remove_topic
+DELETE FROM topics WHERE mesh = ? AND topic = ?
+
+-- :name save_subscription
+INSERT INTO subscriptions (mesh, node, pattern) VALUES (?, ?, ?)
+
+-- :name remove_subscription
+DELETE FROM subscriptions WHERE mesh = ? AND node = ? AND pattern = ?
+
+-- :name save_block
+INSERT INTO blocks (mesh, node, blocked) VALUES (?, ?, ?)
+
+-- :name remove_block
+DELETE FROM blocks WHERE mesh = ? AND node = ? AND blocked = ?
+
+-- :name save_invite
+INSERT INTO invites (invite_id, code_hash, mesh, role, uses_left, expires_at_ns, creator) VALUES (?, ?, ?, ?, ?, ?, ?)
+
+-- :name find_invite
+SELECT invite_id, code_hash, mesh, role, uses_left, expires_at_ns, creator FROM invites WHERE code_hash = ?
+
+-- :name take_use
+UPDATE invites SET uses_left = uses_left - 1 WHERE invite_id = ?
+
+-- :name note_use
+INSERT INTO invite_uses (invite_id, node) VALUES (?, ?)
+
+-- :name has_used
+SELECT EXISTS (SELECT 1 FROM invite_uses WHERE invite_id = ? AND node = ?)
+
+-- :name void_invites
+UPDATE invites SET uses_left = 0
+
+-- :name all_meshes
+SELECT mesh, is_open, creator, created_at_ns FROM meshes
+
+-- :name all_members
+SELECT mesh, node, name, role FROM members
+
+-- :name all_access
+SELECT mesh, node, read, write, lock FROM access
+
+-- :name all_topics
+SELECT mesh, topic, creator FROM topics
+
+-- :name all_subscriptions
+SELECT mesh, node, pattern FROM subscriptions
+
+-- :name all_blocks
+SELECT mesh, node, blocked FROM blocks

@@ -1,0 +1,95 @@
+-- :name insert_events
+INSERT INTO events (seq, id, pubkey, kind, created_at_ns, mesh, recipient, expiration_s, address, raw) VALUES
+
+-- :name insert_terms
+INSERT INTO event_terms (term, seq) VALUES
+
+-- :name insert_current
+INSERT INTO current_events (address, created_at_ns, id, event_seq) VALUES
+
+-- :name keep_larger
+ON CONFLICT (address) DO UPDATE SET created_at_ns = excluded.created_at_ns, id = excluded.id,
+event_seq = excluded.event_seq WHERE (excluded.created_at_ns, excluded.id) > (created_at_ns, id)
+
+-- :name known_ids
+SELECT id, seq FROM events WHERE id IN (SELECT value FROM carray(?))
+
+-- :name event_by_id
+SELECT seq FROM events WHERE id = ?
+
+-- :name visible
+    e.raw IS NOT NULL
+    AND (e.expiration_s IS NULL OR e.expiration_s > :now_s)
+    AND (:meshes IS NULL OR e.mesh IN (SELECT value FROM json_each(:meshes)))
+    AND (e.recipient IS NULL OR e.recipient = :node OR e.pubkey = :node)
+
+-- :name wanted
+    AND (:ids IS NULL OR e.id IN (SELECT unhex(value) FROM json_each(:ids)))
+    AND (:authors IS NULL OR e.pubkey IN (SELECT unhex(value) FROM json_each(:authors)))
+    AND (:kinds IS NULL OR e.kind IN (SELECT value FROM json_each(:kinds)))
+    AND (:mesh IS NULL OR e.mesh = :mesh)
+    AND (:since_ns IS NULL OR e.created_at_ns >= :since_ns)
+    AND (:until_ns IS NULL OR e.created_at_ns <= :until_ns)
+
+-- :name from_one_term
+event_terms AS t CROSS JOIN events AS e ON e.seq = t.seq
+WHERE t.term = :term AND t.seq > :low AND t.seq <= :high AND
+
+-- :name from_terms
+(SELECT DISTINCT seq FROM event_terms
+    WHERE term IN (SELECT value FROM carray(:terms)) AND seq > :low AND seq <= :high) AS t
+CROSS JOIN events AS e ON e.seq = t.seq
+WHERE
+
+-- :name from_ids
+(SELECT seq FROM events WHERE id IN (SELECT value FROM carray(:keys)) AND seq > :low AND seq <= :high) AS t
+CROSS JOIN events AS e ON e.seq = t.seq
+WHERE
+
+-- :name from_all
+events AS e
+WHERE e.seq > :low AND e.seq <= :high AND
+
+-- :name estimate
+SELECT count(*) FROM (
+    SELECT 1 FROM event_terms WHERE term IN (SELECT value FROM carray(?)) AND seq > ? AND seq <= ? LIMIT ?)
+
+-- :name current_of
+SELECT event_seq FROM current_events WHERE address = ?
+
+-- :name largest_of_address
+FROM event_terms AS t CROSS JOIN events AS e ON e.seq = t.seq WHERE t.term = :term AND
+
+-- :name expired
+SELECT seq, address FROM events WHERE expiration_s <= ? AND raw IS NOT NULL LIMIT ?
+
+-- :name empty_event
+UPDATE events SET raw = NULL WHERE seq = ?
+
+-- :name raw_of
+SELECT raw, mesh FROM events WHERE seq = ?
+
+-- :name remove_term
+DELETE FROM event_terms WHERE term = ? AND seq = ?
+
+-- :name remove_current
+DELETE FROM current_events WHERE address = ? AND event_seq = ?
+
+-- :name next_current
+INSERT INTO current_events (address, created_at_ns, id, event_seq)
+SELECT e.address, e.created_at_ns, e.id, e.seq FROM event_terms AS t CROSS JOIN events AS e ON e.seq = t.seq
+WHERE t.term = ?1 AND NOT EXISTS (SELECT 1 FROM current_events WHERE address = ?1)
+ORDER BY e.created_at_ns DESC, e.id DESC LIMIT 1
+
+-- :name prunable
+SELECT seq, address FROM events AS e WHERE seq BETWEEN ? AND ? AND raw IS NOT NULL
+AND NOT EXISTS (SELECT 1 FROM current_events AS c WHERE c.address = e.address AND c.event_seq = e.seq)
+
+-- :name events_after
+SELECT seq, raw, mesh FROM events WHERE seq > ? AND raw IS NOT NULL ORDER BY seq LIMIT ?
+
+-- :name clear_terms
+DELETE FROM event_terms
+
+-- :name clear_current
+DELETE FROM current_events

@@ -1,0 +1,37 @@
+"""Taking the content of events away: expired ones, and those the lake holds.
+
+The row stays without its JSON, so that the id is known for ever and the same signed bytes are never accepted twice;
+everything derived from the event goes. When the latest of a line goes, the next larger one becomes
+current, exactly as a rebuilt index would say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import apsw
+
+from posthouse.journal.append import JournalTransaction
+from posthouse.model.event import decode_event
+from posthouse.model.limits import SECOND_NS
+from posthouse.relay.store.sqlite.plan import SQL
+from posthouse.relay.store.terms import event_terms
+
+
+def sweep_expired(tx: JournalTransaction, limit: int) -> int:
+    """Empty up to `limit` events whose expiration has come, and return how many."""
+    rows = tx.db.execute(SQL.expired, (tx.now_ns // SECOND_NS, limit)).fetchall()
+    empty_events(tx.db, rows)
+    return len(rows)
+
+
+def empty_events(db: apsw.Connection, rows: Iterable[tuple[int, bytes | None]]) -> None:
+    """Take content and derived rows of events, given as (seq, address), away."""
+    for seq, address in rows:
+        raw, mesh = db.execute(SQL.raw_of, (seq,)).fetchone() or (b"", "")
+        terms = event_terms(decode_event(raw), mesh, address)
+        db.executemany(SQL.remove_term, [(term, seq) for term in terms])
+        db.execute(SQL.empty_event, (seq,))
+        if address is not None:
+            db.execute(SQL.remove_current, (address, seq))
+            db.execute(SQL.next_current, (address,))

@@ -1,0 +1,101 @@
+"""A unit of work on SQLite: what the relay may do inside the writer's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from posthouse.journal.append import JournalTransaction
+from posthouse.relay.meshes.rows import AccessRow, InviteRow, MemberRow, MeshRow
+from posthouse.relay.store.interface import EventRow
+from posthouse.relay.store.sqlite.events import add_events, known_ids
+from posthouse.relay.store.sqlite.mesh_rows import MESHES, invite_of
+from posthouse.relay.store.sqlite.prune import prune
+from posthouse.relay.store.sqlite.reindex import reindex
+from posthouse.relay.store.sqlite.sweep import sweep_expired
+
+
+class SqliteUnit:
+    """Implements posthouse.relay.store.interface.Unit over one transaction."""
+
+    def __init__(self, tx: JournalTransaction) -> None:
+        self._tx = tx
+        self._db = tx.db
+
+    @property
+    def now_ns(self) -> int:
+        return self._tx.now_ns
+
+    def append(
+        self,
+        type: str,  # noqa: A002 - the journal's word
+        *,
+        mesh: str | None = None,
+        actor: str | None = None,
+        ref: str | None = None,
+        body: Mapping[str, Any] | None = None,
+    ) -> int:
+        return self._tx.append(type, mesh=mesh, actor=actor, ref=ref, body=body)
+
+    def known(self, ids: Sequence[str]) -> dict[str, int]:
+        return known_ids(self._db, ids)
+
+    def add_events(self, rows: Sequence[EventRow]) -> list[int]:
+        return add_events(self._tx, rows)
+
+    def save_mesh(self, row: MeshRow) -> None:
+        self._db.execute(MESHES.save_mesh, (row.mesh, row.is_open, row.creator, row.created_at_ns))
+
+    def save_member(self, row: MemberRow) -> None:
+        self._db.execute(MESHES.save_member, (row.mesh, row.node, row.name, row.role.value))
+
+    def remove_member(self, mesh: str, node: str) -> None:
+        self._db.execute(MESHES.remove_member, (mesh, node))
+
+    def save_access(self, row: AccessRow) -> None:
+        verdicts = (row.read.value, row.write.value, row.lock.value)
+        self._db.execute(MESHES.save_access, (row.mesh, row.node, *verdicts))
+
+    def remove_access(self, mesh: str, node: str) -> None:
+        self._db.execute(MESHES.remove_access, (mesh, node))
+
+    def save_topic(self, mesh: str, topic: str, creator: str) -> None:
+        self._db.execute(MESHES.save_topic, (mesh, topic, creator))
+
+    def remove_topic(self, mesh: str, topic: str) -> None:
+        self._db.execute(MESHES.remove_topic, (mesh, topic))
+
+    def save_subscription(self, mesh: str, node: str, pattern: str) -> None:
+        self._db.execute(MESHES.save_subscription, (mesh, node, pattern))
+
+    def remove_subscription(self, mesh: str, node: str, pattern: str) -> None:
+        self._db.execute(MESHES.remove_subscription, (mesh, node, pattern))
+
+    def save_block(self, mesh: str, node: str, blocked: str) -> None:
+        self._db.execute(MESHES.save_block, (mesh, node, blocked))
+
+    def remove_block(self, mesh: str, node: str, blocked: str) -> None:
+        self._db.execute(MESHES.remove_block, (mesh, node, blocked))
+
+    def save_invite(self, row: InviteRow) -> None:
+        ends = (row.uses_left, row.expires_at_ns, row.creator)
+        self._db.execute(MESHES.save_invite, (row.invite_id, row.code_hash, row.mesh, row.role.value, *ends))
+
+    def find_invite(self, code_hash: bytes) -> InviteRow | None:
+        return invite_of(self._db.execute(MESHES.find_invite, (code_hash,)).fetchone())
+
+    def use_invite(self, invite_id: str, node: str) -> None:
+        self._db.execute(MESHES.take_use, (invite_id,))
+        self._db.execute(MESHES.note_use, (invite_id, node))
+
+    def has_used_invite(self, invite_id: str, node: str) -> bool:
+        return bool(self._db.execute(MESHES.has_used, (invite_id, node)).get)
+
+    def sweep_expired(self, limit: int) -> int:
+        return sweep_expired(self._tx, limit)
+
+    def prune(self, from_seq: int, to_seq: int, digest: str) -> int:
+        return prune(self._tx, from_seq, to_seq, digest)
+
+    def reindex(self) -> None:
+        reindex(self._db)
