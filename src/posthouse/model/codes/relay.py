@@ -104,18 +104,6 @@ _ACCEPT: tuple[ErrorSpec, ...] = (
         "Send again after retry_after_s seconds.",
     ),
     ErrorSpec(
-        "event_unknown",
-        404,
-        "there is no event {id} that you may read",
-        "Check the id; direct messages are shown to their sender and recipient only.",
-    ),
-    ErrorSpec(
-        "address_unknown",
-        404,
-        "there is no event at {coordinate} that you may read",
-        "Check kind, pubkey and d.",
-    ),
-    ErrorSpec(
         "feed_unknown",
         404,
         "there is no feed named {feed!r}",
