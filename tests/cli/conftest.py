@@ -12,5 +12,6 @@ def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     """The command line with an empty home that does not exist yet."""
     home = tmp_path / "home"
     monkeypatch.setenv("POSTHOUSE_HOME", str(home))
-    monkeypatch.delenv("POSTHOUSE_TEST_CLOCK", raising=False)
+    for name in ("POSTHOUSE_TEST_CLOCK", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
     return CommandLine(home, capsys)
