@@ -1,7 +1,8 @@
 """Appending to the journal inside the transaction that changes what the record describes.
 
 seq is given out here, from the head this transaction holds, in commit order and without gaps: an item that fails
-gives its numbers back, and when another process has committed meanwhile the head is read anew.
+gives its numbers back, and when another process has committed meanwhile the head is read anew. Rows are gathered
+and written with few statements before the commit; whoever reads the journal inside its transaction flushes first.
 """
 
 from __future__ import annotations
@@ -18,9 +19,13 @@ from posthouse.sqlite.statements import Statements
 from posthouse.sqlite.transaction import Transaction
 
 SQL = Statements("posthouse.journal", "journal.sql")
-_APPEND = SQL.append
-_APPEND_MANY = BulkInsert(SQL.append.rpartition("(")[0], 7)
+_HEAD, _ADD_BYTES = SQL.head, SQL.add_bytes
+_APPEND = BulkInsert(SQL.append.rpartition("(")[0], 7)
+_FIELDS = {name: frozenset(declared.body) for name, declared in TYPES.items()}
 _encode = msgspec.json.Encoder().encode
+
+#: type, mesh, actor, ref, body as JSON text
+Fact = tuple[str, str | None, str | None, str | None, str]
 
 
 class JournalTransaction(Transaction):
@@ -29,6 +34,7 @@ class JournalTransaction(Transaction):
     def __init__(self, db: apsw.Connection) -> None:
         super().__init__(db)
         self._head = 0
+        self._unwritten: list[tuple[int, int, str, str | None, str | None, str | None, str]] = []
         self._new_bytes = 0
         self._data_version = -1
 
@@ -40,7 +46,7 @@ class JournalTransaction(Transaction):
     def begin(self, wall_ns: int) -> None:
         version = self.db.pragma("data_version")
         if version != self._data_version:
-            self._head = self.db.execute(SQL.head).get
+            self._head = self.db.execute(_HEAD).get
             self.now_ns = max(self.now_ns, self.db.execute(SQL.newest_at_ns).get)
             self._data_version = version
         super().begin(wall_ns)
@@ -55,43 +61,50 @@ class JournalTransaction(Transaction):
         body: Mapping[str, Any] | None = None,
     ) -> int:
         """Append one record and return its seq."""
-        declared = TYPES[type].body
-        if body is None:
-            text, size = "{}", 2
-        else:
-            if not body.keys() <= declared.keys():
-                raise ValueError(f"{type} has no body fields {sorted(body.keys() - declared.keys())}")
-            encoded = _encode(body)
-            text, size = encoded.decode(), len(encoded)
+        declared = _FIELDS[type]
+        text = b"{}"
+        if body is not None:
+            if not body.keys() <= declared:
+                raise ValueError(f"{type} has no body fields {sorted(body.keys() - declared)}")
+            text = _encode(body)
         seq = self._head + 1
-        self.db.execute(_APPEND, (seq, self.now_ns, type, mesh, actor, ref, text))
+        self._unwritten.append((seq, self.now_ns, type, mesh, actor, ref, text.decode()))
         self._head = seq
-        self._new_bytes += size
+        self._new_bytes += len(text)
         return seq
 
-    def append_many(self, records: Sequence[tuple[str, str | None, str | None, str | None, str]]) -> int:
-        """Append (type, mesh, actor, ref, body as JSON text) in order and return the seq of the first.
+    def append_many(self, facts: Sequence[Fact]) -> int:
+        """Append facts in order and return the seq of the first.
 
         For the hot path: the caller answers for types and bodies being as they are declared.
         """
         first, now_ns = self._head + 1, self.now_ns
-        rows = [(seq, now_ns, *record) for seq, record in enumerate(records, start=first)]
-        _APPEND_MANY.run(self.db, rows)
-        self._head += len(rows)
-        self._new_bytes += sum(len(row[6]) for row in rows)
+        self._unwritten += [(seq, now_ns, *fact) for seq, fact in enumerate(facts, start=first)]
+        self._head += len(facts)
+        self._new_bytes += sum(len(fact[4].encode()) for fact in facts)
         return first
 
+    def flush(self) -> None:
+        """Write what has been appended so far, so that statements of this transaction see it."""
+        if self._unwritten:
+            rows, self._unwritten = self._unwritten, []
+            _APPEND.run(self.db, rows)
+
     def mark(self) -> tuple[int, int]:
+        self.flush()  # what ROLLBACK TO undoes is then exactly what was appended after the mark
         return self._head, self._new_bytes
 
     def rewind(self, mark: tuple[int, int]) -> None:
         self._head, self._new_bytes = mark
+        self._unwritten = []
 
     def before_commit(self) -> None:
         if self._new_bytes:
-            self.db.execute(SQL.add_bytes, (self._new_bytes,))
+            self.flush()
+            self.db.execute(_ADD_BYTES, (self._new_bytes,))
             self._new_bytes = 0
 
     def rolled_back(self) -> None:
         self._data_version = -1
+        self._unwritten = []
         self._new_bytes = 0

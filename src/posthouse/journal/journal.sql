@@ -33,7 +33,7 @@ SELECT epoch, parent_epoch, fork_seq, started_at_ns FROM epochs ORDER BY number
 INSERT INTO epochs (epoch, parent_epoch, fork_seq, started_at_ns) VALUES (?, ?, ?, ?)
 
 -- :name prefix_bytes
-SELECT coalesce(sum(length(body)), 0) FROM journal WHERE seq <= ?
+SELECT coalesce(sum(octet_length(body)), 0) FROM journal WHERE seq <= ?
 
 -- :name delete_prefix
 DELETE FROM journal WHERE seq <= ?
@@ -45,7 +45,7 @@ UPDATE journal_state SET pruned_through = ?, snapshot_seq = ?, body_bytes = body
 SELECT coalesce(max(seq), 0) FROM journal WHERE at_ns < ?
 
 -- :name count_rows
-SELECT count(*), coalesce(min(seq), 0), coalesce(max(seq), 0), coalesce(sum(length(body)), 0) FROM journal
+SELECT count(*), coalesce(min(seq), 0), coalesce(max(seq), 0), coalesce(sum(octet_length(body)), 0) FROM journal
 
 -- :name first_gap
 SELECT seq FROM (SELECT seq, lag(seq) OVER (ORDER BY seq) AS before FROM journal)
@@ -54,3 +54,12 @@ WHERE before IS NOT NULL AND seq != before + 1 LIMIT 1
 -- :name time_going_back
 SELECT seq FROM (SELECT seq, at_ns, lag(at_ns) OVER (ORDER BY seq) AS before FROM journal)
 WHERE before > at_ns LIMIT 1
+
+-- :name types
+SELECT DISTINCT type FROM journal
+
+-- :name type_of
+SELECT type FROM journal WHERE seq = ?
+
+-- :name broken_body
+SELECT seq FROM journal WHERE NOT json_valid(body) LIMIT 1

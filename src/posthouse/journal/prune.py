@@ -9,27 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import rfc8785
-from blake3 import blake3
-
 from posthouse.journal.append import SQL, JournalTransaction
-from posthouse.journal.read import Record
+from posthouse.journal.record import Record, canonical_line, digest_records
 from posthouse.model.errors import error
+
+__all__ = ["canonical_line", "digest_range", "prune_prefix"]
 
 
 def digest_range(tx: JournalTransaction, from_seq: int, to_seq: int) -> str:
     """Return the BLAKE3 digest over the canonical JSON lines of the records from_seq..to_seq."""
-    hasher = blake3()
-    for row in tx.db.execute(SQL.read_range, (from_seq, to_seq)):
-        hasher.update(canonical_line(Record(*row)))
-    return hasher.hexdigest()
-
-
-def canonical_line(record: Record) -> bytes:
-    """Return the one line of JSON that stands for a record in digests."""
-    fields = record._asdict()
-    fields["at_ns"] = str(record.at_ns)  # beyond 2^53, where JSON numbers stop being exact
-    return rfc8785.dumps(fields) + b"\n"
+    tx.flush()
+    return digest_records(Record(*row) for row in tx.db.execute(SQL.read_range, (from_seq, to_seq)))
 
 
 def prune_prefix(tx: JournalTransaction, through_seq: int, state: Mapping[str, Any]) -> int:
@@ -41,6 +31,7 @@ def prune_prefix(tx: JournalTransaction, through_seq: int, state: Mapping[str, A
         return 0
     body = {"through_seq": through_seq, "state": dict(state)}
     snapshot_seq = tx.append("journal.snapshot", ref=str(through_seq), body=body)
+    tx.flush()
     removed_bytes = tx.db.execute(SQL.prefix_bytes, (through_seq,)).get
     tx.db.execute(SQL.delete_prefix, (through_seq,))
     tx.db.execute(SQL.set_pruned, (through_seq, snapshot_seq, removed_bytes))

@@ -3,67 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 import apsw
 import msgspec
 
 from posthouse.journal.append import SQL
-from posthouse.journal.cursor import Cursor, parse_cursor
-from posthouse.model.errors import error
+from posthouse.journal.extent import Extent, resolve
+from posthouse.journal.record import Record
 
-
-class Record(NamedTuple):
-    """One fact of the journal; `body` is JSON text."""
-
-    seq: int
-    at_ns: int
-    type: str
-    mesh: str | None
-    actor: str | None
-    ref: str | None
-    body: str
-
-    def decoded_body(self) -> dict[str, Any]:
-        """Return the body as a dictionary."""
-        return msgspec.json.decode(self.body, type=dict[str, Any])
-
-
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """What a journal holds: its epoch, and the seqs (pruned_through, head]."""
-
-    epoch: str
-    fork_seq: int
-    pruned_through: int
-    head: int
-
-    def cursor(self, seq: int) -> Cursor:
-        return Cursor(self.epoch, seq)
+__all__ = ["Extent", "Record", "read_after", "read_extent", "resolve"]
 
 
 def read_extent(db: apsw.Connection) -> Extent:
     """Return epoch, horizon and head as one snapshot sees them."""
-    epoch, _parent, fork_seq = db.execute(SQL.current_epoch).fetchone() or ("", None, 0)
+    epochs = [(epoch, parent, fork_seq) for epoch, parent, fork_seq, _started in db.execute(SQL.all_epochs)]
+    epoch, _parent, fork_seq = epochs[-1] if epochs else ("", None, 0)
     pruned_through, _snapshot, _bytes = db.execute(SQL.state).fetchone() or (0, None, 0)
-    return Extent(epoch, fork_seq, pruned_through, db.execute(SQL.head).get)
+    return Extent(epoch, fork_seq, pruned_through, db.execute(SQL.head).get, _ancestors(epochs))
 
 
-def resolve(extent: Extent, cursor: str | None) -> int:
-    """Return the seq after which `cursor` continues; without a cursor, the oldest place that is still there."""
-    if cursor is None:
-        return extent.pruned_through
-    place = parse_cursor(cursor)
-    if place.epoch != extent.epoch:
-        restart = extent.cursor(max(extent.fork_seq, extent.pruned_through))
-        raise error("cursor_reset", fork_seq=extent.fork_seq, cursor=str(restart))
-    if place.seq > extent.head:
-        raise error("cursor_invalid", cursor=cursor)
-    if place.seq < extent.pruned_through:
-        restart = extent.cursor(extent.pruned_through)
-        raise error("cursor_pruned", oldest_seq=extent.pruned_through + 1, cursor=str(restart))
-    return place.seq
+def _ancestors(epochs: list[tuple[str, str | None, int]]) -> tuple[tuple[str, int], ...]:
+    """Return each former epoch of this store with the last seq its history shares with this one."""
+    by_name = {epoch: (parent, fork_seq) for epoch, parent, fork_seq in epochs}
+    found: list[tuple[str, int]] = []
+    parent, shared = by_name[epochs[-1][0]] if epochs else (None, 0)
+    while parent is not None:
+        found.append((parent, shared))
+        parent, fork_seq = by_name.get(parent, (None, 0))
+        shared = min(shared, fork_seq)
+    return tuple(found)
 
 
 def read_after(db: apsw.Connection, seq: int, limit: int, types: Collection[str] | None = None) -> list[Record]:

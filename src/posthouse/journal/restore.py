@@ -1,9 +1,10 @@
 """Putting a backup in the place of a store.
 
 The restored store continues the backup's journal under a new epoch, so that nobody mistakes its future for the
-history that was lost. Refused while anybody has the store open. A marker file stands while the swap goes on: a
-crash in the middle leaves a store that refuses to open until the restore is run again, never a mixture (a stale
-WAL beside a new database would be replayed into it).
+history that was lost. Refused while anybody has the store open. The backup is copied, checked and brought up to
+date beside the store first. A marker file stands while the swap goes on: a crash in the middle leaves a store that
+refuses to open until the restore is run again, never a mixture (a stale WAL beside a new database would be
+replayed into it).
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ from pathlib import Path
 
 import apsw
 
+from posthouse.files import fsync_dir
 from posthouse.journal.epochs import fork_epoch
+from posthouse.journal.marker import clear_marker, set_marker
+from posthouse.journal.verify import verify_database
 from posthouse.model.clock import Clock
 from posthouse.model.errors import error
-from posthouse.sqlite.backup import backup_store, sync_directory, sync_file
-from posthouse.sqlite.connection import Durability, open_writer
+from posthouse.sqlite.backup import backup_store, sync_file
+from posthouse.sqlite.connection import Durability, open_writer, safe_path
 from posthouse.sqlite.presence import Presence
 from posthouse.sqlite.schema import Component, migrate
 
@@ -40,12 +44,15 @@ def restore_store(
 
     `adjust` runs in the transaction that begins the epoch: the place to raise what must only grow.
     """
+    target = safe_path(target)
     presence = Presence(target, exclusive=True)
     try:
+        _remove_leftovers(target)
         fresh = target.with_name(f".{target.name}.{secrets.token_hex(8)}.restored")
         try:
             backup_store(backup, fresh)
-            epoch = _begin_epoch(fresh, components, clock, adjust)
+            epoch = _begin_epoch(fresh, backup, components, clock, adjust)
+            sync_file(fresh)
             _swap(fresh, target)
         finally:
             _remove_with_wal(fresh)
@@ -54,16 +61,11 @@ def restore_store(
         presence.close()
 
 
-def refuse_half_restored(path: Path) -> None:
-    """Refuse a store whose restore was interrupted."""
-    if _marker(path).exists():
-        raise error("store_half_restored", path=str(path))
-
-
-def _begin_epoch(fresh: Path, components: tuple[Component, ...], clock: Clock, adjust: Adjust) -> str:
+def _begin_epoch(fresh: Path, backup: Path, components: tuple[Component, ...], clock: Clock, adjust: Adjust) -> str:
     db = open_writer(fresh, Durability.FULL)
     try:
-        migrate(db, fresh, components)
+        _refuse_damaged(db, backup)
+        migrate(db, backup, components, keep_backup=False)
         db.execute("BEGIN IMMEDIATE")
         epoch = fork_epoch(db, clock.wall_ns())
         adjust(db)
@@ -71,25 +73,35 @@ def _begin_epoch(fresh: Path, components: tuple[Component, ...], clock: Clock, a
         db.pragma("journal_mode", "delete")  # one file, nothing beside it that the swap could forget
     finally:
         db.close()
-    sync_file(fresh)
     return epoch
 
 
+def _refuse_damaged(db: apsw.Connection, backup: Path) -> None:
+    """Refuse a backup that is damaged or no store at all: the store it would replace may be the better one."""
+    findings = list(verify_database(db))
+    if findings:
+        raise error("store_corrupt", path=str(backup), reason="; ".join(findings[:3]))
+
+
 def _swap(fresh: Path, target: Path) -> None:
-    marker = _marker(target)
-    marker.touch(mode=0o600)
-    sync_directory(target.parent)
-    _remove_with_wal(target)
+    set_marker(target)
+    _remove_wal(target)
     fresh.rename(target)
-    sync_directory(target.parent)
-    marker.unlink()
-    sync_directory(target.parent)
+    fsync_dir(target.parent)
+    clear_marker(target)
+
+
+def _remove_leftovers(target: Path) -> None:
+    """Remove the copies of restores that were killed; the exclusive lock says that none runs."""
+    for leftover in target.parent.glob(f".{target.name}.*.restored*"):
+        leftover.unlink(missing_ok=True)
 
 
 def _remove_with_wal(path: Path) -> None:
-    for suffix in ("-wal", "-shm", "-journal", ""):
+    _remove_wal(path)
+    path.unlink(missing_ok=True)
+
+
+def _remove_wal(path: Path) -> None:
+    for suffix in ("-wal", "-shm", "-journal"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
-
-
-def _marker(path: Path) -> Path:
-    return path.with_name(path.name + ".restoring")

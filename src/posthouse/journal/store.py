@@ -2,31 +2,32 @@
 
 This is what bus, relay and daemon open. A store with FULL durability is written through the group-commit writer;
 `DirectStore` gives the bus short NORMAL transactions on the calling thread. Closing releases threads, connections
-and the presence lock.
+and the presence lock. A disk that fails, under whichever thread, ends all writing; `on_fatal` is then told once,
+on the thread that found it: it must neither block nor close the store there.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import apsw
-
 from posthouse.journal.append import JournalTransaction
 from posthouse.journal.epochs import begin_first_epoch
-from posthouse.journal.read import Extent, read_extent
-from posthouse.journal.restore import refuse_half_restored
+from posthouse.journal.extent import Extent
+from posthouse.journal.marker import refuse_half_restored
+from posthouse.journal.read import read_extent
 from posthouse.model.clock import Clock
 from posthouse.model.codes.spec import Exit
 from posthouse.model.errors import Fatal
 from posthouse.sqlite.checkpoint import Checkpointer
-from posthouse.sqlite.connection import Durability, open_writer
+from posthouse.sqlite.connection import Durability, open_writer, safe_path
 from posthouse.sqlite.direct import DirectWriter
 from posthouse.sqlite.presence import Presence
 from posthouse.sqlite.read_pool import ReadPool
-from posthouse.sqlite.schema import Component, migrate
+from posthouse.sqlite.schema import Component, migrate, refuse_unknown
 from posthouse.sqlite.writer import Writer
 
 JOURNAL = Component("journal", "posthouse.journal")
@@ -38,7 +39,9 @@ def exit_process(_failure: Fatal) -> None:
 
 
 class _Opened:
-    """The parts both kinds of store share."""
+    """The parts both kinds of store share, closed in the reverse order of their opening."""
+
+    writer: Writer[JournalTransaction] | DirectWriter[JournalTransaction]
 
     def __init__(
         self,
@@ -50,28 +53,42 @@ class _Opened:
         vfs: str | None,
         readers: int,
     ) -> None:
-        self.path = path
+        self.path = safe_path(path)
         self.clock = clock
         self._vfs = vfs
         self._durability = durability
-        self._presence = Presence(path)
-        try:
-            refuse_half_restored(path)
+        self._on_fatal = on_fatal
+        with ExitStack() as opened:
+            opened.callback(Presence(self.path).close)
             self._prepare((JOURNAL, *components))
-            self.pool = ReadPool(path, clock, size=readers, vfs=vfs)
-            self.checkpointer = Checkpointer(
-                path, durability, end_stalled_reads=self.pool.end_stalled, on_fatal=on_fatal, vfs=vfs
-            )
-        except BaseException:
-            self._presence.close()
-            raise
-        self.epoch = self.extent().epoch
+            self.pool = ReadPool(self.path, clock, size=readers, vfs=vfs)
+            # Closed last: a read-only connection that closes last would leave its WAL behind.
+            self.checkpointer = self._start_checkpoints()
+            opened.callback(self.checkpointer.close)
+            opened.callback(self.pool.close)
+            self.epoch = self.extent().epoch
+            self.writer = self._open_writer()
+            opened.callback(self.writer.close)
+            self._opened = opened.pop_all()
 
     def extent(self) -> Extent:
         """Return epoch, horizon and head of the journal as of now."""
         return self.pool.run_blocking(read_extent)
 
+    def close(self) -> None:
+        """Commit what waits and release everything; a second call does nothing."""
+        self._opened.close()
+
+    def statistics(self) -> dict[str, Any]:
+        """Return the state of readers and WAL."""
+        return self.pool.statistics() | self.checkpointer.statistics()
+
+    def _open_writer(self) -> Writer[JournalTransaction] | DirectWriter[JournalTransaction]:
+        raise NotImplementedError
+
     def _prepare(self, components: tuple[Component, ...]) -> None:
+        refuse_half_restored(self.path)
+        refuse_unknown(self.path, components, vfs=self._vfs)
         db = open_writer(self.path, self._durability, vfs=self._vfs)
         try:
             migrate(db, self.path, components)
@@ -79,19 +96,31 @@ class _Opened:
         finally:
             db.close()
 
+    def _start_checkpoints(self) -> Checkpointer:
+        return Checkpointer(
+            self.path,
+            self._durability,
+            end_stalled_reads=self.pool.end_stalled,
+            on_fatal=self._fail,
+            vfs=self._vfs,
+        )
+
     def _open_transaction(self) -> JournalTransaction:
-        db: apsw.Connection = open_writer(self.path, self._durability, vfs=self._vfs)
+        db = open_writer(self.path, self._durability, vfs=self._vfs)
         self.checkpointer.watch(db)
         return JournalTransaction(db)
 
-    def _close_shared(self) -> None:
-        self.checkpointer.close()
-        self.pool.close()
-        self._presence.close()
+    def _fail(self, fatal: Fatal) -> None:
+        """End all writing because a checkpoint found that the disk failed."""
+        if hasattr(self, "writer"):  # else it is still being opened, and on_fatal is all there is to tell
+            self.writer.refuse(fatal)
+        self._on_fatal(fatal)
 
 
 class Store(_Opened):
     """A store whose answers survive power loss, written by one group-commit writer."""
+
+    writer: Writer[JournalTransaction]
 
     def __init__(
         self,
@@ -105,20 +134,19 @@ class Store(_Opened):
         readers: int = 4,
     ) -> None:
         super().__init__(path, components, durability, clock, on_fatal, vfs, readers)
-        self.writer: Writer[JournalTransaction] = Writer(self._open_transaction, clock, str(path), on_fatal=on_fatal)
 
-    def close(self) -> None:
-        """Commit what waits and release everything."""
-        self.writer.close()
-        self._close_shared()
+    def _open_writer(self) -> Writer[JournalTransaction]:
+        return Writer(self._open_transaction, self.clock, str(self.path), on_fatal=self._on_fatal)
 
     def statistics(self) -> dict[str, Any]:
         """Return the state of writer, readers and WAL."""
-        return self.writer.statistics() | self.pool.statistics() | self.checkpointer.statistics()
+        return self.writer.statistics() | super().statistics()
 
 
 class DirectStore(_Opened):
     """A store with short transactions on the calling thread; several processes may share it."""
+
+    writer: DirectWriter[JournalTransaction]
 
     def __init__(
         self,
@@ -132,11 +160,10 @@ class DirectStore(_Opened):
         readers: int = 2,
     ) -> None:
         super().__init__(path, components, durability, clock, on_fatal, vfs, readers)
-        self.writer: DirectWriter[JournalTransaction] = DirectWriter(
-            self._open_transaction(), clock, str(path), on_fatal=on_fatal
-        )
 
-    def close(self) -> None:
-        """Release everything."""
-        self.writer.close()
-        self._close_shared()
+    def _open_writer(self) -> DirectWriter[JournalTransaction]:
+        return DirectWriter(self._open_transaction(), self.clock, str(self.path), on_fatal=self._on_fatal)
+
+    def statistics(self) -> dict[str, Any]:
+        """Return the state of writer, readers and WAL."""
+        return {"state": self.writer.state} | super().statistics()

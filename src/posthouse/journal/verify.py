@@ -1,6 +1,7 @@
 """Checking a store: the database's own integrity, then the rules every journal keeps.
 
-Stores add their own rules on top; a finding is a sentence. Nothing is changed.
+Stores add their own rules on top; a finding is a sentence. Everything is seen in one snapshot, so a store can be
+checked while it runs. Nothing is changed.
 """
 
 from __future__ import annotations
@@ -11,26 +12,47 @@ from pathlib import Path
 import apsw
 
 from posthouse.journal.append import SQL
+from posthouse.journal.marker import refuse_half_restored
 from posthouse.journal.records import TYPES
+from posthouse.model.errors import Fatal, PosthouseError
 from posthouse.sqlite.connection import open_reader
+from posthouse.sqlite.presence import looking
+from posthouse.sqlite.schema import APPLICATION_ID
 
 Rule = Callable[[apsw.Connection], Iterator[str]]
+_DAMAGE = ("store_not_ours", "store_half_restored")
 
 
 def verify_store(path: Path, rules: tuple[Rule, ...] = ()) -> list[str]:
     """Return what is wrong with the store at `path`; an empty list means nothing is."""
-    db = open_reader(path)
     try:
-        findings = list(_integrity(db))
-        if findings:  # the rules would only trip over the same damage
-            return findings
-        for rule in (_sequence, _time, _types, _epochs, *rules):
-            findings.extend(rule(db))
-        return findings
-    except apsw.CorruptError as exc:
-        return [f"the database is damaged: {exc}"]
+        with looking(path):
+            refuse_half_restored(path)
+            db = open_reader(path)
+            try:
+                return list(verify_database(db, rules))
+            finally:
+                db.close()
+    except PosthouseError as failure:
+        if failure.code in _DAMAGE or isinstance(failure, Fatal):
+            return [str(failure)]
+        raise
+
+
+def verify_database(db: apsw.Connection, rules: tuple[Rule, ...] = ()) -> Iterator[str]:
+    """Yield what is wrong with an open store."""
+    db.execute("BEGIN")
+    try:
+        damage = list(_integrity(db))
+        yield from damage
+        if not damage:  # else the rules would only trip over it again
+            for rule in (_sequence, _snapshot, _time, _types, _bodies, _epochs, *rules):
+                yield from rule(db)
+    except (apsw.CorruptError, apsw.IOError, apsw.NotADBError) as exc:
+        yield f"the database is damaged: {exc}"
     finally:
-        db.close()
+        if db.in_transaction:
+            db.execute("ROLLBACK")
 
 
 def _integrity(db: apsw.Connection) -> Iterator[str]:
@@ -39,11 +61,20 @@ def _integrity(db: apsw.Connection) -> Iterator[str]:
             yield f"integrity: {text}"
     for row in db.execute("PRAGMA foreign_key_check"):
         yield f"foreign key: a row of {row[0]} points to a missing row of {row[2]}"
+    if db.pragma("application_id") != APPLICATION_ID:
+        yield "integrity: the file does not say that it is a posthouse store"
+    tables = {name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+    for missing in sorted({"journal", "journal_state", "epochs", "schema_versions"} - tables):
+        yield f"integrity: the table {missing} is missing"
 
 
 def _sequence(db: apsw.Connection) -> Iterator[str]:
+    state = db.execute(SQL.state).fetchone()
+    if state is None:
+        yield "journal: its state is missing"
+        return
     head = db.execute(SQL.head).get
-    pruned_through, snapshot_seq, body_bytes = db.execute(SQL.state).fetchone() or (0, None, 0)
+    pruned_through, _snapshot, body_bytes = state
     rows, oldest, newest, actual_bytes = db.execute(SQL.count_rows).fetchone() or (0, 0, 0, 0)
     if (gap := db.execute(SQL.first_gap).get) is not None:
         yield f"journal: there is a gap before seq {gap}"
@@ -53,10 +84,18 @@ def _sequence(db: apsw.Connection) -> Iterator[str]:
         yield f"journal: {rows} records, but seqs {pruned_through + 1}..{head} should be there"
     if rows and oldest != pruned_through + 1:
         yield f"journal: the oldest record is {oldest}, the horizon is {pruned_through}"
-    if pruned_through and snapshot_seq is None:
-        yield "journal: pruned without a snapshot"
     if body_bytes != actual_bytes:
         yield f"journal: counts {body_bytes} bytes of bodies, {actual_bytes} are there"
+
+
+def _snapshot(db: apsw.Connection) -> Iterator[str]:
+    pruned_through, snapshot_seq, _bytes = db.execute(SQL.state).fetchone() or (0, None, 0)
+    if not pruned_through:
+        return
+    if snapshot_seq is None:
+        yield "journal: pruned without a snapshot"
+    elif db.execute(SQL.type_of, (snapshot_seq,)).get != "journal.snapshot":
+        yield f"journal: the snapshot {snapshot_seq}, from which replay starts, is not there"
 
 
 def _time(db: apsw.Connection) -> Iterator[str]:
@@ -65,18 +104,26 @@ def _time(db: apsw.Connection) -> Iterator[str]:
 
 
 def _types(db: apsw.Connection) -> Iterator[str]:
-    for (name,) in db.execute("SELECT DISTINCT type FROM journal"):
+    for (name,) in db.execute(SQL.types):
         if name not in TYPES:
             yield f"journal: records of the unknown type {name!r}"
 
 
+def _bodies(db: apsw.Connection) -> Iterator[str]:
+    if (seq := db.execute(SQL.broken_body).get) is not None:
+        yield f"journal: the body of seq {seq} is not JSON"
+
+
 def _epochs(db: apsw.Connection) -> Iterator[str]:
     known: dict[str, int] = {}
+    head = db.execute(SQL.head).get
     for epoch, parent, fork_seq, _started in db.execute(SQL.all_epochs):
         if parent is not None and parent not in known:
             yield f"epochs: {epoch} forks from the unknown epoch {parent}"
         if known and fork_seq < max(known.values()):
             yield f"epochs: {epoch} forks at {fork_seq}, before an earlier fork"
+        if fork_seq > head:
+            yield f"epochs: {epoch} forks at {fork_seq}, above the head {head}"
         known[epoch] = fork_seq
     if not known:
         yield "epochs: the store has none"

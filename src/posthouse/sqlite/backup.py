@@ -1,7 +1,8 @@
 """Consistent copies of a running store.
 
 A copy is taken inside one read transaction, so it is the store at one commit, whatever is written meanwhile. It
-appears under its name only when it is complete and synced; an existing file is never overwritten.
+appears under its name only when it is complete and synced; an existing file is never overwritten. While the copy
+runs the WAL cannot begin anew: it grows by what is written in that time.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ from pathlib import Path
 
 import apsw
 
+from posthouse.files import fsync_dir
 from posthouse.model.errors import error
-from posthouse.sqlite.connection import Durability, open_reader, open_writer
+from posthouse.sqlite.connection import open_copy, open_reader
+from posthouse.sqlite.failures import translate
+from posthouse.sqlite.presence import looking
 
 _PAGES_PER_STEP = 4_096  # 16 MiB between two looks at the progress
 Progress = Callable[[int, int], None]
@@ -22,11 +26,12 @@ Progress = Callable[[int, int], None]
 
 def backup_store(source: Path, target: Path, progress: Progress | None = None) -> None:
     """Copy the store at `source`, running or not, to the new file `target`."""
-    db = open_reader(source)
-    try:
-        copy_database(db, target, progress)
-    finally:
-        db.close()
+    with looking(source):
+        db = open_reader(source)
+        try:
+            copy_database(db, target, progress)
+        finally:
+            db.close()
 
 
 def copy_database(db: apsw.Connection, target: Path, progress: Progress | None = None) -> None:
@@ -38,15 +43,17 @@ def copy_database(db: apsw.Connection, target: Path, progress: Progress | None =
         _copy(db, temporary, progress)
         sync_file(temporary)
         os.link(temporary, target)  # unlike a rename, refuses a file that appeared meanwhile
-        sync_directory(target.parent)
+        fsync_dir(target.parent)
     except FileExistsError as exc:
         raise error("backup_exists", path=str(target)) from exc
+    except apsw.Error as exc:
+        raise translate(exc, str(target)) from exc
     finally:
         temporary.unlink(missing_ok=True)
 
 
 def _copy(db: apsw.Connection, temporary: Path, progress: Progress | None) -> None:
-    copy = open_writer(temporary, Durability.FULL)
+    copy = open_copy(temporary)
     db.execute("BEGIN")
     try:
         db.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()  # takes the snapshot
@@ -55,7 +62,7 @@ def _copy(db: apsw.Connection, temporary: Path, progress: Progress | None) -> No
                 backup.step(_PAGES_PER_STEP)
                 if progress:
                     progress(backup.page_count - backup.remaining, backup.page_count)
-        copy.pragma("journal_mode", "delete")  # a backup is one file
+        copy.pragma("journal_mode", "delete")  # the copied header says WAL: a backup is one file
     finally:
         db.execute("ROLLBACK")
         copy.close()
@@ -64,15 +71,6 @@ def _copy(db: apsw.Connection, temporary: Path, progress: Progress | None) -> No
 def sync_file(path: Path) -> None:
     """Sync the content of a file to the disk."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def sync_directory(path: Path) -> None:
-    """Sync a directory, so that a rename or a new name in it survives power loss."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     finally:

@@ -1,9 +1,10 @@
 """The checkpoint thread: moves the WAL into the database file beside the writer, never on it.
 
-A passive pass copies what it can without blocking anybody. When the WAL is large a restarting pass follows, which
+A passive pass copies what it can without blocking anybody. When the WAL is large a truncating pass follows, which
 holds the writer back only for the little that is left; if readers stand in its way for longer than their time
-they are ended, so that a stalled reader cannot make the WAL grow for ever. A sync that fails here is as fatal as
-one that fails under a commit.
+they are ended, so that a stalled reader cannot make the WAL grow for ever. Readers in other processes are ended
+by the thread of theirs; programs outside posthouse have to keep their reads short. A sync that fails here is as
+fatal as one that fails under a commit.
 """
 
 from __future__ import annotations
@@ -15,15 +16,16 @@ from pathlib import Path
 import apsw
 import structlog
 
-from posthouse.model.errors import Fatal, Transient
+from posthouse.model.errors import Fatal, PosthouseError, Transient, error
 from posthouse.sqlite.connection import Durability, open_writer
 from posthouse.sqlite.failures import translate
 
 log = structlog.get_logger(__name__)
 
 PASSIVE_AT_PAGES = 1_000  # 4 MiB of WAL: where SQLite itself would checkpoint
-RESTART_AT_PAGES = 16_000  # 64 MiB: worth holding the writer back for a moment
-_PATIENCE_MS = 100  # how long a restarting pass may hold the writer while it waits for readers
+TRUNCATE_AT_PAGES = 16_000  # 64 MiB: worth holding the writer back for a moment
+_FRAME_BYTES = 4_096 + 24  # a page and its header in the WAL
+_PATIENCE_MS = 100  # how long a truncating pass may hold the writer while it waits for readers
 _LOOK_EVERY_S = 1.0
 
 
@@ -37,20 +39,21 @@ class Checkpointer:
         *,
         end_stalled_reads: Callable[[], int],
         on_fatal: Callable[[Fatal], None],
-        restart_at_pages: int = RESTART_AT_PAGES,
+        truncate_at_pages: int = TRUNCATE_AT_PAGES,
         vfs: str | None = None,
     ) -> None:
         self._path = path
-        self._durability = durability
         self._end_stalled_reads = end_stalled_reads
         self._on_fatal = on_fatal
-        self._restart_at_pages = restart_at_pages
-        self._vfs = vfs
+        self._truncate_at_pages = truncate_at_pages
         self._poked = threading.Event()
         self._is_closing = False
         self._is_behind = False
         self._poke_at_pages = PASSIVE_AT_PAGES
         self._passes = 0
+        self._truncations = 0
+        self._db = open_writer(path, durability, vfs=vfs)
+        self._db.set_busy_timeout(_PATIENCE_MS)
         self._thread = threading.Thread(target=self._serve, name=f"checkpoint {path.name}", daemon=True)
         self._thread.start()
 
@@ -73,7 +76,8 @@ class Checkpointer:
             return 0
 
     def statistics(self) -> dict[str, int]:
-        return {"wal_bytes": self.wal_bytes(), "passes": self._passes}
+        """Return the size of the WAL and how often it was copied and cut back."""
+        return {"wal_bytes": self.wal_bytes(), "passes": self._passes, "truncations": self._truncations}
 
     def _committed(self, _db: apsw.Connection, _name: str, pages: int) -> int:
         if pages < PASSIVE_AT_PAGES:  # the WAL began anew
@@ -83,26 +87,30 @@ class Checkpointer:
         return apsw.SQLITE_OK
 
     def _serve(self) -> None:
-        db = open_writer(self._path, self._durability, vfs=self._vfs)
-        db.set_busy_timeout(_PATIENCE_MS)
         try:
             while not self._is_closing:
-                if self._poked.wait(_LOOK_EVERY_S) or self._is_behind:
+                if self._poked.wait(_LOOK_EVERY_S) or self._is_behind or self._is_overgrown():
                     self._poked.clear()
-                    self._is_behind = not self._checkpoint(db)
-        except Fatal as failure:
+                    self._is_behind = not self._checkpoint()
+        except Exception as exc:  # noqa: BLE001 - without this thread the WAL would grow unseen
+            failure = exc if isinstance(exc, Fatal) else _as_fatal(exc, self._path)
             log.error("checkpoint_failed", path=str(self._path), reason=str(failure))
             self._on_fatal(failure)
         finally:
-            db.close()
+            self._db.close()
 
-    def _checkpoint(self, db: apsw.Connection) -> bool:
+    def _is_overgrown(self) -> bool:
+        """Tell whether another process wrote a long WAL: its commits poke nobody here."""
+        return self.wal_bytes() > (self._truncate_at_pages + PASSIVE_AT_PAGES) * _FRAME_BYTES
+
+    def _checkpoint(self) -> bool:
         """Run the passes the WAL needs; return whether nothing is left to try again."""
         try:
-            pages, done = self._pass(db, apsw.SQLITE_CHECKPOINT_PASSIVE)
-            if pages < self._restart_at_pages:
+            pages, done = self._pass(apsw.SQLITE_CHECKPOINT_PASSIVE)
+            if pages < self._truncate_at_pages:
                 return True
-            pages, done = self._pass(db, apsw.SQLITE_CHECKPOINT_RESTART)
+            pages, done = self._pass(apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            self._truncations += 1
         except Transient:  # somebody stood in the way, or there is no room: the next look tries again
             pages, done = 1, 0
         if done == pages:
@@ -111,11 +119,18 @@ class Checkpointer:
             log.warning("stalled_reads_ended", path=str(self._path), reads=ended)
         return False
 
-    def _pass(self, db: apsw.Connection, mode: int) -> tuple[int, int]:
+    def _pass(self, mode: int) -> tuple[int, int]:
         try:
-            pages, done = db.wal_checkpoint(mode=mode)
+            pages, done = self._db.wal_checkpoint(mode=mode)
         except apsw.Error as exc:
             raise translate(exc, str(self._path), committing=True) from exc
         self._passes += 1
-        self._poke_at_pages = done + PASSIVE_AT_PAGES
+        self._poke_at_pages = pages + PASSIVE_AT_PAGES
         return pages, done
+
+
+def _as_fatal(exc: Exception, path: Path) -> Fatal:
+    reason = str(exc) if isinstance(exc, PosthouseError) else f"the checkpoint thread broke: {exc!r}"
+    failure = error("store_failed", path=str(path), reason=reason)
+    assert isinstance(failure, Fatal)
+    return failure

@@ -15,10 +15,13 @@ from pathlib import Path
 
 import apsw
 
+from posthouse.files import fsync_dir
 from posthouse.model.errors import error
+from posthouse.sqlite.failures import translate
 
 BUSY_TIMEOUT_MS = 5_000  # another process commits in well under this; longer means it hangs
-_WAL_TRIES, _WAL_PAUSE_S = 100, 0.02
+WAL_KEPT_BYTES = 64 * 1024 * 1024  # a WAL that a stalled reader made larger is cut back when it begins anew
+_WAL_TRIES, _WAL_PAUSE_S = 250, 0.02
 _STATEMENTS = 256  # prepared statements kept per connection: more than any store has
 
 
@@ -33,29 +36,57 @@ class Durability(enum.Enum):
 
 def open_writer(path: Path, durability: Durability, *, vfs: str | None = None) -> apsw.Connection:
     """Open `path` for writing, creating it with mode 0600 if it is missing."""
-    path = _safe(path)
+    path = safe_path(path)
     _create_private(path)
-    flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW
-    db = _open(path, flags, vfs)
-    _enter_wal(db, path)
-    db.pragma("synchronous", durability.value)
-    db.pragma("wal_autocheckpoint", 0)
-    db.pragma("foreign_keys", True)
+    db = _open(path, apsw.SQLITE_OPEN_READWRITE, vfs)
+    try:
+        _enter_wal(db, path)
+        db.pragma("synchronous", durability.value)
+        db.pragma("wal_autocheckpoint", 0)
+        db.pragma("journal_size_limit", WAL_KEPT_BYTES)
+        db.pragma("foreign_keys", True)
+    except apsw.Error as exc:
+        db.close()
+        raise translate(exc, str(path)) from exc
+    except BaseException:
+        db.close()
+        raise
     return db
 
 
 def open_reader(path: Path, *, vfs: str | None = None) -> apsw.Connection:
     """Open an existing database read-only."""
-    db = _open(_safe(path), apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_NOFOLLOW, vfs)
+    db = _open(safe_path(path), apsw.SQLITE_OPEN_READONLY, vfs)
     db.pragma("query_only", True)
     return db
 
 
+def open_copy(path: Path) -> apsw.Connection:
+    """Open the new file `path` for a copy that is synced as a whole when it is complete: no journal, no syncs."""
+    path = safe_path(path)
+    _create_private(path)
+    db = _open(path, apsw.SQLITE_OPEN_READWRITE, None)
+    db.pragma("journal_mode", "off")
+    db.pragma("synchronous", "off")
+    return db
+
+
+def safe_path(path: Path) -> Path:
+    """Return the path with its directory resolved, so that only a link planted at the name itself is refused."""
+    resolved = path.parent.resolve() / path.name
+    if resolved.is_symlink():
+        raise error("store_path_unsafe", path=str(path), reason="it is a symbolic link")
+    return resolved
+
+
 def _open(path: Path, flags: int, vfs: str | None) -> apsw.Connection:
     try:
-        db = apsw.Connection(str(path), flags=flags, vfs=vfs, statementcachesize=_STATEMENTS)
+        db = apsw.Connection(
+            str(path), flags=flags | apsw.SQLITE_OPEN_NOFOLLOW, vfs=vfs, statementcachesize=_STATEMENTS
+        )
     except apsw.CantOpenError as exc:
-        raise error("store_path_unsafe", path=str(path), reason=str(exc)) from exc
+        reason = str(exc) if path.exists() else "there is no such file"
+        raise error("store_path_unsafe", path=str(path), reason=reason) from exc
     db.set_busy_timeout(BUSY_TIMEOUT_MS)
     try:
         db.pragma("trusted_schema", False)
@@ -63,6 +94,9 @@ def _open(path: Path, flags: int, vfs: str | None) -> apsw.Connection:
     except apsw.NotADBError as exc:
         db.close()
         raise error("store_not_ours", path=str(path), expected="SQLite", reason=str(exc)) from exc
+    except apsw.Error as exc:
+        db.close()
+        raise translate(exc, str(path)) from exc
     return db
 
 
@@ -77,14 +111,6 @@ def _enter_wal(db: apsw.Connection, path: Path) -> None:
     raise error("store_locked", path=str(path))
 
 
-def _safe(path: Path) -> Path:
-    """Return the path with its directory resolved, so that only a link planted at the name itself is refused."""
-    resolved = path.parent.resolve() / path.name
-    if resolved.is_symlink():
-        raise error("store_path_unsafe", path=str(path), reason="it is a symbolic link")
-    return resolved
-
-
 def _create_private(path: Path) -> None:
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -96,3 +122,4 @@ def _create_private(path: Path) -> None:
         os.fchmod(fd, 0o600)
     finally:
         os.close(fd)
+    fsync_dir(path.parent)

@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 
 from posthouse.model.clock import Clock
 from posthouse.model.errors import Fatal, PosthouseError, error
+from posthouse.sqlite.failures import again
 from posthouse.sqlite.transaction import Item, TxT, run_items
 
 R = TypeVar("R")
@@ -26,15 +27,23 @@ class DirectWriter(Generic[TxT]):
         self._path = path
         self._on_fatal = on_fatal
         self._lock = threading.Lock()
+        self._holder = 0
         self._refusal: PosthouseError | None = None
 
     def run(self, work: Callable[[TxT], R]) -> R:
-        """Commit `work` and return its result."""
+        """Commit `work` and return its result; it must not call back into this writer."""
         item = Item(work)
+        thread = threading.get_ident()
+        if self._holder == thread:
+            raise RuntimeError("a transaction was started inside a transaction of the same store")
         with self._lock:
             if self._refusal is not None:
-                raise self._refusal
-            fatal = run_items(self._tx, [item], self._clock, self._path)
+                raise again(self._refusal)
+            self._holder = thread
+            try:
+                fatal = run_items(self._tx, [item], self._clock, self._path)
+            finally:
+                self._holder = 0
             if fatal:
                 self._refusal = fatal
         if fatal:
@@ -43,6 +52,18 @@ class DirectWriter(Generic[TxT]):
             raise item.error
         result: R = item.result
         return result
+
+    def refuse(self, fatal: Fatal) -> None:
+        """Answer every later call with `fatal`: another part of the store found that the disk failed."""
+        with self._lock:
+            self._refusal = fatal
+
+    @property
+    def state(self) -> str:
+        """Return "open", "failed" or "closed"."""
+        if self._refusal is None:
+            return "open"
+        return "failed" if isinstance(self._refusal, Fatal) else "closed"
 
     def close(self) -> None:
         """Close the connection; later calls get store_closed."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from posthouse.model.errors import error
@@ -18,20 +20,49 @@ class Presence:
     """A held lock on a store, shared by users or exclusive for whoever replaces the file."""
 
     def __init__(self, path: Path, *, exclusive: bool = False) -> None:
-        lock = path.with_name(path.name + ".lock")
+        lock = lock_path(path)
         try:
             self._fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as exc:
             raise error("store_path_unsafe", path=str(lock), reason=exc.strerror or str(exc)) from exc
-        os.fchmod(self._fd, 0o600)
         try:
-            fcntl.flock(self._fd, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-        except BlockingIOError as exc:
+            os.fchmod(self._fd, 0o600)
+            _lock(self._fd, path, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+        except BaseException:
             os.close(self._fd)
-            raise error("store_in_use", path=str(path)) from exc
+            raise
 
     def close(self) -> None:
         """Let go of the lock."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def lock_path(path: Path) -> Path:
+    """Return the name of a store's lock file."""
+    return path.with_name(path.name + ".lock")
+
+
+@contextmanager
+def looking(path: Path) -> Iterator[None]:
+    """Keep a store from being replaced while it is read; a file that never was open as a store has no lock."""
+    try:
+        fd = os.open(lock_path(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield
+        return
+    except OSError as exc:
+        raise error("store_path_unsafe", path=str(lock_path(path)), reason=exc.strerror or str(exc)) from exc
+    try:
+        _lock(fd, path, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _lock(fd: int, path: Path, kind: int) -> None:
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    except BlockingIOError as exc:
+        raise error("store_in_use", path=str(path)) from exc

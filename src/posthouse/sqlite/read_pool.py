@@ -2,12 +2,14 @@
 
 A read runs on a thread of the pool inside one read transaction and returns plain values; no cursor ever waits for
 a slow socket. A read that outlives its time is ended (store_read_timeout), because an open snapshot stops the
-checkpoint and lets the WAL grow.
+checkpoint and lets the WAL grow. A connection goes back to the pool only without a snapshot, so that the next read
+sees what is committed by then.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,17 +19,29 @@ from typing import TypeVar
 import apsw
 
 from posthouse.model.clock import Clock
-from posthouse.model.errors import error
+from posthouse.model.errors import PosthouseError, error
 from posthouse.sqlite.connection import open_reader
 from posthouse.sqlite.failures import translate
 
 R = TypeVar("R")
 
 READ_TIMEOUT_S = 10.0  # far above any keyset read; what takes longer holds the checkpoint back
+_LOOK_EVERY_S = 0.2
+
+
+class _Reading:
+    """One read that runs."""
+
+    __slots__ = ("db", "is_ended", "started_ns")
+
+    def __init__(self, db: apsw.Connection, started_ns: int) -> None:
+        self.db = db
+        self.started_ns = started_ns
+        self.is_ended = False
 
 
 class ReadPool:
-    """Read-only connections, one per thread of the pool."""
+    """Read-only connections, lent for one read at a time."""
 
     def __init__(
         self,
@@ -40,106 +54,107 @@ class ReadPool:
     ) -> None:
         self._path = path
         self._clock = clock
+        self._size = size
         self._timeout_s = timeout_s
         self._vfs = vfs
-        self._local = threading.local()
-        self._gate = threading.Lock()
-        self._open: set[apsw.Connection] = set()
-        self._started_ns: dict[apsw.Connection, int] = {}
-        self._ended: set[apsw.Connection] = set()
+        self._gate = threading.Condition()
+        self._idle: list[apsw.Connection] = []
+        self._running: set[_Reading] = set()
         self._threads = ThreadPoolExecutor(size, thread_name_prefix=f"reader {path.name}")
         self._is_closed = False
 
     async def run(self, read: Callable[[apsw.Connection], R]) -> R:
         """Run `read` on a thread of the pool, in one snapshot, and return what it returns."""
-        if self._is_closed:
-            raise error("store_closed", path=str(self._path))
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self.run_blocking, read)
+        try:
+            running = asyncio.get_running_loop().run_in_executor(self._threads, self.run_blocking, read)
+        except RuntimeError as exc:  # the threads have been shut down
+            raise error("store_closed", path=str(self._path)) from exc
+        return await running
 
     def run_blocking(self, read: Callable[[apsw.Connection], R]) -> R:
         """Run `read` on the calling thread, in one snapshot."""
-        db = self._borrow()
+        reading = self._begin()
         try:
-            with _snapshot(db):
-                return read(db)
-        except (apsw.InterruptError, apsw.ConnectionClosedError) as exc:
-            raise self._ended_error(db) from exc
+            reading.db.execute("BEGIN")
+            result = read(reading.db)
+            if reading.is_ended:
+                raise error("store_read_timeout", seconds=self._timeout_s)
+            return result
         except apsw.Error as exc:
-            raise translate(exc, str(self._path)) from exc
+            raise self._meaning(reading, exc) from exc
         finally:
-            self._give_back(db)
+            self._finish(reading)
 
     def end_stalled(self) -> int:
-        """End the reads that have outlived their time; return how many."""
+        """End the reads that have outlived their time; return how many are ended by this call."""
         bound_ns = self._clock.boot_ns() - round(self._timeout_s * 1e9)
         with self._gate:
-            stalled = [db for db, started in self._started_ns.items() if started < bound_ns]
-            for db in stalled:
-                self._ended.add(db)
-                self._discard(db)
-        for db in stalled:
-            db.interrupt()
-            db.close(True)
-        return len(stalled)
+            stalled = [reading for reading in self._running if reading.started_ns < bound_ns]
+            fresh = sum(not reading.is_ended for reading in stalled)
+            for reading in stalled:
+                reading.is_ended = True
+        for reading in stalled:
+            _end(reading.db)
+        return fresh
 
     def close(self) -> None:
-        """Finish the reads that run and close the connections; later calls get store_closed."""
-        self._is_closed = True
-        self._threads.shutdown(wait=True)
+        """Wait for the reads that run, no longer than their time, and close; later calls get store_closed."""
         with self._gate:
-            connections = list(self._open)
-            self._open.clear()
-        for db in connections:
+            self._is_closed = True
+            while any(not reading.is_ended for reading in self._running):
+                self._gate.wait(_LOOK_EVERY_S)
+                self.end_stalled()
+            idle, self._idle = self._idle, []
+        self._threads.shutdown(wait=False)
+        for db in idle:
             db.close()
 
     def statistics(self) -> dict[str, int]:
         """Return how many connections are open and how many reads run."""
         with self._gate:
-            return {"open": len(self._open), "running": len(self._started_ns)}
+            return {"open": len(self._idle) + len(self._running), "running": len(self._running)}
 
-    def _borrow(self) -> apsw.Connection:
-        db: apsw.Connection | None = getattr(self._local, "db", None)
+    def _begin(self) -> _Reading:
         with self._gate:
             if self._is_closed:
                 raise error("store_closed", path=str(self._path))
-            if db is not None and db in self._open:
-                self._started_ns[db] = self._clock.boot_ns()
-                return db
-        db = open_reader(self._path, vfs=self._vfs)
-        self._local.db = db
+            db = self._idle.pop() if self._idle else None
+        reading = _Reading(db or open_reader(self._path, vfs=self._vfs), self._clock.boot_ns())
         with self._gate:
-            self._open.add(db)
-            self._started_ns[db] = self._clock.boot_ns()
-        return db
+            self._running.add(reading)
+        return reading
 
-    def _give_back(self, db: apsw.Connection) -> None:
+    def _finish(self, reading: _Reading) -> None:
+        is_clean = _leave_snapshot(reading.db)
         with self._gate:
-            self._started_ns.pop(db, None)
-            self._ended.discard(db)
+            self._running.discard(reading)
+            is_kept = is_clean and not reading.is_ended and not self._is_closed and len(self._idle) < self._size
+            if is_kept:
+                self._idle.append(reading.db)
+            self._gate.notify_all()
+        if not is_kept:
+            reading.db.close(True)
 
-    def _discard(self, db: apsw.Connection) -> None:
-        self._open.discard(db)
-        self._started_ns.pop(db, None)
-
-    def _ended_error(self, db: apsw.Connection) -> Exception:
-        if db in self._ended:
+    def _meaning(self, reading: _Reading, exc: apsw.Error) -> PosthouseError:
+        if reading.is_ended:
             return error("store_read_timeout", seconds=self._timeout_s)
-        return error("store_closed", path=str(self._path))
+        return translate(exc, str(self._path))
 
 
-class _snapshot:  # noqa: N801 - reads as a statement: with _snapshot(db)
-    """One read transaction, so that several statements see the same state."""
+def _end(db: apsw.Connection) -> None:
+    """Take the snapshot away from a read, wherever it is."""
+    with contextlib.suppress(apsw.ConnectionClosedError):
+        db.interrupt()
+        with contextlib.suppress(apsw.ThreadingViolationError):  # it is inside SQLite: the interrupt ends it there
+            db.close(True)
 
-    def __init__(self, db: apsw.Connection) -> None:
-        self._db = db
 
-    def __enter__(self) -> None:
-        self._db.execute("BEGIN")
-
-    def __exit__(self, *exc_info: object) -> None:
-        try:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-        except apsw.ConnectionClosedError:
-            if exc_info[0] is None:
-                raise
+def _leave_snapshot(db: apsw.Connection) -> bool:
+    """End the read transaction; return whether the connection sees nothing of it any more."""
+    try:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        # An unfinished SELECT that somebody still refers to keeps its snapshot beyond the ROLLBACK.
+        return db.txn_state("main") == apsw.SQLITE_TXN_NONE
+    except apsw.Error:
+        return False

@@ -2,7 +2,8 @@
 
 A store is made of components (the journal, then what the store adds), each with its own numbered migrations in
 ``<package>/migrations/NNNN_name.sql``. Each file runs in one transaction together with the note that it ran; a
-store that holds data is backed up before. A store written by a newer posthouse is refused untouched.
+store that holds data is backed up before. A store written by a newer posthouse, or by another program, is refused
+untouched: it is looked at read-only before it is opened for writing.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import apsw
 
-from posthouse.model.errors import error
+from posthouse.model.errors import PosthouseError, error
 from posthouse.sqlite.backup import copy_database
+from posthouse.sqlite.connection import open_reader
+from posthouse.sqlite.failures import translate
 
 APPLICATION_ID = 0x706F7374  # "post": tells our files from any other SQLite database
 
@@ -43,45 +45,57 @@ class Component:
         return tuple(file.read_text(encoding="utf-8") for file in found)
 
 
-def migrate(db: apsw.Connection, path: Path, components: tuple[Component, ...]) -> None:
+def refuse_unknown(path: Path, components: tuple[Component, ...], *, vfs: str | None = None) -> None:
+    """Refuse an existing file that is foreign or newer, without changing a byte of it."""
+    if not path.exists():
+        return
+    db = open_reader(path, vfs=vfs)
+    try:
+        _refuse_newer(path, components, _versions(db, path, components))
+    finally:
+        db.close()
+
+
+def migrate(db: apsw.Connection, path: Path, components: tuple[Component, ...], *, keep_backup: bool = True) -> None:
     """Bring the schema of `db` up to date, or refuse it."""
     versions = _versions(db, path, components)
     _refuse_newer(path, components, versions)
-    pending = [c for c in components if versions.get(c.name, 0) < len(c.migrations)]
-    if not pending:
+    if all(versions.get(c.name, 0) == len(c.migrations) for c in components):
         return
-    if any(versions.values()):
-        copy_database(db, _backup_name(path, versions))
-    for component in pending:
-        for number in range(versions.get(component.name, 0) + 1, len(component.migrations) + 1):
-            _apply(db, component, number)
+    backup = _back_up(db, path, versions) if keep_backup and any(versions.values()) else None
+    applied = 0
+    try:
+        for component in components:
+            for number in range(versions.get(component.name, 0) + 1, len(component.migrations) + 1):
+                _apply(db, path, component, number)
+                applied += 1
+    except BaseException:
+        if backup and not applied:  # the store is as it was: the next try makes a backup again
+            backup.unlink(missing_ok=True)
+        raise
+    _refuse_newer(path, components, _versions(db, path, components))
 
 
 def _versions(db: apsw.Connection, path: Path, components: tuple[Component, ...]) -> dict[str, int]:
-    """Return the version of each component; claims an empty file, refuses a foreign one."""
-    application = db.pragma("application_id")
-    has_tables = db.execute("SELECT EXISTS (SELECT 1 FROM sqlite_schema)").get
-    if application != APPLICATION_ID and has_tables:
-        raise error("store_not_ours", path=str(path), expected=components[-1].name, reason="a foreign database")
-    if not has_tables:
-        _claim(db)
-    rows: Any = db.execute("SELECT component, version FROM schema_versions").fetchall()
-    versions: dict[str, int] = dict(rows)
-    foreign = versions.keys() - {component.name for component in components}
-    if foreign:
-        reason = f"it holds {', '.join(sorted(foreign))}"
-        raise error("store_not_ours", path=str(path), expected=components[-1].name, reason=reason)
-    return versions
-
-
-def _claim(db: apsw.Connection) -> None:
-    """Make an empty file ours; harmless when another process does so at the same moment."""
-    db.execute("BEGIN IMMEDIATE")
+    """Return the version of each component, none for an empty file; refuse a foreign one."""
+    expected = components[-1].name
+    db.execute("BEGIN")  # one snapshot: another process may be claiming the file
     try:
-        db.pragma("application_id", APPLICATION_ID)
-        db.execute(_CREATE_VERSIONS)
+        application = db.pragma("application_id")
+        tables = {name for (name,) in db.execute("SELECT name FROM sqlite_schema")}
+        if application not in (0, APPLICATION_ID) or (tables and application == 0):
+            raise error("store_not_ours", path=str(path), expected=expected, reason="a foreign database")
+        if not tables:
+            return {}
+        if "schema_versions" not in tables:
+            raise error("store_not_ours", path=str(path), expected=expected, reason="it has no schema versions")
+        versions = {name: int(version) for name, version in db.execute("SELECT * FROM schema_versions")}
     finally:
-        db.execute("COMMIT")
+        db.execute("ROLLBACK")
+    if foreign := versions.keys() - {component.name for component in components}:
+        reason = f"it holds {', '.join(sorted(foreign))}"
+        raise error("store_not_ours", path=str(path), expected=expected, reason=reason)
+    return versions
 
 
 def _refuse_newer(path: Path, components: tuple[Component, ...], versions: dict[str, int]) -> None:
@@ -91,20 +105,43 @@ def _refuse_newer(path: Path, components: tuple[Component, ...], versions: dict[
             raise error("store_schema_newer", path=str(path), component=component.name, found=found, known=known)
 
 
-def _apply(db: apsw.Connection, component: Component, number: int) -> None:
-    db.execute("BEGIN IMMEDIATE")
+def _apply(db: apsw.Connection, path: Path, component: Component, number: int) -> None:
+    """Run one migration, unless another process was faster; the first one also makes the file ours."""
     try:
+        db.execute("BEGIN IMMEDIATE")
+        db.pragma("application_id", APPLICATION_ID)
+        db.execute(_CREATE_VERSIONS)
         row = db.execute("SELECT version FROM schema_versions WHERE component = ?", (component.name,)).get
-        if (row or 0) < number:  # else another process was faster
+        if (row or 0) < number:
             db.execute(component.migrations[number - 1])
             db.execute("INSERT OR REPLACE INTO schema_versions VALUES (?, ?)", (component.name, number))
         db.execute("COMMIT")
-    except BaseException:
+    except BaseException as exc:
         if db.in_transaction:
             db.execute("ROLLBACK")
+        if isinstance(exc, apsw.Error):
+            raise _failed(exc, path, component, number) from exc
         raise
 
 
-def _backup_name(path: Path, versions: dict[str, int]) -> Path:
+def _failed(exc: apsw.Error, path: Path, component: Component, number: int) -> PosthouseError:
+    failure = translate(exc, str(path))
+    if failure.code != "internal":
+        return failure
+    return error("store_migration_failed", path=str(path), component=component.name, number=number, reason=str(exc))
+
+
+def _back_up(db: apsw.Connection, path: Path, versions: dict[str, int]) -> Path:
+    """Copy the store beside itself under a name that is free, whoever else migrates at the same moment."""
     label = "-".join(f"{name}{version}" for name, version in sorted(versions.items()))
-    return path.with_name(f"{path.name}.before-migration-of-{label}")
+    number = 1
+    while True:
+        suffix = "" if number == 1 else f".{number}"
+        backup = path.with_name(f"{path.name}.before-migration-of-{label}{suffix}")
+        try:
+            copy_database(db, backup)
+            return backup
+        except PosthouseError as failure:
+            if failure.code != "backup_exists":
+                raise
+            number += 1

@@ -1,8 +1,12 @@
-"""One write transaction: a savepoint per item, so that one item's failure leaves its siblings alone.
+"""One write transaction for many items: one item's failure leaves its siblings alone.
 
 `run_items` is the only way rows get into a store. It keeps two promises: an item's rows are all there or not at
 all, and an item has its answer only after COMMIT returned. What an error did to the transaction is asked of
 SQLite (`in_transaction`), never assumed: FULL, NOMEM and some BUSY roll back everything, not the savepoint.
+
+Failures are rare, so items first run without savepoints; when one fails, the batch is rolled back and run again
+with a savepoint each, and when the whole transaction fails, item by item. So an item may run more than once
+before it has its answer: only what its last run wrote exists.
 """
 
 from __future__ import annotations
@@ -13,8 +17,8 @@ from typing import Any, Generic, TypeVar
 import apsw
 
 from posthouse.model.clock import Clock
-from posthouse.model.errors import Fatal, PosthouseError
-from posthouse.sqlite.failures import ends_transaction, translate
+from posthouse.model.errors import Fatal, PosthouseError, error
+from posthouse.sqlite.failures import again, ends_transaction, translate
 
 
 class Transaction:
@@ -57,8 +61,8 @@ class Item(Generic[TxT]):
         self.error: BaseException | None = None
 
 
-class _RolledBackError(Exception):
-    """The whole transaction is gone, with the error that did it."""
+class _CommitError(Exception):
+    """COMMIT failed and everything is rolled back; `cause` says why."""
 
     def __init__(self, cause: apsw.Error) -> None:
         self.cause = cause
@@ -67,88 +71,163 @@ class _RolledBackError(Exception):
 def run_items(tx: TxT, items: Sequence[Item[TxT]], clock: Clock, path: str) -> Fatal | None:
     """Run `items` in one transaction and leave an answer in each; return the error that must end the process."""
     try:
-        _attempt(tx, items, clock, path)
-    except _RolledBackError as rolled_back:
-        if len(items) > 1:
-            return _run_singly(tx, items, clock, path)
-        _fail_all(items, translate(rolled_back.cause, path))
-    except PosthouseError as failure:
-        _fail_all(items, failure)
-        if isinstance(failure, Fatal):
-            return failure
+        wall_ns = clock.wall_ns()
+    except Exception as exc:  # noqa: BLE001 - a clock that fails must not end the thread that answers
+        return _fail_all(items, error("internal", reason=f"the clock failed: {exc}"))
+    if len(items) == 1:
+        return _run_alone(tx, items[0], wall_ns, path)
+    return _run_together(tx, items, wall_ns, path)
+
+
+def _run_alone(tx: TxT, item: Item[TxT], wall_ns: int, path: str) -> Fatal | None:
+    """Run one item; the transaction is its savepoint."""
+    try:
+        _transact(tx, (item,), wall_ns, path, _run_plainly)
+    except BaseException as exc:  # noqa: BLE001 - the caller gets it as the answer
+        failure = _meaning(exc, path)
+        item.result, item.error = None, failure
+        return failure if isinstance(failure, Fatal) else None
     return None
 
 
-def _run_singly(tx: TxT, items: Sequence[Item[TxT]], clock: Clock, path: str) -> Fatal | None:
+def _run_together(tx: TxT, items: Sequence[Item[TxT]], wall_ns: int, path: str) -> Fatal | None:
+    try:
+        _transact(tx, items, wall_ns, path, _run_plainly)
+    except (apsw.BusyError, Fatal) as exc:  # locked out before anything ran, or the end: no use in trying again
+        return _fail_all(items, _meaning(exc, path))
+    except _CommitError as exc:
+        return _after_failed_commit(tx, items, wall_ns, path, exc)
+    except BaseException as exc:  # noqa: BLE001 - whatever an item raises is its answer, in the next run
+        return _run_apart(tx, items, wall_ns, path, exc)
+    return None
+
+
+def _run_apart(tx: TxT, items: Sequence[Item[TxT]], wall_ns: int, path: str, first: BaseException) -> Fatal | None:
+    """Run the batch again with a savepoint each, or item by item when SQLite gave up on the whole."""
+    if ends_transaction(first):
+        return _run_singly(tx, items, wall_ns, path)
+    try:
+        _transact(tx, items, wall_ns, path, _run_with_savepoints)
+    except _CommitError as exc:
+        return _after_failed_commit(tx, items, wall_ns, path, exc)
+    except BaseException as exc:  # noqa: BLE001 - not an item's: the transaction's
+        if ends_transaction(exc) and not isinstance(exc, apsw.BusyError):
+            return _run_singly(tx, items, wall_ns, path)
+        return _fail_all(items, _meaning(exc, path))
+    return None
+
+
+def _after_failed_commit(
+    tx: TxT, items: Sequence[Item[TxT]], wall_ns: int, path: str, failed: _CommitError
+) -> Fatal | None:
+    if isinstance(failed.cause, apsw.ConstraintError):  # a deferred constraint of one item must not fail the others
+        return _run_singly(tx, items, wall_ns, path)
+    return _fail_all(items, _meaning(failed, path))
+
+
+def _run_singly(tx: TxT, items: Sequence[Item[TxT]], wall_ns: int, path: str) -> Fatal | None:
     for position, item in enumerate(items):
-        if fatal := run_items(tx, [item], clock, path):
+        if fatal := _run_alone(tx, item, wall_ns, path):
             _fail_all(items[position:], fatal)
             return fatal
     return None
 
 
-def _attempt(tx: TxT, items: Sequence[Item[TxT]], clock: Clock, path: str) -> None:
+def _transact(
+    tx: TxT,
+    items: Sequence[Item[TxT]],
+    wall_ns: int,
+    path: str,
+    run: Callable[[TxT, Sequence[Item[TxT]]], None],
+) -> None:
+    """BEGIN, run, COMMIT; when anything raises, nothing of it stays."""
     db = tx.db
     try:
+        if db.in_transaction:  # an interrupt came between a failure and its ROLLBACK
+            _roll_back(tx, path)
         db.execute("BEGIN IMMEDIATE")
-        tx.begin(clock.wall_ns())
-        for item in items:
-            _run_item(tx, item)
+        tx.begin(wall_ns)
+        run(tx, items)
         tx.before_commit()
-    except apsw.Error as exc:
-        _roll_back(tx)
-        if ends_transaction(exc):
-            failure = translate(exc, path)
-            raise (failure if isinstance(failure, Fatal) or _is_locked_out(exc) else _RolledBackError(exc)) from exc
-        raise translate(exc, path) from exc
     except BaseException:
-        _roll_back(tx)
+        _roll_back(tx, path)
         raise
-    _commit(tx, path)
-
-
-def _run_item(tx: TxT, item: Item[TxT]) -> None:
-    db = tx.db
-    mark = tx.mark()
-    db.execute("SAVEPOINT item")
     try:
-        item.result = item.work(tx)
-        item.error = None
-    except Exception as exc:
-        if not db.in_transaction or (isinstance(exc, apsw.Error) and ends_transaction(exc)):
-            raise _as_sqlite(exc) from exc
-        db.execute("ROLLBACK TO item")
-        tx.rewind(mark)
-        item.result, item.error = None, exc
-    db.execute("RELEASE item")
-
-
-def _as_sqlite(exc: Exception) -> apsw.Error:
-    """Return the SQLite error that ended the transaction, also when the item wrapped it in one of its own."""
-    cause: BaseException | None = exc
-    while cause is not None and not isinstance(cause, apsw.Error):
-        cause = cause.__cause__ or cause.__context__
-    return cause if isinstance(cause, apsw.Error) else apsw.FullError(str(exc))
-
-
-def _commit(tx: Transaction, path: str) -> None:
-    try:
-        tx.db.execute("COMMIT")
+        db.execute("COMMIT")
     except apsw.Error as exc:
-        _roll_back(tx)
-        raise translate(exc, path, committing=True) from exc
+        _roll_back(tx, path)
+        raise _CommitError(exc) from exc
 
 
-def _roll_back(tx: Transaction) -> None:
-    tx.rolled_back()
-    if tx.db.in_transaction:
-        tx.db.execute("ROLLBACK")
-
-
-def _is_locked_out(exc: apsw.Error) -> bool:
-    return isinstance(exc, apsw.BusyError)
-
-
-def _fail_all(items: Sequence[Item[Any]], failure: PosthouseError) -> None:
+def _run_plainly(tx: TxT, items: Sequence[Item[TxT]]) -> None:
+    db = tx.db
     for item in items:
-        item.result, item.error = None, failure
+        try:
+            item.result = item.work(tx)
+        except BaseException as exc:
+            raise _raised(tx, exc) from exc
+        if not db.in_transaction:
+            raise _swallowed()
+        item.error = None
+
+
+def _run_with_savepoints(tx: TxT, items: Sequence[Item[TxT]]) -> None:
+    db = tx.db
+    for item in items:
+        mark = tx.mark()
+        db.execute("SAVEPOINT item")
+        try:
+            item.result = item.work(tx)
+            item.error = None
+        except BaseException as exc:
+            failure = _raised(tx, exc)
+            if ends_transaction(failure):
+                raise failure from exc
+            db.execute("ROLLBACK TO item")
+            tx.rewind(mark)
+            item.result, item.error = None, failure
+        if not db.in_transaction:
+            raise _swallowed()
+        db.execute("RELEASE item")
+
+
+def _raised(tx: Transaction, exc: BaseException) -> BaseException:
+    """Return what an item's exception stands for: the SQLite error behind it when that ended the transaction."""
+    if not tx.db.in_transaction:
+        cause: BaseException | None = exc
+        while cause is not None and not isinstance(cause, apsw.Error):
+            cause = cause.__cause__ or cause.__context__
+        return cause if cause is not None and ends_transaction(cause) else _swallowed()
+    if isinstance(exc, StopIteration):  # no future can carry it
+        return RuntimeError(f"the item raised {exc!r}")
+    return exc
+
+
+def _swallowed() -> apsw.Error:
+    """Stand for an error that ended the transaction unseen: what runs on would commit statement by statement."""
+    return apsw.FullError("an item went on after SQLite had rolled back its transaction")
+
+
+def _meaning(exc: BaseException, path: str) -> BaseException:
+    """Return what the caller is told: SQLite's trouble in posthouse's words, an item's own exception as it is."""
+    if isinstance(exc, _CommitError):
+        return translate(exc.cause, path, committing=True)
+    if isinstance(exc, apsw.Error) and ends_transaction(exc):
+        return translate(exc, path)
+    return exc
+
+
+def _roll_back(tx: Transaction, path: str) -> None:
+    tx.rolled_back()
+    try:
+        if tx.db.in_transaction:
+            tx.db.execute("ROLLBACK")
+    except apsw.Error as exc:
+        raise error("store_failed", path=path, reason=f"ROLLBACK failed: {exc}") from exc
+
+
+def _fail_all(items: Sequence[Item[Any]], failure: BaseException) -> Fatal | None:
+    for item in items:
+        item.result = None
+        item.error = again(failure) if isinstance(failure, PosthouseError) else failure
+    return failure if isinstance(failure, Fatal) else None

@@ -49,6 +49,13 @@ STORAGE: tuple[ErrorSpec, ...] = (
         exit=Exit.BROKEN,
     ),
     ErrorSpec(
+        "store_migration_failed",
+        500,
+        "{path} could not be brought to {component} version {number}: {reason}",
+        "The store is at its old version and unharmed; install the former posthouse to use it, and report this.",
+        exit=Exit.BROKEN,
+    ),
+    ErrorSpec(
         "store_not_ours",
         500,
         "{path} is not a posthouse {expected} store: {reason}",
