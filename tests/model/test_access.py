@@ -12,11 +12,14 @@ from posthouse.model.errors import Refused
 from posthouse.model.subjects import matches
 from tests.model.strategies import SUBJECTS, patterns
 
+#: mostly wide patterns, so that several rules speak about the same write
+WIDE = st.sampled_from([">", "*", "*.>", "a.>", "a", "b"]) | patterns()
+NARROW = st.sampled_from(["a", "b", "a.b", "b.c.a"])
 RULES = st.lists(
     st.builds(
         AccessRule,
-        from_=patterns() | SUBJECTS,
-        to=patterns() | SUBJECTS,
+        from_=WIDE,
+        to=WIDE,
         action=st.sampled_from(Action),
         priority=st.integers(-2, 2),
     ),
@@ -24,7 +27,7 @@ RULES = st.lists(
 )
 
 
-@given(rules=RULES, sender=SUBJECTS, endpoint=SUBJECTS)
+@given(rules=RULES, sender=NARROW | SUBJECTS, endpoint=NARROW | SUBJECTS)
 def test_a_decision_agrees_with_the_rule_in_words(rules: list[AccessRule], sender: str, endpoint: str) -> None:
     speaking = [r for r in rules if matches(sender, r.from_) and matches(endpoint, r.to)]
     highest = [r for r in speaking if r.priority == max(s.priority for s in speaking)]
@@ -36,6 +39,16 @@ def test_a_decision_agrees_with_the_rule_in_words(rules: list[AccessRule], sende
 @given(RULES)
 def test_a_rule_file_reads_back(rules: list[AccessRule]) -> None:
     assert parse_rules(format_rules(AccessRules(rules))).rules == tuple(rules)
+
+
+def test_a_higher_priority_decides_and_deny_comes_first_at_equal_priority() -> None:
+    def rule(action: Action, priority: int) -> AccessRule:
+        return AccessRule(from_=">", to=">", action=action, priority=priority)
+
+    assert AccessRules([rule(Action.DENY, 1), rule(Action.ALLOW, 2)]).allows("a", "b")
+    assert not AccessRules([rule(Action.ALLOW, 1), rule(Action.DENY, 2)]).allows("a", "b")
+    assert not AccessRules([rule(Action.ALLOW, 1), rule(Action.DENY, 1)]).allows("a", "b")
+    assert not AccessRules([rule(Action.DENY, 1), rule(Action.ALLOW, 1)]).allows("a", "b")
 
 
 def test_no_rule_allows() -> None:

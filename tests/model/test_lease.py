@@ -251,6 +251,9 @@ def test_a_fence_lets_no_old_token_in(tokens: list[int], strict: bool) -> None:
             last = token
             admitted.append(token)
     assert admitted == sorted(admitted)
+    if not strict:
+        highest = [max(tokens[: n + 1]) for n in range(len(tokens))]
+        assert admitted == [token for token, seen in zip(tokens, highest, strict=True) if token == seen]
     if strict:
         assert len(set(admitted)) == len(admitted)
     if tokens:

@@ -95,6 +95,14 @@ def test_the_wait_a_bucket_tells_is_exact(rate: Rate) -> None:
     assert is_full(bucket, rate, now_ns + rate.burst * SECOND_NS)
 
 
+def test_a_clock_that_steps_back_takes_nothing_from_a_bucket() -> None:
+    rate = Rate(per_s=10, burst=5)
+    bucket, _ = take(full_bucket(rate, SECOND_NS), rate, SECOND_NS)
+    after, wait_ns = take(bucket, rate, 0, tokens=4)
+    assert wait_ns == 0
+    assert take(after, rate, SECOND_NS)[1] == 100_000_000
+
+
 def test_more_than_the_burst_is_lent_by_a_full_bucket_only() -> None:
     rate = Rate(per_s=10, burst=5)
     bucket, wait_ns = take(full_bucket(rate, 0), rate, 0, tokens=8)
