@@ -14,12 +14,19 @@ from cyclopts import App
 
 from posthouse.version import __version__
 
-#: Name on the command line -> module and attribute, in the order of the help.
+#: Name on the command line -> module and attribute; what is not installed is left out.
 COMMANDS = {
     "version": "posthouse.cli.version:version",
     "doctor": "posthouse.cli.doctor:doctor",
     "config": "posthouse.cli.config:config",
     "keys": "posthouse.cli.keys:app",
+    "bus": "posthouse.cli.bus:app",
+    "relay": "posthouse.cli.relay:app",
+    "event": "posthouse.cli.event:app",
+    "mesh": "posthouse.cli.mesh:app",
+    "join": "posthouse.cli.join:join",
+    "trust": "posthouse.cli.trust:trust",
+    "lock": "posthouse.cli.lock:app",
     "bench": "posthouse.cli.bench:app",
     "completion": "posthouse.cli.completion:completion",
 }
@@ -31,7 +38,7 @@ def build(*, eager: bool = False) -> App:
     """Make the command line with every command that is installed; `eager` loads them all, for help."""
     app = noun("posthouse", _HELP, version=__version__)
     for name, path in COMMANDS.items():
-        if find_spec(path.partition(":")[0]) is not None:
+        if _is_installed(path.partition(":")[0]):
             app.command(_load(path) if eager else path, name=name)
     return app
 
@@ -39,6 +46,11 @@ def build(*, eager: bool = False) -> App:
 def noun(name: str, summary: str, version: str | None = None) -> App:
     """Make the app of one noun; its verbs are added with `app.command(function, name="verb")`."""
     return App(name=name, help=summary, version=version, version_flags=["--version"] if version else [])
+
+
+def _is_installed(module: str) -> bool:
+    spec = find_spec(module)
+    return spec is not None and spec.origin is not None  # a folder without a module is no command
 
 
 def _load(path: str) -> App | Callable[..., object]:
