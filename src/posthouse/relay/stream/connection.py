@@ -8,7 +8,7 @@ closed. What a verb does is not known here, see posthouse.relay.stream.verbs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import msgspec
@@ -16,7 +16,8 @@ import structlog
 
 from posthouse.model.bucket import Rate, full_bucket, take
 from posthouse.model.errors import PosthouseError, error
-from posthouse.relay.answers import Accepted, Answer
+from posthouse.model.event import decode_event
+from posthouse.relay.answers import Accepted, Answer, Declined
 from posthouse.relay.edge import Edge
 from posthouse.relay.stream.commands import Command, read_commands
 from posthouse.relay.stream.frame import command_text, list_text
@@ -30,7 +31,7 @@ log = structlog.get_logger(__name__)
 class Connection:
     """The state of one WebSocket."""
 
-    def __init__(self, edge: Edge, outbox: Outbox, name: str) -> None:
+    def __init__(self, edge: Edge, outbox: Outbox, name: str, hang_up: Callable[[int, str], None]) -> None:
         self.edge = edge
         self.outbox = outbox
         #: names this connection to the challenges; unique in this process
@@ -40,8 +41,14 @@ class Connection:
         self.filter_values = 0
         #: stored events of one subscription after the other: they share one socket anyway
         self.stored_turn = asyncio.Lock()
-        #: why the relay wants to end this connection: a close code and a reason
+        #: why the relay ends this connection: a close code and a reason
         self.ending: tuple[int, str] | None = None
+        self._hang_up = hang_up
+        #: loop times of the last sign of life, and of the ping that waits for one
+        self.heard_at = asyncio.get_running_loop().time()
+        self.pinged_at: float | None = None
+        #: how many bytes the peer had taken when it was pinged
+        self.sent_at_ping = 0
         self._lane = edge.core.open_lane(self._answer)
         self._has_room = asyncio.Event()
         self._has_room.set()
@@ -65,10 +72,15 @@ class Connection:
         self.send("NOTICE", failure.code, str(failure))
 
     def end(self, code: int, reason: str) -> None:
-        """Ask for this connection to be closed after the present frame."""
+        """Close this connection with a code and a reason; what was written before is sent first."""
         if self.ending is None:
             self.ending = (code, reason)
             self.edge.meters.count("posthouse_relay_streams_closed_total", reason)
+            self._hang_up(code, reason)
+
+    def refuse_binary(self) -> None:
+        """Answer a binary frame."""
+        self._fault(error("frame_not_text"))
 
     def take_frame(self, data: bytes) -> None:
         """Run the commands of one text frame, in order."""
@@ -137,7 +149,11 @@ class Connection:
         if not events:
             return
         self.edge.meters.count("posthouse_relay_commands_total", "EVENT", by=len(events))
-        self._lane.submit(events)
+        try:
+            self._lane.submit(events)
+        except PosthouseError as failure:
+            self._answer([Declined(_claimed_id(event), failure) for event in events])
+            return
         if self._lane.in_flight() >= self.edge.limits.events_in_flight:
             self._has_room.clear()
 
@@ -181,6 +197,13 @@ def count_answers(edge: Edge, answers: Sequence[Answer]) -> None:
             edge.meters.count("posthouse_relay_events_accepted_total", outcome)
         else:
             edge.meters.count("posthouse_relay_events_refused_total", answer.error.code)
+
+
+def _claimed_id(event: bytes) -> str | None:
+    try:
+        return decode_event(event).id
+    except PosthouseError:
+        return None
 
 
 _encode = msgspec.json.Encoder().encode

@@ -1,0 +1,140 @@
+"""The server side of the HTTP library, with the bounds it lacks: connections, time for headers, and problems.
+
+Every connection is counted, in all and per address; one too many is told so and closed. Headers have to arrive in
+time. What the library's parser refuses is answered with a problem like everything else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import structlog
+from aiohttp import web
+from aiohttp.http_exceptions import LineTooLong
+from aiohttp.web_protocol import RequestHandler
+
+from posthouse.model.errors import PosthouseError, error
+from posthouse.relay.edge import Edge
+from posthouse.relay.http.answer import encode_problem, problem_answer, to_response
+from posthouse.relay.http.serve import Service
+
+log = structlog.get_logger(__name__)
+_LINGER_S = 2.0  # to let a client read the refusal of a body it is still sending
+
+
+class Server(web.Server):  # type: ignore[misc] # the library forbids nothing, its stubs do
+    """Makes a protocol for every connection and counts them."""
+
+    def __init__(self, edge: Edge, service: Service) -> None:
+        limits = edge.limits
+        super().__init__(
+            service,
+            access_log=None,
+            logger=_QuietLogger(),
+            keepalive_timeout=limits.keepalive_s,
+            lingering_time=_LINGER_S,
+            max_line_size=limits.header_bytes,
+            max_field_size=limits.header_bytes,
+            max_headers=limits.headers,
+            auto_decompress=False,
+        )
+        self.edge = edge
+        self.open = 0
+        self._by_address: Counter[str] = Counter()
+
+    def __call__(self) -> RequestHandler:
+        return Protocol(self, loop=asyncio.get_running_loop(), **self._kwargs)
+
+    def admit(self, address: str) -> PosthouseError | None:
+        """Count a connection; return why it may not stay, or None."""
+        limits = self.edge.limits
+        self.open += 1
+        self._by_address[address] += 1
+        if self.open > limits.connections:
+            return error("connections_exhausted", limit=limits.connections)
+        if self._by_address[address] > limits.connections_per_address:
+            return error("connections_exhausted", limit=limits.connections_per_address)
+        return None
+
+    def release(self, address: str) -> None:
+        """Forget a connection."""
+        self.open -= 1
+        self._by_address[address] -= 1
+        if not self._by_address[address]:
+            del self._by_address[address]
+
+
+class Protocol(RequestHandler):
+    """One connection."""
+
+    def __init__(self, server: Server, **options: Any) -> None:
+        super().__init__(server, **options)
+        self._server = server
+        self._address: str | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        peer = transport.get_extra_info("peername")
+        self._address = str(peer[0]) if isinstance(peer, tuple) else "local"
+        refusal = self._server.admit(self._address)
+        super().connection_made(transport)
+        if refusal is not None:
+            self._server.edge.meters.count("posthouse_relay_connections_refused_total", refusal.code)
+            self._refuse(transport, refusal)
+            return
+        seconds = self._server.edge.limits.header_s
+        self._deadline = self._loop.call_later(seconds, self._expire, transport)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        if self._address is not None:
+            self._server.release(self._address)
+            self._address = None
+        super().connection_lost(exc)
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer what the library refuses, or what broke outside of every handler."""
+        if status >= 500:
+            log.error("request_failed", exc_info=exc)
+            failure = error("internal", reason=type(exc).__name__)
+        elif isinstance(exc, LineTooLong):
+            failure = error("header_too_large", limit=self.max_field_size)
+        else:
+            failure = error("http_malformed", reason=(message or "it cannot be parsed").splitlines()[0][:200])
+        response = to_response(problem_answer(failure))
+        response.force_close()
+        return response
+
+    def _expire(self, transport: asyncio.Transport) -> None:
+        if self._request_count == 0 and not transport.is_closing():
+            limits = self._server.edge.limits
+            self._server.edge.meters.count("posthouse_relay_connections_refused_total", "request_too_slow")
+            self._refuse(transport, error("request_too_slow", seconds=limits.header_s))
+
+    def _refuse(self, transport: asyncio.Transport, failure: PosthouseError) -> None:
+        body = encode_problem(failure)
+        head = (
+            f"HTTP/1.1 {failure.spec.status} {failure.spec.title}\r\n"
+            f"Content-Type: application/problem+json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        )
+        transport.write(head.encode("ascii") + body)
+        self.force_close()
+
+
+class _QuietLogger:
+    """The library's log: what matters of it is answered and logged by handle_error."""
+
+    def debug(self, *args: object, **fields: object) -> None:
+        """Say nothing."""
+
+    exception = warning = info = error = debug

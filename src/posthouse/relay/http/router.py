@@ -1,0 +1,66 @@
+"""The router: which route answers a method and the segments of a path.
+
+Fixed segments win over parameters, so `/v1/events/count` is not an event id. A path that exists under another method is
+405 and says which; a parameter is never an empty segment, except the last of a path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from posthouse.model.errors import error
+from posthouse.relay.http.route import Route
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A route and the values of its path's parameters."""
+
+    route: Route
+    params: dict[str, str]
+
+
+class Router:
+    """Finds routes in a table."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self._by_length: dict[int, list[Route]] = {}
+        for route in routes:
+            self._by_length.setdefault(len(route.segments), []).append(route)
+        for same in self._by_length.values():
+            same.sort(key=_parameters)
+
+    def find(self, method: str, segments: Sequence[str]) -> Found:
+        """Return the route, or raise route_unknown or method_not_allowed."""
+        wanted = "GET" if method == "HEAD" else method
+        path: str | None = None
+        allowed: list[str] = []
+        for route in self._by_length.get(len(segments), ()):
+            params = _match(route, segments)
+            if params is None or (path is not None and route.path != path):
+                continue
+            path = route.path
+            if route.method == wanted:
+                return Found(route, params)
+            allowed.append(route.method)
+        if path is None:
+            raise error("route_unknown", path="/" + "/".join(segments)[:200])
+        raise error("method_not_allowed", method=method[:20], allowed=", ".join(allowed))
+
+
+def _parameters(route: Route) -> int:
+    return sum(segment.startswith("{") for segment in route.segments)
+
+
+def _match(route: Route, segments: Sequence[str]) -> dict[str, str] | None:
+    params: dict[str, str] = {}
+    last = len(segments) - 1
+    for index, (pattern, segment) in enumerate(zip(route.segments, segments, strict=True)):
+        if pattern.startswith("{"):
+            if not segment and index != last:
+                return None
+            params[pattern[1:-1]] = segment
+        elif pattern != segment:
+            return None
+    return params

@@ -1,0 +1,38 @@
+"""The table of routes, gathered from the resources; a new resource is a new file and a name here."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+from posthouse.relay.http.resources import (
+    address,
+    authentication,
+    contract,
+    count,
+    event,
+    events,
+    health,
+    info,
+    journal,
+    metrics,
+    prune,
+    stream,
+)
+from posthouse.relay.http.route import Route
+
+_RESOURCES = (
+    health,
+    info,
+    contract,
+    metrics,
+    authentication,
+    events,
+    count,
+    event,
+    address,
+    stream,
+    journal,
+    prune,
+)
+
+ROUTES: tuple[Route, ...] = tuple(chain.from_iterable(resource.ROUTES for resource in _RESOURCES))

@@ -1,0 +1,88 @@
+"""The WebSocket below a connection: handshake, reading messages, pongs, and the end.
+
+Reading uses the HTTP library's parser; writing goes through the outbox, straight to the transport. A frame above the
+bound is answered by a NOTICE before the library closes the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Literal
+
+from aiohttp import WSCloseCode, WSMsgType, web
+
+from posthouse.model.errors import error
+from posthouse.relay.edge import Edge
+from posthouse.relay.stream.connection import Connection
+from posthouse.relay.stream.frame import pong_frame
+from posthouse.relay.stream.outbox import Outbox
+
+_CLOSE_S = 2.0  # for the closing handshake: whoever does not answer it is gone
+_names = itertools.count(1)
+
+
+class _Socket(web.WebSocketResponse[Literal[False]]):
+    """A WebSocket that tells its connection before it is closed for a frame that is too large."""
+
+    connection: Connection | None = None
+
+    async def close(self, *, code: int = WSCloseCode.OK, message: bytes = b"", drain: bool = True) -> bool:
+        if code == WSCloseCode.MESSAGE_TOO_BIG and self.connection is not None and not self.closed:
+            limit = self.connection.edge.limits.frame_bytes
+            self.connection.notice(error("frame_too_large", limit=limit))
+            self.connection.end(code, "frame_too_large")
+        return await super().close(code=code, message=message, drain=drain)
+
+
+async def serve_stream(edge: Edge, request: web.BaseRequest) -> web.StreamResponse:
+    """Run one connection from the handshake to its end."""
+    socket = _Socket(
+        timeout=_CLOSE_S, autoping=False, compress=False, max_msg_size=edge.limits.frame_bytes, decode_text=False
+    )
+    try:
+        writer = await socket.prepare(request)
+    except web.HTTPException as refusal:
+        raise error("upgrade_required", reason=(refusal.text or "the handshake is not valid")[:200]) from refusal
+    transport = request.transport
+    if transport is None:
+        return socket
+    closing: set[asyncio.Task[bool]] = set()
+
+    def hang_up(code: int, reason: str) -> None:
+        # not drained: a peer that does not read must not keep its connection by that
+        task = asyncio.get_running_loop().create_task(socket.close(code=code, message=reason.encode(), drain=False))
+        closing.add(task)
+        task.add_done_callback(closing.discard)
+
+    outbox = Outbox(transport, writer.drain, max_events=edge.limits.buffer_events, max_bytes=edge.limits.buffer_bytes)
+    connection = Connection(edge, outbox, f"stream {next(_names)}", hang_up)
+    socket.connection = connection
+    edge.connections[connection] = None
+    try:
+        connection.greet()
+        await _read(socket, connection)
+    finally:
+        del edge.connections[connection]
+        await connection.close()
+        await asyncio.gather(*closing, return_exceptions=True)
+        # closing sends what is unsent first, for ever if the peer does not read
+        asyncio.get_running_loop().call_later(_CLOSE_S, transport.abort)
+    return socket
+
+
+async def _read(socket: _Socket, connection: Connection) -> None:
+    loop = asyncio.get_running_loop()
+    while True:
+        message = await socket.receive()
+        connection.heard_at = loop.time()
+        if message.type is WSMsgType.TEXT:
+            connection.take_frame(message.data)
+        elif message.type is WSMsgType.PING:
+            connection.outbox.write(pong_frame(message.data))
+        elif message.type is WSMsgType.BINARY:
+            connection.refuse_binary()
+        elif message.type is not WSMsgType.PONG:
+            return
+        if connection.ending is None:
+            await connection.wait_for_room()
