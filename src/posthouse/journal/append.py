@@ -44,12 +44,11 @@ class JournalTransaction(Transaction):
         return self._head
 
     def begin(self, wall_ns: int) -> None:
-        version = self.db.pragma("data_version")
-        if version != self._data_version:
+        if self.db.data_version() != self._data_version:  # somebody else has committed
             self._head = self.db.execute(_HEAD).get
             self.now_ns = max(self.now_ns, self.db.execute(SQL.newest_at_ns).get)
-            self._data_version = version
-        super().begin(wall_ns)
+        if wall_ns > self.now_ns:
+            self.now_ns = wall_ns
 
     def append(
         self,
@@ -103,6 +102,9 @@ class JournalTransaction(Transaction):
             self.flush()
             self.db.execute(_ADD_BYTES, (self._new_bytes,))
             self._new_bytes = 0
+
+    def committed(self) -> None:
+        self._data_version = self.db.data_version()
 
     def rolled_back(self) -> None:
         self._data_version = -1

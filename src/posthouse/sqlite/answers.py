@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import structlog
 
 from posthouse.sqlite.transaction import Item, TxT
@@ -18,24 +18,13 @@ from posthouse.sqlite.transaction import Item, TxT
 log = structlog.get_logger(__name__)
 
 
-class Waiting(Item[TxT]):
+class Waiting(Item[TxT], eq=False):
     """An item whose caller waits on an event loop or on a thread."""
 
-    __slots__ = ("answer", "loop", "size")
-
-    def __init__(
-        self,
-        work: Callable[[TxT], Any],
-        size: int,
-        loop: asyncio.AbstractEventLoop | None,
-        answer: asyncio.Future[Any] | threading.Event,
-    ) -> None:
-        self.work = work
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self.size = size
-        self.loop = loop
-        self.answer = answer
+    size: int = 0
+    #: None: `answer` is the event a thread waits for.
+    loop: asyncio.AbstractEventLoop | None = None
+    answer: asyncio.Future[Any] | threading.Event = msgspec.field(default_factory=threading.Event)
 
 
 def answer(batch: list[Waiting[TxT]]) -> None:

@@ -24,6 +24,9 @@ class BulkInsert:
 
     def run(self, db: apsw.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
         """Insert the rows in order."""
+        if len(rows) == 1:
+            db.execute(self._texts[1], rows[0])
+            return
         start, left = 0, len(rows)
         for size in _SIZES:
             text = self._texts[size]

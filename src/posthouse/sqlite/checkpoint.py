@@ -1,10 +1,12 @@
 """The checkpoint thread: moves the WAL into the database file beside the writer, never on it.
 
-A passive pass copies what it can without blocking anybody. When the WAL is large a truncating pass follows, which
-holds the writer back only for the little that is left; if readers stand in its way for longer than their time
-they are ended, so that a stalled reader cannot make the WAL grow for ever. Readers in other processes are ended
-by the thread of theirs; programs outside posthouse have to keep their reads short. A sync that fails here is as
-fatal as one that fails under a commit.
+A passive pass copies what it can without blocking anybody. A restarting pass then copies the little that was
+written meanwhile, holding the writer back for that moment, so that the next commit overwrites the WAL from its
+start: a WAL that grows makes every sync twice as expensive. While readers stand in the way the WAL does grow; from
+a certain length on those that have outlived their time are ended, so that a stalled reader cannot make it grow for
+ever, and what it grew beyond its usual length is cut off. Readers in other processes are ended by the thread of
+theirs; programs outside posthouse have to keep their reads short. A sync that fails here is as fatal as one that
+fails under a commit.
 """
 
 from __future__ import annotations
@@ -17,15 +19,15 @@ import apsw
 import structlog
 
 from posthouse.model.errors import Fatal, PosthouseError, Transient, error
-from posthouse.sqlite.connection import Durability, open_writer
+from posthouse.sqlite.connection import WAL_KEPT_BYTES, Durability, open_writer, patience
 from posthouse.sqlite.failures import translate
 
 log = structlog.get_logger(__name__)
 
-PASSIVE_AT_PAGES = 1_000  # 4 MiB of WAL: where SQLite itself would checkpoint
-TRUNCATE_AT_PAGES = 16_000  # 64 MiB: worth holding the writer back for a moment
+RESTART_AT_PAGES = 1_000  # 4 MiB of WAL: where SQLite itself would checkpoint
+OVERGROWN_AT_PAGES = 16_000  # 64 MiB: worth ending the readers that stand in the way
 _FRAME_BYTES = 4_096 + 24  # a page and its header in the WAL
-_PATIENCE_MS = 100  # how long a truncating pass may hold the writer while it waits for readers
+_PATIENCE_MS = 20  # how long a pass may hold the writer back while it waits for readers
 _LOOK_EVERY_S = 1.0
 
 
@@ -39,21 +41,21 @@ class Checkpointer:
         *,
         end_stalled_reads: Callable[[], int],
         on_fatal: Callable[[Fatal], None],
-        truncate_at_pages: int = TRUNCATE_AT_PAGES,
+        overgrown_at_pages: int = OVERGROWN_AT_PAGES,
         vfs: str | None = None,
     ) -> None:
         self._path = path
         self._end_stalled_reads = end_stalled_reads
         self._on_fatal = on_fatal
-        self._truncate_at_pages = truncate_at_pages
+        self._overgrown_at_pages = overgrown_at_pages
         self._poked = threading.Event()
         self._is_closing = False
         self._is_behind = False
-        self._poke_at_pages = PASSIVE_AT_PAGES
+        self._poke_at_pages = RESTART_AT_PAGES
         self._passes = 0
-        self._truncations = 0
+        self._restarts = 0
         self._db = open_writer(path, durability, vfs=vfs)
-        self._db.set_busy_timeout(_PATIENCE_MS)
+        self._db.set_busy_handler(patience(_PATIENCE_MS))
         self._thread = threading.Thread(target=self._serve, name=f"checkpoint {path.name}", daemon=True)
         self._thread.start()
 
@@ -76,12 +78,12 @@ class Checkpointer:
             return 0
 
     def statistics(self) -> dict[str, int]:
-        """Return the size of the WAL and how often it was copied and cut back."""
-        return {"wal_bytes": self.wal_bytes(), "passes": self._passes, "truncations": self._truncations}
+        """Return the size of the WAL and how often it was copied and begun anew."""
+        return {"wal_bytes": self.wal_bytes(), "passes": self._passes, "restarts": self._restarts}
 
     def _committed(self, _db: apsw.Connection, _name: str, pages: int) -> int:
-        if pages < PASSIVE_AT_PAGES:  # the WAL began anew
-            self._poke_at_pages = PASSIVE_AT_PAGES
+        if pages < RESTART_AT_PAGES:  # the WAL began anew
+            self._poke_at_pages = RESTART_AT_PAGES
         elif pages >= self._poke_at_pages:
             self._poked.set()
         return apsw.SQLITE_OK
@@ -101,32 +103,33 @@ class Checkpointer:
 
     def _is_overgrown(self) -> bool:
         """Tell whether another process wrote a long WAL: its commits poke nobody here."""
-        return self.wal_bytes() > (self._truncate_at_pages + PASSIVE_AT_PAGES) * _FRAME_BYTES
+        return self.wal_bytes() > max(self._overgrown_at_pages * _FRAME_BYTES, WAL_KEPT_BYTES)
 
     def _checkpoint(self) -> bool:
-        """Run the passes the WAL needs; return whether nothing is left to try again."""
+        """Run the passes the WAL needs; return whether there is no hurry to try again."""
+        pages = 0
         try:
-            pages, done = self._pass(apsw.SQLITE_CHECKPOINT_PASSIVE)
-            if pages < self._truncate_at_pages:
-                return True
-            pages, done = self._pass(apsw.SQLITE_CHECKPOINT_TRUNCATE)
-            self._truncations += 1
-        except Transient:  # somebody stood in the way, or there is no room: the next look tries again
-            pages, done = 1, 0
-        if done == pages:
+            pages = self._pass(apsw.SQLITE_CHECKPOINT_PASSIVE)
+            is_long = self.wal_bytes() > WAL_KEPT_BYTES
+            self._pass(apsw.SQLITE_CHECKPOINT_TRUNCATE if is_long else apsw.SQLITE_CHECKPOINT_RESTART)
+            self._restarts += 1
             return True
+        except Transient:  # somebody stands in the way, or there is no room: a later look tries again
+            if pages < self._overgrown_at_pages and not self._is_overgrown():
+                return True
         if ended := self._end_stalled_reads():
             log.warning("stalled_reads_ended", path=str(self._path), reads=ended)
         return False
 
-    def _pass(self, mode: int) -> tuple[int, int]:
+    def _pass(self, mode: int) -> int:
+        """Run one pass and return how long the WAL was."""
         try:
-            pages, done = self._db.wal_checkpoint(mode=mode)
+            pages, _done = self._db.wal_checkpoint(mode=mode)
         except apsw.Error as exc:
             raise translate(exc, str(self._path), committing=True) from exc
         self._passes += 1
-        self._poke_at_pages = pages + PASSIVE_AT_PAGES
-        return pages, done
+        self._poke_at_pages = pages + RESTART_AT_PAGES
+        return pages
 
 
 def _as_fatal(exc: Exception, path: Path) -> Fatal:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import apsw
@@ -21,7 +22,8 @@ from posthouse.sqlite.failures import translate
 
 BUSY_TIMEOUT_MS = 5_000  # another process commits in well under this; longer means it hangs
 WAL_KEPT_BYTES = 64 * 1024 * 1024  # a WAL that a stalled reader made larger is cut back when it begins anew
-_WAL_TRIES, _WAL_PAUSE_S = 250, 0.02
+_SHORT_TRIES, _SHORT_PAUSE_S = 50, 0.0002  # a commit or the end of a checkpoint: over in a moment
+_LONG_PAUSE_S = 0.005
 _STATEMENTS = 256  # prepared statements kept per connection: more than any store has
 
 
@@ -41,6 +43,7 @@ def open_writer(path: Path, durability: Durability, *, vfs: str | None = None) -
     db = _open(path, apsw.SQLITE_OPEN_READWRITE, vfs)
     try:
         _enter_wal(db, path)
+        db.set_busy_handler(patience(BUSY_TIMEOUT_MS))
         db.pragma("synchronous", durability.value)
         db.pragma("wal_autocheckpoint", 0)
         db.pragma("journal_size_limit", WAL_KEPT_BYTES)
@@ -102,13 +105,27 @@ def _open(path: Path, flags: int, vfs: str | None) -> apsw.Connection:
 
 def _enter_wal(db: apsw.Connection, path: Path) -> None:
     """Switch to WAL; SQLite does not wait by itself when two processes do so at the same moment."""
-    for _ in range(_WAL_TRIES):
+    wait = patience(BUSY_TIMEOUT_MS)
+    tries = 0
+    while True:
         try:
             db.pragma("journal_mode", "wal")
             return
-        except apsw.BusyError:
-            time.sleep(_WAL_PAUSE_S)
-    raise error("store_locked", path=str(path))
+        except apsw.BusyError as exc:
+            if not wait(tries):
+                raise error("store_locked", path=str(path)) from exc
+            tries += 1
+
+
+def patience(limit_ms: int) -> Callable[[int], bool]:
+    """Return a busy handler that looks often at first: SQLite's own sleeps longer than most locks are held."""
+    long_tries = round((limit_ms / 1000 - _SHORT_TRIES * _SHORT_PAUSE_S) / _LONG_PAUSE_S)
+
+    def wait(tries: int) -> bool:
+        time.sleep(_SHORT_PAUSE_S if tries < _SHORT_TRIES else _LONG_PAUSE_S)
+        return tries < _SHORT_TRIES + long_tries
+
+    return wait
 
 
 def _create_private(path: Path) -> None:

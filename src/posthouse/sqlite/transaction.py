@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 import apsw
+import msgspec
 
 from posthouse.model.clock import Clock
 from posthouse.model.errors import Fatal, PosthouseError, error
@@ -43,6 +44,9 @@ class Transaction:
     def before_commit(self) -> None:
         """Write what the batch as a whole owes, such as counters."""
 
+    def committed(self) -> None:
+        """Remember what holds from here on; called right after COMMIT."""
+
     def rolled_back(self) -> None:
         """Forget everything remembered since BEGIN."""
 
@@ -50,15 +54,12 @@ class Transaction:
 TxT = TypeVar("TxT", bound=Transaction)
 
 
-class Item(Generic[TxT]):
+class Item(msgspec.Struct, Generic[TxT], eq=False):
     """A unit of work and, once its batch has ended, its answer."""
 
-    __slots__ = ("error", "result", "work")
-
-    def __init__(self, work: Callable[[TxT], Any]) -> None:
-        self.work = work
-        self.result: Any = None
-        self.error: BaseException | None = None
+    work: Callable[[TxT], Any]
+    result: Any = None
+    error: BaseException | None = None
 
 
 class _CommitError(Exception):
@@ -157,6 +158,7 @@ def _transact(
     except apsw.Error as exc:
         _roll_back(tx, path)
         raise _CommitError(exc) from exc
+    tx.committed()
 
 
 def _run_plainly(tx: TxT, items: Sequence[Item[TxT]]) -> None:

@@ -81,14 +81,14 @@ class Writer(Generic[TxT]):
         """Queue `work` at once, keeping the order of calls, and return the future of its answer."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[R] = loop.create_future()
-        if self._put(Waiting(work, size, loop, future)):
+        if self._put(Waiting(work, None, None, size, loop, future)):
             loop.call_soon(self._bell.put, None)
         return future
 
     def run_blocking(self, work: Callable[[TxT], R], *, size: int = 0) -> R:
         """Commit `work` from a thread that may block."""
         event = threading.Event()
-        item = Waiting(work, size, None, event)
+        item = Waiting(work, None, None, size, None, event)
         if self._put(item):
             self._bell.put(None)
         event.wait()
