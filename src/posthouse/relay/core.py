@@ -1,24 +1,45 @@
 """The core of a relay: accept, store, read, meshes, behind one object that knows nothing of HTTP or WebSockets.
 
-The edge hands in bytes and node ids it has authenticated and gets values back. What others see comes from
-`listen`, which follows committed rows. All methods belong to the event loop that `start` ran on.
+The edge hands in bytes, and node ids that it has authenticated, and gets values back. What others see comes from
+`listen`, which follows committed rows. Everything belongs to the event loop that `start` ran on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from posthouse.journal.read import Record
+from posthouse.files import private_dir
+from posthouse.journal.store import exit_process
 from posthouse.model.bucket import Rate
-from posthouse.model.coordinate import Coordinate
+from posthouse.model.clock import Clock
+from posthouse.model.errors import Fatal
 from posthouse.model.event import Event
-from posthouse.model.filters import Filter
+from posthouse.model.ids import Minter
+from posthouse.model.limits import EPHEMERAL_BURST, EPHEMERAL_RATE_PER_S, EVENT_BURST, EVENT_RATE_PER_S
+from posthouse.relay.accept.buckets import Buckets
+from posthouse.relay.accept.check import check_proof
+from posthouse.relay.accept.judge import Judge
+from posthouse.relay.accept.lane import Lane, OnAnswers
+from posthouse.relay.accept.path import AcceptPath
 from posthouse.relay.answers import Answer
 from posthouse.relay.committed import Committed, Listener
-from posthouse.relay.store.interface import Page, StoredEvent
+from posthouse.relay.meshes.administration import Administration
+from posthouse.relay.meshes.bootstrap import prepare_main
+from posthouse.relay.meshes.change import Changes
+from posthouse.relay.meshes.invites import Invites
+from posthouse.relay.meshes.participation import Participation
+from posthouse.relay.meshes.registry import Meshes
+from posthouse.relay.meshes.rights import Right
+from posthouse.relay.ops.housekeeping import Housekeeping
+from posthouse.relay.ops.refusals import Refusals
+from posthouse.relay.reads import Reads
+from posthouse.relay.store.interface import RelayStore
+from posthouse.relay.store.sqlite import FILE_NAME, SqliteStore
 
 
 @dataclass(frozen=True)
@@ -28,61 +49,89 @@ class CoreSettings:
     data_dir: Path
     #: node id of the relay's own key: invites and authentication are bound to it
     relay: str
-    #: whether the mesh main, when it is made at the first start, is open to any key (on loopback it is)
+    #: whether main may be open to any key that authenticates; on loopback it may
     is_main_open: bool = True
     #: nodes that administer main, and with it the relay
     admins: tuple[str, ...] = ()
-    event_rate: Rate = Rate(1_000, 5_000)
-    ephemeral_rate: Rate = Rate(100, 500)
+    event_rate: Rate = field(default_factory=lambda: Rate(EVENT_RATE_PER_S, EVENT_BURST))
+    ephemeral_rate: Rate = field(default_factory=lambda: Rate(EPHEMERAL_RATE_PER_S, EPHEMERAL_BURST))
+    #: threads that check signatures
+    checkers: int = field(default_factory=lambda: os.cpu_count() or 1)
 
 
-class LaneSketch(Protocol):
-    """Core.open_lane: one connection's way in; answers may overtake each other, accepts never do."""
+class Core:
+    """A running relay without its sockets; made by `start`."""
 
-    def submit(self, events: Sequence[bytes]) -> None:
-        """Take events as JSON, in order. Several are a list: after a refused one, later ones with the same
-        destination get earlier_refused."""
-        ...
+    def __init__(self, settings: CoreSettings, clock: Clock, store: RelayStore, meshes: Meshes) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.store = store
+        #: rights of nodes in meshes, as committed
+        self.meshes = meshes
+        changes = Changes(store, meshes)
+        self.administration = Administration(changes)
+        self.participation = Participation(changes)
+        self.invites = Invites(changes, settings.relay, Minter(clock))
+        self.reads = Reads(store, meshes)
+        self.refusals = Refusals(clock)
+        judge = Judge(meshes, clock, Buckets(settings.event_rate), Buckets(settings.ephemeral_rate))
+        self._path = AcceptPath(store, judge, self.refusals, settings.checkers)
+        self._housekeeping = Housekeeping(store, self.refusals)
 
-    def in_flight(self) -> int:
-        """How many are not answered yet; stop reading from the socket above a bound of your own."""
-        ...
+    @classmethod
+    async def start(
+        cls, settings: CoreSettings, clock: Clock, *, on_fatal: Callable[[Fatal], None] = exit_process
+    ) -> Core:
+        """Open the store, make main and its admins, and start the threads."""
+        private_dir(settings.data_dir)
+        store = await asyncio.to_thread(SqliteStore, settings.data_dir / FILE_NAME, clock, on_fatal=on_fatal)
+        try:
+            rows = await prepare_main(store, settings.relay, is_open=settings.is_main_open, admins=settings.admins)
+        except BaseException:
+            await asyncio.to_thread(store.close)
+            raise
+        return cls(settings, clock, store, Meshes(rows))
 
-    def close(self) -> None:
-        """Forget who wanted the answers; what was submitted is still accepted."""
-        ...
+    async def close(self) -> None:
+        """Answer what is on the way, write what is owed, and release everything."""
+        await self._path.close()
+        await self._housekeeping.close()
+        await asyncio.to_thread(self.store.close)
 
+    def open_lane(self, on_answers: OnAnswers) -> Lane:
+        """Return the way in of one connection; it keeps the order of what is submitted."""
+        return self._path.open_lane(on_answers)
 
-class CoreSketch(Protocol):
-    """The methods of Core."""
+    async def accept(self, event: bytes) -> Answer:
+        """Accept one event given as JSON."""
+        (answer,) = await self.accept_many([event])
+        return answer
 
-    async def start(self) -> None: ...
-    async def close(self) -> None: ...
+    async def accept_many(self, events: Sequence[bytes]) -> list[Answer]:
+        """Accept a list of events given as JSON; the answers are in its order."""
+        answers: asyncio.Future[list[Answer]] = asyncio.get_running_loop().create_future()
+        if not events:
+            return []
 
-    async def accept(self, event: bytes) -> Answer: ...
-    async def accept_many(self, events: Sequence[bytes]) -> list[Answer]: ...
-    def open_lane(self, on_answers: Callable[[Sequence[Answer]], None]) -> LaneSketch: ...
+        def settle(given: Sequence[Answer]) -> None:
+            if not answers.done():  # the caller may have gone
+                answers.set_result(list(given))
+
+        self._path.open_lane(settle).submit(events)
+        return await answers
+
+    async def verify(self, event: bytes) -> Event:
+        """Return an event that is not published, such as a proof, with structure, id and signature checked."""
+        return await asyncio.to_thread(check_proof, event)
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener` with what is committed from now on; returns what ends it."""
-        ...
+        """Call `listener` on the loop with what is committed from now on, in commit order; return what ends it."""
+        return self._path.listen(listener)
 
-    def may_read(self, committed: Committed, node: str) -> bool: ...
-    async def verify(self, event: bytes) -> Event:
-        """Check structure, id and signature of an event that is not published (kind 22242)."""
-        ...
+    def may_read(self, committed: Committed, node: str) -> bool:
+        """Tell whether a node may read an event: it reads the mesh, and a direct message is its own."""
+        return committed.may_read(node) and Right.READ in self.meshes.rights(node, committed.mesh)
 
-    async def query(
-        self, node: str, filters: Sequence[Filter], *, cursor: str | None = None, limit: int = 500, order: str = "asc"
-    ) -> Page: ...
-    def cursor(self, seq: int) -> str: ...
-    async def count(self, node: str, filters: Sequence[Filter]) -> int: ...
-    async def event(self, node: str, event_id: str) -> StoredEvent: ...
-    async def address(self, node: str, coordinate: Coordinate) -> StoredEvent: ...
-    async def history(self, node: str, coordinate: Coordinate, *, cursor: str | None = None, limit: int = 500) -> Page:
-        ...
-    async def journal(
-        self, node: str, *, after: str | None = None, types: Collection[str] | None = None, limit: int = 500
-    ) -> tuple[list[Record], str | None]: ...
-    async def prune(self, node: str, *, epoch: str, from_seq: int, to_seq: int, digest: str) -> int: ...
-    def info(self) -> dict[str, Any]: ...
+    def statistics(self) -> dict[str, Any]:
+        """Return the counters that show how the core is doing."""
+        return {"accept": self._path.statistics(), "store": self.store.statistics(), "meshes": len(self.meshes)}

@@ -1,0 +1,1 @@
+"""The accept path of the relay."""

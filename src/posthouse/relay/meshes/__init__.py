@@ -1,0 +1,1 @@
+"""Meshes: who is in them, and what they may do there."""

@@ -14,7 +14,9 @@ from posthouse.relay.store.sqlite.plan import SQL, scope_bindings
 from posthouse.relay.store.terms import address_term
 
 _ONE = f"SELECT e.seq, e.raw FROM events AS e WHERE e.seq = :seq AND {SQL.visible}"
-_LARGEST = f"SELECT e.seq, e.raw {SQL.largest_of_address} {SQL.visible} ORDER BY e.created_at_ns DESC, e.id DESC LIMIT 1"
+_LARGEST = (
+    f"SELECT e.seq, e.raw {SQL.largest_of_address} {SQL.visible} ORDER BY e.created_at_ns DESC, e.id DESC LIMIT 1"
+)
 
 
 def find_event(db: apsw.Connection, event_id: str, scope: Scope, now_ns: int) -> StoredEvent | None:

@@ -1,0 +1,72 @@
+"""The threads that check events: as many as there are cores, several events per hand-over.
+
+Handing one event over costs about as much as checking it without its signature, so what has gathered since the last
+look goes in slices. Slices come back in any order; the lanes put them in order again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+
+from posthouse.relay.accept.check import check_job
+from posthouse.relay.accept.job import Job
+
+SLICE = 16  # about a millisecond of signatures: long enough to pay, short enough to share
+
+
+class Checkers:
+    """Checks jobs off the event loop and hands them back on it."""
+
+    def __init__(self, threads: int, on_checked: Callable[[Sequence[Job]], None]) -> None:
+        self._on_checked = on_checked
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[Job] = deque()
+        self._slices: SimpleQueue[list[Job] | None] = SimpleQueue()
+        self._idle = threads
+        self._is_looking = False
+        self._threads = [
+            threading.Thread(target=self._serve, name=f"checker {number}", daemon=True) for number in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def add(self, jobs: Sequence[Job]) -> None:
+        """Queue jobs; those of one turn of the loop are sliced together."""
+        self._waiting.extend(jobs)
+        if self._idle and not self._is_looking:
+            self._is_looking = True
+            self._loop.call_soon(self._look)
+
+    @property
+    def waiting(self) -> int:
+        """How many jobs no thread has taken yet."""
+        return len(self._waiting)
+
+    def close(self) -> None:
+        """Let the threads finish what they have and end."""
+        for _ in self._threads:
+            self._slices.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def _look(self) -> None:
+        self._is_looking = False
+        while self._idle and self._waiting:
+            count = min(SLICE, -(-len(self._waiting) // self._idle))
+            self._idle -= 1
+            self._slices.put([self._waiting.popleft() for _ in range(count)])
+
+    def _serve(self) -> None:
+        while (jobs := self._slices.get()) is not None:
+            for job in jobs:
+                check_job(job)
+            self._loop.call_soon_threadsafe(self._back, jobs)
+
+    def _back(self, jobs: list[Job]) -> None:
+        self._idle += 1
+        self._look()
+        self._on_checked(jobs)

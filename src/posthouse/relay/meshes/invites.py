@@ -1,0 +1,118 @@
+"""Invites: a secret code that makes who holds it a member, a bounded number of times, for a bounded time.
+
+The store keeps a hash of the code and of the relay's key together, so that neither a stolen store nor another relay
+can use it. A node that joined and lost the answer gets it again with the same invite; that takes no further use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from blake3 import blake3
+
+from posthouse.keys.token import new_token, same_token
+from posthouse.model.errors import error
+from posthouse.model.ids import Minter
+from posthouse.model.limits import DAY_S, SECOND_NS
+from posthouse.model.node import validate_member_name
+from posthouse.relay.meshes.administration import check_member
+from posthouse.relay.meshes.change import Changes
+from posthouse.relay.meshes.rights import Right
+from posthouse.relay.meshes.rows import InviteRow, MemberRow, Role
+from posthouse.relay.store.interface import Unit
+
+MAX_USES = 10_000
+MAX_EXPIRES_S = 365 * DAY_S
+
+
+@dataclass(frozen=True, slots=True)
+class Invite:
+    """A fresh invite; the only time its code is known here."""
+
+    invite_id: str
+    mesh: str
+    code: str
+    expires_at_ns: int
+
+
+class Invites:
+    """Makes invites and redeems them."""
+
+    def __init__(self, changes: Changes, relay: str, minter: Minter) -> None:
+        self._changes = changes
+        self._meshes = changes.meshes
+        self._relay = relay
+        self._minter = minter
+
+    async def create(self, actor: str, mesh: str, *, uses: int, expires_s: int, role: Role) -> Invite:
+        """Make an invite to a mesh; its admins may."""
+        if not 1 <= uses <= MAX_USES:
+            raise error("value_invalid", name="uses", reason=f"it is not 1 to {MAX_USES}")
+        if not 1 <= expires_s <= MAX_EXPIRES_S:
+            raise error("value_invalid", name="expires_s", reason=f"it is not 1 to {MAX_EXPIRES_S}")
+        code, invite_id = new_token(), self._minter.mint()
+
+        def prepare() -> tuple[Callable[[Unit], int], Callable[[int], None]]:
+            self._meshes.demand(actor, mesh, Right.ADMINISTER)
+
+            def write(unit: Unit) -> int:
+                expires_at_ns = unit.now_ns + expires_s * SECOND_NS
+                key = hash_code(self._relay, code)
+                unit.save_invite(InviteRow(invite_id, key, mesh, role, uses, expires_at_ns, actor))
+                body = {"role": role.value, "uses": uses, "expires_at_ns": expires_at_ns}
+                unit.append("mesh.invited", mesh=mesh, actor=actor, ref=invite_id, body=body)
+                return expires_at_ns
+
+            return write, lambda _: None
+
+        return Invite(invite_id, mesh, code, await self._changes.make(prepare))
+
+    async def redeem(self, node: str, code: str, name: str) -> MemberRow:
+        """Make a node a member by the code of an invite, under a name."""
+        validate_member_name(name)
+        key = hash_code(self._relay, code)
+
+        def prepare() -> tuple[Callable[[Unit], MemberRow], Callable[[MemberRow], None]]:
+            return lambda unit: self._redeem(unit, key, node, name), self._take_over
+
+        return await self._changes.make(prepare)
+
+    def _redeem(self, unit: Unit, key: bytes, node: str, name: str) -> MemberRow:
+        invite = unit.find_invite(key)
+        if invite is None or not same_token(invite.code_hash, key):
+            raise error("invite_invalid", reason="its code is not known here")
+        # only changes alter a mesh, and they come one at a time: what memory says holds in this transaction
+        mesh = self._meshes.find(invite.mesh)
+        present = mesh.members.get(node)
+        if unit.has_used_invite(invite.invite_id, node):
+            if present is None:
+                raise error("invite_invalid", reason="this node used it before and was removed since")
+            return present
+        if invite.expires_at_ns <= unit.now_ns:
+            raise error("invite_invalid", reason="it has expired")
+        if not invite.uses_left:
+            raise error("invite_invalid", reason="it has been used up")
+        row = MemberRow(invite.mesh, node, name, _higher(invite.role, present))
+        check_member(mesh, row)
+        unit.use_invite(invite.invite_id, node)
+        unit.save_member(row)
+        body = {"name": name, "role": row.role.value, "invite": invite.invite_id}
+        unit.append("member.joined", mesh=row.mesh, actor=node, ref=node, body=body)
+        return row
+
+    def _take_over(self, row: MemberRow) -> None:
+        self._meshes.find(row.mesh).put_member(row)
+
+
+def hash_code(relay: str, code: str) -> bytes:
+    """Return what the store keeps of a code: it means nothing under another relay's key."""
+    return blake3(f"{relay}\0{code}".encode("utf-8", "surrogatepass")).digest()
+
+
+def _higher(role: Role, present: MemberRow | None) -> Role:
+    """Return the higher of two roles: an invite never takes anything from a member."""
+    if present is None:
+        return role
+    order = list(Role)
+    return max(role, present.role, key=order.index)

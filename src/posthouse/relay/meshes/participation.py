@@ -1,0 +1,171 @@
+"""Topics, subscriptions and blocks: what members decide for themselves."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+
+from posthouse.model.errors import error
+from posthouse.model.node import validate_node_id
+from posthouse.model.subjects import validate_subject, validate_topic
+from posthouse.relay.meshes.change import Changes
+from posthouse.relay.meshes.rights import Right
+from posthouse.relay.store.interface import Unit
+
+MAX_TOPICS = 10_000  # of one mesh
+MAX_SUBSCRIPTIONS = 256  # of one node in a mesh
+MAX_BLOCKS = 1_000  # of one node in a mesh
+MAX_ROWS = 100_000  # subscriptions, or blocks, of one mesh: in an open one any key may add some
+
+Change = tuple[Callable[[Unit], None], Callable[[None], None]]
+
+
+class Participation:
+    """What a node does in a mesh besides writing; every method names who asks first."""
+
+    def __init__(self, changes: Changes) -> None:
+        self._changes = changes
+        self._meshes = changes.meshes
+
+    def topics(self, actor: str, mesh: str) -> list[str]:
+        """Return the topics of a mesh."""
+        return sorted(self._meshes.demand(actor, mesh, Right.READ).topics)
+
+    async def create_topic(self, actor: str, mesh: str, topic: str) -> None:
+        """Create a topic; members may."""
+        validate_topic(topic)
+
+        def prepare() -> Change:
+            topics = self._meshes.demand(actor, mesh, Right.WRITE).topics
+            if topic in topics:
+                raise error("topic_exists", topic=topic)
+            if len(topics) >= MAX_TOPICS:
+                raise error("mesh_row_limit", mesh=mesh, count=len(topics), what="topics")
+
+            def write(unit: Unit) -> None:
+                unit.save_topic(mesh, topic, actor)
+                unit.append("topic.created", mesh=mesh, actor=actor, ref=topic)
+
+            return write, lambda _: topics.__setitem__(topic, actor)
+
+        await self._changes.make(prepare)
+
+    async def remove_topic(self, actor: str, mesh: str, topic: str) -> None:
+        """Remove a topic; who created it may, and an admin."""
+
+        def prepare() -> Change:
+            topics = self._meshes.demand(actor, mesh, Right.WRITE).topics
+            if topic not in topics:
+                raise error("topic_unknown", topic=topic, mesh=mesh)
+            if topics[topic] != actor:
+                self._meshes.demand(actor, mesh, Right.ADMINISTER)
+
+            def write(unit: Unit) -> None:
+                unit.remove_topic(mesh, topic)
+                unit.append("topic.removed", mesh=mesh, actor=actor, ref=topic)
+
+            return write, lambda _: topics.__delitem__(topic)
+
+        await self._changes.make(prepare)
+
+    def subscriptions(self, actor: str, mesh: str) -> list[str]:
+        """Return the patterns of topics a node has subscribed to."""
+        return sorted(self._meshes.demand(actor, mesh, Right.READ).subscriptions.get(actor, ()))
+
+    async def subscribe(self, actor: str, mesh: str, pattern: str) -> None:
+        """Subscribe to the topics a pattern matches; doing so again changes nothing."""
+        validate_subject(pattern, allow_wildcards=True)
+
+        def prepare() -> Change:
+            rows = self._meshes.demand(actor, mesh, Right.READ).subscriptions
+            if pattern in rows.get(actor, ()):
+                return _nothing
+            _bound(rows, actor, mesh, MAX_SUBSCRIPTIONS, "subscriptions")
+
+            def write(unit: Unit) -> None:
+                unit.save_subscription(mesh, actor, pattern)
+                unit.append("member.subscribed", mesh=mesh, actor=actor, ref=actor, body={"pattern": pattern})
+
+            return write, lambda _: rows[actor].add(pattern)
+
+        await self._changes.make(prepare)
+
+    async def unsubscribe(self, actor: str, mesh: str, pattern: str) -> None:
+        """End a subscription; one that is not there is ended already."""
+
+        def prepare() -> Change:
+            rows = self._meshes.find(mesh).subscriptions
+            if pattern not in rows.get(actor, ()):
+                return _nothing
+
+            def write(unit: Unit) -> None:
+                unit.remove_subscription(mesh, actor, pattern)
+                unit.append("member.unsubscribed", mesh=mesh, actor=actor, ref=actor, body={"pattern": pattern})
+
+            return write, lambda _: _discard(rows, actor, pattern)
+
+        await self._changes.make(prepare)
+
+    def blocks(self, actor: str, mesh: str) -> list[str]:
+        """Return the nodes that a node blocks."""
+        return sorted(self._meshes.demand(actor, mesh, Right.READ).blocks.get(actor, ()))
+
+    async def block(self, actor: str, mesh: str, node: str) -> None:
+        """Take nothing more from a node; blocking it again changes nothing."""
+        validate_node_id(node)
+
+        def prepare() -> Change:
+            rows = self._meshes.demand(actor, mesh, Right.READ).blocks
+            if node in rows.get(actor, ()):
+                return _nothing
+            _bound(rows, actor, mesh, MAX_BLOCKS, "blocks")
+
+            def write(unit: Unit) -> None:
+                unit.save_block(mesh, actor, node)
+                unit.append("member.blocked", mesh=mesh, actor=actor, ref=node)
+
+            return write, lambda _: rows[actor].add(node)
+
+        await self._changes.make(prepare)
+
+    async def unblock(self, actor: str, mesh: str, node: str) -> None:
+        """Lift a block; one that is not there is lifted already."""
+
+        def prepare() -> Change:
+            rows = self._meshes.find(mesh).blocks
+            if node not in rows.get(actor, ()):
+                return _nothing
+
+            def write(unit: Unit) -> None:
+                unit.remove_block(mesh, actor, node)
+                unit.append("member.unblocked", mesh=mesh, actor=actor, ref=node)
+
+            return write, lambda _: _discard(rows, actor, node)
+
+        await self._changes.make(prepare)
+
+
+def _no_rows(_unit: Unit) -> None:
+    """Write nothing: the change is there already."""
+
+
+def _as_it_is(_result: None) -> None:
+    """Change nothing in memory."""
+
+
+_nothing: Change = (_no_rows, _as_it_is)
+
+
+def _bound(rows: defaultdict[str, set[str]], actor: str, mesh: str, most: int, what: str) -> None:
+    count = len(rows.get(actor, ()))
+    if count >= most:
+        raise error("mesh_row_limit", mesh=mesh, count=count, what=what)
+    total = sum(map(len, rows.values()))
+    if total >= MAX_ROWS:
+        raise error("mesh_row_limit", mesh=mesh, count=total, what=what)
+
+
+def _discard(rows: defaultdict[str, set[str]], actor: str, value: str) -> None:
+    rows[actor].discard(value)
+    if not rows[actor]:
+        del rows[actor]
