@@ -1,0 +1,215 @@
+"""The client of a relay: publishes, reads, subscribes, administers meshes, as one node.
+
+    async with Client("http://127.0.0.1:7420", key) as client:
+        await client.publish("hello", kind=1, tags=[("t", "greetings")])
+        async for received in await client.subscribe({"kinds": [1]}):
+            ...
+
+Reads and administration go over HTTP, publishing and subscriptions over one stream that is opened at first use and kept
+up. The first connection must succeed; from then on the client reconnects by itself, and what was published or
+subscribed goes on. Everything belongs to the event loop it is used on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from posthouse.client.backoff import Backoff
+from posthouse.client.events import Events
+from posthouse.client.meshes import Meshes
+from posthouse.client.options import ClientOptions
+from posthouse.client.pins import Pins, relay_key_changed
+from posthouse.client.relay_url import RelayUrl, parse_relay_url
+from posthouse.client.requests import Requests
+from posthouse.client.sealing import open_content, seal_content
+from posthouse.client.signing import Signer, with_mesh
+from posthouse.client.stored import Page, Stored
+from posthouse.client.stream import Link, Published, Publisher, Subscription, Subscriptions, dial
+from posthouse.client.stream.connection import Connection
+from posthouse.client.transport import Transport
+from posthouse.keys import NodeKey
+from posthouse.model.clock import Clock, system_clock
+from posthouse.model.coordinate import Coordinate, parse_coordinate
+from posthouse.model.errors import PosthouseError, error
+from posthouse.model.event import Event
+from posthouse.model.node import DEFAULT_MESH
+
+Tags = Iterable[Sequence[str]]
+
+
+class Client:
+    """A node's connection to one relay."""
+
+    def __init__(
+        self,
+        relay: str | RelayUrl,
+        key: NodeKey,
+        *,
+        mesh: str = DEFAULT_MESH,
+        relay_node: str | None = None,
+        pins: Pins | None = None,
+        options: ClientOptions | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """Make a client; nothing is connected yet.
+
+        `relay_node` is the key the relay must have, when it is known already; `pins` are those of the user unless
+        others are given.
+        """
+        self.options = options or ClientOptions()
+        url = parse_relay_url(relay, allow_plain=self.options.allow_plain) if isinstance(relay, str) else relay
+        self.url = url
+        self.key = key
+        #: the mesh of events that name none
+        self.mesh = mesh
+        #: node id of the relay, once it has said who it is
+        self.relay: str | None = None
+        self._expected = relay_node
+        self._pins = pins or Pins.of_home()
+        self._signer = Signer(key, clock or system_clock())
+        self._transport = Transport(url, self.options)
+        self._requests = Requests(self._transport, self._signer, self._check_relay)
+        self._events = Events(self._requests, is_verifying=self.options.is_verifying)
+        #: making meshes, members, access, topics, invites
+        self.meshes = Meshes(self._requests, self._signer, self._pins, lambda: self.relay)
+        backoff = Backoff(most_s=self.options.reconnect_most_s)
+        self._link = Link(self._dial, backoff, url.origin, is_verifying=self.options.is_verifying)
+        self._publisher = Publisher(self._link.send, url.origin, self.options, lambda: self._link.last_fault)
+        self._subscriptions = Subscriptions(self._link.send, url.origin, self.options)
+        self._take_part()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def connect(self, *, is_patient: bool = False) -> None:
+        """Open the stream; raises why that is not possible, unless it is patient and waiting may help."""
+        await self._link.start(is_patient=is_patient)
+
+    async def close(self) -> None:
+        """End the stream and every connection; subscriptions end, open publishes fail with client_closed."""
+        await self._link.close()
+        await self._transport.close()
+
+    # Writing
+
+    def sign(self, content: str = "", *, kind: int, tags: Tags = (), mesh: str | None = None) -> Event:
+        """Return a signed event of now, without sending it."""
+        return self._signer.sign(kind, content, with_mesh(tags, mesh or self.mesh))
+
+    async def seal(
+        self, content: str, readers: Sequence[str], *, kind: int, tags: Tags = (), mesh: str | None = None
+    ) -> Event:
+        """Return a signed event whose content only its readers (node ids, or names in the mesh) can open."""
+        where = mesh or self.mesh
+        nodes = [await self.meshes.resolve(reader, where) for reader in readers]
+        sealed, seal_tags = seal_content(self.key, nodes, content)
+        return self.sign(sealed, kind=kind, tags=[*tags, *seal_tags], mesh=where)
+
+    def open(self, event: Event) -> str:
+        """Return the content of an event in the clear, opened with this node's key if it is sealed."""
+        return open_content(self.key, event)
+
+    async def publish(
+        self, content: str = "", *, kind: int, tags: Tags = (), mesh: str | None = None, seal_for: Sequence[str] = ()
+    ) -> Published:
+        """Sign an event and send it; returns when the relay has stored it.
+
+        To be able to retry after a failure, `sign` or `seal` first and `send` the same event again.
+        """
+        if seal_for:
+            return await self.send(await self.seal(content, seal_for, kind=kind, tags=tags, mesh=mesh))
+        return await self.send(self.sign(content, kind=kind, tags=tags, mesh=mesh))
+
+    async def send(self, event: Event) -> Published:
+        """Send a signed event, over reconnects and transient refusals; a relay that has it already is a success."""
+        await self.connect()
+        return await self._publisher.publish(event)
+
+    async def publish_many(self, events: Sequence[Event]) -> list[Published | PosthouseError]:
+        """Send signed events in order, and return an answer or a refusal for each."""
+        await self.connect()
+        return await self._publisher.publish_many(events)
+
+    # Reading
+
+    async def query(
+        self,
+        wanted: Mapping[str, Any] | None = None,
+        *,
+        limit: int | None = None,
+        order: Literal["asc", "desc"] = "asc",
+        cursor: str | None = None,
+    ) -> Page:
+        """Return a page of stored events that match a filter."""
+        return await self._events.query(wanted or {}, limit=limit, order=order, cursor=cursor)
+
+    async def count(self, wanted: Mapping[str, Any] | None = None) -> int:
+        """Return how many stored events match a filter."""
+        return await self._events.count(wanted or {})
+
+    async def get(self, event_id: str) -> Stored:
+        """Return one event."""
+        return await self._events.get(event_id)
+
+    async def address(self, coordinate: str | Coordinate) -> Stored:
+        """Return the latest event of a coordinate (`kind:pubkey:d`)."""
+        return await self._events.address(_coordinate(coordinate))
+
+    async def history(
+        self, coordinate: str | Coordinate, *, limit: int | None = None, cursor: str | None = None
+    ) -> Page:
+        """Return a page of the events of a coordinate, older ones included."""
+        return await self._events.history(_coordinate(coordinate), limit=limit, cursor=cursor)
+
+    async def subscribe(
+        self, *filters: Mapping[str, Any], cursor: str | None = None, limit: int | None = None
+    ) -> Subscription:
+        """Return the stored events that match a filter, then live ones, as an async iterator.
+
+        `cursor` goes on from there; `limit` begins with so many of the newest stored events.
+        """
+        await self.connect()
+        return self._subscriptions.add(filters, cursor, limit)
+
+    # About the relay
+
+    async def info(self) -> dict[str, Any]:
+        """Return what the relay says of itself and its limits; needs no authentication."""
+        value = self._requests.decode(await self._requests.send_anonymous("GET", "/v1/info"))
+        if not isinstance(value, dict):
+            raise error("answer_invalid", relay=self.url.origin, reason="it is not an object")
+        return value
+
+    def statistics(self) -> dict[str, Any]:
+        """Return how the stream is doing."""
+        return {
+            "is_up": self._link.is_up,
+            "connections": self._link.connections,
+            "subscriptions": len(self._subscriptions),
+            "unanswered": self._publisher.unanswered,
+        }
+
+    def _take_part(self) -> None:
+        self._link.join(self._publisher, {"OK": self._publisher.take_ok})
+        handlers = {"EOSE": self._subscriptions.take_eose, "CLOSED": self._subscriptions.take_closed}
+        self._link.join(self._subscriptions, handlers, self._subscriptions.take_event)
+
+    async def _dial(self) -> Connection:
+        return await dial(self._transport, self._signer, self._check_relay, self.options.connect_timeout_s)
+
+    def _check_relay(self, found: str) -> None:
+        if self._expected is not None and found != self._expected:
+            raise relay_key_changed(self.url.origin, self._expected, found)
+        self._pins.check_relay(self.url.origin, found)
+        self.relay = found
+
+
+def _coordinate(given: str | Coordinate) -> Coordinate:
+    return given if isinstance(given, Coordinate) else parse_coordinate(given)

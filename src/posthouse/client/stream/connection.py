@@ -1,0 +1,110 @@
+"""One authenticated connection to a relay: HELLO, AUTH, AUTHED, then commands both ways until it ends.
+
+The relay's key is checked before anything is signed for it: a proof names the relay it is for, and a relay with
+another key than the pinned one gets none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import aiohttp
+
+from posthouse.client.problems import error_from
+from posthouse.client.signing import Signer
+from posthouse.client.stream.commands import Command, read_frame, text_of, value_of, write_event
+from posthouse.client.stream.outgoing import Outgoing
+from posthouse.client.transport import Transport, telling_failures
+from posthouse.model.errors import PosthouseError, error
+
+CheckRelay = Callable[[str], None]
+
+
+class Connection:
+    """One WebSocket, authenticated as this node."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse[bool], relay: str) -> None:
+        self._socket = socket
+        #: node id of the relay
+        self.relay = relay
+        #: meshes this node is a member of, as the relay said
+        self.meshes: list[Any] = []
+        self.outgoing = Outgoing(self._write)
+
+    async def frames(self) -> AsyncIterator[list[Command]]:
+        """Yield the commands of each frame until the connection ends."""
+        async for message in self._socket:
+            if message.type is not aiohttp.WSMsgType.TEXT:
+                return
+            yield _read(message.data, self.relay)
+
+    @property
+    def close_code(self) -> int | None:
+        """Why the relay ended the connection, if it said so."""
+        return self._socket.close_code
+
+    async def close(self) -> None:
+        """End the connection politely, and at once if the relay does not answer."""
+        try:
+            async with asyncio.timeout(2):  # seconds for the closing handshake
+                await self._socket.close()
+        except TimeoutError:
+            pass
+
+    async def _write(self, frame: bytes) -> None:
+        await self._socket.send_str(frame.decode())
+
+
+async def dial(transport: Transport, signer: Signer, check_relay: CheckRelay, timeout_s: float) -> Connection:
+    """Connect and authenticate, or raise why that is not possible now or at all."""
+    with telling_failures(transport.url.origin):
+        async with asyncio.timeout(timeout_s):
+            socket = await transport.open_stream()
+            try:
+                return await _authenticate(socket, transport.url.origin, signer, check_relay)
+            except BaseException:
+                await socket.close()
+                raise
+
+
+async def _authenticate(
+    socket: aiohttp.ClientWebSocketResponse[bool], origin: str, signer: Signer, check_relay: CheckRelay
+) -> Connection:
+    hello = await _expect(socket, origin, "HELLO")
+    relay, challenge = hello.get("relay"), hello.get("challenge")
+    if not isinstance(relay, str) or not isinstance(challenge, str):
+        raise error("answer_invalid", relay=origin, reason="HELLO without relay and challenge")
+    check_relay(relay)
+    proof = signer.prove(relay, ("challenge", challenge))
+    await socket.send_str(write_event("AUTH", proof).decode())
+    authed = await _expect(socket, origin, "AUTHED")
+    connection = Connection(socket, relay)
+    connection.meshes = authed.get("meshes") or []
+    return connection
+
+
+async def _expect(socket: aiohttp.ClientWebSocketResponse[bool], origin: str, verb: str) -> dict[str, Any]:
+    message = await socket.receive()
+    if message.type is not aiohttp.WSMsgType.TEXT:
+        raise error("relay_unreachable", relay=origin, reason=f"it closed the connection before {verb}")
+    command = _read(message.data, origin)[0]
+    if command.verb == "NOTICE" and len(command.arguments) == 2:
+        raise _noticed(command, origin)
+    value = value_of(command.arguments[0]) if command.verb == verb and command.arguments else None
+    if not isinstance(value, dict):
+        raise error("answer_invalid", relay=origin, reason=f"{command.verb[:40]!r} instead of {verb}")
+    return value
+
+
+def _read(data: str, origin: str) -> list[Command]:
+    try:
+        return read_frame(data)
+    except (ValueError, RecursionError) as fault:
+        raise error("answer_invalid", relay=origin, reason=f"a frame that is none: {fault}") from fault
+
+
+def _noticed(command: Command, origin: str) -> PosthouseError:
+    code, text = (text_of(argument) for argument in command.arguments)
+    return error_from({"code": code, "detail": text, "status": 401}, origin)

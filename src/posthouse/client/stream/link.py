@@ -1,0 +1,165 @@
+"""The stream to a relay, kept up: when the connection ends another one is made, and everybody goes on.
+
+Those who take part in the stream (publishing, subscriptions, later mailboxes and locks) register what they handle and
+are told when a connection is up: then they send again whatever is still open for them. What they send while there
+is no connection is dropped, because `resume` sends it anyway. A fault that waiting cannot cure (another key, a
+refused proof) ends the link for good, and all of them are told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+import structlog
+
+from posthouse.client.backoff import Backoff
+from posthouse.client.stream.commands import Command, SentEvent
+from posthouse.client.stream.connection import Connection
+from posthouse.client.stream.reader import Forged, read_items
+from posthouse.client.transport import telling_failures
+from posthouse.model.errors import Fatal, PosthouseError, Transient, error
+
+log = structlog.get_logger(__name__)
+Handler = Callable[[Sequence[msgspec.Raw]], None]
+OnEvent = Callable[[SentEvent | Forged], None]
+
+
+class Participant(Protocol):
+    """Somebody who uses the stream."""
+
+    def resume(self) -> None:
+        """Send again what is open: a connection is up."""
+        ...
+
+    def fail(self, failure: PosthouseError) -> None:
+        """End everything that is open: there will be no connection any more."""
+        ...
+
+
+class Link:
+    """One lasting stream over as many connections as it takes."""
+
+    def __init__(
+        self, dial: Callable[[], Awaitable[Connection]], backoff: Backoff, origin: str, *, is_verifying: bool
+    ) -> None:
+        self._dial = dial
+        self._backoff = backoff
+        self._origin = origin
+        self._is_verifying = is_verifying
+        self._connection: Connection | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._starting = asyncio.Lock()
+        self._participants: list[Participant] = []
+        self._handlers: dict[str, Handler] = {}
+        self._on_event: OnEvent | None = None
+        #: why the link ended for good
+        self.failure: PosthouseError | None = None
+        #: why the last attempt to connect failed; None while a connection is up
+        self.last_fault: PosthouseError | None = None
+        #: connections made so far
+        self.connections = 0
+
+    @property
+    def is_up(self) -> bool:
+        return self._connection is not None
+
+    def join(self, participant: Participant, handlers: Mapping[str, Handler], on_event: OnEvent | None = None) -> None:
+        """Let somebody take part: the verbs it handles, and whether the events are for it."""
+        self._participants.append(participant)
+        self._handlers.update(handlers)
+        self._on_event = on_event or self._on_event
+
+    async def start(self, *, is_patient: bool = False) -> None:
+        """Make the first connection; raises why that failed, unless it is patient and waiting may help."""
+        async with self._starting:
+            if self.failure is not None:
+                raise self.failure
+            if self._task is not None:
+                return
+            connection = await (self._redial() if is_patient else self._dial())
+            self._task = asyncio.create_task(self._keep_up(connection))
+
+    def send(self, command: bytes) -> None:
+        """Send a command with the next frame, if there is a connection."""
+        if self._connection is not None:
+            self._connection.outgoing.put(command)
+
+    async def close(self) -> None:
+        """End the stream; what is still open fails with client_closed."""
+        self._end(error("client_closed"))
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _keep_up(self, connection: Connection) -> None:
+        try:
+            while True:
+                await self._serve(connection)
+                connection = await self._redial()
+        except PosthouseError as failure:
+            self._end(failure)
+
+    async def _redial(self) -> Connection:
+        while True:
+            await asyncio.sleep(self._backoff.next_s() if self.last_fault or self.connections else 0)
+            try:
+                return await self._dial()
+            except Transient as fault:
+                self.last_fault = fault
+                log.info("relay_unreachable", relay=self._origin, reason=str(fault), attempts=self._backoff.attempts)
+
+    async def _serve(self, connection: Connection) -> None:
+        self._connection, self.last_fault = connection, None
+        self.connections += 1
+        for participant in self._participants:
+            participant.resume()
+        sending = asyncio.create_task(self._write(connection))
+        reading = asyncio.create_task(self._read(connection))
+        try:
+            await asyncio.wait((sending, reading), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._connection = None
+            self.last_fault = error("relay_unreachable", relay=self._origin, reason="the connection was lost")
+            sending.cancel()
+            reading.cancel()
+            results = await asyncio.gather(sending, reading, return_exceptions=True)
+            await connection.close()
+        for result in results:
+            if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError | Transient):
+                raise result
+
+    async def _write(self, connection: Connection) -> None:
+        with telling_failures(self._origin):
+            await connection.outgoing.run()
+
+    async def _read(self, connection: Connection) -> None:
+        async for commands in connection.frames():
+            for item in await read_items(commands, self._origin, is_verifying=self._is_verifying):
+                if isinstance(item, Command):
+                    self._handle(item)
+                elif self._on_event is not None:
+                    self._on_event(item)
+            # only what comes after the greeting shows that the relay lets us stay
+            self._backoff.reset()
+
+    def _handle(self, command: Command) -> None:
+        if command.verb == "NOTICE":
+            log.warning("relay_notice", relay=self._origin, notice=[bytes(part).decode() for part in command.arguments])
+        handler = self._handlers.get(command.verb)
+        if handler is None:  # a verb of a newer relay, or of a part nobody asked for
+            return
+        try:
+            handler(command.arguments)
+        except (ValueError, IndexError) as fault:
+            raise error("answer_invalid", relay=self._origin, reason=f"{command.verb} is malformed: {fault}") from fault
+
+    def _end(self, failure: PosthouseError) -> None:
+        if self.failure is None:
+            self.failure = failure
+            for participant in self._participants:
+                participant.fail(failure)
+            if isinstance(failure, Fatal):
+                log.error("stream_ended", relay=self._origin, code=failure.code, reason=str(failure))

@@ -1,0 +1,220 @@
+"""Publishing over the stream: every event is kept, as the bytes it was signed as, until the relay has answered for it.
+
+After a reconnect everything unanswered is sent again, in order; a relay that has it already says so, and that is a
+success. A transient refusal is retried after the time the relay asks for, and nothing overtakes it meanwhile. How
+much may be unanswered is bounded; beyond it a publish waits for its turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from posthouse.client.backoff import Backoff
+from posthouse.client.options import ClientOptions
+from posthouse.client.problems import error_from, retry_after_s
+from posthouse.client.stream.commands import value_of, write_event
+from posthouse.model.errors import PosthouseError, Transient, error
+from posthouse.model.event import Event
+
+_RETRY_FIRST_S = 0.05
+_RETRY_MOST_S = 5.0
+
+
+class Published(msgspec.Struct, frozen=True):
+    """The relay's answer for an event it has."""
+
+    event: Event
+    #: place in the relay's journal; None for an ephemeral event
+    seq: int | None
+    #: the relay had it already
+    duplicate: bool
+    #: everything the relay answered
+    answer: dict[str, Any]
+
+
+class _Pending:
+    __slots__ = ("command", "event", "fault", "future", "is_sent", "waiters")
+
+    def __init__(self, event: Event, future: asyncio.Future[Published]) -> None:
+        self.event = event
+        self.command = write_event("EVENT", event)
+        self.future = future
+        self.is_sent = False
+        #: the last transient refusal
+        self.fault: PosthouseError | None = None
+        #: callers that wait for the answer: the same event may be published twice at once
+        self.waiters = 0
+
+
+class Publisher:
+    """Sends events and waits for their answers."""
+
+    def __init__(
+        self,
+        send: Callable[[bytes], None],
+        origin: str,
+        options: ClientOptions,
+        why_down: Callable[[], PosthouseError | None] = lambda: None,
+    ) -> None:
+        self._send = send
+        self._why_down = why_down
+        self._origin = origin
+        self._options = options
+        self._pending: dict[str, _Pending] = {}
+        self._bytes = 0
+        self._turn = asyncio.Lock()
+        self._has_room = asyncio.Event()
+        self._failure: PosthouseError | None = None
+        self._backoff = Backoff(_RETRY_FIRST_S, _RETRY_MOST_S)
+        #: set while refused events wait for their retry: nothing may overtake them
+        self._retry: asyncio.TimerHandle | None = None
+
+    @property
+    def unanswered(self) -> int:
+        """How many events wait for their answer."""
+        return len(self._pending)
+
+    async def publish(self, event: Event) -> Published:
+        """Send an event and return the relay's answer, or raise its refusal."""
+        answer = (await self.publish_many([event]))[0]
+        if isinstance(answer, PosthouseError):
+            raise answer
+        return answer
+
+    async def publish_many(self, events: Sequence[Event]) -> list[Published | PosthouseError]:
+        """Send events in order and return an answer or a refusal for each, in the same order."""
+        pending: list[_Pending | PosthouseError] = []
+        try:
+            for event in events:
+                pending.append(await self._submit(event))
+            return [await self._result(each) for each in pending]
+        finally:
+            for each in pending:
+                if isinstance(each, _Pending):
+                    self._leave(each)
+
+    def take_ok(self, arguments: Sequence[msgspec.Raw]) -> None:
+        """Handle ["OK", id, accepted, result or problem]."""
+        event_id, accepted, body = (value_of(argument) for argument in arguments)
+        pending = self._pending.get(event_id)
+        if pending is None:
+            return
+        if accepted is not True:
+            self._refused(pending, error_from(body, self._origin))
+            return
+        self._backoff.reset()
+        seq, duplicate = body.get("seq"), body.get("duplicate") is True
+        self._settle(pending, Published(pending.event, seq, duplicate, body))
+
+    def resume(self) -> None:
+        """Send everything unanswered again, in order."""
+        self._stop_waiting()
+        for pending in self._pending.values():
+            pending.is_sent = True
+            self._send(pending.command)
+
+    def fail(self, failure: PosthouseError) -> None:
+        """End every publish that is open."""
+        self._failure = failure
+        self._stop_waiting()
+        for pending in list(self._pending.values()):
+            self._settle(pending, failure)
+        self._has_room.set()
+
+    async def _submit(self, event: Event) -> _Pending | PosthouseError:
+        try:
+            async with asyncio.timeout(self._options.publish_timeout_s), self._turn:
+                await self._wait_for_room()
+        except TimeoutError:
+            return self._unanswered(event, None)
+        if self._failure is not None:
+            return self._failure
+        pending = self._pending.get(event.id)
+        if pending is None:
+            pending = self._keep(event)
+        pending.waiters += 1
+        return pending
+
+    def _keep(self, event: Event) -> _Pending:
+        pending = _Pending(event, asyncio.get_running_loop().create_future())
+        self._pending[event.id] = pending
+        self._bytes += len(pending.command)
+        if self._retry is None:
+            pending.is_sent = True
+            self._send(pending.command)
+        return pending
+
+    async def _result(self, pending: _Pending | PosthouseError) -> Published | PosthouseError:
+        if isinstance(pending, PosthouseError):
+            return pending
+        try:
+            async with asyncio.timeout(self._options.publish_timeout_s):
+                return await asyncio.shield(pending.future)
+        except TimeoutError:
+            return self._unanswered(pending.event, pending)
+        except PosthouseError as refusal:
+            return refusal
+
+    async def _wait_for_room(self) -> None:
+        while self._failure is None and self._pending and self._is_full():
+            self._has_room.clear()
+            await self._has_room.wait()
+
+    def _is_full(self) -> bool:
+        return len(self._pending) >= self._options.in_flight_events or self._bytes >= self._options.in_flight_bytes
+
+    def _refused(self, pending: _Pending, failure: PosthouseError) -> None:
+        if not isinstance(failure, Transient):
+            self._settle(pending, failure)
+            return
+        pending.fault = failure
+        pending.is_sent = False
+        if self._retry is not None:
+            return
+        # only our own list made it wait for an earlier event, which is settled now
+        is_own_doing = failure.code == "earlier_refused"
+        delay_s = 0.0 if is_own_doing else max(retry_after_s(failure), self._backoff.next_s())
+        self._retry = asyncio.get_running_loop().call_later(delay_s, self._send_unsent)
+
+    def _send_unsent(self) -> None:
+        self._retry = None
+        for pending in self._pending.values():
+            if not pending.is_sent:
+                pending.is_sent = True
+                self._send(pending.command)
+
+    def _stop_waiting(self) -> None:
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+
+    def _settle(self, pending: _Pending, result: Published | PosthouseError) -> None:
+        if not pending.future.done():
+            if isinstance(result, Published):
+                pending.future.set_result(result)
+            else:
+                pending.future.set_exception(result)
+                pending.future.exception()  # seen: whoever waited may be gone
+        self._drop(pending)
+
+    def _leave(self, pending: _Pending) -> None:
+        pending.waiters -= 1
+        if not pending.waiters:
+            self._drop(pending)
+
+    def _drop(self, pending: _Pending) -> None:
+        if self._pending.get(pending.event.id) is pending:
+            del self._pending[pending.event.id]
+            self._bytes -= len(pending.command)
+            self._has_room.set()
+
+    def _unanswered(self, event: Event, pending: _Pending | None) -> PosthouseError:
+        if pending is not None and pending.fault is not None:
+            return pending.fault
+        if (fault := self._why_down()) is not None:
+            return fault
+        return error("answer_missing", seconds=self._options.publish_timeout_s, id=event.id)
