@@ -59,20 +59,17 @@ class CoreSettings:
     checkers: int = field(default_factory=lambda: os.cpu_count() or 1)
 
 
-class Core:
+class Core(Reads):
     """A running relay without its sockets; made by `start`."""
 
     def __init__(self, settings: CoreSettings, clock: Clock, store: RelayStore, meshes: Meshes) -> None:
+        super().__init__(store, meshes)
         self.settings = settings
         self.clock = clock
-        self.store = store
-        #: rights of nodes in meshes, as committed
-        self.meshes = meshes
         changes = Changes(store, meshes)
         self.administration = Administration(changes)
         self.participation = Participation(changes)
         self.invites = Invites(changes, settings.relay, Minter(clock))
-        self.reads = Reads(store, meshes)
         self.refusals = Refusals(clock)
         judge = Judge(meshes, clock, Buckets(settings.event_rate), Buckets(settings.ephemeral_rate))
         self._path = AcceptPath(store, judge, self.refusals, settings.checkers)
@@ -131,6 +128,15 @@ class Core:
     def may_read(self, committed: Committed, node: str) -> bool:
         """Tell whether a node may read an event: it reads the mesh, and a direct message is its own."""
         return committed.may_read(node) and Right.READ in self.meshes.rights(node, committed.mesh)
+
+    @property
+    def state(self) -> str:
+        """`open`, `full` (read-only until there is room), `failed` or `closed`."""
+        return self.store.state
+
+    def info(self) -> dict[str, Any]:
+        """Return what anybody may know of the core."""
+        return {"epoch": self.store.epoch, "relay": self.settings.relay}
 
     def statistics(self) -> dict[str, Any]:
         """Return the counters that show how the core is doing."""

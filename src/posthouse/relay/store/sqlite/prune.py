@@ -30,7 +30,8 @@ def prune(tx: JournalTransaction, from_seq: int, to_seq: int, digest: str) -> in
     actual = digest_range(tx, from_seq, to_seq)
     if not same_token(digest, actual):
         raise error("digest_mismatch", from_seq=from_seq, to_seq=to_seq, actual=actual)
-    empty_events(tx.db, tx.db.execute(SQL.prunable, (from_seq, to_seq)).fetchall())
+    prunable: list[Any] = tx.db.execute(SQL.prunable, (from_seq, to_seq)).fetchall()
+    empty_events(tx.db, prunable)
     return prune_prefix(tx, to_seq, snapshot_state(tx.db))
 
 

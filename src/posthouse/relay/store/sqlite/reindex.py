@@ -5,6 +5,8 @@ The result equals what accepting the same events one by one left behind; a prope
 
 from __future__ import annotations
 
+from typing import Any
+
 import apsw
 
 from posthouse.model.event import decode_event
@@ -20,6 +22,7 @@ def reindex(db: apsw.Connection) -> None:
     db.execute(SQL.clear_terms)
     db.execute(SQL.clear_current)
     seq = 0
+    rows: list[Any]
     while rows := db.execute(SQL.events_after, (seq, _ROWS_PER_READ)).fetchall():
         _index(db, rows)
         seq = rows[-1][0]

@@ -8,6 +8,7 @@ current, exactly as a rebuilt index would say.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import apsw
 
@@ -20,7 +21,7 @@ from posthouse.relay.store.terms import event_terms
 
 def sweep_expired(tx: JournalTransaction, limit: int) -> int:
     """Empty up to `limit` events whose expiration has come, and return how many."""
-    rows = tx.db.execute(SQL.expired, (tx.now_ns // SECOND_NS, limit)).fetchall()
+    rows: list[Any] = tx.db.execute(SQL.expired, (tx.now_ns // SECOND_NS, limit)).fetchall()
     empty_events(tx.db, rows)
     return len(rows)
 
