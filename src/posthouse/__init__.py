@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from posthouse.client.client import Client
     from posthouse.keys.identity import NodeKey
     from posthouse.model.access import AccessRule, Action
     from posthouse.model.budget import Budget
@@ -36,6 +37,7 @@ __all__ = [
     "Attachment",
     "Budget",
     "ChannelType",
+    "Client",
     "DeadLetter",
     "Envelope",
     "Event",
@@ -57,6 +59,7 @@ __all__ = [
 
 #: Module below posthouse -> the public names that live there.
 _HOMES = {
+    "client.client": ("Client",),
     "keys.identity": ("NodeKey",),
     "model.access": ("AccessRule", "Action"),
     "model.budget": ("Budget",),
