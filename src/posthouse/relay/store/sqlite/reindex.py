@@ -22,10 +22,13 @@ def reindex(db: apsw.Connection) -> None:
     db.execute(SQL.clear_terms)
     db.execute(SQL.clear_current)
     seq = 0
-    rows: list[Any]
-    while rows := db.execute(SQL.events_after, (seq, _ROWS_PER_READ)).fetchall():
+    while rows := _rows_after(db, seq):
         _index(db, rows)
         seq = rows[-1][0]
+
+
+def _rows_after(db: apsw.Connection, seq: int) -> list[Any]:
+    return db.execute(SQL.events_after, (seq, _ROWS_PER_READ)).fetchall()
 
 
 def _index(db: apsw.Connection, rows: list[tuple[int, bytes, str]]) -> None:
