@@ -85,3 +85,19 @@ def tls_context(protection: Protection) -> ssl.SSLContext | None:
     except (OSError, ssl.SSLError) as failure:
         raise error("tls_invalid", reason=str(failure)) from failure
     return context
+
+
+def advertised(listening: str, host_header: str | None) -> str:
+    """Return HOST:PORT for others: where the relay listens, or how it was reached if that is every address."""
+    place = parse_listen(listening)
+    if not is_every_address(place.host) or host_header is None or _LISTEN.fullmatch(host_header) is None:
+        return listening
+    return host_header
+
+
+def is_every_address(host: str) -> bool:
+    """Tell whether a host stands for all addresses of the machine."""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False

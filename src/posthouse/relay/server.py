@@ -90,10 +90,10 @@ class RelayServer:
         lock = Presence(data_dir / "relay", exclusive=True)
         self._opened.callback(lock.close)
         self.key = keyfile.load_or_create(data_dir / "key.json")
-        core = Core(self._core_settings(data_dir), settings.clock)
-        await core.start()
+        core = await Core.start(self._core_settings(data_dir), settings.clock)
         self._opened.push_async_callback(core.close)
-        self.edge = _make_edge(core, self.key, settings)
+        head = (await core.store.extent()).head
+        self.edge = _make_edge(core, self.key, settings, head)
         self._opened.callback(core.listen(self.edge.live.publish))
         keeper = asyncio.get_running_loop().create_task(keep_alive(self.edge))
         self._opened.push_async_callback(_end, keeper)
@@ -137,14 +137,14 @@ class RelayServer:
         )
 
 
-def _make_edge(core: Core, key: NodeKey, settings: ServerSettings) -> Edge:
+def _make_edge(core: Core, key: NodeKey, settings: ServerSettings, head: int) -> Edge:
     clock = settings.clock
     return Edge(
         core=core,
         key=key,
         clock=clock,
         limits=settings.limits,
-        live=Live(core.may_read, core.head),
+        live=Live(core.may_read, head),
         challenges=Challenges(clock),
         tokens=Tokens(clock),
         meters=Meters(),

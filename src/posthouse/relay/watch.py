@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from posthouse.relay.edge import Edge
 from posthouse.relay.http.protocol import Server
 from posthouse.relay.http.serve import Service
@@ -20,7 +22,11 @@ def watch(edge: Edge, server: Server, service: Service) -> None:
     meters.watch("posthouse_relay_tokens", lambda: len(edge.tokens))
     meters.watch("posthouse_relay_journal_head", lambda: live.head)
     for metric, name in _STORE.items():
-        meters.watch(metric, lambda name=name: float(edge.core.statistics().get(name, 0)))  # type: ignore[misc]
+        meters.watch(metric, partial(_read_store, edge, name))
+
+
+def _read_store(edge: Edge, name: str) -> float:
+    return float(edge.core.store.statistics()[name])
 
 
 #: metric -> key of the core's statistics

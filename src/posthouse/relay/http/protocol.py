@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import Any
+from typing import Any, cast
 
 import structlog
 from aiohttp import web
@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 _LINGER_S = 2.0  # to let a client read the refusal of a body it is still sending
 
 
-class Server(web.Server):  # type: ignore[misc] # the library forbids nothing, its stubs do
+class Server(web.Server):
     """Makes a protocol for every connection and counts them."""
 
     def __init__(self, edge: Edge, service: Service) -> None:
@@ -76,17 +76,17 @@ class Protocol(RequestHandler):
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        stream = cast(asyncio.Transport, transport)  # uvloop's are no subclass of asyncio's
         peer = transport.get_extra_info("peername")
         self._address = str(peer[0]) if isinstance(peer, tuple) else "local"
         refusal = self._server.admit(self._address)
         super().connection_made(transport)
         if refusal is not None:
             self._server.edge.meters.count("posthouse_relay_connections_refused_total", refusal.code)
-            self._refuse(transport, refusal)
+            self._refuse(stream, refusal)
             return
         seconds = self._server.edge.limits.header_s
-        self._deadline = self._loop.call_later(seconds, self._expire, transport)
+        self._deadline = self._loop.call_later(seconds, self._expire, stream)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         if self._deadline is not None:

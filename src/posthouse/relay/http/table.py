@@ -5,18 +5,26 @@ from __future__ import annotations
 from itertools import chain
 
 from posthouse.relay.http.resources import (
+    access,
     address,
     authentication,
+    blocks,
     contract,
     count,
     event,
     events,
     health,
     info,
+    invites,
+    join,
     journal,
+    members,
+    meshes,
     metrics,
     prune,
     stream,
+    subscriptions,
+    topics,
 )
 from posthouse.relay.http.route import Route
 
@@ -31,6 +39,14 @@ _RESOURCES = (
     event,
     address,
     stream,
+    meshes,
+    members,
+    access,
+    topics,
+    subscriptions,
+    blocks,
+    invites,
+    join,
     journal,
     prune,
 )

@@ -27,6 +27,9 @@ from posthouse.relay.stream.verbs.table import VERBS
 
 log = structlog.get_logger(__name__)
 
+#: what this relay can do, told by HELLO and /v1/info; later parts add to it
+FEATURES = ("events", "live", "lists", "meshes")
+
 
 class Connection:
     """The state of one WebSocket."""
@@ -60,8 +63,7 @@ class Connection:
     def greet(self) -> None:
         """Send HELLO: who this relay is, and the challenge that AUTH has to answer."""
         challenge = self.edge.challenges.issue(self.name)
-        features = ["events", "live", "lists"]
-        self.send("HELLO", {"relay": self.edge.relay, "challenge": challenge.text, "features": features})
+        self.send("HELLO", {"relay": self.edge.relay, "challenge": challenge.text, "features": FEATURES})
 
     def send(self, *parts: Any) -> None:
         """Send one command."""

@@ -86,8 +86,7 @@ async def query(call: Call) -> Answer:
     paging = {name: value for name, value in call.target.query if name in _PAGING}
     if len(paging) < sum(name in _PAGING for name, _ in call.target.query):
         raise error("parameter_invalid", name="order or cursor", reason="it stands twice")
-    order = paging.get("order", "asc")
-    if order not in ("asc", "desc"):
+    if paging.get("order", "asc") not in ("asc", "desc"):
         raise error("parameter_invalid", name="order", reason="it is neither asc nor desc")
     wanted = filter_of(call)
     page = await call.edge.core.query(
@@ -95,7 +94,7 @@ async def query(call: Call) -> Answer:
         [wanted],
         cursor=paging.get("cursor"),
         limit=QUERY_MAX_LIMIT if wanted.limit is None else wanted.limit,
-        order=order,
+        order="desc" if paging.get("order") == "desc" else "asc",
     )
     return events_answer(page.events, None if page.is_end else call.edge.core.cursor(page.through_seq))
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from posthouse.model import limits
 from posthouse.relay.http.answer import Answer, json_answer
 from posthouse.relay.http.call import Call
 from posthouse.relay.http.route import Access, Route
+from posthouse.relay.stream.connection import FEATURES
 from posthouse.version import __version__
 
 
@@ -31,16 +30,15 @@ class Info(msgspec.Struct):
 async def info(call: Call) -> Answer:
     """Describe this relay."""
     edge = call.edge
-    told: dict[str, Any] = edge.core.info()
     answer = Info(
         name="posthouse",
         version=__version__,
         relay=edge.relay,
-        epoch=told["epoch"],
+        epoch=edge.core.store.epoch,
         now_ns=edge.clock.wall_ns(),
         is_test_clock=hasattr(edge.clock, "offsets"),
         limits=wire_limits(call),
-        features=list(told.get("features", ("events", "live", "meshes"))),
+        features=list(FEATURES),
     )
     return json_answer(answer)
 

@@ -1,0 +1,54 @@
+"""From settings to a relay: what the file, the environment and the flags said, as values of the server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from posthouse.keys import public_key
+from posthouse.model.bucket import Rate
+from posthouse.model.settings import Resolved
+from posthouse.relay.limits import DEFAULT_LIMITS, EdgeLimits
+from posthouse.relay.listen import Protection, parse_listen
+from posthouse.relay.server import ServerSettings
+
+
+def server_settings(values: Mapping[str, Resolved], default_admin: str | None = None) -> ServerSettings:
+    """Return the settings of a server; `default_admin` administers it when no other node is named."""
+    given: dict[str, Any] = {
+        name.removeprefix("relay."): each.value for name, each in values.items() if name.startswith("relay.")
+    }
+    admin = given["admin"] or default_admin
+    if admin is not None:
+        public_key(admin)
+    return ServerSettings(
+        place=parse_listen(given["listen"]),
+        data_dir=Path(given["data_dir"]).expanduser().absolute(),
+        protection=Protection(
+            tls_cert=_path(given["tls_cert"]),
+            tls_key=_path(given["tls_key"]),
+            is_behind_proxy=given["behind_proxy"],
+            has_admin=admin is not None,
+        ),
+        admins=() if admin is None else (admin,),
+        event_rate=Rate(given["event_rate"], given["event_burst"]),
+        ephemeral_rate=Rate(given["ephemeral_rate"], given["ephemeral_burst"]),
+        limits=_limits(given),
+    )
+
+
+def _limits(given: Mapping[str, Any]) -> EdgeLimits:
+    limits = replace(
+        DEFAULT_LIMITS,
+        buffer_events=given["stream_buffer_events"],
+        buffer_bytes=given["stream_buffer_bytes"],
+        ping_s=given["ping_s"],
+    )
+    # a proxy is one address for everybody behind it
+    return replace(limits, connections_per_address=limits.connections) if given["behind_proxy"] else limits
+
+
+def _path(text: Any) -> Path | None:
+    return None if text is None else Path(text).expanduser()
