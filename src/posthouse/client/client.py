@@ -18,6 +18,7 @@ from typing import Any, Literal, Self
 
 from posthouse.client.backoff import Backoff
 from posthouse.client.events import Events
+from posthouse.client.invite import Invite
 from posthouse.client.meshes import Meshes
 from posthouse.client.options import ClientOptions
 from posthouse.client.pins import Pins, relay_key_changed
@@ -186,6 +187,21 @@ class Client:
         if not isinstance(value, dict):
             raise error("answer_invalid", relay=self.url.origin, reason="it is not an object")
         return value
+
+    async def identify(self) -> str:
+        """Return the relay's node id as it shows it now, held against what is expected and pinned."""
+        found = (await self.info()).get("relay")
+        if not isinstance(found, str):
+            raise error("answer_invalid", relay=self.url.origin, reason="it does not say who it is")
+        self._check_relay(found)
+        return found
+
+    async def join(self, invite: Invite, name: str) -> dict[str, Any]:
+        """Join the mesh of an invite under a name; another relay than the one that made it never sees the code."""
+        await self.identify()
+        if self.relay != invite.relay:
+            raise relay_key_changed(self.url.origin, invite.relay, str(self.relay))
+        return await self.meshes.redeem(invite, name)
 
     def statistics(self) -> dict[str, Any]:
         """Return how the stream is doing."""

@@ -49,17 +49,25 @@ class Meshes:
         self._pins = pins
         self._relay = relay
 
-    async def create(self, mesh: str, *, is_open: bool = False) -> dict[str, Any]:
-        """Make a mesh; this node administers it."""
-        body = {"name": validate_mesh_name(mesh), "open": is_open}
+    async def readable(self) -> list[dict[str, Any]]:
+        """Return the meshes this node may read: name, open, and its role and member name there."""
+        return self._rows(self._object(await self._requests.get("/v1/meshes")), "meshes", dict[str, Any])
+
+    async def create(self, mesh: str, *, is_open: bool = False, name: str | None = None) -> dict[str, Any]:
+        """Make a mesh; this node administers it, under a member name."""
+        body = {"name": validate_mesh_name(mesh), "open": is_open} | ({} if name is None else {"member_name": name})
         return self._object(await self._requests.post("/v1/meshes", body))
 
     async def members(self, mesh: str) -> list[Member]:
         """Return who is listed in a mesh; raises member_key_changed when a name has another key than before."""
-        members = self._rows(await self._get(mesh, "members"), "members", Member)
+        members = await self.unpinned_members(mesh)
         named = {member.name: member.node for member in members if member.name is not None}
         self._pins.check_members(self._known_relay(), mesh, named)
         return members
+
+    async def unpinned_members(self, mesh: str) -> list[Member]:
+        """Return who is listed in a mesh, whatever is pinned: for looking at a change before trusting it."""
+        return self._rows(await self._get(mesh, "members"), "members", Member)
 
     async def resolve(self, name: str, mesh: str) -> str:
         """Return the node id of a member, given its name or the node id itself."""
@@ -72,7 +80,7 @@ class Meshes:
 
     async def trust_member(self, mesh: str, name: str) -> tuple[str | None, str]:
         """Pin the key a name has now, whatever it had before; return both."""
-        for member in self._rows(await self._get(mesh, "members"), "members", Member):
+        for member in await self.unpinned_members(mesh):
             if member.name == name:
                 return self._pins.trust_member(self._known_relay(), mesh, name, member.node), member.node
         raise error("member_name_unknown", name=name, mesh=mesh)
@@ -143,8 +151,8 @@ class Meshes:
             raise error("answer_invalid", relay=self._requests.origin, reason="it lacks invite")
         return parse_invite(text)
 
-    async def join(self, invite: Invite, name: str) -> dict[str, Any]:
-        """Join the mesh of an invite under a name; the code is shown only to the relay that made it."""
+    async def redeem(self, invite: Invite, name: str) -> dict[str, Any]:
+        """Show the code of an invite to the relay; Client.join makes sure first that it is the one that made it."""
         proof = self._signer.prove(invite.relay, ("invite", invite.code), ("name", name))
         body = {"invite": str(invite), "event": proof}
         return self._object(await self._requests.send_anonymous("POST", "/v1/join", body))
