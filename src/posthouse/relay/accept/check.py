@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from posthouse.keys.signature import verify
 from posthouse.model.errors import PosthouseError
-from posthouse.model.event import Event, decode_event, encode_event
+from posthouse.model.event import Event, decode_event
 from posthouse.model.event_structure import check_publishable, check_structure
-from posthouse.model.limits import INT64_MAX
 from posthouse.relay.accept.job import Job
-from posthouse.relay.accept.record import describe
-from posthouse.relay.store.interface import EventRow
-from posthouse.relay.store.terms import event_address, event_terms
+from posthouse.relay.store.rows import row_of
 
 
 def check_job(job: Job) -> None:
@@ -22,7 +19,10 @@ def check_job(job: Job) -> None:
     try:
         event = decode_event(job.raw)
         job.event_id = event.id
-        job.row = _row(event)
+        check_publishable(event)
+        canonical = check_structure(event)
+        verify(event.pubkey, canonical, event.sig)
+        job.row = row_of(event, canonical)
     except PosthouseError as refusal:
         job.refusal = refusal
 
@@ -32,23 +32,3 @@ def check_proof(raw: bytes) -> Event:
     event = decode_event(raw)
     verify(event.pubkey, check_structure(event), event.sig)
     return event
-
-
-def _row(event: Event) -> EventRow:
-    check_publishable(event)
-    canonical = check_structure(event)
-    verify(event.pubkey, canonical, event.sig)
-    record_type, record_body, recipient = describe(event, len(canonical))
-    mesh, address, expiration_s = event.mesh, event_address(event), event.expiration_s
-    return EventRow(
-        event=event,
-        raw=encode_event(event),
-        size=len(canonical),
-        mesh=mesh,
-        recipient=recipient,
-        expiration_s=None if expiration_s is None else min(expiration_s, INT64_MAX),
-        terms=event_terms(event, mesh, address),
-        address=address,
-        record_type=record_type,
-        record_body=record_body,
-    )

@@ -1,0 +1,32 @@
+-- :name records_without_event
+SELECT j.seq FROM journal AS j LEFT JOIN events AS e ON e.seq = j.seq
+WHERE j.type IN ('event.accepted', 'message.accepted', 'confirmation.accepted')
+AND (e.seq IS NULL OR lower(hex(e.id)) IS NOT j.ref OR 'ed25519:' || lower(hex(e.pubkey)) IS NOT j.actor
+    OR e.mesh IS NOT j.mesh)
+LIMIT 20
+
+-- :name events_without_record
+SELECT e.seq FROM events AS e LEFT JOIN journal AS j ON j.seq = e.seq
+WHERE e.seq > (SELECT pruned_through FROM journal_state)
+AND (j.seq IS NULL OR j.type NOT IN ('event.accepted', 'message.accepted', 'confirmation.accepted'))
+LIMIT 20
+
+-- :name contents
+SELECT seq, lower(hex(id)), 'ed25519:' || lower(hex(pubkey)), kind, created_at_ns, mesh,
+    'ed25519:' || lower(hex(recipient)), expiration_s, address, raw
+FROM events WHERE raw IS NOT NULL
+
+-- :name all_terms
+SELECT term, seq FROM event_terms
+
+-- :name current_without_event
+SELECT c.event_seq FROM current_events AS c LEFT JOIN events AS e ON e.seq = c.event_seq
+WHERE e.seq IS NULL OR e.raw IS NULL OR e.address IS NOT c.address OR e.id IS NOT c.id
+    OR e.created_at_ns IS NOT c.created_at_ns
+LIMIT 20
+
+-- :name events_above_current
+SELECT e.seq FROM events AS e LEFT JOIN current_events AS c ON c.address = e.address
+WHERE e.address IS NOT NULL AND e.raw IS NOT NULL
+AND (c.address IS NULL OR (e.created_at_ns, e.id) > (c.created_at_ns, c.id))
+LIMIT 20
