@@ -19,9 +19,9 @@ from typing import TypeVar
 import apsw
 
 from posthouse.model.clock import Clock
-from posthouse.model.errors import PosthouseError, error
+from posthouse.model.errors import error
 from posthouse.sqlite.connection import open_reader
-from posthouse.sqlite.failures import translate
+from posthouse.sqlite.failures import ends_transaction, translate
 
 R = TypeVar("R")
 
@@ -135,10 +135,12 @@ class ReadPool:
         if not is_kept:
             reading.db.close(True)
 
-    def _meaning(self, reading: _Reading, exc: apsw.Error) -> PosthouseError:
+    def _meaning(self, reading: _Reading, exc: apsw.Error) -> Exception:
+        """Return what the caller is told; a mistake in its own SQL as it is."""
         if reading.is_ended:
             return error("store_read_timeout", seconds=self._timeout_s)
-        return translate(exc, str(self._path))
+        is_mistake = isinstance(exc, apsw.ReadOnlyError) or not ends_transaction(exc)
+        return exc if is_mistake else translate(exc, str(self._path))
 
 
 def _end(db: apsw.Connection) -> None:

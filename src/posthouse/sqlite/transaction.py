@@ -74,7 +74,7 @@ def run_items(tx: TxT, items: Sequence[Item[TxT]], clock: Clock, path: str) -> F
     try:
         wall_ns = clock.wall_ns()
     except Exception as exc:  # noqa: BLE001 - a clock that fails must not end the thread that answers
-        return _fail_all(items, error("internal", reason=f"the clock failed: {exc}"))
+        return _fail_all(items, exc)
     if len(items) == 1:
         return _run_alone(tx, items[0], wall_ns, path)
     return _run_together(tx, items, wall_ns, path)
@@ -212,11 +212,10 @@ def _swallowed() -> apsw.Error:
 
 def _meaning(exc: BaseException, path: str) -> BaseException:
     """Return what the caller is told: SQLite's trouble in posthouse's words, an item's own exception as it is."""
-    if isinstance(exc, _CommitError):
-        return translate(exc.cause, path, committing=True)
-    if isinstance(exc, apsw.Error) and ends_transaction(exc):
-        return translate(exc, path)
-    return exc
+    cause = exc.cause if isinstance(exc, _CommitError) else exc
+    if isinstance(cause, apsw.Error) and ends_transaction(cause):
+        return translate(cause, path, committing=cause is not exc)
+    return cause
 
 
 def _roll_back(tx: Transaction, path: str) -> None:

@@ -1,0 +1,101 @@
+"""A real child process that a test can kill at any moment.
+
+The child tells what it has answered, one line each on its stdout; a thread reads them while it runs, so the pipe
+never fills. A last line that the kill tore is dropped: the child had not finished telling.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import TracebackType
+
+_ROOT = Path(__file__).parents[2]
+
+
+class Child:
+    """`python -m module args`, started now."""
+
+    def __init__(self, module: str, *args: object, env: dict[str, str] | None = None) -> None:
+        path = os.pathsep.join([str(_ROOT / "src"), str(_ROOT)])
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, *map(str, args)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=_ROOT,
+            env=os.environ | {"PYTHONPATH": path} | (env or {}),
+        )
+        self._told = threading.Condition()
+        self._lines: list[str] = []
+        self._is_over = False
+        self._errors = b""
+        self._readers = [threading.Thread(target=read, daemon=True) for read in (self._read_lines, self._read_errors)]
+        for reader in self._readers:
+            reader.start()
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        self.kill()
+
+    @property
+    def lines(self) -> list[str]:
+        """What the child has told so far."""
+        with self._told:
+            return list(self._lines)
+
+    @property
+    def errors(self) -> str:
+        """What the child wrote to stderr, complete once it has ended."""
+        return self._errors.decode(errors="replace")
+
+    def wait_lines(self, count: int, timeout_s: float = 30) -> list[str]:
+        """Return the lines once there are `count`; a child that ends or says nothing fails the test."""
+        with self._told:
+            enough = self._told.wait_for(lambda: len(self._lines) >= count or self._is_over, timeout_s)
+            if not enough or len(self._lines) < count:
+                raise AssertionError(f"the child told {len(self._lines)} of {count} lines: {self.errors}")
+            return list(self._lines)
+
+    def tell(self, line: str) -> None:
+        """Write a line to the child's stdin."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(line.encode() + b"\n")
+        self._process.stdin.flush()
+
+    def kill(self) -> list[str]:
+        """SIGKILL the child and return everything it told before."""
+        self._process.send_signal(signal.SIGKILL)
+        self.wait()
+        return self.lines
+
+    def wait(self, timeout_s: float = 30) -> int:
+        """Wait until the child has ended and return its exit code; minus the signal if one ended it."""
+        code = self._process.wait(timeout_s)
+        for reader in self._readers:
+            reader.join(timeout_s)
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if stream is not None:
+                stream.close()
+        return code
+
+    def _read_lines(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.endswith(b"\n"):
+                with self._told:
+                    self._lines.append(line.decode().rstrip("\n"))
+                    self._told.notify_all()
+        with self._told:
+            self._is_over = True
+            self._told.notify_all()
+
+    def _read_errors(self) -> None:
+        assert self._process.stderr is not None
+        self._errors = self._process.stderr.read()
