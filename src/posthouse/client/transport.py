@@ -6,6 +6,7 @@ cannot be believed are told apart, because a person has to do something else abo
 
 from __future__ import annotations
 
+import os
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -92,6 +93,7 @@ def _refused_upgrade(origin: str, failure: aiohttp.WSServerHandshakeError) -> Po
 
 
 def _reason(failure: BaseException) -> str:
-    if isinstance(failure, aiohttp.ClientConnectorError):
-        return failure.os_error.strerror or str(failure.os_error)
+    cause = failure.os_error if isinstance(failure, aiohttp.ClientConnectorError) else failure
+    if isinstance(cause, OSError) and (cause.errno or 0) > 0:
+        return os.strerror(int(cause.errno or 0))
     return str(failure) or type(failure).__name__
