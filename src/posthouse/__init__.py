@@ -36,6 +36,7 @@ __all__ = [
     "Action",
     "Attachment",
     "Budget",
+    "Bus",
     "ChannelType",
     "Client",
     "DeadLetter",
@@ -45,7 +46,9 @@ __all__ = [
     "NodeKey",
     "Performative",
     "PosthouseError",
+    "PublishResult",
     "Refused",
+    "Rejection",
     "ResponseContext",
     "Signal",
     "SignalType",
@@ -59,6 +62,8 @@ __all__ = [
 
 #: Module below posthouse -> the public names that live there.
 _HOMES = {
+    "bus.bus": ("Bus",),
+    "bus.results": ("PublishResult", "Rejection"),
     "client.client": ("Client",),
     "keys.identity": ("NodeKey",),
     "model.access": ("AccessRule", "Action"),

@@ -1,0 +1,33 @@
+"""The bus: durable mailboxes and safety rules for agents on one machine."""
+
+from posthouse.bus.bus import Bus
+from posthouse.bus.results import (
+    AckAnswer,
+    BreakerView,
+    Endpoint,
+    IndexRow,
+    Letter,
+    Metrics,
+    PublishResult,
+    Reason,
+    Rejection,
+    SubscriptionView,
+)
+from posthouse.bus.signals import TooManyListenersWarning
+from posthouse.bus.tap import Tap
+
+__all__ = [
+    "AckAnswer",
+    "BreakerView",
+    "Bus",
+    "Endpoint",
+    "IndexRow",
+    "Letter",
+    "Metrics",
+    "PublishResult",
+    "Reason",
+    "Rejection",
+    "SubscriptionView",
+    "Tap",
+    "TooManyListenersWarning",
+]

@@ -1,0 +1,125 @@
+-- :name state
+SELECT last_id, endpoints_version FROM bus_state
+
+-- :name set_last_id
+UPDATE bus_state SET last_id = ? WHERE id = 1
+
+-- :name bump_endpoints
+UPDATE bus_state SET endpoints_version = endpoints_version + 1 WHERE id = 1
+
+-- :name boot_id
+SELECT boot_id FROM bus_state
+
+-- :name set_boot_id
+UPDATE bus_state SET boot_id = ? WHERE id = 1
+
+-- :name add_instance
+INSERT INTO instances (name) VALUES (?) RETURNING number
+
+-- :name instances
+SELECT number, name FROM instances
+
+-- :name instance_name
+SELECT name FROM instances WHERE number = ?
+
+-- :name remove_instance
+DELETE FROM instances WHERE number = ?
+
+-- :name endpoints
+SELECT number, hash, subject, owner, registered_at FROM endpoints ORDER BY number
+
+-- :name endpoint_by_subject
+SELECT number, hash, subject, owner, registered_at FROM endpoints WHERE subject = ?
+
+-- :name endpoint_by_hash
+SELECT number, hash, subject, owner, registered_at FROM endpoints WHERE hash = ?
+
+-- :name add_endpoint
+INSERT INTO endpoints (hash, subject, owner, registered_at, private_to) VALUES (?, ?, ?, ?, ?) RETURNING number
+
+-- :name remove_endpoint
+DELETE FROM endpoints WHERE number = ?
+
+-- :name private_endpoints
+SELECT number, hash, subject, owner, registered_at FROM endpoints WHERE private_to = ?
+
+-- :name endpoint_state
+SELECT depth, last_id, served_by, circuit, failures, successes, probes, since_boot_ns, boot_id
+FROM endpoints WHERE number = ?
+
+-- :name set_depth
+UPDATE endpoints SET depth = ?, last_id = ? WHERE number = ?
+
+-- :name set_breaker
+UPDATE endpoints SET circuit = ?, failures = ?, successes = ?, probes = ?, since_boot_ns = ?, boot_id = ?
+WHERE number = ?
+
+-- :name breakers
+SELECT subject, hash, circuit, failures, successes, probes, since_boot_ns, boot_id FROM endpoints ORDER BY subject
+
+-- :name set_served
+UPDATE endpoints SET served_by = ? WHERE number = ?
+
+-- :name clear_served
+UPDATE endpoints SET served_by = NULL WHERE number = ? AND served_by = ?
+
+-- :name clear_served_by
+UPDATE endpoints SET served_by = NULL WHERE served_by = ?
+
+-- :name add_mail
+INSERT INTO mail (endpoint, id, state, instance) VALUES (?, ?, ?, ?)
+
+-- :name mail_state
+SELECT state FROM mail WHERE endpoint = ? AND id = ?
+
+-- :name store_mail
+UPDATE mail SET state = 1 WHERE endpoint = ? AND id = ? AND state = 0
+
+-- :name remove_mail
+DELETE FROM mail WHERE endpoint = ? AND id = ?
+
+-- :name mail_between
+SELECT id FROM mail WHERE endpoint = ? AND id > ? AND id < ? AND state != 2 ORDER BY id
+
+-- :name mail_of_endpoint
+SELECT id, state, instance FROM mail WHERE endpoint = ?
+
+-- :name open_mail_of_instance
+SELECT endpoint, id, state FROM mail WHERE instance = ? AND state != 1
+
+-- :name remove_mail_of_endpoint
+DELETE FROM mail WHERE endpoint = ?
+
+-- :name open_mail
+SELECT id, instance FROM mail WHERE endpoint = ? AND state != 1
+
+-- :name rate_sender
+SELECT number, boot_id, count FROM rate_senders WHERE sender = ?
+
+-- :name add_rate_sender
+INSERT INTO rate_senders (sender, boot_id, count) VALUES (?, ?, 0) RETURNING number
+
+-- :name set_rate_sender
+UPDATE rate_senders SET boot_id = ?, count = ? WHERE number = ?
+
+-- :name add_rate
+INSERT INTO rate_log (sender, boot_ns, count) VALUES (?, ?, ?)
+ON CONFLICT (sender, boot_ns) DO UPDATE SET count = count + excluded.count
+
+-- :name rate_before
+SELECT coalesce(sum(count), 0) FROM rate_log WHERE sender = ? AND boot_ns <= ?
+
+-- :name forget_rates
+DELETE FROM rate_log WHERE sender = ? AND boot_ns <= ?
+
+-- :name forget_all_rates
+DELETE FROM rate_log WHERE sender = ?
+
+-- :name rate_senders
+SELECT number, boot_id, count FROM rate_senders
+
+-- :name remove_rate_sender
+DELETE FROM rate_senders WHERE number = ?
+
+-- :name published
+SELECT body FROM journal WHERE ref = ? AND type = 'bus.published'

@@ -1,0 +1,67 @@
+"""Keeping house: at opening, and then every moment, look after what no single call looks after.
+
+Each second the settings files and the endpoints of other processes are looked at, dead processes are swept, and the
+minute's refusals are booked; now and then served mailboxes are looked at again (the safety net below inotify), tmp/
+is swept, old rates are forgotten and the journal is pruned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from posthouse.bus import sweep
+from posthouse.model.errors import PosthouseError
+
+if TYPE_CHECKING:
+    from posthouse.bus.session import Session
+
+log = structlog.get_logger(__name__)
+
+TURN_S = 1.0
+_LOOK_EVERY = 5  # turns
+_SWEEP_EVERY = 60
+
+
+class Housekeeping:
+    """The recurring work of one open Bus."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Recover what dead processes left, then go on every moment."""
+        sweep.recover(self._session)
+        self._task = self._session.loop.create_task(self._keep(), context=self._session.context.copy())
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _keep(self) -> None:
+        turn = 0
+        while self._session.failure is None:
+            await asyncio.sleep(TURN_S)
+            turn += 1
+            try:
+                self._turn(turn)
+            except (OSError, PosthouseError) as failure:
+                log.warning("housekeeping_failed", reason=str(failure))
+
+    def _turn(self, turn: int) -> None:
+        session = self._session
+        session.policy.rules.refresh()
+        session.config.refresh()
+        session.refusals.turn()
+        book = session.ledger.run(lambda page: page.book)
+        session.serving.forget_unregistered(book.by_subject)
+        sweep.sweep_dead(session)
+        if turn % _LOOK_EVERY == 0:
+            for server in session.serving.servers:
+                server.look()
+        if turn % _SWEEP_EVERY == 0:
+            sweep.sweep_leftovers(session)

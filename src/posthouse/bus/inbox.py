@@ -1,0 +1,126 @@
+"""Mail for agents that poll: read what waits in new/, acknowledge what is done.
+
+Reading consumes nothing. Whatever changes a mailbox needs serve.lock, so that a poller and a server never take the
+same message: ack answers being_served when another process holds it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from posthouse.bus.deliver import EXPIRED
+from posthouse.bus.ending import End, letter_body
+from posthouse.bus.endpoints import find_endpoint
+from posthouse.bus.letters import letter_bytes, write_letter
+from posthouse.bus.page import Page
+from posthouse.bus.results import AckAnswer, Endpoint
+from posthouse.bus.serve_lock import ServeLock
+from posthouse.bus.settle import Verdict, open_envelope, settle
+from posthouse.model.budget import is_expired
+from posthouse.model.envelope import Envelope
+from posthouse.model.errors import PosthouseError, error
+from posthouse.model.ids import validate_ulid
+from posthouse.model.limits import MILLISECOND_NS
+from posthouse.model.timestamps import format_utc
+
+if TYPE_CHECKING:
+    from posthouse.bus.session import Session
+
+
+def read_inbox(session: Session, subject: str, limit: int, after: str | None) -> list[Envelope]:
+    """Return up to `limit` waiting messages, oldest first."""
+    if type(limit) is not int or limit < 1:
+        raise error("value_invalid", name="limit", reason=f"{limit!r} is not a positive number")
+    if after is not None:
+        validate_ulid(after)
+    endpoint = find_endpoint(session, subject)
+    mailbox = session.directory.mailbox(endpoint.hash)
+    now_ms = session.clock.wall_ns() // MILLISECOND_NS
+    found: list[Envelope] = []
+    expired: list[tuple[Envelope, bytes]] = []
+    for name in mailbox.names("new"):
+        if len(found) == limit:
+            break
+        if not _is_id(name) or (after is not None and name <= after):
+            continue
+        try:
+            data = mailbox.read(f"new/{name}")
+        except OSError:  # taken meanwhile, or a stray: the server puts it aside
+            continue
+        envelope, _reason = open_envelope(endpoint, name, data)
+        if envelope is None:
+            continue
+        if is_expired(envelope.budget, now_ms):
+            expired.append((envelope, data))
+        else:
+            found.append(envelope)
+    if expired:
+        _bury_expired(session, endpoint, expired)
+    return found
+
+
+def ack(session: Session, subject: str, id_: str) -> AckAnswer:
+    """End a waiting message that a poller has dealt with."""
+    validate_ulid(id_)
+    endpoint = find_endpoint(session, subject)
+    server = session.serving.server(endpoint.number)
+    if server is not None:
+        if not server.drop(id_):
+            return "being_served"
+        return _end(session, endpoint, id_)
+    lock = ServeLock(session.directory.mailbox(endpoint.hash))
+    try:
+        return _end(session, endpoint, id_) if lock.take() else "being_served"
+    finally:
+        lock.close()
+
+
+def _end(session: Session, endpoint: Endpoint, id_: str) -> AckAnswer:
+    """Close the reservation if it is still open, then end the message; the caller holds the lock."""
+    session.ledger.flush()
+    mailbox = session.directory.mailbox(endpoint.hash)
+    box = next((box for box in ("new", "cur") if mailbox.has(f"{box}/{id_}")), None)
+    if box is None:
+        return "unknown"
+
+    def settle_it(page: Page) -> Verdict:
+        return settle(page, endpoint, mailbox, box, id_, session.instance.number)[0]
+
+    verdict = session.ledger.run(settle_it)
+    if verdict is Verdict.ENDED:
+        mailbox.remove(f"{box}/{id_}")
+    if verdict is not Verdict.READY:
+        return "unknown"
+    session.ledger.submit(End(session, endpoint, id_, f"{box}/{id_}", "bus.handled", actor=None))
+    session.ledger.flush()
+    return "acked"
+
+
+def _bury_expired(session: Session, endpoint: Endpoint, expired: list[tuple[Envelope, bytes]]) -> None:
+    """Turn expired mail into dead letters, unless somebody else serves the mailbox and will do so."""
+    if session.serving.server(endpoint.number) is not None:
+        return
+    mailbox = session.directory.mailbox(endpoint.hash)
+    lock = ServeLock(mailbox)
+    try:
+        if not lock.take():
+            return
+        session.ledger.flush()
+        for envelope, data in expired:
+            letter = letter_bytes(data, EXPIRED, format_utc(session.clock.wall_ns()))
+            write_letter(mailbox, envelope.id, session.instance.name, letter)
+            body = letter_body(envelope, endpoint, envelope.id, EXPIRED)
+            path = f"new/{envelope.id}"
+            end = End(session, endpoint, envelope.id, path, "bus.dead", actor=envelope.from_, body=body)
+            session.ledger.submit(end)
+        session.ledger.flush()
+    finally:
+        lock.close()
+
+
+def _is_id(name: str) -> bool:
+    try:
+        validate_ulid(name)
+    except PosthouseError:
+        return False
+    return True

@@ -1,0 +1,189 @@
+"""The ledger: everything this process wants to write to bus.db, in one short transaction per turn of the loop.
+
+Operations queue in order; all that wait when the loop comes round share a transaction, without any artificial
+delay. Each operation is applied inside it and hears of the commit afterwards, in the same order: only then may it
+touch files or tell anybody. When the store refuses (no room, locked out), operations that must not be lost wait
+and are tried again; others are told. Runs on the event loop's thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from contextvars import Context
+from typing import Protocol, TypeVar
+
+import structlog
+
+from posthouse.bus.book import EndpointBook
+from posthouse.bus.page import Page
+from posthouse.journal.append import JournalTransaction
+from posthouse.journal.store import DirectStore
+from posthouse.model.clock import Clock
+from posthouse.model.errors import Fatal, PosthouseError, Transient
+
+R = TypeVar("R")
+log = structlog.get_logger(__name__)
+
+LAZY_S = 0.002  # how long an ended message may wait for company before it is booked
+LAZY_MOST = 64
+_RETRY_S = 0.05
+_FLUSH_TURNS = 8  # an operation leads to one or two more; when the store refuses, the sweep of the next open goes on
+
+
+class Operation(Protocol):
+    """One entry of the ledger."""
+
+    def apply(self, page: Page) -> None:
+        """Do the writing; raising undoes it."""
+
+    def committed(self) -> None:
+        """Go on after the commit."""
+
+    def failed(self, failure: Exception) -> bool:
+        """Hear that nothing was written; return whether to try again."""
+
+
+class Ledger:
+    """The queue of operations of one open Bus."""
+
+    def __init__(
+        self,
+        store: DirectStore,
+        book: EndpointBook,
+        clock: Clock,
+        tick_fd: int,
+        loop: asyncio.AbstractEventLoop,
+        context: Context,
+    ) -> None:
+        self._store = store
+        self.book = book
+        self._clock = clock
+        self._tick_fd = tick_fd
+        self._loop = loop
+        self._context = context
+        self._waiting: list[Operation] = []
+        self._handle: asyncio.Handle | None = None
+        self._lazy: asyncio.TimerHandle | None = None
+        self._lazies = 0
+        self._is_telling = False
+        #: called before each transaction, such as to notice changed files
+        self.before: list[Callable[[], None]] = []
+        #: called after each commit
+        self.after: list[Callable[[], None]] = []
+
+    def submit(self, operation: Operation) -> None:
+        """Queue an operation for the next turn of the loop."""
+        self._waiting.append(operation)
+        if self._handle is None:
+            self._handle = self._loop.call_soon(self._run, context=self._context)
+
+    def submit_lazily(self, operation: Operation) -> None:
+        """Queue an operation nobody waits for: it rides with the next transaction, or goes after a moment."""
+        self._waiting.append(operation)
+        self._lazies += 1
+        if self._handle is not None:
+            return
+        if self._lazies >= LAZY_MOST:
+            self._handle = self._loop.call_soon(self._run, context=self._context)
+        elif self._lazy is None:
+            self._lazy = self._loop.call_later(LAZY_S, self._run, context=self._context)
+
+    def hurry(self) -> None:
+        """Write what waits at the next turn of the loop."""
+        if self._waiting and self._handle is None:
+            self._handle = self._loop.call_soon(self._run, context=self._context)
+
+    def flush(self) -> None:
+        """Write what waits, and what that leads to, now."""
+        for _ in range(_FLUSH_TURNS):
+            if not self._waiting or self._is_telling:
+                return
+            self._run()
+
+    def run(self, work: Callable[[Page], R]) -> R:
+        """Run one piece of work at once, after what waits, and return its answer.
+
+        From inside `committed` what waits goes on waiting: it must not overtake operations of the same batch.
+        """
+        if self._waiting and not self._is_telling:
+            self._run()
+
+        def inside(tx: JournalTransaction) -> R:
+            page = self._page(tx)
+            answer = work(page)
+            page.write()
+            return answer
+
+        answer = self._store.writer.run(inside)
+        self._announce()
+        return answer
+
+    def _page(self, tx: JournalTransaction) -> Page:
+        return Page(tx, self.book, self._clock.boot_ns(), self._clock.boot_id)
+
+    def _run(self) -> None:
+        self._forget_timers()
+        operations, self._waiting = self._waiting, []
+        if not operations:
+            return
+        for prepare in self.before:
+            prepare()
+        try:
+            self._write(operations)
+        except Exception as failure:  # noqa: BLE001 - whatever it was, every operation hears of it
+            self._failed(operations, failure)
+            return
+        self._announce()
+        self._is_telling = True
+        try:
+            for operation in operations:
+                operation.committed()
+        finally:
+            self._is_telling = False
+
+    def _write(self, operations: list[Operation]) -> None:
+        def work(tx: JournalTransaction) -> None:
+            page = self._page(tx)
+            for operation in operations:
+                operation.apply(page)
+            page.write()
+
+        self._store.writer.run(work)
+
+    def _failed(self, operations: list[Operation], failure: Exception) -> None:
+        """One bad operation must not take the others with it: run them singly, unless the store itself fails."""
+        if len(operations) > 1 and not isinstance(failure, Transient | Fatal):
+            for operation in operations:
+                self._run_alone(operation)
+            return
+        again = [operation for operation in operations if operation.failed(failure)]
+        if again and isinstance(failure, Transient):
+            self._waiting[:0] = again
+            if self._lazy is None:
+                self._lazy = self._loop.call_later(_RETRY_S, self._run, context=self._context)
+        elif again and not isinstance(failure, PosthouseError):
+            log.error("bus_operation_failed", exc_info=failure)
+
+    def _run_alone(self, operation: Operation) -> None:
+        try:
+            self._write([operation])
+        except Exception as failure:  # noqa: BLE001 - as above
+            self._failed([operation], failure)
+        else:
+            operation.committed()
+
+    def _announce(self) -> None:
+        os.utime(self._tick_fd)
+        for listener in self.after:
+            listener()
+
+    def _forget_timers(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+        if self._lazy is not None:
+            self._lazy.cancel()
+            self._lazy = None
+        self._lazies = 0

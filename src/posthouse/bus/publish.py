@@ -1,0 +1,109 @@
+"""The publish stage: from a checked draft to files in mailboxes and an answer.
+
+A reservation is committed before its file appears, and closed right after: the answer is given when the file is in
+new/ (and synced, under "power"), because from then on nothing but a server or ack can take the message away; the
+record follows in the next transaction, written by us or by whoever finds the file. Handlers are never waited for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from posthouse.bus.draft import Copy, Draft
+from posthouse.bus.ending import Withdraw
+from posthouse.bus.letters import letter_bytes
+from posthouse.bus.page import Page
+from posthouse.bus.reserve import reserve
+from posthouse.bus.settle import Close
+from posthouse.model.errors import error
+from posthouse.model.limits import MILLISECOND_NS
+from posthouse.model.pressure import pressure_signal
+from posthouse.model.timestamps import format_utc
+
+if TYPE_CHECKING:
+    from posthouse.bus.session import Session
+
+
+class Reserve:
+    """The first half of a publish: its place in the ledger."""
+
+    __slots__ = ("_draft", "_session")
+
+    def __init__(self, session: Session, draft: Draft) -> None:
+        self._session = session
+        self._draft = draft
+
+    def apply(self, page: Page) -> None:
+        reserve(page, self._draft, self._session.policy, self._session.instance.number)
+
+    def committed(self) -> None:
+        if self._session.syncer is not None:
+            self._session.syncer.store(self._draft)
+            return
+        for copy in (*self._draft.copies, *self._draft.letters):
+            store_copy(self._session, copy)
+        answer(self._session, self._draft)
+
+    def failed(self, failure: Exception) -> bool:
+        if not self._draft.future.done():
+            self._draft.future.set_exception(failure)
+        return False
+
+
+def store_copy(session: Session, copy: Copy) -> None:
+    """Put one file in its place and queue the close of its reservation."""
+    try:
+        mailbox = session.directory.mailbox(copy.hash)
+        data, box = copy_file(copy)
+        mailbox.write(copy.id, data)
+        mailbox.move(f"tmp/{copy.id}", f"{box}/{copy.id}")
+    except OSError as failure:
+        stored_not(session, copy, failure)
+    else:
+        stored(session, copy)
+
+
+def copy_file(copy: Copy) -> tuple[bytes, str]:
+    """Return the content of a copy's file and the directory it belongs in."""
+    if copy.reason is None:
+        return copy.data, "new"
+    return letter_bytes(copy.data, copy.reason, format_utc(copy.draft.created_ms * MILLISECOND_NS)), "failed"
+
+
+def stored(session: Session, copy: Copy) -> None:
+    """Go on after a file is in place."""
+    if copy.reason is None:
+        copy.draft.stored += 1
+    session.ledger.submit(Close(session, copy))
+
+
+def stored_not(session: Session, copy: Copy, failure: OSError) -> None:
+    """Give the reservation of a file back that could not be written."""
+    copy.draft.failure = failure
+    session.ledger.submit(Withdraw(session, copy))
+
+
+def answer(session: Session, draft: Draft) -> None:
+    """Tell the publisher, and its subject about mailboxes under pressure."""
+    if not draft.future.done():
+        if draft.failure is None:
+            draft.future.set_result(draft.result())
+        else:
+            draft.future.set_exception(_unwritable(draft, draft.failure))
+    for subject, pressure in draft.warnings:
+        signal = pressure_signal(pressure, subject, session.clock.wall_ns())
+        if signal is not None:
+            session.signals.emit(draft.from_, signal)
+    if draft.rejected:
+        session.refusals.count(draft)
+
+
+def _unwritable(draft: Draft, failure: OSError) -> Exception:
+    failed = len(draft.copies) + len(draft.letters) - draft.stored
+    return error(
+        "mailbox_unwritable",
+        message_id=draft.message_id,
+        delivered_to=draft.stored,
+        failed=failed,
+        reason=failure.strerror or str(failure),
+    )

@@ -1,0 +1,172 @@
+"""Everything an open Bus holds, opened in order and closed in reverse.
+
+Opening: directory, life sign, store, recovery of what dead processes left, then the event loop's parts. Closing
+stops serving, books what is left, and releases locks, descriptors, threads and databases. When the disk fails under
+the store the session ends itself and every later call raises that failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from posthouse.bus.book import EndpointBook
+from posthouse.bus.config_file import ConfigFile
+from posthouse.bus.directory import BusDirectory
+from posthouse.bus.housekeeping import Housekeeping
+from posthouse.bus.indexing import Indexing
+from posthouse.bus.inherit import clean_context
+from posthouse.bus.instance import Instance
+from posthouse.bus.ledger import Ledger
+from posthouse.bus.mailbox import Mailbox
+from posthouse.bus.observers import LetterObservers
+from posthouse.bus.refusals import Refusals
+from posthouse.bus.request import Requests
+from posthouse.bus.reserve import Policy
+from posthouse.bus.rules_file import RulesFile
+from posthouse.bus.serving import Serving
+from posthouse.bus.signals import Signals
+from posthouse.bus.statements import SQL
+from posthouse.bus.subscriptions import Subscriptions
+from posthouse.bus.syncer import Syncer
+from posthouse.bus.tap import Taps
+from posthouse.bus.threads import HandlerThreads
+from posthouse.bus.watch import Watcher
+from posthouse.journal.store import DirectStore
+from posthouse.model.budget import BudgetCeiling, CycleRule
+from posthouse.model.clock import Clock
+from posthouse.model.errors import Fatal
+from posthouse.model.limits import SECOND_NS
+from posthouse.model.reliability import Reliability
+from posthouse.sqlite.schema import Component
+
+log = structlog.get_logger(__name__)
+
+BUS = Component("bus", "posthouse.bus")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the Bus was told when it was made."""
+
+    path: Path
+    ceiling: BudgetCeiling
+    cycle_rule: CycleRule
+    is_power_safe: bool
+    handler_timeout_s: float
+    max_listeners: int
+    reliability: Reliability
+    clock: Clock
+
+
+class Session:
+    """The parts of one open Bus."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.clock = settings.clock
+        self.handler_timeout_s = settings.handler_timeout_s
+        self.loop = asyncio.get_running_loop()
+        self.context = clean_context()
+        self.failure: Fatal | None = None
+        self.directory = BusDirectory(settings.path)
+        self.instance = Instance(self.directory.procs)
+        try:
+            self._open(settings)
+        except BaseException:
+            self.instance.close()
+            self.directory.close()
+            raise
+
+    def _open(self, settings: Settings) -> None:
+        self.store = DirectStore(self.directory.database, (BUS,), self.clock, on_fatal=self._on_fatal)
+        try:
+            self.policy = Policy(
+                settings.ceiling, settings.cycle_rule, settings.reliability, RulesFile(self.directory.rules)
+            )
+            self.config = ConfigFile(self.directory.config, self.policy)
+            self._tick_fd = _open_tick(self.directory.tick)
+            self.ledger = Ledger(self.store, EndpointBook(), self.clock, self._tick_fd, self.loop, self.context)
+            self.ledger.before += [self.policy.rules.refresh, self.config.refresh]
+            self.instance.number = self.ledger.run(
+                lambda page: page.db.execute(SQL.add_instance, (self.instance.name,)).get
+            )
+        except BaseException:
+            self.store.close()
+            raise
+        self._assemble(settings)
+
+    def _assemble(self, settings: Settings) -> None:
+        self.threads = HandlerThreads()
+        self.subscriptions = Subscriptions()
+        self.signals = Signals(self.loop, self.context, settings.max_listeners)
+        self.refusals = Refusals(self.ledger, lambda: self.clock.wall_ns() // (60 * SECOND_NS))
+        self.watch = Watcher(self.loop, self.context)
+        self.serving = Serving(self)
+        self.syncer = Syncer(self) if settings.is_power_safe else None
+        self.taps = Taps(self)
+        self.observers = LetterObservers(self)
+        self.requests = Requests(self)
+        self.indexing = Indexing(self)
+        self.housekeeping = Housekeeping(self)
+
+    async def start(self) -> None:
+        """Recover what dead processes left, then begin to keep house."""
+        await self.housekeeping.start()
+        self.indexing.start()
+
+    async def close(self) -> None:
+        """Stop and release everything."""
+        if self.failure is None:
+            self.requests.close()
+        await self.serving.close()
+        if self.syncer is not None:
+            await self.syncer.close()
+        await self.taps.close()
+        await self.housekeeping.close()
+        await self.indexing.close()
+        self.signals.close()
+        self.threads.close()
+        self.watch.close()
+        if self.failure is None:
+            self.refusals.write()
+            self.ledger.flush()
+            self._leave()
+        self.store.close()
+        os.close(self._tick_fd)
+        self.directory.close()
+        self.instance.close()
+
+    def find_mailbox(self, hash_: str) -> Mailbox | None:
+        """Return a mailbox, or None when there is none any more."""
+        try:
+            return self.directory.mailbox(hash_)
+        except FileNotFoundError:
+            return None
+
+    def letter_written(self, hash_: str, id_: str) -> None:
+        """Tell the observers of dead letters of this process."""
+        self.observers.written(hash_, id_)
+
+    def _leave(self) -> None:
+        number = self.instance.number
+        self.ledger.run(lambda page: page.db.execute(SQL.clear_served_by, (number,)))
+        self.ledger.run(lambda page: page.db.execute(SQL.remove_instance, (number,)))
+
+    def _on_fatal(self, failure: Fatal) -> None:
+        """The store cannot be trusted any more; may be called from the checkpoint's thread."""
+        self.failure = failure
+        log.error("bus_failed", path=str(self.directory.root), reason=str(failure))
+        try:
+            self.loop.call_soon_threadsafe(self.serving.abandon, context=self.context)
+        except RuntimeError:  # the loop has ended
+            return
+
+
+def _open_tick(path: Path) -> int:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    os.fchmod(fd, 0o600)
+    return fd

@@ -1,0 +1,85 @@
+"""Signals: hints that live in memory and reach the handlers of this process only.
+
+A handler that raises does not stop the others; async handlers run as tasks. Many listeners on one pattern are
+usually a leak, so more than `max_listeners` are warned about, once per pattern.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import warnings
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextvars import Context
+from typing import Any
+
+import structlog
+
+from posthouse.model.signal import Signal
+from posthouse.model.subjects import validate_subject
+from posthouse.model.trie import PatternTrie
+
+SignalHandler = Callable[[str, Signal], Awaitable[Any] | Any]
+log = structlog.get_logger(__name__)
+
+
+class TooManyListenersWarning(UserWarning):
+    """More handlers listen to one pattern than the bus was told to expect."""
+
+
+class Signals:
+    """The signal handlers of one open Bus."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, context: Context, max_listeners: int) -> None:
+        self._loop = loop
+        self._context = context
+        self._max = max_listeners
+        self._trie: PatternTrie[SignalHandler] = PatternTrie()
+        self._counts: Counter[str] = Counter()
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def add(self, pattern: str, handler: SignalHandler) -> Callable[[], None]:
+        """Listen to signals about matching subjects; return what ends it."""
+        validate_subject(pattern, allow_wildcards=True)
+        ticket = self._trie.add(pattern, handler)
+        self._counts[pattern] += 1
+        if self._counts[pattern] == self._max + 1:
+            text = f"{self._max + 1} signal handlers listen to {pattern}; is one left behind at every turn?"
+            warnings.warn(text, TooManyListenersWarning, stacklevel=3)
+        is_listening = True
+
+        def remove() -> None:
+            nonlocal is_listening
+            if is_listening:
+                is_listening = False
+                self._trie.remove(ticket)
+                self._counts[pattern] -= 1
+
+        return remove
+
+    def emit(self, subject: str, signal: Signal) -> int:
+        """Hand a signal to every matching handler; return how many there are."""
+        handlers = self._trie.match(subject)
+        for handler in handlers:
+            try:
+                answer = handler(subject, signal)
+            except Exception as failure:  # noqa: BLE001 - one handler's fault is not the others'
+                log.warning("signal_handler_failed", subject=subject, reason=repr(failure))
+                continue
+            if inspect.isawaitable(answer):
+                task = self._loop.create_task(_await(answer, subject), context=self._context.copy())
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+        return len(handlers)
+
+    def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+
+async def _await(answer: Awaitable[Any], subject: str) -> None:
+    try:
+        await answer
+    except Exception as failure:  # noqa: BLE001 - as above
+        log.warning("signal_handler_failed", subject=subject, reason=repr(failure))

@@ -1,0 +1,186 @@
+"""Sweeping: what processes left when they died, so that depths equal files and every message has its record.
+
+A reservation of a dead process is closed when its file is there and given back when not; its temporary files go. A
+process is dead when its lock in procs/ can be taken. After a restart of the machine bus.db may be older than the
+files (its last commits were not synced): files in cur/ without a row are then put back into new/, where they are
+adopted, and rows without a file are dropped.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from posthouse.bus.instance import is_alive
+from posthouse.bus.mailbox import Mailbox
+from posthouse.bus.page import Page
+from posthouse.bus.reserve import REFUSED
+from posthouse.bus.results import Endpoint
+from posthouse.bus.serve_lock import ServeLock
+from posthouse.bus.settle import Verdict, settle
+from posthouse.bus.statements import SQL
+from posthouse.model.envelope import decode_dead_letter
+from posthouse.model.errors import PosthouseError
+from posthouse.model.ids import ulid_ms
+from posthouse.model.rate import window_start_ns
+
+if TYPE_CHECKING:
+    from posthouse.bus.session import Session
+
+
+def recover(session: Session) -> None:
+    """Sweep at opening: the dead, leftovers, and after another boot the mailboxes as a whole."""
+    sweep_dead(session)
+    if session.ledger.run(lambda page: page.db.execute(SQL.boot_id).get) != session.clock.boot_id:
+        for endpoint in list(session.ledger.book.by_number.values()):
+            _reconcile(session, endpoint)
+        session.ledger.run(lambda page: page.db.execute(SQL.set_boot_id, (session.clock.boot_id,)))
+    sweep_leftovers(session)
+
+
+def sweep_dead(session: Session) -> None:
+    """Close or give back the reservations of every process that died."""
+    rows: Any = session.ledger.run(lambda page: page.db.execute(SQL.instances).fetchall())
+    for number, name in rows:
+        if number != session.instance.number and not is_alive(session.directory.procs, name):
+            _sweep_instance(session, number)
+            (session.directory.procs / name).unlink(missing_ok=True)
+
+
+def _sweep_instance(session: Session, number: int) -> None:
+    def work(page: Page) -> list[Endpoint]:
+        rows: Any = page.db.execute(SQL.open_mail_of_instance, (number,)).fetchall()
+        for endpoint_number, id_, state in rows:
+            _sweep_row(session, page, endpoint_number, id_, state)
+        page.db.execute(SQL.clear_served_by, (number,))
+        private: Any = page.db.execute(SQL.private_endpoints, (number,)).fetchall()
+        page.db.execute(SQL.remove_instance, (number,))
+        return [Endpoint(*row) for row in private]
+
+    for endpoint in session.ledger.run(work):
+        _remove_private(session, endpoint)
+
+
+def _remove_private(session: Session, endpoint: Endpoint) -> None:
+    from posthouse.bus.endpoints import unregister
+
+    try:
+        unregister(session, endpoint, force=True)
+    except (OSError, PosthouseError):  # another process is at it
+        return
+
+
+def _sweep_row(session: Session, page: Page, number: int, id_: str, state: int) -> None:
+    endpoint = page.book.by_number.get(number)
+    mailbox = session.find_mailbox("unrouted" if endpoint is None else endpoint.hash)
+    if mailbox is not None:
+        mailbox.remove(f"tmp/{id_}")
+    if state == REFUSED:
+        _sweep_letter(page, endpoint, mailbox, number, id_)
+        return
+    verdict = Verdict.ABSENT
+    if endpoint is not None and mailbox is not None:
+        for box in ("new", "cur"):
+            if verdict is Verdict.ABSENT:
+                verdict, _ = settle(page, endpoint, mailbox, box, id_, session.instance.number)
+    if verdict is Verdict.ABSENT:
+        give_back(page, number, id_)
+
+
+def give_back(page: Page, number: int, id_: str) -> None:
+    """Drop the row of a message that has no file."""
+    page.db.execute(SQL.remove_mail, (number, id_))
+    counters = page.endpoint(number) if page.db.changes() == 1 else None
+    if counters is not None:
+        counters.depth = max(0, counters.depth - 1)
+        counters.is_changed = True
+
+
+def _sweep_letter(page: Page, endpoint: Endpoint | None, mailbox: Mailbox | None, number: int, id_: str) -> None:
+    """Record a refused message's dead letter if it was written; else forget it."""
+    page.db.execute(SQL.remove_mail, (number, id_))
+    try:
+        letter = None if mailbox is None else decode_dead_letter(mailbox.read(f"failed/{id_}"))
+    except (OSError, PosthouseError):
+        letter = None
+    if letter is None or letter.envelope is None or mailbox is None:
+        return
+    envelope = letter.envelope
+    body = {
+        "endpoint": envelope.subject if endpoint is None else endpoint.subject,
+        "endpoint_hash": mailbox.path.name,
+        "subject": envelope.subject,
+        "created_at_ms": ulid_ms(id_),
+        "expires_at_ms": envelope.budget.ttl,
+        "reason": letter.reason,
+    }
+    page.tx.append("bus.dead", actor=envelope.from_, ref=id_, body=body)
+
+
+def _reconcile(session: Session, endpoint: Endpoint) -> None:
+    """Make rows and files of a mailbox agree after the machine was restarted."""
+    mailbox = session.find_mailbox(endpoint.hash)
+    if mailbox is None:
+        return
+    lock = ServeLock(mailbox)
+    try:
+        if lock.take():
+            session.ledger.run(lambda page: _reconcile_rows(page, endpoint, mailbox, session.instance.number))
+    finally:
+        lock.close()
+
+
+def _reconcile_rows(page: Page, endpoint: Endpoint, mailbox: Mailbox, instance: int) -> None:
+    rows: Any = page.db.execute(SQL.mail_of_endpoint, (endpoint.number,)).fetchall()
+    known = {id_ for id_, _state, _instance in rows}
+    for name in mailbox.names("cur"):
+        if name not in known:
+            mailbox.move(f"cur/{name}", f"new/{name}")
+    present = {*mailbox.names("new"), *mailbox.names("cur")}
+    for id_, state, _instance in rows:
+        if id_ not in present and state != REFUSED:
+            give_back(page, endpoint.number, id_)
+    for name in sorted(present):
+        settle(page, endpoint, mailbox, "new" if mailbox.has(f"new/{name}") else "cur", name, instance)
+
+
+def sweep_leftovers(session: Session) -> None:
+    """Remove temporary files nobody is writing any more, and rates that have left their window."""
+    for endpoint in list(session.ledger.book.by_number.values()):
+        mailbox = session.find_mailbox(endpoint.hash)
+        if mailbox is not None:
+            _sweep_tmp(session, endpoint.number, mailbox)
+    _sweep_tmp(session, 0, session.directory.unrouted)
+    session.ledger.run(lambda page: _forget_rates(page, session))
+
+
+def _sweep_tmp(session: Session, number: int, mailbox: Mailbox) -> None:
+    """A file in tmp/ is in use while its reservation is open, or while the process in its name lives."""
+    names = mailbox.names("tmp")
+    if not names:
+        return
+    rows: Any = session.ledger.run(lambda page: page.db.execute(SQL.open_mail, (number,)).fetchall())
+    being_written = {id_ for id_, _instance in rows}
+    for name in names:
+        _id, _, writer = name.partition(".")
+        if name in being_written or (writer and is_alive(session.directory.procs, writer)):
+            continue
+        try:
+            mailbox.remove(f"tmp/{name}")
+        except OSError:  # a directory somebody put there: not ours to remove
+            continue
+
+
+def _forget_rates(page: Page, session: Session) -> None:
+    horizon_ns = window_start_ns(page.boot_ns, session.policy.reliability.rate_limit)
+    rows: Any = page.db.execute(SQL.rate_senders).fetchall()
+    for number, boot_id, count in rows:
+        gone = count
+        if boot_id == page.boot_id:
+            gone = page.db.execute(SQL.rate_before, (number, horizon_ns)).get
+            page.db.execute(SQL.forget_rates, (number, horizon_ns))
+        else:
+            page.db.execute(SQL.forget_all_rates, (number,))
+        if gone == count:
+            page.db.execute(SQL.remove_rate_sender, (number,))
+        elif gone:
+            page.db.execute(SQL.set_rate_sender, (page.boot_id, count - gone, number))
