@@ -1,0 +1,48 @@
+"""Named statements and bulk inserts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import apsw
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from posthouse.sqlite.bulk import BulkInsert
+from posthouse.sqlite.statements import Statements
+
+
+def write_package(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    name = f"statements_of_{folder.name.replace('-', '_')}"
+    (folder / name).mkdir()
+    (folder / name / "__init__.py").write_text("")
+    (folder / name / "s.sql").write_text(text)
+    monkeypatch.syspath_prepend(str(folder))
+    return name
+
+
+def test_statements_are_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "-- :name one\nSELECT 1\n\n-- :name two\n-- why\nSELECT\n  2\n"
+    sql = Statements(write_package(tmp_path, text, monkeypatch), "s.sql")
+    assert sql.one == "SELECT 1"
+    assert sql.two == "-- why\nSELECT\n  2"
+    assert sql.names() == {"one", "two"}
+    with pytest.raises(AttributeError, match="three"):
+        _ = sql.three
+
+
+def test_a_name_given_twice_is_a_defect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = write_package(tmp_path, "-- :name one\nSELECT 1\n-- :name one\nSELECT 2\n", monkeypatch)
+    with pytest.raises(ValueError, match="twice"):
+        Statements(package, "s.sql")
+
+
+@given(st.integers(min_value=0, max_value=300))
+def test_bulk_insert_writes_any_number_of_rows_in_order(count: int) -> None:
+    with apsw.Connection(":memory:") as db:
+        db.execute("CREATE TABLE t (id INTEGER PRIMARY KEY AUTOINCREMENT, a, b)")
+        rows = [(n, str(n)) for n in range(count)]
+        BulkInsert("INSERT INTO t (a, b) VALUES", 2).run(db, rows)
+        assert list(db.execute("SELECT a, b FROM t ORDER BY id")) == rows
+    db.close()
