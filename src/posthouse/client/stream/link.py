@@ -9,11 +9,11 @@ refused proof) ends the link for good, and all of them are told.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
-import structlog
 
 from posthouse.client.backoff import Backoff
 from posthouse.client.stream.commands import Command, SentEvent
@@ -22,7 +22,7 @@ from posthouse.client.stream.reader import Forged, read_items
 from posthouse.client.transport import telling_failures
 from posthouse.model.errors import Fatal, PosthouseError, Transient, error
 
-log = structlog.get_logger(__name__)
+log = logging.getLogger(__name__)  # the standard one: a library is silent unless its user asks
 Handler = Callable[[Sequence[msgspec.Raw]], None]
 OnEvent = Callable[[SentEvent | Forged], None]
 
@@ -80,6 +80,7 @@ class Link:
             if self._task is not None:
                 return
             connection = await (self._redial() if is_patient else self._dial())
+            self._attach(connection)
             self._task = asyncio.create_task(self._keep_up(connection))
 
     def send(self, command: bytes) -> None:
@@ -99,6 +100,7 @@ class Link:
             while True:
                 await self._serve(connection)
                 connection = await self._redial()
+                self._attach(connection)
         except PosthouseError as failure:
             self._end(failure)
 
@@ -109,13 +111,15 @@ class Link:
                 return await self._dial()
             except Transient as fault:
                 self.last_fault = fault
-                log.info("relay_unreachable", relay=self._origin, reason=str(fault), attempts=self._backoff.attempts)
+                log.info("%s (attempt %d)", fault, self._backoff.attempts)
 
-    async def _serve(self, connection: Connection) -> None:
+    def _attach(self, connection: Connection) -> None:
         self._connection, self.last_fault = connection, None
         self.connections += 1
         for participant in self._participants:
             participant.resume()
+
+    async def _serve(self, connection: Connection) -> None:
         sending = asyncio.create_task(self._write(connection))
         reading = asyncio.create_task(self._read(connection))
         try:
@@ -147,7 +151,7 @@ class Link:
 
     def _handle(self, command: Command) -> None:
         if command.verb == "NOTICE":
-            log.warning("relay_notice", relay=self._origin, notice=[bytes(part).decode() for part in command.arguments])
+            log.info("notice of %s: %s", self._origin, b" ".join(bytes(part) for part in command.arguments).decode())
         handler = self._handlers.get(command.verb)
         if handler is None:  # a verb of a newer relay, or of a part nobody asked for
             return
@@ -162,4 +166,4 @@ class Link:
             for participant in self._participants:
                 participant.fail(failure)
             if isinstance(failure, Fatal):
-                log.error("stream_ended", relay=self._origin, code=failure.code, reason=str(failure))
+                log.error("the stream of %s ended: %s", self._origin, failure)
