@@ -1,7 +1,7 @@
 """The router: which route answers a method and the segments of a path.
 
 Fixed segments win over parameters, so `/v1/events/count` is not an event id. A path that exists under another method is
-405 and says which; a parameter is never an empty segment, except the last of a path.
+405 and says which; only d may be an empty segment, because a d tag may be empty.
 """
 
 from __future__ import annotations
@@ -55,10 +55,9 @@ def _parameters(route: Route) -> int:
 
 def _match(route: Route, segments: Sequence[str]) -> dict[str, str] | None:
     params: dict[str, str] = {}
-    last = len(segments) - 1
-    for index, (pattern, segment) in enumerate(zip(route.segments, segments, strict=True)):
+    for pattern, segment in zip(route.segments, segments, strict=True):
         if pattern.startswith("{"):
-            if not segment and index != last:
+            if not segment and pattern != "{d}":
                 return None
             params[pattern[1:-1]] = segment
         elif pattern != segment:

@@ -13,6 +13,7 @@ from posthouse.relay.http.resources import (
     count,
     event,
     events,
+    export,
     health,
     info,
     invites,
@@ -48,6 +49,7 @@ _RESOURCES = (
     invites,
     join,
     journal,
+    export,
     prune,
 )
 

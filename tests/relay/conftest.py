@@ -1,0 +1,23 @@
+"""A relay for each test that asks for one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.relay.edge import Author, Edge, running
+
+
+@pytest.fixture
+async def edge(tmp_path: Path) -> AsyncIterator[Edge]:
+    """A running relay with its default limits."""
+    async with running(tmp_path / "relay") as started:
+        yield started
+
+
+@pytest.fixture
+def author() -> Author:
+    """A node nobody knows yet."""
+    return Author()

@@ -1,0 +1,104 @@
+"""What operators ask: health, info, metrics, journal, pruning, the contract."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from posthouse.model.metrics import METRICS
+from posthouse.relay.http.openapi import describe, encode
+from posthouse.relay.http.table import ROUTES
+from tests.relay.edge import Author, Edge
+
+CONTRACT = Path(__file__).parents[3] / "docs" / "openapi.json"
+
+
+async def test_info_tells_the_limits_of_the_protocol(edge: Edge) -> None:
+    info = (await edge.get("/v1/info")).value
+    assert info["relay"] == edge.relay
+    assert info["is_test_clock"] is False
+    expected = {"event_bytes": 131_072, "tags": 200, "tag_value_bytes": 8_192, "created_at_ahead_s": 900}
+    assert expected.items() <= info["limits"].items()
+
+
+async def test_every_declared_metric_is_shown(edge: Edge, author: Author) -> None:
+    await edge.publish(author.event())
+    token = await edge.token(author)
+    async with edge.stream(author) as stream:
+        await stream.send("REQ", "s", {})
+        await stream.until("EOSE")
+        text = (await edge.get("/metrics", token)).body.decode()
+    for metric in METRICS:
+        assert f"# HELP {metric.name} " in text, metric.name
+    assert 'posthouse_relay_events_accepted_total{outcome="stored"} 1.0' in text
+    assert "posthouse_relay_streams 1.0" in text
+    assert "posthouse_relay_subscriptions 1.0" in text
+    assert 'posthouse_relay_commands_total{verb="REQ"} 1.0' in text
+    assert 'posthouse_relay_request_seconds_bucket{le="+Inf"}' in text
+
+
+def test_metrics_are_named_by_their_unit() -> None:
+    endings = {"counter": "_total", "histogram": "_seconds"}
+    for metric in METRICS:
+        assert metric.name.startswith("posthouse_")
+        assert metric.name.endswith(endings.get(metric.kind, "")), metric.name
+        assert metric.kind == "gauge" or metric.help.endswith(".")
+        assert not (metric.kind == "gauge" and metric.name.endswith("_total"))
+
+
+async def test_journal_is_for_administrators_and_goes_on_from_its_cursor(edge: Edge, author: Author) -> None:
+    token = await edge.token(edge.admin)
+    assert (await edge.get("/v1/journal", await edge.token(author))).code == "right_missing"
+    await edge.publish(author.event())
+    first = (await edge.get("/v1/journal?limit=1", token)).value
+    rest = (await edge.get(f"/v1/journal?after={first['cursor']}", token)).value
+    seqs = [record["seq"] for record in first["records"] + rest["records"]]
+    assert seqs == list(range(1, len(seqs) + 1))
+    assert rest["records"][-1]["type"] == "event.accepted"
+    only = (await edge.get("/v1/journal?types=event.accepted", token)).value["records"]
+    assert [record["seq"] for record in only] == seqs[-1:]
+    after = (await edge.get(f"/v1/journal?after={rest['cursor']}", token)).value
+    assert after == {"records": [], "cursor": rest["cursor"]}
+
+
+async def test_prune_refuses_a_digest_that_is_not_the_rows(edge: Edge, author: Author) -> None:
+    token = await edge.token(edge.admin)
+    epoch = (await edge.get("/v1/info")).value["epoch"]
+    body = {"epoch": epoch, "from_seq": 1, "to_seq": 1, "digest": "0" * 64}
+    refused = await edge.post("/v1/admin/prune", body, token)
+    assert (refused.status, refused.code) == (409, "digest_mismatch")
+    assert (await edge.post("/v1/admin/prune", body, await edge.token(author))).status == 403
+    assert (await edge.post("/v1/admin/prune", body | {"epoch": "x"}, token)).status == 409
+    assert (await edge.post("/v1/admin/prune", body | {"from_seq": 0}, token)).code == "body_invalid"
+
+
+async def test_export_is_for_administrators_and_known_feeds(edge: Edge, author: Author) -> None:
+    assert (await edge.get("/v1/export/journal", await edge.token(author))).code == "right_missing"
+    assert (await edge.get("/v1/export/nothing", await edge.token(edge.admin))).code == "feed_unknown"
+
+
+def test_committed_contract_is_what_the_routes_say() -> None:
+    assert CONTRACT.read_bytes() == encode(describe(ROUTES)), "run python -m posthouse.relay.http.openapi"
+
+
+async def test_relay_serves_the_contract(edge: Edge) -> None:
+    assert (await edge.get("/openapi.json")).body == CONTRACT.read_bytes()
+
+
+async def test_head_is_get_without_a_body(edge: Edge) -> None:
+    reply = await edge.send("HEAD", "/v1/info")
+    assert (reply.status, reply.body) == (200, b"")
+
+
+async def test_what_is_not_there_or_not_possible_is_a_problem(edge: Edge) -> None:
+    for path in ("/", "/v1", "/v1/", "/v1/events/", "//", "/v1/nothing", "/v1/events/a/b/c/d/e/f", "/V1/info"):
+        reply = await edge.get(path)
+        assert (reply.status, reply.code) == (404, "route_unknown"), path
+    for method, path, allowed in (
+        ("DELETE", "/v1/events", {"POST", "GET"}),
+        ("PUT", "/v1/info", {"GET"}),
+        ("OPTIONS", "/healthz", {"GET"}),
+        ("POST", "/v1/events/count", {"GET"}),
+    ):
+        reply = await edge.send(method, path)
+        assert (reply.status, reply.code) == (405, "method_not_allowed"), path
+        assert set(reply.headers["allow"].split(", ")) == allowed
