@@ -62,5 +62,5 @@ class _File(apsw.VFSFile):
 def _failure(name: str) -> apsw.Error:
     kind, code = _ERRORS[name]
     failure = kind(f"{name} failure of the test")
-    failure.extendedresult = code
+    setattr(failure, "extendedresult", code)  # noqa: B010 - apsw reads it, its type stubs do not say so
     return failure

@@ -19,7 +19,7 @@ import apsw
 import structlog
 
 from posthouse.model.errors import Fatal, PosthouseError, Transient, error
-from posthouse.sqlite.connection import WAL_KEPT_BYTES, Durability, open_writer, patience
+from posthouse.sqlite.connection import WAL_KEPT_BYTES, Durability, leave_wal, open_writer, patience
 from posthouse.sqlite.failures import translate
 
 log = structlog.get_logger(__name__)
@@ -97,6 +97,7 @@ class Checkpointer:
         except Exception as exc:  # noqa: BLE001 - without this thread the WAL would grow unseen
             failure = exc if isinstance(exc, Fatal) else _as_fatal(exc, self._path)
             log.error("checkpoint_failed", path=str(self._path), reason=str(failure))
+            leave_wal(self._db)
             self._on_fatal(failure)
         finally:
             self._db.close()

@@ -61,7 +61,13 @@ def open_reader(path: Path, *, vfs: str | None = None) -> apsw.Connection:
     """Open an existing database read-only."""
     db = _open(safe_path(path), apsw.SQLITE_OPEN_READONLY, vfs)
     db.pragma("query_only", True)
+    leave_wal(db)
     return db
+
+
+def leave_wal(db: apsw.Connection) -> None:
+    """Have `db` not checkpoint when it closes last: it cannot write, or must not any more."""
+    db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
 
 
 def open_copy(path: Path) -> apsw.Connection:

@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 
 from posthouse.model.clock import Clock
 from posthouse.model.errors import Fatal, PosthouseError, error
+from posthouse.sqlite.connection import leave_wal
 from posthouse.sqlite.failures import again
 from posthouse.sqlite.transaction import Item, TxT, run_items
 
@@ -29,6 +30,7 @@ class DirectWriter(Generic[TxT]):
         self._lock = threading.Lock()
         self._holder = 0
         self._refusal: PosthouseError | None = None
+        self._is_closed = False
 
     def run(self, work: Callable[[TxT], R]) -> R:
         """Commit `work` and return its result; it must not call back into this writer."""
@@ -68,6 +70,9 @@ class DirectWriter(Generic[TxT]):
     def close(self) -> None:
         """Close the connection; later calls get store_closed."""
         with self._lock:
+            if isinstance(self._refusal, Fatal) and not self._is_closed:
+                leave_wal(self._tx.db)
             if self._refusal is None:
                 self._refusal = error("store_closed", path=self._path)
+            self._is_closed = True
             self._tx.db.close()

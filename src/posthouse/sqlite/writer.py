@@ -22,6 +22,7 @@ import structlog
 from posthouse.model.clock import Clock
 from posthouse.model.errors import Fatal, PosthouseError, Transient, error
 from posthouse.sqlite.answers import Waiting, answer
+from posthouse.sqlite.connection import leave_wal
 from posthouse.sqlite.failures import again
 from posthouse.sqlite.transaction import TxT, run_items
 
@@ -226,6 +227,7 @@ class Writer(Generic[TxT]):
         for item in rest:
             item.error = again(fatal)
         log.error("store_failed", path=self._path, reason=str(fatal))
+        leave_wal(self._tx.db)
         try:
             self._on_fatal(fatal)
         finally:

@@ -1,0 +1,73 @@
+"""Pruning: a prefix only, after a snapshot, and cursors below it are told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from posthouse.journal.extent import resolve
+from posthouse.journal.prune import digest_range, prune_prefix
+from posthouse.journal.record import Record, canonical_line, digest_records
+from posthouse.journal.verify import verify_store
+from posthouse.model.errors import PosthouseError
+from tests.journal.facts import all_records, note, opened, refs
+
+
+async def test_pruning_leaves_a_snapshot_and_the_rest(tmp_path: Path) -> None:
+    with opened(tmp_path / "s.db") as store:
+        for n in range(1, 11):
+            await store.writer.run(note(str(n)))
+        old = str(store.extent().cursor(3))
+        assert await store.writer.run(lambda tx: prune_prefix(tx, 6, {"locks": ["a"]})) == 6
+        assert refs(store) == ["7", "8", "9", "10", "6"]
+        snapshot = all_records(store)[-1]
+        assert (snapshot.seq, snapshot.type) == (11, "journal.snapshot")
+        assert snapshot.decoded_body() == {"through_seq": 6, "state": {"locks": ["a"]}}
+        with pytest.raises(PosthouseError) as pruned:
+            resolve(store.extent(), old)
+        assert pruned.value.code == "cursor_pruned"
+        assert pruned.value.fields["oldest_seq"] == 7
+        assert resolve(store.extent(), None) == 6
+    assert verify_store(tmp_path / "s.db") == []
+
+
+async def test_pruning_what_is_gone_or_not_there_yet(tmp_path: Path) -> None:
+    with opened(tmp_path / "s.db") as store:
+        await store.writer.run(note("1"))
+        assert await store.writer.run(lambda tx: prune_prefix(tx, 1, {})) == 1
+        assert await store.writer.run(lambda tx: prune_prefix(tx, 1, {})) == 0
+        with pytest.raises(PosthouseError):
+            await store.writer.run(lambda tx: prune_prefix(tx, 99, {}))
+        assert store.extent().head == 2
+    assert verify_store(tmp_path / "s.db") == []
+
+
+async def test_records_of_the_same_transaction_can_be_pruned(tmp_path: Path) -> None:
+    def work(tx: object) -> int:
+        from posthouse.journal.append import JournalTransaction
+
+        assert isinstance(tx, JournalTransaction)
+        return prune_prefix(tx, note("just now")(tx), {})
+
+    with opened(tmp_path / "s.db") as store:
+        assert await store.writer.run(work) == 1
+        assert [record.type for record in all_records(store)] == ["journal.snapshot"]
+    assert verify_store(tmp_path / "s.db") == []
+
+
+async def test_the_digest_is_over_canonical_lines(tmp_path: Path) -> None:
+    with opened(tmp_path / "s.db") as store:
+        for n in range(1, 6):
+            await store.writer.run(note(str(n)))
+        digest = await store.writer.run(lambda tx: digest_range(tx, 2, 4))
+        assert digest == digest_records(all_records(store)[1:4])
+        assert digest != digest_records(all_records(store)[1:5])
+
+
+def test_the_canonical_line_is_fixed() -> None:
+    record = Record(7, 1_700_000_000_000_000_001, "config.changed", None, "a", "ü", '{"changes":{}}')
+    assert canonical_line(record).decode() == (
+        '{"actor":"a","at_ns":"1700000000000000001","body":"{\\"changes\\":{}}","mesh":null,"ref":"ü","seq":7,'
+        '"type":"config.changed"}\n'
+    )
