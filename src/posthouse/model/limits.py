@@ -83,7 +83,11 @@ LEASE_MIN_MS = 1_000
 LEASE_MAX_MS = 600_000
 REQUEST_ID_MAX_BYTES = 255
 REQUEST_RECORD_S = DAY_S
-WAIT_QUEUE_MAX = 10_000
+WAIT_QUEUE_MAX = 10_000  # per lock
+WAITERS_MAX = 65_536  # in all queues: about 60 MB
+LOCK_WAIT_MAX_MS = 600_000
+LOCK_RATE_PER_S = 5_000  # operations per key: far above one busy client, far below what the writer takes
+LOCK_BURST = 20_000
 RESTORE_TOKEN_LEAP = 2**32  # above any token handed out between backup and restore
 
 # Bus reliability defaults

@@ -28,6 +28,8 @@ from posthouse.relay.accept.lane import Lane, OnAnswers
 from posthouse.relay.accept.path import AcceptPath
 from posthouse.relay.answers import Answer
 from posthouse.relay.committed import Committed, Listener
+from posthouse.relay.locks.run import start_run
+from posthouse.relay.locks.service import Locks
 from posthouse.relay.meshes.administration import Administration
 from posthouse.relay.meshes.bootstrap import prepare_main
 from posthouse.relay.meshes.change import Changes
@@ -62,7 +64,7 @@ class CoreSettings:
 class Core(Reads):
     """A running relay without its sockets; made by `start`."""
 
-    def __init__(self, settings: CoreSettings, clock: Clock, store: RelayStore, meshes: Meshes) -> None:
+    def __init__(self, settings: CoreSettings, clock: Clock, store: RelayStore, meshes: Meshes, lock_run: str) -> None:
         super().__init__(store, meshes)
         self.settings = settings
         self.clock = clock
@@ -70,6 +72,7 @@ class Core(Reads):
         self.administration = Administration(changes)
         self.participation = Participation(changes)
         self.invites = Invites(changes, settings.relay, Minter(clock))
+        self.locks = Locks(store, meshes, clock, lock_run)
         self.refusals = Refusals(clock)
         judge = Judge(meshes, clock, Buckets(settings.event_rate), Buckets(settings.ephemeral_rate))
         self._path = AcceptPath(store, judge, self.refusals, settings.checkers)
@@ -84,13 +87,15 @@ class Core(Reads):
         store = await asyncio.to_thread(SqliteStore, settings.data_dir / FILE_NAME, clock, on_fatal=on_fatal)
         try:
             rows = await prepare_main(store, settings.relay, is_open=settings.is_main_open, admins=settings.admins)
+            lock_run = await start_run(store, clock)
         except BaseException:
             await asyncio.to_thread(store.close)
             raise
-        return cls(settings, clock, store, Meshes(rows))
+        return cls(settings, clock, store, Meshes(rows), lock_run)
 
     async def close(self) -> None:
         """Answer what is on the way, write what is owed, and release everything."""
+        self.locks.close()
         await self._path.close()
         await self._housekeeping.close()
         await asyncio.to_thread(self.store.close)

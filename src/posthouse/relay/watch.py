@@ -19,6 +19,8 @@ def watch(edge: Edge, server: Server, service: Service) -> None:
     meters.watch("posthouse_relay_live_events_total", lambda: live.offered)
     meters.watch("posthouse_relay_live_matches_total", lambda: live.comparisons)
     meters.watch("posthouse_relay_live_deliveries_total", lambda: live.delivered)
+    meters.watch("posthouse_relay_lock_waiters", lambda: edge.core.locks.waiters)
+    edge.core.locks.tell(meters)
     meters.watch("posthouse_relay_tokens", lambda: len(edge.tokens))
     meters.watch("posthouse_relay_journal_head", lambda: live.head)
     for metric, name in _STORE.items():

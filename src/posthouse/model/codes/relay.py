@@ -27,6 +27,12 @@ _LOCKS: tuple[ErrorSpec, ...] = (
         "Ask for 1 s to 10 min and renew while you work.",
     ),
     ErrorSpec(
+        "wait_invalid",
+        400,
+        "a wait of {wait_ms} ms is not between 0 and {max_ms}",
+        "Wait at most 10 min at once and ask again.",
+    ),
+    ErrorSpec(
         "request_id_invalid",
         400,
         "the request_id is not printable text of 1 to {limit} bytes",
@@ -73,8 +79,14 @@ _LOCKS: tuple[ErrorSpec, ...] = (
     transient(
         "wait_queue_full",
         429,
-        "{limit} clients wait for this lock already",
+        "{limit} clients wait already",
         "Try again later, with less waiting at once.",
+    ),
+    transient(
+        "locks_too_fast",
+        429,
+        "{node} asks for more than {rate} lock operations per second",
+        "Ask again after retry_after_s seconds.",
     ),
     ErrorSpec(
         "fence_stale",

@@ -25,6 +25,8 @@ from posthouse.journal.read import Extent, Record
 from posthouse.model.coordinate import Coordinate
 from posthouse.model.event import Event
 from posthouse.model.filters import Filter
+from posthouse.model.lease import RequestRecord
+from posthouse.relay.locks.rows import LockEntry, LockRun
 from posthouse.relay.meshes.rows import AccessRow, InviteRow, MemberRow, MeshRow, MeshRows
 
 R = TypeVar("R")
@@ -98,6 +100,11 @@ class Unit(Protocol):
         """Wall time of this batch; never goes back."""
         ...
 
+    @property
+    def boot_ns(self) -> int:
+        """Boot time at this moment: what leases are compared with."""
+        ...
+
     def append(
         self,
         type: str,  # noqa: A002 - the journal's word
@@ -149,6 +156,30 @@ class Unit(Protocol):
         ...
 
     def has_used_invite(self, invite_id: str, node: str) -> bool: ...
+
+    def find_lock(self, mesh: str, resource: str) -> LockEntry | None:
+        """Return a lock, or None when nobody ever held it."""
+        ...
+
+    def save_lock(self, entry: LockEntry) -> None: ...
+
+    def find_lock_request(self, mesh: str, resource: str, owner: str, request_id: str) -> RequestRecord | None: ...
+
+    def save_lock_request(self, mesh: str, resource: str, owner: str, record: RequestRecord) -> None:
+        """Keep what was granted under a request id; those a day old may be forgotten."""
+        ...
+
+    def find_lock_run(self) -> LockRun | None: ...
+
+    def begin_lock_run(self, run: LockRun, token_leap: int) -> int:
+        """Raise every token by the leap, give every unreleased lease its full length, return how many those are."""
+        ...
+
+    def find_fence_write(self, mesh: str, resource: str, address: bytes) -> int | None:
+        """Return the token of the last fenced write of a coordinate under a resource."""
+        ...
+
+    def save_fence_write(self, mesh: str, resource: str, address: bytes, token: int) -> None: ...
 
     def sweep_expired(self, limit: int) -> int:
         """Empty up to `limit` events whose expiration has come, and return how many; their ids stay known."""
@@ -221,6 +252,10 @@ class RelayStore(Protocol):
 
     async def mesh_rows(self) -> MeshRows:
         """Return all meshes with everything that belongs to them."""
+        ...
+
+    async def locks(self, meshes: frozenset[str] | None, after: tuple[str, str], limit: int) -> list[LockEntry]:
+        """Return locks of these meshes (None: of all) in the order of mesh and resource, those after `after`."""
         ...
 
     def statistics(self) -> dict[str, Any]:

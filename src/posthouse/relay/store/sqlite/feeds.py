@@ -13,7 +13,7 @@ import apsw
 from posthouse.model.errors import error
 
 #: feed -> the view that is its current version
-FEEDS = {"journal": "feed_journal_v1", "events": "feed_events_v1"}
+FEEDS = {"journal": "feed_journal_v1", "events": "feed_events_v1", "locks": "feed_locks_v1"}
 
 
 def read_feed(db: apsw.Connection, name: str, after_seq: int, limit: int) -> tuple[list[str], list[tuple[Any, ...]]]:
@@ -21,6 +21,7 @@ def read_feed(db: apsw.Connection, name: str, after_seq: int, limit: int) -> tup
     view = FEEDS.get(name)
     if view is None:
         raise error("feed_unknown", feed=name)
+    columns: list[Any] = db.execute("SELECT name FROM pragma_table_info(?)", (view,)).fetchall()
     # the view's name comes from the table above, never from the caller
-    rows = db.execute(f"SELECT * FROM {view} WHERE seq > ? ORDER BY seq LIMIT ?", (after_seq, limit))
-    return [column for column, *_ in rows.get_description()] if rows.has_vdbe else [], rows.fetchall()
+    rows = db.execute(f"SELECT * FROM {view} WHERE seq > ? ORDER BY seq LIMIT ?", (after_seq, limit)).fetchall()
+    return [name for (name,) in columns], rows

@@ -17,6 +17,7 @@ from posthouse.journal.append import JournalTransaction
 from posthouse.journal.prune import digest_range, prune_prefix
 from posthouse.keys.token import same_token
 from posthouse.model.errors import error
+from posthouse.relay.locks.table import all_locks
 from posthouse.relay.store.sqlite.mesh_rows import read_mesh_rows
 from posthouse.relay.store.sqlite.plan import SQL
 from posthouse.relay.store.sqlite.sweep import empty_events
@@ -38,4 +39,5 @@ def prune(tx: JournalTransaction, from_seq: int, to_seq: int, digest: str) -> in
 def snapshot_state(db: apsw.Connection) -> dict[str, Any]:
     """Return what replay of the journal starts from."""
     state: dict[str, Any] = msgspec.to_builtins(read_mesh_rows(db))
+    state["locks"] = [entry.snapshot() for entry in all_locks(db)]
     return state

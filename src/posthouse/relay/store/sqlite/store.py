@@ -20,6 +20,8 @@ from posthouse.model.clock import Clock
 from posthouse.model.coordinate import Coordinate
 from posthouse.model.errors import Fatal
 from posthouse.model.filters import Filter
+from posthouse.relay.locks.rows import LockEntry
+from posthouse.relay.locks.table import LOCKS, read_locks
 from posthouse.relay.meshes.rows import MeshRows
 from posthouse.relay.store.interface import Page, Query, Scope, StoredEvent, Unit
 from posthouse.relay.store.sqlite.events import known_ids
@@ -33,9 +35,9 @@ from posthouse.sqlite.schema import Component
 
 R = TypeVar("R")
 RELAY = Component("relay", "posthouse.relay.store.sqlite")
-COMPONENTS = (RELAY,)
+COMPONENTS = (RELAY, LOCKS)
 FILE_NAME = "relay.db"
-_CACHE_KIB = 65_536  # the id index of a million events fits: every insert looks at a random leaf of it
+_CACHE_KIB = 131_072  # most of the id index of a million events fits: every insert looks at a random leaf of it
 
 
 class SqliteStore:
@@ -64,7 +66,7 @@ class SqliteStore:
         return self._store.writer.state
 
     def submit(self, work: Callable[[Unit], R], *, size: int = 0) -> asyncio.Future[R]:
-        return self._store.writer.submit(lambda tx: work(SqliteUnit(tx)), size=size)
+        return self._store.writer.submit(lambda tx: work(SqliteUnit(tx, self._clock)), size=size)
 
     async def extent(self) -> Extent:
         return await self._store.pool.run(read_extent)
@@ -101,6 +103,9 @@ class SqliteStore:
 
     async def mesh_rows(self) -> MeshRows:
         return await self._store.pool.run(read_mesh_rows)
+
+    async def locks(self, meshes: frozenset[str] | None, after: tuple[str, str], limit: int) -> list[LockEntry]:
+        return await self._store.pool.run(lambda db: read_locks(db, meshes, after, limit))
 
     def statistics(self) -> dict[str, Any]:
         return self._store.statistics()

@@ -6,6 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from posthouse.journal.append import JournalTransaction
+from posthouse.model.clock import Clock
+from posthouse.model.lease import RequestRecord
+from posthouse.relay.locks import table as locks
+from posthouse.relay.locks.rows import LockEntry, LockRun
 from posthouse.relay.meshes.rows import AccessRow, InviteRow, MemberRow, MeshRow
 from posthouse.relay.store.interface import EventRow
 from posthouse.relay.store.sqlite.events import add_events, known_ids
@@ -18,13 +22,18 @@ from posthouse.relay.store.sqlite.sweep import sweep_expired
 class SqliteUnit:
     """Implements posthouse.relay.store.interface.Unit over one transaction."""
 
-    def __init__(self, tx: JournalTransaction) -> None:
+    def __init__(self, tx: JournalTransaction, clock: Clock) -> None:
         self._tx = tx
         self._db = tx.db
+        self._clock = clock
 
     @property
     def now_ns(self) -> int:
         return self._tx.now_ns
+
+    @property
+    def boot_ns(self) -> int:
+        return self._clock.boot_ns()
 
     def append(
         self,
@@ -90,6 +99,30 @@ class SqliteUnit:
 
     def has_used_invite(self, invite_id: str, node: str) -> bool:
         return bool(self._db.execute(MESHES.has_used, (invite_id, node)).get)
+
+    def find_lock(self, mesh: str, resource: str) -> LockEntry | None:
+        return locks.find_lock(self._db, mesh, resource)
+
+    def save_lock(self, entry: LockEntry) -> None:
+        locks.save_lock(self._db, entry)
+
+    def find_lock_request(self, mesh: str, resource: str, owner: str, request_id: str) -> RequestRecord | None:
+        return locks.find_request(self._db, mesh, resource, owner, request_id)
+
+    def save_lock_request(self, mesh: str, resource: str, owner: str, record: RequestRecord) -> None:
+        locks.save_request(self._db, mesh, resource, owner, record, self._tx.now_ns)
+
+    def find_lock_run(self) -> LockRun | None:
+        return locks.find_run(self._db)
+
+    def begin_lock_run(self, run: LockRun, token_leap: int) -> int:
+        return locks.begin_run(self._db, run, token_leap)
+
+    def find_fence_write(self, mesh: str, resource: str, address: bytes) -> int | None:
+        return locks.find_fence_write(self._db, mesh, resource, address)
+
+    def save_fence_write(self, mesh: str, resource: str, address: bytes, token: int) -> None:
+        locks.save_fence_write(self._db, mesh, resource, address, token)
 
     def sweep_expired(self, limit: int) -> int:
         return sweep_expired(self._tx, limit)

@@ -1,0 +1,182 @@
+"""Decisions about locks, inside the writer's transaction: read the row, apply the rule, write row and record.
+
+Each function is one unit of work. It changes nothing but the store, so that the writer may run it again, and time is
+read at the moment of use. A lock that is free or over goes to whoever waits longest before anybody else is
+looked at, in the same transaction; so nobody overtakes the queue, and a release with its next grant is one commit.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from posthouse.model import lease
+from posthouse.model.lease import Denied, Grant, LockRow, LockView, Released
+from posthouse.model.limits import MILLISECOND_NS
+from posthouse.relay.locks.arguments import Acquire, Inspect, Release, Renew
+from posthouse.relay.locks.rows import LockEntry
+from posthouse.relay.locks.waiters import Waiter, WaitQueues
+from posthouse.relay.store.interface import Unit
+
+
+class Served(NamedTuple):
+    """What became of a waiter."""
+
+    waiter: Waiter
+    outcome: Grant | Denied
+    waited_ns: int
+
+
+class Decision(NamedTuple):
+    """What a unit of work decided."""
+
+    #: the answer of the operation; None when it is to be waited for, or when a waiter was served before
+    outcome: Grant | Released | Denied | LockView | None
+    #: the lock as it is now
+    row: LockRow | None
+    served: tuple[Served, ...] = ()
+
+
+class Decider:
+    """The decisions of one run of a relay."""
+
+    def __init__(self, run_id: str, queues: WaitQueues) -> None:
+        self._run_id = run_id
+        self._queues = queues
+
+    def acquire(self, unit: Unit, owner: str, wanted: Acquire) -> Decision:
+        """Grant a lock or say why not, without waiting."""
+        now_ns = unit.boot_ns
+        entry, served = self._serve(unit, unit.find_lock(wanted.mesh, wanted.resource), wanted, now_ns)
+        outcome = _rule(unit, entry, owner, wanted, now_ns)
+        if isinstance(outcome, Grant) and not outcome.is_repeat:
+            entry = self._write_grant(unit, entry, wanted, outcome, now_ns, None, 0 if entry is None else entry.turn)
+        return Decision(outcome, None if entry is None else entry.row, served)
+
+    def join(self, unit: Unit, waiter: Waiter, *, is_last_look: bool = False) -> Decision:
+        """Serve the queue that a waiter has joined; its own answer if that is settled without waiting."""
+        now_ns, wanted = unit.boot_ns, waiter.wanted
+        entry = unit.find_lock(wanted.mesh, wanted.resource)
+        if entry is not None and entry.turn >= waiter.ticket:  # it was served, or passed over because it had left
+            return Decision(_held(entry.row, now_ns) if is_last_look else None, entry.row)
+        entry, served = self._serve(unit, entry, wanted, now_ns, waiter if is_last_look else None)
+        if entry is None or any(each.waiter is waiter for each in served):
+            return Decision(None, None if entry is None else entry.row, served)
+        if not lease.is_active(entry.row, now_ns):  # nobody may have it: this waiter is gone too
+            return Decision(None, entry.row, served)
+        outcome = _rule(unit, entry, waiter.owner, wanted, now_ns)
+        is_waiting = isinstance(outcome, Denied) and outcome.code == "held" and not is_last_look
+        return Decision(None if is_waiting else outcome, entry.row, served)
+
+    def renew(self, unit: Unit, owner: str, wanted: Renew) -> Decision:
+        """Extend a lease."""
+        now_ns, entry = unit.boot_ns, unit.find_lock(wanted.mesh, wanted.resource)
+        row = None if entry is None else entry.row
+        outcome = lease.renew(row, owner, wanted.token, wanted.lease_ms, now_ns, unit.now_ns)
+        if entry is None or isinstance(outcome, Denied):
+            return Decision(outcome, row)
+        unit.save_lock(entry._replace(row=outcome.row))
+        self._append(unit, "lock.renewed", wanted.mesh, outcome.row, _grant_body(outcome.row, now_ns))
+        return Decision(outcome, outcome.row)
+
+    def release(self, unit: Unit, owner: str, wanted: Release) -> Decision:
+        """End a lease, and give the lock to whoever waits longest."""
+        now_ns, entry = unit.boot_ns, unit.find_lock(wanted.mesh, wanted.resource)
+        row = None if entry is None else entry.row
+        outcome = lease.release(row, owner, wanted.token, now_ns)
+        if entry is None or isinstance(outcome, Denied):
+            return Decision(outcome, row)
+        freed = entry._replace(row=outcome.row)
+        body: dict[str, object] = {"owner": owner, "token": wanted.token, "boot_ns": now_ns}
+        self._append(unit, "lock.released", wanted.mesh, outcome.row, body)
+        after, served = self._serve(unit, freed, wanted, now_ns)
+        if after is None or after is freed:  # else the next grant has written the row
+            unit.save_lock(freed)
+            after = freed
+        return Decision(outcome, after.row, served)
+
+    def inspect(self, unit: Unit, wanted: Inspect) -> Decision:
+        """Tell who holds a lock; asked of the writer, because only its order is the order of what happens."""
+        entry = unit.find_lock(wanted.mesh, wanted.resource)
+        row = None if entry is None else entry.row
+        return Decision(lease.inspect(row, wanted.resource, unit.boot_ns), row)
+
+    def turn(self, unit: Unit, mesh: str, resource: str) -> Decision:
+        """Serve the queue of a lock whose lease may be over."""
+        wanted = Inspect(resource, mesh)
+        entry, served = self._serve(unit, unit.find_lock(mesh, resource), wanted, unit.boot_ns)
+        return Decision(None, None if entry is None else entry.row, served)
+
+    def _serve(
+        self,
+        unit: Unit,
+        entry: LockEntry | None,
+        wanted: Acquire | Release | Inspect,
+        now_ns: int,
+        last_look: Waiter | None = None,
+    ) -> tuple[LockEntry | None, tuple[Served, ...]]:
+        """Give a lock that is not held to the first waiter that may have it."""
+        turn = 0 if entry is None else entry.turn
+        served: list[Served] = []
+        key = (wanted.mesh, wanted.resource)
+        while entry is None or not lease.is_active(entry.row, now_ns):
+            waiter = self._queues.next_waiter(key, turn, last_look)
+            if waiter is None:
+                break
+            turn, waited_ns = waiter.ticket, now_ns - waiter.since_boot_ns
+            outcome = _rule(unit, entry, waiter.owner, waiter.wanted, now_ns)
+            if isinstance(outcome, Grant):
+                entry = self._write_grant(unit, entry, waiter.wanted, outcome, now_ns, waited_ns, turn)
+            served.append(Served(waiter, outcome, waited_ns))
+        return entry, tuple(served)
+
+    def _write_grant(
+        self,
+        unit: Unit,
+        former: LockEntry | None,
+        wanted: Acquire,
+        grant: Grant,
+        now_ns: int,
+        waited_ns: int | None,
+        turn: int,
+    ) -> LockEntry:
+        entry = LockEntry(wanted.mesh, grant.row, turn)
+        unit.save_lock(entry)
+        if grant.record is not None:
+            unit.save_lock_request(wanted.mesh, wanted.resource, grant.row.owner, grant.record)
+        body = _grant_body(grant.row, now_ns)
+        if wanted.request_id is not None:
+            body["request_id"] = wanted.request_id
+        if waited_ns is not None:
+            body["wait_ms"] = waited_ns // MILLISECOND_NS
+        if grant.took_over and former is not None:
+            body["former_owner"] = former.row.owner
+            body["former_token"] = former.row.token
+            body["former_deadline_boot_ns"] = former.row.deadline_boot_ns
+        self._append(unit, "lock.taken_over" if grant.took_over else "lock.acquired", wanted.mesh, grant.row, body)
+        return entry
+
+    def _append(self, unit: Unit, kind: str, mesh: str, row: LockRow, body: dict[str, object]) -> None:
+        body["run_id"] = self._run_id
+        unit.append(kind, mesh=mesh, actor=row.owner, ref=row.resource, body=body)
+
+
+def _rule(unit: Unit, entry: LockEntry | None, owner: str, wanted: Acquire, now_ns: int) -> Grant | Denied:
+    record = None
+    if wanted.request_id is not None:
+        record = unit.find_lock_request(wanted.mesh, wanted.resource, owner, wanted.request_id)
+    row = None if entry is None else entry.row
+    return lease.acquire(row, wanted.resource, owner, wanted.lease_ms, now_ns, unit.now_ns, wanted.request_id, record)
+
+
+def _held(row: LockRow, now_ns: int) -> Denied:
+    return Denied("held", {"holder": row.owner, "remaining_ms": lease.remaining_ms(row, now_ns)})
+
+
+def _grant_body(row: LockRow, now_ns: int) -> dict[str, object]:
+    return {
+        "owner": row.owner,
+        "token": row.token,
+        "lease_ms": row.lease_ms,
+        "granted_boot_ns": now_ns,
+        "deadline_boot_ns": row.deadline_boot_ns,
+    }
