@@ -13,7 +13,7 @@ LIMIT 20
 
 -- :name contents
 SELECT seq, lower(hex(id)), 'ed25519:' || lower(hex(pubkey)), kind, created_at_ns, mesh,
-    'ed25519:' || lower(hex(recipient)), expiration_s, address, raw
+    iif(recipient IS NULL, NULL, 'ed25519:' || lower(hex(recipient))), expiration_s, address, raw
 FROM events WHERE raw IS NOT NULL
 
 -- :name all_terms

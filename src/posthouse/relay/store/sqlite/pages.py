@@ -57,12 +57,14 @@ def read_page(db: apsw.Connection, plans: list[Plan], span: Range, limit: int, c
     left = span
     width = span.high - span.low if all(plan.driver.is_small for plan in plans) else _FIRST_WINDOW
     deadline_ns = clock.boot_ns() + _TIME_NS
-    while not left.is_empty and len(found) <= limit and clock.boot_ns() < deadline_ns:
+    while not left.is_empty and len(found) <= limit:
         window = left.window(max(1, width))
         rows, read_through = _read_window(db, plans, window, limit + 1 - len(found))
         found += rows
         left = left.without(window) if read_through is None else left.after(read_through)
         width = min(max(width, 1) * _GROWTH, max(_LAST_WINDOW, width))
+        if clock.boot_ns() > deadline_ns:  # after a window, not before: each page gets further
+            break
     return _page(found, left, limit)
 
 
@@ -110,8 +112,10 @@ def count_matches(db: apsw.Connection, plans: list[Plan], span: Range, clock: Cl
     """Return how many events one of the plans yields, and the part of the range there was no time for."""
     total, left = 0, span
     deadline_ns = clock.boot_ns() + _TIME_NS
-    while not left.is_empty and clock.boot_ns() < deadline_ns:
+    while not left.is_empty:
         window = left.window(_LAST_WINDOW)
         total += len(set[int]().union(*(plan.seqs(db, window.low, window.high) for plan in plans)))
         left = left.without(window)
+        if clock.boot_ns() > deadline_ns:
+            break
     return total, left

@@ -110,7 +110,7 @@ SELECT
     journal.actor AS pubkey,
     events.kind,
     events.created_at_ns,
-    'ed25519:' || lower(hex(events.recipient)) AS recipient,
+    iif(events.recipient IS NULL, NULL, 'ed25519:' || lower(hex(events.recipient))) AS recipient,
     events.expiration_s,
     CAST(events.raw AS TEXT) AS event
 FROM journal JOIN events ON events.seq = journal.seq

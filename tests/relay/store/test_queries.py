@@ -1,0 +1,141 @@
+"""Stored queries against the model's own filter over everything that was written."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from posthouse.model.clock import FakeClock
+from posthouse.model.event import Event
+from posthouse.model.filters import Filter
+from posthouse.relay.store.interface import Query, Scope
+from posthouse.relay.store.sqlite import SqliteStore, pages
+from tests.relay.authors import ALICE, BOB, CAROL, Author
+from tests.relay.store.contract import add, ids, read_all
+
+AUTHORS = [ALICE, BOB, CAROL]
+MESHES = ["main", "a", "b"]
+KINDS = [1, 2, 1000, 10_000, 30_000]
+VALUES = ["x", "y", "z", "", "é"]
+BASE_NS = 1_700_000_000_000_000_000
+
+
+def random_event(chance: random.Random) -> Event:
+    author: Author = chance.choice(AUTHORS)
+    kind = chance.choice(KINDS)
+    tags = [("t", chance.choice(VALUES)), ("d", chance.choice(VALUES)), ("long", chance.choice(VALUES))]
+    tags = chance.sample(tags, chance.randint(0, 3))
+    if kind == 1000:
+        tags = [("p", chance.choice(AUTHORS).node), ("c", str(chance.random()))]
+    elif kind == 30_000 and all(tag[0] != "d" for tag in tags):
+        tags.append(("d", "x"))
+    if (mesh := chance.choice(MESHES)) != "main":
+        tags.append(("mesh", mesh))
+    return author.event(kind, *tags, content=str(chance.random()), created_at_ns=BASE_NS + chance.randint(0, 50))
+
+
+def subsets(values: list[object]) -> st.SearchStrategy[frozenset[object] | None]:
+    return st.none() | st.frozensets(st.sampled_from(values), min_size=1)
+
+
+TIMES = st.none() | st.integers(BASE_NS, BASE_NS + 50)
+TAGS = st.dictionaries(
+    st.sampled_from(["t", "d", "p", "long"]),
+    st.frozensets(st.sampled_from([*VALUES, ALICE.node, BOB.node]), min_size=1),
+    max_size=3,
+)
+FILTERS = st.builds(
+    Filter,
+    authors=subsets([author.node for author in AUTHORS]),
+    kinds=subsets(list(KINDS)),
+    tags=TAGS,
+    mesh=st.none() | st.sampled_from(MESHES),
+    since_ns=TIMES,
+    until_ns=TIMES,
+)
+SCOPES = st.builds(Scope, st.sampled_from([author.node for author in AUTHORS]), subsets(list(MESHES)))
+
+
+def may_read(event: Event, scope: Scope) -> bool:
+    if scope.meshes is not None and event.mesh not in scope.meshes:
+        return False
+    return event.kind != 1000 or scope.node in (event.pubkey, event.value("p"))
+
+
+class Written:
+    """A store and everything that was written to it."""
+
+    def __init__(self, path: Path, events: list[Event]) -> None:
+        self.store = SqliteStore(path, FakeClock())
+        self.events = events
+
+    async def fill(self) -> None:
+        for start in range(0, len(self.events), 40):
+            await add(self.store, *self.events[start : start + 40])
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
+    chance = random.Random(3)
+    made = Written(tmp_path_factory.mktemp("queries") / "relay.db", [random_event(chance) for _ in range(600)])
+    asyncio.run(made.fill())
+    yield made
+    made.store.close()
+
+
+@settings(max_examples=150, deadline=None)
+@given(filters=st.lists(FILTERS, min_size=1, max_size=3), scope=SCOPES, limit=st.integers(1, 80), desc=st.booleans())
+def test_stored_query_yields_what_a_look_at_every_event_yields(
+    written: Written, filters: list[Filter], scope: Scope, limit: int, desc: bool
+) -> None:
+    expected = [
+        event.id
+        for event in written.events
+        if may_read(event, scope) and any(wanted.matches(event) for wanted in filters)
+    ]
+    query = Query(filters, scope, limit=limit, is_descending=desc)
+    assert ids(asyncio.run(read_all(written.store, query))) == (expected[::-1] if desc else expected)
+    assert asyncio.run(written.store.count(filters, scope)) == len(expected)
+
+
+@settings(max_examples=40, deadline=None)
+@given(chosen=st.lists(st.integers(0, 599), min_size=1, max_size=20), scope=SCOPES)
+def test_query_by_ids_yields_those_the_reader_may_see(written: Written, chosen: list[int], scope: Scope) -> None:
+    wanted = Filter(ids=frozenset(written.events[place].id for place in chosen))
+    expected = [event.id for event in written.events if wanted.matches(event) and may_read(event, scope)]
+    assert ids(asyncio.run(read_all(written.store, Query([wanted], scope, limit=3)))) == expected
+
+
+async def test_windows_of_any_width_give_the_same_pages(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+    filters = [Filter(kinds=frozenset({1})), Filter(tags={"t": frozenset({"x", "y"})})]
+    query = Query(filters, Scope(ALICE.node, None), limit=11)
+    expected = ids(await read_all(written.store, query))
+    for width in (1, 3, 64):
+        monkeypatch.setattr(pages, "_FIRST_WINDOW", width)
+        monkeypatch.setattr(pages, "_LAST_WINDOW", width * 2)
+        assert ids(await read_all(written.store, query)) == expected
+
+
+async def test_page_that_runs_out_of_time_says_how_far_it_is_complete(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "_TIME_NS", 1)
+    monkeypatch.setattr(pages, "_FIRST_WINDOW", 50)
+    clock = FakeClock()
+    monkeypatch.setattr(clock, "boot_ns", iter(range(0, 10_000, 1)).__next__)
+    monkeypatch.setattr(written.store, "_clock", clock)
+    scope = Scope(ALICE.node, None)
+    wanted = Filter(kinds=frozenset({2}))
+    page = await written.store.query(Query([wanted], scope))
+    assert not page.is_end
+    assert page.through_seq < 600
+    expected = [event.id for event in written.events if wanted.matches(event)]
+    for desc in (False, True):
+        found = ids(await read_all(written.store, Query([wanted], scope, is_descending=desc)))
+        assert found == (expected[::-1] if desc else expected)
