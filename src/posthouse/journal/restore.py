@@ -9,6 +9,7 @@ replayed into it).
 
 from __future__ import annotations
 
+import glob
 import secrets
 from collections.abc import Callable
 from pathlib import Path
@@ -93,8 +94,10 @@ def _swap(fresh: Path, target: Path) -> None:
 
 def _remove_leftovers(target: Path) -> None:
     """Remove the copies of restores that were killed; the exclusive lock says that none runs."""
-    for leftover in target.parent.glob(f".{target.name}.*.restored*"):
-        leftover.unlink(missing_ok=True)
+    name = glob.escape(target.name)
+    for pattern in (f".{name}.*.restored*", f"..{name}.*.restored.*.tmp"):  # copies, and copies half made
+        for leftover in target.parent.glob(pattern):
+            leftover.unlink(missing_ok=True)
 
 
 def _remove_with_wal(path: Path) -> None:

@@ -61,7 +61,6 @@ def open_reader(path: Path, *, vfs: str | None = None) -> apsw.Connection:
     """Open an existing database read-only."""
     db = _open(safe_path(path), apsw.SQLITE_OPEN_READONLY, vfs)
     db.pragma("query_only", True)
-    leave_wal(db)
     return db
 
 

@@ -20,7 +20,7 @@ import apsw
 
 from posthouse.model.clock import Clock
 from posthouse.model.errors import error
-from posthouse.sqlite.connection import open_reader
+from posthouse.sqlite.connection import leave_wal, open_reader
 from posthouse.sqlite.failures import ends_transaction, translate
 
 R = TypeVar("R")
@@ -119,10 +119,15 @@ class ReadPool:
             if self._is_closed:
                 raise error("store_closed", path=str(self._path))
             db = self._idle.pop() if self._idle else None
-        reading = _Reading(db or open_reader(self._path, vfs=self._vfs), self._clock.boot_ns())
+        reading = _Reading(db or self._open(), self._clock.boot_ns())
         with self._gate:
             self._running.add(reading)
         return reading
+
+    def _open(self) -> apsw.Connection:
+        db = open_reader(self._path, vfs=self._vfs)
+        leave_wal(db)
+        return db
 
     def _finish(self, reading: _Reading) -> None:
         is_clean = _leave_snapshot(reading.db)
