@@ -57,7 +57,7 @@ class Requests:
     async def _as_node(
         self, method: str, path: str, parameters: Mapping[str, str | int | None] | None, body: Any
     ) -> bytes:
-        token = await self._get_token()
+        token = await self.token()
         try:
             return await self._send(method, path, parameters, body, token)
         except PosthouseError as failure:
@@ -65,9 +65,10 @@ class Requests:
                 raise
         # the relay was restarted, or the hour is over; it refused before doing anything
         self._token = None if self._token == token else self._token
-        return await self._send(method, path, parameters, body, await self._get_token())
+        return await self._send(method, path, parameters, body, await self.token())
 
-    async def _get_token(self) -> str:
+    async def token(self) -> str:
+        """Return the token of this node, got first if there is none."""
         async with self._authenticating:
             if self._token is None:
                 self._token = await self._authenticate()
