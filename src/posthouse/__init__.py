@@ -12,6 +12,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from posthouse.bus.bus import Bus
+    from posthouse.bus.results import PublishResult, Rejection
     from posthouse.client.client import Client
     from posthouse.keys.identity import NodeKey
     from posthouse.model.access import AccessRule, Action
