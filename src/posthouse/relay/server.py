@@ -120,6 +120,7 @@ class RelayServer:
         self.edge.address = str(self.place)
 
     async def _hang_up(self, server: Server) -> None:
+        self.edge.core.locks.close()
         for connection in list(self.edge.connections):
             connection.end(GOING_AWAY, "relay_stopping")
         server.pre_shutdown()

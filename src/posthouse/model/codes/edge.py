@@ -105,6 +105,7 @@ _FRAMES: tuple[ErrorSpec, ...] = (
     ErrorSpec("frame_not_text", 400, "a binary frame is not understood here", "Send JSON arrays as text frames."),
     ErrorSpec("frame_too_large", 413, "the frame has more than {limit} bytes", "Send shorter lists of commands."),
     ErrorSpec("verb_unknown", 400, "there is no command {verb!r}", _STREAM),
+    ErrorSpec("operation_unknown", 400, "LOCK knows {operations}", _STREAM),
     ErrorSpec("subscription_id_invalid", 400, "a subscription id is a text of 1 to {limit} characters", _STREAM),
     ErrorSpec(
         "subscription_exists",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -63,7 +64,7 @@ def _types(routes: Iterable[Route]) -> Iterable[Any]:
         yield from route.bodies
         if route.query is not None:
             yield route.query
-        yield from (answer for answer in route.answers.values() if answer is not None)
+        yield from chain.from_iterable(_options(answer) for answer in route.answers.values())
         yield from (PATH_PARAMETERS[name] for name in route.parameters)
 
 
@@ -116,8 +117,14 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
 def _response(route: Route, status: int, answer: Any, known: dict[Any, Any]) -> dict[str, Any]:
     if status == 101:
         return {"description": "The connection is a WebSocket now."}
-    schema = {"type": "string"} if answer is None else known[answer]
+    schemas = [known[option] for option in _options(answer)]
+    schema = {"type": "string"} if answer is None else schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
     return {"description": "Done.", "content": {route.media_type: {"schema": schema}}}
+
+
+def _options(answer: Any) -> tuple[Any, ...]:
+    """Return the types of which an answer is one."""
+    return answer if isinstance(answer, tuple) else () if answer is None else (answer,)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ PATH_PARAMETERS: dict[str, type] = {
     "mesh": Annotated[str, MESH_NAME],  # type: ignore[dict-item]
     "pubkey": Annotated[str, NODE_ID],  # type: ignore[dict-item]
     "kind": Annotated[int, Meta(description="A replaceable or addressable kind.", ge=10_000, le=39_999)],  # type: ignore[dict-item]
+    "resource": Annotated[str, Meta(description="The name of a lock, percent-encoded, slashes too.")],  # type: ignore[dict-item]
     "d": Annotated[str, Meta(description="The value of the d tag, percent-encoded, slashes too.")],  # type: ignore[dict-item]
     "feed": Annotated[str, Meta(description="The name of a feed.", pattern="^[a-z][a-z0-9_]{0,63}$")],  # type: ignore[dict-item]
 }

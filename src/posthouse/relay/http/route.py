@@ -39,12 +39,14 @@ class Route:
     query: type[Any] | None = None
     #: structs of which the JSON body is one
     bodies: tuple[type[Any], ...] = ()
-    #: success status -> type of the JSON answer, or None when the answer is no JSON
+    #: success status -> type of the JSON answer, several as a tuple, or None when the answer is no JSON
     answers: dict[int, Any] = field(default_factory=dict)
     #: media type of an answer that is no JSON
     media_type: str = "application/json"
     #: whether `#<tag>` parameters may stand beside those of `query`
     has_tag_filters: bool = False
+    #: whether it may wait for others: then it is no running request, and has no time of its own
+    may_wait: bool = False
 
     @property
     def segments(self) -> list[str]:

@@ -38,12 +38,13 @@ class Router:
         allowed: list[str] = []
         for route in self._by_length.get(len(segments), ()):
             params = _match(route, segments)
-            if params is None or (path is not None and route.path != path):
+            if params is None:
                 continue
-            path = route.path
             if route.method == wanted:
                 return Found(route, params)
-            allowed.append(route.method)
+            path = path or route.path
+            if route.path == path:
+                allowed.append(route.method)
         if path is None:
             raise error("route_unknown", path="/" + "/".join(segments)[:200])
         raise error("method_not_allowed", method=method[:20], allowed=", ".join(allowed))

@@ -20,7 +20,6 @@ from posthouse.relay.http.router import Found, Router
 from posthouse.relay.http.target import Target, parse_target
 
 log = structlog.get_logger(__name__)
-STREAM_PATH = "/v1/stream"
 
 
 class Service:
@@ -60,7 +59,7 @@ class Service:
         call = Call(self._edge, request, found.route, target, found.params)
         if found.route.access is Access.NODE:
             _ = call.node
-        if found.route.path == STREAM_PATH:
+        if found.route.may_wait:
             self.running -= 1
             try:
                 return await found.route.handler(call)

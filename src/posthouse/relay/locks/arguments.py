@@ -21,6 +21,8 @@ Token = Annotated[int, Meta(description="The fencing token of the grant.", ge=1,
 LeaseMs = Annotated[int, Meta(description="The length of the lease in milliseconds, 1 s to 10 min.")]
 Mesh = Annotated[str, Meta(description="The mesh; tokens are per mesh and resource.", pattern="^[A-Za-z0-9_-]{1,64}$")]
 
+LockCursor = Annotated[str, Meta(description="Where to go on, as a former answer gave it.", max_length=4096)]
+
 
 class Acquire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Ask for a lock."""
@@ -84,9 +86,7 @@ class ListLocks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Ask for the locks of a mesh, or of all that one may read."""
 
     mesh: Annotated[str | None, Meta(description="The mesh; without it all that you may read.")] = None
-    cursor: Annotated[str | None, Meta(description="Where to go on, as a former answer gave it.", max_length=4096)] = (
-        None
-    )
+    cursor: LockCursor | None = None
     limit: Annotated[int, Meta(description="How many at most.", ge=1, le=QUERY_MAX_LIMIT)] = QUERY_MAX_LIMIT
 
     def check(self) -> None:

@@ -23,12 +23,12 @@ from posthouse.relay.stream.commands import Command, read_commands
 from posthouse.relay.stream.frame import command_text, list_text
 from posthouse.relay.stream.outbox import HELD_BACK_BYTES, Outbox
 from posthouse.relay.stream.subscription import Subscription
-from posthouse.relay.stream.verbs.table import VERBS
+from posthouse.relay.stream.verbs.table import SELF_METERED, VERBS
 
 log = structlog.get_logger(__name__)
 
 #: what this relay can do, told by HELLO and /v1/info; later parts add to it
-FEATURES = ("events", "live", "lists", "meshes")
+FEATURES = ("events", "live", "lists", "meshes", "locks")
 
 
 class Connection:
@@ -134,10 +134,11 @@ class Connection:
     def _run(self, command: Command) -> None:
         verb = VERBS.get(command.verb)
         self.edge.meters.count("posthouse_relay_commands_total", command.verb if verb else "unknown")
-        self._bucket, wait_ns = take(self._bucket, self._rate, self.edge.clock.boot_ns())
-        if wait_ns:
-            self._fault(error("commands_too_fast", per_s=self._rate.per_s))
-            return
+        if command.verb not in SELF_METERED:
+            self._bucket, wait_ns = take(self._bucket, self._rate, self.edge.clock.boot_ns())
+            if wait_ns:
+                self._fault(error("commands_too_fast", per_s=self._rate.per_s))
+                return
         try:
             if verb is None:
                 raise error("verb_unknown", verb=command.verb[:40])

@@ -22,5 +22,6 @@ ROUTES = (
         Access.ANYBODY,
         answers={101: None},
         media_type="text/plain",
+        may_wait=True,
     ),
 )

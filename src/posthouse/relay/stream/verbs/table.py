@@ -15,6 +15,7 @@ from posthouse.relay.stream.verbs.auth import auth
 from posthouse.relay.stream.verbs.close import close
 from posthouse.relay.stream.verbs.count import count
 from posthouse.relay.stream.verbs.event import event
+from posthouse.relay.stream.verbs.lock import lock
 from posthouse.relay.stream.verbs.req import req
 
 if TYPE_CHECKING:
@@ -27,5 +28,9 @@ VERBS: dict[str, Verb] = {
     "CLOSE": close,
     "COUNT": count,
     "EVENT": event,
+    "LOCK": lock,
     "REQ": req,
 }
+
+#: verbs whose operations have a rate of their own, per key
+SELF_METERED = frozenset({"LOCK"})

@@ -1,0 +1,90 @@
+"""["LOCK", req, op, args]: acquire, renew, release, inspect or list locks; answered by ["LOCKED", req, ...].
+
+Answers carry the caller's req and may overtake each other: a wait does not hold up what is asked after it. A
+connection that ends gives up its waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+import structlog
+
+from posthouse.model.errors import PosthouseError, error
+from posthouse.model.strict_json import parse_json
+from posthouse.relay.locks.answers import Answer
+from posthouse.relay.locks.arguments import Acquire, Inspect, ListLocks, Release, Renew
+from posthouse.relay.stream.verbs.arguments import expect, reader_of
+
+if TYPE_CHECKING:
+    from posthouse.relay.stream.connection import Connection
+
+log = structlog.get_logger(__name__)
+REQ_MAX_CHARS = 64
+Arguments = Acquire | Renew | Release | Inspect | ListLocks
+_OPERATIONS: dict[str, type[Arguments]] = {
+    "acquire": Acquire,
+    "renew": Renew,
+    "release": Release,
+    "inspect": Inspect,
+    "list": ListLocks,
+}
+
+
+def lock(connection: Connection, arguments: Sequence[bytes]) -> None:
+    """Do one operation on locks."""
+    expect(arguments, "LOCK", '["LOCK", req, op, args]', 3, 3)
+    req = parse_json(arguments[0])
+    if type(req) is not str or not 1 <= len(req) <= REQ_MAX_CHARS:
+        raise error("frame_malformed", reason=f"req of LOCK is a text of 1 to {REQ_MAX_CHARS} characters")
+    try:
+        _ask(connection, req, _read(arguments))
+    except PosthouseError as refusal:
+        connection.send("LOCKED", req, refusal.problem())
+
+
+def _read(arguments: Sequence[bytes]) -> Arguments:
+    op = parse_json(arguments[1])
+    kind = _OPERATIONS.get(op) if type(op) is str else None
+    if kind is None:
+        raise error("operation_unknown", operations=", ".join(_OPERATIONS))
+    try:
+        wanted = msgspec.convert(parse_json(arguments[2]), kind)
+    except msgspec.ValidationError as fault:
+        raise error("body_invalid", reason=str(fault)) from fault
+    wanted.check()
+    return wanted
+
+
+def _ask(connection: Connection, req: str, wanted: Arguments) -> None:
+    node, locks = reader_of(connection), connection.edge.core.locks
+    if isinstance(wanted, ListLocks):
+        connection.start(_list(connection, req, node, wanted))
+        return
+    future = locks.ask(node, wanted, lambda: not connection.outbox.is_open)
+    future.add_done_callback(partial(_answer, connection, req))
+
+
+def _answer(connection: Connection, req: str, future: asyncio.Future[Answer]) -> None:
+    if future.cancelled():  # its caller was gone
+        return
+    failure = future.exception()
+    answer = failure if failure is not None else future.result()
+    if isinstance(answer, PosthouseError):
+        connection.send("LOCKED", req, answer.problem())
+    elif isinstance(answer, BaseException):
+        log.error("lock_failed", exc_info=answer)
+        connection.send("LOCKED", req, error("internal", reason=type(answer).__name__).problem())
+    else:
+        connection.send("LOCKED", req, answer)
+
+
+async def _list(connection: Connection, req: str, node: str, wanted: ListLocks) -> None:
+    try:
+        connection.send("LOCKED", req, await connection.edge.core.locks.list(node, wanted))
+    except PosthouseError as refusal:
+        connection.send("LOCKED", req, refusal.problem())
