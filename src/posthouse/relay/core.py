@@ -80,11 +80,17 @@ class Core(Reads):
 
     @classmethod
     async def start(
-        cls, settings: CoreSettings, clock: Clock, *, on_fatal: Callable[[Fatal], None] = exit_process
+        cls,
+        settings: CoreSettings,
+        clock: Clock,
+        *,
+        on_fatal: Callable[[Fatal], None] = exit_process,
+        vfs: str | None = None,
     ) -> Core:
         """Open the store, make main and its admins, and start the threads."""
         private_dir(settings.data_dir)
-        store = await asyncio.to_thread(SqliteStore, settings.data_dir / FILE_NAME, clock, on_fatal=on_fatal)
+        path = settings.data_dir / FILE_NAME
+        store = await asyncio.to_thread(SqliteStore, path, clock, on_fatal=on_fatal, vfs=vfs)
         try:
             rows = await prepare_main(store, settings.relay, is_open=settings.is_main_open, admins=settings.admins)
             lock_run = await start_run(store, clock)

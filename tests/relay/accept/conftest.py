@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from posthouse.model.bucket import Rate
+from posthouse.model.clock import FakeClock
+from posthouse.relay.core import Core, CoreSettings
+from tests.relay.authors import Author
+
+RELAY = Author(99).node
+ADMIN = Author(98)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+async def core(tmp_path: Path, clock: FakeClock) -> AsyncIterator[Core]:
+    settings = CoreSettings(
+        tmp_path / "relay", RELAY, admins=(ADMIN.node,), event_rate=Rate(100, 500), ephemeral_rate=Rate(10, 20)
+    )
+    started = await Core.start(settings, clock)
+    yield started
+    await started.close()
