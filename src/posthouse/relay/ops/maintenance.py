@@ -11,7 +11,7 @@ from pathlib import Path
 import apsw
 
 from posthouse.journal.restore import restore_store
-from posthouse.journal.store import Store
+from posthouse.journal.store import JOURNAL, Store
 from posthouse.journal.verify import verify_store
 from posthouse.model.clock import Clock
 from posthouse.relay.store.sqlite import COMPONENTS
@@ -33,7 +33,7 @@ def backup_relay(path: Path, target: Path) -> None:
 
 def restore_relay(backup: Path, path: Path, clock: Clock) -> str:
     """Put a backup in the place of a relay's store and return the new epoch."""
-    return restore_store(backup, path, COMPONENTS, clock, adjust_restored)
+    return restore_store(backup, path, (JOURNAL, *COMPONENTS), clock, adjust_restored)
 
 
 def reindex_relay(path: Path, clock: Clock) -> None:

@@ -1,0 +1,126 @@
+"""Check, verify, backup, restore and reindex of a relay's store, and that each check bites."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import apsw
+import pytest
+
+from posthouse.model.clock import FakeClock
+from posthouse.model.coordinate import Coordinate
+from posthouse.model.errors import PosthouseError
+from posthouse.model.event import encode_event
+from posthouse.relay.core import Core, CoreSettings
+from posthouse.relay.meshes.rows import AccessRow, Role, Verdict
+from posthouse.relay.ops.maintenance import backup_relay, check_relay, reindex_relay, restore_relay
+from posthouse.sqlite.connection import Durability, open_writer
+from tests.relay.authors import ALICE, BOB, CAROL, Author
+
+RELAY = Author(99).node
+
+
+async def live(folder: Path, clock: FakeClock) -> None:
+    """Let a relay have a history in which everything happened once."""
+    core = await Core.start(CoreSettings(folder, RELAY, admins=(ALICE.node,)), clock)
+    for number in range(3):
+        await core.accept(ALICE.raw(1, ("t", str(number)), ("e", "0" * 64)))
+        await core.accept(BOB.raw(30_000, ("d", "x"), content=str(number)))
+    await core.accept(ALICE.raw(1000, ("p", BOB.node), ("c", "1")))
+    await core.accept(ALICE.raw(1, ("expiration", str(clock.wall_ns() // 10**9 + 5))))
+    await core.administration.create_mesh(ALICE.node, "lab")
+    await core.administration.save_member(ALICE.node, "lab", BOB.node, "bob", Role.MEMBER)
+    await core.administration.save_member(ALICE.node, "lab", CAROL.node, "carol", Role.READER)
+    await core.administration.save_access(ALICE.node, AccessRow("lab", "*", lock=Verdict.DENY))
+    await core.participation.create_topic(BOB.node, "lab", "news")
+    await core.participation.subscribe(CAROL.node, "lab", "news")
+    await core.participation.block(CAROL.node, "lab", BOB.node)
+    await core.administration.remove_member(ALICE.node, "lab", CAROL.node)
+    await core.accept(b"{")
+    clock.advance(10)
+    await core._housekeeping.run_once()
+    await core.close()
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def path(tmp_path: Path, clock: FakeClock) -> Path:
+    asyncio.run(live(tmp_path / "relay", clock))
+    return tmp_path / "relay" / "relay.db"
+
+
+@pytest.fixture
+def db(path: Path) -> Iterator[apsw.Connection]:
+    connection = open_writer(path, Durability.FULL)
+    yield connection
+    connection.close()
+
+
+def test_history_of_a_relay_has_no_findings(path: Path) -> None:
+    assert check_relay(path) == []
+
+
+DAMAGE = [
+    ("DELETE FROM events WHERE seq = (SELECT min(seq) FROM events)", "has not its event"),
+    ("INSERT INTO events SELECT 2, randomblob(32), pubkey, 1, 1, 'main', NULL, NULL, NULL, NULL FROM events LIMIT 1",
+     "has not its record"),
+    ("UPDATE events SET kind = kind + 1 WHERE kind = 1 AND raw IS NOT NULL", "are not those of its content"),
+    ("UPDATE events SET raw = CAST(replace(CAST(raw AS TEXT), '\"content\":\"\"', '\"content\":\"x\"') AS BLOB)"
+     " WHERE seq = (SELECT min(seq) FROM events)", "does not hash to its id"),
+    ("UPDATE events SET raw = x'00' WHERE seq = (SELECT min(seq) FROM events)", "cannot be read"),
+    ("DELETE FROM event_terms WHERE seq = (SELECT max(seq) FROM event_terms)", "terms:"),
+    ("INSERT INTO event_terms VALUES (randomblob(16), 1)", "terms:"),
+    ("DELETE FROM current_events", "is larger than what the index names"),
+    ("UPDATE current_events SET event_seq = event_seq - 2", "not there as it says"),
+    ("DELETE FROM members WHERE name = 'bob'", "meshes: member lab"),
+    ("UPDATE members SET role = 'reader' WHERE name = 'bob'", "meshes: member lab"),
+    ("DELETE FROM topics", "meshes: topic lab"),
+    ("INSERT INTO subscriptions VALUES ('lab', 'x', 'y')", "meshes: subscription lab"),
+    ("DELETE FROM blocks", "meshes: block lab"),
+    ("UPDATE meshes SET is_open = 1 WHERE mesh = 'lab'", "meshes: mesh lab"),
+    ("UPDATE access SET read = 'deny'", "meshes: access lab"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("statement", "expected"), DAMAGE)
+def test_damage_is_found(path: Path, db: apsw.Connection, statement: str, expected: str) -> None:
+    db.execute("BEGIN IMMEDIATE")
+    db.execute(statement)
+    db.execute("COMMIT")
+    assert db.total_changes() > 0
+    assert any(expected in finding for finding in check_relay(path))
+
+
+def test_reindex_repairs_what_is_derived(path: Path, db: apsw.Connection, clock: FakeClock) -> None:
+    db.execute("DELETE FROM event_terms; DELETE FROM current_events")
+    assert check_relay(path) != []
+    reindex_relay(path, clock)
+    assert check_relay(path) == []
+
+
+async def test_restored_store_has_a_new_epoch_and_goes_on(tmp_path: Path, clock: FakeClock) -> None:
+    folder = tmp_path / "relay"
+    await live(folder, clock)
+    settings = CoreSettings(folder, RELAY, admins=(ALICE.node,))
+    await asyncio.to_thread(backup_relay, folder / "relay.db", tmp_path / "backup.db")
+    first = await Core.start(settings, clock)
+    late = BOB.event(30_000, ("d", "x"), content="late")
+    await first.accept_many([encode_event(late)])
+    cursor, epoch = first.cursor((await first.store.extent()).head), first.store.epoch
+    await first.close()
+    await asyncio.to_thread(restore_relay, tmp_path / "backup.db", folder / "relay.db", clock)
+    assert await asyncio.to_thread(check_relay, folder / "relay.db") == []
+    second = await Core.start(settings, clock)
+    assert second.store.epoch != epoch
+    with pytest.raises(PosthouseError) as caught:
+        await second.query(ALICE.node, [], cursor=cursor)
+    assert caught.value.code == "cursor_reset"
+    found = await second.address(ALICE.node, Coordinate(30_000, BOB.node, "x"))
+    assert b"late" not in found.raw
+    await second.close()

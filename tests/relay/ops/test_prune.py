@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from blake3 import blake3
+
+from posthouse.journal.prune import canonical_line
+from posthouse.model.clock import FakeClock
+from posthouse.model.coordinate import Coordinate
+from posthouse.model.event import encode_event
+from posthouse.model.filters import Filter
+from posthouse.relay.core import Core, CoreSettings
+from posthouse.relay.meshes.rows import Role
+from posthouse.relay.ops.maintenance import check_relay
+from tests.relay.accept.answers import accepted, code
+from tests.relay.authors import ALICE, BOB, Author
+from tests.relay.meshes.refusal import refused
+
+ADMIN = Author(98)
+
+
+@pytest.fixture
+async def core(tmp_path: Path) -> AsyncIterator[Core]:
+    settings = CoreSettings(tmp_path / "relay", Author(99).node, admins=(ADMIN.node,))
+    started = await Core.start(settings, FakeClock())
+    yield started
+    await started.close()
+
+
+async def digest(core: Core, from_seq: int, to_seq: int) -> str:
+    """Return the digest as the archive computes it, from records it has read."""
+    hasher = blake3()
+    for record in await core.store.journal(from_seq - 1, to_seq - from_seq + 1):
+        hasher.update(canonical_line(record))
+    return hasher.hexdigest()
+
+
+async def prune(core: Core, to_seq: int, from_seq: int = 1) -> int:
+    given = await digest(core, from_seq, to_seq)
+    return await core.prune(ADMIN.node, epoch=core.store.epoch, from_seq=from_seq, to_seq=to_seq, digest=given)
+
+
+async def test_pruned_events_lose_their_content_and_current_ones_keep_it(core: Core) -> None:
+    normal, old, new = ALICE.event(), ALICE.event(10_002, content="old"), ALICE.event(10_002, content="new")
+    for event in (normal, old, new):
+        await core.accept(encode_event(event))
+    last = accepted(await core.accept(BOB.raw())).seq or 0
+    assert await prune(core, last - 1) == last - 1
+    left = [stored.seq for stored in (await core.query(ALICE.node, [Filter()])).events]
+    assert left == [last - 1, last]
+    found = await core.address(ALICE.node, Coordinate(10_002, ALICE.node, ""))
+    assert found.raw == encode_event(new)
+    assert check_relay(core.settings.data_dir / "relay.db") == []
+
+
+async def test_pruned_event_is_still_known(core: Core) -> None:
+    raw = ALICE.raw()
+    first = accepted(await core.accept(raw))
+    await prune(core, first.seq or 0)
+    again = accepted(await core.accept(raw))
+    assert (again.duplicate, again.seq) == (True, first.seq)
+
+
+async def test_wrong_digest_deletes_nothing(core: Core) -> None:
+    last = accepted(await core.accept(ALICE.raw())).seq or 0
+    with refused("digest_mismatch"):
+        await core.prune(ADMIN.node, epoch=core.store.epoch, from_seq=1, to_seq=last, digest="0" * 64)
+    assert (await core.store.extent()).pruned_through == 0
+    assert len((await core.query(ALICE.node, [Filter()])).events) == 1
+
+
+async def test_only_a_prefix_of_this_history_is_pruned(core: Core) -> None:
+    last = accepted(await core.accept(ALICE.raw())).seq or 0
+    for from_seq, to_seq in ((2, last), (1, last + 1), (last, 1)):
+        with refused("prune_range_invalid"):
+            await core.prune(ADMIN.node, epoch=core.store.epoch, from_seq=from_seq, to_seq=to_seq, digest="0" * 64)
+    with refused("epoch_mismatch"):
+        await core.prune(ADMIN.node, epoch="0" * 32, from_seq=1, to_seq=last, digest=await digest(core, 1, last))
+
+
+async def test_pruning_and_reading_the_journal_are_for_admins(core: Core) -> None:
+    with refused("right_missing"):
+        await core.prune(ALICE.node, epoch=core.store.epoch, from_seq=1, to_seq=1, digest="0" * 64)
+    with refused("right_missing"):
+        await core.journal(ALICE.node)
+    with refused("right_missing"):
+        await core.feed(ALICE.node, "events")
+
+
+async def test_memberships_survive_pruning_and_replay_starts_from_the_snapshot(core: Core) -> None:
+    await core.administration.create_mesh(ALICE.node, "lab", name="alice")
+    await core.administration.save_member(ALICE.node, "lab", BOB.node, "bob", Role.READER)
+    head = (await core.store.extent()).head
+    assert await prune(core, head) == head
+    await core.administration.save_member(ALICE.node, "lab", BOB.node, "robert", Role.MEMBER)
+    assert await asyncio.to_thread(check_relay, core.settings.data_dir / "relay.db") == []
+    assert code(await core.accept(BOB.raw(1, ("mesh", "lab")))) == "201"
+
+
+async def test_journal_is_read_by_cursor_and_a_pruned_cursor_is_told(core: Core) -> None:
+    for _ in range(5):
+        await core.accept(ALICE.raw())
+    first, cursor = await core.journal(ADMIN.node, limit=2)
+    rest, end = await core.journal(ADMIN.node, after=cursor)
+    assert [record.seq for record in first + rest] == list(range(1, len(first + rest) + 1))
+    assert await core.journal(ADMIN.node, after=end) == ([], end)
+    only, _ = await core.journal(ADMIN.node, types=["event.accepted"])
+    assert {record.type for record in only} == {"event.accepted"}
+    await prune(core, 4)
+    with refused("cursor_pruned"):
+        await core.journal(ADMIN.node, after=cursor)
+
+
+async def test_cursor_of_a_query_outlives_pruning(core: Core) -> None:
+    for number in range(4):
+        await core.accept(ALICE.raw(10_000 + number))
+    page = await core.query(BOB.node, [Filter()], limit=1)
+    cursor = core.cursor(page.through_seq)
+    await prune(core, (await core.store.extent()).head)
+    rest = await core.query(BOB.node, [Filter()], cursor=cursor)
+    assert len(rest.events) == 3
