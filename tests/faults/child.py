@@ -21,7 +21,7 @@ class Child:
     """`python -m module args`, started now."""
 
     def __init__(self, module: str, *args: object, env: dict[str, str] | None = None) -> None:
-        path = os.pathsep.join([str(_ROOT / "src"), str(_ROOT)])
+        path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(_ROOT / "src"), str(_ROOT)])
         self._process = subprocess.Popen(
             [sys.executable, "-m", module, *map(str, args)],
             stdin=subprocess.PIPE,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import apsw
@@ -99,11 +99,14 @@ def test_a_store_adds_its_own_rules(path: Path) -> None:
 
 def test_a_store_is_verified_in_one_snapshot_while_it_is_written(path: Path) -> None:
     with opened(path) as store:
+        head = store.extent().head
 
-        def writing(db: apsw.Connection) -> object:
+        def writing(_db: apsw.Connection) -> Iterator[str]:
             store.writer.run_blocking(note("meanwhile"))
             return iter(())
 
-        for _ in range(5):
-            assert verify_store(path, (writing,)) == []  # type: ignore[arg-type]
-            store.writer.run_blocking(note("between"))
+        def counting(db: apsw.Connection) -> Iterator[str]:
+            yield str(db.execute("SELECT max(seq) FROM journal").get)
+
+        assert verify_store(path, (writing, counting)) == [str(head)]
+        assert verify_store(path, (counting,)) == [str(head + 1)]

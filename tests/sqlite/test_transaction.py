@@ -109,6 +109,10 @@ def test_an_item_that_hides_that_its_transaction_is_gone_is_not_believed(tx: Tra
         except apsw.FullError as exc:
             raise KeyError("wrapped") from exc
 
+    for lone in (hiding, wrapping):
+        answers, fatal = run(tx, lone)
+        assert [getattr(answer, "code", answer) for answer in answers] == ["store_full"]
+    tx.db.execute("DELETE FROM t")
     answers, fatal = run(tx, hiding, wrapping, put(3))
     assert fatal is None
     assert [getattr(answer, "code", answer) for answer in answers] == ["store_full", "store_full", 3]

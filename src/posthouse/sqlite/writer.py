@@ -74,7 +74,8 @@ class Writer(Generic[TxT]):
 
         `work` runs on the writer's thread, inside a transaction, and may run more than once before it is answered
         (only its last run counts): it must depend on nothing but its arguments and the rows it reads, leave nothing
-        behind but rows, and not block. What it raises is the answer, and none of its rows stay.
+        behind but rows, let SQLite's errors through, and not block. What it raises is the answer, and none of its
+        rows stay.
         """
         return await self.submit(work, size=size)
 
