@@ -1,0 +1,68 @@
+"""A process that accepts events as fast as it can and tells each answer, until it is killed.
+
+`python -m tests.faults.accept_worker FOLDER FIRST`: four connections send numbered events of their own author, from
+number FIRST - 5 on, so that a new run repeats a little of the one before. Lines: author number, event number, seq,
+whether it was a duplicate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from posthouse.model.bucket import Rate
+from posthouse.model.clock import SystemClock
+from posthouse.model.event import encode_event
+from posthouse.relay.answers import Accepted, Answer
+from posthouse.relay.core import Core, CoreSettings
+from tests.relay.authors import Author
+
+AUTHORS = 4
+REPEATED = 5
+_AHEAD = 32  # unanswered events of one connection
+
+
+def event_of(author: Author, number: int) -> bytes:
+    """Return event `number` of an author: the same bytes in every process."""
+    return encode_event(author.event(1 + number % 2 * 9_999, ("n", str(number)), created_at_ns=1_000 + number))
+
+
+class Connection:
+    """Sends the events of one author and tells the answers."""
+
+    def __init__(self, core: Core, author: int, first: int) -> None:
+        self._author = author
+        self._signer = Author(author)
+        self._next = max(0, first - REPEATED)
+        self._numbers: dict[str | None, int] = {}
+        self._lane = core.open_lane(self._answered)
+
+    def send(self, count: int) -> None:
+        for number in range(self._next, self._next + count):
+            raw = event_of(self._signer, number)
+            self._numbers[raw[7:71].decode()] = number
+            self._lane.submit([raw])
+        self._next += count
+
+    def _answered(self, answers: Sequence[Answer]) -> None:
+        for answer in answers:
+            assert isinstance(answer, Accepted), answer
+            number = self._numbers.pop(answer.id)
+            sys.stdout.write(f"{self._author} {number} {answer.seq} {int(answer.duplicate)}\n")
+        sys.stdout.flush()
+        self.send(len(answers))
+
+
+async def main(folder: Path, first: int) -> None:
+    """Accept until the process ends."""
+    fast = Rate(10**9, 10**9)
+    core = await Core.start(CoreSettings(folder, Author(99).node, event_rate=fast), SystemClock())
+    for author in range(1, AUTHORS + 1):
+        Connection(core, author, first).send(_AHEAD)
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2])))
