@@ -20,9 +20,9 @@ Count = Annotated[int, Parameter(validator=Number(gte=1))]
 def store(
     *,
     directory: Annotated[Path | None, Parameter(name="--dir")] = None,
-    rounds: Count = 7,
-    singles: Count = 500,
-    batches: Count = 150,
+    rounds: Count = 11,
+    singles: Count = 300,
+    batches: Count = 80,
     output: Output = PLAIN,
 ) -> None:
     """Compare durable commits through the store with bare apsw writing the same rows.
