@@ -22,6 +22,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from posthouse.journal.read import Extent, Record
+from posthouse.model.confirmation import Confirmation
 from posthouse.model.coordinate import Coordinate
 from posthouse.model.event import Event
 from posthouse.model.filters import Filter
@@ -51,6 +52,8 @@ class EventRow(msgspec.Struct, frozen=True, gc=False):
     #: its record in the journal: the type, and the body as JSON
     record_type: str
     record_body: str
+    #: what a message or a confirmation says; its record is completed where that takes effect
+    matter: Addressed | Confirmation | None = None
 
 
 class StoredEvent(msgspec.Struct, frozen=True, gc=False):

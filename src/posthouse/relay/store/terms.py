@@ -1,9 +1,10 @@
 """Terms: the short keys events are found by.
 
-An event has one for its author, its kind, its mesh, for each tag with a name of one letter, and one for its
-coordinate, under which all versions of a line stand (its address alias). A term is 16 bytes of a hash, so that values
-of 8 KiB index like short ones; two different values with one term would take 2^64 tries to make. Rebuilding
-the index calls exactly these functions.
+An event has one for its author, its kind, both together, its mesh, for each tag with a name of one letter, and one for
+its coordinate, under which all versions of a line stand (its address alias). A short value stands in its term as
+it is, so that values that grow (numbers, ULIDs) lie side by side in the index and cost few pages; a long one is
+hashed to 16 bytes, and two with one term would take 2^64 tries to make. Rebuilding the index calls exactly
+these functions.
 
 If you change what a term is made of: 1. a migration that reindexes, 2. the contract suite.
 """
@@ -18,13 +19,19 @@ from posthouse.model.coordinate import Coordinate
 from posthouse.model.event import Event
 from posthouse.model.kinds import is_replacing
 
-TERM_BYTES = 16
+_HASH_BYTES = 16
+_PLAIN_BYTES = 32  # of a value that stands as it is: a ULID or a number does, a node id or an event id does not
 _CACHED_CHARS = 80  # node ids, event ids, topics: what comes again and again
 
 
 def author_term(node: str) -> bytes:
     """Return the term of an author."""
     return _short("author", node)
+
+
+def author_kind_term(node: str, kind: int) -> bytes:
+    """Return the term of an author's events of one kind."""
+    return _short(f"author-{kind}", node)
 
 
 def kind_term(kind: int) -> bytes:
@@ -49,7 +56,7 @@ def address_term(coordinate: Coordinate) -> bytes:
 
 def is_indexed(tag: str) -> bool:
     """Tell whether tags of a name are indexed; others are compared when the event is read."""
-    return len(tag) == 1 and tag.isascii()
+    return len(tag) == 1 and tag.isascii() and tag.isalpha()
 
 
 def event_address(event: Event) -> bytes | None:
@@ -59,7 +66,8 @@ def event_address(event: Event) -> bytes | None:
 
 def event_terms(event: Event, mesh: str, address: bytes | None) -> tuple[bytes, ...]:
     """Return all terms of an event, each once."""
-    terms = {_short("author", event.pubkey), _short("kind", str(event.kind)), _short("mesh", mesh)}
+    author, kind = event.pubkey, event.kind
+    terms = {author_term(author), kind_term(kind), author_kind_term(author, kind), mesh_term(mesh)}
     for tag in event.tags:
         if len(tag) > 1 and is_indexed(tag[0]):
             terms.add(tag_term(tag[0], tag[1]))
@@ -69,8 +77,11 @@ def event_terms(event: Event, mesh: str, address: bytes | None) -> tuple[bytes, 
 
 
 def _term(name: str, value: str) -> bytes:
-    # names hold no NUL: one letter, or a word of this module
-    return blake3(f"{name}\0{value}".encode()).digest(TERM_BYTES)
+    # names are one letter, or words of this module without = and #: the first of these ends the name
+    data = value.encode("utf-8", "surrogatepass")  # what a filter asks for may be no text that an event can hold
+    if len(data) <= _PLAIN_BYTES:
+        return b"%b=%b" % (name.encode(), data)
+    return b"%b#%b" % (name.encode(), blake3(data).digest(_HASH_BYTES))
 
 
 _short = lru_cache(maxsize=32_768)(_term)

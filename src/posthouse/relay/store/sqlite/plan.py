@@ -17,10 +17,18 @@ import msgspec
 from posthouse.model.coordinate import Coordinate
 from posthouse.model.event import Event
 from posthouse.model.filters import Filter
-from posthouse.model.limits import SECOND_NS
+from posthouse.model.limits import FILTER_MAX_VALUES, SECOND_NS
 from posthouse.model.node import NODE_SCHEME
 from posthouse.relay.store.interface import Scope, StoredEvent
-from posthouse.relay.store.terms import address_term, author_term, is_indexed, kind_term, mesh_term, tag_term
+from posthouse.relay.store.terms import (
+    address_term,
+    author_kind_term,
+    author_term,
+    is_indexed,
+    kind_term,
+    mesh_term,
+    tag_term,
+)
 from posthouse.sqlite.statements import Statements
 
 SQL = Statements("posthouse.relay.store.sqlite", "relay.sql")
@@ -130,12 +138,19 @@ def _candidates(wanted: Filter) -> Iterable[tuple[str | None, list[bytes]]]:
     for name, values in wanted.tags.items():
         if is_indexed(name):
             yield name, [tag_term(name, value) for value in values]
+    if wanted.authors is not None and wanted.kinds is not None:
+        yield from _pairs(wanted.authors, wanted.kinds)
     if wanted.authors is not None:
         yield None, [author_term(author) for author in wanted.authors]
     if wanted.kinds is not None:
         yield None, [kind_term(kind) for kind in wanted.kinds]
     if wanted.mesh is not None:
         yield None, [mesh_term(wanted.mesh)]
+
+
+def _pairs(authors: frozenset[str], kinds: frozenset[int]) -> Iterable[tuple[None, list[bytes]]]:
+    if len(authors) * len(kinds) <= FILTER_MAX_VALUES:
+        yield None, [author_kind_term(author, kind) for author in authors for kind in kinds]
 
 
 def _estimate(db: apsw.Connection, terms: list[bytes], span: Span) -> int:

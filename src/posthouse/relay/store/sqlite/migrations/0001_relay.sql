@@ -20,7 +20,7 @@ CREATE TABLE events (
 CREATE UNIQUE INDEX events_by_id ON events (id);
 CREATE INDEX events_by_expiration ON events (expiration_s) WHERE expiration_s IS NOT NULL AND raw IS NOT NULL;
 
--- Derived: what an event is found by (author, kind, mesh, tags, address).
+-- Derived: what an event is found by (author, kind, both, mesh, tags, address), as posthouse.relay.store.terms spells it.
 CREATE TABLE event_terms (
     term BLOB NOT NULL,
     seq INTEGER NOT NULL,
