@@ -108,7 +108,7 @@ class Edge:
         headers: dict[str, str] | None = None,
     ) -> Reply:
         """Send a request whose path goes out exactly as given."""
-        sent = {"Content-Type": "application/json"} if body is not None else {}
+        sent = {} if body is None and data is None else {"Content-Type": "application/json"}
         if token is not None:
             sent["Authorization"] = f"Bearer {token}"
         payload = json.dumps(body).encode() if body is not None else data

@@ -8,6 +8,7 @@ what was taken in; the lock last.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,8 +72,9 @@ class RelayServer:
     async def start(self) -> None:
         """Open everything, or raise why not, with nothing left open."""
         check_listen(self.settings.place, self.settings.protection)
+        tls = tls_context(self.settings.protection)
         try:
-            await self._open()
+            await self._open(tls)
         except BaseException:
             await self._opened.aclose()
             raise
@@ -84,7 +86,7 @@ class RelayServer:
         await self._opened.aclose()
         log.info("relay_stopped", relay=self.key.node)
 
-    async def _open(self) -> None:
+    async def _open(self, tls: ssl.SSLContext | None) -> None:
         settings = self.settings
         data_dir = private_dir(settings.data_dir)
         lock = Presence(data_dir / "relay", exclusive=True)
@@ -97,17 +99,16 @@ class RelayServer:
         self._opened.callback(core.listen(self.edge.live.publish))
         keeper = asyncio.get_running_loop().create_task(keep_alive(self.edge))
         self._opened.push_async_callback(_end, keeper)
-        await self._listen()
+        await self._listen(tls)
 
-    async def _listen(self) -> None:
+    async def _listen(self, tls: ssl.SSLContext | None) -> None:
         settings = self.settings
         service = Service(self.edge, Router(ROUTES))
         server = Server(self.edge, service)
         watch(self.edge, server, service)
-        context = tls_context(settings.protection)
         try:
             listening = await asyncio.get_running_loop().create_server(
-                server, settings.place.host, settings.place.port, ssl=context, backlog=_BACKLOG
+                server, settings.place.host, settings.place.port, ssl=tls, backlog=_BACKLOG
             )
         except OSError as failure:
             raise error(

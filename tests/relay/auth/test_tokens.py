@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from posthouse.model.clock import FakeClock
 from posthouse.model.errors import PosthouseError
 from posthouse.relay.auth import Tokens

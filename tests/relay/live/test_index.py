@@ -34,8 +34,8 @@ FILTERS = st.builds(
 )
 TAGS = st.lists(st.tuples(st.sampled_from(["t", "p", "q"]), st.sampled_from(VALUES)), max_size=4)
 EVENTS = st.builds(
-    lambda id, pubkey, at, kind, tags, mesh: Event(
-        id=id, pubkey=pubkey, created_at_ns=at, kind=kind, content="", sig="",
+    lambda name, pubkey, at, kind, tags, mesh: Event(
+        id=name, pubkey=pubkey, created_at_ns=at, kind=kind, content="", sig="",
         tags=(*tags, ("t",), ("p", "x", "more"), *([("mesh", mesh)] if mesh else [])),
     ),
     st.sampled_from(IDS), st.sampled_from(NODES), st.integers(0, 5), st.sampled_from([1, 2, 20_000]), TAGS,

@@ -76,6 +76,8 @@ async def _read(socket: _Socket, connection: Connection) -> None:
     while True:
         message = await socket.receive()
         connection.heard_at = loop.time()
+        if connection.ending is not None and message.type in (WSMsgType.TEXT, WSMsgType.BINARY):
+            continue  # it was told why; now only the closing handshake counts
         if message.type is WSMsgType.TEXT:
             connection.take_frame(message.data)
         elif message.type is WSMsgType.PING:

@@ -1,0 +1,171 @@
+"""Requests that no honest client sends: each is answered with its code or closed, and the relay goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.relay.edge import PATIENCE_S, Author, Edge, running
+from tests.relay.hostile.wire import wire
+
+HEAD = b"GET /v1/info HTTP/1.1\r\nHost: x\r\n"
+
+MALFORMED: list[tuple[bytes, int, str]] = [
+    (b"nonsense\r\n\r\n", 400, "http_malformed"),
+    (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400, "http_malformed"),
+    (b"GET /v1/info HTTP/9.9\r\n\r\n", 400, "http_malformed"),
+    (b"GET\r\n\r\n", 400, "http_malformed"),
+    (HEAD + b"broken header\r\n\r\n", 400, "http_malformed"),
+    (HEAD + b"X: a\r\n b\r\nContent-Length: x\r\n\r\n", 400, "http_malformed"),
+    (b"POST /v1/events HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n", 400, "http_malformed"),
+    (b"POST /v1/events HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", 400, "http_malformed"),
+    (HEAD + b"X: " + b"a" * 70_000 + b"\r\n\r\n", 431, "header_too_large"),
+    (b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n", 431, "header_too_large"),
+    (b"GET /v1/events/%ff HTTP/1.1\r\nHost: x\r\n\r\n", 400, "path_invalid"),
+    (b"GET /v1/events/%2 HTTP/1.1\r\nHost: x\r\n\r\n", 400, "path_invalid"),
+    (b"GET /v1/\xc3\xa9 HTTP/1.1\r\nHost: x\r\n\r\n", 400, "http_malformed"),
+    (b"GET /v1/events?a#b HTTP/1.1\r\nHost: x\r\n\r\n", 400, "path_invalid"),
+    (b"GET /v1/../v1/info HTTP/1.1\r\nHost: x\r\n\r\n", 404, "route_unknown"),
+    (b"GET /v1%2Finfo HTTP/1.1\r\nHost: x\r\n\r\n", 404, "route_unknown"),
+    (b"BREW /v1/info HTTP/1.1\r\nHost: x\r\n\r\n", 400, "http_malformed"),
+    (b"PATCH /v1/info HTTP/1.1\r\nHost: x\r\n\r\n", 405, "method_not_allowed"),
+    (b"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n", 400, "path_invalid"),
+    (b"GET /v1/stream HTTP/1.1\r\nHost: x\r\n\r\n", 426, "upgrade_required"),
+    (
+        b"GET /v1/stream HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Version: 12\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n",
+        426,
+        "upgrade_required",
+    ),
+    (
+        b"GET /v1/stream HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: short\r\n\r\n",
+        426,
+        "upgrade_required",
+    ),
+]
+
+
+@pytest.mark.parametrize(("data", "status", "code"), MALFORMED, ids=range(len(MALFORMED)))
+async def test_each_malformed_request_gets_its_code(edge: Edge, data: bytes, status: int, code: str) -> None:
+    async with wire(edge) as connection:
+        await connection.send(data)
+        found, problem = await connection.response()
+    assert (found, problem["code"]) == (status, code)
+    assert (await edge.get("/healthz")).status == 200
+
+
+async def test_too_many_headers_are_refused(edge: Edge) -> None:
+    async with wire(edge) as connection:
+        await connection.send(HEAD + b"".join(b"X-%d: y\r\n" % number for number in range(200)) + b"\r\n")
+        status, problem = await connection.response()
+    assert (status, problem["code"]) in ((400, "http_malformed"), (431, "header_too_large"))
+
+
+async def test_body_that_is_announced_too_large_is_refused_before_it_is_read(edge: Edge) -> None:
+    async with wire(edge) as connection:
+        await connection.send(b"POST /v1/events HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n")
+        status, problem = await connection.response()
+    assert (status, problem["code"]) == (413, "request_too_large")
+
+
+async def test_body_that_grows_too_large_is_refused(edge: Edge) -> None:
+    async with wire(edge) as connection:
+        await connection.send(b"POST /v1/auth HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        chunk = b"10000\r\n" + b" " * 65_536 + b"\r\n"
+        reading = asyncio.create_task(connection.response())
+        for _ in range(40):
+            if reading.done():
+                break
+            await connection.send(chunk)
+        status, problem = await reading
+    assert (status, problem["code"]) == (413, "request_too_large")
+
+
+async def test_broken_chunks_are_refused(edge: Edge) -> None:
+    async with wire(edge) as connection:
+        await connection.send(b"POST /v1/events HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")
+        status, problem = await connection.response()
+    assert (status, problem["code"]) == (400, "http_malformed")
+
+
+async def test_client_that_asks_first_is_told_to_go_on(edge: Edge) -> None:
+    async with wire(edge) as connection:
+        await connection.send(
+            b"POST /v1/events HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
+        )
+        assert (await connection.reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100 ")
+        await connection.send(b"{}")
+        status, problem = await connection.response()
+    assert (status, problem["code"]) == (400, "event_field_missing")
+
+
+async def test_slowloris_is_told_and_closed_while_others_are_served(tmp_path: Path) -> None:
+    async with running(tmp_path / "relay", header_s=0.3) as edge, wire(edge) as silent, wire(edge) as slow:
+        await slow.send(b"GET /v1/info HTTP/1.1\r\nHost")
+        status, problem = await slow.response()
+        assert (status, problem["code"]) == (408, "request_too_slow")
+        assert b" 408 " in await silent.read_all()
+        assert await slow.read_all() == b""
+        assert (await edge.get("/healthz")).status == 200
+        assert edge.server.edge.meters.counted("posthouse_relay_connections_refused_total", "request_too_slow") == 2
+
+
+async def test_header_that_trickles_on_a_kept_connection_is_closed(tmp_path: Path) -> None:
+    async with running(tmp_path / "relay", keepalive_s=0.3) as edge, wire(edge) as slow:
+        await slow.send(HEAD + b"\r\n")
+        assert (await slow.response())[0] == 200
+        await slow.send(b"GET /v1/info HTTP/1.1\r\nHost: ")
+        assert await slow.read_all() == b""
+
+
+async def test_slow_body_is_refused(tmp_path: Path) -> None:
+    async with running(tmp_path / "relay", body_s=0.3) as edge, wire(edge) as slow:
+        await slow.send(b"POST /v1/events HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
+        status, problem = await slow.response()
+    assert (status, problem["code"]) == (408, "request_too_slow")
+
+
+async def test_connection_too_many_is_told_and_the_others_stay(tmp_path: Path) -> None:
+    async with running(tmp_path / "relay", connections_per_address=3) as edge:
+        async with wire(edge) as first, wire(edge) as second, wire(edge) as third:
+            for connection in (first, second, third):
+                await connection.send(HEAD + b"\r\n")
+                assert (await connection.response())[0] == 200
+            async with wire(edge) as fourth:
+                status, problem = await fourth.response()
+                assert (status, problem["code"]) == (503, "connections_exhausted")
+                assert await fourth.read_all() == b""
+            await first.send(HEAD + b"\r\n")
+            assert (await first.response())[0] == 200
+        async with asyncio.timeout(PATIENCE_S):
+            while (await edge.get("/healthz")).status != 200:  # until the relay has seen the others go
+                pass
+
+
+async def test_requests_at_once_are_bounded(tmp_path: Path) -> None:
+    author = Author()
+    async with running(tmp_path / "relay", requests_running=2, body_s=5) as edge:
+        token = await edge.token(author)
+        begun = b"POST /v1/events HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n"
+        async with wire(edge) as first, wire(edge) as second:
+            for connection in (first, second):
+                await connection.send(begun)
+            refused = await edge.get("/v1/events", token)
+            while refused.status == 200:  # the two are not yet being served
+                refused = await edge.get("/v1/events", token)
+            assert (refused.status, refused.code) == (503, "requests_exhausted")
+            assert int(refused.headers["retry-after"]) >= 1
+            for connection in (first, second):
+                await connection.send(b"{}")
+                assert (await connection.response())[1]["code"] == "event_field_missing"
+        assert (await edge.get("/v1/events", token)).status == 200
+
+
+async def test_client_that_leaves_in_the_middle_changes_nothing(edge: Edge) -> None:
+    for data in (b"POST /v1/events HTTP/1.1\r\nContent-Length: 100\r\n\r\n{", b"GET /v1", HEAD + b"\r\n"):
+        async with wire(edge) as connection:
+            await connection.send(data)
+    assert (await edge.get("/healthz")).status == 200

@@ -1,0 +1,144 @@
+"""Readers that do not read: their buffer is bounded, they learn where to go on, and nobody else is slowed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import socket
+from pathlib import Path
+from typing import Any
+
+from tests.relay.edge import PATIENCE_S, Author, Edge, Stream, running
+from tests.relay.hostile.wire import Wire, masked, wire
+
+BODY = "x" * 4_000
+
+
+def narrow(connection: Wire) -> None:
+    """Keep the kernel from buffering megabytes for a reader that does not read."""
+    raw: socket.socket = connection.writer.get_extra_info("socket")
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 128 * 1024)
+
+
+async def stall(connection: Wire, edge: Edge, author: Author) -> None:
+    """Become a subscriber whose socket is never read again."""
+    narrow(connection)
+    await connection.send(
+        b"GET /v1/stream HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+    )
+    await connection.reader.readuntil(b"\r\n\r\n")
+    hello = json.loads((await connection.frame())[1])[1]
+    proof = author.proof(edge.relay, ("challenge", hello["challenge"]))
+    await connection.send(masked(json.dumps(["AUTH", proof]).encode()))
+    assert (await connection.frame())[1].startswith(b'["AUTHED"')
+    await connection.send(masked(b'["REQ","s",{"limit":0},{"kinds":[1]}]'))
+    assert (await connection.frame())[1].startswith(b'["EOSE"')
+    connection.writer.transport.pause_reading()  # type: ignore[attr-defined]
+
+
+async def publish_many(edge: Edge, author: Author, count: int) -> None:
+    async with edge.stream() as stream:
+        for start in range(0, count, 50):
+            await stream.send_list([["EVENT", author.event(content=f"{n} {BODY}")] for n in range(start, start + 50)])
+            for _ in range(50):
+                assert (await stream.expect("OK"))[1] is True
+
+
+async def test_stalled_reader_gets_closed_with_a_cursor_that_resumes(tmp_path: Path) -> None:
+    author = Author()
+    async with running(tmp_path / "relay", buffer_events=100) as edge, wire(edge) as stalled:
+        await stall(stalled, edge, author)
+        await publish_many(edge, author, 4_000)
+        assert edge.server.edge.meters.counted("posthouse_relay_slow_readers_total") == 1
+        stalled.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        seen: list[int] = []
+        closed: list[Any] = []
+        while not closed:
+            text = json.loads((await stalled.frame())[1])
+            for command in text if isinstance(text[0], list) else [text]:
+                if command[0] == "EVENT":
+                    seen.append(int(command[2]["content"].split()[0]))
+                else:
+                    closed = command
+        assert (closed[0], closed[1], closed[2]["code"]) == ("CLOSED", "s", "reader_too_slow")
+        assert seen == list(range(len(seen)))
+        async with edge.stream(author) as stream:
+            await stream.send("REQ", "rest", {"cursor": closed[3]}, {"kinds": [1]})
+            rest = [int(c[2]["content"].split()[0]) for c in await stream.until("EOSE") if c[0] == "EVENT"]
+        assert seen + rest == list(range(4_000))
+
+
+async def count_live(stream: Stream, count: int) -> None:
+    for _ in range(count):
+        await stream.expect("EVENT")
+
+
+async def test_five_stalled_readers_do_not_slow_others_nor_grow_memory(tmp_path: Path) -> None:
+    author = Author()
+    limit = 1024 * 1024
+    async with running(tmp_path / "relay", buffer_bytes=limit) as edge:
+        wires = [wire(edge) for _ in range(5)]
+        stalled = [await each.__aenter__() for each in wires]
+        for connection in stalled:
+            await stall(connection, edge, author)
+        async with edge.stream(author) as healthy:
+            await healthy.send("REQ", "s", {"limit": 0}, {"kinds": [1]})
+            await healthy.expect("EOSE")
+            reading = asyncio.create_task(count_live(healthy, 6_000))
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            async with asyncio.timeout(60):
+                await publish_many(edge, author, 6_000)  # 24 MB for each reader
+                await reading
+            grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        unsent = [connection.outbox.unsent_bytes for connection in edge.server.edge.connections]
+        assert all(size <= limit + 65_536 for size in unsent), unsent
+        assert edge.server.edge.meters.counted("posthouse_relay_slow_readers_total") == 5
+        assert len(edge.server.edge.live) <= 1
+        assert grown_kib < 100 * 1024
+        for each in wires:
+            await each.__aexit__(None, None, None)
+
+
+async def test_stored_events_wait_for_a_slow_reader_without_holding_a_read(tmp_path: Path) -> None:
+    author = Author()
+    async with running(tmp_path / "relay") as edge:
+        await publish_many(edge, author, 3_000)
+        async with wire(edge) as slow:
+            await stall(slow, edge, author)
+            await slow.send(masked(b'["REQ","all",{},{"kinds":[1]}]'))
+            (connection,) = edge.server.edge.connections
+            async with asyncio.timeout(PATIENCE_S):
+                while connection.outbox.unsent_bytes == 0:  # until the socket takes no more
+                    assert (await edge.get("/healthz")).status == 200
+            assert connection.outbox.unsent_bytes < 1024 * 1024
+            assert edge.server.edge.core.store.statistics()["running"] == 0
+            async with edge.stream(author) as other:
+                await other.send("COUNT", "c")
+                assert await other.expect("COUNT") == ["c", 3_000]
+            slow.writer.transport.resume_reading()  # type: ignore[attr-defined]
+            seen = 0
+            while seen < 3_000:
+                seen += (await slow.frame())[1].count(b'["EVENT","all",')
+            assert json.loads((await slow.frame())[1])[:2] == ["EOSE", "all"]
+
+
+async def test_publisher_that_reads_no_answers_is_held_back_not_buffered(tmp_path: Path) -> None:
+    author = Author()
+    async with running(tmp_path / "relay") as edge, wire(edge) as deaf:
+        narrow(deaf)
+        await deaf.upgrade()
+        deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        event = masked(json.dumps(["EVENT", author.event() | {"sig": "0" * 128}]).encode())
+
+        async def flood() -> None:
+            while True:
+                await deaf.send(event * 200)
+
+        flooding = asyncio.create_task(flood())
+        await asyncio.wait({flooding}, timeout=3)
+        unsent = [connection.outbox.unsent_bytes for connection in edge.server.edge.connections]
+        assert all(size < 4 * 1024 * 1024 for size in unsent), unsent
+        flooding.cancel()
+        assert (await edge.get("/healthz")).status == 200
