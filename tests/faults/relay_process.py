@@ -1,0 +1,55 @@
+"""A relay as a real process that can be killed at any moment and started again on the same port and store."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import TracebackType
+
+from tests.faults.child import Child
+
+START_S = 60  # a loaded machine may take its time
+
+
+class RelayProcess:
+    """`posthouse relay up`, with a home and a store of its own."""
+
+    def __init__(self, folder: Path, *flags: str, home: Path | None = None) -> None:
+        self.folder = folder
+        self.home = home or folder / "home"
+        self.data_dir = folder / "relay"
+        #: node id of the relay, once it ran
+        self.node = ""
+        self.port = 0
+        self._flags = flags
+        self._child: Child | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Start it and wait until it says that it listens."""
+        flags = ("--listen", f"127.0.0.1:{self.port}", "--data-dir", str(self.data_dir), "--json", *self._flags)
+        env = {"POSTHOUSE_HOME": str(self.home)}
+        self._child = Child("posthouse.cli.main", "relay", "up", *flags, env=env)
+        try:
+            told = json.loads(self._child.wait_lines(1, START_S)[0])
+        except BaseException:
+            self.kill()
+            raise
+        self.port = int(told["listen"].rpartition(":")[2])
+        self.node = told["relay"]
+
+    def kill(self) -> None:
+        """End it without a warning."""
+        if self._child is not None:
+            self._child.kill()
+            self._child = None
+
+    def __enter__(self) -> RelayProcess:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        self.kill()
