@@ -1,0 +1,25 @@
+"""A relay for each transport."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.relay.locks.desk import Desk, open_desk
+from tests.relay.locks.ways import Office, open_office
+
+
+@pytest.fixture(params=["http", "stream"])
+async def office(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Office]:
+    """A relay on a fake clock whose nodes use HTTP, then the same on streams."""
+    async with open_office(tmp_path / "relay", request.param) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
+    """A core on a fake clock."""
+    async with open_desk(tmp_path / "core") as opened:
+        yield opened

@@ -1,0 +1,90 @@
+"""A core without sockets, and short words for what tests ask of its locks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from posthouse.keys import NodeKey
+from posthouse.model.clock import Clock, FakeClock
+from posthouse.model.errors import PosthouseError
+from posthouse.relay.core import Core, CoreSettings
+from posthouse.relay.locks.answers import Answer, Granted, LockState
+from posthouse.relay.locks.arguments import Acquire, Inspect, Release, Renew
+from posthouse.relay.locks.service import Locks, is_never_gone
+
+RELAY = NodeKey(b"r" * 32).node
+PATIENCE_S = 20
+
+
+def node(number: int) -> str:
+    """Return a node id."""
+    return NodeKey(number.to_bytes(32, "big")).node
+
+
+class Desk:
+    """The locks of a running core."""
+
+    def __init__(self, core: Core, clock: FakeClock) -> None:
+        self.core = core
+        self.clock = clock
+
+    @property
+    def locks(self) -> Locks:
+        return self.core.locks
+
+    def acquire(
+        self,
+        owner: str,
+        resource: str = "r",
+        lease_ms: int = 5_000,
+        is_gone: Callable[[], bool] = is_never_gone,
+        **more: Any,
+    ) -> asyncio.Future[Answer]:
+        return self.locks.ask(owner, Acquire(resource, lease_ms, **more), is_gone)
+
+    async def granted(self, owner: str, resource: str = "r", **more: Any) -> int:
+        """Acquire a lock that must be granted, and return its token."""
+        return token_of(await self.acquire(owner, resource, **more))
+
+    async def release(self, owner: str, token: int, resource: str = "r") -> Answer:
+        return await self.locks.ask(owner, Release(resource, token))
+
+    async def renew(self, owner: str, token: int, resource: str = "r", lease_ms: int = 5_000) -> Answer:
+        return await self.locks.ask(owner, Renew(resource, token, lease_ms))
+
+    async def inspect(self, resource: str = "r") -> LockState:
+        answer = await self.locks.ask(node(99), Inspect(resource))
+        assert isinstance(answer, LockState), answer
+        return answer
+
+
+def token_of(answer: Answer) -> int:
+    """Return the token of a grant."""
+    assert isinstance(answer, Granted), answer
+    return answer.token
+
+
+def code_of(answer: Answer) -> str:
+    """Return the code of a refusal."""
+    assert isinstance(answer, PosthouseError), answer
+    return answer.code
+
+
+@asynccontextmanager
+async def open_desk(folder: Path, clock: FakeClock | None = None) -> AsyncIterator[Desk]:
+    """Run a core."""
+    clock = clock or FakeClock()
+    core = await open_core(folder, clock)
+    try:
+        yield Desk(core, clock)
+    finally:
+        await core.close()
+
+
+async def open_core(folder: Path, clock: Clock) -> Core:
+    """Start a core in a folder."""
+    return await Core.start(CoreSettings(folder, RELAY, checkers=1), clock)
