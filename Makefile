@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 PYTEST_ARGS ?=
 
-.PHONY: help setup up test check lint format house bench faults docs clean
+.PHONY: help setup up down test check lint format house bench faults docs clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -14,6 +14,9 @@ setup: ## make .venv and install posthouse into it
 
 up: setup ## run posthouse on this machine and say what to try
 	@scripts/up
+
+down: ## end the relay that `make up` started
+	@scripts/relay stop
 
 test: lint check ## everything that has to pass: lint and all tests
 
