@@ -1,0 +1,1 @@
+"""How fast the bus is, next to the bare file steps it cannot avoid."""

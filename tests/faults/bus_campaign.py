@@ -1,0 +1,100 @@
+"""The bus campaign: two processes publish to a third while all three are killed at random and started again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import sys
+from pathlib import Path
+
+from tests.faults.bus_terms import SUBJECT
+from posthouse import Bus
+from posthouse.model.clock import SystemClock
+
+ROOT = Path(__file__).resolve().parents[2]
+PUBLISHERS = ("one", "two")
+LONGEST_LIFE_S = 0.6  # long enough to open a bus and send, short enough for many deaths
+PATIENCE_S = 600
+
+
+class Campaign:
+    """The three processes, their ledgers, and how often they died."""
+
+    def __init__(self, folder: Path, messages: int, seed: int) -> None:
+        self.root = folder / "bus"
+        self.folder = folder
+        self.per_publisher = messages // len(PUBLISHERS)
+        self.random = random.Random(seed)
+        self.deaths = 0
+        self._processes: dict[str, asyncio.subprocess.Process] = {}
+
+    def ledger(self, name: str) -> Path:
+        return self.folder / f"{name}.ledger"
+
+    async def run(self) -> None:
+        """Publish everything under fire, then let the server finish in peace."""
+        async with Bus(self.root) as bus:
+            await bus.register_endpoint(SUBJECT, owner="campaign")
+        try:
+            await self._start("server")
+            for name in PUBLISHERS:
+                await self._start(name)
+            await asyncio.wait_for(self._fire(), PATIENCE_S)
+            await asyncio.wait_for(self._drain(), PATIENCE_S)
+        finally:
+            for process in self._processes.values():
+                if process.returncode is None:
+                    process.kill()
+                    await process.wait()
+
+    async def _fire(self) -> None:
+        while any(self._is_publishing(name) for name in PUBLISHERS):
+            await asyncio.sleep(self.random.uniform(0.02, LONGEST_LIFE_S))
+            victim = self.random.choice(("server", *PUBLISHERS))
+            process = self._processes[victim]
+            if process.returncode is None:
+                process.send_signal(signal.SIGKILL)
+                self.deaths += 1
+            await process.wait()
+            if victim == "server" or self._is_publishing(victim):
+                await self._start(victim)
+
+    def _is_publishing(self, name: str) -> bool:
+        return self._processes[name].returncode != 0
+
+    async def _drain(self) -> None:
+        """Let the last server handle what is left, then close orderly."""
+        server = self._processes["server"]
+        while self._waiting():
+            assert server.returncode is None, "the server ended by itself"
+            await asyncio.sleep(0.02)
+        assert server.stdin is not None
+        server.stdin.close()
+        assert await server.wait() == 0
+
+    def _waiting(self) -> int:
+        boxes = (self.root / "mailboxes").glob("*/[nc]*r")
+        new = sum(len(os.listdir(box)) for box in (self.root / "mailboxes").glob("*/new"))
+        return new + sum(len(os.listdir(box)) for box in boxes)
+
+    async def _start(self, name: str) -> None:
+        script = "bus_server" if name == "server" else "bus_publisher"
+        arguments = [str(self.root), str(self.ledger(name))]
+        if name != "server":
+            arguments += [name, str(self.per_publisher)]
+        self._processes[name] = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            f"tests.faults.{script}",
+            *arguments,
+            stdin=asyncio.subprocess.PIPE,
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
+        )
+
+
+def fresh_seed() -> int:
+    """A seed that the report names, so that a failure can be looked at again."""
+    return SystemClock().wall_ns() % 1_000_000
