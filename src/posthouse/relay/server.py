@@ -122,8 +122,11 @@ class RelayServer:
 
     async def _hang_up(self, server: Server) -> None:
         self.edge.core.locks.close()
-        for connection in list(self.edge.connections):
+        connections = list(self.edge.connections)
+        for connection in connections:
             connection.end(GOING_AWAY, "relay_stopping")
+        # the library is told to stop only then: it would not read the peers' half of the closing handshake
+        await asyncio.gather(*(connection.ended.wait() for connection in connections))
         server.pre_shutdown()
         await server.shutdown(self.settings.limits.stop_s)
 

@@ -33,7 +33,9 @@ class RelayProcess:
 
 
 def environment(home: Path) -> dict[str, str]:
-    return {"PATH": os.environ["PATH"], "HOME": str(home)}
+    """Return an environment in which nothing of this machine is configured but where Python finds its modules."""
+    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
+    return kept | {"HOME": str(home)}
 
 
 @asynccontextmanager

@@ -8,6 +8,7 @@ closed. What a verb does is not known here, see posthouse.relay.stream.verbs.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -18,9 +19,12 @@ from posthouse.model.bucket import Rate, full_bucket, take
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import decode_event
 from posthouse.relay.answers import Accepted, Answer, Declined
+from posthouse.relay.deliver.mailbox import Mailbox
+from posthouse.relay.deliver.mailboxes import CODE_CONFIRM_TIMEOUT, End
+from posthouse.relay.deliver.notices import queue_full_text
 from posthouse.relay.edge import Edge
 from posthouse.relay.stream.commands import Command, read_commands
-from posthouse.relay.stream.frame import command_text, list_text
+from posthouse.relay.stream.frame import close_frame, command_text, list_text
 from posthouse.relay.stream.outbox import HELD_BACK_BYTES, Outbox
 from posthouse.relay.stream.subscription import Subscription
 from posthouse.relay.stream.verbs.table import SELF_METERED, VERBS
@@ -28,25 +32,31 @@ from posthouse.relay.stream.verbs.table import SELF_METERED, VERBS
 log = structlog.get_logger(__name__)
 
 #: what this relay can do, told by HELLO and /v1/info; later parts add to it
-FEATURES = ("events", "live", "lists", "meshes", "locks")
+FEATURES = ("events", "live", "lists", "meshes", "locks", "messages")
+CLOSE_S = 2.0  # for the closing handshake: whoever does not answer it is gone
 
 
 class Connection:
     """The state of one WebSocket."""
 
-    def __init__(self, edge: Edge, outbox: Outbox, name: str, hang_up: Callable[[int, str], None]) -> None:
+    def __init__(self, edge: Edge, outbox: Outbox, name: str) -> None:
         self.edge = edge
         self.outbox = outbox
         #: names this connection to the challenges; unique in this process
         self.name = name
         self.node: str | None = None
         self.subscriptions: dict[str, Subscription] = {}
+        #: open mailboxes by mesh
+        self.mailboxes: dict[str, Mailbox] = {}
+        self._pongs: dict[bytes, Callable[[], None]] = {}
+        self._pings = itertools.count(1)
         self.filter_values = 0
         #: stored events of one subscription after the other: they share one socket anyway
         self.stored_turn = asyncio.Lock()
         #: why the relay ends this connection: a close code and a reason
         self.ending: tuple[int, str] | None = None
-        self._hang_up = hang_up
+        #: set when everything of this connection has been released
+        self.ended = asyncio.Event()
         #: loop times of the last sign of life, and of the ping that waits for one
         self.heard_at = asyncio.get_running_loop().time()
         self.pinged_at: float | None = None
@@ -74,11 +84,15 @@ class Connection:
         self.send("NOTICE", failure.code, str(failure))
 
     def end(self, code: int, reason: str) -> None:
-        """Close this connection with a code and a reason; what was written before is sent first."""
+        """Close this connection with a code and a reason; what was written before is sent first.
+
+        The peer has a moment to read them and to answer; then it is dropped.
+        """
         if self.ending is None:
             self.ending = (code, reason)
             self.edge.meters.count("posthouse_relay_streams_closed_total", reason)
-            self._hang_up(code, reason)
+            self.outbox.write(close_frame(code, reason))
+            asyncio.get_running_loop().call_later(CLOSE_S, self.outbox.abort)
 
     def refuse_binary(self) -> None:
         """Answer a binary frame."""
@@ -98,10 +112,10 @@ class Connection:
             if command.verb == "EVENT" and len(command.arguments) == 1:
                 events.append(command.arguments[0])
                 continue
-            self._submit(events)
+            self.submit(events)
             events = []
             self._run(command)
-        self._submit(events)
+        self.submit(events)
 
     async def wait_for_room(self) -> None:
         """Wait until few events are unanswered and few answers are unsent: only then is the next frame read."""
@@ -115,6 +129,18 @@ class Connection:
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
+    def expect_pong(self, on_pong: Callable[[], None]) -> bytes:
+        """Return the payload of a ping whose answer is waited for."""
+        payload = b"%d" % next(self._pings)
+        self._pongs[payload] = on_pong
+        return payload
+
+    def take_pong(self, payload: bytes) -> None:
+        """Tell who waits for the answer to a ping that it came."""
+        on_pong = self._pongs.pop(bytes(payload), None)
+        if on_pong is not None:
+            on_pong()
+
     def forget(self, subscription: Subscription) -> None:
         """Remove a subscription that has been closed."""
         if self.subscriptions.get(subscription.sub) is subscription:
@@ -125,11 +151,19 @@ class Connection:
         """Release everything: live subscriptions, running work, the way into the core."""
         for subscription in list(self.subscriptions.values()):
             subscription.close()
+        for mailbox in self.mailboxes.values():
+            self.edge.core.mailboxes.close(mailbox, self._mailbox_end())
         self._lane.close()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self.ended.set()
+
+    def _mailbox_end(self) -> End:
+        if self.edge.is_stopping:
+            return End.HARMLESS
+        return End.TIMEOUT if self.ending is not None and self.ending[0] == CODE_CONFIRM_TIMEOUT else End.LOST
 
     def _run(self, command: Command) -> None:
         verb = VERBS.get(command.verb)
@@ -148,7 +182,8 @@ class Connection:
         else:
             self._faults = 0
 
-    def _submit(self, events: Sequence[bytes]) -> None:
+    def submit(self, events: Sequence[bytes]) -> None:
+        """Hand events to the accept path, behind what was handed over before."""
         if not events:
             return
         self.edge.meters.count("posthouse_relay_commands_total", "EVENT", by=len(events))
@@ -161,7 +196,9 @@ class Connection:
             self._has_room.clear()
 
     def _answer(self, answers: Sequence[Answer]) -> None:
-        self.outbox.send(list_text([_ok_text(answer) for answer in answers]))
+        texts = [_ok_text(answer) for answer in answers]
+        texts += [text for answer in answers if (text := queue_full_text(answer)) is not None]
+        self.outbox.send(list_text(texts))
         count_answers(self.edge, answers)
         if self._lane.in_flight() < self.edge.limits.events_in_flight:
             self._has_room.set()

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 _TEXT = 0x81  # final, opcode text
+_CLOSE = 0x88
 _PING = 0x89
 _PONG = 0x8A
 _encode = msgspec.json.Encoder().encode
@@ -35,6 +36,12 @@ def ping_frame(payload: bytes) -> bytes:
 def pong_frame(payload: bytes) -> bytes:
     """Return the answer to a ping."""
     return bytes((_PONG, len(payload))) + payload
+
+
+def close_frame(code: int, reason: str) -> bytes:
+    """Return the frame that ends a connection; the reason has at most 123 bytes."""
+    payload = code.to_bytes(2, "big") + reason.encode()[:123]
+    return bytes((_CLOSE, len(payload))) + payload
 
 
 def command_text(*parts: Any) -> bytes:

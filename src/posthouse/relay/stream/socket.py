@@ -14,11 +14,10 @@ from aiohttp import WSCloseCode, WSMsgType, web
 
 from posthouse.model.errors import error
 from posthouse.relay.edge import Edge
-from posthouse.relay.stream.connection import Connection
+from posthouse.relay.stream.connection import CLOSE_S, Connection
 from posthouse.relay.stream.frame import pong_frame
 from posthouse.relay.stream.outbox import Outbox
 
-_CLOSE_S = 2.0  # for the closing handshake: whoever does not answer it is gone
 _names = itertools.count(1)
 
 
@@ -38,7 +37,7 @@ class _Socket(web.WebSocketResponse[Literal[False]]):
 async def serve_stream(edge: Edge, request: web.BaseRequest) -> web.StreamResponse:
     """Run one connection from the handshake to its end."""
     socket = _Socket(
-        timeout=_CLOSE_S, autoping=False, compress=False, max_msg_size=edge.limits.frame_bytes, decode_text=False
+        timeout=CLOSE_S, autoping=False, compress=False, max_msg_size=edge.limits.frame_bytes, decode_text=False
     )
     try:
         writer = await socket.prepare(request)
@@ -47,16 +46,8 @@ async def serve_stream(edge: Edge, request: web.BaseRequest) -> web.StreamRespon
     transport = request.transport
     if transport is None:
         return socket
-    closing: set[asyncio.Task[bool]] = set()
-
-    def hang_up(code: int, reason: str) -> None:
-        # not drained: a peer that does not read must not keep its connection by that
-        task = asyncio.get_running_loop().create_task(socket.close(code=code, message=reason.encode(), drain=False))
-        closing.add(task)
-        task.add_done_callback(closing.discard)
-
     outbox = Outbox(transport, writer.drain, max_events=edge.limits.buffer_events, max_bytes=edge.limits.buffer_bytes)
-    connection = Connection(edge, outbox, f"stream {next(_names)}", hang_up)
+    connection = Connection(edge, outbox, f"stream {next(_names)}")
     socket.connection = connection
     edge.connections[connection] = None
     try:
@@ -65,9 +56,8 @@ async def serve_stream(edge: Edge, request: web.BaseRequest) -> web.StreamRespon
     finally:
         del edge.connections[connection]
         await connection.close()
-        await asyncio.gather(*closing, return_exceptions=True)
-        # closing sends what is unsent first, for ever if the peer does not read
-        asyncio.get_running_loop().call_later(_CLOSE_S, transport.abort)
+        # the library closes the transport next, which sends what is unsent first: for ever if the peer does not read
+        asyncio.get_running_loop().call_later(CLOSE_S, transport.abort)
     return socket
 
 
@@ -77,14 +67,16 @@ async def _read(socket: _Socket, connection: Connection) -> None:
         message = await socket.receive()
         connection.heard_at = loop.time()
         if connection.ending is not None and message.type in (WSMsgType.TEXT, WSMsgType.BINARY):
-            continue  # it was told why; now only the closing handshake counts
+            continue  # it was told why; only its half of the closing handshake is of interest now
         if message.type is WSMsgType.TEXT:
             connection.take_frame(message.data)
         elif message.type is WSMsgType.PING:
             connection.outbox.write(pong_frame(message.data))
         elif message.type is WSMsgType.BINARY:
             connection.refuse_binary()
-        elif message.type is not WSMsgType.PONG:
+        elif message.type is WSMsgType.PONG:
+            connection.take_pong(message.data)
+        else:
             return
         if connection.ending is None:
             await connection.wait_for_room()
