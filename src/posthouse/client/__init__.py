@@ -2,6 +2,7 @@
 
 from posthouse.client.client import Client
 from posthouse.client.invite import Invite, parse_invite
+from posthouse.client.locks import Held, Lock, LockCalls, LockGrant, LockList, LockStatus
 from posthouse.client.memberships import Membership, Memberships
 from posthouse.client.meshes import Access, Member, Meshes
 from posthouse.client.options import ClientOptions
@@ -15,7 +16,13 @@ __all__ = [
     "Access",
     "Client",
     "ClientOptions",
+    "Held",
     "Invite",
+    "Lock",
+    "LockCalls",
+    "LockGrant",
+    "LockList",
+    "LockStatus",
     "Member",
     "Membership",
     "Memberships",

@@ -19,6 +19,9 @@ from typing import Any, Literal, Self
 from posthouse.client.backoff import Backoff
 from posthouse.client.events import Events
 from posthouse.client.invite import Invite
+from posthouse.client.locks.calls import LockCalls
+from posthouse.client.locks.commands import LockCommands
+from posthouse.client.locks.lock import Lock
 from posthouse.client.meshes import Meshes
 from posthouse.client.options import ClientOptions
 from posthouse.client.pins import Pins, relay_key_changed
@@ -35,6 +38,8 @@ from posthouse.model.clock import Clock, system_clock
 from posthouse.model.coordinate import Coordinate, parse_coordinate
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import Event
+from posthouse.model.ids import Minter
+from posthouse.model.lease import validate_lease_ms, validate_resource
 from posthouse.model.node import DEFAULT_MESH
 
 Tags = Iterable[Sequence[str]]
@@ -69,7 +74,8 @@ class Client:
         self.relay: str | None = None
         self._expected = relay_node
         self._pins = pins or Pins.of_home()
-        self._signer = Signer(key, clock or system_clock())
+        self._clock = clock or system_clock()
+        self._signer = Signer(key, self._clock)
         self._transport = Transport(url, self.options)
         self._requests = Requests(self._transport, self._signer, self._check_relay)
         self._events = Events(self._requests, is_verifying=self.options.is_verifying)
@@ -79,6 +85,10 @@ class Client:
         self._link = Link(self._dial, backoff, url.origin, is_verifying=self.options.is_verifying)
         self._publisher = Publisher(self._link.send, url.origin, self.options, lambda: self._link.last_fault)
         self._subscriptions = Subscriptions(self._link.send, url.origin, self.options)
+        self._lock_commands = LockCommands(self._link.send, url.origin, lambda: self._link.last_fault)
+        #: single operations on locks; `lock` holds one around a piece of work
+        self.locks = LockCalls(self._lock_commands, self._clock, self.options.publish_timeout_s, mesh, self.connect)
+        self._minter = Minter(self._clock)
         self._take_part()
 
     async def __aenter__(self) -> Self:
@@ -137,6 +147,21 @@ class Client:
         """Send signed events in order, and return an answer or a refusal for each."""
         await self.connect()
         return await self._publisher.publish_many(events)
+
+    # Locking
+
+    def lock(
+        self, resource: str, *, lease_s: float = 30.0, wait_s: float | None = None, mesh: str | None = None
+    ) -> Lock:
+        """Return a lock to hold around a piece of work: `async with client.lock("db/main", lease_s=30) as held`.
+
+        It waits for its turn, for ever unless `wait_s` says otherwise; renews itself; cancels the body and raises
+        lock_lost when the lease is lost. Send `held.token` with every protected write.
+        """
+        lease_ms = validate_lease_ms(round(lease_s * 1000))
+        where = mesh or self.mesh
+        name = validate_resource(resource)
+        return Lock(self.locks, self._clock, self._minter, name, where, lease_ms, wait_s)
 
     # Reading
 
@@ -214,6 +239,7 @@ class Client:
 
     def _take_part(self) -> None:
         self._link.join(self._publisher, {"OK": self._publisher.take_ok})
+        self._link.join(self._lock_commands, {"LOCKED": self._lock_commands.take_locked})
         handlers = {"EOSE": self._subscriptions.take_eose, "CLOSED": self._subscriptions.take_closed}
         self._link.join(self._subscriptions, handlers, self._subscriptions.take_event)
 

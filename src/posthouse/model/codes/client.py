@@ -5,6 +5,12 @@ from __future__ import annotations
 from posthouse.model.codes.spec import ErrorSpec, Exit, fatal, transient
 
 CLIENT: tuple[ErrorSpec, ...] = (
+    ErrorSpec(
+        "lock_lost",
+        409,
+        "the lock {resource!r} (token {token}) was lost: {reason}",
+        "What was done under it may be refused by its fence; acquire the lock again and begin anew.",
+    ),
     transient(
         "relay_unreachable",
         503,
