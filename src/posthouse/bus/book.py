@@ -7,6 +7,8 @@ among patterns the longest prefix does. Patterns take no part in a wildcard publ
 
 from __future__ import annotations
 
+from typing import Any
+
 import apsw
 
 from posthouse.bus.results import Endpoint
@@ -23,6 +25,8 @@ class EndpointBook:
         self.by_subject: dict[str, Endpoint] = {}
         self.by_number: dict[int, Endpoint] = {}
         self.by_hash: dict[str, Endpoint] = {}
+        #: numbers of the endpoints that only carry replies
+        self.private: set[int] = set()
         self._literals: LiteralTrie[Endpoint] = LiteralTrie()
 
     def refresh(self, db: apsw.Connection, version: int) -> None:
@@ -35,6 +39,8 @@ class EndpointBook:
     def load(self, db: apsw.Connection) -> None:
         """Read all endpoints."""
         endpoints = [Endpoint(*row) for row in db.execute(SQL.endpoints)]
+        private: Any = db.execute(SQL.private_numbers)
+        self.private = {number for (number,) in private}
         self.by_subject = {endpoint.subject: endpoint for endpoint in endpoints}
         self.by_number = {endpoint.number: endpoint for endpoint in endpoints}
         self.by_hash = {endpoint.hash: endpoint for endpoint in endpoints}

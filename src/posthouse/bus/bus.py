@@ -11,7 +11,6 @@ belongs to the event loop that opened it; several processes may open the same da
 
 from __future__ import annotations
 
-import asyncio
 import math
 import os
 from collections.abc import Awaitable, Callable
@@ -27,6 +26,7 @@ from posthouse.bus.directory import default_path, endpoint_hash
 from posthouse.bus.draft import Draft
 from posthouse.bus.inherit import INHERITED, budget_of
 from posthouse.bus.observers import LetterObserver
+from posthouse.bus.page import read_depths
 from posthouse.bus.publish import Reserve
 from posthouse.bus.results import (
     AckAnswer,
@@ -46,7 +46,7 @@ from posthouse.model.access import AccessRule
 from posthouse.model.budget import Budget, BudgetCeiling, CycleRule, GivenBudget
 from posthouse.model.clock import Clock, system_clock
 from posthouse.model.envelope import Envelope, json_payload
-from posthouse.model.errors import error
+from posthouse.model.errors import PosthouseError, error
 from posthouse.model.limits import BUS_CALL_BUDGET, BUS_MAX_HOPS, BUS_TTL_MS, DEAD_LETTER_KEEP_DAYS
 from posthouse.model.reliability import Reliability
 from posthouse.model.signal import Signal
@@ -113,6 +113,15 @@ class Bus:
         if session is not None:
             await session.close()
 
+    def problems(self) -> list[PosthouseError]:
+        """Return what is wrong with the operator's files, as last read; empty when nothing is."""
+        session = self._open
+        return [fault for fault in (session.policy.rules.fault, session.config.fault) if fault is not None]
+
+    async def sweep(self) -> None:
+        """Sweep what dead processes left and what has expired now, instead of within a moment."""
+        await self._open.housekeeping.sweep()
+
     @property
     def _open(self) -> Session:
         session = self._session
@@ -137,9 +146,16 @@ class Bus:
         validate_subject(subject, allow_wildcards=True)
         return self._open.ledger.run(lambda page: page.book.by_subject.get(subject))
 
+    async def depths(self) -> dict[str, int]:
+        """Return how many messages wait or are in work, by endpoint."""
+        session = self._open
+        session.ledger.flush()
+        return session.ledger.run(lambda page: read_depths(page.db))
+
     async def list_endpoints(self) -> list[Endpoint]:
-        """Return all endpoints of all processes, sorted by subject."""
-        found = self._open.ledger.run(lambda page: list(page.book.by_subject.values()))
+        """Return all endpoints of all processes, sorted by subject; those that only carry replies are left out."""
+        book = self._open.ledger.run(lambda page: page.book)
+        found = [endpoint for number, endpoint in book.by_number.items() if number not in book.private]
         return sorted(found, key=lambda endpoint: endpoint.subject)
 
     async def subscribe(self, pattern: str, handler: Handler) -> Unsubscribe:
@@ -278,7 +294,7 @@ class Bus:
         """Count messages by status and subject."""
         session = self._open
         session.ledger.flush()
-        return await asyncio.to_thread(session.indexing.index.metrics)
+        return await session.indexing.run(session.indexing.index.metrics)
 
     async def find_messages(
         self,
@@ -293,13 +309,14 @@ class Bus:
         session = self._open
         session.ledger.flush()
         hash_ = None if endpoint is None else endpoint_hash(endpoint)
-        return await asyncio.to_thread(session.indexing.index.find, subject, hash_, status, after, limit)
+        index = session.indexing.index
+        return await session.indexing.run(lambda: index.find(subject, hash_, status, after, limit))
 
     async def rebuild_index(self) -> int:
         """Make the index anew from the files; return how many messages it has found."""
         session = self._open
         session.ledger.flush()
-        return await asyncio.to_thread(session.indexing.index.rebuild)
+        return await session.indexing.run(session.indexing.index.rebuild)
 
 
 def _awaitable(end: Callable[[], None]) -> Callable[[], Awaitable[None]]:

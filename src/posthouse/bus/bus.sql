@@ -40,12 +40,18 @@ INSERT INTO endpoints (hash, subject, owner, registered_at, private_to) VALUES (
 -- :name remove_endpoint
 DELETE FROM endpoints WHERE number = ?
 
+-- :name private_numbers
+SELECT number FROM endpoints WHERE private_to IS NOT NULL
+
 -- :name private_endpoints
 SELECT number, hash, subject, owner, registered_at FROM endpoints WHERE private_to = ?
 
 -- :name endpoint_state
 SELECT depth, last_id, served_by, circuit, failures, successes, probes, since_boot_ns, boot_id
 FROM endpoints WHERE number = ?
+
+-- :name depths
+SELECT subject, depth FROM endpoints ORDER BY subject
 
 -- :name set_depth
 UPDATE endpoints SET depth = ?, last_id = ? WHERE number = ?

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import structlog
-
 from posthouse.bus.file_stamp import Stamp, read_stamped, stamp_of
+from posthouse.bus.log import get_log
 from posthouse.bus.reserve import Policy
-from posthouse.model.errors import PosthouseError
+from posthouse.model.errors import PosthouseError, error
 from posthouse.model.reliability import merge_reliability
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 
 
 class ConfigFile:
@@ -26,7 +25,7 @@ class ConfigFile:
         self._policy = policy
         self._stamp: Stamp | None = None
         #: why the file is not in force, or None
-        self.fault: str | None = None
+        self.fault: PosthouseError | None = None
         self.refresh()
 
     def refresh(self) -> None:
@@ -40,6 +39,11 @@ class ConfigFile:
             data = read_stamped(self._path)
             if data is not None:
                 self._policy.reliability = merge_reliability(self._policy.reliability, data)
-        except (OSError, PosthouseError) as fault:
-            self.fault = str(fault)
-            log.error("config_keeps_former_values", path=str(self._path), reason=self.fault)
+        except OSError as failure:
+            self._report(error("reliability_invalid", reason=failure.strerror or str(failure)))
+        except PosthouseError as fault:
+            self._report(fault)
+
+    def _report(self, fault: PosthouseError) -> None:
+        self.fault = fault
+        log.error("config_keeps_former_values", path=str(self._path), reason=str(fault))

@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
 from posthouse.bus.draft import Copy
 from posthouse.bus.ending import End, letter_body
 from posthouse.bus.handlers import Run
 from posthouse.bus.letters import letter_bytes, put_aside, write_letter
+from posthouse.bus.log import get_log
 from posthouse.bus.mailbox import Mailbox
 from posthouse.bus.page import Page
 from posthouse.bus.results import Endpoint
@@ -33,7 +32,7 @@ from posthouse.model.timestamps import format_utc
 if TYPE_CHECKING:
     from posthouse.bus.session import Session
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 
 EXPIRED = "message expired (TTL)"
 _SETTLE_AT_ONCE = 256

@@ -13,14 +13,13 @@ from collections.abc import Callable
 from contextvars import Context
 from typing import Any
 
-import structlog
-
 from posthouse.bus.inherit import handler_context
+from posthouse.bus.log import get_log
 from posthouse.bus.subscriptions import Subscription
 from posthouse.bus.threads import HandlerThreads
 from posthouse.model.envelope import Envelope
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 
 
 class Run:

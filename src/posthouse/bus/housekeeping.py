@@ -10,15 +10,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-import structlog
-
-from posthouse.bus import sweep
+from posthouse.bus import inbox, sweep
+from posthouse.bus.log import get_log
 from posthouse.model.errors import PosthouseError
 
 if TYPE_CHECKING:
     from posthouse.bus.session import Session
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 
 TURN_S = 1.0
 _LOOK_EVERY = 5  # turns
@@ -37,6 +36,15 @@ class Housekeeping:
         sweep.recover(self._session)
         self._task = self._session.loop.create_task(self._keep(), context=self._session.context.copy())
 
+    async def sweep(self) -> None:
+        """Do at once what the turns would do bit by bit."""
+        session = self._session
+        session.refusals.turn()
+        session.ledger.flush()
+        sweep.sweep_dead(session)
+        sweep.sweep_leftovers(session)
+        await self._sweep_index()
+
     async def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
@@ -49,8 +57,17 @@ class Housekeeping:
             turn += 1
             try:
                 self._turn(turn)
+                if turn % _SWEEP_EVERY == 0:
+                    await self._sweep_index()
             except (OSError, PosthouseError) as failure:
                 log.warning("housekeeping_failed", reason=str(failure))
+
+    async def _sweep_index(self) -> None:
+        """Bury mail that expired where nobody serves, and forget what was handled long ago."""
+        indexing = self._session.indexing
+        for hash_ in await indexing.run(indexing.index.mailboxes_with_expired):
+            inbox.bury_expired(self._session, hash_)
+        await indexing.run(indexing.index.delete_expired)
 
     def _turn(self, turn: int) -> None:
         session = self._session

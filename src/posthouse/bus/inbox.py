@@ -12,6 +12,7 @@ from posthouse.bus.deliver import EXPIRED
 from posthouse.bus.ending import End, letter_body
 from posthouse.bus.endpoints import find_endpoint
 from posthouse.bus.letters import letter_bytes, write_letter
+from posthouse.bus.mailbox import Mailbox
 from posthouse.bus.page import Page
 from posthouse.bus.results import AckAnswer, Endpoint
 from posthouse.bus.serve_lock import ServeLock
@@ -41,21 +42,15 @@ def read_inbox(session: Session, subject: str, limit: int, after: str | None) ->
     for name in mailbox.names("new"):
         if len(found) == limit:
             break
-        if not _is_id(name) or (after is not None and name <= after):
+        opened = None if after is not None and name <= after else _open_waiting(endpoint, mailbox, name)
+        if opened is None:
             continue
-        try:
-            data = mailbox.read(f"new/{name}")
-        except OSError:  # taken meanwhile, or a stray: the server puts it aside
-            continue
-        envelope, _reason = open_envelope(endpoint, name, data)
-        if envelope is None:
-            continue
-        if is_expired(envelope.budget, now_ms):
-            expired.append((envelope, data))
+        if is_expired(opened[0].budget, now_ms):
+            expired.append(opened)
         else:
-            found.append(envelope)
+            found.append(opened[0])
     if expired:
-        _bury_expired(session, endpoint, expired)
+        _bury(session, endpoint, expired)
     return found
 
 
@@ -96,7 +91,37 @@ def _end(session: Session, endpoint: Endpoint, id_: str) -> AckAnswer:
     return "acked"
 
 
-def _bury_expired(session: Session, endpoint: Endpoint, expired: list[tuple[Envelope, bytes]]) -> None:
+def bury_expired(session: Session, hash_: str) -> None:
+    """Turn the expired mail of a mailbox that nobody serves into dead letters."""
+    endpoint = session.ledger.run(lambda page: page.book.by_hash.get(hash_))
+    if endpoint is None:
+        return
+    mailbox = session.directory.mailbox(hash_)
+    now_ms = session.clock.wall_ns() // MILLISECOND_NS
+    expired = [
+        (envelope, data)
+        for name in mailbox.names("new")
+        if (found := _open_waiting(endpoint, mailbox, name)) is not None
+        for envelope, data in [found]
+        if is_expired(envelope.budget, now_ms)
+    ]
+    if expired:
+        _bury(session, endpoint, expired)
+
+
+def _open_waiting(endpoint: Endpoint, mailbox: Mailbox, name: str) -> tuple[Envelope, bytes] | None:
+    """Return a waiting message; None for what was taken meanwhile, and for strays, which the server puts aside."""
+    if not _is_id(name):
+        return None
+    try:
+        data = mailbox.read(f"new/{name}")
+    except OSError:
+        return None
+    envelope, _reason = open_envelope(endpoint, name, data)
+    return None if envelope is None else (envelope, data)
+
+
+def _bury(session: Session, endpoint: Endpoint, expired: list[tuple[Envelope, bytes]]) -> None:
     """Turn expired mail into dead letters, unless somebody else serves the mailbox and will do so."""
     if session.serving.server(endpoint.number) is not None:
         return

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
-
-import structlog
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeVar
 
 from posthouse.bus.index import Index
+from posthouse.bus.log import get_log
 from posthouse.model.errors import PosthouseError
 
 if TYPE_CHECKING:
     from posthouse.bus.session import Session
 
-log = structlog.get_logger(__name__)
+R = TypeVar("R")
+log = get_log(__name__)
 
 LAG_S = 0.25  # one pass then serves many messages
 
@@ -25,6 +27,7 @@ class Indexing:
         self._session = session
         directory = session.directory
         self.index = Index(directory.index, directory.root, session.store, session.clock)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="bus index")
         self._written = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -36,7 +39,12 @@ class Indexing:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        await asyncio.to_thread(self.index.close)
+        await self.run(self.index.close)
+        self._thread.shutdown()
+
+    async def run(self, work: Callable[[], R]) -> R:
+        """Run a call of the index on its thread."""
+        return await self._session.loop.run_in_executor(self._thread, work)
 
     async def _keep(self) -> None:
         while True:
@@ -44,6 +52,6 @@ class Indexing:
             await asyncio.sleep(LAG_S)
             self._written.clear()
             try:
-                await asyncio.to_thread(self.index.refresh)
+                await self.run(self.index.refresh)
             except PosthouseError as failure:  # busy or full: the next turn tries again
                 log.info("index_lags", reason=str(failure))

@@ -14,9 +14,8 @@ from collections.abc import Callable
 from contextvars import Context
 from typing import Protocol, TypeVar
 
-import structlog
-
 from posthouse.bus.book import EndpointBook
+from posthouse.bus.log import get_log
 from posthouse.bus.page import Page
 from posthouse.journal.append import JournalTransaction
 from posthouse.journal.store import DirectStore
@@ -24,7 +23,7 @@ from posthouse.model.clock import Clock
 from posthouse.model.errors import Fatal, PosthouseError, Transient
 
 R = TypeVar("R")
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 
 LAZY_S = 0.002  # how long an ended message may wait for company before it is booked
 LAZY_MOST = 64

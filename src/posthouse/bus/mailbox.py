@@ -102,7 +102,7 @@ class Mailbox:
         """Return the names in one directory, oldest first."""
         fd = os.open(box, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.fd)
         try:
-            return sorted(os.listdir(fd))
+            return sorted(os.listdir(fd))  # noqa: PTH208 - a descriptor, so that no path can be swapped
         finally:
             os.close(fd)
 

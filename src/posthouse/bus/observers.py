@@ -11,16 +11,15 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
 from posthouse.bus.dead_letters import read_letter
+from posthouse.bus.log import get_log
 from posthouse.bus.results import Letter
 
 if TYPE_CHECKING:
     from posthouse.bus.session import Session
 
 LetterObserver = Callable[[Letter], Awaitable[Any] | Any]
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 
 
 class LetterObservers:

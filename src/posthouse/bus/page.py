@@ -8,6 +8,9 @@ Whoever changes a row by other means must not use the page for it in the same tr
 from __future__ import annotations
 
 import os
+from typing import Any
+
+import apsw
 
 from posthouse.bus.book import EndpointBook
 from posthouse.bus.statements import SQL
@@ -139,6 +142,12 @@ class Page:
             self.db.execute(SQL.forget_all_rates, (number,))
             count = 0
         return SenderCounter(number, count)
+
+
+def read_depths(db: apsw.Connection) -> dict[str, int]:
+    """Return the depth counter of every endpoint by its subject."""
+    rows: Any = db.execute(SQL.depths).fetchall()
+    return dict(rows)
 
 
 def breaker_of(circuit: str | None, failures: int, successes: int, probes: int, since: int, boot: str) -> BreakerState:

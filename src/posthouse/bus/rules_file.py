@@ -13,14 +13,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import structlog
-
 from posthouse.bus.file_stamp import Stamp, read_stamped, stamp_of
+from posthouse.bus.log import get_log
 from posthouse.files import write_atomic
 from posthouse.model.access import AccessRules, Action, format_rules, parse_rules
 from posthouse.model.errors import PosthouseError, error
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 
 
 class RulesFile:
@@ -30,7 +29,8 @@ class RulesFile:
         self._path = path
         self._stamp: Stamp | None = None
         self._rules = AccessRules()
-        self._fault: PosthouseError | None = None
+        #: why everything is denied, or None
+        self.fault: PosthouseError | None = None
         self.refresh()
 
     def refresh(self) -> None:
@@ -39,24 +39,24 @@ class RulesFile:
         if stamp == self._stamp:
             return
         self._stamp = stamp
-        self._fault = None
+        self.fault = None
         try:
             self._rules = self._read()
         except PosthouseError as fault:
-            self._fault = fault
+            self.fault = fault
             log.error("access_rules_deny_everything", path=str(self._path), reason=str(fault))
 
     def rules(self) -> AccessRules:
         """Return the rules, or raise access_rules_invalid."""
         self.refresh()
-        if self._fault is not None:
-            raise self._fault
+        if self.fault is not None:
+            raise self.fault
         return self._rules
 
     def denial(self, sender: str, endpoint: str) -> str | None:
         """Return why the sender may not write to the endpoint, or None when it may."""
-        if self._fault is not None:
-            return f"access denied: {self._path.name} is broken ({self._fault})"
+        if self.fault is not None:
+            return f"access denied: {self._path.name} is broken ({self.fault})"
         rule = self._rules.deciding_rule(sender, endpoint)
         if rule is None or rule.action is Action.ALLOW:
             return None
@@ -84,6 +84,7 @@ class RulesFile:
         lock = self._path.with_name(f".{self._path.name}.lock")
         fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
+            os.fchmod(fd, 0o600)
             fcntl.flock(fd, fcntl.LOCK_EX)  # held for one small write
             yield
         finally:

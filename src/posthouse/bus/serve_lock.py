@@ -21,6 +21,7 @@ class ServeLock:
 
     def __init__(self, mailbox: Mailbox) -> None:
         self._fd = os.open(LOCK_NAME, _FLAGS, 0o600, dir_fd=mailbox.fd)
+        os.fchmod(self._fd, 0o600)
 
     def take(self) -> bool:
         """Take the lock if it is free; return whether this object holds it."""

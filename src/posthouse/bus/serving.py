@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-import structlog
-
 from posthouse.bus.deliver import Server
+from posthouse.bus.log import get_log
 from posthouse.bus.page import Page
 from posthouse.bus.results import Endpoint
 from posthouse.bus.serve_lock import ServeLock
@@ -23,7 +22,7 @@ from posthouse.model.errors import PosthouseError
 if TYPE_CHECKING:
     from posthouse.bus.session import Session
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 
 STANDBY_POLL_S = 0.1  # a dead server is replaced well within a second
 _CLOSE_GRACE_S = 1.0  # how long handlers may finish when the bus closes

@@ -12,8 +12,6 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-import structlog
-
 from posthouse.bus.book import EndpointBook
 from posthouse.bus.config_file import ConfigFile
 from posthouse.bus.directory import BusDirectory
@@ -22,8 +20,10 @@ from posthouse.bus.indexing import Indexing
 from posthouse.bus.inherit import clean_context
 from posthouse.bus.instance import Instance
 from posthouse.bus.ledger import Ledger
+from posthouse.bus.log import get_log
 from posthouse.bus.mailbox import Mailbox
 from posthouse.bus.observers import LetterObservers
+from posthouse.bus.page import Page
 from posthouse.bus.refusals import Refusals
 from posthouse.bus.request import Requests
 from posthouse.bus.reserve import Policy
@@ -39,12 +39,12 @@ from posthouse.bus.watch import Watcher
 from posthouse.journal.store import DirectStore
 from posthouse.model.budget import BudgetCeiling, CycleRule
 from posthouse.model.clock import Clock
-from posthouse.model.errors import Fatal
+from posthouse.model.errors import Fatal, PosthouseError
 from posthouse.model.limits import SECOND_NS
 from posthouse.model.reliability import Reliability
 from posthouse.sqlite.schema import Component
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 
 BUS = Component("bus", "posthouse.bus")
 
@@ -152,9 +152,18 @@ class Session:
         self.observers.written(hash_, id_)
 
     def _leave(self) -> None:
+        """Take our name off the list; what stays there when the store refuses is swept like that of a dead process."""
         number = self.instance.number
-        self.ledger.run(lambda page: page.db.execute(SQL.clear_served_by, (number,)))
-        self.ledger.run(lambda page: page.db.execute(SQL.remove_instance, (number,)))
+
+        def work(page: Page) -> None:
+            page.db.execute(SQL.clear_served_by, (number,))
+            if not page.db.execute(SQL.open_mail_of_instance, (number,)).fetchall():
+                page.db.execute(SQL.remove_instance, (number,))
+
+        try:
+            self.ledger.run(work)
+        except PosthouseError as failure:
+            log.warning("bus_closed_without_leaving", reason=str(failure))
 
     def _on_fatal(self, failure: Fatal) -> None:
         """The store cannot be trusted any more; may be called from the checkpoint's thread."""

@@ -137,23 +137,23 @@ def settle(
     state = page.db.execute(_MAIL_STATE, (endpoint.number, name)).get
     if state == STORED:
         return Verdict.READY, None
-    if state is None and box == "cur":
-        return Verdict.ENDED, None
     try:
         data = mailbox.read(f"{box}/{name}")
     except FileNotFoundError:
         return Verdict.ABSENT, None
     except OSError as failure:
         return Verdict.STRAY, failure.strerror or str(failure)
-    return _take_in(page, endpoint, name, data, state, instance)
+    return _take_in(page, endpoint, box, name, data, state, instance)
 
 
 def _take_in(
-    page: Page, endpoint: Endpoint, id_: str, data: bytes, state: int | None, instance: int
+    page: Page, endpoint: Endpoint, box: str, id_: str, data: bytes, state: int | None, instance: int
 ) -> tuple[Verdict, str | None]:
     envelope, reason = open_envelope(endpoint, id_, data)
     if envelope is None:
         return Verdict.STRAY, reason
+    if state is None and box == "cur":
+        return Verdict.ENDED, None
     if state is None:
         adopt(page, endpoint, id_, instance)
     else:

@@ -14,14 +14,13 @@ from collections.abc import Awaitable, Callable
 from contextvars import Context
 from typing import Any
 
-import structlog
-
+from posthouse.bus.log import get_log
 from posthouse.model.signal import Signal
 from posthouse.model.subjects import validate_subject
 from posthouse.model.trie import PatternTrie
 
 SignalHandler = Callable[[str, Signal], Awaitable[Any] | Any]
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 
 
 class TooManyListenersWarning(UserWarning):

@@ -27,6 +27,7 @@ class Syncer:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._queue: queue.SimpleQueue[Draft | None] = queue.SimpleQueue()
+        self._ended = asyncio.Event()
         self._thread = threading.Thread(target=self._serve, name="bus syncer", daemon=True)
         self._thread.start()
 
@@ -37,8 +38,8 @@ class Syncer:
     async def close(self) -> None:
         """Finish what waits, then end the thread."""
         self._queue.put(None)
-        await asyncio.to_thread(self._thread.join)
-        await asyncio.sleep(0)  # let the last answers reach the loop
+        await self._ended.wait()
+        self._thread.join()
 
     def _serve(self) -> None:
         is_open = True
@@ -49,6 +50,7 @@ class Syncer:
             is_open = None not in drafts
             outcomes = self._sync([draft for draft in drafts if draft is not None])
             self._session.loop.call_soon_threadsafe(self._tell, outcomes, context=self._session.context)
+        self._session.loop.call_soon_threadsafe(self._ended.set)
 
     def _sync(self, drafts: list[Draft]) -> list[_Outcome]:
         opened: dict[str, Mailbox] = {}

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import structlog
 
+from posthouse.bus.log import get_log
 from posthouse.journal.cursor import Cursor
 from posthouse.journal.read import Record, read_after, read_extent, resolve
 from posthouse.model.envelope import Envelope
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from posthouse.bus.session import Session
 
 TapHandler = Callable[[Envelope], Awaitable[Any] | Any]
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 
 _PAGE = 256
 _POLL_S = 1.0  # the safety net below inotify
@@ -77,10 +77,11 @@ class Tap:
                 await self._wait()
 
     async def _wait(self) -> None:
+        timer = self._session.loop.call_later(_POLL_S, self._woken.set)
         try:
-            await asyncio.wait_for(self._woken.wait(), _POLL_S)
-        except TimeoutError:
-            return
+            await self._woken.wait()
+        finally:
+            timer.cancel()
 
     async def _hand_on(self, record: Record) -> None:
         if record.type != "bus.published":

@@ -28,8 +28,8 @@ Snapshot = tuple[Extent, set[tuple[str, str]], dict[str, str]]
 
 def read_snapshot(db: apsw.Connection) -> Snapshot:
     """Return the journal's extent, the mail that has not ended, and the subjects by mailbox."""
-    mail = {(hash_, id_) for hash_, id_ in db.execute(SQL.mail)}
-    subjects = {hash_: subject for hash_, subject in db.execute("SELECT hash, subject FROM endpoints")}
+    mail = {(str(hash_), str(id_)) for hash_, id_ in db.execute(SQL.mail)}
+    subjects = {str(hash_): str(subject) for hash_, subject in db.execute("SELECT hash, subject FROM endpoints")}
     return read_extent(db), mail, subjects
 
 

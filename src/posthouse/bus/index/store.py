@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import apsw
-import structlog
 
 from posthouse.bus.index.feed import apply_records
 from posthouse.bus.index.rebuild import file_rows, read_snapshot
 from posthouse.bus.index.statements import SQL
+from posthouse.bus.log import get_log
 from posthouse.bus.results import IndexRow, Metrics
 from posthouse.journal.read import read_after
 from posthouse.journal.store import DirectStore
@@ -30,7 +30,7 @@ from posthouse.sqlite.connection import Durability, open_writer
 from posthouse.sqlite.failures import translate
 from posthouse.sqlite.schema import Component, migrate
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 
 COMPONENT = Component("bus_index", "posthouse.bus.index")
 _PAGE = 2_000
@@ -85,8 +85,9 @@ class Index:
     def mailboxes_with_expired(self) -> list[str]:
         """Return the mailboxes in which mail waits that nobody may get any more."""
         with self._lock, self._translated():
-            now_ms = self._clock.wall_ns() // MILLISECOND_NS
-            rows: Any = self._opened().execute(SQL.expired, (now_ms,)).fetchall()
+            db = self._opened()
+            self._catch_up(db)
+            rows: Any = db.execute(SQL.expired, (self._clock.wall_ns() // MILLISECOND_NS,)).fetchall()
         return [hash_ for (hash_,) in rows]
 
     def delete_expired(self) -> int:
