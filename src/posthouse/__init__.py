@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from posthouse.bus.bus import Bus
     from posthouse.bus.results import PublishResult, Rejection
     from posthouse.client.client import Client
+    from posthouse.fence import Fence, FenceTable
     from posthouse.keys.identity import NodeKey
     from posthouse.model.access import AccessRule, Action
     from posthouse.model.budget import Budget
@@ -45,6 +46,8 @@ __all__ = [
     "Envelope",
     "Event",
     "Fatal",
+    "Fence",
+    "FenceTable",
     "NodeKey",
     "Performative",
     "PosthouseError",
@@ -67,6 +70,7 @@ _HOMES = {
     "bus.bus": ("Bus",),
     "bus.results": ("PublishResult", "Rejection"),
     "client.client": ("Client",),
+    "fence": ("Fence", "FenceTable"),
     "keys.identity": ("NodeKey",),
     "model.access": ("AccessRule", "Action"),
     "model.budget": ("Budget",),

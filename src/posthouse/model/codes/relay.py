@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from posthouse.model.codes.spec import ErrorSpec, transient
+from posthouse.model.codes.spec import ErrorSpec, Exit, transient
 
 _IDEMPOTENCY: tuple[ErrorSpec, ...] = (
     ErrorSpec(
@@ -10,6 +10,29 @@ _IDEMPOTENCY: tuple[ErrorSpec, ...] = (
         409,
         "the client_message_id {client_message_id!r} was used for another request ({conflict})",
         "Use a new client_message_id for a new message; repeat a request unchanged to retry it.",
+    ),
+)
+
+_DELIVERIES: tuple[ErrorSpec, ...] = (
+    transient(
+        "queue_full",
+        429,
+        "the queue of {recipient} is full",
+        "Send again later; the reader has to confirm what waits for it first.",
+    ),
+    ErrorSpec(
+        "confirmation_without_effect",
+        409,
+        "none of the ids that the confirmation names could be closed by it",
+        "See `ignored` for each id; a duplicate was confirmed before and needs nothing more.",
+    ),
+    ErrorSpec("mailbox_open", 409, "the mailbox of the mesh {mesh!r} is open on this connection", "Use it."),
+    ErrorSpec("delivery_unknown", 404, "the message {id} was not queued for you", "Check the id and the key."),
+    ErrorSpec(
+        "delivery_closed",
+        409,
+        "the message {id} waits no more for this reader, it is {state}",
+        "Nothing is left to do; an operator can requeue a parked message.",
     ),
 )
 
@@ -93,6 +116,20 @@ _LOCKS: tuple[ErrorSpec, ...] = (
         409,
         "the fencing token is not the present one of {resource!r}, or its lease is over",
         "Stop writing; acquire the lock again and use its token.",
+    ),
+    ErrorSpec(
+        "fence_damaged",
+        500,
+        "the fence {path} holds no token",
+        "Put back a token at least as high as the last one that passed; every write is refused until then.",
+        exit=Exit.BROKEN,
+    ),
+    ErrorSpec(
+        "token_not_positive",
+        400,
+        "{token!r} is not a fencing token",
+        "Use the token of a grant: a whole number of at least 1.",
+        exit=Exit.USAGE,
     ),
     ErrorSpec(
         "fence_unknown",
@@ -201,4 +238,4 @@ _MESHES: tuple[ErrorSpec, ...] = (
     ),
 )
 
-RELAY: tuple[ErrorSpec, ...] = _IDEMPOTENCY + _LOCKS + _ACCEPT + _MESHES
+RELAY: tuple[ErrorSpec, ...] = _IDEMPOTENCY + _DELIVERIES + _LOCKS + _ACCEPT + _MESHES
