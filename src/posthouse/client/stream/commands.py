@@ -74,11 +74,6 @@ def write_event(verb: str, event: Event) -> bytes:
     return b'["%b",%b]' % (verb.encode(), encode_event(event))
 
 
-def join_commands(commands: Sequence[bytes]) -> bytes:
-    """Return the frame of several commands; a single one stands alone."""
-    return commands[0] if len(commands) == 1 else b"[" + b",".join(commands) + b"]"
-
-
 def _command(parts: Sequence[msgspec.Raw]) -> Command:
     if not parts:
         raise ValueError("an empty array is no command")

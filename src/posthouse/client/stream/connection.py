@@ -31,12 +31,16 @@ class Connection:
         self.relay = relay
         #: meshes this node is a member of, as the relay said
         self.meshes: list[Any] = []
+        #: the words with which the relay ended the connection
+        self.close_reason = ""
         self.outgoing = Outgoing(self._write)
 
     async def frames(self) -> AsyncIterator[list[Command]]:
         """Yield the commands of each frame until the connection ends."""
-        async for message in self._socket:
+        while True:
+            message = await self._socket.receive()
             if message.type is not aiohttp.WSMsgType.TEXT:
+                self.close_reason = message.extra or ""
                 return
             yield _read(message.data, self.relay)
 

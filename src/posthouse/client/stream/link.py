@@ -1,9 +1,9 @@
 """The stream to a relay, kept up: when the connection ends another one is made, and everybody goes on.
 
-Those who take part in the stream (publishing, subscriptions, later mailboxes and locks) register what they handle and
-are told when a connection is up: then they send again whatever is still open for them. What they send while there
-is no connection is dropped, because `resume` sends it anyway. A fault that waiting cannot cure (another key, a
-refused proof) ends the link for good, and all of them are told.
+Those who take part in the stream (publishing, subscriptions, mailboxes, locks) register what they handle and are told
+when a connection is up: then they send again whatever is still open for them. What they send while there is no
+connection is dropped, because `resume` sends it anyway. A fault that waiting cannot cure (another key, a refused
+proof) ends the link for good, and all of them are told.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import msgspec
 from posthouse.client.backoff import Backoff
 from posthouse.client.stream.commands import Command, SentEvent
 from posthouse.client.stream.connection import Connection
+from posthouse.client.stream.mail import ForgedMail, SentMail
 from posthouse.client.stream.reader import Forged, read_items
 from posthouse.client.transport import telling_failures
 from posthouse.model.errors import Fatal, PosthouseError, Transient, error
@@ -25,6 +26,9 @@ from posthouse.model.errors import Fatal, PosthouseError, Transient, error
 log = logging.getLogger(__name__)  # the standard one: a library is silent unless its user asks
 Handler = Callable[[Sequence[msgspec.Raw]], None]
 OnEvent = Callable[[SentEvent | Forged], None]
+OnMail = Callable[[SentMail | ForgedMail], None]
+#: is told the code and the words with which the relay ended a connection, if it did
+OnLost = Callable[[int | None, str], None]
 
 
 class Participant(Protocol):
@@ -53,8 +57,13 @@ class Link:
         self._task: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
         self._participants: list[Participant] = []
-        self._handlers: dict[str, Handler] = {}
+        self._handlers: dict[str, list[Handler]] = {}
         self._on_event: OnEvent | None = None
+        self._on_mail: OnMail | None = None
+        self._on_lost: list[OnLost] = []
+        #: reading the present connection
+        self._serving: asyncio.Task[None] | None = None
+        self._is_restarting = False
         #: why the link ended for good
         self.failure: PosthouseError | None = None
         #: why the last attempt to connect failed; None while a connection is up
@@ -66,11 +75,22 @@ class Link:
     def is_up(self) -> bool:
         return self._connection is not None
 
-    def join(self, participant: Participant, handlers: Mapping[str, Handler], on_event: OnEvent | None = None) -> None:
-        """Let somebody take part: the verbs it handles, and whether the events are for it."""
+    def join(
+        self,
+        participant: Participant,
+        handlers: Mapping[str, Handler],
+        on_event: OnEvent | None = None,
+        *,
+        on_mail: OnMail | None = None,
+        on_lost: OnLost | None = None,
+    ) -> None:
+        """Let somebody take part: the verbs it handles, and whether events or mail are for it."""
         self._participants.append(participant)
-        self._handlers.update(handlers)
+        for verb, handler in handlers.items():
+            self._handlers.setdefault(verb, []).append(handler)
         self._on_event = on_event or self._on_event
+        self._on_mail = on_mail or self._on_mail
+        self._on_lost += [] if on_lost is None else [on_lost]
 
     async def start(self, *, is_patient: bool = False) -> None:
         """Make the first connection; raises why that failed, unless it is patient and waiting may help."""
@@ -87,6 +107,17 @@ class Link:
         """Send a command with the next frame, if there is a connection."""
         if self._connection is not None:
             self._connection.outgoing.put(command)
+
+    def send_list(self, commands: Sequence[bytes]) -> None:
+        """Send commands together in one frame, if there is a connection."""
+        if self._connection is not None:
+            self._connection.outgoing.put_list(commands)
+
+    def restart(self) -> None:
+        """Go on over a new connection, at once: what only the end of a connection takes back is gone with it."""
+        if self._serving is not None:
+            self._is_restarting = True
+            self._serving.cancel()
 
     async def close(self) -> None:
         """End the stream; what is still open fails with client_closed."""
@@ -106,7 +137,9 @@ class Link:
 
     async def _redial(self) -> Connection:
         while True:
-            await asyncio.sleep(self._backoff.next_s() if self.last_fault or self.connections else 0)
+            if not self._is_restarting:
+                await asyncio.sleep(self._backoff.next_s() if self.last_fault or self.connections else 0)
+            self._is_restarting = False
             try:
                 return await self._dial()
             except Transient as fault:
@@ -121,15 +154,17 @@ class Link:
 
     async def _serve(self, connection: Connection) -> None:
         sending = asyncio.create_task(self._write(connection))
-        reading = asyncio.create_task(self._read(connection))
+        reading = self._serving = asyncio.create_task(self._read(connection))
         try:
             await asyncio.wait((sending, reading), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._connection = None
+            self._connection = self._serving = None
             self.last_fault = error("relay_unreachable", relay=self._origin, reason="the connection was lost")
             sending.cancel()
             reading.cancel()
             results = await asyncio.gather(sending, reading, return_exceptions=True)
+            for on_lost in self._on_lost:
+                on_lost(connection.close_code, connection.close_reason)
             await connection.close()
         for result in results:
             if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError | Transient):
@@ -144,19 +179,21 @@ class Link:
             for item in await read_items(commands, self._origin, is_verifying=self._is_verifying):
                 if isinstance(item, Command):
                     self._handle(item)
-                elif self._on_event is not None:
-                    self._on_event(item)
+                elif isinstance(item, SentEvent | Forged):
+                    if self._on_event is not None:
+                        self._on_event(item)
+                elif self._on_mail is not None:
+                    self._on_mail(item)
             # only what comes after the greeting shows that the relay lets us stay
             self._backoff.reset()
 
     def _handle(self, command: Command) -> None:
         if command.verb == "NOTICE":
             log.info("notice of %s: %s", self._origin, b" ".join(bytes(part) for part in command.arguments).decode())
-        handler = self._handlers.get(command.verb)
-        if handler is None:  # a verb of a newer relay, or of a part nobody asked for
-            return
+        # a verb that nobody handles is one of a newer relay, or of a part nobody asked for
         try:
-            handler(command.arguments)
+            for handler in self._handlers.get(command.verb, ()):
+                handler(command.arguments)
         except (ValueError, IndexError) as fault:
             raise error("answer_invalid", relay=self._origin, reason=f"{command.verb} is malformed: {fault}") from fault
 

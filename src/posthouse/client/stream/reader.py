@@ -1,7 +1,7 @@
 """Reading frames: events are parsed and verified before anybody sees them, everything in the order it came.
 
 A frame is verified as a whole off the loop; only if that fails is the fault looked for, so that it reaches the
-subscription it belongs to and no other.
+subscription or the mailbox it belongs to and no other.
 """
 
 from __future__ import annotations
@@ -12,6 +12,14 @@ from dataclasses import dataclass
 import msgspec
 
 from posthouse.client.stream.commands import Command, SentEvent, read_event
+from posthouse.client.stream.mail import (
+    MAIL_READERS,
+    ForgedMail,
+    SentConfirmed,
+    SentDelivery,
+    SentMail,
+    forged_mail,
+)
 from posthouse.client.verification import verify_event, verify_events
 from posthouse.model.errors import PosthouseError, error
 
@@ -24,40 +32,49 @@ class Forged:
     fault: PosthouseError
 
 
-Item = Command | SentEvent | Forged
+Item = Command | SentEvent | Forged | SentMail | ForgedMail
+_CARRIERS = (SentEvent, SentDelivery, SentConfirmed)
 
 
 async def read_items(commands: Sequence[Command], relay: str, *, is_verifying: bool) -> list[Item]:
     """Return the commands of a frame with their events parsed and, if asked for, verified."""
     items = [_parse(command, relay) for command in commands]
-    events = [item for item in items if isinstance(item, SentEvent)]
-    if not is_verifying or not events:
+    if not is_verifying:
+        return items
+    events = [item.event for item in items if isinstance(item, _CARRIERS)]
+    if not events:
         return items
     try:
-        await verify_events([item.event for item in events])
+        await verify_events(events)
     except PosthouseError:
         return [_judge(item) for item in items]
     return items
 
 
 def _parse(command: Command, relay: str) -> Item:
-    if command.verb != "EVENT":
+    mail_reader = MAIL_READERS.get(command.verb)
+    if mail_reader is None and command.verb != "EVENT":
         return command
     try:
-        return read_event(command.arguments)
+        return read_event(command.arguments) if mail_reader is None else mail_reader(command.arguments)
     except PosthouseError as fault:
-        return Forged(_sub(command, relay), fault)
+        if mail_reader is None:
+            return Forged(_sub(command, relay), fault)
+        return forged_mail(command.verb, command.arguments, fault)
     except ValueError as fault:
-        raise error("answer_invalid", relay=relay, reason=f"EVENT is malformed: {fault}") from fault
+        reason = f"{command.verb} is malformed: {fault}"
+        raise error("answer_invalid", relay=relay, reason=reason) from fault
 
 
 def _judge(item: Item) -> Item:
-    if not isinstance(item, SentEvent):
+    if not isinstance(item, _CARRIERS):
         return item
     try:
         verify_event(item.event)
     except PosthouseError as fault:
-        return Forged(item.sub, fault)
+        if isinstance(item, SentEvent):
+            return Forged(item.sub, fault)
+        return ForgedMail(item.event.id if isinstance(item, SentDelivery) else None, fault)
     return item
 
 
