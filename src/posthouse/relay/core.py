@@ -28,6 +28,11 @@ from posthouse.relay.accept.lane import Lane, OnAnswers
 from posthouse.relay.accept.path import AcceptPath
 from posthouse.relay.answers import Answer
 from posthouse.relay.committed import Committed, Listener
+from posthouse.relay.deliver.attend import Attendance
+from posthouse.relay.deliver.intake import Intake
+from posthouse.relay.deliver.mailboxes import Mailboxes
+from posthouse.relay.deliver.queues import Queues
+from posthouse.relay.deliver.settings import DEFAULT_SETTINGS, DeliverySettings
 from posthouse.relay.locks.run import start_run
 from posthouse.relay.locks.service import Locks
 from posthouse.relay.meshes.administration import Administration
@@ -57,6 +62,7 @@ class CoreSettings:
     admins: tuple[str, ...] = ()
     event_rate: Rate = field(default_factory=lambda: Rate(EVENT_RATE_PER_S, EVENT_BURST))
     ephemeral_rate: Rate = field(default_factory=lambda: Rate(EPHEMERAL_RATE_PER_S, EPHEMERAL_BURST))
+    deliveries: DeliverySettings = DEFAULT_SETTINGS
     #: threads that check signatures
     checkers: int = field(default_factory=lambda: os.cpu_count() or 1)
 
@@ -73,9 +79,14 @@ class Core(Reads):
         self.participation = Participation(changes)
         self.invites = Invites(changes, settings.relay, Minter(clock))
         self.locks = Locks(store, meshes, clock, lock_run)
+        self.mailboxes = Mailboxes(store, meshes, clock, settings.deliveries)
+        self.queues = Queues(self.mailboxes, meshes)
         self.refusals = Refusals(clock)
         judge = Judge(meshes, clock, Buckets(settings.event_rate), Buckets(settings.ephemeral_rate))
-        self._path = AcceptPath(store, judge, self.refusals, settings.checkers)
+        self._path = AcceptPath(
+            store, judge, self.refusals, settings.checkers, Intake(settings.deliveries), self.mailboxes.take_mail
+        )
+        self._attendance = Attendance(self.mailboxes)
         self._housekeeping = Housekeeping(store, self.refusals)
 
     @classmethod
@@ -103,6 +114,7 @@ class Core(Reads):
         """Answer what is on the way, write what is owed, and release everything."""
         self.locks.close()
         await self._path.close()
+        await self._attendance.close()
         await self._housekeeping.close()
         await asyncio.to_thread(self.store.close)
 

@@ -21,9 +21,12 @@ from posthouse.relay.accept.group import GROUP_EVENTS, GROUPS_AHEAD, take_group
 from posthouse.relay.accept.job import Job, Parcel
 from posthouse.relay.accept.judge import Judge
 from posthouse.relay.accept.lane import Lane, OnAnswers
-from posthouse.relay.accept.write import write_group
+from posthouse.relay.accept.write import Written, write_group
 from posthouse.relay.answers import Accepted, Answer, Declined
 from posthouse.relay.committed import Committed, Listener
+from posthouse.relay.deliver.answers import ConfirmationAccepted
+from posthouse.relay.deliver.intake import Intake
+from posthouse.relay.deliver.mail import Mail
 from posthouse.relay.ops.refusals import Refusals
 from posthouse.relay.store.interface import RelayStore
 
@@ -36,10 +39,20 @@ MAX_BYTES = 128 * 1024 * 1024
 class AcceptPath:
     """Takes events from lanes to the store and tells everybody."""
 
-    def __init__(self, store: RelayStore, judge: Judge, refusals: Refusals, threads: int) -> None:
+    def __init__(
+        self,
+        store: RelayStore,
+        judge: Judge,
+        refusals: Refusals,
+        threads: int,
+        intake: Intake,
+        on_mail: Callable[[Mail], None],
+    ) -> None:
         self._store = store
         self._judge = judge
         self._refusals = refusals
+        self._intake = intake
+        self._on_mail = on_mail
         self._checkers = Checkers(threads, self._checked)
         self._ready: list[Parcel] = []
         self._groups_ahead = 0
@@ -115,18 +128,21 @@ class AcceptPath:
     def _submit(self, group: list[Parcel]) -> None:
         size = sum(len(job.raw) for parcel in group for job in parcel.jobs)
         try:
-            future = self._store.submit(lambda unit: write_group(unit, group), size=size)
+            future = self._store.submit(lambda unit: write_group(unit, group, self._intake), size=size)
         except PosthouseError as refusal:
             self._finish(group, _declined(group, refusal))
             return
         self._groups_ahead += 1
         future.add_done_callback(partial(self._committed, group))
 
-    def _committed(self, group: list[Parcel], future: asyncio.Future[list[Answer]]) -> None:
+    def _committed(self, group: list[Parcel], future: asyncio.Future[Written]) -> None:
         self._groups_ahead -= 1
         failure = future.exception()
         if failure is None:
-            self._finish(group, future.result())
+            written = future.result()
+            self._finish(group, written.answers)
+            if written.mail:
+                self._on_mail(written.mail)
         elif isinstance(failure, PosthouseError):
             self._finish(group, _declined(group, failure))
         elif len(group) > 1:  # one parcel trips over a defect: the others need not
@@ -165,6 +181,8 @@ class AcceptPath:
             self.counts["duplicate"] += 1
             self._judge.give_back(job)
             return
+        if isinstance(answer, ConfirmationAccepted):  # one that has an effect is free
+            self._judge.give_back(job)
         self.counts["ephemeral" if answer.seq is None else "accepted"] += 1
         news.append(Committed(answer.seq, row.event, row.raw, row.mesh, row.recipient))
 

@@ -7,34 +7,48 @@ was rolled back.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.kinds import is_ephemeral
+from posthouse.model.kinds import CONFIRMATION, is_ephemeral
 from posthouse.relay.accept.claim import claim
 from posthouse.relay.accept.destination import Destination, destination_of
 from posthouse.relay.accept.job import Job, Parcel
 from posthouse.relay.answers import Accepted, Answer, Declined
+from posthouse.relay.deliver.answers import naming_message
+from posthouse.relay.deliver.intake import Intake
+from posthouse.relay.deliver.mail import Mail
 from posthouse.relay.store.interface import EventRow, Unit
 
 
-def write_group(unit: Unit, parcels: Sequence[Parcel]) -> list[Answer]:
-    """Write what may be written and return an answer for each job, in order."""
-    ledger = _Ledger(unit, [job for parcel in parcels for job in parcel.jobs])
+class Written(NamedTuple):
+    """What became of a group: an answer for each job, in order, and what mailboxes have to hear."""
+
+    answers: list[Answer]
+    mail: Mail
+
+
+def write_group(unit: Unit, parcels: Sequence[Parcel], intake: Intake) -> Written:
+    """Write what may be written."""
+    ledger = _Ledger(unit, [job for parcel in parcels for job in parcel.jobs], intake)
     for parcel in parcels:
         held_back: set[Destination] = set()
         for job in parcel.jobs:
             refused = ledger.enter(job, held_back)
-            if refused and parcel.is_list and job.row is not None:
+            if refused and parcel.is_list and job.row is not None and job.row.event.kind != CONFIRMATION:
                 held_back.add(destination_of(job.row))
-    return ledger.close()
+    return Written(ledger.close(), ledger.mail)
 
 
 class _Ledger:
     """The answers of a group, and the rows that wait for being written together."""
 
-    def __init__(self, unit: Unit, jobs: list[Job]) -> None:
+    def __init__(self, unit: Unit, jobs: list[Job], intake: Intake) -> None:
         self._unit = unit
-        self._known = unit.known([job.row.event.id for job in jobs if _is_stored(job)])  # type: ignore[union-attr]
+        rows = [job.row for job in jobs if job.row is not None and not is_ephemeral(job.row.event.kind)]
+        self._known = unit.known([row.event.id for row in rows])
+        self._batch = intake.begin(unit, rows)
+        self.mail = self._batch.mail
         self._answers: list[Answer | int] = []
         self._fresh: list[EventRow] = []
         self._places: dict[str, int] = {}
@@ -45,9 +59,9 @@ class _Ledger:
         if row is None:
             self._answers.append(_declined(job, job.refusal))
             return True
-        if (duplicate := self._duplicate(row)) is not None:
-            self._answers.append(duplicate)
-            return False
+        if (known := self._known_answer(row)) is not None:
+            self._answers.append(known)
+            return isinstance(known, Declined)
         refusal = self._refusal(job, row, held_back)
         if refusal is not None:
             self._answers.append(_declined(job, refusal))
@@ -58,15 +72,27 @@ class _Ledger:
     def close(self) -> list[Answer]:
         """Write the fresh rows and return all answers."""
         seqs = self._unit.add_events(self._fresh) if self._fresh else []
+        mail = [(row, seq) for row, seq in zip(self._fresh, seqs, strict=True) if row.matter is not None]
+        if mail:
+            self._batch.write(mail)
         return [answer if not isinstance(answer, int) else self._settled(answer, seqs) for answer in self._answers]
 
     def _settled(self, place: int, seqs: list[int]) -> Accepted:
         """Return the answer of the fresh row at a place; a negative one stands for a repetition of it."""
         at = place if place >= 0 else ~place
-        return Accepted(self._fresh[at].event.id, seqs[at], place < 0)
+        row, seq, is_repeated = self._fresh[at], seqs[at], place < 0
+        if row.matter is not None:
+            return self._batch.answer(row, seq, is_repeated=is_repeated)
+        return Accepted(row.event.id, seq, is_repeated)
 
-    def _duplicate(self, row: EventRow) -> Accepted | int | None:
+    def _known_answer(self, row: EventRow) -> Answer | int | None:
         event_id = row.event.id
+        if row.matter is not None:
+            message = self._batch.known(row)
+            if isinstance(message, str):
+                return ~self._places[message]
+            if message is not None:
+                return message
         seq = self._known.get(event_id)
         if seq is not None:
             return Accepted(event_id, seq, True)
@@ -74,10 +100,13 @@ class _Ledger:
         return None if place is None else ~place
 
     def _refusal(self, job: Job, row: EventRow, held_back: set[Destination]) -> PosthouseError | None:
-        if job.refusal is not None:
-            return job.refusal
-        if held_back and destination_of(row) in held_back:
+        limited = job.refusal
+        if limited is not None and (row.event.kind != CONFIRMATION or limited.code != "rate_limited"):
+            return limited
+        if held_back and row.event.kind != CONFIRMATION and destination_of(row) in held_back:
             return error("earlier_refused")
+        if row.matter is not None:
+            return self._batch.claim(row, limited)
         return claim(self._unit, row)
 
     def _take(self, row: EventRow) -> None:
@@ -86,13 +115,10 @@ class _Ledger:
             return
         place = len(self._fresh)
         self._places[row.event.id] = place
-        self._fresh.append(row)
+        self._fresh.append(row if row.matter is None else self._batch.complete(row))
         self._answers.append(place)
 
 
-def _is_stored(job: Job) -> bool:
-    return job.row is not None and not is_ephemeral(job.row.event.kind)
-
-
 def _declined(job: Job, refusal: PosthouseError | None) -> Declined:
-    return Declined(job.event_id, refusal or error("internal", reason="a job without a row and without a refusal"))
+    refusal = refusal or error("internal", reason="a job without a row and without a refusal")
+    return Declined(job.event_id, naming_message(refusal, None if job.row is None else job.row.matter))

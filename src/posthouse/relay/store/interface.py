@@ -27,6 +27,8 @@ from posthouse.model.coordinate import Coordinate
 from posthouse.model.event import Event
 from posthouse.model.filters import Filter
 from posthouse.model.lease import RequestRecord
+from posthouse.relay.deliver.interface import DeliveryReads, DeliveryUnit
+from posthouse.relay.deliver.rows import Addressed
 from posthouse.relay.locks.rows import LockEntry, LockRun
 from posthouse.relay.meshes.rows import AccessRow, InviteRow, MemberRow, MeshRow, MeshRows
 
@@ -106,6 +108,11 @@ class Unit(Protocol):
     @property
     def boot_ns(self) -> int:
         """Boot time at this moment: what leases are compared with."""
+        ...
+
+    @property
+    def deliveries(self) -> DeliveryUnit:
+        """Messages on their way, in this transaction."""
         ...
 
     def append(
@@ -208,6 +215,11 @@ class RelayStore(Protocol):
     @property
     def state(self) -> str:
         """`open`, `full` (read-only until there is room), `failed` or `closed`."""
+        ...
+
+    @property
+    def deliveries(self) -> DeliveryReads:
+        """Messages on their way, as committed."""
         ...
 
     def submit(self, work: Callable[[Unit], R], *, size: int = 0) -> asyncio.Future[R]:

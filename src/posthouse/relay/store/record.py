@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import msgspec
 
-from posthouse.model.confirmation import read_confirmation
+from posthouse.model.confirmation import Confirmation, read_confirmation
 from posthouse.model.event import Event
 from posthouse.model.kinds import CONFIRMATION, MESSAGE
 from posthouse.model.message import message_fingerprint, read_message
+from posthouse.relay.deliver.rows import Addressed
 
 _encode = msgspec.json.Encoder().encode
 
+#: type and body of the record, the one node beside the author that may read the event, and what its tags say
+Description = tuple[str, str, str | None, Addressed | Confirmation | None]
 
-def describe(event: Event, size: int) -> tuple[str, str, str | None]:
-    """Return type and body of the record, and the one node beside the author that may read the event.
+
+def describe(event: Event, size: int) -> Description:
+    """Return what is known of an event's record before it is accepted: of messages and confirmations not all.
 
     Raises message_malformed, confirmation_malformed and the like for kinds whose tags have a meaning.
     """
@@ -21,27 +25,27 @@ def describe(event: Event, size: int) -> tuple[str, str, str | None]:
         return _message(event, size)
     if event.kind == CONFIRMATION:
         return _confirmation(event, size)
-    return "event.accepted", f'{{"kind":{event.kind},"size":{size}}}', None
+    return "event.accepted", f'{{"kind":{event.kind},"size":{size}}}', None, None
 
 
-def _message(event: Event, size: int) -> tuple[str, str, str | None]:
+def _message(event: Event, size: int) -> Description:
     message = read_message(event)
+    digest = message_fingerprint(message, event)
     body = {
         "size": size,
         "client_message_id": message.client_message_id,
-        "fingerprint": message_fingerprint(message, event).hex(),
+        "fingerprint": digest.hex(),
         "destination_kind": message.destination_kind.value,
         "destination_ref": message.destination_ref,
-        "recipients": [],
     }
     if message.mentions:
         body["mentions"] = message.mentions
     if message.reply_to is not None:
         body["reply_to"] = message.reply_to
-    return "message.accepted", _encode(body).decode(), message.recipient
+    return "message.accepted", _encode(body).decode(), message.recipient, Addressed(message, digest)
 
 
-def _confirmation(event: Event, size: int) -> tuple[str, str, str | None]:
+def _confirmation(event: Event, size: int) -> Description:
     confirmation = read_confirmation(event)
-    body = {"size": size, "ids": [], "sender": confirmation.sender}
-    return "confirmation.accepted", _encode(body).decode(), confirmation.sender
+    body = {"size": size, "sender": confirmation.sender}
+    return "confirmation.accepted", _encode(body).decode(), confirmation.sender, confirmation

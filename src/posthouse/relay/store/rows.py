@@ -11,7 +11,7 @@ from posthouse.relay.store.terms import event_address, event_terms
 
 def row_of(event: Event, canonical: bytes) -> EventRow:
     """Return everything that is written of an event, all of it worked out from the event itself."""
-    record_type, record_body, recipient = describe(event, len(canonical))
+    record_type, record_body, recipient, matter = describe(event, len(canonical))
     mesh, address, expiration_s = event.mesh, event_address(event), event.expiration_s
     return EventRow(
         event=event,
@@ -24,4 +24,5 @@ def row_of(event: Event, canonical: bytes) -> EventRow:
         address=address,
         record_type=record_type,
         record_body=record_body,
+        matter=matter,
     )

@@ -20,6 +20,8 @@ from posthouse.model.clock import Clock
 from posthouse.model.coordinate import Coordinate
 from posthouse.model.errors import Fatal
 from posthouse.model.filters import Filter
+from posthouse.relay.deliver.sqlite import DELIVERIES
+from posthouse.relay.deliver.sqlite.reads import SqliteDeliveryReads
 from posthouse.relay.locks.rows import LockEntry
 from posthouse.relay.locks.table import LOCKS, read_locks
 from posthouse.relay.meshes.rows import MeshRows
@@ -35,7 +37,7 @@ from posthouse.sqlite.schema import Component
 
 R = TypeVar("R")
 RELAY = Component("relay", "posthouse.relay.store.sqlite")
-COMPONENTS = (RELAY, LOCKS)
+COMPONENTS = (RELAY, LOCKS, DELIVERIES)
 FILE_NAME = "relay.db"
 _CACHE_KIB = 131_072  # most of the id index of a million events fits: every insert looks at a random leaf of it
 
@@ -56,6 +58,7 @@ class SqliteStore:
         self._store = Store(path, COMPONENTS, clock, on_fatal=on_fatal, vfs=vfs, readers=readers)
         self._store.writer.run_blocking(_enlarge_cache)
         self.path = path
+        self.deliveries = SqliteDeliveryReads(self._store.pool)
 
     @property
     def epoch(self) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from posthouse.journal.append import JournalTransaction
 from posthouse.model.clock import Clock
 from posthouse.model.lease import RequestRecord
+from posthouse.relay.deliver.sqlite import SqliteDeliveries
 from posthouse.relay.locks import table as locks
 from posthouse.relay.locks.rows import LockEntry, LockRun
 from posthouse.relay.meshes.rows import AccessRow, InviteRow, MemberRow, MeshRow
@@ -34,6 +35,10 @@ class SqliteUnit:
     @property
     def boot_ns(self) -> int:
         return self._clock.boot_ns()
+
+    @property
+    def deliveries(self) -> SqliteDeliveries:
+        return SqliteDeliveries(self._tx)
 
     def append(
         self,

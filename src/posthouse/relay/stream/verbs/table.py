@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING
 
 from posthouse.relay.stream.verbs.auth import auth
 from posthouse.relay.stream.verbs.close import close
+from posthouse.relay.stream.verbs.confirm import confirm
 from posthouse.relay.stream.verbs.count import count
 from posthouse.relay.stream.verbs.event import event
 from posthouse.relay.stream.verbs.lock import lock
+from posthouse.relay.stream.verbs.receive import receive
+from posthouse.relay.stream.verbs.reject import reject
 from posthouse.relay.stream.verbs.req import req
 
 if TYPE_CHECKING:
@@ -26,11 +29,14 @@ Verb = Callable[["Connection", Sequence[bytes]], None]
 VERBS: dict[str, Verb] = {
     "AUTH": auth,
     "CLOSE": close,
+    "CONFIRM": confirm,
     "COUNT": count,
     "EVENT": event,
     "LOCK": lock,
+    "RECEIVE": receive,
+    "REJECT": reject,
     "REQ": req,
 }
 
 #: verbs whose operations have a rate of their own, per key
-SELF_METERED = frozenset({"LOCK"})
+SELF_METERED = frozenset({"LOCK", "CONFIRM"})

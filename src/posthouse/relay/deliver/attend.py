@@ -1,0 +1,88 @@
+"""The relay's own work on queues: ending stuck mailboxes, sweeping what is too old, keeping figures.
+
+One task per relay. Times that decide about connections are boot time, the age of messages is wall time; a store
+without room is tried again at the next look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import structlog
+
+from posthouse.model.errors import PosthouseError
+from posthouse.relay.deliver.mailboxes import Mailboxes
+from posthouse.relay.deliver.rows import Totals
+
+log = structlog.get_logger(__name__)
+
+_LOOKS_PER_TIMEOUT = 20  # so that a stuck reader is ended at most a twentieth late
+_LOOK_MOST_S = 1.0
+_ROWS_PER_UNIT = 500
+_MAILBOXES_PER_READ = 500
+
+
+class Attendance:
+    """Looks after queues until it is closed."""
+
+    def __init__(self, mailboxes: Mailboxes) -> None:
+        self._mailboxes = mailboxes
+        self._store = mailboxes.store
+        self._settings = mailboxes.settings
+        self.totals = Totals(0, 0, 0, None)
+        self._task = asyncio.create_task(self._serve(), name="attend queues")
+
+    async def close(self) -> None:
+        """End the task and wait for what is owed to the store."""
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+        await self._mailboxes.drain()
+
+    async def sweep(self) -> int:
+        """Close what is too old and delete records that are over; return how many messages expired."""
+        expired = 0
+        while due := await self._store.deliveries.due(self._before_ns(), _MAILBOXES_PER_READ):
+            for mesh, node in due:
+                expired += await self._expire(mesh, node)
+        now_ns = self._mailboxes.clock.wall_ns()
+        while await self._store.submit(lambda unit: unit.deliveries.sweep_records(now_ns, _ROWS_PER_UNIT)):
+            pass
+        return expired
+
+    async def count(self) -> None:
+        """Bring the figures up to date."""
+        self.totals = await self._store.deliveries.totals()
+
+    async def _expire(self, mesh: str, node: str) -> int:
+        expired, before_ns = 0, self._before_ns()
+        while True:
+            closed = await self._store.submit(
+                lambda unit: unit.deliveries.expire(mesh, node, before_ns, _ROWS_PER_UNIT)
+            )
+            expired += len(closed.seqs)
+            self._mailboxes.take_closed(closed)
+            if len(closed.seqs) < _ROWS_PER_UNIT:
+                break
+        if expired:
+            log.info(f"Cleaned {expired} expired messages for {node}", mesh=mesh)
+        return expired
+
+    async def _serve(self) -> None:
+        pause_s = min(_LOOK_MOST_S, self._settings.confirm_timeout_s / _LOOKS_PER_TIMEOUT)
+        loop = asyncio.get_running_loop()
+        swept_at = loop.time()
+        while True:
+            await asyncio.sleep(pause_s)
+            try:
+                self._mailboxes.look()
+                if loop.time() - swept_at >= self._settings.sweep_s:
+                    swept_at = loop.time()
+                    await self.sweep()
+                    await self.count()
+            except PosthouseError as failure:
+                log.warning("queues_not_attended", reason=str(failure))
+
+    def _before_ns(self) -> int:
+        return self._mailboxes.clock.wall_ns() - self._settings.queue_ttl_ns

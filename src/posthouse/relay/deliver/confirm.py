@@ -1,0 +1,106 @@
+"""Accepting confirmations inside the transaction: each id counts for itself, and tells in the answer what became of it.
+
+A confirmation closes rows of its author that are open or parked; never one that has expired, was purged or blocked, or
+was confirmed before. One without any effect is not stored. Its sender is told by a row that stays until it was
+provably read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from posthouse.model.confirmation import Confirmation
+from posthouse.model.errors import PosthouseError, error
+from posthouse.relay.deliver.answers import ConfirmationAccepted, Ignored
+from posthouse.relay.deliver.mail import Confirmed, Mail
+from posthouse.relay.deliver.rows import OPEN, PARKED, Row
+from posthouse.relay.deliver.settings import DeliverySettings
+from posthouse.relay.store.interface import EventRow, Unit
+
+_encode = msgspec.json.Encoder().encode
+
+
+class _Effect(NamedTuple):
+    sender: int
+    rows: list[Row]
+    ignored: tuple[Ignored, ...]
+
+
+class Confirmations:
+    """The confirmations of one group."""
+
+    def __init__(self, unit: Unit, settings: DeliverySettings) -> None:
+        self._unit = unit
+        self._settings = settings
+        self._effects: dict[str, _Effect] = {}
+
+    def claim(self, row: EventRow, confirmation: Confirmation, limited: PosthouseError | None) -> PosthouseError | None:
+        """Close the rows a confirmation names; without any effect return why it is refused.
+
+        `limited` is the refusal for want of rate, which counts only for one without effect.
+        """
+        boxes = self._unit.deliveries.boxes(row.mesh, (confirmation.reader, confirmation.sender))
+        reader, sender = boxes.get(confirmation.reader), boxes.get(confirmation.sender)
+        ids = tuple(dict.fromkeys(confirmation.ids))
+        found = {} if reader is None else {each.id: each for each in self._unit.deliveries.rows(reader.mailbox, ids)}
+        number = 0 if sender is None else sender.mailbox
+        before_ns = self._unit.now_ns - self._settings.queue_ttl_ns
+        reasons = {id_: _reason(found.get(id_), number, before_ns) for id_ in ids}
+        closing = [found[id_] for id_ in ids if reasons[id_] is None]
+        ignored = tuple(Ignored(id_, reason) for id_, reason in reasons.items() if reason is not None)
+        if reader is None or not closing:
+            return limited or error("confirmation_without_effect", id=row.event.id, ignored=_shown(ignored))
+        opened = sum(each.state in OPEN for each in closing)
+        seqs = [each.seq for each in closing]
+        self._unit.deliveries.confirm(reader.mailbox, seqs, opened, len(closing) - opened)
+        self._effects[row.event.id] = _Effect(number, closing, ignored)
+        return None
+
+    def complete(self, row: EventRow) -> EventRow:
+        """Return the row with its record's body complete: which ids it closes is known now."""
+        ids = [each.id for each in self._effects[row.event.id].rows]
+        return msgspec.structs.replace(row, record_body=f'{row.record_body[:-1]},"ids":{_encode(ids).decode()}}}')
+
+    def write(self, row: EventRow, confirmation: Confirmation, seq: int, mail: Mail) -> None:
+        """Record what a confirmation with its seq closed, and keep it for the sender."""
+        effect = self._effects[row.event.id]
+        at_ns = self._unit.now_ns
+        items = _encode([{"id": each.id, "was_stored": each.was_stored, "at_ns": at_ns} for each in effect.rows])
+        self._unit.deliveries.tell_sender(
+            effect.sender, seq, len(effect.rows), items.decode(), self._settings.confirmation_reserve
+        )
+        body = {
+            "ids": [each.id for each in effect.rows],
+            "was_stored": [each.was_stored for each in effect.rows],
+            "confirmation": row.event.id,
+        }
+        self._unit.append("delivery.confirmed", mesh=row.mesh, actor=row.event.pubkey, ref=row.event.pubkey, body=body)
+        seqs = tuple(each.seq for each in effect.rows)
+        text = b'["CONFIRMED",%b,%b]' % (items, row.raw)
+        mail.confirmed.append(Confirmed(row.mesh, row.event.pubkey, confirmation.sender, seqs, seq, text))
+
+    def answer(self, row: EventRow, seq: int, *, is_repeated: bool) -> ConfirmationAccepted:
+        """Return the answer of a confirmation of this group."""
+        effect = self._effects[row.event.id]
+        ids = tuple(each.id for each in effect.rows)
+        return ConfirmationAccepted(row.event.id, seq, is_repeated, ids, effect.ignored)
+
+
+def _reason(row: Row | None, sender: int, before_ns: int) -> str | None:
+    """Return why an id has no effect, or None when it has one."""
+    if row is None:
+        return "unknown"
+    if row.sender != sender:
+        return "foreign"
+    if row.state in OPEN:
+        return "expired" if row.opened_at_ns < before_ns else None
+    if row.state in PARKED:
+        return None
+    return "duplicate" if row.state == "confirmed" else row.state
+
+
+def _shown(ignored: Sequence[Ignored]) -> list[dict[str, str]]:
+    return [{"id": each.id, "reason": each.reason} for each in ignored]

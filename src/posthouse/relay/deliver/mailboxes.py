@@ -1,0 +1,223 @@
+"""All open mailboxes of a relay, and the one place that carries what was committed to them.
+
+Called on the event loop, with what each transaction did, in commit order. What mailboxes owe to the store (that rows
+were sent, that confirmations were read, that a connection ended badly) is handed to the writer at once and nobody
+waits for it, except the next mailbox of the same node: it begins after what the last one owed is written.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from posthouse.model.clock import Clock
+from posthouse.relay.deliver.interface import DeliveryReads
+from posthouse.relay.deliver.mail import Confirmed, Mail
+from posthouse.relay.deliver.mailbox import Mailbox, Offer
+from posthouse.relay.deliver.owed import Owed
+from posthouse.relay.deliver.presence import Presences
+from posthouse.relay.deliver.roster import MAX_PROFILES, roster, statuses
+from posthouse.relay.deliver.rows import Closed, Page
+from posthouse.relay.deliver.settings import ConnectionPolicy, DeliverySettings
+from posthouse.relay.meshes.registry import Meshes
+from posthouse.relay.meshes.rights import Right
+from posthouse.relay.store.interface import RelayStore
+from posthouse.relay.stream.frame import command_text
+
+log = structlog.get_logger(__name__)
+
+REPLACED = "replaced_by_newer_connection"
+CONFIRM_TIMEOUT = "confirm_timeout"
+CODE_REPLACED = 4003
+CODE_CONFIRM_TIMEOUT = 4008
+CODE_SAME_INSTANCE = 1000
+CODE_POLICY = 1008
+Name = tuple[str, str]
+
+
+class End(enum.Enum):
+    """Why a mailbox closed: what counts as an attempt depends on it."""
+
+    #: no progress: counts for every row in flight
+    TIMEOUT = "timeout"
+    #: whatever else ends a connection: counts for the oldest row in flight
+    LOST = "lost"
+    #: a newer connection of the same node, or the relay stops: counts for nothing
+    HARMLESS = "harmless"
+
+
+class Mailboxes:
+    """Open mailboxes by mesh and node."""
+
+    def __init__(self, store: RelayStore, meshes: Meshes, clock: Clock, settings: DeliverySettings) -> None:
+        self.store = store
+        self.clock = clock
+        self.settings = settings
+        self._meshes = meshes
+        self._open: dict[Name, list[Mailbox]] = {}
+        self._owed = Owed(store)
+        self._presences = Presences()
+        #: seconds each backlog took from RECEIVE to the tail; taken by whoever shows metrics
+        self.on_flushed: Callable[[float], None] = lambda _seconds: None
+
+    @property
+    def reads(self) -> DeliveryReads:
+        return self.store.deliveries
+
+    def open(self, mailbox: Mailbox) -> None:
+        """Take a mailbox in; under prefer_newest the older ones of its node are closed."""
+        others = self._open.setdefault(mailbox.name, [])
+        is_first = not others
+        others.append(mailbox)
+        self._presences.add(mailbox, is_first=is_first)
+        if self.settings.policy is ConnectionPolicy.PREFER_NEWEST:
+            for older in others[:-1]:
+                self._replace(older, mailbox)
+
+    def close(self, mailbox: Mailbox, end: End) -> None:
+        """Forget a mailbox whose connection has ended, and count the attempt."""
+        if mailbox.is_closed:
+            return
+        mailbox.close()
+        others = self._open[mailbox.name]
+        others.remove(mailbox)
+        if not others:
+            del self._open[mailbox.name]
+        self._presences.remove(mailbox, is_last=not others)
+        self._count_attempts(mailbox, end)
+
+    def take_mail(self, mail: Mail) -> None:
+        """Carry what one transaction did to the mailboxes it concerns."""
+        offers: dict[Name, list[Offer]] = {}
+        for opening in mail.openings:
+            present = [(opening.mesh, node) for node in opening.readers if (opening.mesh, node) in self._open]
+            if present:
+                offer = Offer(opening.seq, opening.id, _deliver_text(opening.seq, opening.raw))
+                for name in present:
+                    offers.setdefault(name, []).append(offer)
+        for name, given in offers.items():
+            for mailbox in self._open[name]:
+                if self.may_read(mailbox):
+                    mailbox.offer(given)
+        for closed in mail.closed:
+            self.take_closed(closed)
+        self._take_confirmed(mail.confirmed)
+
+    def take_closed(self, closed: Closed) -> None:
+        """Tell the mailboxes of a reader that rows have ended."""
+        for mailbox in self._open.get((closed.mesh, closed.node), ()):
+            mailbox.land(closed.seqs)
+
+    def take_reopened(self, mesh: str, node: str) -> None:
+        """Tell the mailboxes of a reader that rows were opened again."""
+        for mailbox in self._open.get((mesh, node), ()):
+            mailbox.reopen()
+
+    def may_read(self, mailbox: Mailbox) -> bool:
+        """Tell whether a mailbox may go on; one whose node lost its right is ended."""
+        if mailbox.is_closed:
+            return False
+        refusal = self._meshes.missing(mailbox.node, mailbox.mesh, Right.READ)
+        if refusal is None:
+            return True
+        mailbox.peer.end(CODE_POLICY, refusal.code)
+        return False
+
+    async def introduce(self, mailbox: Mailbox) -> None:
+        """Send the ROSTER; from then on the mailbox hears of others."""
+        mesh = self._meshes.find(mailbox.mesh)
+        nodes = [*mesh.members, *self._presences.online(mailbox.mesh)][:MAX_PROFILES]
+        profiles = await self.reads.profiles(mailbox.mesh, list(dict.fromkeys(nodes)), self.clock.wall_ns())
+        status = statuses(profiles)
+        if not mailbox.is_closed:
+            entries = roster(mesh, self._presences.online(mailbox.mesh), status)
+            mailbox.peer.deliver(command_text("ROSTER", mailbox.mesh, entries), 1)
+            mailbox.is_introduced = True
+
+    async def tell_waiting(self, mailbox: Mailbox) -> bool:
+        """Send QUEUE_STATUS when something waits; return whether it does."""
+        count = await self.reads.waiting(mailbox.mesh, mailbox.node, self._opened_since_ns())
+        if count and not mailbox.is_closed:
+            mailbox.peer.deliver(command_text("QUEUE_STATUS", count), 1)
+        return count > 0
+
+    async def read(self, mailbox: Mailbox, after: int, limit: int) -> Page:
+        """Return the next rows of a mailbox."""
+        if len(self._open.get(mailbox.name, ())) > 1:
+            await self.settled(mailbox.name)  # what another mailbox just sent must be seen as sent
+        now_ns = self.clock.wall_ns()
+        return await self.reads.page(*mailbox.name, after, self._opened_since_ns(), now_ns, limit)
+
+    def note_sent(self, mailbox: Mailbox, seqs: Sequence[int], *, was_stored: bool, record_body: str) -> None:
+        """Have it written that rows were sent; nobody waits for it."""
+        mesh, node = mailbox.name
+        self._owed.write(
+            mailbox.name,
+            lambda unit: unit.deliveries.mark_sent(mesh, node, seqs, was_stored=was_stored, record_body=record_body),
+        )
+
+    def forget_told(self, name: Name, through_seq: int) -> None:
+        """Have confirmations dropped that their sender has read."""
+        self._owed.write(name, lambda unit: unit.deliveries.forget_told(*name, through_seq))
+
+    def note_flushed(self, elapsed_ns: int) -> None:
+        """Count the time a backlog took."""
+        self.on_flushed(elapsed_ns / 1e9)
+
+    async def settled(self, name: Name) -> None:
+        """Wait until everything former mailboxes of a node owe is written."""
+        await self._owed.settled(name)
+
+    def look(self) -> None:
+        """End the mailboxes that are stuck, and try again what could not be written; called every now and then."""
+        timeout_ns = round(self.settings.confirm_timeout_s * 1e9)
+        for mailbox in [each for boxes in self._open.values() for each in boxes]:
+            if mailbox.is_stuck(timeout_ns):
+                mailbox.peer.end(CODE_CONFIRM_TIMEOUT, CONFIRM_TIMEOUT)
+        self._owed.retry()
+
+    def statistics(self) -> dict[str, int]:
+        """Return how many mailboxes are open and how many rows are in flight."""
+        boxes = [each for same in self._open.values() for each in same]
+        return {"open": len(boxes), "in_flight": sum(len(each.flight) for each in boxes)}
+
+    async def drain(self) -> None:
+        """Wait until everything owed is written; before the store closes."""
+        await self._owed.drain()
+
+    def _take_confirmed(self, news: Sequence[Confirmed]) -> None:
+        told: dict[Name, list[Confirmed]] = {}
+        for each in news:
+            for mailbox in self._open.get((each.mesh, each.reader), ()):
+                mailbox.land(each.seqs)
+            if (each.mesh, each.sender) in self._open:
+                told.setdefault((each.mesh, each.sender), []).append(each)
+        for name, given in told.items():
+            for mailbox in self._open[name]:
+                mailbox.tell(given)
+
+    def _replace(self, older: Mailbox, newer: Mailbox) -> None:
+        is_same = older.instance is not None and older.instance == newer.instance
+        older.peer.end(CODE_SAME_INSTANCE if is_same else CODE_REPLACED, REPLACED)
+        self.close(older, End.HARMLESS)
+
+    def _count_attempts(self, mailbox: Mailbox, end: End) -> None:
+        seqs = mailbox.flight.seqs
+        if end is End.HARMLESS or not seqs:
+            return
+        counted = seqs if end is End.TIMEOUT else seqs[:1]
+        mesh, node = mailbox.name
+        self._owed.write(
+            mailbox.name,
+            lambda unit: unit.deliveries.count_attempts(mesh, node, counted, is_timeout=end is End.TIMEOUT),
+            self.take_closed,
+        )
+
+    def _opened_since_ns(self) -> int:
+        return self.clock.wall_ns() - self.settings.queue_ttl_ns
+
+
+def _deliver_text(seq: int, raw: bytes) -> bytes:
+    return b'["DELIVER",%d,%b,{"was_stored":false,"attempt":1}]' % (seq, raw)

@@ -1,0 +1,134 @@
+"""Rows of messages on their way, as a store keeps them; plain values without rules."""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+import msgspec
+
+from posthouse.model.message import Message
+
+
+class State(enum.StrEnum):
+    """How far a message has come to one reader."""
+
+    QUEUED = "queued"
+    SENT = "sent"
+    CONFIRMED = "confirmed"
+    REJECTED = "rejected"
+    DEAD = "dead"
+    EXPIRED = "expired"
+    PURGED = "purged"
+    BLOCKED = "blocked"
+
+
+OPEN = frozenset({State.QUEUED, State.SENT})
+PARKED = frozenset({State.REJECTED, State.DEAD})
+
+#: mesh, sender, client_message_id
+RecordKey = tuple[str, str, str]
+
+
+class Addressed(msgspec.Struct, frozen=True):
+    """A message and what tells a retry of it from another one; worked out where the event is checked."""
+
+    message: Message
+    fingerprint: bytes
+
+
+class KnownMessage(NamedTuple):
+    """The record of an accepted message."""
+
+    seq: int
+    id: str
+    fingerprint: bytes
+    first_seen_at_ns: int
+    is_history_available: bool
+
+
+class Box(NamedTuple):
+    """A mailbox row: its number and how many unconfirmed rows it has."""
+
+    mailbox: int
+    open_rows: int
+
+
+class NewRecord(NamedTuple):
+    """A record to be written."""
+
+    seq: int
+    mesh: str
+    sender: str
+    client_message_id: str
+    id: bytes
+    fingerprint: bytes
+    destination_kind: str
+    destination_ref: str
+    expires_at_ns: int | None
+
+
+class NewDelivery(NamedTuple):
+    """A delivery to be opened, or noted as blocked."""
+
+    seq: int
+    mailbox: int
+    id: bytes
+    sender: int
+    is_blocked: bool
+
+
+class Row(NamedTuple):
+    """What a confirmation or a reader's refusal finds under an id."""
+
+    id: str
+    seq: int
+    state: str
+    was_stored: bool
+    opened_at_ns: int
+    #: number of the sender's mailbox
+    sender: int
+
+
+class Closed(NamedTuple):
+    """Rows of one mailbox that were closed together."""
+
+    mesh: str
+    node: str
+    seqs: list[int]
+
+
+NONE_CLOSED = Closed("", "", [])
+
+
+class Page(NamedTuple):
+    """The next rows of a mailbox, as the commands that carry them."""
+
+    positions: list[int]
+    seqs: list[int]
+    #: DELIVER commands, joined by commas
+    text: bytes
+    #: the body of the record that they were sent, as JSON
+    record_body: str
+
+    @property
+    def count(self) -> int:
+        return len(self.seqs)
+
+
+class ConfirmationPage(NamedTuple):
+    """The next confirmations for a sender, as CONFIRMED commands joined by commas."""
+
+    count: int
+    through_seq: int
+    text: bytes
+
+
+class Totals(NamedTuple):
+    """Figures over all mailboxes."""
+
+    open_rows: int
+    parked_rows: int
+    confirmation_ids: int
+    #: when the oldest open row was opened
+    oldest_ns: int | None

@@ -1,0 +1,64 @@
+-- :name insert_records
+INSERT INTO message_records (
+    seq, mesh, sender, client_message_id, id, fingerprint, destination_kind, destination_ref,
+    first_seen_at_ns, expires_at_ns, history_available
+) VALUES
+
+-- :name insert_deliveries
+INSERT INTO deliveries (seq, mailbox, source, id, sender, position, state, opened_at_ns, closed_at_ns) VALUES
+
+-- :name insert_mentions
+INSERT INTO mentions (node, seq) VALUES
+
+-- :name grow_mailboxes
+INSERT INTO mailboxes (mesh, node, open_rows) VALUES
+
+-- :name grown
+ON CONFLICT (mesh, node) DO UPDATE SET open_rows = open_rows + excluded.open_rows
+
+-- :name find_mailboxes
+SELECT json_group_array(json_array(node, mailbox, open_rows)) FROM mailboxes
+WHERE mesh = ? AND node IN (SELECT value FROM carray(?))
+
+-- :name find_records
+SELECT json_group_array(json_array(
+    r.mesh, r.sender, r.client_message_id, r.seq, lower(hex(r.id)), lower(hex(r.fingerprint)),
+    r.first_seen_at_ns, r.history_available))
+FROM json_each(?) AS k CROSS JOIN message_records AS r
+ON r.mesh = k.value ->> 0 AND r.sender = k.value ->> 1 AND r.client_message_id = k.value ->> 2
+
+-- :name audience_version
+SELECT version FROM audience_versions WHERE mesh = ?
+
+-- :name mesh_of
+SELECT mesh, is_open, creator, created_at_ns FROM meshes WHERE mesh = ?
+
+-- :name members_of
+SELECT mesh, node, name, role FROM members WHERE mesh = ?
+
+-- :name access_of
+SELECT mesh, node, read, write, lock FROM access WHERE mesh = ?
+
+-- :name topics_of
+SELECT mesh, topic, creator FROM topics WHERE mesh = ?
+
+-- :name subscriptions_of
+SELECT mesh, node, pattern FROM subscriptions WHERE mesh = ? ORDER BY node, pattern
+
+-- :name blockers
+SELECT json_group_array(node) FROM blocks WHERE mesh = ? AND blocked = ?
+
+-- :name add_waiting_confirmation
+INSERT INTO waiting_confirmations (seq, mailbox, ids, items) VALUES (?, ?, ?, ?)
+
+-- :name add_confirmation_ids
+UPDATE mailboxes SET confirmation_ids = confirmation_ids + ? WHERE mailbox = ? RETURNING confirmation_ids
+
+-- :name oldest_confirmations
+SELECT seq, ids FROM waiting_confirmations WHERE mailbox = ? ORDER BY seq LIMIT 64
+
+-- :name drop_confirmations
+DELETE FROM waiting_confirmations WHERE mailbox = ? AND seq <= ? RETURNING ids
+
+-- :name drop_confirmations_total
+SELECT coalesce(sum(ids), 0) FROM waiting_confirmations WHERE mailbox = ? AND seq <= ?

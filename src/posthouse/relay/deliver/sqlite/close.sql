@@ -1,0 +1,83 @@
+-- :name mailbox_of
+SELECT mailbox FROM mailboxes WHERE mesh = ? AND node = ?
+
+-- :name look_at_ids
+SELECT json_group_array(json_array(lower(hex(d.id)), d.seq, d.state, d.was_stored, d.opened_at_ns, d.sender))
+FROM events AS e CROSS JOIN deliveries AS d ON d.seq = e.seq AND d.mailbox = ?
+WHERE e.id IN (SELECT value FROM carray(?))
+
+-- :name confirm
+UPDATE deliveries SET state = 'confirmed', closed_at_ns = ?, was_stored = coalesce(was_stored, 1)
+WHERE mailbox = ? AND seq IN (SELECT value FROM carray(?))
+
+-- :name close
+UPDATE deliveries SET state = ?, closed_at_ns = ?, reason = ?
+WHERE mailbox = ? AND seq IN (SELECT value FROM carray(?))
+
+-- :name shrink_mailbox
+UPDATE mailboxes SET open_rows = open_rows - ?, parked_rows = parked_rows + ? WHERE mailbox = ?
+
+-- :name mark_sent
+UPDATE deliveries SET state = 'sent', sends = sends + 1, was_stored = coalesce(was_stored, ?),
+sent_at_ns = coalesce(sent_at_ns, ?)
+WHERE mailbox = ? AND seq IN (SELECT value FROM carray(?)) AND closed_at_ns IS NULL
+
+-- :name count_timeouts
+UPDATE deliveries SET timeouts = timeouts + 1
+WHERE mailbox = ? AND seq IN (SELECT value FROM carray(?)) AND closed_at_ns IS NULL
+
+-- :name count_flaps
+UPDATE deliveries SET flaps = flaps + 1
+WHERE mailbox = ? AND seq IN (SELECT value FROM carray(?)) AND closed_at_ns IS NULL
+
+-- :name spent
+SELECT seq, lower(hex(id)), sends, timeouts, flaps FROM deliveries
+WHERE mailbox = ? AND seq IN (SELECT value FROM carray(?)) AND closed_at_ns IS NULL
+AND (timeouts >= ? OR flaps >= ?) ORDER BY position
+
+-- :name expired_rows
+SELECT json_group_array(json_array(seq, lower(hex(id)))) FROM (
+    SELECT seq, id FROM deliveries
+    WHERE mailbox = ? AND closed_at_ns IS NULL AND opened_at_ns < ? ORDER BY position LIMIT ?)
+
+-- :name rows_of_sender
+SELECT json_group_array(json_array(seq, lower(hex(id)))) FROM (
+    SELECT seq, id FROM deliveries WHERE mailbox = ? AND closed_at_ns IS NULL AND sender = ? ORDER BY position)
+
+-- :name open_rows_of_events
+SELECT d.mailbox, m.mesh, m.node, d.seq, lower(hex(d.id)) FROM deliveries AS d
+JOIN mailboxes AS m ON m.mailbox = d.mailbox
+WHERE d.seq IN (SELECT value FROM carray(?)) AND d.closed_at_ns IS NULL ORDER BY d.mailbox, d.position
+
+-- :name prune_records
+UPDATE message_records SET history_available = 0 WHERE seq IN (SELECT value FROM carray(?))
+
+-- :name purgeable
+SELECT json_group_array(json_array(seq, lower(hex(id)), state)) FROM (
+    SELECT seq, id, state FROM deliveries
+    WHERE mailbox = ?1 AND state IN ('queued', 'sent', 'rejected', 'dead')
+    AND (?2 IS NULL OR lower(hex(id)) IN (SELECT value FROM json_each(?2)))
+    AND (?3 IS NULL OR state IN (SELECT value FROM json_each(?3)))
+    ORDER BY position LIMIT ?4)
+
+-- :name reopen
+UPDATE deliveries SET state = 'queued', closed_at_ns = NULL, reason = NULL, position = ?, opened_at_ns = ?,
+timeouts = 0, flaps = 0
+WHERE mailbox = ? AND seq = ?
+
+-- :name open_rows
+SELECT open_rows FROM mailboxes WHERE mailbox = ?
+
+-- :name over_records
+SELECT r.seq FROM message_records AS r WHERE r.expires_at_ns < ?
+AND NOT EXISTS (SELECT 1 FROM deliveries AS d WHERE d.seq = r.seq AND d.state IN ('queued', 'sent', 'rejected', 'dead'))
+ORDER BY r.expires_at_ns LIMIT ?
+
+-- :name delete_records
+DELETE FROM message_records WHERE seq IN (SELECT value FROM carray(?))
+
+-- :name delete_deliveries
+DELETE FROM deliveries WHERE seq IN (SELECT value FROM carray(?))
+
+-- :name delete_mentions
+DELETE FROM mentions WHERE seq IN (SELECT value FROM carray(?))

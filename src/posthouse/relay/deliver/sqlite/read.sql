@@ -1,0 +1,78 @@
+-- :name page
+SELECT
+    count(*),
+    json_group_array(position),
+    json_group_array(seq),
+    json_group_array(lower(hex(id))),
+    json_group_array(json(iif(was_stored, 'true', 'false'))),
+    json_group_array(attempt),
+    CAST(group_concat(
+        '["DELIVER",' || seq || ',' || raw || ',{"was_stored":' || iif(was_stored, 'true', 'false')
+        || ',"attempt":' || attempt || '}]', ',') AS BLOB)
+FROM (
+    SELECT d.position, d.seq, d.id, coalesce(d.was_stored, 1) AS was_stored, d.sends + 1 AS attempt, e.raw
+    FROM deliveries AS d CROSS JOIN events AS e ON e.seq = d.seq
+    WHERE d.mailbox = ? AND d.closed_at_ns IS NULL AND d.position > ? AND d.opened_at_ns >= ?
+    AND e.raw IS NOT NULL AND (e.expiration_s IS NULL OR e.expiration_s > ?)
+    ORDER BY d.position LIMIT ?)
+
+-- :name waiting
+SELECT count(*) FROM deliveries WHERE mailbox = ? AND closed_at_ns IS NULL AND opened_at_ns >= ?
+
+-- :name confirmation_page
+SELECT count(*), max(seq), CAST(group_concat('["CONFIRMED",' || items || ',' || raw || ']', ',') AS BLOB)
+FROM (
+    SELECT w.seq, w.items, e.raw FROM waiting_confirmations AS w CROSS JOIN events AS e ON e.seq = w.seq
+    WHERE w.mailbox = ? AND w.seq > ? AND e.raw IS NOT NULL ORDER BY w.seq LIMIT ?)
+
+-- :name mailbox_of
+SELECT mailbox FROM mailboxes WHERE mesh = ? AND node = ?
+
+-- :name due_mailboxes
+SELECT m.mesh, m.node FROM mailboxes AS m
+WHERE m.open_rows > 0 AND (
+    SELECT d.opened_at_ns FROM deliveries AS d
+    WHERE d.mailbox = m.mailbox AND d.closed_at_ns IS NULL ORDER BY d.position LIMIT 1) < ?
+LIMIT ?
+
+-- :name totals
+SELECT
+    coalesce(sum(open_rows), 0), coalesce(sum(parked_rows), 0), coalesce(sum(confirmation_ids), 0),
+    (SELECT min(opened_at_ns) FROM deliveries INDEXED BY deliveries_open WHERE closed_at_ns IS NULL)
+FROM mailboxes
+
+-- :name record_of_message
+SELECT r.seq, r.mesh, r.sender, r.client_message_id, r.destination_kind, r.destination_ref, r.first_seen_at_ns,
+    r.history_available
+FROM events AS e CROSS JOIN message_records AS r ON r.seq = e.seq WHERE e.id = ?
+
+-- :name states_of_message
+SELECT m.node, d.state, d.was_stored, d.sends, d.opened_at_ns, d.sent_at_ns, d.closed_at_ns, d.reason
+FROM deliveries AS d JOIN mailboxes AS m ON m.mailbox = d.mailbox
+WHERE d.seq = ?1 AND (?2 IS NULL OR m.node = ?2) ORDER BY m.node
+
+-- :name mentions_of_message
+SELECT node FROM mentions WHERE seq = ? ORDER BY node
+
+-- :name queues
+SELECT m.node, m.open_rows, m.parked_rows, m.confirmation_ids,
+    (SELECT d.opened_at_ns FROM deliveries AS d
+     WHERE d.mailbox = m.mailbox AND d.closed_at_ns IS NULL ORDER BY d.position LIMIT 1)
+FROM mailboxes AS m
+WHERE m.mesh = ? AND m.node > ? AND (m.open_rows > 0 OR m.parked_rows > 0 OR m.confirmation_ids > 0)
+ORDER BY m.node LIMIT ?
+
+-- :name queue_rows
+SELECT r.node, s.node, lower(hex(d.id)), d.seq, d.position, d.state, d.was_stored, d.sends, d.timeouts, d.flaps,
+    d.opened_at_ns, d.sent_at_ns, d.closed_at_ns, d.reason
+FROM deliveries AS d
+JOIN mailboxes AS r ON r.mailbox = d.mailbox
+JOIN mailboxes AS s ON s.mailbox = d.sender
+WHERE r.mesh = ?1 AND (?2 IS NULL OR r.node = ?2) AND d.state IN (SELECT value FROM json_each(?3))
+AND (d.position, r.node) > (?4, ?5)
+ORDER BY d.position, r.node LIMIT ?6
+
+-- :name profiles
+SELECT e.raw FROM current_events AS c CROSS JOIN events AS e ON e.seq = c.event_seq
+WHERE c.address IN (SELECT value FROM carray(?)) AND e.mesh = ? AND e.raw IS NOT NULL
+AND (e.expiration_s IS NULL OR e.expiration_s > ?)
