@@ -52,11 +52,13 @@ class _Opened:
         on_fatal: Callable[[Fatal], None],
         vfs: str | None,
         readers: int,
+        restart_at_pages: int | None = None,
     ) -> None:
         self.path = safe_path(path)
         self.clock = clock
         self._vfs = vfs
         self._durability = durability
+        self._restart_at_pages = restart_at_pages
         self._on_fatal = on_fatal
         with ExitStack() as opened:
             opened.callback(Presence(self.path).close)
@@ -102,6 +104,7 @@ class _Opened:
             self._durability,
             end_stalled_reads=self.pool.end_stalled,
             on_fatal=self._fail,
+            restart_at_pages=self._restart_at_pages,
             vfs=self._vfs,
         )
 
@@ -132,8 +135,10 @@ class Store(_Opened):
         on_fatal: Callable[[Fatal], None] = exit_process,
         vfs: str | None = None,
         readers: int = 4,
+        restart_at_pages: int | None = None,
     ) -> None:
-        super().__init__(path, components, durability, clock, on_fatal, vfs, readers)
+        """Open the store; `restart_at_pages` is the length of the WAL at which it is copied and begun anew."""
+        super().__init__(path, components, durability, clock, on_fatal, vfs, readers, restart_at_pages)
 
     def _open_writer(self) -> Writer[JournalTransaction]:
         return Writer(self._open_transaction, self.clock, str(self.path), on_fatal=self._on_fatal)

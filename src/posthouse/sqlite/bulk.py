@@ -12,7 +12,7 @@ from typing import Any
 
 import apsw
 
-_SIZES = (64, 16, 4, 1)  # few texts to prepare, and at most ten statements for any hundred rows
+_SIZES = (64, *range(16, 0, -1))  # few texts to prepare; a handful of rows, or hundreds, are few statements
 
 
 class BulkInsert:

@@ -41,17 +41,19 @@ class Checkpointer:
         *,
         end_stalled_reads: Callable[[], int],
         on_fatal: Callable[[Fatal], None],
+        restart_at_pages: int | None = None,
         overgrown_at_pages: int = OVERGROWN_AT_PAGES,
         vfs: str | None = None,
     ) -> None:
         self._path = path
         self._end_stalled_reads = end_stalled_reads
         self._on_fatal = on_fatal
+        self._restart_at_pages = restart_at_pages or RESTART_AT_PAGES
         self._overgrown_at_pages = overgrown_at_pages
         self._poked = threading.Event()
         self._is_closing = False
         self._is_behind = False
-        self._poke_at_pages = RESTART_AT_PAGES
+        self._poke_at_pages = self._restart_at_pages
         self._passes = 0
         self._restarts = 0
         self._db = open_writer(path, durability, vfs=vfs)
@@ -82,8 +84,8 @@ class Checkpointer:
         return {"wal_bytes": self.wal_bytes(), "passes": self._passes, "restarts": self._restarts}
 
     def _committed(self, _db: apsw.Connection, _name: str, pages: int) -> int:
-        if pages < RESTART_AT_PAGES:  # the WAL began anew
-            self._poke_at_pages = RESTART_AT_PAGES
+        if pages < self._restart_at_pages:  # the WAL began anew
+            self._poke_at_pages = self._restart_at_pages
         elif pages >= self._poke_at_pages:
             self._poked.set()
         return apsw.SQLITE_OK
@@ -129,7 +131,7 @@ class Checkpointer:
         except apsw.Error as exc:
             raise translate(exc, str(self._path), committing=True) from exc
         self._passes += 1
-        self._poke_at_pages = pages + RESTART_AT_PAGES
+        self._poke_at_pages = pages + self._restart_at_pages
         return pages
 
 

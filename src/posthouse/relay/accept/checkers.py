@@ -27,7 +27,6 @@ class Checkers:
         self._waiting: deque[Job] = deque()
         self._slices: SimpleQueue[list[Job] | None] = SimpleQueue()
         self._idle = threads
-        self._is_looking = False
         self._threads = [
             threading.Thread(target=self._serve, name=f"checker {number}", daemon=True) for number in range(threads)
         ]
@@ -35,11 +34,9 @@ class Checkers:
             thread.start()
 
     def add(self, jobs: Sequence[Job]) -> None:
-        """Queue jobs; those of one turn of the loop are sliced together."""
+        """Queue jobs: an idle thread takes them at once, what comes while all are busy gathers."""
         self._waiting.extend(jobs)
-        if self._idle and not self._is_looking:
-            self._is_looking = True
-            self._loop.call_soon(self._look)
+        self._look()
 
     @property
     def waiting(self) -> int:
@@ -54,7 +51,6 @@ class Checkers:
             thread.join()
 
     def _look(self) -> None:
-        self._is_looking = False
         while self._idle and self._waiting:
             count = min(SLICE, -(-len(self._waiting) // self._idle))
             self._idle -= 1

@@ -14,6 +14,9 @@ event_seq = excluded.event_seq WHERE (excluded.created_at_ns, excluded.id) > (cr
 -- :name known_ids
 SELECT id, seq FROM events WHERE id IN (SELECT value FROM carray(?))
 
+-- :name walk_ids
+SELECT count(*) FROM events INDEXED BY events_by_id
+
 -- :name event_by_id
 SELECT seq FROM events WHERE id = ?
 
