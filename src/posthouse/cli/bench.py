@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from posthouse.cli.bench_locks import locks
 from posthouse.cli.bench_relay import relay
 from posthouse.cli.bench_store import store
 from posthouse.cli.commands import noun
@@ -9,3 +10,4 @@ from posthouse.cli.commands import noun
 app = noun("bench", "Measure this machine, side by side with the bare libraries doing the same.")
 app.command(store, name="store")
 app.command(relay, name="relay")
+app.command(locks, name="locks")
