@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from posthouse.client import Client, ClientOptions, Pins, Published
+from posthouse.client import Client, ClientOptions, Pins, Published, Received
 from posthouse.keys import NodeKey
 from posthouse.model.event import Event
 from tests.faults.relay_between import between
@@ -22,8 +22,11 @@ from tests.faults.relay_process import RelayProcess
 PATIENCE_S = 300
 KIND = 7
 BURST = 40
+END = "that was all"
 #: nothing under test: patient enough for a relay that is killed on a busy machine
 OPTIONS = ClientOptions(publish_timeout_s=120, reconnect_most_s=0.3, in_flight_events=200, buffer_events=100)
+
+Work = Callable[["Campaign"], Coroutine[Any, Any, None]]
 
 
 @dataclass
@@ -55,17 +58,27 @@ class Campaign:
         """Make a client with a key of its own."""
         return Client(url or self.relay.url, NodeKey.generate(), pins=Pins(None), options=OPTIONS)
 
-    async def run(self, *work: Callable[[Campaign], Coroutine[Any, Any, None]]) -> Ledger:
-        """Run the relay, the clients' work and the fire until all of it is done."""
+    async def run(self, publishers: Sequence[Work], subscribers: Sequence[Work] = ()) -> Ledger:
+        """Run the relay, the fire and the clients; the last event of all tells subscribers that they have all."""
         await asyncio.to_thread(self.relay.start)
         try:
-            async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group:
-                for each in work:
-                    group.create_task(each(self))
-                group.create_task(self._fire())
+            async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as readers:
+                for subscriber in subscribers:
+                    readers.create_task(subscriber(self))
+                async with asyncio.TaskGroup() as writers:
+                    writers.create_task(self._fire())
+                    for publisher in publishers:
+                        writers.create_task(publisher(self))
+                await self._publish_end()
         finally:
             await asyncio.to_thread(self.relay.kill)
         return self.ledger
+
+    async def _publish_end(self) -> None:
+        async with self.client() as client:
+            event = client.sign(END, kind=KIND)
+            self.ledger.meant.append(event.id)
+            self.note(event, await client.send(event))
 
     async def _fire(self) -> None:
         for _ in range(self._kills):
@@ -81,6 +94,12 @@ class Campaign:
     @property
     def is_over(self) -> bool:
         return self._is_over.is_set()
+
+    def see(self, name: str, received: Received) -> bool:
+        """Write down what a subscriber saw, and tell whether it was the last of all."""
+        assert received.seq is not None
+        self.ledger.seen.setdefault(name, []).append((received.seq, received.event.id))
+        return received.event.content == END
 
     def note(self, event: Event, published: Published) -> None:
         """Write down an answer."""
@@ -111,40 +130,26 @@ async def publish_with_late_answers(campaign: Campaign) -> None:
 
 
 async def subscribe_all(campaign: Campaign, name: str) -> None:
-    """Follow everything over reconnects until every answered event has come."""
-    seen = campaign.ledger.seen.setdefault(name, [])
+    """Follow everything over reconnects until the last event."""
     async with campaign.client() as client:
         await client.connect(is_patient=True)
         async for received in await client.subscribe({"kinds": [KIND]}):
-            assert received.seq is not None
-            seen.append((received.seq, received.event.id))
-            if _has_all(campaign, seen):
+            if campaign.see(name, received):
                 return
 
 
 async def subscribe_in_turns(campaign: Campaign, name: str) -> None:
     """Follow everything with one client after the other, each going on from the cursor of the one before."""
-    seen = campaign.ledger.seen.setdefault(name, [])
     cursor: str | None = None
-    while not _has_all(campaign, seen):
+    is_end = False
+    while not is_end:
         async with campaign.client() as client:
             await client.connect(is_patient=True)
             subscription = await client.subscribe({"kinds": [KIND]}, cursor=cursor)
+            if cursor is None:  # it begins anew as long as the relay has not given it a place to go on from
+                campaign.ledger.seen[name] = []
             for _ in range(3 * BURST):
-                received = await anext(subscription)
-                assert received.seq is not None
-                seen.append((received.seq, received.event.id))
-                if _has_all(campaign, seen):
-                    return
+                is_end = campaign.see(name, await anext(subscription))
+                if is_end:
+                    break
             cursor = subscription.cursor
-            if cursor is None:  # it has no place to go on from before the relay gave one: as if it had not begun
-                seen.clear()
-
-
-def _has_all(campaign: Campaign, seen: list[tuple[int, str]]) -> bool:
-    ledger = campaign.ledger
-    return campaign.is_over and len(ledger.answered) == len(ledger.meant) and seen[-1:] >= [_last(ledger)]
-
-
-def _last(ledger: Ledger) -> tuple[int, str]:
-    return max(((seq, event_id) for event_id, seq in ledger.answered.items()), default=(0, ""))

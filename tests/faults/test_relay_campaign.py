@@ -29,10 +29,8 @@ pytestmark = [pytest.mark.faults, pytest.mark.xdist_group("relay-faults")]
 async def test_killed_relay_loses_and_repeats_nothing_and_subscribers_miss_nothing(tmp_path: Path) -> None:
     campaign = Campaign(tmp_path, chance("relay"), kills=rounds(3, 20))
     ledger = await campaign.run(
-        publish_all,
-        publish_with_late_answers,
-        partial(subscribe_all, name="steady"),
-        partial(subscribe_in_turns, name="in turns"),
+        [publish_all, publish_with_late_answers],
+        [partial(subscribe_all, name="steady"), partial(subscribe_in_turns, name="in turns")],
     )
     assert ledger.kills == rounds(3, 20)
     assert len(ledger.answered) == len(ledger.meant) > BURST * ledger.kills
@@ -51,7 +49,7 @@ async def test_control_a_subscriber_without_its_cursor_misses_events(tmp_path: P
                     await _take(subscription, seen)
 
     campaign = Campaign(tmp_path, chance("control cursor"), kills=2)
-    ledger = await campaign.run(publish_all, follow_live_only)
+    ledger = await campaign.run([publish_all], [follow_live_only])
     findings = check_campaign(campaign.relay.data_dir, ledger)
     assert [finding.partition(":")[0] for finding in findings] == ["missed"], findings
 
@@ -65,7 +63,7 @@ async def test_control_a_publisher_that_signs_anew_stores_twice(tmp_path: Path) 
                 await _insist(campaign, url, [f"anew {each}" for each in range(number, number + BURST)])
 
     campaign = Campaign(tmp_path, chance("control sign"), kills=3)
-    ledger = await campaign.run(publish_anew, publish_all)
+    ledger = await campaign.run([publish_anew, publish_all])
     findings = check_campaign(campaign.relay.data_dir, ledger)
     assert "twice" in {finding.partition(":")[0] for finding in findings}, findings
 
@@ -76,7 +74,7 @@ async def test_control_a_relay_that_answers_before_it_commits_loses_events(tmp_p
             await publish_all(campaign, url)
 
     campaign = Campaign(tmp_path, chance("control hasty"), kills=3)
-    ledger = await campaign.run(publish_hastily)
+    ledger = await campaign.run([publish_hastily])
     findings = check_campaign(campaign.relay.data_dir, ledger)
     assert "lost" in {finding.partition(":")[0] for finding in findings}, findings[:3]
 
