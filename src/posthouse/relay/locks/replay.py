@@ -1,6 +1,6 @@
 """Replaying the journal: from its last snapshot on, the records of locks give the table of locks.
 
-Pure: records in, rows out; whoever has a journal can do it, and `audit` tells where a table differs. A run's start
+Pure: records in, rows out; whoever has a journal can do it, and `check_locks` tells where a table differs. A run's start
 re-opens what was not released and adds the leap after a restore, exactly as it did in the store.
 """
 
@@ -34,8 +34,8 @@ def replay(records: Iterable[Record], snapshot: Sequence[Mapping[str, Any]] = ()
     return table
 
 
-def audit(db: apsw.Connection) -> Iterator[str]:
-    """Yield where the table of locks is not what its journal says; a rule of `relay verify`."""
+def check_locks(db: apsw.Connection) -> Iterator[str]:
+    """Yield where the table of locks is not what its journal says; a rule of `relay verify` and `relay check`."""
     found = {(entry.mesh, entry.row.resource): entry.row for entry in all_locks(db)}
     told = replay_store(db)
     for key in sorted(found.keys() | told.keys()):
