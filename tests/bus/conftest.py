@@ -5,10 +5,9 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from tests.bus.house import House
 
 from posthouse import Bus
-
+from tests.bus.house import House
 
 TEST_LIMIT_S = 60  # no test of the bus takes a tenth of it; what reaches it hangs
 

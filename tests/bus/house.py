@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from tests.bus.agent import Agent
-from tests.bus.mailboxes import Mailbox
 
 from posthouse import Bus
 from posthouse.model.clock import FakeClock
 from posthouse.model.reliability import Reliability
+from tests.bus.agent import Agent
+from tests.bus.mailboxes import Mailbox
 
 
 class House:

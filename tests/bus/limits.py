@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from posthouse import Bus
 from tests.bus.mailboxes import hash_of
 from tests.bus.waiting import eventually
-
-from posthouse import Bus
 
 
 def reliability(**sections: Any) -> dict[str, Any]:

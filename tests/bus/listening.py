@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from tests.bus.waiting import DEADLINE_S, eventually
-
 from posthouse.model.envelope import Envelope
+from tests.bus.waiting import DEADLINE_S, eventually
 
 
 class Recorder:

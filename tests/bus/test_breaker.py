@@ -5,18 +5,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pytest
+from posthouse import Bus
 from tests.bus.agent import Agent
 from tests.bus.house import House
 from tests.bus.limits import fail_until_open, reasons, reliability, settled
 from tests.bus.listening import Recorder
-from tests.bus.mailboxes import hash_of, unrouted
+from tests.bus.mailboxes import hash_of
 from tests.bus.waiting import eventually
-
-from posthouse import Bus
-from posthouse.model.envelope import Envelope
-from posthouse.model.reliability import Reliability
-from posthouse.model.signal import Signal
 
 
 async def test_always_failing_handler_opens_the_breaker_one_publish_at_a_time(house: House) -> None:
@@ -36,9 +31,14 @@ async def test_always_failing_handler_opens_the_breaker_for_a_publisher_in_anoth
     for number in range(5):
         result = await publisher.ask("publish", subject="a.b", payload=number, from_="c")
         assert result["delivered_to"] == 1
-        await eventually(lambda: len(house.mailbox("a.b").failed), lambda count, n=number: count == n + 1)
+        await wait_failed(house, number + 1)
     refused = await eventually_refused(publisher, "a.b")
     assert reasons(refused) == ["circuit_open"]
+
+
+async def wait_failed(house: House, count: int) -> None:
+    """Wait until that many messages of a.b have failed."""
+    await eventually(lambda: len(house.mailbox("a.b").failed), lambda found: found == count)
 
 
 async def eventually_refused(agent: Agent, subject: str) -> Any:
@@ -114,7 +114,7 @@ async def test_half_open_admits_one_probe_over_two_processes(house: House, tmp_p
     await server.ask("subscribe", pattern="a.b", behaviour="fail")
     for number in range(5):
         await publishers[0].ask("publish", subject="a.b", payload=number, from_="c")
-        await eventually(lambda: len(house.mailbox("a.b").failed), lambda count, n=number: count == n + 1)
+        await wait_failed(house, number + 1)
     await eventually_refused(publishers[0], "a.b")
     await server.ask("behave", pattern="a.b", behaviour="hold")
     steps.write_text('{"wall_offset_ns": 31000000000, "boot_offset_ns": 31000000000}')

@@ -4,16 +4,16 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.bus.house import House
-from tests.bus.limits import reasons
-from tests.bus.listening import Recorder
-from tests.bus.mailboxes import unrouted
-from tests.bus.waiting import bounded, eventually
 
 from posthouse import Bus
 from posthouse.model.budget import GivenBudget
 from posthouse.model.envelope import Envelope
 from posthouse.model.errors import PosthouseError
+from tests.bus.house import House
+from tests.bus.limits import reasons
+from tests.bus.listening import Recorder
+from tests.bus.mailboxes import unrouted
+from tests.bus.waiting import bounded, eventually
 
 
 def refusal(result: Any) -> tuple[str, str]:
@@ -222,7 +222,9 @@ async def test_publish_outside_of_handlers_starts_with_a_fresh_budget(bus: Bus) 
     assert {envelope.budget.hop_count for envelope in got.envelopes} == {1}
 
 
-@pytest.mark.parametrize("settings", [{"max_hops": 0}, {"default_ttl_ms": -1}, {"default_call_budget": -1}, {"cycle_rule": "never"}])
+@pytest.mark.parametrize(
+    "settings", [{"max_hops": 0}, {"default_ttl_ms": -1}, {"default_call_budget": -1}, {"cycle_rule": "never"}]
+)
 async def test_bus_with_senseless_limits_is_refused(house: House, settings: dict[str, Any]) -> None:
     with pytest.raises(PosthouseError) as refused:
         await house.bus(**settings)

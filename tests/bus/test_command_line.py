@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.bus.mailboxes import Mailbox, hash_of
-from tests.cli.command_line import CommandLine, Outcome
 
 from posthouse import Bus
-from posthouse.model.envelope import Envelope
+from tests.bus.mailboxes import Mailbox, hash_of
+from tests.cli.command_line import CommandLine, Outcome
 
 COMMAND = [sys.executable, "-m", "posthouse.cli.main", "bus"]
 DEADLINE_S = 30
@@ -123,7 +122,7 @@ def test_payload_is_json_or_text_and_never_guessed(line: BusLine, monkeypatch: p
         (("top", "--once", "--interval", "0"), "usage", 2),
         (("pub",), "usage", 2),
     ],
-    ids=" ".join,
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else str(value),
 )
 def test_bad_input_gives_a_code_a_hint_and_an_exit_code(
     line: BusLine, tokens: tuple[str, ...], code: str, exit_code: int
@@ -305,8 +304,3 @@ def test_symlinked_directory_is_refused(line: BusLine) -> None:
     line.root.symlink_to(line.root.parent / "real")
     outcome = line("endpoints", "--json")
     assert (outcome.exit, outcome.problem["code"]) == (5, "store_path_unsafe")
-
-
-async def handled_by(root: Path, subject: str) -> list[Envelope]:
-    async with Bus(root) as bus:
-        return list(await bus.read_inbox(subject, 10))

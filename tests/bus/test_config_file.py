@@ -7,10 +7,10 @@ import json
 from typing import Any
 
 import pytest
-from tests.bus.house import House
-from tests.bus.waiting import DEADLINE_S
 
 from posthouse import Bus
+from tests.bus.house import House
+from tests.bus.waiting import DEADLINE_S
 
 
 def write(house: House, text: str) -> None:
@@ -63,9 +63,7 @@ async def test_file_keeps_what_it_does_not_name(house: House) -> None:
     """Naming one field of one section leaves its other fields and the other sections alone."""
     house.root.mkdir(mode=0o700)
     write_limits(house, rateLimit={"windowSecs": 7}, backpressure={"pressureWarningAt": 0.5})
-    bus = await opened(
-        house, reliability={"rateLimit": {"maxPerWindow": 3}, "backpressure": {"maxMailboxSize": 2}}
-    )
+    bus = await opened(house, reliability={"rateLimit": {"maxPerWindow": 3}, "backpressure": {"maxMailboxSize": 2}})
     await bus.publish("a.b", 1, from_="x")
     await bus.publish("a.b", 1, from_="x")
     full = await bus.publish("a.b", 1, from_="x")

@@ -1,15 +1,15 @@
 from __future__ import annotations
 
 import pytest
-from tests.bus.house import House
-from tests.bus.listening import Recorder
-from tests.bus.mailboxes import unrouted
-from tests.bus.waiting import eventually
 
 from posthouse import Bus
 from posthouse.model.budget import GivenBudget
 from posthouse.model.envelope import Envelope
 from posthouse.model.errors import PosthouseError
+from tests.bus.house import House
+from tests.bus.listening import Recorder
+from tests.bus.mailboxes import unrouted
+from tests.bus.waiting import eventually
 
 
 async def one_failed(bus: Bus, house: House, subject: str = "a.b") -> str:
@@ -26,6 +26,7 @@ async def test_dead_letters_are_listed_per_endpoint_and_altogether(house: House,
     message_id = await one_failed(bus, house)
     await bus.publish("no.where", 2, from_="c")
     (letter,) = await bus.dead_letters("a.b")
+    assert letter.envelope is not None
     assert (letter.id, letter.subject, letter.envelope.payload) == (message_id, "a.b", {"n": 1})
     assert "this handler fails" in letter.reason
     assert letter.failed_at == "2023-11-14T22:13:20.000Z"

@@ -3,12 +3,11 @@ from __future__ import annotations
 import asyncio
 import threading
 
+from posthouse import Bus
+from posthouse.model.envelope import Envelope
 from tests.bus.house import House
 from tests.bus.listening import Recorder
 from tests.bus.waiting import DEADLINE_S, bounded, eventually
-
-from posthouse import Bus
-from posthouse.model.envelope import Envelope
 
 
 async def test_handled_message_leaves_nothing_in_the_mailbox(house: House, bus: Bus) -> None:

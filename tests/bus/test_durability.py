@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.bus.house import House
 
 from posthouse.model.errors import PosthouseError
+from tests.bus.house import House
 
 
 class Syncs:
@@ -27,7 +27,7 @@ def syncs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Syncs]:
         real = getattr(os, name)
 
         def remembering(fd: int, real: object = real) -> None:
-            seen.paths.append(Path(f"/proc/self/fd/{fd if isinstance(fd, int) else fd.fileno()}").readlink())
+            seen.paths.append(Path(f"/proc/self/fd/{fd}").readlink())
             real(fd)  # type: ignore[operator]
 
         monkeypatch.setattr(os, name, remembering)

@@ -6,13 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from posthouse import Bus
+from posthouse.model.errors import PosthouseError
 from tests.bus.agent import ChildError
 from tests.bus.house import House
 from tests.bus.listening import Recorder
 from tests.bus.mailboxes import hash_of
-
-from posthouse import Bus
-from posthouse.model.errors import PosthouseError
 
 
 async def code_of(call: object) -> str:

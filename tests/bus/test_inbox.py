@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import pytest
-from tests.bus.house import House
-from tests.bus.listening import Recorder
-from tests.bus.waiting import eventually
 
 from posthouse import Bus
 from posthouse.model.envelope import Envelope
 from posthouse.model.errors import PosthouseError
+from tests.bus.house import House
+from tests.bus.listening import Recorder
+from tests.bus.waiting import eventually
 
 
 async def test_inbox_is_read_oldest_first_in_pages_and_consumes_nothing(bus: Bus) -> None:

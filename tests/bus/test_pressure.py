@@ -1,22 +1,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.bus.agent import Agent
-from tests.bus.house import House
-from tests.bus.limits import fail_until_open, reasons, reliability, settled
-from tests.bus.listening import Recorder
-from tests.bus.mailboxes import hash_of, unrouted
-from tests.bus.waiting import eventually
 
 from posthouse import Bus
 from posthouse.model.envelope import Envelope
 from posthouse.model.reliability import Reliability
 from posthouse.model.signal import Signal
+from tests.bus.house import House
+from tests.bus.limits import reasons, reliability, settled
+from tests.bus.listening import Recorder
+from tests.bus.mailboxes import hash_of
+from tests.bus.waiting import eventually
 
 
 async def test_full_mailbox_refuses_with_its_numbers(house: House) -> None:
@@ -104,7 +100,7 @@ async def test_fan_out_delivers_to_those_with_room(house: House) -> None:
 async def test_agents_cannot_configure_reliability_at_publish_time(bus: Bus) -> None:
     await bus.register_endpoint("a.b")
     with pytest.raises(TypeError):
-        await bus.publish("a.b", 1, from_="c", reliability=Reliability())
+        await bus.publish("a.b", 1, from_="c", reliability=Reliability())  # type: ignore[call-arg]
 
 
 async def test_handler_error_text_never_stops_the_bus(house: House, bus: Bus) -> None:

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.bus.house import House
-from tests.bus.listening import Recorder
-from tests.bus.mailboxes import hash_of, unrouted
 
 from posthouse import Bus
 from posthouse.model.envelope import Envelope
 from posthouse.model.errors import PosthouseError
 from posthouse.model.payload import StandardPayload
+from tests.bus.house import House
+from tests.bus.listening import Recorder
+from tests.bus.mailboxes import hash_of, unrouted
 
 BAD_SUBJECTS = [
     "",
@@ -104,6 +104,20 @@ async def test_wildcard_publish_stores_each_endpoints_own_subject_and_what_it_wa
         assert (stored["subject"], stored["publishedTo"]) == (subject, "team.*")
     assert house.mailbox("team.b.deep").new == house.mailbox("other.a").new == []
     assert (await bus.publish("team.>", "rest", from_="boss")).delivered_to == 3
+
+
+@pytest.mark.parametrize("pattern", [">", "team.*", "team.>"])
+async def test_wildcard_publish_that_reaches_nobody_is_a_dead_letter(house: House, bus: Bus, pattern: str) -> None:
+    await bus.register_endpoint("other")
+    await bus.unregister_endpoint("other")
+    result = await bus.publish(pattern, "hello?", from_="boss")
+    assert (result.delivered_to, list(result.rejected)) == (0, [])
+    (letter,) = unrouted(house.root)
+    assert (letter["envelope"]["subject"], letter["envelope"]["publishedTo"]) == (pattern, pattern)
+    await bus.register_endpoint("team.a")
+    (listed,) = await bus.dead_letters()
+    assert (await bus.requeue(listed.subject, listed.id)).delivered_to == 1
+    assert [envelope.payload for envelope in await bus.read_inbox("team.a", 1)] == ["hello?"]
 
 
 async def test_literal_publish_says_nothing_about_where_it_was_published_to(house: House, bus: Bus) -> None:

@@ -1,22 +1,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from pathlib import Path
-from typing import Any
 
-import pytest
-from tests.bus.agent import Agent
 from tests.bus.house import House
-from tests.bus.limits import fail_until_open, reasons, reliability, settled
-from tests.bus.listening import Recorder
-from tests.bus.mailboxes import hash_of, unrouted
-from tests.bus.waiting import eventually
-
-from posthouse import Bus
-from posthouse.model.envelope import Envelope
-from posthouse.model.reliability import Reliability
-from posthouse.model.signal import Signal
+from tests.bus.limits import reasons, reliability
+from tests.bus.mailboxes import unrouted
 
 
 async def test_rate_limit_refuses_the_publish_after_the_last_allowed_one(house: House) -> None:
@@ -98,7 +86,9 @@ async def test_rate_limit_is_exact_across_two_processes(house: House) -> None:
     limits = reliability(rateLimit={"maxPerWindow": 50, "windowSecs": 600})
     agents = [await house.agent(reliability=limits), await house.agent(reliability=limits)]
     await agents[0].ask("register", subject="a.b")
-    results = await asyncio.gather(*(agent.ask("burst", subject="a.b", count=100, from_="same.sender") for agent in agents))
+    results = await asyncio.gather(
+        *(agent.ask("burst", subject="a.b", count=100, from_="same.sender") for agent in agents)
+    )
     delivered = sum(result["delivered_to"] for part in results for result in part)
     assert delivered == 50
     assert len(house.mailbox("a.b").new) == 50

@@ -3,12 +3,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.bus.house import House
-from tests.bus.waiting import bounded
 
 from posthouse import Bus
 from posthouse.model.envelope import Envelope
 from posthouse.model.errors import PosthouseError
+from tests.bus.house import House
+from tests.bus.waiting import bounded
 
 
 async def serve_answers(bus: Bus, subject: str = "math.double") -> None:
@@ -18,6 +18,33 @@ async def serve_answers(bus: Bus, subject: str = "math.double") -> None:
 
     await bus.register_endpoint(subject)
     await bus.subscribe(subject, handler)
+
+
+async def public_endpoints(bus: Bus) -> list[str]:
+    """Every endpoint but the one each process may keep for its replies."""
+    found = [endpoint.subject for endpoint in await bus.list_endpoints()]
+    private = [subject for subject in found if subject.startswith("_reply.")]
+    assert len(private) <= 1
+    return [subject for subject in found if subject not in private]
+
+
+async def test_reply_endpoint_ends_with_its_process(house: House, bus: Bus) -> None:
+    await serve_answers(bus)
+    for _ in range(3):
+        await bus.request("math.double", {"n": 1}, from_="user", timeout_s=10)
+    await bus.close()
+    again = await house.bus()
+    assert [endpoint.subject for endpoint in await again.list_endpoints()] == ["math.double"]
+
+
+async def test_reply_endpoint_of_a_killed_process_is_swept(house: House, bus: Bus) -> None:
+    await serve_answers(bus)
+    agent = await house.agent()
+    await agent.ask("request", subject="math.double", payload={"n": 1}, from_="user", timeout_s=10)
+    await agent.kill()
+    await bus.sweep()
+    assert await public_endpoints(bus) == ["math.double"]
+    assert len(await bus.list_endpoints()) == 1
 
 
 async def test_request_returns_the_reply(bus: Bus) -> None:
@@ -49,14 +76,14 @@ async def test_request_that_nobody_answers_times_out_and_leaves_no_endpoint(bus:
     with pytest.raises(PosthouseError) as failed:
         await bus.request("silent.one", 1, from_="user", timeout_s=0.1)
     assert failed.value.code == "request_timeout"
-    assert [endpoint.subject for endpoint in await bus.list_endpoints()] == ["silent.one"]
+    assert await public_endpoints(bus) == ["silent.one"]
 
 
 async def test_request_to_nobody_fails_at_once(bus: Bus) -> None:
     with pytest.raises(PosthouseError) as failed:
         await asyncio.wait_for(bus.request("no.one", 1, from_="user", timeout_s=60), 5)
     assert failed.value.code == "request_undelivered"
-    assert await bus.list_endpoints() == []
+    assert await public_endpoints(bus) == []
 
 
 async def test_cancelled_request_leaves_no_endpoint(bus: Bus) -> None:
@@ -72,7 +99,7 @@ async def test_cancelled_request_leaves_no_endpoint(bus: Bus) -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert [endpoint.subject for endpoint in await bus.list_endpoints()] == ["silent.one"]
+    assert await public_endpoints(bus) == ["silent.one"]
 
 
 async def test_handler_may_ask_another_agent(bus: Bus) -> None:

@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import asyncio
 import warnings
+from functools import partial
 
 import pytest
-from tests.bus.house import House
-from tests.bus.waiting import eventually
 
 from posthouse import Bus
+from posthouse.bus import TooManyListenersWarning
 from posthouse.model.errors import PosthouseError
 from posthouse.model.signal import Signal, SignalType
+from tests.bus.house import House
+from tests.bus.waiting import eventually
 
 
 def typing(state: str = "on") -> Signal:
@@ -20,8 +22,12 @@ def typing(state: str = "on") -> Signal:
 
 async def test_signal_reaches_every_matching_handler(bus: Bus) -> None:
     seen: list[tuple[str, str, Signal]] = []
+
+    def listen(pattern: str, subject: str, signal: Signal) -> None:
+        seen.append((pattern, subject, signal))
+
     for pattern in ("agent.one", "agent.*", ">", "agent.two"):
-        await bus.on_signal(pattern, lambda subject, signal, p=pattern: seen.append((p, subject, signal)))
+        await bus.on_signal(pattern, partial(listen, pattern))
     await bus.signal("agent.one", typing())
     await eventually(lambda: len(seen) >= 3)
     assert sorted(pattern for pattern, _, _ in seen) == [">", "agent.*", "agent.one"]
@@ -76,7 +82,7 @@ async def test_more_listeners_than_the_maximum_warn(house: House) -> None:
         warnings.simplefilter("error")
         for _ in range(3):
             await bus.on_signal("a", lambda _subject, _signal: None)
-    with pytest.warns(ResourceWarning, match="3"):
+    with pytest.warns(TooManyListenersWarning, match="4 signal handlers"):
         await bus.on_signal("a", lambda _subject, _signal: None)
 
 

@@ -3,12 +3,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.bus.house import House
-from tests.bus.listening import Recorder
-from tests.bus.waiting import eventually
 
 from posthouse import Bus
 from posthouse.model.errors import PosthouseError
+from tests.bus.house import House
+from tests.bus.listening import Recorder
+from tests.bus.waiting import eventually
 
 
 async def test_tap_sees_everything_and_consumes_nothing(house: House, bus: Bus) -> None:

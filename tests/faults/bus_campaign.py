@@ -9,9 +9,9 @@ import signal
 import sys
 from pathlib import Path
 
-from tests.faults.bus_terms import SUBJECT
 from posthouse import Bus
-from posthouse.model.clock import SystemClock
+from tests.bus.mailboxes import Mailbox
+from tests.faults.bus_terms import SUBJECT
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHERS = ("one", "two")
@@ -22,11 +22,11 @@ PATIENCE_S = 600
 class Campaign:
     """The three processes, their ledgers, and how often they died."""
 
-    def __init__(self, folder: Path, messages: int, seed: int) -> None:
+    def __init__(self, folder: Path, messages: int, chance: random.Random) -> None:
         self.root = folder / "bus"
         self.folder = folder
         self.per_publisher = messages // len(PUBLISHERS)
-        self.random = random.Random(seed)
+        self.random = chance
         self.deaths = 0
         self._processes: dict[str, asyncio.subprocess.Process] = {}
 
@@ -75,9 +75,7 @@ class Campaign:
         assert await server.wait() == 0
 
     def _waiting(self) -> int:
-        boxes = (self.root / "mailboxes").glob("*/[nc]*r")
-        new = sum(len(os.listdir(box)) for box in (self.root / "mailboxes").glob("*/new"))
-        return new + sum(len(os.listdir(box)) for box in boxes)
+        return Mailbox(self.root, SUBJECT).depth
 
     async def _start(self, name: str) -> None:
         script = "bus_server" if name == "server" else "bus_publisher"
@@ -93,8 +91,3 @@ class Campaign:
             cwd=ROOT,
             env=os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
         )
-
-
-def fresh_seed() -> int:
-    """A seed that the report names, so that a failure can be looked at again."""
-    return SystemClock().wall_ns() % 1_000_000

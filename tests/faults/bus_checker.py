@@ -9,13 +9,13 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.bus.mailboxes import Mailbox
-from tests.faults.bus_terms import SUBJECT, ids_in, lines_of
-
 from posthouse import Bus
 from posthouse.journal.read import Record, read_after
 from posthouse.journal.verify import verify_store
 from posthouse.sqlite.connection import open_reader
+from tests.bus.counters import depth_counter
+from tests.bus.mailboxes import Mailbox
+from tests.faults.bus_terms import SUBJECT, ids_in, lines_of
 
 PAGE = 1_000
 
@@ -70,7 +70,7 @@ async def _derived(root: Path) -> list[str]:
     box = Mailbox(root, SUBJECT)
     found = []
     async with Bus(root) as bus:
-        depth = (await bus.depths())[SUBJECT]
+        depth = depth_counter(root, SUBJECT)
         if depth != box.depth:
             found.append(f"the depth counter says {depth}, the files {box.depth}")
         live = await _open_rows(bus)
@@ -82,7 +82,8 @@ async def _derived(root: Path) -> list[str]:
 
 
 async def _open_rows(bus: Bus) -> list[tuple[str, str]]:
-    return sorted((row.id, str(row.status)) for row in await bus.query_index() if str(row.status) != "done")
+    rows = [row for status in ("new", "cur", "dlq") for row in await bus.find_messages(status=status, limit=100_000)]
+    return sorted((row.id, row.status) for row in rows)
 
 
 def duplicates(folder: Path) -> int:

@@ -11,9 +11,8 @@ import os
 import sys
 from pathlib import Path
 
-from tests.faults.bus_terms import LIMITS, SUBJECT, append_line, numbers_in
-
 from posthouse import Bus
+from tests.faults.bus_terms import LIMITS, SUBJECT, append_line, numbers_in
 
 IN_FLIGHT = 8
 

@@ -7,10 +7,9 @@ import os
 import sys
 from pathlib import Path
 
-from tests.faults.bus_terms import LIMITS, SUBJECT, append_line
-
 from posthouse import Bus
 from posthouse.model.envelope import Envelope
+from tests.faults.bus_terms import LIMITS, SUBJECT, append_line
 
 
 async def main(root: Path, ledger: Path) -> None:

@@ -6,26 +6,25 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.bus.mailboxes import Mailbox
-from tests.faults.bus_campaign import PUBLISHERS, Campaign, fresh_seed
-from tests.faults.bus_checker import findings
-from tests.faults.bus_terms import LIMITS, SUBJECT, append_line, lines_of
 
 from posthouse import Bus
 from posthouse.model.envelope import Envelope
+from tests.bus.mailboxes import Mailbox
+from tests.faults.bus_campaign import PUBLISHERS, Campaign
+from tests.faults.bus_checker import findings
+from tests.faults.bus_terms import LIMITS, SUBJECT, append_line, lines_of
+from tests.faults.campaign import chance, rounds
 
-FULL = os.environ.get("POSTHOUSE_FAULTS") == "full"
-MESSAGES = 5_000 if FULL else 400
-FEWEST_DEATHS = 20 if FULL else 2
+MESSAGES = rounds(400, 5_000)
+FEWEST_DEATHS = rounds(2, 20)
 
 
 @pytest.mark.faults
 @pytest.mark.xdist_group("bus-campaign")
 async def test_every_published_message_is_handled_whoever_is_killed(tmp_path: Path) -> None:
-    seed = fresh_seed()
-    campaign = Campaign(tmp_path, MESSAGES, seed)
+    campaign = Campaign(tmp_path, MESSAGES, chance("bus"))
     await campaign.run()
-    assert await findings(tmp_path, PUBLISHERS) == [], f"seed {seed}, {campaign.deaths} deaths"
+    assert await findings(tmp_path, PUBLISHERS) == [], f"after {campaign.deaths} deaths"
     assert campaign.deaths >= FEWEST_DEATHS
     assert sum(len(lines_of(campaign.ledger(name))) for name in PUBLISHERS) >= MESSAGES
 

@@ -141,6 +141,6 @@ def _envelope(draft: Draft, subject: str, budget: Budget, created_at: str) -> by
         created_at=created_at,
         payload=draft.payload,
         reply_to=draft.reply_to,
-        published_to=draft.subject if draft.subject != subject else None,
+        published_to=draft.subject if draft.subject != subject or is_pattern(subject) else None,
     )
     return encode_envelope(envelope)

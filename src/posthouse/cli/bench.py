@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from posthouse.cli.bench_locks import locks
+from posthouse.cli.bench_bus import bus
 from posthouse.cli.bench_relay import relay
 from posthouse.cli.bench_store import store
 from posthouse.cli.commands import noun
@@ -11,3 +12,4 @@ app = noun("bench", "Measure this machine, side by side with the bare libraries 
 app.command(store, name="store")
 app.command(relay, name="relay")
 app.command(locks, name="locks")
+app.command(bus, name="bus")

@@ -29,7 +29,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
 
     #: ULID, larger than that of every message before it
     id: str
-    #: the endpoint's own subject
+    #: the endpoint's own subject; a pattern only when it reached no endpoint, and published_to is the same
     subject: str
     from_: str = msgspec.field(name="from")
     budget: Budget
@@ -43,7 +43,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
 
     def __post_init__(self) -> None:
         validate_ulid(self.id)
-        validate_subject(self.subject)
+        validate_subject(self.subject, allow_wildcards=self.subject == self.published_to)
         validate_subject(self.from_)
         parse_utc(self.created_at)
         if self.reply_to is not None:

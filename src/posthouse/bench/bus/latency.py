@@ -17,7 +17,6 @@ from posthouse.bus import Bus
 from posthouse.model.envelope import Envelope
 
 _PAUSE_S = 0.002  # longer than a delivery: the bus is idle when the next message comes
-_ECHO = "bench.echo"
 
 
 async def measure(folder: Path, scale: Scale) -> dict[str, Any]:
@@ -34,14 +33,20 @@ async def measure(folder: Path, scale: Scale) -> dict[str, Any]:
 
 async def _one_process(folder: Path, count: int) -> list[float]:
     times: list[float] = []
+    handled = asyncio.Event()
 
     async def handle(envelope: Envelope) -> None:
         times.append((perf_counter_ns() - envelope.payload["sent_ns"]) / 1e6)
+        handled.set()
 
     async with Bus(folder, reliability=LIMITS) as bus:
         await bus.register_endpoint(SUBJECT)
         await bus.subscribe(SUBJECT, handle)
-        await _send_paced(bus, count, lambda: len(times))
+        for _ in range(count):
+            handled.clear()
+            await bus.publish(SUBJECT, PAYLOAD | {"sent_ns": perf_counter_ns()}, from_=SENDER)
+            await handled.wait()
+            await asyncio.sleep(_PAUSE_S)
     return times
 
 
@@ -71,14 +76,6 @@ async def _two_processes(folder: Path, count: int) -> list[float]:
             child.stdin.close()
             await child.wait()
     return times
-
-
-async def _send_paced(bus: Bus, count: int, seen: Any) -> None:
-    for number in range(count):
-        await bus.publish(SUBJECT, PAYLOAD | {"sent_ns": perf_counter_ns()}, from_=SENDER)
-        while seen() <= number:
-            await asyncio.sleep(_PAUSE_S)
-        await asyncio.sleep(_PAUSE_S)
 
 
 async def serve(folder: Path) -> None:

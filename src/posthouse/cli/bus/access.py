@@ -25,7 +25,7 @@ def access(*, directory: BusDir = None, output: Output = PLAIN) -> None:
         posthouse bus access
         posthouse bus access --json
     """
-    found = visit(directory, lambda bus: bus.list_rules())
+    found = visit(directory, output, lambda bus: bus.list_rules())
     ordered = sorted(found, key=lambda rule: (-rule.priority, str(rule.action) == "allow"))
     if output.json:
         for rule in ordered:
@@ -59,20 +59,18 @@ def add(
     from posthouse.model.access import AccessRule, Action
 
     rule = AccessRule(from_=from_, to=to, action=Action(action), priority=priority)
-    visit(directory, lambda bus: bus.add_rule(rule))
+    visit(directory, output, lambda bus: bus.add_rule(rule))
     value = {"from": from_, "to": to, "action": action, "priority": priority}
     output.answer(value, f"{action} {from_} -> {to} (priority {priority})")
 
 
 @app.command(name="remove")
-def remove(
-    from_: FromPattern, to: ToPattern, /, *, directory: BusDir = None, output: Output = PLAIN
-) -> None:
+def remove(from_: FromPattern, to: ToPattern, /, *, directory: BusDir = None, output: Output = PLAIN) -> None:
     """Remove the rules with exactly these patterns.
 
     For example:
 
         posthouse bus access remove 'guest.>' 'team.>'
     """
-    visit(directory, lambda bus: bus.remove_rule(from_, to))
+    visit(directory, output, lambda bus: bus.remove_rule(from_, to))
     output.answer({"from": from_, "to": to, "removed": True}, f"no rule for {from_} -> {to} is left")

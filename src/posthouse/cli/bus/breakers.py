@@ -24,7 +24,7 @@ def breakers(*, directory: BusDir = None, output: Output = PLAIN) -> None:
     """
     import msgspec
 
-    found = visit(directory, lambda bus: bus.breakers())
+    found = visit(directory, output, lambda bus: bus.breakers())
     if output.json:
         for breaker in found:
             output.answer(msgspec.to_builtins(breaker), "")
@@ -49,5 +49,5 @@ def reset(
 
         posthouse bus breakers reset team.builder
     """
-    visit(directory, lambda bus: bus.reset_breaker(subject))
+    visit(directory, output, lambda bus: bus.reset_breaker(subject))
     output.answer({"subject": subject, "circuit": "CLOSED"}, f"the breaker of {subject} is closed")

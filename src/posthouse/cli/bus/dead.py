@@ -36,7 +36,7 @@ def dead(
     """
     import msgspec
 
-    letters = visit(directory, lambda bus: bus.dead_letters(subject))
+    letters = visit(directory, output, lambda bus: bus.dead_letters(subject))
     if output.json:
         for letter in letters:
             output.answer(msgspec.to_builtins(letter), "")
@@ -62,7 +62,7 @@ def requeue(
 
         posthouse bus dead requeue team.builder 01JCPZ6Q3M0000000000000000
     """
-    return answer_publish(output, visit(directory, lambda bus: bus.requeue(subject, id_)))
+    return answer_publish(output, visit(directory, output, lambda bus: bus.requeue(subject, id_)))
 
 
 @app.command(name="purge")
@@ -83,7 +83,7 @@ def purge(
     """
     from datetime import timedelta
 
-    removed = visit(directory, lambda bus: bus.purge(timedelta(days=older_than_days)))
+    removed = visit(directory, output, lambda bus: bus.purge(timedelta(days=older_than_days)))
     output.answer({"removed": removed}, f"{removed} dead letters removed")
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from posthouse.cli.bus.place import BusDir, visit
+from posthouse.cli.bus.traffic import count_mail
 from posthouse.cli.commands import noun
 from posthouse.cli.console import PLAIN, Output, table
 
@@ -25,7 +26,7 @@ def endpoints(*, directory: BusDir = None, output: Output = PLAIN) -> None:
         posthouse bus endpoints
         posthouse bus endpoints --json
     """
-    found = visit(directory, _list)
+    found = visit(directory, output, _list)
     if output.json:
         for entry in found:
             output.answer(entry, "")
@@ -53,7 +54,7 @@ def add(
         posthouse bus endpoints add team.builder
         posthouse bus endpoints add 'team.>' --owner me
     """
-    made = visit(directory, lambda bus: bus.register_endpoint(subject, owner=owner))
+    made = visit(directory, output, lambda bus: bus.register_endpoint(subject, owner=owner))
     value = {"subject": made.subject, "owner": made.owner, "mailbox": made.hash, "registered_at": made.registered_at}
     output.answer(value, f"{made.subject}  mailbox {made.hash}")
 
@@ -74,17 +75,16 @@ def remove(
         posthouse bus endpoints remove team.builder
         posthouse bus endpoints remove team.builder --force
     """
-    visit(directory, lambda bus: bus.unregister_endpoint(subject, force=force))
+    visit(directory, output, lambda bus: bus.unregister_endpoint(subject, force=force))
     output.answer({"subject": subject, "removed": True}, f"{subject} is unregistered")
 
 
 async def _list(bus: Bus) -> list[dict[str, Any]]:
-    depths = await bus.depths()
     return [
         {
             "subject": endpoint.subject,
             "owner": endpoint.owner,
-            "depth": depths.get(endpoint.subject, 0),
+            "depth": count_mail(bus.path, endpoint.hash),
             "mailbox": endpoint.hash,
             "registered_at": endpoint.registered_at,
         }

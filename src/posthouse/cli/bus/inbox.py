@@ -31,10 +31,10 @@ def inbox(
         posthouse bus inbox team.me --ack 01JCPZ6Q3M0000000000000000
     """
     if ack is not None:
-        answer = visit(directory, lambda bus: bus.ack(subject, ack))
+        answer = visit(directory, output, lambda bus: bus.ack(subject, ack))
         output.answer({"id": ack, "answer": answer}, f"{ack}  {answer}")
         return Exit.OK if answer == "acked" else Exit.REFUSED
-    mail = visit(directory, lambda bus: bus.read_inbox(subject, limit, after=after))
+    mail = visit(directory, output, lambda bus: bus.read_inbox(subject, limit, after=after))
     if output.json:
         for envelope in mail:
             output.answer(plain_envelope(envelope), "")

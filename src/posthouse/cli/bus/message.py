@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from posthouse.model.envelope import Envelope
 
 #: Where a payload is written; `-` reads it from standard input.
-Payload = Annotated[str, Parameter(help="The payload as JSON, or `-` to read it from standard input.")]
+Payload = Annotated[
+    str, Parameter(allow_leading_hyphen=True, help="The payload as JSON, or `-` to read it from standard input.")
+]
 
 #: Takes the payload as it is, without JSON.
 AsText = Annotated[
@@ -34,7 +36,7 @@ def read_payload(given: str, as_text: bool) -> Any:
     try:
         return parse_json(text)
     except Exception as failure:
-        hint = "Quote it as JSON, such as '\"hello\"' or '{\"text\": \"hello\"}', or give --text."
+        hint = 'Quote it as JSON, such as \'"hello"\' or \'{"text": "hello"}\', or give --text.'
         raise error("usage", text=f"the payload is not JSON: {failure}", hint=hint) from failure
 
 

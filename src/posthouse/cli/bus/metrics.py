@@ -16,7 +16,7 @@ def metrics(*, directory: BusDir = None, output: Output = PLAIN) -> None:
     """
     import msgspec
 
-    found = visit(directory, lambda bus: bus.metrics())
+    found = visit(directory, output, lambda bus: bus.metrics())
     rows = [("total", found.total_messages)]
     rows += [(f"status {name}", count) for name, count in sorted(found.by_status.items())]
     rows += [(f"subject {name}", count) for name, count in sorted(found.by_subject.items())]

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from cyclopts import Parameter
 
+from posthouse.cli.console import Output
+
 if TYPE_CHECKING:
     from posthouse.bus import Bus
 
@@ -29,7 +31,7 @@ Sender = Annotated[str, Parameter(name="--from", help="The subject to publish as
 DEFAULT_SENDER = "cli"
 
 
-def visit(directory: Path | None, work: Callable[[Bus], Awaitable[R]]) -> R:
+def visit(directory: Path | None, output: Output, work: Callable[[Bus], Awaitable[R]]) -> R:
     """Open the bus, run `work` on it and close it again."""
     import asyncio
 
@@ -39,4 +41,15 @@ def visit(directory: Path | None, work: Callable[[Bus], Awaitable[R]]) -> R:
         async with Bus(directory) as bus:
             return await work(bus)
 
+    if output.json:
+        _keep_log_silent()
     return asyncio.run(open_and_work())
+
+
+def _keep_log_silent() -> None:
+    """Let nothing but the one problem object reach a program that reads standard error."""
+    import logging
+
+    import structlog
+
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))

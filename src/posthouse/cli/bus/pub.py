@@ -35,6 +35,7 @@ def pub(
     content = read_payload(payload, text)
     result = visit(
         directory,
+        output,
         lambda bus: bus.publish(subject, content, from_=from_, reply_to=reply_to, in_reply_to=in_reply_to),
     )
     return answer_publish(output, result)

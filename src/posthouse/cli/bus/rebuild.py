@@ -14,5 +14,5 @@ def rebuild(*, directory: BusDir = None, output: Output = PLAIN) -> None:
         posthouse bus rebuild
         posthouse bus rebuild --json
     """
-    count = visit(directory, lambda bus: bus.rebuild_index())
+    count = visit(directory, output, lambda bus: bus.rebuild_index())
     output.answer({"messages": count}, f"{count} messages indexed")

@@ -30,7 +30,7 @@ def req(
         posthouse bus req team.builder status --text --timeout 5 --json
     """
     content = read_payload(payload, text)
-    reply = visit(directory, lambda bus: bus.request(subject, content, from_=from_, timeout_s=timeout_s))
+    reply = visit(directory, output, lambda bus: bus.request(subject, content, from_=from_, timeout_s=timeout_s))
     shown = reply.payload if isinstance(reply.payload, str) else _pretty(reply.payload)
     output.answer(plain_envelope(reply), shown)
 

@@ -1,7 +1,8 @@
 """`posthouse bus serve`: be the agent behind an endpoint, by hand or with a program.
 
 With `--run` each message starts the program with the payload as JSON on its standard input: exit code 0 means
-handled, anything else fails the message. What it prints goes to reply_to if the message has one, as JSON when it is JSON.
+handled, anything else fails the message. What it prints goes to reply_to, if the message has one, as JSON where it
+is JSON and else as text.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def serve(
         posthouse bus serve team.me --count 1 --json
     """
     agent = Agent(output, run, count)
-    visit(directory, lambda bus: agent.work(bus, subject, owner, for_s))
+    visit(directory, output, lambda bus: agent.work(bus, subject, owner, for_s))
 
 
 class Agent:

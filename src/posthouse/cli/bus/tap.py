@@ -35,7 +35,7 @@ def tap(
         posthouse bus tap '>'
         posthouse bus tap 'team.*' --count 10 --json
     """
-    visit(directory, lambda bus: watch(bus, pattern, after, count, for_s, output))
+    visit(directory, output, lambda bus: watch(bus, pattern, after, count, for_s, output))
 
 
 async def watch(

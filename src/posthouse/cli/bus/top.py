@@ -41,7 +41,7 @@ def top(
 
     if not 0 < interval_s <= 3600 or recent < 0:
         raise error("usage", text="--interval must be more than 0 and at most 3600 s, --recent at least 0")
-    visit(directory, lambda bus: _watch(bus, 0.0 if once else for_s, interval_s, recent, output))
+    visit(directory, output, lambda bus: _watch(bus, 0.0 if once else for_s, interval_s, recent, output))
 
 
 async def _watch(bus: Bus, for_s: float | None, interval_s: float, recent: int, output: Output) -> None:

@@ -64,7 +64,6 @@ class Traffic:
 
 async def look(bus: Bus, now_ns: int, recent: int) -> Traffic:
     """Return the traffic of this moment with the newest `recent` facts."""
-    depths = await bus.depths()
     breakers = {breaker.subject: breaker for breaker in await bus.breakers()}
     metrics = await bus.metrics()
     facts, counts = _read_tail(bus.path / "bus.db", now_ns, recent)
@@ -74,7 +73,7 @@ async def look(bus: Bus, now_ns: int, recent: int) -> Traffic:
             Mailbox(
                 endpoint.subject,
                 endpoint.owner,
-                depths.get(endpoint.subject, 0),
+                count_mail(bus.path, endpoint.hash),
                 str(breakers[endpoint.subject].circuit) if endpoint.subject in breakers else "CLOSED",
                 breakers[endpoint.subject].failures if endpoint.subject in breakers else 0,
             )
@@ -85,6 +84,15 @@ async def look(bus: Bus, now_ns: int, recent: int) -> Traffic:
         dead_letters=metrics.by_status.get("dlq", 0),
         recent=facts,
     )
+
+
+def count_mail(root: Path, mailbox: str) -> int:
+    """Return how many messages wait or are in work in a mailbox: the files are the truth."""
+    folder = root / "mailboxes" / mailbox
+    try:
+        return sum(1 for box in ("new", "cur") for _ in (folder / box).iterdir())
+    except FileNotFoundError:  # unregistered a moment ago
+        return 0
 
 
 def _read_tail(path: Path, now_ns: int, recent: int) -> tuple[list[Fact], Counter[str]]:
