@@ -33,6 +33,7 @@ from posthouse.relay.deliver.intake import Intake
 from posthouse.relay.deliver.mailboxes import Mailboxes
 from posthouse.relay.deliver.queues import Queues
 from posthouse.relay.deliver.settings import DEFAULT_SETTINGS, DeliverySettings
+from posthouse.relay.deliver.states import States
 from posthouse.relay.locks.run import start_run
 from posthouse.relay.locks.service import Locks
 from posthouse.relay.meshes.administration import Administration
@@ -80,7 +81,9 @@ class Core(Reads):
         self.invites = Invites(changes, settings.relay, Minter(clock))
         self.locks = Locks(store, meshes, clock, lock_run)
         self.mailboxes = Mailboxes(store, meshes, clock, settings.deliveries)
+        self.participation.on_blocked = self.mailboxes.take_closed
         self.queues = Queues(self.mailboxes, meshes)
+        self.states = States(store, meshes, clock, settings.deliveries)
         self.refusals = Refusals(clock)
         judge = Judge(meshes, clock, Buckets(settings.event_rate), Buckets(settings.ephemeral_rate))
         self._path = AcceptPath(

@@ -79,7 +79,8 @@ class Mailbox:
 
     def close(self) -> None:
         """Send nothing more; called by the mailboxes."""
-        self.is_closed = self.told.is_closed = True
+        self.is_closed = True
+        self.told.close()
         self._has_work.set()
 
     def offer(self, offers: Sequence[Offer]) -> None:
@@ -128,12 +129,12 @@ class Mailbox:
                 await asyncio.sleep(_GATHER_S)
             limit = min(DELIVERY_BATCH, self.flight.room)
             page = await self._read(limit)
-            if self.is_closed or not self._mailboxes.may_read(self):
+            if not self._mailboxes.may_read(self):
                 return
-            if page.count:
+            if page.size:
                 self._send_page(page)
             self._ended_meanwhile = None
-            if page.count < limit and not self._is_passed:
+            if page.size < limit and not self._is_passed:
                 self._reach_tail()
 
     async def _read(self, limit: int) -> Page:
@@ -148,7 +149,7 @@ class Mailbox:
         ended = self._ended_meanwhile
         seqs = [seq for seq in page.seqs if seq not in ended] if ended else page.seqs
         self.flight.add(seqs, self._mailboxes.clock.boot_ns())
-        self.peer.deliver(page.text, page.count)
+        self.peer.deliver(page.text, page.size)
         self._mailboxes.note_sent(self, page.seqs, was_stored=True, record_body=page.record_body)
 
     def _send_fresh(self, offers: Sequence[Offer]) -> None:

@@ -60,7 +60,7 @@ class Messages:
         self._blockers: dict[tuple[str, str], frozenset[str]] = {}
 
     def known(self, row: EventRow, addressed: Addressed) -> Answer | str | None:
-        """Return the answer of a message whose client_message_id is known; the id of one in this same group; or None."""
+        """Return the answer to a client_message_id that is known, the id of its message in this group, or None."""
         key = _key(row, addressed)
         record = self._records.get(key)
         if record is not None:

@@ -1,4 +1,4 @@
-"""The other end of an open mailbox, as deliveries see it: something that takes frames, answers pings and can be ended."""
+"""The other end of an open mailbox as deliveries see it: it takes frames, answers pings and can be ended."""
 
 from __future__ import annotations
 

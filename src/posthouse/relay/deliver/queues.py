@@ -42,7 +42,7 @@ class Queues:
             raise error("delivery_closed", id=message_id, state=state)
         self._mailboxes.take_closed(closed)
 
-    async def list(self, actor: str, mesh: str, after: str = "", limit: int = 500) -> list[dict[str, Any]]:
+    async def overview(self, actor: str, mesh: str, after: str = "", limit: int = 500) -> list[dict[str, Any]]:
         """Return the mailboxes of a mesh in which something is."""
         self._meshes.demand(actor, mesh, Right.ADMINISTER)
         return await self._store.deliveries.queues(mesh, after, limit)

@@ -112,14 +112,15 @@ class Page(NamedTuple):
     record_body: str
 
     @property
-    def count(self) -> int:
+    def size(self) -> int:
+        """How many rows."""
         return len(self.seqs)
 
 
 class ConfirmationPage(NamedTuple):
     """The next confirmations for a sender, as CONFIRMED commands joined by commas."""
 
-    count: int
+    size: int
     through_seq: int
     text: bytes
 

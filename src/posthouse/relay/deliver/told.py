@@ -30,7 +30,7 @@ class Told:
         self._unanswered = 0
         self._is_at_tail = False
         self._is_passed = False
-        self.is_closed = False
+        self._is_closed = False
 
     def offer(self, news: Sequence[Confirmed]) -> None:
         """Take confirmations that were just committed, in order."""
@@ -46,16 +46,23 @@ class Told:
 
     async def catch_up(self) -> None:
         """Send what waits, as far as pings are answered."""
-        while not self.is_closed and not self._is_at_tail and self._unanswered < MAX_UNANSWERED:
+        while self._may_send():
             self._is_passed = False
             page = await self._read(self._seq, _BATCH)
             await self._peer.drain()
-            if self.is_closed:
+            if not self._may_send():
                 return
-            if page.count:
-                self._send(page.text, page.count, page.through_seq)
+            if page.size:
+                self._send(page.text, page.size, page.through_seq)
             elif not self._is_passed:
                 self._is_at_tail = True
+
+    def close(self) -> None:
+        """Send nothing more."""
+        self._is_closed = True
+
+    def _may_send(self) -> bool:
+        return not self._is_closed and not self._is_at_tail and self._unanswered < MAX_UNANSWERED
 
     def _send(self, text: bytes, count: int, through_seq: int) -> None:
         self._seq = through_seq

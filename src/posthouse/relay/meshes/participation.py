@@ -8,6 +8,7 @@ from collections.abc import Callable
 from posthouse.model.errors import error
 from posthouse.model.node import validate_node_id
 from posthouse.model.subjects import validate_subject, validate_topic
+from posthouse.relay.deliver.rows import NONE_CLOSED, Closed
 from posthouse.relay.meshes.change import Changes
 from posthouse.relay.meshes.rights import Right
 from posthouse.relay.store.interface import Unit
@@ -26,6 +27,8 @@ class Participation:
     def __init__(self, changes: Changes) -> None:
         self._changes = changes
         self._meshes = changes.meshes
+        #: hears of what a block took out of the queue
+        self.on_blocked: Callable[[Closed], None] = lambda _closed: None
 
     def topics(self, actor: str, mesh: str) -> list[str]:
         """Return the topics of a mesh."""
@@ -114,17 +117,22 @@ class Participation:
         """Take nothing more from a node; blocking it again changes nothing."""
         validate_node_id(node)
 
-        def prepare() -> Change:
+        def prepare() -> tuple[Callable[[Unit], Closed], Callable[[Closed], None]]:
             rows = self._meshes.demand(actor, mesh, Right.READ).blocks
             if node in rows.get(actor, ()):
-                return _nothing
+                return _nothing_closed
             _bound(rows, actor, mesh, MAX_BLOCKS, "blocks")
 
-            def write(unit: Unit) -> None:
+            def write(unit: Unit) -> Closed:
                 unit.save_block(mesh, actor, node)
                 unit.append("member.blocked", mesh=mesh, actor=actor, ref=node)
+                return unit.deliveries.block(mesh, actor, node)
 
-            return write, lambda _: rows[actor].add(node)
+            def take_over(closed: Closed) -> None:
+                rows[actor].add(node)
+                self.on_blocked(closed)
+
+            return write, take_over
 
         await self._changes.make(prepare)
 
@@ -154,6 +162,14 @@ def _as_it_is(_result: None) -> None:
 
 
 _nothing: Change = (_no_rows, _as_it_is)
+
+
+def _none_closed(_unit: Unit) -> Closed:
+    """Write nothing: the block is there already."""
+    return NONE_CLOSED
+
+
+_nothing_closed: tuple[Callable[[Unit], Closed], Callable[[Closed], None]] = (_none_closed, lambda _closed: None)
 
 
 def _bound(rows: defaultdict[str, set[str]], actor: str, mesh: str, most: int, what: str) -> None:

@@ -8,6 +8,7 @@ closed. What a verb does is not known here, see posthouse.relay.stream.verbs.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
@@ -19,8 +20,9 @@ from posthouse.model.bucket import Rate, full_bucket, take
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import decode_event
 from posthouse.relay.answers import Accepted, Answer, Declined
+from posthouse.relay.deliver.features import message_features
 from posthouse.relay.deliver.mailbox import Mailbox
-from posthouse.relay.deliver.mailboxes import CODE_CONFIRM_TIMEOUT, End
+from posthouse.relay.deliver.mailboxes import CODE_CONFIRM_TIMEOUT, REPLACED, End
 from posthouse.relay.deliver.notices import queue_full_text
 from posthouse.relay.edge import Edge
 from posthouse.relay.stream.commands import Command, read_commands
@@ -31,8 +33,7 @@ from posthouse.relay.stream.verbs.table import SELF_METERED, VERBS
 
 log = structlog.get_logger(__name__)
 
-#: what this relay can do, told by HELLO and /v1/info; later parts add to it
-FEATURES = ("events", "live", "lists", "meshes", "locks", "messages")
+_FEATURES = ("events", "live", "lists", "meshes", "locks")
 CLOSE_S = 2.0  # for the closing handshake: whoever does not answer it is gone
 
 
@@ -73,7 +74,7 @@ class Connection:
     def greet(self) -> None:
         """Send HELLO: who this relay is, and the challenge that AUTH has to answer."""
         challenge = self.edge.challenges.issue(self.name)
-        self.send("HELLO", {"relay": self.edge.relay, "challenge": challenge.text, "features": FEATURES})
+        self.send("HELLO", {"relay": self.edge.relay, "challenge": challenge.text, "features": features_of(self.edge)})
 
     def send(self, *parts: Any) -> None:
         """Send one command."""
@@ -116,6 +117,15 @@ class Connection:
             events = []
             self._run(command)
         self.submit(events)
+
+    def take_late_frame(self, data: bytes) -> None:
+        """Take the confirmations of a frame that crossed the close frame of a mailbox that was replaced."""
+        if self.ending is None or self.ending[1] != REPLACED:
+            return
+        with contextlib.suppress(PosthouseError):  # nobody is left to be told
+            for command in read_commands(data, self.edge.limits.commands_per_frame):
+                if command.verb == "CONFIRM" and len(command.arguments) == 1:
+                    self.submit([command.arguments[0]])
 
     async def wait_for_room(self) -> None:
         """Wait until few events are unanswered and few answers are unsent: only then is the next frame read."""
@@ -196,12 +206,14 @@ class Connection:
             self._has_room.clear()
 
     def _answer(self, answers: Sequence[Answer]) -> None:
+        if self._lane.in_flight() < self.edge.limits.events_in_flight:
+            self._has_room.set()
+        count_answers(self.edge, answers)
+        if self.ending is not None:  # nothing follows a close frame
+            return
         texts = [_ok_text(answer) for answer in answers]
         texts += [text for answer in answers if (text := queue_full_text(answer)) is not None]
         self.outbox.send(list_text(texts))
-        count_answers(self.edge, answers)
-        if self._lane.in_flight() < self.edge.limits.events_in_flight:
-            self._has_room.set()
 
     def _fault(self, failure: PosthouseError) -> None:
         self._faults += 1
@@ -215,6 +227,11 @@ class Connection:
             log.error("stream_task_failed", reason=repr(failure), exc_info=failure)
             self.end(1011, "internal")
             self.outbox.abort()
+
+
+def features_of(edge: Edge) -> dict[str, Any]:
+    """Return what this relay can do, with parameters where there are some; told by HELLO and /v1/info."""
+    return dict.fromkeys(_FEATURES, True) | message_features(edge.core.settings.deliveries)
 
 
 def count_values(subscription: Subscription) -> int:

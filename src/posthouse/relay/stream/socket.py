@@ -67,6 +67,7 @@ async def _read(socket: _Socket, connection: Connection) -> None:
         message = await socket.receive()
         connection.heard_at = loop.time()
         if connection.ending is not None and message.type in (WSMsgType.TEXT, WSMsgType.BINARY):
+            connection.take_late_frame(message.data)
             continue  # it was told why; only its half of the closing handshake is of interest now
         if message.type is WSMsgType.TEXT:
             connection.take_frame(message.data)

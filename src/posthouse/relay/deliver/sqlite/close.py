@@ -59,7 +59,9 @@ class ClosingDeliveries:
         mailbox = self._mailbox(mesh, node)
         keys = _ints(seqs)
         self._db.execute(SQL.count_timeouts if is_timeout else SQL.count_flaps, (mailbox, keys))
-        spent = self._db.execute(SQL.spent, (mailbox, keys, TIMEOUT_ATTEMPTS_MAX, FLAP_ATTEMPTS_MAX)).fetchall()
+        spent: list[Any] = self._db.execute(
+            SQL.spent, (mailbox, keys, TIMEOUT_ATTEMPTS_MAX, FLAP_ATTEMPTS_MAX)
+        ).fetchall()
         if mailbox is None or not spent:
             return NONE_CLOSED
         reason = "confirm_timeout" if is_timeout else "connection_lost"
@@ -79,7 +81,8 @@ class ClosingDeliveries:
     def expire_events(self, seqs: Sequence[int]) -> None:
         """Close the open rows of messages whose own expiration has come, and mark their records."""
         by_mailbox: dict[tuple[int, str, str], list[list[Any]]] = {}
-        for mailbox, mesh, node, seq, id_ in self._db.execute(SQL.open_rows_of_events, (_ints(seqs),)).fetchall():
+        rows: list[Any] = self._db.execute(SQL.open_rows_of_events, (_ints(seqs),)).fetchall()
+        for mailbox, mesh, node, seq, id_ in rows:
             by_mailbox.setdefault((mailbox, mesh, node), []).append([seq, id_])
         for (mailbox, mesh, node), found in by_mailbox.items():
             self._end(mailbox, mesh, node, "expired", found, {})

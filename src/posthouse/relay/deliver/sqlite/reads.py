@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import apsw
@@ -90,11 +91,12 @@ class SqliteDeliveryReads:
 
 def _page(db: apsw.Connection, mesh: str, node: str, after: int, opened_since_ns: int, now_ns: int, limit: int) -> Page:
     bindings = (_mailbox(db, mesh, node), after, opened_since_ns, now_ns // SECOND_NS, limit)
-    count, positions, seqs, ids, was_stored, attempts, text = db.execute(SQL.page, bindings).fetchone() or (0,) * 7
+    found: Any = db.execute(SQL.page, bindings).fetchone()
+    count, positions, seqs, ids, was_stored, attempts, text = found
     if not count:
         return _NO_PAGE
     places = _numbers(positions)
-    if any(left >= right for left, right in zip(places, places[1:], strict=False)):
+    if any(left >= right for left, right in pairwise(places)):
         raise AssertionError("a page of deliveries is out of order")
     body = f'{{"ids":{ids},"was_stored":{was_stored},"attempts":{attempts}}}'
     return Page(places, _numbers(seqs), text, body)

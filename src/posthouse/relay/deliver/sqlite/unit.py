@@ -96,7 +96,8 @@ class SqliteDeliveries(ClosingDeliveries):
     def _drop_oldest(self, mailbox: int, excess: int, newest: int) -> int:
         """Drop the oldest confirmations until so many ids are gone; the newest one stays whatever its size."""
         dropped, through = 0, 0
-        for seq, ids in self._db.execute(SQL.oldest_confirmations, (mailbox,)).fetchall():
+        oldest: list[Any] = self._db.execute(SQL.oldest_confirmations, (mailbox,)).fetchall()
+        for seq, ids in oldest:
             if dropped >= excess or seq == newest:
                 break
             dropped, through = dropped + ids, seq

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from posthouse.model import limits
 from posthouse.relay.http.answer import Answer, json_answer
 from posthouse.relay.http.call import Call
 from posthouse.relay.http.route import Access, Route
-from posthouse.relay.stream.connection import FEATURES
+from posthouse.relay.stream.connection import features_of
 from posthouse.version import __version__
 
 
@@ -24,7 +26,8 @@ class Info(msgspec.Struct):
     #: whether the clocks are stepped by a test
     is_test_clock: bool
     limits: dict[str, int]
-    features: list[str]
+    #: what it can do: true, or parameters
+    features: dict[str, Any]
 
 
 async def info(call: Call) -> Answer:
@@ -38,7 +41,7 @@ async def info(call: Call) -> Answer:
         now_ns=edge.clock.wall_ns(),
         is_test_clock=hasattr(edge.clock, "offsets"),
         limits=wire_limits(call),
-        features=list(FEATURES),
+        features=features_of(edge),
     )
     return json_answer(answer)
 

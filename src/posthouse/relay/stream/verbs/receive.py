@@ -1,4 +1,4 @@
-"""["RECEIVE", mesh, {window, instance}]: open the mailbox of this node; answered by ROSTER, or by a NOTICE if refused."""
+"""["RECEIVE", mesh, {window, instance}]: open the mailbox of this node; answered by ROSTER, or by a NOTICE."""
 
 from __future__ import annotations
 
