@@ -1,7 +1,7 @@
 """Replaying the journal: from its last snapshot on, the records of locks give the table of locks.
 
-Pure: records in, rows out; whoever has a journal can do it, and `check_locks` tells where a table differs. A run's start
-re-opens what was not released and adds the leap after a restore, exactly as it did in the store.
+Pure: records in, rows out; whoever has a journal can do it, and `check_locks` tells where a table differs. The start
+of a run re-opens what was not released and adds the leap after a restore, exactly as it did in the store.
 """
 
 from __future__ import annotations
