@@ -28,13 +28,13 @@ def restore(
         posthouse relay restore /backups/relay-2026-03-01.db
         posthouse relay restore ./relay.copy --data-dir /var/lib/posthouse/relay --json
     """
-    from posthouse.journal.restore import restore_store
     from posthouse.model.clock import system_clock
-    from posthouse.relay.store.sqlite import COMPONENTS, FILE_NAME
+    from posthouse.relay.ops.maintenance import restore_relay
+    from posthouse.relay.store.sqlite import FILE_NAME
 
     if not backup.exists():
         raise error("usage", text=f"there is no file {backup}")
     with stopped(data_dir) as directory:
         path = directory / FILE_NAME
-        epoch = restore_store(backup.absolute(), path, COMPONENTS, system_clock())
+        epoch = restore_relay(backup.absolute(), path, system_clock())
     output.answer({"store": path, "backup": backup.absolute(), "epoch": epoch}, f"{path} restored, epoch {epoch}")
