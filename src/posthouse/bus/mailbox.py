@@ -90,13 +90,18 @@ class Mailbox:
     def read(self, path: str) -> bytes:
         """Return the content of a regular file; OSError when it is none, is gone or is too large."""
         fd = os.open(path, _READ, dir_fd=self.fd)
-        with os.fdopen(fd, "rb") as file:
+        try:
             found = os.fstat(fd)
             if not stat.S_ISREG(found.st_mode):
                 raise OSError(errno.EINVAL, "it is not a regular file")
             if found.st_size > MAX_FILE_BYTES:
                 raise OSError(errno.EFBIG, f"it is larger than {MAX_FILE_BYTES} bytes")
-            return file.read()
+            data = os.read(fd, found.st_size + 1)
+            while len(data) < found.st_size and (more := os.read(fd, found.st_size - len(data))):
+                data += more
+            return data
+        finally:
+            os.close(fd)
 
     def names(self, box: str) -> list[str]:
         """Return the names in one directory, oldest first."""

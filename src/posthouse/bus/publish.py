@@ -40,9 +40,8 @@ class Reserve:
         if self._session.syncer is not None:
             self._session.syncer.store(self._draft)
             return
-        for copy in (*self._draft.copies, *self._draft.letters):
-            store_copy(self._session, copy)
-        answer(self._session, self._draft)
+        outcomes = [(copy, store_copy(self._session, copy)) for copy in (*self._draft.copies, *self._draft.letters)]
+        finish(self._session, self._draft, outcomes)
 
     def failed(self, failure: Exception) -> bool:
         if not self._draft.future.done():
@@ -50,17 +49,16 @@ class Reserve:
         return False
 
 
-def store_copy(session: Session, copy: Copy) -> None:
-    """Put one file in its place and queue the close of its reservation."""
+def store_copy(session: Session, copy: Copy) -> OSError | None:
+    """Put one file in its place; return why it could not be."""
     try:
         mailbox = session.directory.mailbox(copy.hash)
         data, box = copy_file(copy)
         mailbox.write(copy.id, data)
         mailbox.move(f"tmp/{copy.id}", f"{box}/{copy.id}")
     except OSError as failure:
-        stored_not(session, copy, failure)
-    else:
-        stored(session, copy)
+        return failure
+    return None
 
 
 def copy_file(copy: Copy) -> tuple[bytes, str]:
@@ -70,20 +68,20 @@ def copy_file(copy: Copy) -> tuple[bytes, str]:
     return letter_bytes(copy.data, copy.reason, format_utc(copy.draft.created_ms * MILLISECOND_NS)), "failed"
 
 
-def stored(session: Session, copy: Copy) -> None:
-    """Go on after a file is in place."""
-    if copy.reason is None:
-        copy.draft.stored += 1
-    session.ledger.submit(Close(session, copy))
+def finish(session: Session, draft: Draft, outcomes: list[tuple[Copy, OSError | None]]) -> None:
+    """Answer the publisher, then close what was stored and give back what could not be.
+
+    In this order: a publisher that goes on at once then shares the transaction of the close.
+    """
+    for copy, failure in outcomes:
+        draft.failure = failure or draft.failure
+        draft.stored += failure is None and copy.reason is None
+    _answer(session, draft)
+    for copy, failure in outcomes:
+        session.ledger.submit(Close(session, copy) if failure is None else Withdraw(session, copy))
 
 
-def stored_not(session: Session, copy: Copy, failure: OSError) -> None:
-    """Give the reservation of a file back that could not be written."""
-    copy.draft.failure = failure
-    session.ledger.submit(Withdraw(session, copy))
-
-
-def answer(session: Session, draft: Draft) -> None:
+def _answer(session: Session, draft: Draft) -> None:
     """Tell the publisher, and its subject about mailboxes under pressure."""
     if not draft.future.done():
         if draft.failure is None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from posthouse.bus.draft import Copy, Draft
 from posthouse.bus.mailbox import Mailbox
-from posthouse.bus.publish import answer, copy_file, stored, stored_not
+from posthouse.bus.publish import copy_file, finish
 
 if TYPE_CHECKING:
     from posthouse.bus.session import Session
@@ -94,12 +94,7 @@ class Syncer:
 
     def _tell(self, outcomes: list[_Outcome]) -> None:
         for draft, results in outcomes:
-            for copy, failure in results:
-                if failure is None:
-                    stored(self._session, copy)
-                else:
-                    stored_not(self._session, copy, failure)
-            answer(self._session, draft)
+            finish(self._session, draft, results)
 
 
 def _box(copy: Copy) -> str:
