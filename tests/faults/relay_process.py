@@ -21,6 +21,8 @@ class RelayProcess:
         #: node id of the relay, once it ran
         self.node = ""
         self.port = 0
+        #: what the process finds in its environment besides the test's own
+        self.environ: dict[str, str] = {}
         self._flags = flags
         self._child: Child | None = None
 
@@ -31,7 +33,7 @@ class RelayProcess:
     def start(self) -> None:
         """Start it and wait until it says that it listens."""
         flags = ("--listen", f"127.0.0.1:{self.port}", "--data-dir", str(self.data_dir), "--json", *self._flags)
-        env = {"POSTHOUSE_HOME": str(self.home)}
+        env = {"POSTHOUSE_HOME": str(self.home)} | self.environ
         self._child = Child("posthouse.cli.main", "relay", "up", *flags, env=env)
         try:
             told = json.loads(self._child.wait_lines(1, START_S)[0])

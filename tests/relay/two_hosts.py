@@ -1,0 +1,78 @@
+"""Two hosts on one machine: each has a home of its own and nothing else in common but the network.
+
+Commands run as real processes, exactly as a person would type them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.faults.relay_process import RelayProcess
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 60
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command ended with."""
+
+    exit: int
+    out: str
+    err: str
+
+    @property
+    def value(self) -> Any:
+        """The one JSON object on stdout."""
+        assert self.exit == 0, self.err
+        return json.loads(self.out)
+
+    @property
+    def code(self) -> str:
+        """The code of the error on stderr."""
+        assert self.exit != 0, self.out
+        return str(json.loads(self.err.strip().splitlines()[-1])["code"])
+
+
+class Host:
+    """A machine with a user of posthouse."""
+
+    def __init__(self, home: Path, **environ: str) -> None:
+        self.home = home
+        self.environ = environ
+
+    def run(self, *tokens: str) -> Said:
+        """Run `posthouse ... --json` on this host."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("POSTHOUSE_")}
+        own = {"POSTHOUSE_HOME": str(self.home), "PYTHONPATH": str(ROOT / "src")}
+        done = subprocess.run(
+            [sys.executable, "-m", "posthouse.cli.main", *tokens, "--json"],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            env=inherited | own | self.environ,
+        )
+        return Said(done.returncode, done.stdout, done.stderr)
+
+    def make_key(self) -> str:
+        """Make the key of this host and return its node id."""
+        return str(self.run("keys", "new").value["node"])
+
+
+@dataclass
+class TwoHosts:
+    """The host that runs a relay, the relay, and another host."""
+
+    first: Host
+    second: Host
+    relay: RelayProcess
+
+    def invite(self, mesh: str, *flags: str) -> str:
+        """Return a fresh invite, made on the first host."""
+        return str(self.first.run("mesh", "invite", mesh, *flags).value["invite"])
