@@ -15,17 +15,18 @@ from tests.faults.bus_terms import SUBJECT
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHERS = ("one", "two")
-LONGEST_LIFE_S = 0.6  # long enough to open a bus and send, short enough for many deaths
+_LOOK_S = 0.002  # shorter than most publishes: a kill hits any step of one
 PATIENCE_S = 600
 
 
 class Campaign:
     """The three processes, their ledgers, and how often they died."""
 
-    def __init__(self, folder: Path, messages: int, chance: random.Random) -> None:
+    def __init__(self, folder: Path, messages: int, kills: int, chance: random.Random) -> None:
         self.root = folder / "bus"
         self.folder = folder
         self.per_publisher = messages // len(PUBLISHERS)
+        self.kills = kills
         self.random = chance
         self.deaths = 0
         self._processes: dict[str, asyncio.subprocess.Process] = {}
@@ -50,16 +51,27 @@ class Campaign:
                     await process.wait()
 
     async def _fire(self) -> None:
+        """Kill somebody each time a random part of the messages has been published."""
+        total = self.per_publisher * len(PUBLISHERS)
+        for goal in sorted(self.random.sample(range(1, total), self.kills)):
+            while self._published() < goal:
+                await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(self.random.uniform(0, _LOOK_S))
+            await self._kill(self.random.choice(("server", *PUBLISHERS)))
         while any(self._is_publishing(name) for name in PUBLISHERS):
-            await asyncio.sleep(self.random.uniform(0.02, LONGEST_LIFE_S))
-            victim = self.random.choice(("server", *PUBLISHERS))
-            process = self._processes[victim]
-            if process.returncode is None:
-                process.send_signal(signal.SIGKILL)
-                self.deaths += 1
-            await process.wait()
-            if victim == "server" or self._is_publishing(victim):
-                await self._start(victim)
+            await asyncio.sleep(_LOOK_S)
+
+    async def _kill(self, victim: str) -> None:
+        process = self._processes[victim]
+        if process.returncode is None:
+            process.send_signal(signal.SIGKILL)
+            self.deaths += 1
+        await process.wait()
+        if victim == "server" or self._is_publishing(victim):
+            await self._start(victim)
+
+    def _published(self) -> int:
+        return sum(self.ledger(name).read_bytes().count(b"\n") for name in PUBLISHERS if self.ledger(name).exists())
 
     def _is_publishing(self, name: str) -> bool:
         return self._processes[name].returncode != 0

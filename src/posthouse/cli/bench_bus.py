@@ -26,8 +26,9 @@ def bus(
 ) -> None:
     """Measure the bus next to bare file operations on the same disk, in the same run.
 
-    The floor is what a message costs without any bus: create and write a file, rename it twice, unlink it. The safety rules
-    stay switched on with their limits raised; the report prints them. The full run publishes a million messages.
+    The floor is what a message costs without any bus: create and write a file, rename it twice, unlink it. The
+    safety rules stay switched on with their limits raised, and the report prints them. The full run publishes a
+    million messages.
 
     For example:
 
