@@ -17,6 +17,7 @@ from posthouse.keys import NodeKey, sign_native
 from posthouse.model.bucket import Rate
 from posthouse.model.canonical import canonical_event_bytes, event_id
 from posthouse.model.clock import Clock, system_clock
+from posthouse.relay.deliver.settings import DEFAULT_SETTINGS, DeliverySettings
 from posthouse.relay.limits import DEFAULT_LIMITS
 from posthouse.relay.listen import Place
 from posthouse.relay.server import RelayServer, ServerSettings
@@ -221,16 +222,23 @@ class Stream:
 
 
 @asynccontextmanager
-async def running(data_dir: Path, clock: Clock | None = None, **limits: Any) -> AsyncIterator[Edge]:
+async def running(
+    data_dir: Path,
+    clock: Clock | None = None,
+    event_rate: Rate = FAST,
+    deliveries: DeliverySettings = DEFAULT_SETTINGS,
+    **limits: Any,
+) -> AsyncIterator[Edge]:
     """Run a relay on a free port of loopback, with other limits where given."""
     admin = Author(clock)
     settings = ServerSettings(
         place=Place("127.0.0.1", 0),
         data_dir=data_dir,
         admins=(admin.node,),
-        event_rate=FAST,
+        event_rate=event_rate,
         ephemeral_rate=FAST,
         limits=replace(DEFAULT_LIMITS, **limits),
+        deliveries=deliveries,
         clock=clock or system_clock(),
     )
     server = RelayServer(settings)

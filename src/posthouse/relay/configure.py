@@ -10,6 +10,7 @@ from typing import Any
 from posthouse.keys import public_key
 from posthouse.model.bucket import Rate
 from posthouse.model.settings import Resolved
+from posthouse.relay.deliver.settings import ConnectionPolicy, DeliverySettings
 from posthouse.relay.limits import DEFAULT_LIMITS, EdgeLimits
 from posthouse.relay.listen import Protection, parse_listen
 from posthouse.relay.server import ServerSettings
@@ -36,6 +37,7 @@ def server_settings(values: Mapping[str, Resolved], default_admin: str | None = 
         event_rate=Rate(given["event_rate"], given["event_burst"]),
         ephemeral_rate=Rate(given["ephemeral_rate"], given["ephemeral_burst"]),
         limits=_limits(given),
+        deliveries=_deliveries(given),
     )
 
 
@@ -48,6 +50,16 @@ def _limits(given: Mapping[str, Any]) -> EdgeLimits:
     )
     # a proxy is one address for everybody behind it
     return replace(limits, connections_per_address=limits.connections) if given["behind_proxy"] else limits
+
+
+def _deliveries(given: Mapping[str, Any]) -> DeliverySettings:
+    return DeliverySettings(
+        queue_max=given["queue_max"],
+        queue_ttl_s=given["queue_ttl_s"],
+        confirm_timeout_s=given["confirm_timeout_s"],
+        policy=ConnectionPolicy(given["connection_policy"]),
+        record_retention_days=None if given["records_permanent"] else given["record_retention_days"],
+    )
 
 
 def _path(text: Any) -> Path | None:

@@ -89,7 +89,7 @@ class Core(Reads):
         self._path = AcceptPath(
             store, judge, self.refusals, settings.checkers, Intake(settings.deliveries), self.mailboxes.take_mail
         )
-        self._attendance = Attendance(self.mailboxes)
+        self.attendance = Attendance(self.mailboxes)
         self._housekeeping = Housekeeping(store, self.refusals)
 
     @classmethod
@@ -117,7 +117,7 @@ class Core(Reads):
         """Answer what is on the way, write what is owed, and release everything."""
         self.locks.close()
         await self._path.close()
-        await self._attendance.close()
+        await self.attendance.close()
         await self._housekeeping.close()
         await asyncio.to_thread(self.store.close)
 

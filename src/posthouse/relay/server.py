@@ -23,6 +23,7 @@ from posthouse.model.errors import error
 from posthouse.model.limits import EPHEMERAL_BURST, EPHEMERAL_RATE_PER_S, EVENT_BURST, EVENT_RATE_PER_S
 from posthouse.relay.auth import Challenges, Tokens
 from posthouse.relay.core import Core, CoreSettings
+from posthouse.relay.deliver.settings import DEFAULT_SETTINGS, DeliverySettings
 from posthouse.relay.edge import Edge
 from posthouse.relay.http.protocol import Server
 from posthouse.relay.http.router import Router
@@ -55,6 +56,7 @@ class ServerSettings:
     event_rate: Rate = EVENT_RATE
     ephemeral_rate: Rate = EPHEMERAL_RATE
     limits: EdgeLimits = DEFAULT_LIMITS
+    deliveries: DeliverySettings = DEFAULT_SETTINGS
     clock: Clock = field(default_factory=system_clock)
 
 
@@ -139,6 +141,7 @@ class RelayServer:
             admins=settings.admins,
             event_rate=settings.event_rate,
             ephemeral_rate=settings.ephemeral_rate,
+            deliveries=settings.deliveries,
         )
 
 

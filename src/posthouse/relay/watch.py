@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from posthouse.relay.deliver.watch import watch_queues
 from posthouse.relay.edge import Edge
 from posthouse.relay.http.protocol import Server
 from posthouse.relay.http.serve import Service
@@ -21,6 +22,7 @@ def watch(edge: Edge, server: Server, service: Service) -> None:
     meters.watch("posthouse_relay_live_deliveries_total", lambda: live.delivered)
     meters.watch("posthouse_relay_lock_waiters", lambda: edge.core.locks.waiters)
     edge.core.locks.tell(meters)
+    watch_queues(edge)
     meters.watch("posthouse_relay_tokens", lambda: len(edge.tokens))
     meters.watch("posthouse_relay_journal_head", lambda: live.head)
     for metric, name in _STORE.items():

@@ -52,8 +52,9 @@ class Attendance:
         return expired
 
     async def count(self) -> None:
-        """Bring the figures up to date."""
-        self.totals = await self._store.deliveries.totals()
+        """Bring the figures up to date; while the store cannot be read they stay as they are."""
+        with contextlib.suppress(PosthouseError):
+            self.totals = await self._store.deliveries.totals()
 
     async def _expire(self, mesh: str, node: str) -> int:
         expired, before_ns = 0, self._before_ns()
@@ -80,7 +81,6 @@ class Attendance:
                 if loop.time() - swept_at >= self._settings.sweep_s:
                     swept_at = loop.time()
                     await self.sweep()
-                    await self.count()
             except PosthouseError as failure:
                 log.warning("queues_not_attended", reason=str(failure))
 

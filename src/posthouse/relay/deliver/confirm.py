@@ -16,7 +16,7 @@ from posthouse.model.confirmation import Confirmation
 from posthouse.model.errors import PosthouseError, error
 from posthouse.relay.deliver.answers import ConfirmationAccepted, Ignored
 from posthouse.relay.deliver.mail import Confirmed, Mail
-from posthouse.relay.deliver.rows import OPEN, PARKED, Row
+from posthouse.relay.deliver.rows import OPEN, PARKED, Closed, Row
 from posthouse.relay.deliver.settings import DeliverySettings
 from posthouse.relay.store.interface import EventRow, Unit
 
@@ -32,9 +32,10 @@ class _Effect(NamedTuple):
 class Confirmations:
     """The confirmations of one group."""
 
-    def __init__(self, unit: Unit, settings: DeliverySettings) -> None:
+    def __init__(self, unit: Unit, settings: DeliverySettings, mail: Mail) -> None:
         self._unit = unit
         self._settings = settings
+        self._mail = mail
         self._effects: dict[str, _Effect] = {}
 
     def claim(self, row: EventRow, confirmation: Confirmation, limited: PosthouseError | None) -> PosthouseError | None:
@@ -49,6 +50,8 @@ class Confirmations:
         number = 0 if sender is None else sender.mailbox
         before_ns = self._unit.now_ns - self._settings.queue_ttl_ns
         reasons = {id_: _reason(found.get(id_), number, before_ns) for id_ in ids}
+        if ignored_seqs := [each.seq for id_, each in found.items() if reasons[id_] is not None]:
+            self._mail.closed.append(Closed(row.mesh, confirmation.reader, ignored_seqs))  # nothing waits for them
         closing = [found[id_] for id_ in ids if reasons[id_] is None]
         ignored = tuple(Ignored(id_, reason) for id_, reason in reasons.items() if reason is not None)
         if reader is None or not closing:
@@ -64,7 +67,7 @@ class Confirmations:
         ids = [each.id for each in self._effects[row.event.id].rows]
         return msgspec.structs.replace(row, record_body=f'{row.record_body[:-1]},"ids":{_encode(ids).decode()}}}')
 
-    def write(self, row: EventRow, confirmation: Confirmation, seq: int, mail: Mail) -> None:
+    def write(self, row: EventRow, confirmation: Confirmation, seq: int) -> None:
         """Record what a confirmation with its seq closed, and keep it for the sender."""
         effect = self._effects[row.event.id]
         at_ns = self._unit.now_ns
@@ -80,7 +83,7 @@ class Confirmations:
         self._unit.append("delivery.confirmed", mesh=row.mesh, actor=row.event.pubkey, ref=row.event.pubkey, body=body)
         seqs = tuple(each.seq for each in effect.rows)
         text = b'["CONFIRMED",%b,%b]' % (items, row.raw)
-        mail.confirmed.append(Confirmed(row.mesh, row.event.pubkey, confirmation.sender, seqs, seq, text))
+        self._mail.confirmed.append(Confirmed(row.mesh, row.event.pubkey, confirmation.sender, seqs, seq, text))
 
     def answer(self, row: EventRow, seq: int, *, is_repeated: bool) -> ConfirmationAccepted:
         """Return the answer of a confirmation of this group."""

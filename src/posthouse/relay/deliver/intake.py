@@ -34,7 +34,7 @@ class Batch:
     def __init__(self, unit: Unit, settings: DeliverySettings, audience: Audience, rows: Sequence[EventRow]) -> None:
         self.mail = Mail()
         self._messages = Messages(unit, settings, audience, rows, self.mail)
-        self._confirmations = Confirmations(unit, settings)
+        self._confirmations = Confirmations(unit, settings, self.mail)
 
     def known(self, row: EventRow) -> Answer | str | None:
         """Return the answer to a message that was accepted before, or the id of the one in this group."""
@@ -58,7 +58,7 @@ class Batch:
             self._messages.write(messages)
         for row, seq in rows:
             if isinstance(row.matter, Confirmation):
-                self._confirmations.write(row, row.matter, seq, self.mail)
+                self._confirmations.write(row, row.matter, seq)
 
     def answer(self, row: EventRow, seq: int, *, is_repeated: bool) -> Accepted:
         """Return the answer of a row of this group; a repeated one is in it twice."""

@@ -61,6 +61,10 @@ class Mailboxes:
         self._presences = Presences()
         #: seconds each backlog took from RECEIVE to the tail; taken by whoever shows metrics
         self.on_flushed: Callable[[float], None] = lambda _seconds: None
+        #: told how many rows were sent, and whether from the queue
+        self.on_sent: Callable[[int, bool], None] = lambda _count, _was_stored: None
+        #: told how many rows ended, and in which state
+        self.on_closed: Callable[[str, int], None] = lambda _state, _count: None
 
     @property
     def reads(self) -> DeliveryReads:
@@ -107,6 +111,8 @@ class Mailboxes:
 
     def take_closed(self, closed: Closed) -> None:
         """Tell the mailboxes of a reader that rows have ended."""
+        if closed.state:
+            self.on_closed(closed.state, len(closed.seqs))
         for mailbox in self._open.get((closed.mesh, closed.node), ()):
             mailbox.land(closed.seqs)
 
@@ -153,6 +159,7 @@ class Mailboxes:
     def note_sent(self, mailbox: Mailbox, seqs: Sequence[int], *, was_stored: bool, record_body: str) -> None:
         """Have it written that rows were sent; nobody waits for it."""
         mesh, node = mailbox.name
+        self.on_sent(len(seqs), was_stored)
         self._owed.write(
             mailbox.name,
             lambda unit: unit.deliveries.mark_sent(mesh, node, seqs, was_stored=was_stored, record_body=record_body),
@@ -190,6 +197,7 @@ class Mailboxes:
     def _take_confirmed(self, news: Sequence[Confirmed]) -> None:
         told: dict[Name, list[Confirmed]] = {}
         for each in news:
+            self.on_closed("confirmed", len(each.seqs))
             for mailbox in self._open.get((each.mesh, each.reader), ()):
                 mailbox.land(each.seqs)
             if (each.mesh, each.sender) in self._open:

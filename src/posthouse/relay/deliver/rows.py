@@ -96,6 +96,8 @@ class Closed(NamedTuple):
     mesh: str
     node: str
     seqs: list[int]
+    #: what they are now; "" when they had ended before
+    state: str = ""
 
 
 NONE_CLOSED = Closed("", "", [])

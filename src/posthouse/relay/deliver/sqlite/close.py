@@ -53,7 +53,7 @@ class ClosingDeliveries:
             return "expired", NONE_CLOSED
         self._close(mailbox, "rejected", [row.seq], reason, parked=1)
         self._tx.append("delivery.rejected", mesh=mesh, actor=node, ref=message_id, body={"reason": reason})
-        return "rejected", Closed(mesh, node, [row.seq])
+        return "rejected", Closed(mesh, node, [row.seq], "rejected")
 
     def count_attempts(self, mesh: str, node: str, seqs: Sequence[int], *, is_timeout: bool) -> Closed:
         mailbox = self._mailbox(mesh, node)
@@ -69,7 +69,7 @@ class ClosingDeliveries:
         for _seq, id_, sends, _timeouts, _flaps in spent:
             body = {"attempts": sends, "reason": reason}
             self._tx.append("delivery.dead", mesh=mesh, actor=node, ref=id_, body=body)
-        return Closed(mesh, node, [row[0] for row in spent])
+        return Closed(mesh, node, [row[0] for row in spent], "dead")
 
     def expire(self, mesh: str, node: str, before_ns: int, limit: int) -> Closed:
         mailbox = self._mailbox(mesh, node)
@@ -112,7 +112,7 @@ class ClosingDeliveries:
         self._db.execute(SQL.shrink_mailbox, (len(found) - parked, -parked, mailbox))
         body = {"ids": names, "recipient": node}
         self._tx.append("delivery.purged", mesh=mesh, actor=actor, ref=node, body=body)
-        return names, Closed(mesh, node, seqs)
+        return names, Closed(mesh, node, seqs, "purged")
 
     def requeue(
         self, mesh: str, node: str, actor: str, ids: Sequence[str] | None, queue_max: int, limit: int
@@ -150,7 +150,7 @@ class ClosingDeliveries:
         self._close(mailbox, state, seqs, None)
         body = {"ids": [id_ for _seq, id_ in found]} | fields
         self._tx.append(f"delivery.{state}", mesh=mesh, actor=node, ref=node, body=body)
-        return Closed(mesh, node, seqs)
+        return Closed(mesh, node, seqs, state)
 
     def _close(self, mailbox: int, state: str, seqs: Sequence[int], reason: str | None, parked: int = 0) -> None:
         self._db.execute(SQL.close, (state, self._tx.now_ns, reason, mailbox, _ints(seqs)))

@@ -76,3 +76,11 @@ ORDER BY d.position, r.node LIMIT ?6
 SELECT e.raw FROM current_events AS c CROSS JOIN events AS e ON e.seq = c.event_seq
 WHERE c.address IN (SELECT value FROM carray(?)) AND e.mesh = ? AND e.raw IS NOT NULL
 AND (e.expiration_s IS NULL OR e.expiration_s > ?)
+
+-- :name unfinished
+SELECT m.mesh, m.node, lower(hex(d.id)), d.seq, d.state
+FROM deliveries AS d JOIN mailboxes AS m ON m.mailbox = d.mailbox
+WHERE d.state IN ('queued', 'sent', 'rejected', 'dead') ORDER BY d.seq, d.mailbox
+
+-- :name counters
+SELECT mesh, node, open_rows, parked_rows, confirmation_ids FROM mailboxes ORDER BY mailbox

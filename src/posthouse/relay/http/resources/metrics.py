@@ -10,6 +10,7 @@ from posthouse.relay.metrics import CONTENT_TYPE
 
 async def metrics(call: Call) -> Answer:
     """Show the metrics; docs/reference/metrics.md explains them."""
+    await call.edge.core.attendance.count()
     return Answer(200, call.edge.meters.render(), CONTENT_TYPE)
 
 

@@ -17,6 +17,8 @@ from posthouse.journal.append import JournalTransaction
 from posthouse.journal.prune import digest_range, prune_prefix
 from posthouse.keys.token import same_token
 from posthouse.model.errors import error
+from posthouse.relay.deliver.sqlite import SqliteDeliveries
+from posthouse.relay.deliver.sqlite.snapshot import unfinished
 from posthouse.relay.locks.table import all_locks
 from posthouse.relay.store.sqlite.mesh_rows import read_mesh_rows
 from posthouse.relay.store.sqlite.plan import SQL
@@ -33,11 +35,14 @@ def prune(tx: JournalTransaction, from_seq: int, to_seq: int, digest: str) -> in
         raise error("digest_mismatch", from_seq=from_seq, to_seq=to_seq, actual=actual)
     prunable: list[Any] = tx.db.execute(SQL.prunable, (from_seq, to_seq)).fetchall()
     empty_events(tx.db, prunable)
+    if prunable:
+        SqliteDeliveries(tx).prune_records([seq for seq, _address in prunable])
     return prune_prefix(tx, to_seq, snapshot_state(tx.db))
 
 
 def snapshot_state(db: apsw.Connection) -> dict[str, Any]:
     """Return what replay of the journal starts from."""
     state: dict[str, Any] = msgspec.to_builtins(read_mesh_rows(db))
+    state["deliveries"] = unfinished(db)
     state["locks"] = [entry.snapshot() for entry in all_locks(db)]
     return state

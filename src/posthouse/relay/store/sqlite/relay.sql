@@ -87,6 +87,9 @@ ORDER BY e.created_at_ns DESC, e.id DESC LIMIT 1
 -- :name prunable
 SELECT seq, address FROM events AS e WHERE seq BETWEEN ? AND ? AND raw IS NOT NULL
 AND NOT EXISTS (SELECT 1 FROM current_events AS c WHERE c.address = e.address AND c.event_seq = e.seq)
+AND NOT EXISTS (
+    SELECT 1 FROM deliveries AS d WHERE d.seq = e.seq AND d.state IN ('queued', 'sent', 'rejected', 'dead'))
+AND NOT EXISTS (SELECT 1 FROM waiting_confirmations AS w WHERE w.seq = e.seq)
 
 -- :name events_after
 SELECT seq, raw, mesh FROM events WHERE seq > ? AND raw IS NOT NULL ORDER BY seq LIMIT ?

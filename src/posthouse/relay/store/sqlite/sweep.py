@@ -15,6 +15,7 @@ import apsw
 from posthouse.journal.append import JournalTransaction
 from posthouse.model.event import decode_event
 from posthouse.model.limits import SECOND_NS
+from posthouse.relay.deliver.sqlite import SqliteDeliveries
 from posthouse.relay.store.sqlite.plan import SQL
 from posthouse.relay.store.terms import event_terms
 
@@ -22,7 +23,9 @@ from posthouse.relay.store.terms import event_terms
 def sweep_expired(tx: JournalTransaction, limit: int) -> int:
     """Empty up to `limit` events whose expiration has come, and return how many."""
     rows: list[Any] = tx.db.execute(SQL.expired, (tx.now_ns // SECOND_NS, limit)).fetchall()
-    empty_events(tx.db, rows)
+    if rows:
+        SqliteDeliveries(tx).expire_events([seq for seq, _address in rows])
+        empty_events(tx.db, rows)
     return len(rows)
 
 
