@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
+from posthouse.model.bucket import Rate
 from posthouse.model.metrics import METRICS
 from posthouse.relay.http.openapi import describe, encode
 from posthouse.relay.http.table import ROUTES
-from tests.relay.edge import Author, Edge
+from tests.relay.edge import Author, Edge, running
 
 CONTRACT = Path(__file__).parents[3] / "docs" / "openapi.json"
 
@@ -102,3 +104,21 @@ async def test_what_is_not_there_or_not_possible_is_a_problem(edge: Edge) -> Non
         reply = await edge.send(method, path)
         assert (reply.status, reply.code) == (405, "method_not_allowed"), path
         assert set(reply.headers["allow"].split(", ")) == allowed
+
+
+async def test_key_that_is_too_fast_is_told_when_to_come_back(tmp_path: Path) -> None:
+    author, other = Author(), Author()
+    async with running(tmp_path / "relay", event_rate=Rate(1, 3)) as edge:
+        replies = [await edge.post("/v1/events", author.event()) for _ in range(4)]
+        assert [reply.status for reply in replies] == [201, 201, 201, 429]
+        assert replies[-1].code == "rate_limited"
+        assert int(replies[-1].headers["retry-after"]) >= 1
+        assert (await edge.post("/v1/events", other.event())).status == 201
+
+
+async def test_relay_whose_store_is_closed_is_alive_but_not_ready(edge: Edge, author: Author) -> None:
+    await asyncio.to_thread(edge.server.edge.core.store.close)
+    assert (await edge.get("/healthz")).status == 200
+    ready = await edge.get("/readyz")
+    assert (ready.status, ready.code) == (503, "relay_not_ready")
+    assert (await edge.post("/v1/events", author.event())).status == 503

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from posthouse.relay.committed import Committed
 from tests.relay.edge import Author, Edge, Stream, running
 
 
@@ -199,6 +201,20 @@ async def test_stored_then_live_without_gap_or_duplicate_while_four_writers_publ
                 assert mine == [str(number) for number in range(each)]
 
 
+async def test_commit_that_is_announced_after_a_page_saw_it_is_not_sent_twice(edge: Edge, author: Author) -> None:
+    announced: list[Sequence[Committed]] = []
+    edge.server.edge.core.listen(announced.append)
+    await edge.publish(*(author.event(content=f"stored {number}") for number in range(3)))
+    async with edge.stream(author) as stream:
+        await stream.send("REQ", "all", {})
+        await stream.send("REQ", "newest", {"limit": 2})
+        assert len(contents(await stream.until("EOSE") + await stream.until("EOSE"))) == 5
+        for batch in announced:
+            edge.server.edge.live.publish(batch)
+        await edge.publish(author.event(content="live"))
+        assert contents(await live(stream, 2)) == ["live", "live"]
+
+
 async def test_limited_subscriptions_have_no_gap_while_writers_publish(edge: Edge) -> None:
     writer = Author()
     total = 600
@@ -301,3 +317,23 @@ async def test_overtaken_join_goes_on_from_the_store(tmp_path: Path) -> None:
                     seen.append(int(command[2]["content"]))
             assert seen == list(range(total))
         await writing
+
+
+async def test_large_events_come_in_parts_whatever_the_limit(tmp_path: Path) -> None:
+    author = Author()
+    async with running(tmp_path / "relay", buffer_bytes=1024 * 1024) as edge:
+        for start in range(0, 120, 5):
+            large = [author.event(content=f"{number} " + "x" * 120_000) for number in range(start, start + 5)]
+            await edge.publish(*large)
+        async with edge.stream(author) as stream:
+            for options, first in (({}, 0), ({"limit": 100}, 20), ({"limit": 5}, 115)):
+                await stream.send("REQ", "s", options)
+                stored = [int(content.split()[0]) for content in contents(await stream.until("EOSE"))]
+                assert stored == list(range(first, 120))
+                await stream.send("CLOSE", "s")
+        token = await edge.token(author)
+        page = (await edge.get("/v1/events?limit=500", token)).value
+        assert 1 <= len(page["events"]) < 120
+        assert page["cursor"] is not None
+        rest = (await edge.get(f"/v1/events?limit=500&cursor={page['cursor']}", token)).value
+        assert len(page["events"]) + len(rest["events"]) == 120

@@ -2,8 +2,9 @@
 
 How the two meet: pages are read by keyset until one reaches the end of the store. Then the subscription joins the live
 index and keeps what is committed from there on; one more round of pages closes the distance, up to the seq S that
-the last of them saw. EOSE names S; what was kept up to S has been sent already and is dropped, the rest
-follows. If more is committed in that time than the buffer holds, what was kept is let go and the pages go on.
+the last of them saw. EOSE names S; what was kept, or is still announced, up to S has been sent already and is
+dropped, the rest follows. If more is committed in that time than the buffer holds, what was kept is let go and the
+pages go on.
 
 No read is open while the socket is slow: a page is values, and the next is read after this one was taken.
 """
@@ -79,6 +80,16 @@ class Subscription:
         if self._phase is _Phase.JOINING:
             self._keep(delivery)
             return
+        # a page can see a commit before the loop hears of it: what comes late was sent already
+        fresh = self._unsent(delivery)
+        if fresh is not None:
+            self._push(fresh)
+
+    def _unsent(self, delivery: Delivery) -> Delivery | None:
+        first, sent = delivery.pieces[0].committed.seq, self._seq or 0
+        return delivery if first is not None and first > sent else delivery.after(sent)
+
+    def _push(self, delivery: Delivery) -> None:
         count = len(delivery.pieces)
         if not self._outbox.has_room(delivery.size, count):
             self._refuse_slow(delivery)
@@ -127,7 +138,11 @@ class Subscription:
         self._join()
         # what is published from here on is kept, so everything up to this seq is to be found in the store
         head = self._edge.live.head
-        events = await self._find_newest(limit, floor)
+        events, is_whole = await self._find_newest(limit, floor)
+        if not is_whole:
+            self._seq = events[-1].seq - 1
+            await self._send_all()
+            return
         await self._send_events(events[::-1])
         self._seq = max(head, floor, events[0].seq if events else 0)
         if self._is_overtaken:
@@ -135,20 +150,28 @@ class Subscription:
         elif self._phase is not _Phase.CLOSED:
             self._go_live()
 
-    async def _find_newest(self, limit: int, floor: int) -> list[StoredEvent]:
+    async def _find_newest(self, limit: int, floor: int) -> tuple[list[StoredEvent], bool]:
+        """Return the newest matches above `floor`, newest first, and whether all of them are in the list.
+
+        If they are too large to be held at once, only the oldest is returned: from there they are read again in pages.
+        """
         core = self._edge.core
         events: list[StoredEvent] = []
-        place: str | None = None
-        while len(events) < limit:
+        place, found, size = None, 0, 0
+        while found < limit:
             page = await core.query(
-                self.node, self.filters, cursor=place, limit=min(QUERY_MAX_LIMIT, limit - len(events)), order="desc"
+                self.node, self.filters, cursor=place, limit=min(QUERY_MAX_LIMIT, limit - found), order="desc"
             )
-            found = [event for event in page.events if event.seq > floor]
-            events += found
-            place = core.cursor(page.through_seq)
-            if page.is_end or page.through_seq <= floor or len(found) < len(page.events):
+            above = [event for event in page.events if event.seq > floor]
+            events += above
+            found += len(above)
+            size += sum(len(event.raw) for event in above)
+            if size > self._edge.limits.buffer_bytes:
+                del events[:-1]
+            if page.is_end or page.through_seq <= floor or len(above) < len(page.events):
                 break
-        return events
+            place = core.cursor(page.through_seq)
+        return events, len(events) == found
 
     async def _floor(self) -> int:
         """Return the seq of the cursor, or 0 without one; a cursor that is not valid here is refused."""
@@ -188,14 +211,13 @@ class Subscription:
 
     def _go_live(self) -> None:
         # nothing is awaited here, so no batch can come between EOSE and the first live event
-        kept, through = self._kept, self._seq or 0
+        kept = self._kept
         self._drop_kept()
         self._phase = _Phase.LIVE
         self._outbox.send(command_text("EOSE", self.sub, self.cursor))
         for delivery in kept:
-            rest = delivery.after(through)
-            if rest is not None and self._phase is _Phase.LIVE:
-                self.push(rest)
+            if self._phase is _Phase.LIVE:
+                self.push(delivery)
 
     def _keep(self, delivery: Delivery) -> None:
         if self._is_overtaken:

@@ -19,6 +19,7 @@ from posthouse.relay.store.sqlite.plan import Plan
 _FIRST_WINDOW = 2_048  # seqs: a page of 500 from a term that a quarter of all events have
 _LAST_WINDOW = 65_536  # bounds what one statement sorts and compares
 _GROWTH = 4
+_PAGE_BYTES = 8 * 1024 * 1024  # of events: whoever asks for 500 of the largest gets them in parts
 _TIME_NS = 500_000_000  # per page: far above any sane filter, far below the pool's bound
 
 
@@ -69,13 +70,24 @@ def read_page(db: apsw.Connection, plans: list[Plan], span: Range, limit: int, c
 
 
 def _page(found: list[StoredEvent], left: Range, limit: int) -> Page:
-    """Cut the one event too many that proves there is more."""
-    if len(found) > limit:
-        del found[limit:]
+    """Cut the one event too many that proves there is more, and what would make the page too large."""
+    fitting = _fitting(found, limit)
+    if len(found) > fitting:
+        del found[fitting:]
         return Page(found, found[-1].seq, False)
     if left.is_empty:
         return Page(found, left.high if not left.is_descending else left.low, True)
     return Page(found, left.high + 1 if left.is_descending else left.low, False)
+
+
+def _fitting(found: list[StoredEvent], limit: int) -> int:
+    """Return how many events a page may have: at least one, at most `limit`, within the bytes of a page."""
+    size = 0
+    for number, event in enumerate(found[:limit]):
+        size += len(event.raw)
+        if number and size > _PAGE_BYTES:
+            return number
+    return limit
 
 
 def _read_window(
