@@ -25,15 +25,15 @@ async def test_published_event_is_answered_with_its_seq_and_can_be_read(house: H
 async def test_sending_the_same_event_again_is_a_success_and_a_duplicate(house: House) -> None:
     client = house.client()
     event = client.sign("once", kind=1)
-    first = await client.send(event)
-    second = await client.send(event)
+    first = await client.publish_event(event)
+    second = await client.publish_event(event)
     assert (second.seq, second.duplicate) == (first.seq, True)
 
 
 async def test_same_event_sent_twice_at_once_is_stored_once(house: House) -> None:
     client = house.client()
     event = client.sign("twice at once", kind=1)
-    one, two = await asyncio.gather(client.send(event), client.send(event))
+    one, two = await asyncio.gather(client.publish_event(event), client.publish_event(event))
     assert one.seq == two.seq
     assert await client.count({"ids": [event.id]}) == 1
 
@@ -125,7 +125,7 @@ async def test_publish_survives_a_restart_of_the_relay_with_the_same_bytes(house
     await house.down()
     await until(lambda: not client.statistics()["is_up"])
     event = client.sign("while it is away", kind=1)
-    sending = asyncio.create_task(client.send(event))
+    sending = asyncio.create_task(client.publish_event(event))
     await asyncio.sleep(0)
     await house.up()
     published = await asyncio.wait_for(sending, 20)
