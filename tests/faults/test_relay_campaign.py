@@ -95,7 +95,7 @@ async def _insist(campaign: Campaign, url: str, contents: list[str]) -> None:
         async with campaign.client(url) as client:
             await client.connect(is_patient=True)
             events = [client.sign(content, kind=KIND) for content in left]
-            tasks = [asyncio.create_task(client.send(event)) for event in events]
+            tasks = [asyncio.create_task(client.publish_event(event)) for event in events]
             await _until_down(client, tasks)
             answered = [not task.cancelled() and task.exception() is None for task in tasks if task.done()]
             left = [content for content, is_there in zip(left, answered, strict=True) if not is_there]

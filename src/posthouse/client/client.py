@@ -1,20 +1,24 @@
-"""The client of a relay: publishes, reads, subscribes, administers meshes, as one node.
+"""The client of a relay: sends, receives, publishes, reads, subscribes, administers meshes, as one node.
 
     async with Client("http://127.0.0.1:7420", key) as client:
-        await client.publish("hello", kind=1, tags=[("t", "greetings")])
-        async for received in await client.subscribe({"kinds": [1]}):
-            ...
+        await client.send("bob", "hello")
+        async with await client.receive() as mailbox:
+            async for delivery in mailbox:
+                print(delivery.sender, delivery.body)
+                mailbox.confirm(delivery)
 
-Reads and administration go over HTTP, publishing and subscriptions over one stream that is opened at first use and kept
-up. The first connection must succeed; from then on the client reconnects by itself, and what was published or
-subscribed goes on. Everything belongs to the event loop it is used on.
+Reads and administration go over HTTP, everything else over one stream that is opened at first use and kept up. The
+first connection must succeed; from then on the client reconnects by itself, and what was sent, received or subscribed
+goes on. Everything belongs to the event loop it is used on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import asyncio
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, Unpack
 
 from posthouse.client.backoff import Backoff
 from posthouse.client.events import Events
@@ -23,6 +27,12 @@ from posthouse.client.locks.calls import LockCalls
 from posthouse.client.locks.commands import LockCommands
 from posthouse.client.locks.lock import Lock
 from posthouse.client.meshes import Meshes
+from posthouse.client.messages.compose import TOPIC_MARK, Composer, MessageOptions, Request
+from posthouse.client.messages.delivery import Confirmed, Presence
+from posthouse.client.messages.mailbox import Mailbox
+from posthouse.client.messages.queues import MessageStates, Queues
+from posthouse.client.messages.receiving import Receiving
+from posthouse.client.messages.sender import Sender, Sent
 from posthouse.client.options import ClientOptions
 from posthouse.client.pins import Pins, relay_key_changed
 from posthouse.client.relay_url import RelayUrl, parse_relay_url
@@ -32,6 +42,7 @@ from posthouse.client.signing import Signer, with_mesh
 from posthouse.client.stored import Page, Stored
 from posthouse.client.stream import Link, Published, Publisher, Subscription, Subscriptions, dial
 from posthouse.client.stream.connection import Connection
+from posthouse.client.stream.lists import Lists
 from posthouse.client.transport import Transport
 from posthouse.keys import NodeKey
 from posthouse.model.clock import Clock, system_clock
@@ -40,6 +51,7 @@ from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import Event
 from posthouse.model.ids import Minter
 from posthouse.model.lease import validate_lease_ms, validate_resource
+from posthouse.model.limits import RECEIVE_WINDOW
 from posthouse.model.node import DEFAULT_MESH
 
 Tags = Iterable[Sequence[str]]
@@ -85,10 +97,23 @@ class Client:
         self._link = Link(self._dial, backoff, url.origin, is_verifying=self.options.is_verifying)
         self._publisher = Publisher(self._link.send, url.origin, self.options, lambda: self._link.last_fault)
         self._subscriptions = Subscriptions(self._link.send, url.origin, self.options)
+        self._lists = Lists(self._link.send_list, lambda: self._link.is_up, url.origin, self.options.publish_timeout_s)
+        self._receiving = Receiving(
+            self._signer,
+            self._link.send,
+            self._link.restart,
+            lambda: self._link.is_up,
+            url.origin,
+            is_verifying=self.options.is_verifying,
+        )
+        #: where messages are, and the operator's view of queues
+        self.queues = Queues(self._requests)
+        self._instance = secrets.token_hex(8)
         self._lock_commands = LockCommands(self._link.send, url.origin, lambda: self._link.last_fault)
         #: single operations on locks; `lock` holds one around a piece of work
         self.locks = LockCalls(self._lock_commands, self._clock, self.options.publish_timeout_s, mesh, self.connect)
         self._minter = Minter(self._clock)
+        self._sender = Sender(Composer(self._signer, self._minter), self.publish_event)
         self._take_part()
 
     async def __aenter__(self) -> Self:
@@ -105,6 +130,7 @@ class Client:
 
     async def close(self) -> None:
         """End the stream and every connection; subscriptions end, open publishes fail with client_closed."""
+        await self._receiving.settle()
         await self._link.close()
         await self._transport.close()
 
@@ -132,13 +158,13 @@ class Client:
     ) -> Published:
         """Sign an event and send it; returns when the relay has stored it.
 
-        To be able to retry after a failure, `sign` or `seal` first and `send` the same event again.
+        To be able to retry after a failure, `sign` or `seal` first and `publish_event` the same event again.
         """
         if seal_for:
-            return await self.send(await self.seal(content, seal_for, kind=kind, tags=tags, mesh=mesh))
-        return await self.send(self.sign(content, kind=kind, tags=tags, mesh=mesh))
+            return await self.publish_event(await self.seal(content, seal_for, kind=kind, tags=tags, mesh=mesh))
+        return await self.publish_event(self.sign(content, kind=kind, tags=tags, mesh=mesh))
 
-    async def send(self, event: Event) -> Published:
+    async def publish_event(self, event: Event) -> Published:
         """Send a signed event, over reconnects and transient refusals; a relay that has it already is a success."""
         await self.connect()
         return await self._publisher.publish(event)
@@ -147,6 +173,62 @@ class Client:
         """Send signed events in order, and return an answer or a refusal for each."""
         await self.connect()
         return await self._publisher.publish_many(events)
+
+    async def submit(self, events: Sequence[Event]) -> list[Published | PosthouseError]:
+        """Send signed events as one list and return what became of each, without any retry.
+
+        For whoever keeps an outbox: what got no answer, or a transient refusal, is sent again when it sees fit.
+        """
+        await self.connect()
+        return await self._lists.submit(events)
+
+    # Messages
+
+    async def send(self, to: str, body: str, *, mesh: str | None = None, **given: Unpack[MessageOptions]) -> Sent:
+        """Send a message to a member (name or node id) or to a topic (`#name`); returns when the relay has it.
+
+        A direct message is sealed for its reader. Calling it again with the same client_message_id and the same
+        request sends the same event, so the message is there once; queue_full is raised at once. What else can be
+        given: see MessageOptions.
+        """
+        return await self._sender.send(await self._request(to, body, mesh or self.mesh, given))
+
+    async def compose(self, to: str, body: str, *, mesh: str | None = None, **given: Unpack[MessageOptions]) -> Event:
+        """Return a message, sealed and signed, without sending it: what can be sent again byte for byte."""
+        return self._sender.composer.freeze(await self._request(to, body, mesh or self.mesh, given))
+
+    async def send_event(self, event: Event) -> Sent:
+        """Send a message that was composed before."""
+        return await self._sender.send_event(event)
+
+    async def receive(
+        self,
+        mesh: str | None = None,
+        *,
+        window: int = RECEIVE_WINDOW,
+        instance: str | None = None,
+        on_confirmed: Callable[[Sequence[Confirmed]], None] | None = None,
+        on_presence: Callable[[Presence], None] | None = None,
+    ) -> Mailbox:
+        """Open the mailbox of this node in a mesh: its messages in order, until it is closed.
+
+        `window` bounds what is sent and not confirmed. `instance` names this reader over its reconnects. Without
+        `on_confirmed` the mailbox keeps what readers confirm for `Mailbox.confirmed`.
+        """
+        await self.connect()
+        name = instance or self._instance
+        mailbox = Mailbox(self._receiving, mesh or self.mesh, window, name, on_confirmed, on_presence)
+        self._receiving.open(mailbox)
+        try:
+            await mailbox.wait_open()
+        except asyncio.CancelledError:
+            self._receiving.forget(mailbox, is_leaving=True)
+            raise
+        return mailbox
+
+    async def message(self, message_id: str) -> MessageStates:
+        """Return where a message is, per recipient."""
+        return await self.queues.message(message_id)
 
     # Locking
 
@@ -239,9 +321,21 @@ class Client:
 
     def _take_part(self) -> None:
         self._link.join(self._publisher, {"OK": self._publisher.take_ok})
+        self._link.join(self._lists, {"OK": self._lists.take_ok}, on_lost=self._lists.take_lost)
+        self._link.join(
+            self._receiving,
+            self._receiving.handlers,
+            on_mail=self._receiving.take_mail,
+            on_lost=self._receiving.take_lost,
+        )
         self._link.join(self._lock_commands, {"LOCKED": self._lock_commands.take_locked})
         handlers = {"EOSE": self._subscriptions.take_eose, "CLOSED": self._subscriptions.take_closed}
         self._link.join(self._subscriptions, handlers, self._subscriptions.take_event)
+
+    async def _request(self, to: str, body: str, mesh: str, given: MessageOptions) -> Request:
+        destination = to if to.startswith(TOPIC_MARK) else await self.meshes.resolve(to, mesh)
+        mentions = [await self.meshes.resolve(each, mesh) for each in given.get("mentions", ())]
+        return self._sender.composer.request(destination, body, mesh, {**given, "mentions": mentions})
 
     async def _dial(self) -> Connection:
         return await dial(self._transport, self._signer, self._check_relay, self.options.connect_timeout_s)

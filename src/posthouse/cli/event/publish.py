@@ -52,7 +52,7 @@ def publish(
 
     async def work(client: Client) -> Published:
         if event is not None:
-            return await client.send(_read(event))
+            return await client.publish_event(_read(event))
         return await client.publish(text, kind=kind, tags=tags, seal_for=seal_for)
 
     published = reach.visit(mesh, work)

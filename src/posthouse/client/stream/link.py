@@ -117,6 +117,7 @@ class Link:
         """Go on over a new connection, at once: what only the end of a connection takes back is gone with it."""
         if self._serving is not None:
             self._is_restarting = True
+            self._connection = None  # what is sent from now on is for the next one
             self._serving.cancel()
 
     async def close(self) -> None:

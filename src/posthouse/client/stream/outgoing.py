@@ -21,7 +21,7 @@ FRAME_BYTES = 1 * MIB  # a frame of one event, or of one list, may be larger
 class _Part(NamedTuple):
     #: commands joined by commas
     text: bytes
-    count: int
+    commands: int
 
 
 class Outgoing:
@@ -57,7 +57,7 @@ class Outgoing:
 
     def _take(self) -> list[_Part]:
         taken = [self._waiting.popleft()]
-        count, size = taken[0].count, len(taken[0].text)
+        count, size = taken[0].commands, len(taken[0].text)
         while self._waiting:
             text, more = self._waiting[0]
             count, size = count + more, size + len(text)
@@ -69,6 +69,6 @@ class Outgoing:
 
 def _frame(parts: Sequence[_Part]) -> bytes:
     """Return the frame of several commands; a single one stands alone."""
-    if len(parts) == 1 and parts[0].count == 1:
+    if len(parts) == 1 and parts[0].commands == 1:
         return parts[0].text
     return b"[" + b",".join(part.text for part in parts) + b"]"

@@ -22,6 +22,8 @@ from posthouse.model.event import Event
 
 _RETRY_FIRST_S = 0.05
 _RETRY_MOST_S = 5.0
+#: transient, but it lasts as long as somebody else likes: everything behind it would wait too
+_TOLD_AT_ONCE = frozenset({"queue_full"})
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -168,7 +170,7 @@ class Publisher:
         return len(self._pending) >= self._options.in_flight_events or self._bytes >= self._options.in_flight_bytes
 
     def _refused(self, pending: _Pending, failure: PosthouseError) -> None:
-        if not isinstance(failure, Transient):
+        if not isinstance(failure, Transient) or failure.code in _TOLD_AT_ONCE:
             self._settle(pending, failure)
             return
         pending.fault = failure

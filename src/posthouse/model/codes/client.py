@@ -72,6 +72,13 @@ CLIENT: tuple[ErrorSpec, ...] = (
         "An invite is posthouse://HOST:PORT/MESH?relay=NODE_ID&code=CODE, in quotes on a command line.",
         exit=Exit.USAGE,
     ),
+    ErrorSpec(
+        "mailbox_replaced",
+        409,
+        "another connection of this node has opened its mailbox in mesh {mesh}",
+        "One process reads a node's mailbox: end the other one, or give this one a key of its own.",
+        exit=Exit.IDENTITY,
+    ),
     transient(
         "answer_missing",
         504,
