@@ -1,0 +1,191 @@
+"""`posthouse lock` against a real relay, as processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.relay_process import RelayProcess
+
+PATIENCE_S = 60
+COMMAND = [sys.executable, "-m", "posthouse.cli.main", "lock"]
+
+
+class Shell:
+    """Command lines of one user."""
+
+    def __init__(self, relay: RelayProcess, home: Path) -> None:
+        self.relay = relay
+        self.environ = os.environ | {"POSTHOUSE_HOME": str(home), "POSTHOUSE_CLIENT_RELAY": relay.url}
+        keys = [sys.executable, "-m", "posthouse.cli.main", "keys", "new"]
+        subprocess.run(keys, check=True, capture_output=True, timeout=PATIENCE_S, env=self.environ)
+        self._started: list[subprocess.Popen[str]] = []
+
+    def start(self, *tokens: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [*COMMAND, *tokens], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self.environ
+        )
+        self._started.append(process)
+        return process
+
+    def close(self) -> None:
+        """End what a failed test left behind."""
+        for process in self._started:
+            if process.poll() is None:
+                process.kill()
+                process.communicate(timeout=PATIENCE_S)
+
+    def run(self, *tokens: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*COMMAND, *tokens], capture_output=True, text=True, timeout=PATIENCE_S, env=self.environ)
+
+    def value(self, *tokens: str) -> dict[str, Any]:
+        """Return what a command answers as JSON."""
+        done = self.run(*tokens, "--json")
+        assert done.returncode == 0, done.stderr
+        value: dict[str, Any] = json.loads(done.stdout)
+        return value
+
+    def problem(self, *tokens: str) -> dict[str, Any]:
+        """Return why a command was refused."""
+        done = self.run(*tokens, "--json")
+        assert done.returncode != 0 and done.stdout == ""
+        value: dict[str, Any] = json.loads(done.stderr)
+        return value
+
+
+@pytest.fixture
+def relay(tmp_path: Path) -> Iterator[RelayProcess]:
+    with RelayProcess(tmp_path / "relay") as running:
+        yield running
+
+
+@pytest.fixture
+def alice(relay: RelayProcess, tmp_path: Path) -> Iterator[Shell]:
+    shell = Shell(relay, tmp_path / "alice")
+    yield shell
+    shell.close()
+
+
+@pytest.fixture
+def bob(relay: RelayProcess, tmp_path: Path) -> Iterator[Shell]:
+    shell = Shell(relay, tmp_path / "bob")
+    yield shell
+    shell.close()
+
+
+def wait_for(path: Path) -> str:
+    """Return what a command has written to a file, once it has."""
+    for _ in range(PATIENCE_S * 100):
+        if path.exists() and path.read_text().endswith("\n"):
+            return path.read_text().strip()
+        time.sleep(0.01)
+    raise AssertionError(f"{path} was never written")
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_until_gone(pid: int) -> None:
+    for _ in range(PATIENCE_S * 100):
+        if not is_running(pid):
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"the process {pid} still runs")
+
+
+def test_lock_is_acquired_renewed_inspected_listed_and_released(alice: Shell, bob: Shell) -> None:
+    grant = alice.value("acquire", "db/main", "--lease-s", "60", "--request-id", "q1")
+    assert (grant["resource"], grant["token"], grant["lease_ms"]) == ("db/main", 1, 60_000)
+    assert alice.value("acquire", "db/main", "--lease-s", "60", "--request-id", "q1") == grant
+    refusal = bob.problem("acquire", "db/main")
+    assert (refusal["code"], refusal["holder"]) == ("held", grant["owner"])
+    assert alice.value("renew", "db/main", "1", "--lease-s", "90")["lease_ms"] == 90_000
+    status = bob.value("inspect", "db/main")
+    assert (status["held"], status["token"], status["owner"]) == (True, 1, grant["owner"])
+    assert [lock["resource"] for lock in bob.value("ls", "--held")["locks"]] == ["db/main"]
+    assert bob.problem("release", "db/main", "1")["code"] == "not_holder"
+    assert alice.value("release", "db/main", "1")["released"] is True
+    assert bob.value("ls", "--held")["locks"] == [] and len(bob.value("ls")["locks"]) == 1
+    shown = bob.run("inspect", "db/main")
+    assert shown.stdout == "db/main  free  token 1\n"
+
+
+def test_run_gives_the_command_its_token_and_releases_afterwards(alice: Shell, bob: Shell) -> None:
+    done = alice.run("run", "deploy", "--", "sh", "-c", 'echo "token $POSTHOUSE_FENCING_TOKEN $1"; exit 7', "sh", "--x")
+    assert (done.returncode, done.stdout) == (7, "token 1 --x\n")
+    status = bob.value("inspect", "deploy")
+    assert (status["held"], status["token"]) == (False, 1)
+
+
+def test_run_does_not_start_its_command_when_the_lock_is_held(alice: Shell, bob: Shell, tmp_path: Path) -> None:
+    alice.value("acquire", "deploy", "--lease-s", "60")
+    done = bob.run("run", "deploy", "--wait-s", "0.2", "--", "touch", str(tmp_path / "ran"))
+    assert done.returncode == 1 and "held by" in done.stderr and not (tmp_path / "ran").exists()
+
+
+def test_run_holds_the_lock_for_longer_than_one_lease(alice: Shell, bob: Shell, tmp_path: Path) -> None:
+    running = alice.start("run", "deploy", "--lease-s", "1", "--", "sh", "-c", f"echo up >{tmp_path}/up; exec sleep 60")
+    wait_for(tmp_path / "up")
+    refusal = bob.problem("acquire", "deploy", "--wait-s", "2.5")
+    assert refusal["code"] == "held"
+    running.send_signal(signal.SIGTERM)
+    running.communicate(timeout=PATIENCE_S)
+    assert running.returncode == 128 + signal.SIGTERM
+    assert bob.value("acquire", "deploy")["token"] == 2
+
+
+def test_run_ends_the_whole_command_when_the_lease_is_lost(relay: RelayProcess, alice: Shell, tmp_path: Path) -> None:
+    """The command ignores SIGTERM and has a child of its own: both must be gone."""
+    script = f"trap '' TERM; sleep 300 & echo $$ $! >{tmp_path}/pids; wait; wait"
+    running = alice.start("run", "deploy", "--lease-s", "1.5", "--", "sh", "-c", script)
+    pids = [int(pid) for pid in wait_for(tmp_path / "pids").split()]
+    relay.kill()
+    _, errors = running.communicate(timeout=PATIENCE_S)
+    assert running.returncode == 1 and "was lost" in errors
+    for pid in pids:
+        wait_until_gone(pid)
+
+
+def test_run_that_was_stopped_beyond_its_lease_ends_its_command_when_it_goes_on(
+    alice: Shell, bob: Shell, tmp_path: Path
+) -> None:
+    script = f"echo $$ >{tmp_path}/pid; exec sleep 300"
+    running = alice.start("run", "deploy", "--lease-s", "1", "--", "sh", "-c", script)
+    pid = int(wait_for(tmp_path / "pid"))
+    running.send_signal(signal.SIGSTOP)
+    assert bob.value("acquire", "deploy", "--wait-s", "30", "--lease-s", "60")["token"] == 2
+    assert is_running(pid)  # nothing can end it now: that is what the token is for
+    running.send_signal(signal.SIGCONT)
+    _, errors = running.communicate(timeout=PATIENCE_S)
+    assert running.returncode == 1 and "was lost" in errors
+    wait_until_gone(pid)
+    assert bob.value("inspect", "deploy")["token"] == 2
+
+
+def test_command_does_not_outlive_a_killed_run(alice: Shell, tmp_path: Path) -> None:
+    running = alice.start("run", "deploy", "--", "sh", "-c", f"echo $$ >{tmp_path}/pid; exec sleep 300")
+    pid = int(wait_for(tmp_path / "pid"))
+    running.kill()
+    running.communicate(timeout=PATIENCE_S)
+    wait_until_gone(pid)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "words"), [(("deploy",), "behind `--`"), (("deploy", "--", "/no/such/command"), "cannot be started")]
+)
+def test_run_without_a_command_that_starts_is_a_usage_error(alice: Shell, tokens: tuple[str, ...], words: str) -> None:
+    done = alice.run("run", *tokens)
+    assert done.returncode == 2 and words in done.stderr
