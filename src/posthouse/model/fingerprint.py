@@ -53,17 +53,18 @@ def fingerprint(
     """
     fields = (
         ENVELOPE_VERSION,
-        DestinationKind(destination_kind).value,
+        DestinationKind(destination_kind),
         destination_ref,
         reply_to or "",
-        Priority(priority or DEFAULT_PRIORITY).value,
+        Priority(priority or DEFAULT_PRIORITY),
         "" if meta_text in ("null", "{}") else meta_text,
         hashlib.sha256(body).hexdigest(),
     )
-    if any("\0" in field for field in fields):
+    text = "\0".join(fields)
+    if text.count("\0") != len(fields) - 1:
         raise error("value_invalid", name="a field of the fingerprint", reason="it holds a NUL")
     try:
-        return hashlib.sha256("\0".join(fields).encode("utf-8")).digest()
+        return hashlib.sha256(text.encode("utf-8")).digest()
     except UnicodeEncodeError as fault:
         raise error("value_invalid", name="a field of the fingerprint", reason="a lone surrogate") from fault
 

@@ -11,17 +11,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.event import Event
+from posthouse.model.event import Event, Tag
 from posthouse.model.event_structure import is_event_id
 from posthouse.model.fingerprint import DEFAULT_PRIORITY, DestinationKind, Priority, fingerprint
 from posthouse.model.jcs import parse_jcs
 from posthouse.model.kinds import MESSAGE
 from posthouse.model.limits import BODY_MAX_BYTES, CLIENT_MESSAGE_ID_MAX_BYTES
 from posthouse.model.mesh_budget import MeshBudget, decode_mesh_budget
-from posthouse.model.node import is_node_id, node_hex
+from posthouse.model.node import NODE_SCHEME, is_node_id
 from posthouse.model.subjects import validate_topic
 
+#: tags by their name
+_Tags = dict[str, list[Tag]]
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_KEY_AT = len(NODE_SCHEME) + 1
 _BOX_OVERHEAD = 24 + 16  # nonce and authenticator
 _BOX_MAX_CHARS = -(-(BODY_MAX_BYTES + _BOX_OVERHEAD) // 3) * 4
 
@@ -50,18 +53,19 @@ def read_message(event: Event) -> Message:
     if event.kind != MESSAGE:
         raise _malformed(f"its kind is {event.kind}, not {MESSAGE}")
     check_content(event)
-    kind, ref, recipient = _destination(event)
+    tags = _by_name(event)
+    kind, ref, recipient = _destination(tags)
     return Message(
         mesh=event.mesh,
-        client_message_id=_client_message_id(event),
+        client_message_id=_client_message_id(tags),
         destination_kind=kind,
         destination_ref=ref,
         recipient=recipient,
-        reply_to=_reply_to(event),
-        priority=_priority(event),
-        meta=_meta(event),
-        budget=_budget(event),
-        mentions=_mentions(event),
+        reply_to=_reply_to(tags),
+        priority=_priority(tags),
+        meta=_meta(tags),
+        budget=_budget(tags),
+        mentions=_mentions(event) if "mention" in tags else (),
     )
 
 
@@ -109,9 +113,16 @@ def _malformed(reason: str) -> PosthouseError:
     return error("message_malformed", reason=reason)
 
 
-def _single(event: Event, name: str) -> str | None:
-    tags = [tag for tag in event.tags if tag[0] == name]
-    if not tags:
+def _by_name(event: Event) -> _Tags:
+    tags: _Tags = {}
+    for tag in event.tags:
+        tags.setdefault(tag[0], []).append(tag)
+    return tags
+
+
+def _single(named: _Tags, name: str) -> str | None:
+    tags = named.get(name)
+    if tags is None:
         return None
     if len(tags) > 1:
         raise _malformed(f"it has {len(tags)} {name} tags")
@@ -120,8 +131,8 @@ def _single(event: Event, name: str) -> str | None:
     return tags[0][1]
 
 
-def _client_message_id(event: Event) -> str:
-    value = _single(event, "c")
+def _client_message_id(tags: _Tags) -> str:
+    value = _single(tags, "c")
     if value is None:
         raise _malformed("it has no c tag")
     if (reason := _id_fault(value)) is not None:
@@ -129,34 +140,34 @@ def _client_message_id(event: Event) -> str:
     return value
 
 
-def _destination(event: Event) -> tuple[DestinationKind, str, str | None]:
-    topic, recipient = _single(event, "t"), _single(event, "p")
+def _destination(tags: _Tags) -> tuple[DestinationKind, str, str | None]:
+    topic, recipient = _single(tags, "t"), _single(tags, "p")
     if recipient is None and topic is not None:
         return DestinationKind.TOPIC, validate_topic(topic), None
     if topic is None and recipient is not None:
         if not is_node_id(recipient):
             raise _malformed("its p tag is not a node id")
-        return DestinationKind.DM, node_hex(recipient), recipient
+        return DestinationKind.DM, recipient[_KEY_AT:], recipient
     raise _malformed("it has not exactly one of the tags t and p")
 
 
-def _reply_to(event: Event) -> str | None:
-    value = _single(event, "e")
+def _reply_to(tags: _Tags) -> str | None:
+    value = _single(tags, "e")
     if value is not None and not is_event_id(value):
         raise _malformed("its e tag is not an event id")
     return value
 
 
-def _priority(event: Event) -> Priority:
-    value = _single(event, "priority")
+def _priority(tags: _Tags) -> Priority:
+    value = _single(tags, "priority")
     try:
         return DEFAULT_PRIORITY if value is None else Priority(value)
     except ValueError as fault:
         raise _malformed("its priority is not now, next or low") from fault
 
 
-def _meta(event: Event) -> str:
-    text = _single(event, "meta")
+def _meta(tags: _Tags) -> str:
+    text = _single(tags, "meta")
     if text is None:
         return ""
     try:
@@ -168,8 +179,8 @@ def _meta(event: Event) -> str:
     return text if meta else ""
 
 
-def _budget(event: Event) -> MeshBudget | None:
-    text = _single(event, "budget")
+def _budget(tags: _Tags) -> MeshBudget | None:
+    text = _single(tags, "budget")
     try:
         return None if text is None else decode_mesh_budget(text)
     except PosthouseError as fault:

@@ -21,7 +21,7 @@ from posthouse.relay.deliver.answers import (
     known_answer,
     reused,
 )
-from posthouse.relay.deliver.audience import Audience
+from posthouse.relay.deliver.audience import Audience, MeshAudience
 from posthouse.relay.deliver.boxes import Boxes
 from posthouse.relay.deliver.mail import Mail, Opening
 from posthouse.relay.deliver.rows import Addressed, KnownMessage, NewDelivery, NewRecord, RecordKey
@@ -57,6 +57,8 @@ class Messages:
         self._plans: dict[str, _Plan] = {}
         #: key -> the message of this group that has it
         self._fresh: dict[RecordKey, tuple[str, bytes]] = {}
+        #: nothing else runs while a group is judged, so one look per mesh is enough
+        self._audiences: dict[str, MeshAudience | None] = {}
         self._blockers: dict[tuple[str, str], frozenset[str]] = {}
 
     def known(self, row: EventRow, addressed: Addressed) -> Answer | str | None:
@@ -75,7 +77,7 @@ class Messages:
     def claim(self, row: EventRow, addressed: Addressed) -> PosthouseError | None:
         """Find the readers of a message and take their room, or return why it cannot be queued."""
         message = addressed.message
-        audience = self._audience.of(self._unit.deliveries, row.mesh)
+        audience = self._audience_of(row.mesh)
         if audience is None:
             return error("mesh_unknown", mesh=row.mesh)
         if message.recipient is None:
@@ -130,6 +132,11 @@ class Messages:
             known = KnownMessage(seq, row.event.id, addressed.fingerprint, self._unit.now_ns, True)
             return known_answer(known, client_message_id)
         return MessageAccepted(row.event.id, seq, False, client_message_id, self._plans[row.event.id].not_queued)
+
+    def _audience_of(self, mesh: str) -> MeshAudience | None:
+        if mesh not in self._audiences:
+            self._audiences[mesh] = self._audience.of(self._unit.deliveries, mesh)
+        return self._audiences[mesh]
 
     def _plan_topic(self, row: EventRow, readers: tuple[str, ...]) -> _Plan:
         self._boxes.load([(row.mesh, node) for node in readers])
