@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 def join(
-    invite: Annotated[str, Parameter(help="The invite, in quotes; `-` reads it from stdin.")],
+    invite: Annotated[
+        str, Parameter(allow_leading_hyphen=True, help="The invite, in quotes; `-` reads it from stdin.")
+    ],
     /,
     *,
     name: Annotated[str | None, Parameter(help="Your name in the mesh; without it your login name.")] = None,

@@ -25,10 +25,10 @@ def backup(
         posthouse relay backup /backups/relay-2026-03-01.db
         posthouse relay backup ./relay.copy --data-dir /var/lib/posthouse/relay --json
     """
-    from posthouse.sqlite.backup import backup_store
+    from posthouse.relay.ops.maintenance import backup_relay
 
     source = store_path(data_dir)
-    backup_store(source, target.absolute())
+    backup_relay(source, target.absolute())
     size = target.stat().st_size
     output.answer({"store": source, "backup": target.absolute(), "bytes": size}, f"{target}  {size:,} bytes")
     output.note("keep key.json beside it: without the relay's key its clients have to trust a new one")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from pathlib import Path
-
 from posthouse.cli.console import PLAIN, Output
 from posthouse.cli.relay.place import DataDir, stopped, store_path
 
@@ -19,18 +16,10 @@ def reindex(*, data_dir: DataDir = None, output: Output = PLAIN) -> None:
         posthouse relay reindex
         posthouse relay reindex --data-dir /var/lib/posthouse/relay --json
     """
+    from posthouse.model.clock import system_clock
+    from posthouse.relay.ops.maintenance import reindex_relay
+
     path = store_path(data_dir)
     with stopped(data_dir):
-        asyncio.run(_reindex(path))
+        reindex_relay(path, system_clock())
     output.answer({"store": path, "reindexed": True}, f"{path} reindexed")
-
-
-async def _reindex(path: Path) -> None:
-    from posthouse.model.clock import system_clock
-    from posthouse.relay.store.sqlite import SqliteStore
-
-    store = await asyncio.to_thread(SqliteStore, path, system_clock())
-    try:
-        await store.submit(lambda unit: unit.reindex())
-    finally:
-        await asyncio.to_thread(store.close)

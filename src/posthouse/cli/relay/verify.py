@@ -29,10 +29,9 @@ def verify(
         posthouse relay verify
         posthouse relay verify /backups/relay-2026-03-01.db --json
     """
-    from posthouse.journal.verify import verify_store
-    from posthouse.relay.store.sqlite.check import RULES
+    from posthouse.relay.ops.maintenance import check_relay
 
     path = store_path(data_dir) if file is None else file.absolute()
     if not path.exists():
         raise error("usage", text=f"there is no file {path}")
-    return answer_findings(output, path, verify_store(path, RULES))
+    return answer_findings(output, path, check_relay(path))

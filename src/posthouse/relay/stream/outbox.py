@@ -38,7 +38,8 @@ class Outbox:
         self._ledger: deque[tuple[int, int]] = deque()
         self._unsent_events = 0
         # with no water mark each write is tried at once, so what is unsent is what the kernel would not take
-        transport.set_write_buffer_limits(0, 0)
+        # (one and not zero: a TLS transport pauses at the high mark itself, and would never resume from zero)
+        transport.set_write_buffer_limits(1, 0)
 
     @property
     def is_open(self) -> bool:

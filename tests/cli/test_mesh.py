@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from posthouse.model.codes.spec import Exit
+from tests.cli.command_line import CommandLine
+from tests.faults.relay_process import RelayProcess
+
+pytestmark = pytest.mark.xdist_group("cli-relay")
+BOB = "ed25519:29acbae141bccaf0b22e1a94d34d0bc7361e526d0bfe12c89794bc9322966dd7"
+
+
+@pytest.fixture(scope="module")
+def relay(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RelayProcess]:
+    with RelayProcess(tmp_path_factory.mktemp("relay")) as running:
+        yield running
+
+
+@pytest.fixture
+def mesh(cli: CommandLine, relay: RelayProcess, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    """A mesh of its own for each test, administered by the command line's node."""
+    monkeypatch.setenv("POSTHOUSE_CLIENT_RELAY", relay.url)
+    cli("keys", "new")
+    name = tmp_path.parent.name[-8:] + "-" + tmp_path.name[-40:]
+    assert cli("mesh", "create", name, "--name", "alice").exit == 0
+    return name
+
+
+def test_created_mesh_is_listed_with_its_relay(cli: CommandLine, relay: RelayProcess, mesh: str) -> None:
+    known = cli("mesh", "ls", "--json").value["meshes"]
+    assert known == [{"name": mesh, "relay": relay.url, "member_name": "alice"}]
+    there = cli("mesh", "ls", "--relay", relay.url, "--json").value["meshes"]
+    assert mesh in str(there)
+
+
+def test_mesh_finds_its_relay_without_an_address(cli: CommandLine, mesh: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("POSTHOUSE_CLIENT_RELAY")
+    assert cli("event", "publish", "home", "--mesh", mesh).exit == 0
+
+
+def test_members_are_added_changed_and_removed(cli: CommandLine, mesh: str) -> None:
+    added = cli("mesh", "members", mesh, "--add", BOB, "--name", "bob", "--role", "reader", "--json").value
+    assert [(each["name"], each["role"]) for each in added["members"]] == [("alice", "admin"), ("bob", "reader")]
+    changed = cli("mesh", "members", mesh, "--add", BOB, "--name", "bob", "--role", "admin", "--json").value
+    assert changed["members"][1]["role"] == "admin"
+    left = cli("mesh", "members", mesh, "--remove", "bob", "--json").value
+    assert [each["name"] for each in left["members"]] == ["alice"]
+    assert cli("mesh", "members", mesh, "--add", BOB).exit == Exit.USAGE
+    assert cli("mesh", "members", mesh, "--remove", "nobody", "--json").problem["code"] == "member_name_unknown"
+
+
+def test_access_rows_are_set_by_name_and_cleared(cli: CommandLine, mesh: str) -> None:
+    cli("mesh", "members", mesh, "--add", BOB, "--name", "bob")
+    rows = cli("mesh", "access", mesh, "--set", "bob", "--write", "deny", "--json").value["access"]
+    assert rows == [{"node": BOB, "read": "allow", "write": "deny", "lock": "allow"}]
+    cli("mesh", "access", mesh, "--set", "*", "--lock", "deny")
+    rows = cli("mesh", "access", mesh, "--clear", "bob", "--json").value["access"]
+    assert [row["node"] for row in rows] == ["*"]
+
+
+def test_topics_subscriptions_and_blocks(cli: CommandLine, mesh: str) -> None:
+    assert cli("mesh", "topics", mesh, "--create", "alerts.disk", "--json").value["topics"] == ["alerts.disk"]
+    assert cli("mesh", "topics", mesh, "--create", "alerts.disk", "--json").problem["code"] == "topic_exists"
+    added = cli("mesh", "subscriptions", mesh, "--add", "alerts.>", "--json").value
+    assert added["subscriptions"] == ["alerts.>"]
+    assert cli("mesh", "subscriptions", mesh, "--remove", "alerts.>", "--json").value["subscriptions"] == []
+    assert cli("mesh", "blocks", mesh, "--add", BOB, "--json").value["blocks"] == [BOB]
+    assert cli("mesh", "blocks", mesh, "--remove", BOB, "--json").value["blocks"] == []
+    assert cli("mesh", "topics", mesh, "--remove", "alerts.disk", "--json").value["topics"] == []
+
+
+def test_invite_names_the_relay_and_the_address_given(cli: CommandLine, relay: RelayProcess, mesh: str) -> None:
+    made = cli("mesh", "invite", mesh, "--json").value
+    assert made["invite"].startswith(f"posthouse://127.0.0.1:{relay.port}/{mesh}?relay={relay.node}&code=")
+    other = cli("mesh", "invite", mesh, "--address", "relay.example:7420").out
+    assert other.startswith(f"posthouse://relay.example:7420/{mesh}?")
+
+
+def test_mesh_that_exists_is_refused(cli: CommandLine, mesh: str) -> None:
+    refused = cli("mesh", "create", mesh, "--json")
+    assert (refused.exit, refused.problem["code"]) == (Exit.REFUSED, "mesh_exists")
+
+
+def test_joining_with_something_else_is_a_usage_error(cli: CommandLine) -> None:
+    refused = cli("join", "https://relay.example/team", "--json")
+    assert (refused.exit, refused.problem["code"]) == (Exit.USAGE, "invite_malformed")
+    assert not cli.home.exists(), "no key is made for what is no invite"
