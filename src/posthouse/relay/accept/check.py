@@ -6,12 +6,16 @@ interpreter lock to others.
 
 from __future__ import annotations
 
+import structlog
+
 from posthouse.keys.signature import verify
-from posthouse.model.errors import PosthouseError
+from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import Event, decode_event
 from posthouse.model.event_structure import check_publishable, check_structure
 from posthouse.relay.accept.job import Job
 from posthouse.relay.store.rows import row_of
+
+log = structlog.get_logger(__name__)
 
 
 def check_job(job: Job) -> None:
@@ -25,6 +29,9 @@ def check_job(job: Job) -> None:
         job.row = row_of(event, canonical)
     except PosthouseError as refusal:
         job.refusal = refusal
+    except Exception as defect:
+        log.exception("check_failed")
+        job.refusal = error("internal", reason=type(defect).__name__)  # a job that stays away would stop its lane
 
 
 def check_proof(raw: bytes) -> Event:

@@ -170,10 +170,10 @@ class AcceptPath:
         if not self._events:
             self._idle.set()
         for lane in lanes:
-            lane.flush()
+            _tell(lane.flush)
         if news:
             for listener in tuple(self._listeners):
-                listener(news)
+                _tell(partial(listener, news))
 
     def _note_accepted(self, job: Job, answer: Accepted, news: list[Committed]) -> None:
         row = job.row
@@ -191,6 +191,14 @@ class AcceptPath:
         self._refusals.note(answer.error.code, None if job.row is None else job.row.event.pubkey)
         if isinstance(answer.error, Transient):  # nothing is wrong with the event: its retry pays
             self._judge.give_back(job)
+
+
+def _tell(call: Callable[[], None]) -> None:
+    """Tell somebody; whoever fails at hearing it keeps neither the others nor the path from going on."""
+    try:
+        call()
+    except Exception:
+        log.exception("listener_failed")
 
 
 def _declined(group: list[Parcel], refusal: PosthouseError) -> list[Answer]:

@@ -56,3 +56,5 @@ class Housekeeping:
                     log.info("expired_events_swept", events=swept)
             except PosthouseError as failure:
                 log.warning("housekeeping_failed", reason=str(failure))
+            except Exception:
+                log.exception("housekeeping_failed")
