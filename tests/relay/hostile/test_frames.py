@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -246,3 +247,17 @@ async def test_half_a_frame_counts_as_silence(tmp_path: Path) -> None:
         await slow.send(masked(b'["CLOSE", "s"]')[:9])
         assert (await slow.frame())[0] == 9
         assert await slow.read_all() == b""
+
+
+async def test_peer_whose_events_wait_for_the_disk_is_not_taken_for_dead(tmp_path: Path) -> None:
+    author = Author()
+    async with running(tmp_path / "relay", ping_s=0.2, pong_s=0.2, events_in_flight=1) as edge, edge.stream() as stream:
+        free = threading.Event()
+        blocking = edge.server.edge.core.store.submit(lambda unit: free.wait(20))  # the writer is busy with this
+        await stream.send("EVENT", author.event())
+        answer = asyncio.create_task(stream.receive())
+        done, _ = await asyncio.wait({answer}, timeout=1.2)  # several times the time after which the dead are dropped
+        assert not done
+        free.set()
+        assert (await answer)[0:3:2] == ["OK", True]
+        await blocking

@@ -127,6 +127,11 @@ class Connection:
                 if command.verb == "CONFIRM" and len(command.arguments) == 1:
                     self.submit([command.arguments[0]])
 
+    @property
+    def is_held_back(self) -> bool:
+        """Whether the next frame is not read because too many events are unanswered."""
+        return not self._has_room.is_set()
+
     async def wait_for_room(self) -> None:
         """Wait until few events are unanswered and few answers are unsent: only then is the next frame read."""
         await self._has_room.wait()

@@ -28,6 +28,8 @@ async def keep_alive(edge: Edge) -> None:
 def attend(connection: Connection, now: float) -> None:
     """Ping a connection that is silent, or drop it when it stays so."""
     limits = connection.edge.limits
+    if connection.is_held_back:  # it is the relay that does not listen: what the peer says stays unread
+        connection.heard_at = now
     pinged_at = connection.pinged_at
     if pinged_at is not None and connection.heard_at > pinged_at:
         connection.pinged_at = pinged_at = None
