@@ -15,6 +15,7 @@ from posthouse.model.filters import Filter
 from posthouse.relay.core import Core, CoreSettings
 from posthouse.relay.meshes.rows import Role
 from posthouse.relay.ops.maintenance import check_relay
+from posthouse.relay.store.sqlite import prune as pruning
 from tests.relay.accept.answers import accepted, code
 from tests.relay.authors import ALICE, BOB, Author
 from tests.relay.meshes.refusal import refused
@@ -72,11 +73,14 @@ async def test_wrong_digest_deletes_nothing(core: Core) -> None:
     assert len((await core.query(ALICE.node, [Filter()])).events) == 1
 
 
-async def test_only_a_prefix_of_this_history_is_pruned(core: Core) -> None:
+async def test_only_a_short_prefix_of_this_history_is_pruned(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     last = accepted(await core.accept(ALICE.raw())).seq or 0
     for from_seq, to_seq in ((2, last), (1, last + 1), (last, 1)):
         with refused("prune_range_invalid"):
             await core.prune(ADMIN.node, epoch=core.store.epoch, from_seq=from_seq, to_seq=to_seq, digest="0" * 64)
+    monkeypatch.setattr(pruning, "MAX_RECORDS", last - 1)
+    with refused("prune_range_invalid"):
+        await prune(core, last)
     with refused("epoch_mismatch"):
         await core.prune(ADMIN.node, epoch="0" * 32, from_seq=1, to_seq=last, digest=await digest(core, 1, last))
 

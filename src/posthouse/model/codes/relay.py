@@ -161,8 +161,8 @@ _ACCEPT: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "prune_range_invalid",
         409,
-        "the range {from_seq}..{to_seq} is not a prefix of the journal, whose oldest seq is {oldest_seq}",
-        "Prune from the oldest seq on; nothing was deleted.",
+        "the range {from_seq}..{to_seq} is not one of up to {most} records from the oldest on, which is {oldest_seq}",
+        "Prune from the oldest seq on, in small ranges; nothing was deleted.",
     ),
     ErrorSpec(
         "epoch_mismatch",

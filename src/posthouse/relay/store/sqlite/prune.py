@@ -24,12 +24,15 @@ from posthouse.relay.store.sqlite.mesh_rows import read_mesh_rows
 from posthouse.relay.store.sqlite.plan import SQL
 from posthouse.relay.store.sqlite.sweep import empty_events
 
+MAX_RECORDS = 20_000  # of one call: about half a second in which nobody else can write
+
 
 def prune(tx: JournalTransaction, from_seq: int, to_seq: int, digest: str) -> int:
     """Delete the records from_seq..to_seq, the oldest there are, and return how many."""
     pruned_through, _snapshot, _bytes = tx.db.execute(JOURNAL_SQL.state).fetchone() or (0, None, 0)
-    if from_seq != pruned_through + 1 or not from_seq <= to_seq <= tx.head:
-        raise error("prune_range_invalid", from_seq=from_seq, to_seq=to_seq, oldest_seq=pruned_through + 1)
+    oldest_seq = pruned_through + 1
+    if from_seq != oldest_seq or not from_seq <= to_seq <= min(tx.head, pruned_through + MAX_RECORDS):
+        raise error("prune_range_invalid", from_seq=from_seq, to_seq=to_seq, most=MAX_RECORDS, oldest_seq=oldest_seq)
     actual = digest_range(tx, from_seq, to_seq)
     if not same_token(digest, actual):
         raise error("digest_mismatch", from_seq=from_seq, to_seq=to_seq, actual=actual)

@@ -7,7 +7,7 @@ current, exactly as a rebuilt index would say.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import apsw
@@ -29,13 +29,15 @@ def sweep_expired(tx: JournalTransaction, limit: int) -> int:
     return len(rows)
 
 
-def empty_events(db: apsw.Connection, rows: Iterable[tuple[int, bytes | None]]) -> None:
+def empty_events(db: apsw.Connection, rows: Sequence[tuple[int, bytes | None]]) -> None:
     """Take content and derived rows of events, given as (seq, address), away."""
+    terms: list[tuple[bytes, int]] = []
     for seq, address in rows:
         raw, mesh = db.execute(SQL.raw_of, (seq,)).fetchone() or (b"", "")
-        terms = event_terms(decode_event(raw), mesh, address)
-        db.executemany(SQL.remove_term, [(term, seq) for term in terms])
-        db.execute(SQL.empty_event, (seq,))
+        terms += [(term, seq) for term in event_terms(decode_event(raw), mesh, address)]
+    db.executemany(SQL.remove_term, sorted(terms))  # in the order of the tree, as they were written
+    db.executemany(SQL.empty_event, [(seq,) for seq, _ in rows])
+    for seq, address in rows:
         if address is not None:
             db.execute(SQL.remove_current, (address, seq))
             db.execute(SQL.next_current, (address,))
