@@ -34,6 +34,13 @@ async def test_authed_names_node_and_meshes(edge: Edge, author: Author) -> None:
     assert [mesh["mesh"] for mesh in authed["meshes"]] == ["main"]
 
 
+async def test_commands_behind_auth_in_the_same_frame_are_those_of_the_node(edge: Edge, author: Author) -> None:
+    async with edge.stream() as stream:
+        proof = author.proof(edge.relay, ("challenge", stream.hello["challenge"]))
+        await stream.send_list([["AUTH", proof], ["REQ", "s", {}], ["COUNT", "c"]])
+        assert [(await stream.receive())[0] for _ in range(3)] == ["AUTHED", "EOSE", "COUNT"]
+
+
 async def test_stored_then_eose_then_live(edge: Edge, author: Author) -> None:
     seqs = await edge.publish(*(author.event(content=f"stored {number}") for number in range(3)))
     async with edge.stream(author) as stream:

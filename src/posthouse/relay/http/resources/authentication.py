@@ -53,7 +53,7 @@ async def challenge(call: Call) -> Answer:
 async def authenticate(call: Call) -> Answer:
     """Give a token to whoever answered a challenge."""
     event = (await call.body(ProofBody)).event
-    node = await prove_challenge(call.edge, msgspec.json.encode(event), None)
+    node = await prove_challenge(call.edge, msgspec.json.encode(event))
     token = call.edge.tokens.issue(node)
     return json_answer(TokenAnswer(token.text, token.expires_at_ns))
 
