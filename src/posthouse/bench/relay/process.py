@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,9 +31,9 @@ class RunningRelay:
 
 
 @contextmanager
-def running_relay(data_dir: Path) -> Iterator[RunningRelay]:
+def running_relay(data_dir: Path, settings: Mapping[str, int] = SETTINGS) -> Iterator[RunningRelay]:
     """A relay that runs until the block ends."""
-    flags = [part for name, value in SETTINGS.items() for part in (_flag(name), str(value))]
+    flags = [part for name, value in settings.items() for part in (_flag(name), str(value))]
     command = [sys.executable, "-m", "posthouse.cli.main", "relay", "up", "--listen", "127.0.0.1:0", "--json"]
     home = data_dir.parent / "home"
     process = subprocess.Popen(

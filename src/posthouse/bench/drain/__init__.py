@@ -1,0 +1,1 @@
+"""Measuring how fast queues empty: readers with backlogs, synced confirmations."""

@@ -1,0 +1,114 @@
+"""One run of all measurements of queues.
+
+What is compared takes turns in every round, so that whatever else the machine does hits both; what counts is the
+median of the rounds. A drain is timed from RECEIVE to the answer of the last confirmation, each of them synced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from posthouse.bench.drain.crowd import Crowd, open_crowd
+from posthouse.bench.drain.mail import MailIngest, open_sender
+from posthouse.bench.drain.requirements import REQUIRED
+from posthouse.bench.drain.terms import IN_FLIGHT, SETTINGS, SMALL_QUEUE, WINDOW, Scale
+from posthouse.bench.relay.process import RunningRelay, running_relay
+from posthouse.bench.relay.terms import KIND
+from posthouse.keys import NodeKey
+from posthouse.model.kinds import MESSAGE
+from posthouse.model.limits import CONFIRMATION_MAX_IDS
+
+
+def measure_drain(folder: Path, scale: Scale, tell: Callable[[str], None]) -> dict[str, Any]:
+    """Measure everything in `folder`, which must be empty, and return the report."""
+    report: dict[str, Any] = {
+        "bench": "drain",
+        "machine": {"python": platform.python_version(), "cpus": len(os.sched_getaffinity(0))},
+        "settings": dict(SETTINGS),
+        "window": WINDOW,
+        "ids_per_signature": CONFIRMATION_MAX_IDS,
+        "synced_before_answer": True,
+        "reader_verifies": False,
+    }
+    loop_factory = uvloop.new_event_loop
+    with running_relay(folder / "relay", SETTINGS) as relay, asyncio.Runner(loop_factory=loop_factory) as runner:
+        report |= runner.run(_measure(relay, scale, tell))
+    return report | {"required": [requirement.judge(report) for requirement in REQUIRED]}
+
+
+async def _measure(relay: RunningRelay, scale: Scale, tell: Callable[[str], None]) -> dict[str, Any]:
+    sender = await open_sender(relay)
+    report: dict[str, Any] = {}
+    async with open_crowd(relay) as crowd:
+        tell(f"{scale.queue} for one reader")
+        await crowd.drain(sender, 1, scale.queue, WINDOW)  # warms up
+        report["one_reader"] = _rates([await crowd.drain(sender, 1, scale.queue, WINDOW) for _ in range(scale.rounds)])
+        tell(f"{scale.queue} for each of {scale.readers} readers")
+        rounds = [await crowd.drain(sender, scale.readers, scale.queue, WINDOW) for _ in range(scale.crowd_rounds)]
+        report["crowd"] = _rates(rounds) | {"readers": scale.readers}
+        tell("deep and shallow queues")
+        report["depth"] = await _depth(crowd, sender, scale)
+    tell("sending and publishing")
+    report["sending"] = await _sending(sender, scale)
+    report["relay_mib"] = round(relay.resident_mib(), 1)
+    sender.close()
+    return report
+
+
+async def _depth(crowd: Crowd, sender: MailIngest, scale: Scale) -> dict[str, Any]:
+    """Compare one queue with many small ones that hold as much; and sending into a full and into small ones."""
+    small = max(1, scale.queue // SMALL_QUEUE)
+    drains, sends = [], []
+    for _ in range(scale.rounds):
+        deep = await crowd.drain(sender, 1, scale.queue, WINDOW)
+        shallow = await crowd.drain(sender, small, SMALL_QUEUE, WINDOW)
+        drains.append(shallow / deep)
+        one, many = [_node()], [_node() for _ in range(small)]
+        into_one = await _rate(sender, one, scale.queue, MESSAGE)
+        into_many = await _rate(sender, many, SMALL_QUEUE, MESSAGE)
+        sends.append(into_many / into_one)
+    return {
+        "drain_cost": round(statistics.median(drains), 3),
+        "send_cost": round(statistics.median(sends), 3),
+        "drain_rounds": [round(each, 3) for each in drains],
+        "send_rounds": [round(each, 3) for each in sends],
+    }
+
+
+async def _sending(sender: MailIngest, scale: Scale) -> dict[str, Any]:
+    """Compare messages for readers that are away with plain events of the same size and the same tags."""
+    sends, publishes = [], []
+    for number in range(scale.rounds + 1):
+        nodes = [_node() for _ in range(max(1, scale.sends // scale.queue))]
+        each = scale.sends // len(nodes)
+        for kind, rates in (
+            ((MESSAGE, sends), (KIND, publishes)) if number % 2 else ((KIND, publishes), (MESSAGE, sends))
+        ):
+            rates.append(await _rate(sender, nodes, each, kind))
+    costs = [plain / message for message, plain in zip(sends[1:], publishes[1:], strict=True)]
+    return {
+        "cost": round(statistics.median(costs), 3),
+        "messages_per_s": round(statistics.median(sends[1:])),
+        "events_per_s": round(statistics.median(publishes[1:])),
+        "rounds": [round(cost, 3) for cost in costs],
+    }
+
+
+async def _rate(sender: MailIngest, nodes: list[str], each: int, kind: int) -> float:
+    return await sender.rate(sender.supply.messages(nodes, each, kind), IN_FLIGHT)
+
+
+def _rates(rounds: list[float]) -> dict[str, Any]:
+    return {"per_s": round(statistics.median(rounds)), "rounds": [round(each) for each in rounds]}
+
+
+def _node() -> str:
+    return NodeKey.generate().node
