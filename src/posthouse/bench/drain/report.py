@@ -85,19 +85,17 @@ async def _depth(crowd: Crowd, sender: MailIngest, scale: Scale) -> dict[str, An
 
 async def _sending(sender: MailIngest, scale: Scale) -> dict[str, Any]:
     """Compare messages for readers that are away with plain events of the same size and the same tags."""
-    sends, publishes = [], []
+    rates: dict[int, list[float]] = {MESSAGE: [], KIND: []}
     for number in range(scale.rounds + 1):
         nodes = [_node() for _ in range(max(1, scale.sends // scale.queue))]
-        each = scale.sends // len(nodes)
-        for kind, rates in (
-            ((MESSAGE, sends), (KIND, publishes)) if number % 2 else ((KIND, publishes), (MESSAGE, sends))
-        ):
-            rates.append(await _rate(sender, nodes, each, kind))
-    costs = [plain / message for message, plain in zip(sends[1:], publishes[1:], strict=True)]
+        for kind in (MESSAGE, KIND) if number % 2 else (KIND, MESSAGE):
+            rates[kind].append(await _rate(sender, nodes, scale.sends // len(nodes), kind))
+    messages, events = rates[MESSAGE][1:], rates[KIND][1:]  # the first round warms up
+    costs = [plain / message for message, plain in zip(messages, events, strict=True)]
     return {
         "cost": round(statistics.median(costs), 3),
-        "messages_per_s": round(statistics.median(sends[1:])),
-        "events_per_s": round(statistics.median(publishes[1:])),
+        "messages_per_s": round(statistics.median(messages)),
+        "events_per_s": round(statistics.median(events)),
         "rounds": [round(cost, 3) for cost in costs],
     }
 
