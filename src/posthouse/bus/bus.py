@@ -25,7 +25,7 @@ from posthouse.bus import breakers, dead_letters, endpoints, inbox
 from posthouse.bus.directory import default_path, endpoint_hash
 from posthouse.bus.draft import Draft
 from posthouse.bus.inherit import INHERITED, budget_of
-from posthouse.bus.observers import LetterObserver
+from posthouse.bus.observers import LetterObserver, observe_letters
 from posthouse.bus.page import read_depths
 from posthouse.bus.publish import Reserve
 from posthouse.bus.results import (
@@ -41,7 +41,7 @@ from posthouse.bus.results import (
 from posthouse.bus.session import Session, Settings
 from posthouse.bus.signals import SignalHandler
 from posthouse.bus.subscriptions import Handler, Subscription, Unsubscribe
-from posthouse.bus.tap import Tap, TapHandler
+from posthouse.bus.tap import Tap, TapHandler, start_tap
 from posthouse.model.access import AccessRule
 from posthouse.model.budget import Budget, BudgetCeiling, CycleRule, GivenBudget
 from posthouse.model.clock import Clock, system_clock
@@ -181,7 +181,7 @@ class Bus:
 
     async def tap(self, pattern: str, handler: TapHandler, after: str | None = None) -> Tap:
         """Show `handler` every matching message of all processes, from now or after a cursor; consumes nothing."""
-        return await self._open.taps.add(pattern, handler, after)
+        return await start_tap(self._open, pattern, handler, after)
 
     # messages
 
@@ -278,7 +278,13 @@ class Bus:
 
     async def on_dead_letter(self, observer: LetterObserver) -> Unsubscribe:
         """Tell `observer` of every dead letter from now on."""
-        return _awaitable(self._open.observers.add(observer))
+        session = self._open
+        follower = await observe_letters(session, observer)
+
+        async def unsubscribe() -> None:
+            await session.followers.end(follower)
+
+        return unsubscribe
 
     async def breakers(self) -> list[BreakerView]:
         """Return the breaker of every endpoint."""

@@ -1,5 +1,5 @@
 -- :name state
-SELECT last_id, endpoints_version FROM bus_state
+SELECT last_id, endpoints_version, rates_boot_id FROM bus_state
 
 -- :name set_last_id
 UPDATE bus_state SET last_id = ? WHERE id = 1
@@ -99,33 +99,37 @@ DELETE FROM mail WHERE endpoint = ?
 -- :name open_mail
 SELECT id, instance FROM mail WHERE endpoint = ? AND state != 1
 
--- :name rate_sender
-SELECT number, boot_id, count FROM rate_senders WHERE sender = ?
+-- :name rate_total
+SELECT total FROM rate_log WHERE sender = ? ORDER BY boot_ns DESC LIMIT 1
 
--- :name add_rate_sender
-INSERT INTO rate_senders (sender, boot_id, count) VALUES (?, ?, 0) RETURNING number
+-- :name rate_total_at
+SELECT total FROM rate_log WHERE sender = ? AND boot_ns <= ? ORDER BY boot_ns DESC LIMIT 1
 
--- :name set_rate_sender
-UPDATE rate_senders SET boot_id = ?, count = ? WHERE number = ?
+-- :name rate_base
+SELECT total - count FROM rate_log WHERE sender = ? ORDER BY boot_ns LIMIT 1
 
 -- :name add_rate
-INSERT INTO rate_log (sender, boot_ns, count) VALUES (?, ?, ?)
-ON CONFLICT (sender, boot_ns) DO UPDATE SET count = count + excluded.count
+INSERT INTO rate_log (sender, boot_ns, count, total) VALUES (?, ?, ?, ?)
+ON CONFLICT (sender, boot_ns) DO UPDATE SET count = count + excluded.count, total = excluded.total
 
--- :name rate_before
-SELECT coalesce(sum(count), 0) FROM rate_log WHERE sender = ? AND boot_ns <= ?
+-- :name next_rate_sender
+SELECT min(sender) FROM rate_log WHERE sender > ?
 
 -- :name forget_rates
-DELETE FROM rate_log WHERE sender = ? AND boot_ns <= ?
+DELETE FROM rate_log WHERE (sender, boot_ns) IN
+(SELECT sender, boot_ns FROM rate_log WHERE sender = ? AND boot_ns <= ? ORDER BY boot_ns LIMIT ?)
 
 -- :name forget_all_rates
-DELETE FROM rate_log WHERE sender = ?
+DELETE FROM rate_log
 
--- :name rate_senders
-SELECT number, boot_id, count FROM rate_senders
-
--- :name remove_rate_sender
-DELETE FROM rate_senders WHERE number = ?
+-- :name set_rates_boot_id
+UPDATE bus_state SET rates_boot_id = ? WHERE id = 1
 
 -- :name published
 SELECT body FROM journal WHERE ref = ? AND type = 'bus.published'
+
+-- :name journal_extent
+SELECT pruned_through, body_bytes FROM journal_state
+
+-- :name journal_at
+SELECT at_ns FROM journal WHERE seq = ?

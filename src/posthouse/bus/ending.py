@@ -17,6 +17,8 @@ from posthouse.bus.statements import SQL
 from posthouse.model import breaker
 from posthouse.model.envelope import Envelope
 from posthouse.model.ids import ulid_ms
+from posthouse.model.limits import MILLISECOND_NS
+from posthouse.model.timestamps import parse_utc
 
 if TYPE_CHECKING:
     from posthouse.bus.session import Session
@@ -86,8 +88,6 @@ class End:
         mailbox = self._session.find_mailbox(self._endpoint.hash)
         if mailbox is not None:
             mailbox.remove(self._path)
-        if self._type != "bus.handled":
-            self._session.letter_written(self._endpoint.hash, self._id)
         if self._then is not None:
             self._then()
 
@@ -136,7 +136,7 @@ class Withdraw:
 
 def letter_body(envelope: Envelope | None, endpoint: Endpoint, id_: str, reason: str) -> dict[str, Any]:
     """Return what the record of a dead letter says beyond its endpoint."""
-    created_ms = ulid_ms(id_)
+    created_ms = ulid_ms(id_) if envelope is None else parse_utc(envelope.created_at) // MILLISECOND_NS
     return {
         "subject": endpoint.subject if envelope is None else envelope.subject,
         "created_at_ms": created_ms,

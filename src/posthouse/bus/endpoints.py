@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from posthouse.bus.directory import UNROUTED, endpoint_hash
+from posthouse.bus.ending import letter_body
 from posthouse.bus.file_stamp import read_stamped
 from posthouse.bus.letters import letter_bytes, write_letter
 from posthouse.bus.mailbox import Mailbox
@@ -24,7 +25,6 @@ from posthouse.bus.settle import open_envelope
 from posthouse.bus.statements import SQL
 from posthouse.files import write_atomic
 from posthouse.model.errors import error
-from posthouse.model.ids import ulid_ms
 from posthouse.model.subjects import ONE, validate_subject
 from posthouse.model.timestamps import format_utc
 
@@ -159,20 +159,13 @@ def _bury_mail(session: Session, endpoint: Endpoint, mailbox: Mailbox) -> None:
                 continue
             letter = letter_bytes(data, UNREGISTERED, failed_at)
             write_letter(session.directory.unrouted, name, session.instance.name, letter)
-            body = {
-                "endpoint": endpoint.subject,
-                "endpoint_hash": UNROUTED,
-                "subject": envelope.subject,
-                "created_at_ms": ulid_ms(name),
-                "expires_at_ms": envelope.budget.ttl,
-                "reason": UNREGISTERED,
-            }
+            body = {"endpoint": endpoint.subject, "endpoint_hash": UNROUTED}
+            body |= letter_body(envelope, endpoint, name, UNREGISTERED)
             session.ledger.run(
                 lambda page, name=name, envelope=envelope, body=body: page.tx.append(  # type: ignore[misc]
                     "bus.dead", actor=envelope.from_, ref=name, body=body
                 )
             )
-            session.letter_written(UNROUTED, name)
 
 
 def _move_letters(session: Session, mailbox: Mailbox) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from posthouse.bus import inbox, sweep
 from posthouse.bus.log import get_log
+from posthouse.bus.retention import prune_journal
 from posthouse.model.errors import PosthouseError
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ log = get_log(__name__)
 TURN_S = 1.0
 _LOOK_EVERY = 5  # turns
 _SWEEP_EVERY = 60
+_PRUNE_PAUSE_S = 0.02  # between two bites, so that publishes go on
 
 
 class Housekeeping:
@@ -59,6 +61,7 @@ class Housekeeping:
                 self._turn(turn)
                 if turn % _SWEEP_EVERY == 0:
                     await self._sweep_index()
+                    await self._prune()
             except (OSError, PosthouseError) as failure:
                 log.warning("housekeeping_failed", reason=str(failure))
 
@@ -69,6 +72,13 @@ class Housekeeping:
             inbox.bury_expired(self._session, hash_)
         await indexing.run(indexing.index.delete_expired)
 
+    async def _prune(self) -> None:
+        """Let the oldest of the journal go, bit by bit."""
+        removed = self._session.ledger.run(prune_journal)
+        while removed:
+            await asyncio.sleep(_PRUNE_PAUSE_S)
+            removed = self._session.ledger.run(prune_journal)
+
     def _turn(self, turn: int) -> None:
         session = self._session
         session.policy.rules.refresh()
@@ -77,6 +87,7 @@ class Housekeeping:
         book = session.ledger.run(lambda page: page.book)
         session.serving.forget_unregistered(book.by_subject)
         sweep.sweep_dead(session)
+        session.ledger.run(lambda page: sweep.forget_rates(page, session))
         if turn % _LOOK_EVERY == 0:
             for server in session.serving.servers:
                 server.look()

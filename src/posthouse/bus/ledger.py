@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 
 from posthouse.bus.book import EndpointBook
 from posthouse.bus.log import get_log
-from posthouse.bus.page import Page
+from posthouse.bus.page import Page, Rows
 from posthouse.journal.append import JournalTransaction
 from posthouse.journal.store import DirectStore
 from posthouse.model.clock import Clock
@@ -27,6 +27,7 @@ log = get_log(__name__)
 
 LAZY_S = 0.002  # how long an ended message may wait for company before it is booked
 LAZY_MOST = 64
+LOOK_S = 0.02  # how long a changed settings file may go unnoticed under load
 _RETRY_S = 0.05
 _FLUSH_TURNS = 8  # an operation leads to one or two more; when the store refuses, the sweep of the next open goes on
 
@@ -62,12 +63,14 @@ class Ledger:
         self._tick_fd = tick_fd
         self._loop = loop
         self._context = context
+        self._rows = Rows()
         self._waiting: list[Operation] = []
         self._handle: asyncio.Handle | None = None
         self._lazy: asyncio.TimerHandle | None = None
         self._lazies = 0
         self._is_telling = False
-        #: called before each transaction, such as to notice changed files
+        self._next_look = 0.0
+        #: called before transactions, such as to notice changed files
         self.before: list[Callable[[], None]] = []
         #: called after each commit
         self.after: list[Callable[[], None]] = []
@@ -115,20 +118,25 @@ class Ledger:
             page.write()
             return answer
 
-        answer = self._store.writer.run(inside)
+        try:
+            answer = self._store.writer.run(inside)
+        finally:
+            self._rows.forget()
         self._announce()
         return answer
 
     def _page(self, tx: JournalTransaction) -> Page:
-        return Page(tx, self.book, self._clock.boot_ns(), self._clock.boot_id)
+        return Page(tx, self.book, self._rows, self._clock.boot_ns(), self._clock.boot_id)
 
     def _run(self) -> None:
         self._forget_timers()
         operations, self._waiting = self._waiting, []
         if not operations:
             return
-        for prepare in self.before:
-            prepare()
+        if self._loop.time() >= self._next_look:
+            self._next_look = self._loop.time() + LOOK_S
+            for prepare in self.before:
+                prepare()
         try:
             self._write(operations)
         except Exception as failure:  # noqa: BLE001 - whatever it was, every operation hears of it
@@ -143,13 +151,14 @@ class Ledger:
             self._is_telling = False
 
     def _write(self, operations: list[Operation]) -> None:
-        def work(tx: JournalTransaction) -> None:
+        def work(tx: JournalTransaction) -> Page:
             page = self._page(tx)
             for operation in operations:
                 operation.apply(page)
             page.write()
+            return page
 
-        self._store.writer.run(work)
+        self._store.writer.run(work).keep()
 
     def _failed(self, operations: list[Operation], failure: Exception) -> None:
         """One bad operation must not take the others with it: run them singly, unless the store itself fails."""

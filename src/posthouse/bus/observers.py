@@ -1,68 +1,40 @@
-"""Observers of dead letters: told of every one, whichever process made it.
+"""Observers of dead letters: told of every one, whichever process made it, in the order of the journal.
 
-Those of this process are told at once; those of others when the journal tells of them. A failing observer disturbs
-nobody.
+A failing observer disturbs nobody. A letter that was sent again before it could be read is told from its record,
+without its envelope.
 """
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from posthouse.bus.dead_letters import read_letter
-from posthouse.bus.log import get_log
+from posthouse.bus.follow import Follower
 from posthouse.bus.results import Letter
+from posthouse.journal.read import Record, read_extent
+from posthouse.model.timestamps import format_utc
 
 if TYPE_CHECKING:
     from posthouse.bus.session import Session
 
 LetterObserver = Callable[[Letter], Awaitable[Any] | Any]
-log = get_log(__name__)
 
 
-class LetterObservers:
-    """The dead-letter observers of one open Bus."""
+async def observe_letters(session: Session, observer: LetterObserver) -> Follower:
+    """Tell `observer` of every dead letter from now on."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._observers: dict[int, LetterObserver] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._last = 0
-
-    def add(self, observer: LetterObserver) -> Callable[[], None]:
-        """Tell `observer` of every dead letter from now on; return what ends it."""
-        self._last += 1
-        ticket = self._last
-        self._observers[ticket] = observer
-        return lambda: _forget(self._observers, ticket)
-
-    @property
-    def is_watched(self) -> bool:
-        return bool(self._observers)
-
-    def written(self, hash_: str, id_: str) -> None:
-        """Tell of a letter that lies in failed/."""
-        if not self._observers:
-            return
-        letter = read_letter(self._session, hash_, id_)
-        if letter is None:
-            return
-        for observer in list(self._observers.values()):
-            task = self._session.loop.create_task(_tell(observer, letter), context=self._session.context.copy())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-
-async def _tell(observer: LetterObserver, letter: Letter) -> None:
-    try:
+    async def take(record: Record) -> None:
+        body = record.decoded_body()
+        id_ = record.ref or ""
+        letter = read_letter(session, body["endpoint_hash"], id_) or Letter(
+            id_, body["subject"], body["endpoint_hash"], body["reason"], format_utc(record.at_ns), None
+        )
         answer = observer(letter)
         if inspect.isawaitable(answer):
             await answer
-    except Exception as failure:  # noqa: BLE001 - an observer's fault is nobody else's
-        log.warning("letter_observer_failed", id=letter.id, reason=repr(failure))
 
-
-def _forget(observers: dict[int, LetterObserver], ticket: int) -> None:
-    observers.pop(ticket, None)
+    session.ledger.flush()
+    extent = await session.store.pool.run(read_extent)
+    return session.followers.add(extent.head, ("bus.failed", "bus.dead"), take)

@@ -1,8 +1,9 @@
 """The working set of one transaction: rows are read once, decided on in memory and written back once.
 
 A page lives for one transaction. Counters that decide (depth, breaker, rate window, last id) are loaded when first
-asked for and written by `write` before the commit, so a batch of publishes to one endpoint costs one update.
-Whoever changes a row by other means must not use the page for it in the same transaction.
+asked for and written by `write` before the commit, so a batch of publishes to one endpoint costs one update. What was
+loaded is kept for the next transaction as long as no other connection has written (data_version). Whoever changes a
+row by other means must run through Ledger.run, which keeps nothing.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from posthouse.model.limits import MILLISECOND_NS
 
 _STATE, _ENDPOINT_STATE = SQL.state, SQL.endpoint_state
 _SET_DEPTH, _SET_BREAKER, _SET_LAST_ID = SQL.set_depth, SQL.set_breaker, SQL.set_last_id
+_ADD_RATE = SQL.add_rate
+_MOST_KEPT = 4_096  # rows remembered between transactions: bounds the memory of a bus with many senders
 _PRISTINE = BreakerState()
 
 
@@ -47,19 +50,36 @@ class EndpointCounters:
 class SenderCounter:
     """The rate window of one sender."""
 
-    __slots__ = ("added", "count", "number")
+    __slots__ = ("added", "base", "total")
 
-    def __init__(self, number: int, count: int) -> None:
-        self.number = number
-        #: publishes in the log, those of this transaction included
-        self.count = count
+    def __init__(self, total: int) -> None:
+        #: publishes since the log began, those of this transaction included
+        self.total = total
+        #: those that are known to have left the window
+        self.base = 0
         self.added = 0
+
+
+class Rows:
+    """What a process remembers of bus.db between two transactions; void once another process has written."""
+
+    __slots__ = ("boot_id", "endpoints", "last_id", "senders", "version")
+
+    def __init__(self) -> None:
+        self.version = -1
+        self.boot_id = ""
+        self.last_id: str | None = None
+        self.endpoints: dict[int, EndpointCounters | None] = {}
+        self.senders: dict[str, SenderCounter] = {}
+
+    def forget(self) -> None:
+        self.version = -1
 
 
 class Page:
     """The rows one transaction works on."""
 
-    def __init__(self, tx: JournalTransaction, book: EndpointBook, boot_ns: int, boot_id: str) -> None:
+    def __init__(self, tx: JournalTransaction, book: EndpointBook, rows: Rows, boot_ns: int, boot_id: str) -> None:
         self.tx = tx
         self.db = tx.db
         self.book = book
@@ -67,12 +87,26 @@ class Page:
         self.now_ms = tx.now_ns // MILLISECOND_NS
         self.boot_ns = boot_ns
         self.boot_id = boot_id
-        self.last_id: str | None
-        (self.last_id, version) = self.db.execute(_STATE).fetchone()  # type: ignore[misc]
-        self._first_id = self.last_id
-        book.refresh(self.db, version)
-        self._endpoints: dict[int, EndpointCounters | None] = {}
-        self._senders: dict[str, SenderCounter] = {}
+        self._rows = rows
+        is_same = rows.version == self.db.data_version() and rows.boot_id == boot_id
+        if not is_same or len(rows.senders) + len(rows.endpoints) > _MOST_KEPT:
+            self._read()
+        self._endpoints = rows.endpoints
+        self._senders = rows.senders
+        self._touched: dict[int, EndpointCounters] = {}
+        self._charged: dict[str, SenderCounter] = {}
+        self.last_id = self._first_id = rows.last_id
+        rows.version = -1  # until the commit
+
+    def _read(self) -> None:
+        rows = self._rows
+        state: Any = self.db.execute(_STATE).fetchone()
+        rows.last_id, version, rates_boot_id = state
+        rows.boot_id, rows.endpoints, rows.senders = self.boot_id, {}, {}
+        self.book.refresh(self.db, version)
+        if rates_boot_id != self.boot_id:  # times of another boot mean nothing
+            self.db.execute(SQL.forget_all_rates)
+            self.db.execute(SQL.set_rates_boot_id, (self.boot_id,))
 
     def mint(self) -> str:
         """Return an id larger than any before it."""
@@ -86,45 +120,56 @@ class Page:
 
     def endpoint(self, number: int) -> EndpointCounters | None:
         """Return the counters of an endpoint; None when it is not registered any more."""
-        try:
-            return self._endpoints[number]
-        except KeyError:
-            counters = self._endpoints[number] = self._load(number)
+        counters = self._touched.get(number)
+        if counters is not None:
             return counters
+        counters = self._endpoints.get(number)
+        if counters is None:
+            counters = self._endpoints[number] = self._load(number)
+        if counters is not None:
+            self._touched[number] = counters
+        return counters
 
     def sender(self, name: str) -> SenderCounter:
-        """Return the rate window of a sender; what another boot counted is void."""
+        """Return the rate window of a sender, to be charged."""
         counter = self._senders.get(name)
         if counter is None:
-            counter = self._senders[name] = self._load_sender(name)
+            counter = self._senders[name] = SenderCounter(self.db.execute(SQL.rate_total, (name,)).get or 0)
+        self._charged[name] = counter
         return counter
 
-    def forget_rates(self, counter: SenderCounter, horizon_ns: int) -> None:
-        """Drop what has left the sender's window."""
-        gone = self.db.execute(SQL.rate_before, (counter.number, horizon_ns)).get
-        if gone:
-            self.db.execute(SQL.forget_rates, (counter.number, horizon_ns))
-            counter.count -= gone
-            self.db.execute(SQL.set_rate_sender, (self.boot_id, counter.count - counter.added, counter.number))
+    def count_rates(self, name: str, counter: SenderCounter, horizon_ns: int) -> int:
+        """Return how many publishes of a sender lie after the horizon."""
+        base = self.db.execute(SQL.rate_total_at, (name, horizon_ns)).get
+        if base is None:
+            base = self.db.execute(SQL.rate_base, (name,)).get
+        counter.base = counter.total - counter.added if base is None else base
+        return counter.total - counter.base
 
     def write(self) -> None:
         """Write back everything that changed."""
         execute = self.db.execute
         if self.last_id != self._first_id:
             execute(_SET_LAST_ID, (self.last_id,))
-        for number, counters in self._endpoints.items():
-            if counters is not None:
-                self._write_endpoint(number, counters)
-        for counter in self._senders.values():
+        for number, counters in self._touched.items():
+            self._write_endpoint(number, counters)
+        for name, counter in self._charged.items():
             if counter.added:
-                execute(SQL.set_rate_sender, (self.boot_id, counter.count, counter.number))
-                execute(SQL.add_rate, (counter.number, self.boot_ns, counter.added))
+                execute(_ADD_RATE, (name, self.boot_ns, counter.added, counter.total))
+                counter.added = 0
+
+    def keep(self) -> None:
+        """Remember the rows after the commit."""
+        self._rows.last_id = self.last_id
+        self._rows.version = self.db.data_version()
 
     def _write_endpoint(self, number: int, counters: EndpointCounters) -> None:
         if counters.is_changed:
             self.db.execute(_SET_DEPTH, (counters.depth, counters.last_id, number))
+            counters.is_changed = False
         if counters.has_new_breaker:
             self.db.execute(_SET_BREAKER, (*breaker_row(counters.breaker), number))
+            counters.has_new_breaker = False
 
     def _load(self, number: int) -> EndpointCounters | None:
         row = self.db.execute(_ENDPOINT_STATE, (number,)).fetchone()
@@ -132,16 +177,6 @@ class Page:
             return None
         depth, last_id, served_by, *breaker = row
         return EndpointCounters(depth, last_id, served_by, breaker_of(*breaker))
-
-    def _load_sender(self, name: str) -> SenderCounter:
-        row = self.db.execute(SQL.rate_sender, (name,)).fetchone()
-        if row is None:
-            return SenderCounter(self.db.execute(SQL.add_rate_sender, (name, self.boot_id)).get, 0)
-        number, boot_id, count = row
-        if boot_id != self.boot_id:
-            self.db.execute(SQL.forget_all_rates, (number,))
-            count = 0
-        return SenderCounter(number, count)
 
 
 def read_depths(db: apsw.Connection) -> dict[str, int]:

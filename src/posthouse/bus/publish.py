@@ -1,8 +1,8 @@
 """The publish stage: from a checked draft to files in mailboxes and an answer.
 
-A reservation is committed before its file appears, and closed right after: the answer is given when the file is in
-new/ (and synced, under "power"), because from then on nothing but a server or ack can take the message away; the
-record follows in the next transaction, written by us or by whoever finds the file. Handlers are never waited for.
+A reservation is committed before its file appears, and closed with its record right after the file is in new/ (and
+synced, under "power"); then the publisher is answered. A process that dies in between leaves the record to whoever
+finds the file. Publishes of one turn of the loop share both transactions. Handlers are never waited for.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from posthouse.bus.letters import letter_bytes
 from posthouse.bus.page import Page
 from posthouse.bus.reserve import reserve
 from posthouse.bus.settle import Close
-from posthouse.model.errors import error
+from posthouse.model.errors import Transient, error
 from posthouse.model.limits import MILLISECOND_NS
 from posthouse.model.pressure import pressure_signal
 from posthouse.model.timestamps import format_utc
@@ -69,16 +69,36 @@ def copy_file(copy: Copy) -> tuple[bytes, str]:
 
 
 def finish(session: Session, draft: Draft, outcomes: list[tuple[Copy, OSError | None]]) -> None:
-    """Answer the publisher, then close what was stored and give back what could not be.
-
-    In this order: a publisher that goes on at once then shares the transaction of the close.
-    """
+    """Close what was stored, give back what could not be, and answer when that is committed."""
     for copy, failure in outcomes:
         draft.failure = failure or draft.failure
         draft.stored += failure is None and copy.reason is None
-    _answer(session, draft)
-    for copy, failure in outcomes:
         session.ledger.submit(Close(session, copy) if failure is None else Withdraw(session, copy))
+    session.ledger.submit(_Answer(session, draft))
+
+
+class _Answer:
+    """The last entry of a publish: everything before it is booked."""
+
+    __slots__ = ("_draft", "_session")
+
+    def __init__(self, session: Session, draft: Draft) -> None:
+        self._session = session
+        self._draft = draft
+
+    def apply(self, page: Page) -> None:
+        """Nothing is left to write."""
+
+    def committed(self) -> None:
+        _answer(self._session, self._draft)
+
+    def failed(self, failure: Exception) -> bool:
+        """Answer all the same when the store has no room: the files are in place, their records follow."""
+        if isinstance(failure, Transient):
+            _answer(self._session, self._draft)
+        elif not self._draft.future.done():
+            self._draft.future.set_exception(failure)
+        return False
 
 
 def _answer(session: Session, draft: Draft) -> None:

@@ -59,13 +59,13 @@ def _pass_rate(page: Page, draft: Draft, config: Reliability) -> bool:
     if not rate.enabled:
         return True
     counter = page.sender(draft.from_)
-    if counter.count >= limit_for(draft.from_, rate):
-        page.forget_rates(counter, window_start_ns(page.boot_ns, rate))
-        verdict = judge_rate(counter.count, draft.from_, page.boot_ns, rate)
+    if counter.total - counter.base >= limit_for(draft.from_, rate):
+        count = page.count_rates(draft.from_, counter, window_start_ns(page.boot_ns, rate))
+        verdict = judge_rate(count, draft.from_, page.boot_ns, rate)
         if verdict.text is not None:
             draft.reject("*", draft.subject, Reason.RATE_LIMITED, verdict.text)
             return False
-    counter.count += 1
+    counter.total += 1
     counter.added += 1
     return True
 

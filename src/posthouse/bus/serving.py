@@ -186,6 +186,9 @@ class _Leave:
 
     def apply(self, page: Page) -> None:
         page.db.execute(SQL.clear_served, (self._server.endpoint.number, self._instance))
+        counters = page.endpoint(self._server.endpoint.number)
+        if counters is not None and counters.served_by == self._instance:
+            counters.served_by = None
 
     def committed(self) -> None:
         self._serving.left(self._server)

@@ -15,6 +15,7 @@ from pathlib import Path
 from posthouse.bus.book import EndpointBook
 from posthouse.bus.config_file import ConfigFile
 from posthouse.bus.directory import BusDirectory
+from posthouse.bus.follow import Followers
 from posthouse.bus.housekeeping import Housekeeping
 from posthouse.bus.indexing import Indexing
 from posthouse.bus.inherit import clean_context
@@ -22,7 +23,6 @@ from posthouse.bus.instance import Instance
 from posthouse.bus.ledger import Ledger
 from posthouse.bus.log import get_log
 from posthouse.bus.mailbox import Mailbox
-from posthouse.bus.observers import LetterObservers
 from posthouse.bus.page import Page
 from posthouse.bus.refusals import Refusals
 from posthouse.bus.request import Requests
@@ -33,7 +33,6 @@ from posthouse.bus.signals import Signals
 from posthouse.bus.statements import SQL
 from posthouse.bus.subscriptions import Subscriptions
 from posthouse.bus.syncer import Syncer
-from posthouse.bus.tap import Taps
 from posthouse.bus.threads import HandlerThreads
 from posthouse.bus.watch import Watcher
 from posthouse.journal.store import DirectStore
@@ -107,8 +106,7 @@ class Session:
         self.watch = Watcher(self.loop, self.context)
         self.serving = Serving(self)
         self.syncer = Syncer(self) if settings.is_power_safe else None
-        self.taps = Taps(self)
-        self.observers = LetterObservers(self)
+        self.followers = Followers(self)
         self.requests = Requests(self)
         self.indexing = Indexing(self)
         self.housekeeping = Housekeeping(self)
@@ -125,7 +123,7 @@ class Session:
         await self.serving.close()
         if self.syncer is not None:
             await self.syncer.close()
-        await self.taps.close()
+        await self.followers.close()
         await self.housekeeping.close()
         await self.indexing.close()
         self.signals.close()
@@ -146,10 +144,6 @@ class Session:
             return self.directory.mailbox(hash_)
         except FileNotFoundError:
             return None
-
-    def letter_written(self, hash_: str, id_: str) -> None:
-        """Tell the observers of dead letters of this process."""
-        self.observers.written(hash_, id_)
 
     def _leave(self) -> None:
         """Take our name off the list; what stays there when the store refuses is swept like that of a dead process."""

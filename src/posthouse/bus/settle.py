@@ -77,7 +77,6 @@ class Close:
     def committed(self) -> None:
         copy = self._copy
         if copy.reason is not None:
-            self._session.letter_written(copy.hash, copy.id)
             return
         server = self._session.serving.server(copy.number)
         if server is not None:

@@ -20,11 +20,14 @@ from posthouse.bus.settle import Verdict, settle
 from posthouse.bus.statements import SQL
 from posthouse.model.envelope import decode_dead_letter
 from posthouse.model.errors import PosthouseError
-from posthouse.model.ids import ulid_ms
+from posthouse.model.limits import MILLISECOND_NS
 from posthouse.model.rate import window_start_ns
+from posthouse.model.timestamps import parse_utc
 
 if TYPE_CHECKING:
     from posthouse.bus.session import Session
+
+_RATES_AT_ONCE = 10_000  # rows per turn of the housekeeping: more than a busy bus writes in a second
 
 
 def recover(session: Session) -> None:
@@ -109,7 +112,7 @@ def _sweep_letter(page: Page, endpoint: Endpoint | None, mailbox: Mailbox | None
         "endpoint": envelope.subject if endpoint is None else endpoint.subject,
         "endpoint_hash": mailbox.path.name,
         "subject": envelope.subject,
-        "created_at_ms": ulid_ms(id_),
+        "created_at_ms": parse_utc(envelope.created_at) // MILLISECOND_NS,
         "expires_at_ms": envelope.budget.ttl,
         "reason": letter.reason,
     }
@@ -144,13 +147,12 @@ def _reconcile_rows(page: Page, endpoint: Endpoint, mailbox: Mailbox, instance: 
 
 
 def sweep_leftovers(session: Session) -> None:
-    """Remove temporary files nobody is writing any more, and rates that have left their window."""
+    """Remove temporary files nobody is writing any more."""
     for endpoint in list(session.ledger.book.by_number.values()):
         mailbox = session.find_mailbox(endpoint.hash)
         if mailbox is not None:
             _sweep_tmp(session, endpoint.number, mailbox)
     _sweep_tmp(session, 0, session.directory.unrouted)
-    session.ledger.run(lambda page: _forget_rates(page, session))
 
 
 def _sweep_tmp(session: Session, number: int, mailbox: Mailbox) -> None:
@@ -170,17 +172,11 @@ def _sweep_tmp(session: Session, number: int, mailbox: Mailbox) -> None:
             continue
 
 
-def _forget_rates(page: Page, session: Session) -> None:
+def forget_rates(page: Page, session: Session) -> None:
+    """Forget publishes that have left their sender's window, a bounded number at a time."""
     horizon_ns = window_start_ns(page.boot_ns, session.policy.reliability.rate_limit)
-    rows: Any = page.db.execute(SQL.rate_senders).fetchall()
-    for number, boot_id, count in rows:
-        gone = count
-        if boot_id == page.boot_id:
-            gone = page.db.execute(SQL.rate_before, (number, horizon_ns)).get
-            page.db.execute(SQL.forget_rates, (number, horizon_ns))
-        else:
-            page.db.execute(SQL.forget_all_rates, (number,))
-        if gone == count:
-            page.db.execute(SQL.remove_rate_sender, (number,))
-        elif gone:
-            page.db.execute(SQL.set_rate_sender, (page.boot_id, count - gone, number))
+    left, sender = _RATES_AT_ONCE, page.db.execute(SQL.next_rate_sender, ("",)).get
+    while sender is not None and left > 0:
+        page.db.execute(SQL.forget_rates, (sender, horizon_ns, left))
+        left -= page.db.changes() + 1
+        sender = page.db.execute(SQL.next_rate_sender, (sender,)).get

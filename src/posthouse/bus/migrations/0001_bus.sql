@@ -6,9 +6,12 @@ CREATE TABLE bus_state (
     id INTEGER PRIMARY KEY CHECK (id = 1),
     last_id TEXT,
     endpoints_version INTEGER NOT NULL,
-    boot_id TEXT
+    -- the boot whose files have been reconciled with the rows
+    boot_id TEXT,
+    -- the boot whose times the rate log holds
+    rates_boot_id TEXT
 ) STRICT;
-INSERT INTO bus_state VALUES (1, NULL, 0, NULL);
+INSERT INTO bus_state VALUES (1, NULL, 0, NULL, NULL);
 
 -- One row per Bus that is or was open; procs/<name> tells whether it lives.
 CREATE TABLE instances (
@@ -45,18 +48,13 @@ CREATE TABLE mail (
     PRIMARY KEY (endpoint, id)
 ) STRICT, WITHOUT ROWID;
 
--- count is the sum of the sender's log; both change in one transaction.
-CREATE TABLE rate_senders (
-    number INTEGER PRIMARY KEY,
-    sender TEXT NOT NULL UNIQUE,
-    boot_id TEXT NOT NULL,
-    count INTEGER NOT NULL
-) STRICT;
-
+-- The sliding window log of each sender. A row stands for the publishes of one transaction; total is the running sum
+-- of the sender's publishes, so that a window is counted by two look-ups however many rows it holds.
 CREATE TABLE rate_log (
-    sender INTEGER NOT NULL,
+    sender TEXT NOT NULL,
     boot_ns INTEGER NOT NULL,
     count INTEGER NOT NULL,
+    total INTEGER NOT NULL,
     PRIMARY KEY (sender, boot_ns)
 ) STRICT, WITHOUT ROWID;
 
