@@ -1,0 +1,70 @@
+"""Odd resource names, on both transports: each is a lock of its own, byte for byte."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import pytest
+
+from tests.relay.locks.ways import LEASE_MS, Office, granted
+
+NAMES = [
+    "a",
+    "a/b/c",
+    "/",
+    "//",
+    "/a/",
+    "acquire",
+    "renew",
+    ".",
+    "..",
+    "100%",
+    "%2F",
+    "%",
+    "%00",
+    "a b",
+    "+",
+    "a+b",
+    "?",
+    "?resource=x",
+    "#",
+    "a&b=c",
+    "é",
+    "e\u0301",  # looks the same and is another name
+    "☕𝄞",
+    "\u202e",
+    "a\nb",
+    "a\x00b",
+    '"',
+    "\\",
+    "'; DROP TABLE locks; --",
+    "A",
+    " a",
+    "a ",
+    "x" * 512,
+    "𝄞" * 128,
+]
+
+
+async def test_every_odd_name_is_a_lock_of_its_own(office: Office) -> None:
+    alice, bob = await office.node(), await office.node()
+    for turn, name in enumerate(NAMES):
+        lease_ms = LEASE_MS + turn
+        assert granted(await alice.ask("acquire", resource=name, lease_ms=lease_ms))["resource"] == name
+    for turn, name in enumerate(NAMES):
+        status, value = await bob.ask("inspect", resource=name) if name not in (".", "..") else (0, {})
+        if status:
+            assert (status, value["resource"], value["remaining_ms"]) == (200, name, LEASE_MS + turn), name
+        assert (await bob.ask("acquire", resource=name, lease_ms=LEASE_MS))[1]["code"] == "held"
+        assert granted(await alice.ask("renew", resource=name, token=1, lease_ms=LEASE_MS))["resource"] == name
+    listed = [lock["resource"] for lock in (await bob.ask("list"))[1]["locks"]]
+    assert listed == sorted(NAMES, key=lambda name: name.encode())
+    for name in NAMES:
+        assert (await alice.ask("release", resource=name, token=1))[0] == 200
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_any_name_can_be_inspected_as_a_parameter(office: Office, name: str) -> None:
+    alice = await office.node(transport="http")
+    reply = await office.edge.get(f"/v1/locks?resource={quote(name, safe='')}", alice._token)  # type: ignore[attr-defined]
+    assert (reply.status, reply.value["resource"]) == (200, name)

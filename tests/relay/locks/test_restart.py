@@ -1,0 +1,113 @@
+"""Locks over restarts, crashes and restores: leases are opened again in full, tokens only grow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from posthouse.model.clock import FakeClock
+from posthouse.model.limits import RESTORE_TOKEN_LEAP
+from posthouse.relay.ops.maintenance import backup_relay, check_relay, restore_relay
+from tests.relay.locks.desk import code_of, node, open_desk, token_of
+
+ALICE, BOB = node(1), node(2)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.mark.parametrize("pause_s", [1, 4, 100])
+async def test_restart_opens_every_unreleased_lease_again_in_full(
+    tmp_path: Path, clock: FakeClock, pause_s: float
+) -> None:
+    async with open_desk(tmp_path, clock) as desk:
+        for resource in ("a", "b"):
+            await desk.granted(ALICE, resource, lease_ms=5_000)
+        released = await desk.granted(ALICE, "c")
+        await desk.release(ALICE, released, "c")
+    clock.advance(pause_s)
+    async with open_desk(tmp_path, clock) as desk:
+        for resource in ("a", "b"):
+            status = await desk.inspect(resource)
+            assert (status.held, status.owner, status.remaining_ms) == (True, ALICE, 5_000)
+            assert code_of(await desk.acquire(BOB, resource)) == "held"
+        assert not (await desk.inspect("c")).held
+        assert token_of(await desk.renew(ALICE, 1, "a")) == 1
+        clock.advance(5)
+        assert await desk.granted(BOB, "b") == 2
+
+
+async def test_another_boot_voids_the_boot_times_of_the_last(tmp_path: Path, clock: FakeClock) -> None:
+    async with open_desk(tmp_path, clock) as desk:
+        await desk.granted(ALICE)
+    clock.reboot()  # boot time begins at nought, far below the deadlines in the table
+    async with open_desk(tmp_path, clock) as desk:
+        assert (await desk.inspect()).remaining_ms == 5_000
+        clock.advance(5)
+        assert await desk.granted(BOB) == 2
+
+
+async def test_tokens_grow_over_release_expiry_take_over_and_restart(tmp_path: Path, clock: FakeClock) -> None:
+    tokens: list[int] = []
+    for turn in range(3):
+        async with open_desk(tmp_path, clock) as desk:
+            clock.advance(10)
+            tokens.append(await desk.granted(ALICE))
+            await desk.release(ALICE, tokens[-1])
+            tokens.append(await desk.granted(BOB))
+            clock.advance(10)
+            tokens.append(await desk.granted(ALICE if turn % 2 else BOB))
+    assert tokens == sorted(set(tokens))
+
+
+async def test_request_id_is_known_after_a_restart(tmp_path: Path, clock: FakeClock) -> None:
+    async with open_desk(tmp_path, clock) as desk:
+        first = await desk.acquire(ALICE, request_id="q1")
+    async with open_desk(tmp_path, clock) as desk:
+        assert await desk.acquire(ALICE, request_id="q1") == first
+
+
+async def test_wall_clock_steps_change_nothing(tmp_path: Path, clock: FakeClock) -> None:
+    async with open_desk(tmp_path, clock) as desk:
+        token = await desk.granted(ALICE, lease_ms=5_000)
+        for step_s in (3_600, -7_200, 3_600):
+            clock.step_wall(step_s)
+            assert (await desk.inspect()).remaining_ms == 5_000
+            assert code_of(await desk.acquire(BOB)) == "held"
+        assert token_of(await desk.renew(ALICE, token)) == token
+        clock.advance(5)
+        clock.step_wall(-3_600)
+        assert await desk.granted(BOB) == token + 1
+
+
+async def test_restore_adds_two_to_the_32_to_every_last_token(tmp_path: Path, clock: FakeClock) -> None:
+    path, backup = tmp_path / "relay" / "relay.db", tmp_path / "backup.db"
+    async with open_desk(tmp_path / "relay", clock) as desk:
+        held = await desk.granted(ALICE, "held")
+        free = await desk.granted(ALICE, "free")
+        await desk.release(ALICE, free, "free")
+    backup_relay(path, backup)
+    async with open_desk(tmp_path / "relay", clock) as desk:
+        lost = await desk.granted(BOB, "free")  # the backup does not know of it
+    restore_relay(backup, path, clock)
+    for _ in range(2):  # once, however often it starts
+        async with open_desk(tmp_path / "relay", clock) as desk:
+            assert (await desk.inspect("free")).token == free + RESTORE_TOKEN_LEAP
+            assert (await desk.inspect("held")).token == held + RESTORE_TOKEN_LEAP
+            assert code_of(await desk.renew(ALICE, held, "held")) == "stale_token"
+    async with open_desk(tmp_path / "relay", clock) as desk:
+        assert await desk.granted(BOB, "free") == free + RESTORE_TOKEN_LEAP + 1 > lost
+    assert check_relay(path) == []
+
+
+async def test_each_start_writes_a_record_with_what_it_opened_again(tmp_path: Path, clock: FakeClock) -> None:
+    async with open_desk(tmp_path, clock) as desk:
+        await desk.granted(ALICE)
+    async with open_desk(tmp_path, clock) as desk:
+        first, second = await desk.core.store.journal(0, 10, ["lock.run_started"])
+        run = second.decoded_body()
+        assert (run["run_id"], run["boot_id"], run["reopened"]) == (desk.locks.run_id, clock.boot_id, 1)
+        assert first.decoded_body()["reopened"] == 0 and first.ref != second.ref

@@ -1,0 +1,95 @@
+"""Who may lock what: authentication, membership and access rows; tokens are per mesh."""
+
+from __future__ import annotations
+
+import asyncio
+
+from posthouse.relay.meshes.rows import AccessRow, Role, Verdict
+from tests.relay.edge import Author
+from tests.relay.locks.ways import LEASE_MS, Office, granted, refused
+
+
+async def test_nobody_locks_or_looks_without_authentication(office: Office) -> None:
+    for path, body in (
+        ("acquire", {"resource": "a", "lease_ms": LEASE_MS}),
+        ("release", {"resource": "a", "token": 1}),
+    ):
+        assert (await office.edge.post(f"/v1/locks/{path}", body)).status == 401
+    assert (await office.edge.get("/v1/locks")).status == 401
+    assert (await office.edge.get("/v1/locks/a")).status == 401
+    async with office.edge.stream() as stream:
+        await stream.send("LOCK", "r1", "acquire", {"resource": "a", "lease_ms": LEASE_MS})
+        req, problem = await stream.expect("LOCKED")
+        assert (req, problem["status"], problem["code"]) == ("r1", 401, "authentication_required")
+
+
+async def test_tokens_are_per_mesh_and_resource(office: Office) -> None:
+    alice = await office.node()
+    await office.edge.server.edge.core.administration.create_mesh(alice.node, "lab")
+    assert granted(await alice.ask("acquire", resource="a", lease_ms=LEASE_MS))["token"] == 1
+    await alice.ask("release", resource="a", token=1)
+    assert granted(await alice.ask("acquire", resource="a", lease_ms=LEASE_MS))["token"] == 2
+    assert granted(await alice.ask("acquire", resource="a", mesh="lab", lease_ms=LEASE_MS))["token"] == 1
+    assert granted(await alice.ask("acquire", resource="b", lease_ms=LEASE_MS))["token"] == 1
+
+
+async def test_roles_and_access_rows_decide_who_may_lock(office: Office) -> None:
+    administration = office.edge.server.edge.core.administration
+    author = Author(office.clock)
+    admin, reader, member, stranger = await office.node(author), *[await office.node() for _ in range(3)]
+    await administration.create_mesh(admin.node, "lab", is_open=False)
+    await administration.save_member(admin.node, "lab", reader.node, "reader", Role.READER)
+    await administration.save_member(admin.node, "lab", member.node, "member", Role.MEMBER)
+    wanted = {"resource": "a", "mesh": "lab", "lease_ms": LEASE_MS}
+    assert refused(await stranger.ask("acquire", **wanted)) == (403, "not_member")
+    assert refused(await stranger.ask("inspect", resource="a", mesh="lab")) == (403, "not_member")
+    assert refused(await reader.ask("acquire", **wanted)) == (403, "right_missing")
+    token = granted(await member.ask("acquire", **wanted))["token"]
+    assert (await reader.ask("inspect", resource="a", mesh="lab"))[1]["owner"] == member.node
+    await administration.save_access(admin.node, AccessRow("lab", member.node, lock=Verdict.DENY))
+    assert refused(await member.ask("renew", **wanted, token=token)) == (403, "right_missing")
+    assert (await member.ask("release", resource="a", mesh="lab", token=token))[0] == 200  # giving back is always right
+    assert (await stranger.ask("list"))[1]["locks"] == []
+    assert refused(await admin.ask("acquire", **wanted | {"mesh": "nowhere"})) == (404, "mesh_unknown")
+
+
+async def test_who_asks_too_fast_is_told_when_to_ask_again(office: Office) -> None:
+    alice = await office.node()
+    locks = office.edge.server.edge.core.locks
+    while locks._buckets.take(alice.node, office.clock.boot_ns()) == 0:
+        pass
+    status, value = await alice.ask("acquire", resource="a", lease_ms=LEASE_MS)
+    assert (status, value["code"]) == (429, "locks_too_fast") and 0 < value["retry_after_s"] < 1
+    office.clock.advance(1)
+    granted(await alice.ask("acquire", resource="a", lease_ms=LEASE_MS))
+
+
+async def test_malformed_lock_commands_are_told_what_is_wrong(office: Office) -> None:
+    async with office.edge.stream(Author(office.clock)) as stream:
+        await stream.send("LOCK", "r1", "acquire")
+        assert await stream.notice() == "frame_malformed"
+        await stream.send("LOCK", 7, "acquire", {})
+        assert await stream.notice() == "frame_malformed"
+        await stream.send("LOCK", "r2", "grab", {})
+        assert (await stream.expect("LOCKED"))[1]["code"] == "operation_unknown"
+        await stream.send("LOCK", "r3", "acquire", [])
+        assert (await stream.expect("LOCKED"))[1]["code"] == "body_invalid"
+
+
+async def test_metrics_tell_of_contention_waits_and_take_overs(office: Office) -> None:
+    alice, bob = await office.node(), await office.node()
+    granted(await alice.ask("acquire", resource="a", lease_ms=LEASE_MS))
+    refused(await bob.ask("acquire", resource="a", lease_ms=LEASE_MS))
+    waiting = asyncio.create_task(bob.ask("acquire", resource="a", lease_ms=LEASE_MS, wait_ms=60_000))
+    await office.waiting(1)
+    text = (await office.edge.get("/metrics", await office.edge.token(office.edge.admin))).body.decode()
+    assert "posthouse_relay_lock_waiters 1.0" in text
+    office.clock.advance(LEASE_MS / 1000)
+    granted(await waiting)
+    text = (await office.edge.get("/metrics", await office.edge.token(office.edge.admin))).body.decode()
+    lines = set(text.splitlines())
+    assert 'posthouse_relay_lock_operations_total{operation="acquire",outcome="done"} 2.0' in lines
+    assert 'posthouse_relay_lock_operations_total{operation="acquire",outcome="held"} 1.0' in lines
+    assert "posthouse_relay_lock_take_overs_total 1.0" in lines
+    assert "posthouse_relay_lock_wait_seconds_count 1.0" in lines
+    assert "posthouse_relay_lock_wait_seconds_sum 5.0" in lines
