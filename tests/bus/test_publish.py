@@ -155,7 +155,7 @@ async def test_bad_reply_subject_is_refused(bus: Bus, reply_to: str) -> None:
 @pytest.mark.parametrize(
     "payload",
     [object(), {1: "key"}, float("nan"), float("inf"), "\ud800", b"bytes", {"a": {1, 2}}, 2**70],
-    ids=repr,
+    ids=["object", "number as key", "nan", "inf", "surrogate", "bytes", "set", "wide integer"],
 )
 async def test_payload_that_is_no_json_raises_before_anything_is_written(
     bus: Bus, house: House, payload: object

@@ -7,14 +7,14 @@ from time import perf_counter
 from typing import Any
 
 from posthouse.bench.bus.floor import Floor
-from posthouse.bench.bus.terms import LIMITS, PAYLOAD, SENDER, Scale, median
+from posthouse.bench.bus.terms import LIMITS, PAYLOAD, SENDER, Scale, median, median_ratio
 from posthouse.bench.bus.throughput import Counted
 from posthouse.bus import Bus
 
 ENDPOINTS = 50
 
 
-async def measure(folder: Path, scale: Scale, floor: Floor) -> dict[str, Any]:
+async def measure(folder: Path, scale: Scale, file_bytes: int) -> dict[str, Any]:
     """Interleave floor and fan-out; return deliveries a second and their ratio to the floor."""
     counted = Counted()
     floors: list[float] = []
@@ -23,6 +23,7 @@ async def measure(folder: Path, scale: Scale, floor: Floor) -> dict[str, Any]:
         for number in range(ENDPOINTS):
             await bus.register_endpoint(f"fan.n{number}")
         await bus.subscribe("fan.*", counted)
+        floor = Floor(folder, "fan.n0", file_bytes)
         await _rate(bus, counted, 2)
         for _ in range(scale.rounds):
             floors.append(floor.rate(scale.fan_out_publishes * ENDPOINTS))
@@ -31,7 +32,7 @@ async def measure(folder: Path, scale: Scale, floor: Floor) -> dict[str, Any]:
         "endpoints": ENDPOINTS,
         "deliveries_per_s": round(median(rates)),
         "floor_per_s": round(median(floors)),
-        "ratio": round(median(rates) / median(floors), 3),
+        "ratio": median_ratio(rates, floors),
     }
 
 

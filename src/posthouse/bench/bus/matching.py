@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import perf_counter
 from typing import Any
 
-from posthouse.bench.bus.terms import Scale, median
+from posthouse.bench.bus.terms import Scale, median, median_ratio
 from posthouse.model.trie import PatternTrie
 
 FEW, MANY = 100, 10_000
@@ -24,7 +24,7 @@ def measure(scale: Scale) -> dict[str, Any]:
         "subscriptions": MANY,
         "match_100_us": round(median(small), 3),
         "match_10000_us": round(median(large), 3),
-        "ratio": round(median(large) / median(small), 3),
+        "ratio": median_ratio(large, small),
     }
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 
 from posthouse.bench.bus import fan_out, latency, matching, memory, rebuilding, throughput, waiting
-from posthouse.bench.bus.floor import Floor
 from posthouse.bench.bus.requirements import DORKOS, judge
 from posthouse.bench.bus.terms import LIMITS, PAYLOAD, PAYLOAD_BYTES, SENDER, SUBJECT, Scale
 from posthouse.bus import Bus
@@ -20,7 +19,6 @@ from posthouse.bus import Bus
 async def measure_bus(folder: Path, scale: Scale, tell: Callable[[str], None]) -> dict[str, Any]:
     """Measure everything in `folder`, which must be empty, and return the report."""
     file_bytes = await _file_bytes(folder / "probe")
-    floor = Floor(folder / "floor", file_bytes)
     report: dict[str, Any] = {
         "machine": {"python": platform.python_version(), "cpus": _cpus(), "kernel": platform.release()},
         "limits": msgspec.to_builtins(LIMITS),
@@ -28,11 +26,11 @@ async def measure_bus(folder: Path, scale: Scale, tell: Callable[[str], None]) -
         "file_bytes": file_bytes,
     }
     tell("throughput")
-    report["throughput"] = await throughput.measure(folder / "throughput", scale, floor)
+    report["throughput"] = await throughput.measure(folder / "throughput", scale, file_bytes)
     tell("latency")
     report["latency"] = await latency.measure(folder / "latency", scale)
     tell("fan-out")
-    report["fan_out"] = await fan_out.measure(folder / "fan_out", scale, floor)
+    report["fan_out"] = await fan_out.measure(folder / "fan_out", scale, file_bytes)
     tell("full mailbox")
     report["waiting"] = await waiting.measure(folder / "waiting", scale)
     tell("rebuild")

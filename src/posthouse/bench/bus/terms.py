@@ -27,22 +27,23 @@ LIMITS = Reliability(
 class Scale:
     """How much is done; `quick` is for tests and a first look."""
 
-    messages: int = 4_000
-    rounds: int = 5
+    #: per round
+    messages: int = 500
+    rounds: int = 21
     latency_messages: int = 1_000
     waiting: int = 10_000
     rebuild_files: int = 10_000
-    fan_out_publishes: int = 60
+    fan_out_publishes: int = 10
     memory_publishes: int = 1_000_000
 
 
 QUICK = Scale(
-    messages=300,
-    rounds=2,
+    messages=100,
+    rounds=3,
     latency_messages=100,
     waiting=1_000,
     rebuild_files=1_000,
-    fan_out_publishes=6,
+    fan_out_publishes=3,
     memory_publishes=4_000,
 )
 
@@ -50,6 +51,11 @@ QUICK = Scale(
 def median(values: Sequence[float]) -> float:
     """Return the middle value: one disturbed round moves it little."""
     return statistics.median(values)
+
+
+def median_ratio(ours: Sequence[float], bare: Sequence[float]) -> float:
+    """Return the middle of the rounds' ratios: what else the machine did in a round hit both."""
+    return round(statistics.median(mine / other for mine, other in zip(ours, bare, strict=True)), 3)
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from posthouse.bench.bus.floor import Floor
-from posthouse.bench.bus.terms import LIMITS, PAYLOAD, SENDER, SUBJECT, Scale, median
+from posthouse.bench.bus.terms import LIMITS, PAYLOAD, SENDER, SUBJECT, Scale, median, median_ratio
 from posthouse.bus import Bus
 from posthouse.model.envelope import Envelope
 
@@ -55,31 +55,35 @@ async def publish_together(bus: Bus, count: int) -> None:
     await asyncio.gather(*(worker() for _ in range(IN_FLIGHT)))
 
 
-async def measure(folder: Path, scale: Scale, floor: Floor) -> dict[str, Any]:
-    """Interleave floor, one by one and 64 in flight; return rates and their ratios to the floor."""
+async def measure(folder: Path, scale: Scale, file_bytes: int) -> dict[str, Any]:
+    """Let floor, one by one and 64 in flight take turns; return rates and the middle of the rounds' ratios."""
     counted = Counted()
     floors: list[float] = []
     singly: list[float] = []
     lockstep: list[float] = []
     together: list[float] = []
+    crowded: list[float] = []
     async with Bus(folder, reliability=LIMITS) as bus:
         await bus.register_endpoint(SUBJECT)
         await bus.subscribe(SUBJECT, counted)
-        await _rate(bus, counted, publish_together, 200)
+        floor = Floor(folder, SUBJECT, file_bytes)
+        await _rate(bus, counted, publish_together, scale.messages)
         for _ in range(scale.rounds):
-            floors.append(floor.rate(scale.messages))
             singly.append(await _rate(bus, counted, publish_singly, scale.messages))
             floors.append(floor.rate(scale.messages))
             together.append(await _rate(bus, counted, publish_together, scale.messages))
+            crowded.append(floor.rate(scale.messages, alive=IN_FLIGHT))
             lockstep.append(await _lockstep_rate(bus, counted, scale.messages // 4))
-    bare = median(floors)
     return {
-        "floor_per_s": round(bare),
+        "floor_per_s": round(median(floors)),
         "one_by_one_per_s": round(median(singly)),
-        "one_by_one_ratio": round(median(singly) / bare, 3),
+        "one_by_one_ratio": median_ratio(singly, floors),
         "in_flight_64_per_s": round(median(together)),
-        "in_flight_64_ratio": round(median(together) / bare, 3),
+        "in_flight_64_ratio": median_ratio(together, floors),
+        "floor_with_64_alive_per_s": round(median(crowded)),
+        "in_flight_64_ratio_to_floor_with_64_alive": median_ratio(together, crowded),
         "each_handled_before_the_next_per_s": round(median(lockstep)),
+        "each_handled_before_the_next_ratio": median_ratio(lockstep, floors),
     }
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from posthouse.bench.bus.terms import LIMITS, PAYLOAD, SENDER, Scale, median
+from posthouse.bench.bus.terms import LIMITS, PAYLOAD, SENDER, Scale, median, median_ratio
 from posthouse.bus import Bus
 
 _BATCH = 200
@@ -21,7 +21,7 @@ async def measure(folder: Path, scale: Scale) -> dict[str, Any]:
     async with Bus(folder, reliability=LIMITS) as bus:
         await bus.register_endpoint(_FULL)
         await fill(bus, _FULL, scale.waiting)
-        for number in range(scale.rounds * 4):
+        for number in range(scale.rounds * 2):
             fresh = f"waiting.empty{number}"
             await bus.register_endpoint(fresh)
             empty.append(await _rate(bus, fresh))
@@ -30,7 +30,7 @@ async def measure(folder: Path, scale: Scale) -> dict[str, Any]:
         "waiting": scale.waiting,
         "publish_empty_per_s": round(median(empty)),
         "publish_full_per_s": round(median(full)),
-        "ratio": round(median(full) / median(empty), 3),
+        "ratio": median_ratio(full, empty),
     }
 
 
