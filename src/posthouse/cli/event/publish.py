@@ -24,7 +24,7 @@ Readers = Annotated[
 
 
 def publish(
-    content: Annotated[str, Parameter(help="The content; `-` reads it from stdin.")] = "",
+    content: Annotated[str, Parameter(allow_leading_hyphen=True, help="The content; `-` reads it from stdin.")] = "",
     /,
     *,
     kind: Annotated[int, Parameter(help="The kind: 1-9999 kept, 10000-19999 replaceable, 20000-29999 passed on.")] = 1,
