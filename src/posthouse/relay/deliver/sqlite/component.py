@@ -9,4 +9,5 @@ _PACKAGE = "posthouse.relay.deliver.sqlite"
 DELIVERIES = Component("deliveries", _PACKAGE)
 ACCEPT_SQL = Statements(_PACKAGE, "accept.sql")
 CLOSE_SQL = Statements(_PACKAGE, "close.sql")
+CHECK_SQL = Statements(_PACKAGE, "check.sql")
 READ_SQL = Statements(_PACKAGE, "read.sql")

@@ -17,6 +17,7 @@ from posthouse.journal.verify import Rule
 from posthouse.model.canonical import event_id
 from posthouse.model.errors import PosthouseError
 from posthouse.model.event import decode_event
+from posthouse.relay.deliver.check import DELIVERY_RULES
 from posthouse.relay.locks.replay import check_locks
 from posthouse.relay.meshes.replay import Facts, Replay, facts_of
 from posthouse.relay.store.rows import row_of
@@ -69,7 +70,7 @@ def check_meshes(db: apsw.Connection) -> Iterator[str]:
     yield from _differences(replay.facts, facts_of(read_mesh_rows(db)))
 
 
-RULES: tuple[Rule, ...] = (check_records, check_contents, check_current, check_meshes, check_locks)
+RULES: tuple[Rule, ...] = (check_records, check_contents, check_current, check_meshes, check_locks, *DELIVERY_RULES)
 
 
 def _compare(seq: int, columns: tuple[Any, ...], raw: bytes, expected: _Digest) -> Iterator[str]:

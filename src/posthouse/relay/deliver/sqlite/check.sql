@@ -1,0 +1,49 @@
+-- :name records_without_event
+SELECT r.seq FROM message_records AS r LEFT JOIN events AS e ON e.seq = r.seq
+WHERE e.seq IS NULL OR e.id != r.id OR e.kind != 1000 OR r.history_available != (e.raw IS NOT NULL)
+
+-- :name events_without_record
+SELECT e.seq FROM events AS e LEFT JOIN message_records AS r ON r.seq = e.seq
+JOIN journal AS j ON j.seq = e.seq
+WHERE e.kind = 1000 AND r.seq IS NULL
+AND j.at_ns > (SELECT coalesce(max(at_ns), 0) FROM journal) - :least_ns
+
+-- :name deliveries_without_record
+SELECT d.seq, m.node FROM deliveries AS d
+LEFT JOIN mailboxes AS m ON m.mailbox = d.mailbox
+LEFT JOIN message_records AS r ON r.seq = d.seq
+LEFT JOIN mailboxes AS s ON s.mailbox = d.sender
+WHERE d.source = 'event' AND (
+    r.seq IS NULL OR r.id != d.id OR m.mailbox IS NULL OR r.mesh != m.mesh OR s.mesh IS NOT r.mesh OR s.node IS NOT r.sender)
+
+-- :name wrong_counters
+SELECT m.mesh, m.node FROM mailboxes AS m
+WHERE m.open_rows != (SELECT count(*) FROM deliveries AS d WHERE d.mailbox = m.mailbox AND d.closed_at_ns IS NULL)
+OR m.parked_rows != (SELECT count(*) FROM deliveries AS d WHERE d.mailbox = m.mailbox AND d.state IN ('rejected', 'dead'))
+OR m.confirmation_ids != (
+    SELECT coalesce(sum(w.ids), 0) FROM waiting_confirmations AS w WHERE w.mailbox = m.mailbox)
+
+-- :name wrong_confirmations
+SELECT w.seq FROM waiting_confirmations AS w
+LEFT JOIN events AS e ON e.seq = w.seq
+LEFT JOIN mailboxes AS m ON m.mailbox = w.mailbox
+WHERE e.seq IS NULL OR e.kind != 1001 OR e.raw IS NULL OR m.mailbox IS NULL
+OR 'ed25519:' || lower(hex(e.recipient)) != m.node OR e.mesh != m.mesh OR w.ids != json_array_length(w.items)
+
+-- :name wrong_mentions
+SELECT n.seq FROM mentions AS n LEFT JOIN message_records AS r ON r.seq = n.seq WHERE r.seq IS NULL
+
+-- :name mentions_above
+SELECT lower(hex(r.id)), json_group_array(n.node) FROM mentions AS n JOIN message_records AS r ON r.seq = n.seq
+WHERE n.seq > ? GROUP BY r.seq
+
+-- :name records_with_content
+SELECT r.seq, r.mesh, r.sender, r.client_message_id, r.fingerprint, r.destination_kind, r.destination_ref, e.raw
+FROM message_records AS r JOIN events AS e ON e.seq = r.seq WHERE e.raw IS NOT NULL ORDER BY r.seq
+
+-- :name states
+SELECT m.mesh, m.node, lower(hex(d.id)), d.seq, d.state
+FROM deliveries AS d JOIN mailboxes AS m ON m.mailbox = d.mailbox ORDER BY d.seq
+
+-- :name record_ids
+SELECT lower(hex(id)) FROM message_records
