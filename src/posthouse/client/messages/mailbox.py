@@ -21,7 +21,7 @@ import msgspec
 from posthouse.client.messages.delivery import Confirmed, Delivery, Presence, Receipt
 from posthouse.client.stream.buffer import Buffer
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.limits import CONFIRMATION_RESERVE, RECEIVE_WINDOW
+from posthouse.model.limits import CONFIRMATION_RESERVE, RECEIVE_WINDOW, RECEIVE_WINDOW_MAX
 
 if TYPE_CHECKING:
     from posthouse.client.messages.receiving import Receiving
@@ -151,7 +151,8 @@ class Mailbox:
 
     def take_delivery(self, delivery: Delivery) -> None:
         """Take a message from the relay."""
-        if len(self._buffer) >= self.window:
+        # a little more than the window is right: what was purged on its way takes no place in it
+        if len(self._buffer) >= self.window + RECEIVE_WINDOW_MAX:
             self.fail(error("answer_invalid", relay="the relay", reason="more messages than the window allows"))
             return
         self._buffer.append(delivery)
