@@ -26,6 +26,8 @@ COMMANDS = {
     "mesh": "posthouse.cli.mesh:app",
     "join": "posthouse.cli.join:join",
     "trust": "posthouse.cli.trust:trust",
+    "message": "posthouse.cli.message:app",
+    "queue": "posthouse.cli.queue:app",
     "lock": "posthouse.cli.lock:app",
     "bench": "posthouse.cli.bench:app",
     "completion": "posthouse.cli.completion:completion",

@@ -112,9 +112,9 @@ async def test_lost_answer_makes_the_client_send_the_same_bytes_again() -> None:
             await peer.send("OK", event["id"], True, answer)
             await peer.await_end()
 
-    async with lying_relay(script) as url:
-        async with Client(url, NodeKey.generate(), pins=Pins(None), options=QUICK) as client:
-            sent = await client.send(NodeKey.generate().node, "sealed", client_message_id="c")
+    key = NodeKey.generate()
+    async with lying_relay(script) as url, Client(url, key, pins=Pins(None), options=QUICK) as client:
+        sent = await client.send(NodeKey.generate().node, "sealed", client_message_id="c")
     assert sent.duplicate
     assert len(seen) == 2 and seen[0] == seen[1]
 

@@ -120,11 +120,18 @@ class Queues:
                 return rows if limit is None else rows[:limit]
 
     async def purge(
-        self, mesh: str, node: str, *, ids: Sequence[str] | None = None, state: str = "open"
+        self, mesh: str, node: str, *, ids: Sequence[str] | None = None, state: str | None = None
     ) -> tuple[str, ...]:
-        """Take messages out of a queue for good: those named, or all in a state; return their ids."""
-        answer = await self._change(mesh, "/purge", {"node": node, "ids": ids, "state": state})
-        return self._read(answer, _Purged).purged
+        """Take messages out of a queue for good and return their ids.
+
+        Those named, open or parked; or all in a state, open unless another one is named.
+        """
+        states = [state] if state is not None else ["open"] if ids is None else ["open", "parked"]
+        purged: tuple[str, ...] = ()
+        for each in states:
+            answer = await self._change(mesh, "/purge", {"node": node, "ids": ids, "state": each})
+            purged += self._read(answer, _Purged).purged
+        return purged
 
     async def requeue(self, mesh: str, node: str, *, ids: Sequence[str] | None = None) -> Requeued:
         """Open parked messages again, at the tail of the queue: those named, or all of the reader."""
