@@ -7,6 +7,7 @@ among patterns the longest prefix does. Patterns take no part in a wildcard publ
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import apsw
@@ -53,11 +54,13 @@ class EndpointBook:
         """Return the endpoints a publish to `subject` reaches."""
         if is_pattern(subject):
             return self._literals.match(subject)
-        found = self.by_subject.get(subject) or self._catch_all(subject)
+        found = self.by_subject.get(subject) or next(self.catch_alls(subject), None)
         return [] if found is None else [found]
 
-    def _catch_all(self, subject: str) -> Endpoint | None:
+    def catch_alls(self, subject: str) -> Iterator[Endpoint]:
+        """Yield the pattern endpoints that could take the subject, longest prefix first."""
         for prefix in prefixes(subject):
             if prefix != subject and (found := self.by_subject.get(f"{prefix}.{REST}")):
-                return found
-        return self.by_subject.get(REST)
+                yield found
+        if found := self.by_subject.get(REST):
+            yield found

@@ -162,7 +162,7 @@ class Bus:
         """Let `handler` have the mail of matching endpoints this process registered; await the answer to stop."""
         session = self._open
         ticket = session.subscriptions.add(Subscription(pattern, handler))
-        session.serving.subscriptions_changed()
+        session.serving.subscriptions_changed(pattern)
         is_subscribed = True
 
         async def unsubscribe() -> None:
@@ -170,7 +170,7 @@ class Bus:
             if is_subscribed and self._session is session:
                 is_subscribed = False
                 session.subscriptions.remove(ticket)
-                session.serving.subscriptions_changed()
+                session.serving.subscriptions_changed(pattern)
                 session.ledger.flush()
 
         return unsubscribe

@@ -19,6 +19,7 @@ from posthouse.bus.results import Letter, PublishResult
 from posthouse.model.envelope import decode_dead_letter
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.ids import validate_ulid
+from posthouse.model.subjects import is_pattern
 from posthouse.model.timestamps import parse_utc
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def read_letter(session: Session, hash_: str, id_: str) -> Letter | None:
 
 def list_letters(session: Session, subject: str | None = None) -> list[Letter]:
     """Return the dead letters of one endpoint, or all, oldest first."""
-    hashes = [*session.directory.hashes(), UNROUTED] if subject is None else [endpoint_hash(subject), UNROUTED]
+    hashes = [*session.directory.hashes(), UNROUTED] if subject is None else _mailboxes(session, subject)
     found = [letter for hash_ in hashes for letter in _letters(session, hash_)]
     if subject is not None:
         own = endpoint_hash(subject)
@@ -80,11 +81,19 @@ async def requeue(session: Session, subject: str, id_: str) -> PublishResult:
 
 
 def _find(session: Session, subject: str, id_: str) -> tuple[str, Letter]:
-    for hash_ in (endpoint_hash(subject), UNROUTED):
+    own = endpoint_hash(subject)
+    for hash_ in _mailboxes(session, subject):
         letter = read_letter(session, hash_, id_)
-        if letter is not None and (hash_ != UNROUTED or letter.subject == subject):
+        if letter is not None and (hash_ == own or letter.subject == subject):
             return hash_, letter
     raise error("dead_letter_unknown", subject=subject, id=id_)
+
+
+def _mailboxes(session: Session, subject: str) -> list[str]:
+    """Return where letters of a subject can lie: its own mailbox, those that catch it, and unrouted."""
+    book = session.ledger.run(lambda page: page.book)
+    caught = [] if is_pattern(subject) else [endpoint.hash for endpoint in book.catch_alls(subject)]
+    return [endpoint_hash(subject), *caught, UNROUTED]
 
 
 def _forget(session: Session, hash_: str, letter: Letter, message_id: str) -> None:

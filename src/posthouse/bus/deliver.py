@@ -37,6 +37,7 @@ log = get_log(__name__)
 EXPIRED = "message expired (TTL)"
 _SETTLE_AT_ONCE = 256
 _QUEUE_LOW = 64
+_LETTER_RETRY_S = 1.0
 _KEPT_BYTES = 1024  # messages whose content stays in memory while they wait; beyond that the file is read
 
 
@@ -261,8 +262,11 @@ class Server:
         letter = letter_bytes(data, reason, format_utc(session.clock.wall_ns()))
         try:
             write_letter(self._mailbox, envelope.id, session.instance.name, letter, sync=session.syncer is not None)
-        except OSError as failure:  # the message stays in cur/ and is tried again by the next server
+        except OSError as failure:  # the message stays where it is until there is room for its letter
             log.error("dead_letter_unwritable", id=envelope.id, reason=str(failure))
+            if not self.is_stopped:
+                again = (box, envelope, data, record, reason, succeeded)
+                session.loop.call_later(_LETTER_RETRY_S, self._fail, *again, context=session.context)
             return
         body = letter_body(envelope, self.endpoint, envelope.id, reason)
         path = f"{box}/{envelope.id}"

@@ -22,6 +22,7 @@ log = get_log(__name__)
 
 TURN_S = 1.0
 _LOOK_EVERY = 5  # turns
+_FORGET_EVERY = 2
 _SWEEP_EVERY = 60
 _PRUNE_PAUSE_S = 0.02  # between two bites, so that publishes go on
 
@@ -84,10 +85,10 @@ class Housekeeping:
         session.policy.rules.refresh()
         session.config.refresh()
         session.refusals.turn()
-        book = session.ledger.run(lambda page: page.book)
-        session.serving.forget_unregistered(book.by_subject)
         sweep.sweep_dead(session)
-        session.ledger.run(lambda page: sweep.forget_rates(page, session))
+        session.serving.forget_unregistered(session.ledger.book.by_subject)
+        if turn % _FORGET_EVERY == 0:
+            session.ledger.run(lambda page: sweep.forget_rates(page, session))
         if turn % _LOOK_EVERY == 0:
             for server in session.serving.servers:
                 server.look()

@@ -70,6 +70,7 @@ class Ledger:
         self._lazies = 0
         self._is_telling = False
         self._next_look = 0.0
+        self._head = -1
         #: called before transactions, such as to notice changed files
         self.before: list[Callable[[], None]] = []
         #: called after each commit
@@ -112,17 +113,17 @@ class Ledger:
         if self._waiting and not self._is_telling:
             self._run()
 
-        def inside(tx: JournalTransaction) -> R:
+        def inside(tx: JournalTransaction) -> tuple[R, int]:
             page = self._page(tx)
             answer = work(page)
             page.write()
-            return answer
+            return answer, tx.head
 
         try:
-            answer = self._store.writer.run(inside)
+            answer, head = self._store.writer.run(inside)
         finally:
             self._rows.forget()
-        self._announce()
+        self._announce(head)
         return answer
 
     def _page(self, tx: JournalTransaction) -> Page:
@@ -138,19 +139,19 @@ class Ledger:
             for prepare in self.before:
                 prepare()
         try:
-            self._write(operations)
+            head = self._write(operations)
         except Exception as failure:  # noqa: BLE001 - whatever it was, every operation hears of it
             self._failed(operations, failure)
             return
-        self._announce()
+        self._announce(head)
         self._is_telling = True
         try:
             for operation in operations:
-                operation.committed()
+                _tell(operation)
         finally:
             self._is_telling = False
 
-    def _write(self, operations: list[Operation]) -> None:
+    def _write(self, operations: list[Operation]) -> int:
         def work(tx: JournalTransaction) -> Page:
             page = self._page(tx)
             for operation in operations:
@@ -158,7 +159,9 @@ class Ledger:
             page.write()
             return page
 
-        self._store.writer.run(work).keep()
+        page = self._store.writer.run(work)
+        page.keep()
+        return page.tx.head
 
     def _failed(self, operations: list[Operation], failure: Exception) -> None:
         """One bad operation must not take the others with it: run them singly, unless the store itself fails."""
@@ -176,13 +179,17 @@ class Ledger:
 
     def _run_alone(self, operation: Operation) -> None:
         try:
-            self._write([operation])
+            self._announce(self._write([operation]))
         except Exception as failure:  # noqa: BLE001 - as above
             self._failed([operation], failure)
         else:
-            operation.committed()
+            _tell(operation)
 
-    def _announce(self) -> None:
+    def _announce(self, head: int) -> None:
+        """Wake the readers of the journal if there is something to read."""
+        if head == self._head:
+            return
+        self._head = head
         os.utime(self._tick_fd)
         for listener in self.after:
             listener()
@@ -195,3 +202,11 @@ class Ledger:
             self._lazy.cancel()
             self._lazy = None
         self._lazies = 0
+
+
+def _tell(operation: Operation) -> None:
+    """Let an operation go on; what goes wrong there (a mailbox that vanished) must not keep the others from it."""
+    try:
+        operation.committed()
+    except Exception as failure:
+        log.error("bus_operation_interrupted", operation=type(operation).__name__, exc_info=failure)

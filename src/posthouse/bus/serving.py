@@ -16,8 +16,10 @@ from posthouse.bus.page import Page
 from posthouse.bus.results import Endpoint
 from posthouse.bus.serve_lock import ServeLock
 from posthouse.bus.statements import SQL
+from posthouse.bus.subscriptions import overlaps
 from posthouse.model.breaker import BreakerState
 from posthouse.model.errors import PosthouseError
+from posthouse.model.subjects import is_pattern, matches
 
 if TYPE_CHECKING:
     from posthouse.bus.session import Session
@@ -66,10 +68,12 @@ class Serving:
             server.lock.close()
         self._session.ledger.flush()
 
-    def subscriptions_changed(self) -> None:
+    def subscriptions_changed(self, pattern: str) -> None:
         """Serve what can be served now, and stop serving what nobody listens to."""
         for endpoint in list(self._registered.values()):
-            self._consider(endpoint)
+            is_catch_all = is_pattern(endpoint.subject)
+            if overlaps(endpoint.subject, pattern) if is_catch_all else matches(endpoint.subject, pattern):
+                self._consider(endpoint)
 
     def forget_unregistered(self, known: dict[str, Endpoint]) -> None:
         """Let go of endpoints that another process has unregistered."""
@@ -84,9 +88,8 @@ class Serving:
             return
         server = self._servers.get(endpoint.number)
         if server is not None:
-            if server.is_stopped:
-                return  # it begins anew once its message in work has ended
-            server.look()
+            if is_pattern(endpoint.subject) and not server.is_stopped:
+                server.look()  # mail that no handler matched so far
         elif endpoint.number not in self._standby:
             self._try(endpoint, ServeLock(self._session.directory.mailbox(endpoint.hash)))
 
