@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import stat
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 
 from posthouse import Bus
+from posthouse.model.errors import PosthouseError
+from tests.bus.counters import depth_counter
 from tests.bus.house import House
 from tests.bus.listening import Recorder
 from tests.bus.waiting import eventually
@@ -213,3 +216,49 @@ async def test_mailbox_that_vanishes_makes_publish_fail_or_say_so(house: House, 
     assert result.delivered_to == 1
     with pytest.raises(Exception):  # noqa: B017 - which code it is belongs to the bus; silence is the defect
         await bus.publish("a.b", 1, from_="c")
+
+
+@pytest.mark.parametrize("box", ["new", "cur", "tmp", "failed"])
+async def test_directory_that_cannot_be_read_stops_only_its_own_mailbox(house: House, bus: Bus, box: str) -> None:
+    """A file in the place of a directory cannot be listed or written into, for root neither."""
+    got = Recorder()
+    for subject in ("bad.one", "good.one"):
+        await bus.register_endpoint(subject)
+    broken = house.mailbox("bad.one").path / box
+    broken.rmdir()
+    broken.write_text("not a directory")
+    await bus.subscribe(">", got)
+    await bus.publish("good.one", "before", from_="c")
+    with contextlib.suppress(PosthouseError):
+        await bus.publish("bad.one", "lost or told", from_="c")
+    await bus.publish("good.one", "after", from_="c")
+    payloads = await eventually(lambda: got.payloads, lambda seen: "after" in seen)
+    assert [payload for payload in payloads if payload != "lost or told"] == ["before", "after"]
+    assert sorted(endpoint.subject for endpoint in await bus.list_endpoints()) == ["bad.one", "good.one"]
+
+
+async def test_publish_to_a_mailbox_that_cannot_be_written_raises_and_leaves_no_depth(house: House, bus: Bus) -> None:
+    await bus.register_endpoint("bad.one")
+    tmp = house.mailbox("bad.one").path / "tmp"
+    tmp.rmdir()
+    tmp.write_text("not a directory")
+    for _ in range(3):
+        with pytest.raises(PosthouseError) as refused:
+            await bus.publish("bad.one", 1, from_="c")
+        assert refused.value.code == "mailbox_unwritable"
+    assert depth_counter(house.root, "bad.one") == 0
+    tmp.unlink()
+    tmp.mkdir(mode=0o700)
+    assert (await bus.publish("bad.one", "again", from_="c")).delivered_to == 1
+
+
+async def test_write_errors_open_the_breaker_of_their_endpoint(house: House, bus: Bus) -> None:
+    await bus.register_endpoint("bad.one")
+    tmp = house.mailbox("bad.one").path / "tmp"
+    tmp.rmdir()
+    tmp.write_text("not a directory")
+    for _ in range(5):
+        with pytest.raises(PosthouseError):
+            await bus.publish("bad.one", 1, from_="c")
+    result = await bus.publish("bad.one", 1, from_="c")
+    assert [str(entry.reason) for entry in result.rejected] == ["circuit_open"]

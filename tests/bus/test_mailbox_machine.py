@@ -47,6 +47,8 @@ class MailboxMachine(RuleBasedStateMachine):
         self.clock = FakeClock()
         self.oracle = Oracle(ROOM)
         self.published = 0
+        #: endpoints this life of the process has registered: only those it serves
+        self.mine: set[str] = set()
         self.bus: Bus
 
     def run(self, call: Any) -> Any:
@@ -61,6 +63,7 @@ class MailboxMachine(RuleBasedStateMachine):
     def register(self, endpoint: str) -> None:
         self.run(self.bus.register_endpoint(endpoint))
         self.oracle.waiting.setdefault(endpoint, [])
+        self.mine.add(endpoint)
 
     @rule(endpoint=st.sampled_from(ENDPOINTS), force=st.booleans())
     def unregister(self, endpoint: str, force: bool) -> None:
@@ -74,6 +77,7 @@ class MailboxMachine(RuleBasedStateMachine):
         assert mail is not None
         assert force or not mail
         self.oracle.dead.extend(self.oracle.waiting.pop(endpoint))
+        self.mine.discard(endpoint)
 
     @rule(subject=st.sampled_from(TARGETS))
     def publish(self, subject: str) -> None:
@@ -86,7 +90,7 @@ class MailboxMachine(RuleBasedStateMachine):
 
     @rule(endpoint=st.sampled_from([*LITERAL, ">"]), fails=st.booleans())
     def handle(self, endpoint: str, fails: bool) -> None:
-        served = [name for name in self.oracle.waiting if endpoint in (name, ">")]
+        served = [name for name in self.oracle.waiting if endpoint in (name, ">") and name in self.mine]
         for name in served:
             self.oracle.expire(name, self.now_ms)
         expected = [letter for name in served for letter in self.oracle.take_all(name)]
@@ -135,6 +139,7 @@ class MailboxMachine(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         self.run(self.bus.close())
+        self.mine.clear()
         self.open()
 
     @rule()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -88,6 +89,31 @@ async def test_closed_tap_sees_nothing_more(bus: Bus) -> None:
     await bus.publish("a.b", 2, from_="c")
     await other.wait(1)
     assert tapped.payloads == [1]
+
+
+async def test_tap_continues_after_the_cursor_of_a_former_one(house: House, bus: Bus) -> None:
+    first, second = Recorder(), Recorder()
+    await bus.register_endpoint("a.b")
+    tap = await bus.tap(">", first)
+    await bus.publish("a.b", "seen", from_="c")
+    await first.wait(1)
+    cursor = await eventually(lambda: tap.cursor, lambda seen: seen != "")
+    await tap()
+    await bus.publish("a.b", "missed", from_="c")
+    await bus.close()
+    again = await house.bus()
+    await again.tap(">", second, after=cursor)
+    await again.publish("a.b", "later", from_="c")
+    seen = await eventually(lambda: second.payloads, lambda payloads: "later" in payloads)
+    assert seen in (["missed", "later"], ["seen", "missed", "later"])
+
+
+async def test_cursor_of_another_store_is_told_where_to_start_again(house: House, bus: Bus, tmp_path: Path) -> None:
+    async with Bus(tmp_path / "other") as other:
+        foreign = (await other.tap(">", Recorder())).cursor
+    with pytest.raises(PosthouseError) as refused:
+        await bus.tap(">", Recorder(), after=foreign)
+    assert refused.value.code == "cursor_reset"
 
 
 @pytest.mark.parametrize("cursor", ["nonsense", "AAAA"])
