@@ -262,3 +262,16 @@ async def test_write_errors_open_the_breaker_of_their_endpoint(house: House, bus
             await bus.publish("bad.one", 1, from_="c")
     result = await bus.publish("bad.one", 1, from_="c")
     assert [str(entry.reason) for entry in result.rejected] == ["circuit_open"]
+
+
+async def test_repaired_mailbox_is_served_again_by_itself(house: House, bus: Bus) -> None:
+    got = Recorder()
+    await bus.register_endpoint("bad.one")
+    cur = house.mailbox("bad.one").path / "cur"
+    cur.rmdir()
+    cur.write_text("not a directory")
+    await bus.subscribe("bad.one", got)
+    cur.unlink()
+    cur.mkdir(mode=0o700)
+    await bus.publish("bad.one", "patience", from_="c")
+    assert await got.wait(1) == ["patience"]

@@ -90,6 +90,7 @@ class Housekeeping:
         if turn % _FORGET_EVERY == 0:
             session.ledger.run(lambda page: sweep.forget_rates(page, session))
         if turn % _LOOK_EVERY == 0:
+            session.serving.reconsider()
             for server in session.serving.servers:
                 server.look()
         if turn % _SWEEP_EVERY == 0:

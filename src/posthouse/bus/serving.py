@@ -91,7 +91,20 @@ class Serving:
             if is_pattern(endpoint.subject) and not server.is_stopped:
                 server.look()  # mail that no handler matched so far
         elif endpoint.number not in self._standby:
+            self._begin(endpoint)
+
+    def reconsider(self) -> None:
+        """Try again to serve what could not be served, such as a mailbox that has been repaired."""
+        for endpoint in list(self._registered.values()):
+            if endpoint.number not in self._servers and endpoint.number not in self._standby:
+                self._consider(endpoint)
+
+    def _begin(self, endpoint: Endpoint) -> None:
+        """Serve or stand by; one damaged mailbox must not keep the others from their mail."""
+        try:
             self._try(endpoint, ServeLock(self._session.directory.mailbox(endpoint.hash)))
+        except (OSError, PosthouseError) as failure:
+            log.error("endpoint_not_served", subject=endpoint.subject, reason=str(failure))
 
     def _try(self, endpoint: Endpoint, lock: ServeLock) -> bool:
         if not lock.take():
@@ -104,8 +117,8 @@ class Serving:
             last_id = self._session.ledger.run(lambda page: take_endpoint(page, endpoint, number))
             self._session.watch.add_mailbox(self._session.directory.path_of(endpoint.hash) / "new", server)
             server.start(last_id)
-        except (OSError, PosthouseError) as failure:
-            log.error("endpoint_not_served", subject=endpoint.subject, reason=str(failure))
+        except (OSError, PosthouseError):
+            self._session.watch.remove_mailbox(server)
             del self._servers[endpoint.number]
             lock.close()
             raise
@@ -145,8 +158,8 @@ class Serving:
         for endpoint, lock in waiting.values():
             try:
                 self._try(endpoint, lock)
-            except (OSError, PosthouseError):  # logged; the poll of the registered endpoints comes back to it
-                continue
+            except (OSError, PosthouseError) as failure:  # housekeeping comes back to it
+                log.error("endpoint_not_served", subject=endpoint.subject, reason=str(failure))
 
     def abandon(self) -> None:
         """The store has failed: take no more messages and free the locks; mail stays where it is."""
