@@ -9,7 +9,8 @@ import pytest
 
 from posthouse.relay.deliver.settings import ConnectionPolicy
 from tests.relay.deliver.checked import checked
-from tests.relay.deliver.correspondents import Event, Reading, confirmation, direct, reading, send, states
+from tests.relay.deliver.correspondents import Event, Reading, confirmation, direct, reading, states
+from tests.relay.deliver.waiting import eventually
 from tests.relay.edge import Author, Edge
 
 
@@ -44,7 +45,7 @@ async def test_frames_have_at_most_fifty_messages(edge: Edge, alice: Author, bob
     await queue(edge, alice, bob, 120)
     async with edge.stream(bob) as stream:
         await stream.send("RECEIVE", "main", {"window": 1000})
-        sizes = []
+        sizes: list[int] = []
         while sum(sizes) < 120:
             first = await stream.receive()
             frame = [first, *stream._commands]
@@ -186,9 +187,11 @@ async def test_late_confirmations_of_a_replaced_connection_count(edge: Edge, ali
             await new.delivered(1)
             # the close frame is on its way to the old connection, which has not read it
             await stream.send("CONFIRM", confirmation(bob, alice, [message["id"]]))
-            async with asyncio.timeout(10):
-                while await states(edge, alice, message["id"]) != {bob.node: "confirmed"}:
-                    await asyncio.sleep(0.01)
+
+            async def is_confirmed() -> bool:
+                return await states(edge, alice, message["id"]) == {bob.node: "confirmed"}
+
+            await eventually(is_confirmed)
 
 
 async def test_concurrent_mailboxes_both_get_everything(tmp_path: Path) -> None:
@@ -246,9 +249,7 @@ async def test_mailbox_of_a_node_that_lost_its_right_gets_nothing_more(edge: Edg
 
 
 @pytest.mark.parametrize("window", [1, 7, 50, 1000])
-async def test_nothing_is_lost_however_the_reader_confirms(
-    edge: Edge, alice: Author, bob: Author, window: int
-) -> None:
+async def test_nothing_is_lost_however_the_reader_confirms(edge: Edge, alice: Author, bob: Author, window: int) -> None:
     messages = await queue(edge, alice, bob, 60)
     seen: list[str] = []
     async with reading(edge, bob, window=window) as box:

@@ -60,11 +60,17 @@ class Presences:
             del self._told[mesh]
         if not changed:
             return
-        commands = [command_text("PRESENCE", mesh, node, _word(node in online)) for node in changed]
-        frame = text_frame(list_text(commands))
-        for mailbox in list(self._open.get(mesh, ())):
-            if mailbox.is_introduced and changed != [mailbox.node]:
-                mailbox.peer.tell(frame)
+        news = {node: command_text("PRESENCE", mesh, node, _word(node in online)) for node in changed}
+        shared = _frame(list(news.values()))
+        for mailbox in [each for each in self._open.get(mesh, ()) if each.is_introduced]:
+            if mailbox.node not in news:
+                mailbox.peer.tell(shared)
+            elif len(news) > 1:
+                mailbox.peer.tell(_frame([text for node, text in news.items() if node != mailbox.node]))
+
+
+def _frame(commands: list[bytes]) -> bytes:
+    return text_frame(list_text(commands))
 
 
 def _word(is_online: bool) -> str:
