@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from posthouse.bus.bus import Bus
     from posthouse.bus.results import PublishResult, Rejection
     from posthouse.client.client import Client
+    from posthouse.client.daemon.client import DaemonClient
     from posthouse.fence import Fence, FenceTable
     from posthouse.keys.identity import NodeKey
     from posthouse.model.access import AccessRule, Action
@@ -42,6 +43,7 @@ __all__ = [
     "Bus",
     "ChannelType",
     "Client",
+    "DaemonClient",
     "DeadLetter",
     "Envelope",
     "Event",
@@ -70,6 +72,7 @@ _HOMES = {
     "bus.bus": ("Bus",),
     "bus.results": ("PublishResult", "Rejection"),
     "client.client": ("Client",),
+    "client.daemon.client": ("DaemonClient",),
     "fence": ("Fence", "FenceTable"),
     "keys.identity": ("NodeKey",),
     "model.access": ("AccessRule", "Action"),

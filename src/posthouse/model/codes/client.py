@@ -97,4 +97,16 @@ CLIENT: tuple[ErrorSpec, ...] = (
         "this client is closed",
         "Make a new Client.",
     ),
+    transient(
+        "daemon_unreachable",
+        503,
+        "the daemon at {daemon} cannot be reached: {reason}",
+        "Start it with `posthouse daemon up`; `posthouse daemon status` tells how it is.",
+    ),
+    fatal(
+        "daemon_answer_invalid",
+        502,
+        "the daemon at {daemon} answered what cannot be: {reason}",
+        "Check that daemon and client have versions that fit: `posthouse daemon version`.",
+    ),
 )

@@ -1,0 +1,188 @@
+"""The async client of a daemon: every call of DaemonClient as a coroutine, on the loop it is used on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Unpack
+
+from posthouse.client.backoff import Backoff
+from posthouse.client.daemon import calls
+from posthouse.client.daemon.calls import InboxFilter, ProfileFields, SendOptions
+from posthouse.client.daemon.patience import SILENCE_S, Patience
+from posthouse.client.daemon.place import DaemonPlace
+from posthouse.client.daemon.session import Session
+from posthouse.client.daemon.sse import RESUME_HEADER
+from posthouse.client.daemon.values import (
+    Accepted,
+    DaemonEvent,
+    DaemonVersion,
+    Health,
+    InboxItem,
+    OutboxRow,
+    RequeuedRow,
+)
+from posthouse.client.locks.values import LockGrant
+from posthouse.model.errors import PosthouseError
+
+
+class AsyncDaemonClient:
+    """What `async with DaemonClient()` gives."""
+
+    def __init__(self, place: DaemonPlace, timeout_s: float = 30.0) -> None:
+        self.place = place
+        self._session = Session(place, timeout_s)
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._session.close()
+
+    # Messages
+
+    async def send(self, to: str, message: str, **given: Unpack[SendOptions]) -> Accepted:
+        """Send to a member (name, node id, hex prefix) or #topic; returns when the daemon has it on its disk."""
+        return await self._session.ask(calls.send(to, message, given))
+
+    async def message(self, message_id: str) -> dict[str, Any]:
+        """Return the outbox row of a message and how far it has come to each recipient."""
+        return await self._session.ask(calls.message(message_id))
+
+    async def history(
+        self,
+        *,
+        topic: str | None = None,
+        member: str | None = None,
+        before: str | int | None = None,
+        limit: int | None = None,
+    ) -> dict[str, Any]:
+        """Return the messages of a topic, or those exchanged with a member, newest first."""
+        return await self._session.ask(calls.history(topic, member, before, limit))
+
+    # Inbox
+
+    async def inbox(self, **given: Unpack[InboxFilter]) -> list[InboxItem]:
+        """Return mail, newest first."""
+        return await self._session.ask(calls.inbox(given))
+
+    async def wait(self, timeout_s: float = 60.0, **given: Unpack[InboxFilter]) -> list[InboxItem]:
+        """Return mail as soon as there is some that fits, unread unless said otherwise; [] when the time is over.
+
+        A daemon that is restarted meanwhile is waited for.
+        """
+        patience = Patience(timeout_s)
+        wanted: InboxFilter = {"unread": True, **given}
+        while True:
+            try:
+                found = await self._session.ask(calls.inbox(wanted, patience.slice_s()))
+            except PosthouseError as failure:
+                await asyncio.sleep(patience.pause_s(failure))
+                continue
+            if found or patience.left_s <= 0:
+                return found
+
+    async def item(self, row_id: str) -> InboxItem:
+        """Return one message of the inbox."""
+        return await self._session.ask(calls.item(row_id))
+
+    async def seen(self, ids: Sequence[str]) -> int:
+        """Mark mail as read; return how many were not before."""
+        return await self._session.ask(calls.seen(ids))
+
+    # Outbox
+
+    async def outbox(self, *, status: str | None = None, limit: int | None = None) -> list[OutboxRow]:
+        """Return what was sent from here and where it is."""
+        return await self._session.ask(calls.outbox(status, limit))
+
+    async def requeue(
+        self, row_id: str, *, new_client_message_id: str | None = None, message: str | None = None
+    ) -> RequeuedRow:
+        """Send a dead or pending row anew under a fresh id, with the same or another message."""
+        return await self._session.ask(calls.requeue(row_id, new_client_message_id, message))
+
+    # Topics
+
+    async def topics(self) -> dict[str, Any]:
+        """Return the topics of the mesh and the subscriptions of this node."""
+        return await self._session.ask(calls.topics())
+
+    async def create_topic(self, topic: str) -> dict[str, Any]:
+        """Make a topic."""
+        return await self._session.ask(calls.topic_change("create", topic))
+
+    async def post(self, topic: str, message: str, **given: Unpack[SendOptions]) -> Accepted:
+        """Send to a topic; returns when the daemon has it on its disk."""
+        return await self._session.ask(calls.post(topic, message, given))
+
+    async def subscribe(self, pattern: str) -> dict[str, Any]:
+        """Get what is posted to topics that match."""
+        return await self._session.ask(calls.topic_change("subscribe", pattern))
+
+    async def unsubscribe(self, pattern: str) -> dict[str, Any]:
+        """End a subscription."""
+        return await self._session.ask(calls.topic_change("unsubscribe", pattern))
+
+    # Locks
+
+    async def lock_acquire(
+        self,
+        resource: str,
+        *,
+        lease_ms: int = 30_000,
+        wait_ms: int | None = None,
+        request_id: str | None = None,
+        mesh: str | None = None,
+    ) -> LockGrant:
+        """Take a lock for this node; send its token with every protected write."""
+        return await self._session.ask(calls.lock_acquire(resource, lease_ms, wait_ms, request_id, mesh))
+
+    async def lock_renew(
+        self, resource: str, token: int, *, lease_ms: int = 30_000, mesh: str | None = None
+    ) -> LockGrant:
+        """Renew a lease that is active."""
+        return await self._session.ask(calls.lock_renew(resource, token, lease_ms, mesh))
+
+    async def lock_release(self, resource: str, token: int, *, mesh: str | None = None) -> None:
+        """Give a lock back."""
+        await self._session.ask(calls.lock_release(resource, token, mesh))
+
+    # The mesh and the daemon
+
+    async def peers(self) -> dict[str, Any]:
+        """Return the members of the mesh and who is online."""
+        return await self._session.ask(calls.peers())
+
+    async def profile(self, **given: Unpack[ProfileFields]) -> dict[str, Any]:
+        """Change what others see of this node."""
+        return await self._session.ask(calls.profile(given))
+
+    async def health(self) -> Health:
+        """Return how the daemon is."""
+        return await self._session.ask(calls.health())
+
+    async def version(self) -> DaemonVersion:
+        """Return what the daemon is."""
+        return await self._session.ask(calls.version())
+
+    async def metrics(self) -> str:
+        """Return the metrics as Prometheus reads them."""
+        return await self._session.text("/v1/metrics")
+
+    async def events(self, last_event_id: str | None = None) -> AsyncIterator[DaemonEvent]:
+        """Yield what happens, for ever; after a break it goes on behind the last event that has an id.
+
+        A daemon that is not there at first is an error; one that goes away later is waited for.
+        """
+        backoff, last, has_begun = Backoff(most_s=5.0), last_event_id, False
+        while True:
+            try:
+                async with self._session.stream({RESUME_HEADER: last} if last else {}, SILENCE_S) as stream:
+                    has_begun = True
+                    async for event in stream:
+                        backoff.reset()
+                        last = event.id or last
+                        yield event
+            except PosthouseError as failure:
+                if not has_begun or failure.code not in ("daemon_unreachable", "daemon_stopping"):
+                    raise
+            await asyncio.sleep(backoff.next_s())

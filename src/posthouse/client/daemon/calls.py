@@ -1,0 +1,175 @@
+"""Every call of the daemon's API, one function each: arguments in, a Call out.
+
+A send carries its client_message_id in any case; whoever gives none gets one minted here, before the first
+attempt, so that a second attempt is the same message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
+from urllib.parse import quote
+
+from posthouse.client.daemon.call import Call, items, plain, struct, without_none
+from posthouse.client.daemon.values import Accepted, DaemonVersion, Health, InboxItem, OutboxRow, RequeuedRow
+from posthouse.client.locks.values import LockGrant
+from posthouse.model.clock import system_clock
+from posthouse.model.ids import Minter
+
+IDEMPOTENCY_HEADER = "Idempotency-Key"
+_MINTER = Minter(system_clock())
+
+
+class SendOptions(TypedDict, total=False):
+    """What can be said about a message beside where it goes and its text."""
+
+    #: now, next (the default) or low; for the reader, never reorders
+    priority: str | None
+    #: an object, in the clear
+    meta: Mapping[str, Any] | None
+    #: event id of the message it answers
+    reply_to_id: str | None
+    #: members it speaks of
+    mentions: Sequence[str] | None
+    #: the sender's own id; the same id and request is the same message, however often it is sent
+    client_message_id: str | None
+
+
+class InboxFilter(TypedDict, total=False):
+    """Which mail; all conditions must hold."""
+
+    #: only what came after this row, by its id
+    since: str | None
+    topic: str | None
+    #: a member's name or node id
+    sender: str | None
+    unread: bool | None
+    limit: int | None
+
+
+class ProfileFields(TypedDict, total=False):
+    """What other members see of this node; absent fields stay as they are."""
+
+    summary: str | None
+    #: idle, working or dnd
+    status: str | None
+    visible: bool | None
+    avatar: str | None
+    title: str | None
+    bio: str | None
+    capabilities: Sequence[str] | None
+
+
+# Messages
+
+
+def send(to: str, message: str, given: SendOptions) -> Call[Accepted]:
+    return _sending("/v1/send", {"to": to, "message": message}, given)
+
+
+def post(topic: str, message: str, given: SendOptions) -> Call[Accepted]:
+    return _sending("/v1/topic/post", {"topic": topic, "message": message}, given)
+
+
+def message(message_id: str) -> Call[dict[str, Any]]:
+    return Call("GET", f"/v1/messages/{_part(message_id)}", plain)
+
+
+def history(topic: str | None, member: str | None, before: str | int | None, limit: int | None) -> Call[dict[str, Any]]:
+    return Call("GET", "/v1/history", plain, {"topic": topic, "with": member, "before": before, "limit": limit})
+
+
+# Inbox
+
+
+def inbox(given: InboxFilter, wait_s: float = 0.0) -> Call[list[InboxItem]]:
+    query = {
+        "since": given.get("since"),
+        "topic": given.get("topic"),
+        "from": given.get("sender"),
+        "unread": given.get("unread"),
+        "limit": given.get("limit"),
+        "wait_s": wait_s or None,
+    }
+    return Call("GET", "/v1/inbox", items(InboxItem), query, wait_s=wait_s)
+
+
+def item(row_id: str) -> Call[InboxItem]:
+    return Call("GET", f"/v1/inbox/{_part(row_id)}", struct(InboxItem))
+
+
+def seen(ids: Sequence[str]) -> Call[int]:
+    return Call("POST", "/v1/inbox/seen", lambda value: int(value["count"]), body={"ids": list(ids)})
+
+
+# Outbox
+
+
+def outbox(status: str | None, limit: int | None) -> Call[list[OutboxRow]]:
+    return Call("GET", "/v1/outbox", items(OutboxRow), {"status": status, "limit": limit})
+
+
+def requeue(row_id: str, new_client_message_id: str | None, text: str | None) -> Call[RequeuedRow]:
+    body = without_none(id=row_id, new_client_message_id=new_client_message_id, message=text)
+    return Call("POST", "/v1/outbox/requeue", struct(RequeuedRow), body=body, is_repeatable=False)
+
+
+# Topics
+
+
+def topics() -> Call[dict[str, Any]]:
+    return Call("GET", "/v1/topic/list", plain)
+
+
+def topic_change(verb: str, topic: str) -> Call[dict[str, Any]]:
+    return Call("POST", f"/v1/topic/{verb}", plain, body={"topic": topic}, is_repeatable=verb != "create")
+
+
+# Locks
+
+
+def lock_acquire(
+    resource: str, lease_ms: int, wait_ms: int | None, request_id: str | None, mesh: str | None
+) -> Call[LockGrant]:
+    wanted = request_id or _MINTER.mint()
+    body = without_none(resource=resource, lease_ms=lease_ms, wait_ms=wait_ms, request_id=wanted, mesh=mesh)
+    return Call("POST", "/v1/locks/acquire", struct(LockGrant), body=body, wait_s=(wait_ms or 0) / 1000)
+
+
+def lock_renew(resource: str, token: int, lease_ms: int, mesh: str | None) -> Call[LockGrant]:
+    body = without_none(resource=resource, token=token, lease_ms=lease_ms, mesh=mesh)
+    return Call("POST", "/v1/locks/renew", struct(LockGrant), body=body)
+
+
+def lock_release(resource: str, token: int, mesh: str | None) -> Call[dict[str, Any]]:
+    body = without_none(resource=resource, token=token, mesh=mesh)
+    return Call("POST", "/v1/locks/release", plain, body=body, is_repeatable=False)
+
+
+# The mesh and the daemon
+
+
+def peers() -> Call[dict[str, Any]]:
+    return Call("GET", "/v1/peers", plain)
+
+
+def profile(given: ProfileFields) -> Call[dict[str, Any]]:
+    return Call("POST", "/v1/profile", plain, body=without_none(**given))
+
+
+def health() -> Call[Health]:
+    return Call("GET", "/v1/health", struct(Health))
+
+
+def version() -> Call[DaemonVersion]:
+    return Call("GET", "/v1/version", struct(DaemonVersion))
+
+
+def _sending(path: str, body: dict[str, Any], given: SendOptions) -> Call[Accepted]:
+    options: dict[str, Any] = dict(given)
+    options["client_message_id"] = options.get("client_message_id") or _MINTER.mint()
+    return Call("POST", path, struct(Accepted), body=body | without_none(**options))
+
+
+def _part(text: str) -> str:
+    return quote(text, safe="")

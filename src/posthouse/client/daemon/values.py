@@ -1,0 +1,103 @@
+"""What a daemon answers, as values.
+
+Field names are those of the daemon's local API, which is a contract: `broker_message_id` is the event id of a message
+and `history_id` its seq at the relay. Fields that a newer daemon adds are ignored.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """A send that the daemon has on its disk; it survives loss of power from here on."""
+
+    client_message_id: str
+    #: queued, inflight or done
+    status: str
+    #: this id was sent before, and has arrived at the relay
+    duplicate: bool = False
+    broker_message_id: str | None = None
+    history_id: int | None = None
+
+
+class InboxItem(msgspec.Struct, frozen=True):
+    """A message that came for this node."""
+
+    id: str
+    client_message_id: str
+    message_id: str
+    mesh: str
+    topic: str | None
+    sender: str
+    sender_name: str | None
+    body: str | None
+    meta: dict[str, Any] | None
+    received_at: Any
+    reply_to_id: str | None
+    seen_at: Any
+    #: it could not be opened with this node's key; there is no body then
+    undecryptable: bool = False
+
+
+class OutboxRow(msgspec.Struct, frozen=True):
+    """A send on its way."""
+
+    id: str
+    client_message_id: str
+    #: pending, inflight, done, dead or aborted
+    status: str
+    attempts: int
+    enqueued_at: Any
+    next_attempt_at: Any = None
+    delivered_at: Any = None
+    broker_message_id: str | None = None
+    history_id: int | None = None
+    last_error: str | None = None
+    aborted_at: Any = None
+    aborted_by: str | None = None
+    superseded_by: str | None = None
+    payload_bytes: int = 0
+    #: member or topic, where the daemon tells it
+    destination: str | None = None
+
+
+class RequeuedRow(msgspec.Struct, frozen=True):
+    """A row that was aborted, and the one that took its place."""
+
+    aborted_row_id: str
+    new_row_id: str | None = None
+    new_client_message_id: str | None = None
+
+
+class Health(msgspec.Struct, frozen=True):
+    """How a daemon is."""
+
+    connected: bool
+    mesh: str
+    member: Any = None
+    lag_ms: float | None = None
+    queue_depth: int = 0
+    inflight: int = 0
+    uptime_s: float = 0.0
+
+
+class DaemonVersion(msgspec.Struct, frozen=True):
+    """What a daemon is and can do."""
+
+    version: str
+    ipc_api: Any = None
+    features: Any = None
+    schema: Any = None
+
+
+class DaemonEvent(msgspec.Struct, frozen=True):
+    """Something that happened, as the daemon tells it while a program listens."""
+
+    #: message, peer_join, peer_leave, broker_status, outbox_pressure, outbox_dead or system
+    event: str
+    data: dict[str, Any]
+    #: where to go on from after a break; absent for what is not kept
+    id: str | None = None
