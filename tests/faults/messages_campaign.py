@@ -1,0 +1,147 @@
+"""The message campaign: a backlog is read while reader, relay or the wire between them end again and again.
+
+Messages are numbered in the order they were sent. What the reader wrote down is kept per run of its process;
+messages_checker.py compares it with the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from posthouse.client import Client, ClientOptions, Confirmed, Pins
+from posthouse.keys import NodeKey
+from posthouse.model.errors import PosthouseError
+from tests.faults.child import Child
+from tests.faults.relay_process import RelayProcess
+
+PATIENCE_S = 600
+WINDOW = 60
+_FLAGS = ("--event-rate", "1000000", "--event-burst", "1000000", "--queue-max", "10000")
+OPTIONS = ClientOptions(publish_timeout_s=120, reconnect_most_s=0.2, connect_timeout_s=30)
+
+
+class Seen(NamedTuple):
+    """A message as the reader wrote it down."""
+
+    #: run of the reader's process, and connection within it
+    connection: tuple[int, int]
+    seq: int
+    body: str
+    was_stored: bool
+    attempt: int
+
+
+@dataclass
+class Ledger:
+    """What happened, as sender and reader saw it."""
+
+    #: body -> message id, in the order sent
+    sent: dict[str, str] = field(default_factory=dict)
+    seen: list[Seen] = field(default_factory=list)
+    #: bodies whose confirmation was answered
+    answered: set[str] = field(default_factory=set)
+    #: what senders heard of their readers
+    told: list[Confirmed] = field(default_factory=list)
+    faults: int = 0
+
+
+class Campaign:
+    """One relay, one reader in a process, senders, and what ends."""
+
+    def __init__(self, folder: Path, chance: random.Random, *, manner: str = "careful") -> None:
+        self.relay = RelayProcess(folder, *_FLAGS)
+        self.ledger = Ledger()
+        self.chance = chance
+        self.reader_key = NodeKey.generate()
+        self.sender_key = NodeKey.generate()
+        self.url = ""
+        self._manner = manner
+        self._child: Child | None = None
+        self._runs = 0
+        self._taken = 0
+
+    def client(self, key: NodeKey) -> Client:
+        """Make a client of a sender."""
+        return Client(self.relay.url, key, pins=Pins(None), options=OPTIONS)
+
+    async def send(self, bodies: Sequence[str], key: NodeKey | None = None) -> None:
+        """Send messages in order; each is accepted once, whatever happens to the relay meanwhile."""
+        async with self.client(key or self.sender_key) as client:
+            await client.connect(is_patient=True)
+            events = [await client.compose(self.reader_key.node, body) for body in bodies]
+            for body, event, answer in zip(bodies, events, await client.publish_many(events), strict=True):
+                assert not isinstance(answer, PosthouseError), answer
+                self.ledger.sent[body] = event.id
+
+    async def start_reader(self) -> None:
+        """Start the reader's process."""
+        self._runs += 1
+        self._taken = 0
+        args = (self.url or self.relay.url, self.reader_key.reveal_seed().hex(), WINDOW, self._manner)
+        self._child = await asyncio.to_thread(Child, "tests.faults.messages_reader", *args)
+
+    async def kill_reader(self) -> None:
+        """End the reader without a warning, and take down what it told."""
+        if self._child is not None:
+            child, self._child = self._child, None
+            await asyncio.to_thread(child.kill)
+            self._take(child.lines)
+
+    async def kill_relay(self) -> None:
+        """End the relay without a warning, and start it again."""
+        await asyncio.to_thread(self.relay.kill)
+        await asyncio.to_thread(self.relay.start)
+
+    async def await_lines(self, count: int) -> bool:
+        """Wait until the reader has told so many more lines; return False when there is nothing left for it."""
+        goal = self._taken + count
+        async with asyncio.timeout(PATIENCE_S):
+            while self._read() < goal:
+                before = self._taken
+                await asyncio.sleep(0.005)
+                if self._read() == before and await self.is_empty():
+                    return False
+        return True
+
+    async def is_empty(self) -> bool:
+        """Tell whether nothing waits for the reader any more."""
+        async with self.client(self.reader_key) as client:
+            return not await client.queues.rows("main", self.reader_key.node, limit=1)
+
+    async def finish(self) -> None:
+        """Wait until everything is confirmed; then end the reader, and hear as the sender what it confirmed."""
+        async with asyncio.timeout(PATIENCE_S):
+            while not await self.is_empty():  # noqa: ASYNC110 - nobody announces it
+                await asyncio.sleep(0.02)
+        await self.kill_reader()
+
+    async def hear(self, key: NodeKey, count: int) -> None:
+        """Open the mailbox of a sender and take down what was confirmed of its messages, so many ids."""
+        heard: set[str] = set()
+        async with self.client(key) as client, asyncio.timeout(PATIENCE_S), await client.receive() as mailbox:
+            async for confirmed in mailbox.confirmed():
+                self.ledger.told.append(confirmed)
+                heard.add(confirmed.id)
+                if len(heard) == count:
+                    return
+
+    def _read(self) -> int:
+        if self._child is not None:
+            self._take(self._child.lines)
+        return self._taken
+
+    def _take(self, lines: Sequence[str]) -> None:
+        for line in lines[self._taken :]:
+            kind, *rest = line.split(" ")
+            if kind == "C":
+                self.ledger.answered.add(rest[0])
+            else:
+                connection, seq, body, was_stored, attempt = rest
+                place = (self._runs, int(connection))
+                self.ledger.seen.append(Seen(place, int(seq), body, was_stored == "1", int(attempt)))
+        self._taken = len(lines)

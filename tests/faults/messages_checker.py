@@ -1,0 +1,88 @@
+"""What must be true after the message campaign; a finding is a sentence, no finding means that nothing was lost.
+
+It reads the store's file and the ledger, not the memory of any process.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import apsw
+
+from posthouse.relay.ops.maintenance import check_relay
+from posthouse.relay.store.sqlite import FILE_NAME
+from posthouse.sqlite.connection import open_reader
+from tests.faults.messages_campaign import Ledger, Seen
+
+
+def check_messages(data_dir: Path, ledger: Ledger) -> list[str]:
+    """Return what is wrong."""
+    path = data_dir / FILE_NAME
+    db = open_reader(path)
+    try:
+        return [
+            *check_relay(path),
+            *_check_states(db, ledger),
+            *_check_confirmed_once(db, ledger),
+            *_check_reader(ledger),
+            *_check_was_stored(db, ledger),
+            *_check_told(db, ledger),
+        ]
+    finally:
+        db.close()
+
+
+def _check_states(db: apsw.Connection, ledger: Ledger) -> Iterator[str]:
+    rows = db.execute("SELECT lower(hex(id)), state FROM deliveries").fetchall()
+    states = {str(message_id): state for message_id, state in rows}
+    for body, message_id in ledger.sent.items():
+        if states.get(message_id) != "confirmed":
+            yield f"open: message {body} is {states.get(message_id)}"
+    seen = {each.body for each in ledger.seen}
+    for body in ledger.sent:
+        if body not in seen:
+            yield f"lost: message {body} is confirmed and no reader has it"
+    if len(states) != len(ledger.sent):
+        yield f"twice: {len(states)} messages are stored of {len(ledger.sent)}"
+
+
+def _check_confirmed_once(db: apsw.Connection, ledger: Ledger) -> Iterator[str]:
+    bodies = db.execute("SELECT body FROM journal WHERE type = 'delivery.confirmed'").fetchall()
+    counts = Counter(message_id for (body,) in bodies for message_id in json.loads(str(body))["ids"])
+    for body, message_id in ledger.sent.items():
+        if counts[message_id] != 1:
+            yield f"confirmed: message {body} was confirmed {counts[message_id]} times"
+
+
+def _check_reader(ledger: Ledger) -> Iterator[str]:
+    connections: dict[tuple[int, int], list[Seen]] = {}
+    for each in ledger.seen:
+        connections.setdefault(each.connection, []).append(each)
+    for place, seen in connections.items():
+        if any(left.seq >= right.seq for left, right in pairwise(seen)):
+            yield f"disorder: connection {place} got messages out of order, or one twice"
+    firsts = list({each.body: each.seq for each in ledger.seen}.values())  # a key stays where it first came in
+    if firsts != sorted(firsts):
+        yield "disorder: messages came for the first time out of commit order"
+
+
+def _check_was_stored(db: apsw.Connection, ledger: Ledger) -> Iterator[str]:
+    stored = {str(seq): bool(flag) for seq, flag in db.execute("SELECT seq, was_stored FROM deliveries").fetchall()}
+    for each in ledger.seen:
+        if each.was_stored != stored[str(each.seq)]:
+            yield f"was_stored: message {each.body} was said to be {each.was_stored}, attempt {each.attempt}"
+
+
+def _check_told(db: apsw.Connection, ledger: Ledger) -> Iterator[str]:
+    told = {each.id: each.was_stored for each in ledger.told}
+    rows = db.execute("SELECT lower(hex(id)), was_stored FROM deliveries").fetchall()
+    stored = {str(message_id): bool(flag) for message_id, flag in rows}
+    for body, message_id in ledger.sent.items():
+        if message_id not in told:
+            yield f"untold: the sender did not hear of message {body}"
+        elif told[message_id] != stored[message_id]:
+            yield f"was_stored: the sender heard something else of message {body}"
