@@ -78,7 +78,7 @@ class Campaign:
         async with self.client() as client:
             event = client.sign(END, kind=KIND)
             self.ledger.meant.append(event.id)
-            self.note(event, await client.send(event))
+            self.note(event, await client.publish_event(event))
 
     async def _fire(self) -> None:
         for _ in range(self._kills):

@@ -10,17 +10,17 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import tempfile
-from collections.abc import Iterator
-from importlib.resources import files
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from posthouse.journal.store import JOURNAL
 from posthouse.keys import NodeKey
-from posthouse.model.canonical import event_id
+from posthouse.model.canonical import encode_canonical, event_id
 from posthouse.model.clock import SystemClock
 from posthouse.model.event import Event
 from posthouse.relay.store.interface import EventRow, Unit
 from posthouse.relay.store.rows import row_of
-from posthouse.relay.store.sqlite import FILE_NAME, SqliteStore
+from posthouse.relay.store.sqlite import COMPONENTS, FILE_NAME, SqliteStore
 
 AUTHORS = [NodeKey(bytes([number]) * 32).node for number in range(1, 101)]
 KINDS = (1, 2, 3, 1_234)
@@ -54,7 +54,7 @@ async def _fill(path: Path, count: int) -> None:
     await asyncio.to_thread(store.close)
 
 
-def _adding(rows: list[EventRow]):  # type: ignore[no-untyped-def]
+def _adding(rows: list[EventRow]) -> Callable[[Unit], object]:
     def work(unit: Unit) -> object:
         return unit.add_events(rows)
 
@@ -71,33 +71,23 @@ def _row(number: int, begin_ns: int) -> EventRow:
     author = AUTHORS[number * 7 % len(AUTHORS)]
     kind = KINDS[number % len(KINDS)]
     tags = (("t", f"topic-{number % TOPICS}"), ("n", str(number)))
+    at_ns, content = begin_ns + number * 1_000_000, "x" * 200
+    canonical = encode_canonical(author, at_ns, kind, tags, content)
     event = Event(
-        id="",
+        id=event_id(canonical),
         pubkey=author,
-        created_at_ns=begin_ns + number * 1_000_000,
+        created_at_ns=at_ns,
         kind=kind,
         tags=tags,
-        content="x" * 200,
+        content=content,
         sig="0" * 128,
     )
-    canonical = event.canonical()
-    return row_of(
-        Event(
-            id=event_id(canonical),
-            pubkey=author,
-            created_at_ns=event.created_at_ns,
-            kind=kind,
-            tags=tags,
-            content=event.content,
-            sig=event.sig,
-        ),
-        canonical,
-    )
+    return row_of(event, canonical)
 
 
 def _schema() -> str:
     digest = hashlib.sha256()
-    for package in ("posthouse.journal", "posthouse.relay.store.sqlite"):
-        for script in sorted((files(package) / "migrations").iterdir(), key=lambda path: path.name):
-            digest.update(script.read_bytes())
+    for component in (JOURNAL, *COMPONENTS):
+        for migration in component.migrations:
+            digest.update(migration.encode())
     return digest.hexdigest()[:12]
