@@ -69,6 +69,15 @@ class Child:
         self._process.stdin.write(line.encode() + b"\n")
         self._process.stdin.flush()
 
+    def end_input(self) -> None:
+        """Close the child's stdin: it is asked to come to its end."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    def signal(self, number: int) -> None:
+        """Send the child a signal."""
+        self._process.send_signal(number)
+
     def kill(self) -> list[str]:
         """SIGKILL the child and return everything it told before."""
         self._process.send_signal(signal.SIGKILL)

@@ -1,0 +1,123 @@
+"""A campaign against locks: eight clients fight while processes are stopped, the relay is killed and clocks step."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from posthouse.model.clock import TEST_CLOCK_ENV, SystemClock
+from tests.faults.child import Child
+from tests.faults.locks_client import LEASE_MS
+from tests.faults.locks_linear import FOREVER
+from tests.faults.locks_model import Op
+from tests.faults.relay_process import RelayProcess
+
+CLIENTS = 8
+RESOURCES = ["db/main", "deploy"]
+#: refusals before anything was looked at: they say nothing about a lock
+_NO_EFFECT = {"unsent", "token_invalid", "authentication_required", "relay_stopping", "store_busy", "locks_too_fast"}
+_HOUR_NS = 3_600 * 10**9
+
+
+@dataclass
+class Campaign:
+    """What is done, and what was recorded."""
+
+    folder: Path
+    chance: random.Random
+    faults: int
+    done: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    restarts: list[tuple[int, int]] = field(default_factory=list)
+
+    def run(self) -> dict[str, list[Op]]:
+        """Fight and return the history of each resource."""
+        clock_file = self.folder / "clock.json"
+        self._step_clock(clock_file)
+        relay = RelayProcess(self.folder)
+        relay.environ[TEST_CLOCK_ENV] = str(clock_file)
+        with relay:
+            clients = [self._client(number, relay, clock_file) for number in range(CLIENTS)]
+            try:
+                for client in clients:
+                    client.wait_lines(5, 60)
+                for turn in range(self.faults):
+                    time.sleep(self.chance.uniform(0.2, 0.6))
+                    self._harm(turn, relay, clients, clock_file)
+                time.sleep(2 * LEASE_MS / 1000)
+            finally:
+                for client in clients:
+                    client.end_input()
+            lines = [(client.wait(60), client.lines, client.errors) for client in clients]
+        assert all(code == 0 for code, _, _ in lines), [errors for _, _, errors in lines]
+        return self._history([told for _, told, _ in lines])
+
+    def _client(self, number: int, relay: RelayProcess, clock_file: Path) -> Child:
+        transport = "stream" if number % 2 else "http"
+        seed = f"{self.chance.random()}"
+        env = {TEST_CLOCK_ENV: str(clock_file)}
+        return Child("tests.faults.locks_client", relay.url, transport, number + 1, seed, *RESOURCES, env=env)
+
+    def _harm(self, turn: int, relay: RelayProcess, clients: list[Child], clock_file: Path) -> None:
+        kind = ("stop", "kill", "step")[turn % 3]
+        self.done[kind] += 1
+        if kind == "stop":
+            victims = self.chance.sample(clients, 2)
+            for victim in victims:
+                victim.signal(signal.SIGSTOP)
+            time.sleep(1.4 * LEASE_MS / 1000)
+            for victim in victims:
+                victim.signal(signal.SIGCONT)
+        elif kind == "kill":
+            relay.kill()
+            called_ns = SystemClock().boot_ns()
+            relay.start()
+            self.restarts.append((called_ns, SystemClock().boot_ns()))
+        else:
+            self._step_clock(clock_file)
+
+    def _step_clock(self, path: Path) -> None:
+        """Set the wall clock of every process an hour ahead, an hour back, or right."""
+        temporary = path.with_suffix(".new")
+        temporary.write_text(json.dumps({"wall_offset_ns": self.chance.choice([-_HOUR_NS, 0, _HOUR_NS])}))
+        temporary.replace(path)
+
+    def _history(self, told: list[list[str]]) -> dict[str, list[Op]]:
+        history: dict[str, list[Op]] = {resource: [] for resource in RESOURCES}
+        for lines in told:
+            node = json.loads(lines[0])["node"]
+            asked: dict[int, dict[str, Any]] = {}
+            answered: dict[int, dict[str, Any]] = {}
+            for line in map(json.loads, lines[1:]):
+                (answered if "answer" in line else asked)[line["n"]] = line
+            for number, call in asked.items():
+                op = _op(node, call, answered.get(number))
+                if op is not None:
+                    history[call["resource"]].append(op)
+        for called_ns, returned_ns in self.restarts:
+            for ops in history.values():
+                ops.append(Op("relay", "restart", called_ns, returned_ns, {}))
+        return history
+
+
+def _op(node: str, call: dict[str, Any], answered: dict[str, Any] | None) -> Op | None:
+    answer = None if answered is None else answered["answer"]
+    if answer is not None and answer.get("code") in _NO_EFFECT:
+        return None
+    if answer is None and call["op"] == "inspect":
+        return None
+    return Op(
+        node,
+        call["op"],
+        call["at"],
+        FOREVER if answered is None else answered["at"],
+        answer,
+        call.get("lease_ms", 0),
+        call.get("token", 0),
+        call.get("request_id"),
+    )
