@@ -1,10 +1,11 @@
 """The floor: the bare file steps of one message, without any bus.
 
 Create and write, rename, rename, unlink: what a Maildir cannot do without. Run between the rounds of a measurement
-with files of the size the bus writes. Its directories lie inside a mailbox of the measured bus: ext4 takes the inodes
-of a directory's files from one region of the disk, and only in the same region both see the same disk. An ext4
-without a journal also looks past every inode that was deleted a moment ago, so that creating gets slower the more
-files were alive at once; `rate` can keep some alive, to show how much of a ratio is that.
+with files of the size the bus writes, in the directories of a mailbox of the measured bus (failed/ in the place of
+new/, which the bus watches): ext4 takes the inodes of a directory's files from one region of the disk, and only in the
+same region both see the same disk. An ext4 without a journal also looks past every inode that was deleted a moment
+ago, so that creating gets slower the more files were alive at once; `rate` can keep some alive, to show how much of a
+ratio is that.
 """
 
 from __future__ import annotations
@@ -20,14 +21,12 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 class Floor:
-    """Three directories and the steps between them."""
+    """The steps between the directories of one mailbox."""
 
     def __init__(self, root: Path, subject: str, file_bytes: int) -> None:
-        folder = root / "mailboxes" / endpoint_hash(subject) / "floor"
+        folder = root / "mailboxes" / endpoint_hash(subject)
         self.data = b"x" * file_bytes
-        for name in ("tmp", "new", "cur"):
-            (folder / name).mkdir(parents=True, exist_ok=True)
-        self._tmp, self._new, self._cur = (f"{folder / name}/" for name in ("tmp", "new", "cur"))
+        self._tmp, self._new, self._cur = (f"{folder / name}/" for name in ("tmp", "failed", "cur"))
         self._written = 0
 
     def rate(self, count: int, alive: int = 0) -> float:
@@ -35,7 +34,7 @@ class Floor:
         waiting: deque[str] = deque()
         start = perf_counter()
         for number in range(self._written, self._written + count):
-            waiting.append(self._publish(f"{number:026d}"))
+            waiting.append(self._publish(f"floor-{number:020d}"))
             if len(waiting) > alive:
                 self._take(waiting.popleft())
         while waiting:

@@ -1,9 +1,15 @@
-"""Messages published and handled per second, one subscriber: one by one, and with 64 in flight."""
+"""Messages published and handled per second, one subscriber: one by one, and with 64 in flight.
+
+One by one: each publish begins when the former returned. In flight: 64 publishes are never done at the same time. Both
+times end when all messages are handled. Beside them, for comparison, the same where a publisher waits until its
+message is handled: the messages then come in one at a time, and nothing can be done for several at once.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -14,6 +20,7 @@ from posthouse.bus import Bus
 from posthouse.model.envelope import Envelope
 
 IN_FLIGHT = 64
+FLIGHT_SUBJECT = "bench.in_flight"
 
 
 class Counted:
@@ -45,7 +52,7 @@ async def publish_singly(bus: Bus, count: int) -> None:
 
 
 async def publish_together(bus: Bus, count: int) -> None:
-    """Keep 64 publishes in flight."""
+    """Keep 64 publishes going; what is published waits for its handler as long as it takes."""
     left = iter(range(count))
 
     async def worker() -> None:
@@ -55,35 +62,74 @@ async def publish_together(bus: Bus, count: int) -> None:
     await asyncio.gather(*(worker() for _ in range(IN_FLIGHT)))
 
 
+class InFlight:
+    """Keeps 64 messages between the call of their publish and their handler."""
+
+    def __init__(self) -> None:
+        self._handled: dict[int, asyncio.Future[None]] = {}
+
+    async def __call__(self, envelope: Envelope) -> None:
+        self._handled.pop(envelope.payload["n"]).set_result(None)
+
+    async def rate(self, bus: Bus, count: int) -> float:
+        """Return how many messages a second are published and handled."""
+        loop, left = asyncio.get_running_loop(), iter(range(count))
+
+        async def worker() -> None:
+            for number in left:
+                handled = self._handled[number] = loop.create_future()
+                await bus.publish(FLIGHT_SUBJECT, PAYLOAD | {"n": number}, from_=SENDER)
+                await handled
+
+        start = perf_counter()
+        await asyncio.gather(*(worker() for _ in range(IN_FLIGHT)))
+        return count / (perf_counter() - start)
+
+
+@dataclass
+class Rates:
+    """Messages a second of every round."""
+
+    floor: list[float] = field(default_factory=list)
+    crowded_floor: list[float] = field(default_factory=list)
+    one_by_one: list[float] = field(default_factory=list)
+    in_flight: list[float] = field(default_factory=list)
+    one_until_handled: list[float] = field(default_factory=list)
+    many_until_handled: list[float] = field(default_factory=list)
+
+
 async def measure(folder: Path, scale: Scale, file_bytes: int) -> dict[str, Any]:
-    """Let floor, one by one and 64 in flight take turns; return rates and the middle of the rounds' ratios."""
-    counted = Counted()
-    floors: list[float] = []
-    singly: list[float] = []
-    lockstep: list[float] = []
-    together: list[float] = []
-    crowded: list[float] = []
+    """Let floor and bus take turns; return rates and the middle of the rounds' ratios to the floor."""
+    rates, counted, in_flight = Rates(), Counted(), InFlight()
     async with Bus(folder, reliability=LIMITS) as bus:
-        await bus.register_endpoint(SUBJECT)
-        await bus.subscribe(SUBJECT, counted)
+        for subject, handler in ((SUBJECT, counted), (FLIGHT_SUBJECT, in_flight)):
+            await bus.register_endpoint(subject)
+            await bus.subscribe(subject, handler)
         floor = Floor(folder, SUBJECT, file_bytes)
         await _rate(bus, counted, publish_together, scale.messages)
         for _ in range(scale.rounds):
-            singly.append(await _rate(bus, counted, publish_singly, scale.messages))
-            floors.append(floor.rate(scale.messages))
-            together.append(await _rate(bus, counted, publish_together, scale.messages))
-            crowded.append(floor.rate(scale.messages, alive=IN_FLIGHT))
-            lockstep.append(await _lockstep_rate(bus, counted, scale.messages // 4))
+            rates.floor.append(floor.rate(scale.messages))
+            rates.one_by_one.append(await _rate(bus, counted, publish_singly, scale.messages))
+            rates.in_flight.append(await _rate(bus, counted, publish_together, scale.messages))
+            rates.one_until_handled.append(await _lockstep_rate(bus, counted, scale.messages // 4))
+            rates.many_until_handled.append(await in_flight.rate(bus, scale.messages // 4))
+            rates.crowded_floor.append(floor.rate(scale.messages, alive=IN_FLIGHT))
+    return _report(rates)
+
+
+def _report(rates: Rates) -> dict[str, Any]:
     return {
-        "floor_per_s": round(median(floors)),
-        "one_by_one_per_s": round(median(singly)),
-        "one_by_one_ratio": median_ratio(singly, floors),
-        "in_flight_64_per_s": round(median(together)),
-        "in_flight_64_ratio": median_ratio(together, floors),
-        "floor_with_64_alive_per_s": round(median(crowded)),
-        "in_flight_64_ratio_to_floor_with_64_alive": median_ratio(together, crowded),
-        "each_handled_before_the_next_per_s": round(median(lockstep)),
-        "each_handled_before_the_next_ratio": median_ratio(lockstep, floors),
+        "floor_per_s": round(median(rates.floor)),
+        "one_by_one_per_s": round(median(rates.one_by_one)),
+        "one_by_one_ratio": median_ratio(rates.one_by_one, rates.floor),
+        "in_flight_64_per_s": round(median(rates.in_flight)),
+        "in_flight_64_ratio": median_ratio(rates.in_flight, rates.floor),
+        "floor_with_64_alive_per_s": round(median(rates.crowded_floor)),
+        "in_flight_64_ratio_to_floor_with_64_alive": median_ratio(rates.in_flight, rates.crowded_floor),
+        "one_until_handled_per_s": round(median(rates.one_until_handled)),
+        "one_until_handled_ratio": median_ratio(rates.one_until_handled, rates.floor),
+        "in_flight_64_until_handled_per_s": round(median(rates.many_until_handled)),
+        "in_flight_64_until_handled_ratio": median_ratio(rates.many_until_handled, rates.floor),
     }
 
 
