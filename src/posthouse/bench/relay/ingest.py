@@ -20,19 +20,22 @@ class Ingest:
 
     async def rate(self, commands: list[bytes], in_flight: int) -> float:
         """Send the commands with so many unanswered and return how many per second were accepted."""
-        stream = self._stream
-        before = stream.count
-        started = time.perf_counter()
-        sent = min(in_flight, len(commands))
-        stream.send(commands[:sent])
-        answered = 0
-        while answered < len(commands):
-            answered = await stream.wait_count(before + answered + 1) - before
-            upto = min(answered + in_flight, len(commands))
+        stream, total = self._stream, len(commands)
+        before, sent = stream.count, 0
+
+        def send_next(count: int) -> None:
+            nonlocal sent
+            upto = min(count - before + in_flight, total)
             if upto > sent:
                 stream.send(commands[sent:upto])
                 sent = upto
-        return len(commands) / (time.perf_counter() - started)
+
+        stream.on_count = send_next
+        started = time.perf_counter()
+        send_next(before)
+        await stream.wait_count(before + total)
+        stream.on_count = None
+        return total / (time.perf_counter() - started)
 
     def close(self) -> None:
         self._stream.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from posthouse.client.signing import Signer
@@ -35,6 +35,8 @@ class RawStream(asyncio.Protocol):
         self._wanted = 0
         #: markers seen
         self.count = 0
+        #: called with the count as soon as bytes have come: no task has to wake up in between
+        self.on_count: Callable[[int], None] | None = None
         self.is_lost = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -47,6 +49,8 @@ class RawStream(asyncio.Protocol):
             return
         self.count += (self._tail + data).count(self._marker)
         self._tail = data[-self._kept :] if len(data) >= self._kept else (self._tail + data)[-self._kept :]
+        if self.on_count is not None:
+            self.on_count(self.count)
         if self.count >= self._wanted:
             self._changed.set()
 
