@@ -101,10 +101,11 @@ class Receiving:
             self._mailbox.fail(failure)
 
     async def settle(self) -> None:
-        """Give the answers to the last confirmations a moment to come."""
+        """Give the answers to the last confirmations and rejections a moment to come."""
         try:
             async with asyncio.timeout(_SETTLE_S if self._is_up() else 0):
                 await self.confirming.settled()
+                await self.rejecting.settled()
         except TimeoutError:
             pass  # what was not answered is delivered again
 

@@ -67,6 +67,11 @@ class Rejecting:
             _fail(future, failure)
         self._unanswered.clear()
 
+    async def settled(self) -> None:
+        """Wait until everything is answered."""
+        while self._unanswered:
+            await asyncio.wait([future for _command, future in self._unanswered.values()])
+
     def _again(self, message_id: str) -> None:
         if (known := self._unanswered.get(message_id)) is not None:
             self._send(known[0])

@@ -22,13 +22,17 @@ OnAnswers = Callable[[Sequence[Answer]], None]
 class Lane:
     """The order of one connection."""
 
-    __slots__ = ("_answered", "_in_flight", "_on_answers", "_path", "parcels")
+    __slots__ = ("_answered", "_in_flight", "_on_answers", "_path", "_submitted", "parcels", "submitted")
 
     def __init__(self, path: AcceptPath, on_answers: OnAnswers) -> None:
         self._path = path
         self._on_answers: OnAnswers | None = on_answers
         self._in_flight = 0
         self._answered: list[Answer] = []
+        self._submitted: list[str | None] = []
+        #: ids of the events that the answers handed out now are for: the answer to a retry that was signed anew names
+        #: the original
+        self.submitted: list[str | None] = []
         #: not yet handed to the writer, oldest first
         self.parcels: deque[Parcel] = deque()
 
@@ -50,13 +54,15 @@ class Lane:
         """Forget who wanted the answers; what was submitted is still accepted."""
         self._on_answers = None
 
-    def note(self, answer: Answer) -> None:
-        """Keep an answer for the next `flush`; called by the path."""
+    def note(self, event_id: str | None, answer: Answer) -> None:
+        """Keep the answer to an event for the next `flush`; called by the path."""
         self._answered.append(answer)
+        self._submitted.append(event_id)
 
     def flush(self) -> None:
         """Hand out the answers that were noted; called by the path."""
         answers, self._answered = self._answered, []
+        self.submitted, self._submitted = self._submitted, []
         self._in_flight -= len(answers)
         if answers and self._on_answers is not None:
             self._on_answers(answers)

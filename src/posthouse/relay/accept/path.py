@@ -159,7 +159,7 @@ class AcceptPath:
         jobs = [job for parcel in group for job in parcel.jobs]
         for job, answer in zip(jobs, answers, strict=True):
             lane = job.parcel.lane
-            lane.note(answer)
+            lane.note(job.event_id, answer)
             lanes[lane] = None
             self._bytes -= len(job.raw)
             if isinstance(answer, Accepted):

@@ -63,7 +63,7 @@ class Connection:
         self.pinged_at: float | None = None
         #: how many bytes the peer had taken when it was pinged
         self.sent_at_ping = 0
-        self._lane = edge.core.open_lane(self._answer)
+        self._lane = edge.core.open_lane(lambda answers: self._answer(self._lane.submitted, answers))
         self._has_room = asyncio.Event()
         self._has_room.set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -205,18 +205,19 @@ class Connection:
         try:
             self._lane.submit(events)
         except PosthouseError as failure:
-            self._answer([Declined(_claimed_id(event), failure) for event in events])
+            ids = [_claimed_id(event) for event in events]
+            self._answer(ids, [Declined(event_id, failure) for event_id in ids])
             return
         if self._lane.in_flight() >= self.edge.limits.events_in_flight:
             self._has_room.clear()
 
-    def _answer(self, answers: Sequence[Answer]) -> None:
+    def _answer(self, ids: Sequence[str | None], answers: Sequence[Answer]) -> None:
         if self._lane.in_flight() < self.edge.limits.events_in_flight:
             self._has_room.set()
         count_answers(self.edge, answers)
         if self.ending is not None:  # nothing follows a close frame
             return
-        texts = [_ok_text(answer) for answer in answers]
+        texts = [_ok_text(event_id, answer) for event_id, answer in zip(ids, answers, strict=True)]
         texts += [text for answer in answers if (text := queue_full_text(answer)) is not None]
         self.outbox.send(list_text(texts))
 
@@ -271,7 +272,7 @@ def _claimed_id(event: bytes) -> str | None:
 _encode = msgspec.json.Encoder().encode
 
 
-def _ok_text(answer: Answer) -> bytes:
+def _ok_text(event_id: str | None, answer: Answer) -> bytes:
     if isinstance(answer, Accepted):
-        return b'["OK","%b",true,%b]' % (answer.id.encode(), _encode(answer))
-    return command_text("OK", answer.id, False, answer.error.problem())
+        return b'["OK","%b",true,%b]' % ((event_id or answer.id).encode(), _encode(answer))
+    return command_text("OK", event_id, False, answer.error.problem())

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from posthouse.model.codes.spec import Exit
+from tests.cli.command_line import CommandLine
+from tests.faults.relay_process import RelayProcess
+
+pytestmark = pytest.mark.xdist_group("cli-relay")
+
+
+@pytest.fixture(scope="module")
+def relay(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RelayProcess]:
+    with RelayProcess(tmp_path_factory.mktemp("relay")) as running:
+        yield running
+
+
+class Team:
+    """Alice administers a mesh of her own; Bob is a member of it."""
+
+    def __init__(self, cli: CommandLine, folder: Path, mesh: str) -> None:
+        self._cli = cli
+        self.mesh = mesh
+        self.files = {name: folder / f"{name}.json" for name in ("alice", "bob")}
+        self.nodes = {
+            name: str(cli("keys", "new", "--key-file", str(path), "--json").value["node"])
+            for name, path in self.files.items()
+        }
+        self.value("alice", "mesh", "create", mesh, "--name", "alice")
+        self.value("alice", "mesh", "members", mesh, "--add", self.nodes["bob"], "--name", "bob")
+
+    def value(self, who: str, *tokens: str) -> Any:
+        """Run a command as somebody and return what it answers."""
+        place = ("--mesh", self.mesh) if tokens[0] in ("message", "queue") else ()
+        outcome = self._cli(*tokens, "--key-file", str(self.files[who]), *place, "--json")
+        assert outcome.exit == Exit.OK, outcome.err
+        return outcome.value
+
+
+@pytest.fixture
+def team(cli: CommandLine, relay: RelayProcess, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Team:
+    monkeypatch.setenv("POSTHOUSE_CLIENT_RELAY", relay.url)
+    return Team(cli, tmp_path, f"team-{tmp_path.name[-20:].replace('.', '-')}")
+
+
+def test_message_is_sent_received_confirmed_and_shown(team: Team) -> None:
+    sent = team.value("alice", "message", "send", "bob", "the build is green", "--meta", '{"run": 7}')
+    assert (sent["duplicate"], sent["not_queued"]) == (False, [])
+    before = team.value("alice", "message", "show", str(sent["id"]))
+    assert [each["state"] for each in before["deliveries"]] == ["queued"]
+    got = team.value("bob", "message", "receive", "--count", "1")
+    assert (got["body"], got["sender"], got["was_stored"]) == ("the build is green", team.nodes["alice"], True)
+    assert got["meta"] == {"run": 7}
+    after = team.value("alice", "message", "show", str(sent["id"]))
+    assert [each["state"] for each in after["deliveries"]] == ["confirmed"]
+
+
+def test_topic_message_with_an_id_of_its_own_is_there_once(team: Team) -> None:
+    team.value("alice", "mesh", "topics", team.mesh, "--create", "alerts")
+    team.value("bob", "mesh", "subscriptions", team.mesh, "--add", "alerts")
+    first = team.value("alice", "message", "send", "#alerts", "full", "--id", "c-1")
+    second = team.value("alice", "message", "send", "#alerts", "full", "--id", "c-1")
+    assert (second["duplicate"], second["id"]) == (True, first["id"])
+    assert team.value("bob", "message", "receive", "--count", "1")["topic"] == "alerts"
+
+
+def test_peeking_leaves_the_message_in_its_queue(team: Team) -> None:
+    sent = team.value("alice", "message", "send", "bob", "still here")
+    for _ in range(2):
+        assert team.value("bob", "message", "receive", "--peek", "--count", "1")["id"] == sent["id"]
+    (queue,) = team.value("alice", "queue", "ls")["queues"]
+    assert (queue["recipient"], queue["depth"]) == (team.nodes["bob"], 1)
+
+
+def test_operator_sees_purges_and_requeues(team: Team, cli: CommandLine) -> None:
+    ids = [str(team.value("alice", "message", "send", "bob", text)["id"]) for text in ("one", "two", "three")]
+    rows = team.value("alice", "queue", "show", "bob")["rows"]
+    assert [row["id"] for row in rows] == ids
+    assert team.value("alice", "queue", "purge", "bob", "--id", ids[0])["purged"] == [ids[0]]
+    assert team.value("alice", "queue", "dead")["rows"] == []
+    assert team.value("alice", "queue", "requeue", "bob")["requeued"] == []
+    assert team.value("alice", "queue", "purge", "bob")["purged"] == ids[1:]
+    refused = cli("queue", "ls", "--mesh", team.mesh, "--key-file", str(team.files["bob"]), "--json")
+    assert (refused.exit, refused.problem["code"]) == (Exit.REFUSED, "right_missing")
+
+
+def test_message_that_cannot_be_opened_is_rejected_parked_and_requeued(team: Team, cli: CommandLine) -> None:
+    tags = ["--tag", f"p={team.nodes['bob']}", "--tag", "c=1", "--tag", "enc=box"]
+    place = ["--mesh", team.mesh, "--key-file", str(team.files["alice"]), "--json"]
+    sent = cli("event", "publish", "AAAA", "--kind", "1000", *tags, *place).value
+    got = team.value("bob", "message", "receive", "--count", "1")
+    assert "body" not in got and got["error"]
+    (row,) = team.value("alice", "queue", "dead")["rows"]
+    assert (row["id"], row["state"], row["reason"]) == (sent["id"], "rejected", got["error"])
+    assert team.value("alice", "queue", "requeue", "bob", "--id", sent["id"])["requeued"] == [sent["id"]]
+    assert team.value("bob", "message", "receive", "--count", "1")["id"] == sent["id"]
+
+
+def test_people_see_tables_without_content(team: Team, cli: CommandLine) -> None:
+    sent = team.value("alice", "message", "send", "bob", "secret words", "--unsealed")
+    place = ("--mesh", team.mesh, "--key-file", str(team.files["alice"]))
+    shown = cli("message", "show", str(sent["id"]), *place).out
+    assert "queued" in shown and team.nodes["bob"] in shown
+    listed = cli("queue", "show", "bob", *place).out
+    assert str(sent["id"]) in listed and "secret" not in listed
+    assert "waiting" in cli("queue", "ls", *place).out
+
+
+@pytest.mark.parametrize(
+    ("tokens", "code"),
+    [
+        (("message", "send", "nobody", "hello"), "member_name_unknown"),
+        (("message", "send", "#nowhere", "hello"), "topic_unknown"),
+        (("message", "show", "12"), "id_invalid"),
+        (("message", "show", "0" * 64), "message_unknown"),
+        (("message", "send", "bob", "hello", "--meta", "[1]"), "usage"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_code(
+    team: Team, cli: CommandLine, tokens: tuple[str, ...], code: str
+) -> None:
+    outcome = cli(*tokens, "--mesh", team.mesh, "--key-file", str(team.files["alice"]), "--json")
+    assert outcome.exit != Exit.OK
+    assert outcome.problem["code"] == code
