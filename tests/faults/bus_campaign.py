@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 import os
 import random
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 
 from posthouse import Bus
 from tests.bus.mailboxes import Mailbox
+from tests.bus.waiting import eventually
 from tests.faults.bus_terms import SUBJECT
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,12 +57,10 @@ class Campaign:
         """Kill somebody each time a random part of the messages has been published."""
         total = self.per_publisher * len(PUBLISHERS)
         for goal in sorted(self.random.sample(range(1, total), self.kills)):
-            while self._published() < goal:
-                await asyncio.sleep(_LOOK_S)
+            await eventually(self._published, partial(operator.le, goal), PATIENCE_S)
             await asyncio.sleep(self.random.uniform(0, _LOOK_S))
             await self._kill(self.random.choice(("server", *PUBLISHERS)))
-        while any(self._is_publishing(name) for name in PUBLISHERS):
-            await asyncio.sleep(_LOOK_S)
+        await eventually(lambda: not any(map(self._is_publishing, PUBLISHERS)), within_s=PATIENCE_S)
 
     async def _kill(self, victim: str) -> None:
         process = self._processes[victim]
