@@ -16,6 +16,7 @@ from pathlib import Path
 
 from posthouse.bus.mailbox import BOXES, Mailbox
 from posthouse.files import private_dir
+from posthouse.files.home import home_directory
 from posthouse.model.errors import error
 
 DIRECTORY_ENV = "POSTHOUSE_BUS_DIR"
@@ -32,7 +33,7 @@ def endpoint_hash(subject: str) -> str:
 def default_path(environ: Mapping[str, str] = os.environ) -> Path:
     """Return the data directory a Bus uses when none is given."""
     named = environ.get(DIRECTORY_ENV)
-    return Path(named) if named else Path.home() / ".posthouse" / "bus"
+    return Path(named) if named else home_directory(environ) / "bus"
 
 
 class BusDirectory:
