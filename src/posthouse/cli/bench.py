@@ -6,6 +6,7 @@ from posthouse.cli.bench_bus import bus
 from posthouse.cli.bench_drain import drain
 from posthouse.cli.bench_locks import locks
 from posthouse.cli.bench_relay import relay
+from posthouse.cli.bench_send import send
 from posthouse.cli.bench_store import store
 from posthouse.cli.commands import noun
 
@@ -14,4 +15,5 @@ app.command(store, name="store")
 app.command(relay, name="relay")
 app.command(drain, name="drain")
 app.command(locks, name="locks")
+app.command(send, name="send")
 app.command(bus, name="bus")

@@ -9,6 +9,7 @@ from posthouse.client.daemon.values import (
     DaemonVersion,
     Health,
     InboxItem,
+    OutboxChain,
     OutboxRow,
     RequeuedRow,
 )
@@ -22,6 +23,7 @@ __all__ = [
     "DaemonVersion",
     "Health",
     "InboxItem",
+    "OutboxChain",
     "OutboxRow",
     "RequeuedRow",
     "daemon_place",

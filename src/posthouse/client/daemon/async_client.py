@@ -19,6 +19,7 @@ from posthouse.client.daemon.values import (
     DaemonVersion,
     Health,
     InboxItem,
+    OutboxChain,
     OutboxRow,
     RequeuedRow,
 )
@@ -99,6 +100,14 @@ class AsyncDaemonClient:
     ) -> RequeuedRow:
         """Send a dead or pending row anew under a fresh id, with the same or another message."""
         return await self._session.ask(calls.requeue(row_id, new_client_message_id, message))
+
+    async def outbox_row(self, row_id: str) -> OutboxChain:
+        """Return one row, by its id, client_message_id or message id, with the rows it was requeued from and to."""
+        return await self._session.ask(calls.outbox_row(row_id))
+
+    async def drop(self, row_id: str) -> OutboxRow:
+        """Give a dead or pending row up, without a successor."""
+        return await self._session.ask(calls.drop(row_id))
 
     # Topics
 

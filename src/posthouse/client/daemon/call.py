@@ -14,9 +14,11 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from posthouse.client.problems import error_from
+from posthouse.model.codes.registry import REGISTRY
 from posthouse.model.errors import PosthouseError, error
 
 T = TypeVar("T")
+_FIXED = frozenset({"hint", "code", "detail"})
 Parameters = Mapping[str, str | int | float | bool | None]
 
 
@@ -82,10 +84,13 @@ def refusal(status: int, data: bytes, where: str) -> PosthouseError:
         told = msgspec.json.decode(data, type=dict[str, Any])
     except ValueError:
         told = {}
-    code = told.pop("error", None) or told.get("code")
+    code = told.pop("error", None)
     if not isinstance(code, str):
         return error("daemon_answer_invalid", daemon=where, reason=f"status {status} without an error")
-    return error_from(told | {"code": code, "status": status}, where)
+    if code not in REGISTRY:
+        return error_from(told | {"code": code, "status": status}, where)
+    fields = {name: value for name, value in told.items() if name not in _FIXED}
+    return error(code, hint=str(told["hint"]) if told.get("hint") else None, **fields)
 
 
 def _text(value: str | int | float | bool | None) -> str:

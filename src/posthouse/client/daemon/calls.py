@@ -11,7 +11,7 @@ from typing import Any, TypedDict
 from urllib.parse import quote
 
 from posthouse.client.daemon.call import Call, items, plain, struct, without_none
-from posthouse.client.daemon.values import Accepted, DaemonVersion, Health, InboxItem, OutboxRow, RequeuedRow
+from posthouse.client.daemon.values import Accepted, DaemonVersion, Health, InboxItem, OutboxChain, OutboxRow, RequeuedRow
 from posthouse.client.locks.values import LockGrant
 from posthouse.model.clock import system_clock
 from posthouse.model.ids import Minter
@@ -112,6 +112,14 @@ def outbox(status: str | None, limit: int | None) -> Call[list[OutboxRow]]:
 def requeue(row_id: str, new_client_message_id: str | None, text: str | None) -> Call[RequeuedRow]:
     body = without_none(id=row_id, new_client_message_id=new_client_message_id, message=text)
     return Call("POST", "/v1/outbox/requeue", struct(RequeuedRow), body=body, is_repeatable=False)
+
+
+def outbox_row(row_id: str) -> Call[OutboxChain]:
+    return Call("GET", f"/v1/outbox/{_part(row_id)}", struct(OutboxChain))
+
+
+def drop(row_id: str) -> Call[OutboxRow]:
+    return Call("POST", "/v1/outbox/drop", struct(OutboxRow), body={"id": row_id}, is_repeatable=False)
 
 
 # Topics

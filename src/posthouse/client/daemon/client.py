@@ -34,6 +34,7 @@ from posthouse.client.daemon.values import (
     DaemonVersion,
     Health,
     InboxItem,
+    OutboxChain,
     OutboxRow,
     RequeuedRow,
 )
@@ -146,6 +147,14 @@ class DaemonClient:
     ) -> RequeuedRow:
         """Send a dead or pending row anew under a fresh id, with the same or another message."""
         return self._wire.ask(calls.requeue(row_id, new_client_message_id, message))
+
+    def outbox_row(self, row_id: str) -> OutboxChain:
+        """Return one row, by its id, client_message_id or message id, with the rows it was requeued from and to."""
+        return self._wire.ask(calls.outbox_row(row_id))
+
+    def drop(self, row_id: str) -> OutboxRow:
+        """Give a dead or pending row up, without a successor."""
+        return self._wire.ask(calls.drop(row_id))
 
     # Topics
 

@@ -19,8 +19,13 @@ class Accepted(msgspec.Struct, frozen=True):
     status: str
     #: this id was sent before, and has arrived at the relay
     duplicate: bool = False
+    #: once the relay has it
     broker_message_id: str | None = None
     history_id: int | None = None
+    #: of the outbox row
+    id: str | None = None
+    #: event id, known before the relay has it
+    message_id: str | None = None
 
 
 class InboxItem(msgspec.Struct, frozen=True):
@@ -35,11 +40,14 @@ class InboxItem(msgspec.Struct, frozen=True):
     sender_name: str | None
     body: str | None
     meta: dict[str, Any] | None
-    received_at: Any
+    #: UTC, as text
+    received_at: str
     reply_to_id: str | None
-    seen_at: Any
-    #: it could not be opened with this node's key; there is no body then
-    undecryptable: bool = False
+    #: None while it is unread
+    seen_at: str | None
+    priority: str = "next"
+    #: why it could not be opened; there is no body then
+    undecryptable: str | None = None
 
 
 class OutboxRow(msgspec.Struct, frozen=True):
@@ -50,18 +58,28 @@ class OutboxRow(msgspec.Struct, frozen=True):
     #: pending, inflight, done, dead or aborted
     status: str
     attempts: int
-    enqueued_at: Any
-    next_attempt_at: Any = None
-    delivered_at: Any = None
+    #: times are UTC, as text
+    enqueued_at: str
+    next_attempt_at: str | None = None
+    delivered_at: str | None = None
     broker_message_id: str | None = None
     history_id: int | None = None
     last_error: str | None = None
-    aborted_at: Any = None
+    aborted_at: str | None = None
     aborted_by: str | None = None
     superseded_by: str | None = None
     payload_bytes: int = 0
-    #: member or topic, where the daemon tells it
+    #: node id of the recipient, or #topic
     destination: str | None = None
+    #: event id, known before the relay has it
+    message_id: str | None = None
+
+
+class OutboxChain(msgspec.Struct, frozen=True):
+    """A row, and the rows that were requeued into each other around it, oldest first."""
+
+    row: OutboxRow
+    chain: list[OutboxRow]
 
 
 class RequeuedRow(msgspec.Struct, frozen=True):

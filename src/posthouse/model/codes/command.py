@@ -33,6 +33,27 @@ COMMAND: tuple[ErrorSpec, ...] = (
         "Install it with the extra of posthouse that brings it, for example `pip install 'posthouse[relay]'`.",
         exit=Exit.USAGE,
     ),
+    ErrorSpec(
+        "daemon_start_slow",
+        504,
+        "the daemon (pid {pid}) did not answer within {seconds} s",
+        "Look at its daemon.log (`posthouse daemon logs`); it may still get ready.",
+        exit=Exit.UNREACHABLE,
+    ),
+    ErrorSpec(
+        "daemon_stop_slow",
+        504,
+        "the daemon (pid {pid}) did not end within {seconds} s",
+        "Look at its daemon.log (`posthouse daemon logs`); killing it loses nothing that was accepted.",
+        exit=Exit.UNREACHABLE,
+    ),
+    ErrorSpec(
+        "service_unsupported",
+        501,
+        "posthouse knows no service manager of {platform}",
+        "Have your own start `posthouse daemon up --foreground`, and not restart it after exit code 4.",
+        exit=Exit.USAGE,
+    ),
     fatal(
         "internal",
         500,

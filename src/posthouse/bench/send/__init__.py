@@ -1,0 +1,1 @@
+"""What sending through a daemon costs."""

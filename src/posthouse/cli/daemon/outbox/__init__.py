@@ -1,0 +1,5 @@
+"""`posthouse daemon outbox`."""
+
+from posthouse.cli.daemon.outbox.noun import app
+
+__all__ = ["app"]

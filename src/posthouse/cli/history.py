@@ -1,0 +1,45 @@
+"""`posthouse history`: the messages of a topic, or those exchanged with a member."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from posthouse.cli.console import PLAIN, Output, table
+from posthouse.cli.near import USUAL, Near
+from posthouse.cli.words import moment
+
+
+def history(
+    of: Annotated[str, Parameter(help="#topic, or a member (name or node id).")],
+    /,
+    *,
+    before: Annotated[str | None, Parameter(help="Older than this place; a former answer tells it.")] = None,
+    limit: Annotated[int, Parameter(validator=Number(gte=1, lte=500), help="How many at most.")] = 50,
+    near: Near = USUAL,
+    output: Output = PLAIN,
+) -> None:
+    """Show messages of a topic or with a member, newest first.
+
+    For example:
+
+        posthouse history '#builds'
+        posthouse history bob --limit 10 --json
+    """
+    is_topic = of.startswith("#")
+    with near.client() as daemon:
+        answer = daemon.history(
+            topic=of.removeprefix("#") if is_topic else None,
+            member=None if is_topic else of,
+            before=before,
+            limit=limit,
+        )
+    output.answer(answer, table(("at", "from", "text"), [_row(each) for each in answer.get("messages", [])]))
+
+
+def _row(message: dict[str, Any]) -> tuple[str, str, str]:
+    who = message.get("sender_name") or str(message.get("sender", "")).removeprefix("ed25519:")[:8]
+    body = message.get("body")
+    return moment(message.get("at")), who, "(undecryptable)" if body is None else str(body)

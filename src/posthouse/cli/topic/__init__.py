@@ -1,0 +1,5 @@
+"""`posthouse topic`."""
+
+from posthouse.cli.topic.noun import app
+
+__all__ = ["app"]
