@@ -1,7 +1,8 @@
 """Making events: fields in, a signed event out.
 
 created_at_ns never repeats or goes back within one signer, so that of two replaceable events made one after the other
-the second is always the newer, whatever the wall clock does.
+the second is always the newer. Only a clock that was set back by much is followed: it was wrong before, and a relay
+would refuse events of its future.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from posthouse.model.clock import Clock
 from posthouse.model.event import Event
 from posthouse.model.event_structure import check_structure
 from posthouse.model.kinds import AUTHENTICATION
+from posthouse.model.limits import CREATED_AT_MAX_AHEAD_NS
 from posthouse.model.node import DEFAULT_MESH
+
+_FOLLOWED_NS = CREATED_AT_MAX_AHEAD_NS // 2  # well before a relay, whose clock may lag, refuses it
 
 
 class Signer:
@@ -36,7 +40,9 @@ class Signer:
         return sign_event(self.key, AUTHENTICATION, "", (("relay", relay), *tags), self._next_ns())
 
     def _next_ns(self) -> int:
-        self._last_ns = max(self._clock.wall_ns(), self._last_ns + 1)
+        now_ns = self._clock.wall_ns()
+        was_wrong = self._last_ns > now_ns + _FOLLOWED_NS
+        self._last_ns = now_ns if was_wrong else max(now_ns, self._last_ns + 1)
         return self._last_ns
 
 

@@ -56,7 +56,7 @@ class Mailbox:
         #: rows that ended while a page was read
         self._ended_meanwhile: set[int] | None = None
         self._has_work = asyncio.Event()
-        self._taken_bytes = 0
+        self._taken_bytes = peer.taken_bytes
         self._opened_ns = mailboxes.clock.boot_ns()
         self._had_backlog = False
         self.told = Told(peer, self._read_told, self._forget_told, self._has_work.set)

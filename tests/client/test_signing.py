@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+from posthouse.client import Signer
+from posthouse.keys import NodeKey
+from posthouse.model.clock import FakeClock
+from posthouse.model.limits import CREATED_AT_MAX_AHEAD_NS
+
+
+def test_second_event_is_newer_although_the_clock_stands_still_or_steps_back_a_little() -> None:
+    clock = FakeClock()
+    signer = Signer(NodeKey.generate(), clock)
+    first, second = signer.sign(1), signer.sign(1)
+    clock.step_wall(-60)
+    third = signer.sign(1)
+    assert first.created_at_ns < second.created_at_ns < third.created_at_ns
+
+
+def test_clock_that_was_set_back_by_much_is_followed() -> None:
+    clock = FakeClock()
+    signer = Signer(NodeKey.generate(), clock)
+    clock.step_wall(86_400)
+    signer.sign(1)
+    clock.step_wall(-86_400)
+    assert signer.sign(1).created_at_ns - clock.wall_ns() < CREATED_AT_MAX_AHEAD_NS
