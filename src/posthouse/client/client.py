@@ -41,8 +41,9 @@ from posthouse.client.sealing import open_content, seal_content
 from posthouse.client.signing import Signer, with_mesh
 from posthouse.client.stored import Page, Stored
 from posthouse.client.stream import Link, Published, Publisher, Subscription, Subscriptions, dial
-from posthouse.client.stream.connection import Connection
+from posthouse.client.stream.connection import CheckFeatures, Connection
 from posthouse.client.stream.lists import Lists
+from posthouse.client.stream.observer import Observer
 from posthouse.client.transport import Transport
 from posthouse.keys import NodeKey
 from posthouse.model.clock import Clock, system_clock
@@ -70,11 +71,12 @@ class Client:
         pins: Pins | None = None,
         options: ClientOptions | None = None,
         clock: Clock | None = None,
+        check_features: CheckFeatures | None = None,
     ) -> None:
         """Make a client; nothing is connected yet.
 
         `relay_node` is the key the relay must have, when it is known already; `pins` are those of the user unless
-        others are given.
+        others are given. `check_features` looks at what the relay offers, before anything is signed for it.
         """
         self.options = options or ClientOptions()
         url = parse_relay_url(relay, allow_plain=self.options.allow_plain) if isinstance(relay, str) else relay
@@ -85,6 +87,7 @@ class Client:
         #: node id of the relay, once it has said who it is
         self.relay: str | None = None
         self._expected = relay_node
+        self._check_features = check_features
         self._pins = pins or Pins.of_home()
         self._clock = clock or system_clock()
         self._signer = Signer(key, self._clock)
@@ -127,6 +130,16 @@ class Client:
     async def connect(self, *, is_patient: bool = False) -> None:
         """Open the stream; raises why that is not possible, unless it is patient and waiting may help."""
         await self._link.start(is_patient=is_patient)
+
+    def observe(self, on_up: Callable[[], None], on_lost: Callable[[int | None, str], None]) -> None:
+        """Be told of every connection that is made or lost; call it before `connect`."""
+        observer = Observer(on_up, on_lost)
+        self._link.join(observer, {}, on_lost=observer.take_lost)
+
+    @property
+    def is_up(self) -> bool:
+        """Whether there is a connection now."""
+        return self._link.is_up
 
     async def close(self) -> None:
         """End the stream and every connection; subscriptions end, open publishes fail with client_closed."""
@@ -338,7 +351,8 @@ class Client:
         return self._sender.composer.request(destination, body, mesh, {**given, "mentions": mentions})
 
     async def _dial(self) -> Connection:
-        return await dial(self._transport, self._signer, self._check_relay, self.options.connect_timeout_s)
+        seconds = self.options.connect_timeout_s
+        return await dial(self._transport, self._signer, self._check_relay, seconds, self._check_features)
 
     def _check_relay(self, found: str) -> None:
         if self._expected is not None and found != self._expected:

@@ -7,7 +7,8 @@ another key than the pinned one gets none.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import aiohttp
@@ -20,6 +21,9 @@ from posthouse.client.transport import Transport, telling_failures
 from posthouse.model.errors import PosthouseError, error
 
 CheckRelay = Callable[[str], None]
+#: looks at what a relay offers; what it raises ends the connection, with the field close_code if there is one
+CheckFeatures = Callable[[Mapping[str, Any]], None]
+_REASON_MAX_BYTES = 123  # of a closing frame
 
 
 class Connection:
@@ -61,26 +65,55 @@ class Connection:
         await self._socket.send_str(frame.decode())
 
 
-async def dial(transport: Transport, signer: Signer, check_relay: CheckRelay, timeout_s: float) -> Connection:
+async def dial(
+    transport: Transport,
+    signer: Signer,
+    check_relay: CheckRelay,
+    timeout_s: float,
+    check_features: CheckFeatures | None = None,
+) -> Connection:
     """Connect and authenticate, or raise why that is not possible now or at all."""
     with telling_failures(transport.url.origin):
         async with asyncio.timeout(timeout_s):
             socket = await transport.open_stream()
             try:
-                return await _authenticate(socket, transport.url.origin, signer, check_relay)
+                return await _authenticate(socket, transport.url.origin, signer, check_relay, check_features)
+            except PosthouseError as failure:
+                await _refuse(socket, failure)
+                raise
             except BaseException:
                 await socket.close()
                 raise
 
 
+async def _refuse(socket: aiohttp.ClientWebSocketResponse[bool], failure: PosthouseError) -> None:
+    """End a connection that this side does not want, and say why if there is a code for it."""
+    code = failure.fields.get("close_code")
+    if not isinstance(code, int):
+        await socket.close()
+        return
+    told = {name: value for name, value in failure.fields.items() if name != "close_code"}
+    reason = json.dumps({"code": failure.code, **told}, separators=(",", ":")).encode()
+    if len(reason) > _REASON_MAX_BYTES:
+        reason = json.dumps({"code": failure.code}, separators=(",", ":")).encode()
+    await socket.close(code=code, message=reason)
+
+
 async def _authenticate(
-    socket: aiohttp.ClientWebSocketResponse[bool], origin: str, signer: Signer, check_relay: CheckRelay
+    socket: aiohttp.ClientWebSocketResponse[bool],
+    origin: str,
+    signer: Signer,
+    check_relay: CheckRelay,
+    check_features: CheckFeatures | None,
 ) -> Connection:
     hello = await _expect(socket, origin, "HELLO")
     relay, challenge = hello.get("relay"), hello.get("challenge")
     if not isinstance(relay, str) or not isinstance(challenge, str):
         raise error("answer_invalid", relay=origin, reason="HELLO without relay and challenge")
     check_relay(relay)
+    if check_features is not None:
+        features = hello.get("features")
+        check_features(features if isinstance(features, dict) else {})
     proof = signer.prove(relay, ("challenge", challenge))
     await socket.send_str(write_event("AUTH", proof).decode())
     authed = await _expect(socket, origin, "AUTHED")

@@ -7,6 +7,7 @@ from itertools import chain
 from posthouse.model.codes.bus import BUS
 from posthouse.model.codes.client import CLIENT
 from posthouse.model.codes.command import COMMAND
+from posthouse.model.codes.daemon import DAEMON
 from posthouse.model.codes.edge import EDGE
 from posthouse.model.codes.keys import KEYS
 from posthouse.model.codes.relay import RELAY
@@ -23,6 +24,7 @@ AREAS: dict[str, tuple[ErrorSpec, ...]] = {
     "Relay": RELAY,
     "Relay's edge": EDGE,
     "Client": CLIENT,
+    "Daemon": DAEMON,
     "Command line": COMMAND,
 }
 

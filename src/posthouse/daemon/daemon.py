@@ -1,0 +1,291 @@
+"""A daemon: what it opens, in which order, and how it ends.
+
+Start: the directory and its lock, the identity held against this machine, the stores after a look at them, then the
+way to the relay, the bridge, and the local interface last: whoever can connect finds everything ready. Stop: the
+other way round. The relay need not be there for any of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+import structlog
+
+from posthouse.client.messages.compose import Composer
+from posthouse.client.sealing import open_content
+from posthouse.client.signing import Signer
+from posthouse.daemon.bridge.bridge import Bridge
+from posthouse.daemon.directory import DaemonDirectory
+from posthouse.daemon.events import Events
+from posthouse.daemon.host import check_host, read_host
+from posthouse.daemon.housekeeping import keep_house, look_at_room
+from posthouse.daemon.identity import load_identity
+from posthouse.daemon.inbox import Inbox, InboxItem
+from posthouse.daemon.integrity import check_outbox, quarantine_inbox
+from posthouse.daemon.ipc.guard import Guard
+from posthouse.daemon.ipc.listen import is_container, listen_tcp, listen_unix
+from posthouse.daemon.ipc.protocol import IpcServer
+from posthouse.daemon.ipc.service import Service
+from posthouse.daemon.ipc.table import ROUTES
+from posthouse.daemon.metrics import Meters
+from posthouse.daemon.outbox import Outbox
+from posthouse.daemon.pressure import Pressure
+from posthouse.daemon.roster import Roster
+from posthouse.daemon.send import Sending
+from posthouse.daemon.settings import DaemonSettings
+from posthouse.daemon.uplink import Drain, Offer, Uplink, bounded_max_age_h
+from posthouse.keys import NodeKey
+from posthouse.model.errors import PosthouseError, error
+from posthouse.model.ids import Minter
+from posthouse.model.node import validate_mesh_name
+
+log = structlog.get_logger(__name__)
+_HANG_UP_S = 2.0
+
+
+class Daemon:
+    """One running daemon."""
+
+    key: NodeKey
+    outbox: Outbox
+    inbox: Inbox
+    roster: Roster
+    uplink: Uplink
+    drain: Drain
+    sending: Sending
+    service: Service
+    pressure: Pressure
+
+    def __init__(self, settings: DaemonSettings) -> None:
+        validate_mesh_name(settings.mesh)
+        self.settings = settings
+        self.clock = settings.clock
+        self.directory = DaemonDirectory(settings.directory)
+        self.meters = Meters()
+        self.events = Events(self.clock)
+        self.is_stopping = False
+        self.started_ns = self.clock.boot_ns()
+        #: port on loopback, if it listens there
+        self.port: int | None = None
+        self._opened = AsyncExitStack()
+        self._stopping = asyncio.Event()
+        self._failure: PosthouseError | None = None
+
+    async def start(self) -> None:
+        """Open everything, or raise why not, with nothing left open."""
+        try:
+            await self._open()
+        except BaseException:
+            await self._opened.aclose()
+            raise
+        log.info("daemon_started", node=self.key.node, mesh=self.settings.mesh, relay=self.settings.relay)
+
+    async def wait(self) -> None:
+        """Wait until the daemon has to end; raises what ended it, if something did."""
+        await self._stopping.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    def end(self, failure: PosthouseError | None = None) -> None:
+        """Let `wait` return, or raise."""
+        if not self._stopping.is_set():
+            self._failure = failure
+            self._stopping.set()
+
+    async def stop(self) -> None:
+        """End gracefully: what was accepted is committed, what is on its way is sent again later."""
+        self.is_stopping = True
+        self._stopping.set()
+        self.events.tell("system", state="stopping")
+        self.events.close()
+        await self._opened.aclose()
+        log.info("daemon_stopped", node=self.key.node)
+
+    # what routes use
+
+    async def resolve(self, to: str) -> str:
+        """Return the node id or #topic a text names; what the roster does not know is asked for once."""
+        mesh = self.settings.mesh
+        try:
+            return self.roster.resolve(to, mesh)
+        except PosthouseError as unknown:
+            if unknown.code not in ("topic_unknown", "member_name_unknown") or not self.uplink.is_up:
+                raise
+        try:
+            await self.uplink.refresh()
+        except PosthouseError as failure:
+            if failure.code == "member_key_changed":
+                raise
+            log.info("roster_not_refreshed", code=failure.code)
+        return self.roster.resolve(to, mesh)
+
+    async def sleep(self, news: asyncio.Event, seconds: float) -> None:
+        """Wait for news, the time, or the end of the daemon."""
+        waits = [asyncio.create_task(each.wait()) for each in (news, self._stopping)]
+        try:
+            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    # opening
+
+    async def _open(self) -> None:
+        self.directory.prepare()
+        self._opened.callback(self.directory.lock().close)
+        self.directory.clear()
+        self._opened.callback(self.directory.clear)
+        if not self.settings.is_ephemeral:
+            self._check_host()
+        await self._open_stores()
+        self._assemble()
+        self._refuse_old_age()
+        await self._open_bridge()
+        await self.drain.start()
+        await look_at_room(self)
+        self._spawn(self.uplink.run(), self._uplink_ended)
+        self._opened.push_async_callback(self.drain.close)
+        self._spawn(keep_house(self))
+        await self._listen()
+        self.directory.note_pid()
+        if self.settings.ttl_s is not None:
+            timer = asyncio.get_running_loop().call_later(self.settings.ttl_s, self.end)
+            self._opened.callback(timer.cancel)
+
+    def _check_host(self) -> None:
+        directory = self.directory
+        if not directory.key.exists():  # a new identity belongs to this machine
+            directory.host_fingerprint.unlink(missing_ok=True)
+        check_host(directory.host_fingerprint, read_host(), self.settings.clone_policy, directory.root)
+
+    async def _open_stores(self) -> None:
+        settings, directory = self.settings, self.directory
+        check_outbox(directory.outbox)
+        quarantined = quarantine_inbox(directory.inbox, self.clock)
+        self.outbox = Outbox(directory.outbox, settings.mesh, self.clock)
+        self._opened.callback(self.outbox.close)
+        self.inbox = Inbox(directory.inbox, settings.mesh, self.clock, is_bridged=settings.bus_dir is not None)
+        self._opened.callback(self.inbox.close)
+        self.key = await load_identity(directory, self.outbox, is_ephemeral=settings.is_ephemeral)
+        reopened = await self.outbox.recover()
+        if reopened:
+            log.info("outbox_reopened", rows=reopened)
+        if quarantined is not None:
+            self.events.tell("system", state="inbox_quarantined", path=str(quarantined))
+
+    def _assemble(self) -> None:
+        settings, clock = self.settings, self.clock
+        self.roster = Roster(self.directory.roster)
+        self.uplink = Uplink(settings, self.key, self.inbox, self.roster)
+        self.drain = Drain(self.outbox, self.uplink.submit, self.uplink, clock)
+        self.pressure = Pressure(settings.outbox_max_bytes, self.directory.root)
+        key = self.key
+        self.sending = Sending(
+            settings.mesh,
+            Composer(Signer(key, clock), Minter(clock)),
+            self.outbox,
+            self.inbox,
+            self.resolve,
+            lambda event: open_content(key, event),
+            lambda: self.pressure.capacity_bytes,
+            clock,
+        )
+        self._connect_parts()
+
+    def _connect_parts(self) -> None:
+        events, uplink, drain, meters = self.events, self.uplink, self.drain, self.meters
+        self.outbox.on_queued = drain.wake
+        self.inbox.on_new.append(self._tell_messages)
+        events.on_event = lambda event: meters.count("posthouse_daemon_events_total", event)
+        uplink.on_status = lambda status: events.tell("broker_status", status=status)
+        uplink.on_presence = lambda presence: events.tell(
+            "peer_join" if presence.is_online else "peer_leave",
+            node=presence.node,
+            name=self.roster.name_of(presence.node),
+        )
+        uplink.on_offer = self._take_offer
+        drain.on_sent = lambda count: meters.count("posthouse_daemon_outbox_sent_total", by=count)
+        drain.on_dead = self._tell_dead
+        self.pressure.on_pressure = lambda used, capacity, is_high: events.tell(
+            "outbox_pressure", bytes=used, max_bytes=capacity, is_high=is_high
+        )
+
+    def _refuse_old_age(self) -> None:
+        """Hold an override of the age against what the relay last offered, before it can be asked."""
+        days = self.roster.retention_days
+        if days:
+            self.drain.max_age_h = bounded_max_age_h(None if days < 0 else days, self.settings.outbox_max_age_h)
+        elif self.settings.outbox_max_age_h is not None:
+            self.drain.max_age_h = self.settings.outbox_max_age_h
+
+    async def _open_bridge(self) -> None:
+        if self.settings.bus_dir is not None:
+            bridge = Bridge(self.settings.bus_dir, self.settings.mesh, self.inbox, self.sending, self.clock)
+            await bridge.start()
+            self._opened.push_async_callback(bridge.close)
+
+    async def _listen(self) -> None:
+        guard = Guard(self.directory.token(), self.settings.limits.tcp_rate, self.clock)
+        self.service = Service(self, guard, ROUTES)
+        server = IpcServer(self.service, is_tcp=False)
+        self._keep(await listen_unix(self.directory.socket, server), server)
+        tcp = self.settings.tcp
+        if tcp == "on" or (tcp == "auto" and not is_container()):
+            server = IpcServer(self.service, is_tcp=True)
+            listening, self.port = await listen_tcp(server)
+            self._keep(listening, server)
+            self.directory.note_port(self.port)
+
+    def _keep(self, listening: asyncio.Server, server: IpcServer) -> None:
+        async def hang_up() -> None:
+            listening.close()
+            server.pre_shutdown()
+            await server.shutdown(_HANG_UP_S)
+
+        self._opened.push_async_callback(hang_up)
+
+    def _spawn(self, work: Any, on_end: Any = None) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(on_end or self._task_ended)
+
+        async def cancel() -> None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+        self._opened.push_async_callback(cancel)
+
+    # what happens
+
+    def _uplink_ended(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            return
+        failure = task.exception()
+        if isinstance(failure, PosthouseError):
+            log.error("uplink_ended", code=failure.code, reason=str(failure))
+            self.end(failure)
+        else:
+            self._task_ended(task)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            return
+        failure = task.exception()
+        if failure is not None:
+            log.error("task_failed", exc_info=failure)
+            self.end(error("internal", reason=type(failure).__name__))
+
+    def _tell_messages(self, fresh: Sequence[InboxItem]) -> None:
+        self.meters.count("posthouse_daemon_inbox_received_total", by=len(fresh))
+        for item in fresh:
+            self.events.tell_message(item.id, item.position, item.shown(), item.received_at_ns)
+
+    def _tell_dead(self, row_id: str, client_message_id: str, reason: str) -> None:
+        self.meters.count("posthouse_daemon_outbox_dead_total", reason)
+        self.events.tell("outbox_dead", row_id=row_id, client_message_id=client_message_id, reason=reason)
+
+    def _take_offer(self, offer: Offer, max_age_h: int) -> None:
+        self.drain.max_age_h = max_age_h
+        log.info("relay_offer", retention_days=offer.retention_days, policy=offer.policy, max_age_h=max_age_h)

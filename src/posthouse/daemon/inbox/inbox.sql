@@ -1,0 +1,40 @@
+-- :name known
+SELECT 1 FROM inbox WHERE sender = ? AND client_message_id = ?
+
+-- :name insert_row
+INSERT INTO inbox (id, client_message_id, message_id, mesh, topic, sender, sender_name, body, meta, received_at_ns,
+                   reply_to_id, priority, budget, undecryptable, bridge)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+RETURNING position
+
+-- :name columns
+SELECT position, id, client_message_id, message_id, mesh, topic, sender, sender_name, body, meta, received_at_ns,
+       reply_to_id, seen_at_ns, priority, budget, undecryptable
+FROM inbox
+
+-- :name position_of
+SELECT position FROM inbox WHERE id = ?
+
+-- :name newest_position
+SELECT coalesce(max(position), 0) FROM inbox
+
+-- :name mark_seen
+UPDATE inbox SET seen_at_ns = ? WHERE (id = ? OR message_id = ?) AND seen_at_ns IS NULL
+
+-- :name budget_of
+SELECT budget FROM inbox WHERE message_id = ?
+
+-- :name to_bridge
+SELECT position, id, client_message_id, message_id, mesh, topic, sender, sender_name, body, meta, received_at_ns,
+       reply_to_id, seen_at_ns, priority, budget, undecryptable
+FROM inbox WHERE bridge = 'waiting' ORDER BY position LIMIT ?
+
+-- :name mark_bridged
+UPDATE inbox SET bridge = ? WHERE position = ?
+
+-- :name delete_old
+DELETE FROM inbox WHERE position IN (SELECT position FROM inbox WHERE received_at_ns < ? ORDER BY position LIMIT ?)
+RETURNING id
+
+-- :name probe
+UPDATE inbox_state SET probed_at_ns = ?

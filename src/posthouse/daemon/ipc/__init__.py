@@ -1,0 +1,1 @@
+"""The local interface of a daemon: HTTP over a Unix socket and loopback."""

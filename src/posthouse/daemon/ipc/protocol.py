@@ -1,0 +1,110 @@
+"""The server side of the HTTP library for both ways in: the Unix socket with the peer's user checked, and loopback.
+
+The kernel says who is at the other end of a Unix socket; a peer of another user is told so and closed before it is
+heard. What the library's parser refuses is answered like everything else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+from typing import Any, cast
+
+import structlog
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
+
+from posthouse.daemon.ipc.answer import refusal, to_response
+from posthouse.daemon.ipc.service import Service
+from posthouse.model.errors import error
+
+log = structlog.get_logger(__name__)
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+_HEADER_BYTES = 16_384
+_KEEPALIVE_S = 75.0
+_LINGER_S = 2.0  # to let a client read the refusal of a body it is still sending
+
+
+class IpcServer(web.Server):
+    """Makes a protocol for every connection of one way in."""
+
+    def __init__(self, service: Service, *, is_tcp: bool) -> None:
+        super().__init__(
+            self._answer,
+            access_log=None,
+            logger=_QuietLogger(),
+            keepalive_timeout=_KEEPALIVE_S,
+            lingering_time=_LINGER_S,
+            max_line_size=_HEADER_BYTES,
+            max_field_size=_HEADER_BYTES,
+            auto_decompress=False,
+            handler_cancellation=True,
+        )
+        self._service = service
+        self.is_tcp = is_tcp
+
+    def __call__(self) -> RequestHandler:
+        return Protocol(self, loop=asyncio.get_running_loop(), **self._kwargs)
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        return await self._service.answer(request, is_tcp=self.is_tcp)
+
+
+class Protocol(RequestHandler):
+    """One connection."""
+
+    def __init__(self, server: IpcServer, **options: Any) -> None:
+        super().__init__(server, **options)
+        self._is_tcp = server.is_tcp
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if not self._is_tcp and (uid := peer_uid(transport)) != os.geteuid():
+            log.warning("security", security="peer_refused", uid=uid)
+            self._refuse(cast(asyncio.Transport, transport))
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer what the library refuses, or what broke outside of every route."""
+        if status >= 500:
+            log.error("request_failed", exc_info=exc)
+            failure = error("internal", reason=type(exc).__name__)
+        else:
+            failure = error("http_malformed", reason=(message or "it cannot be parsed").splitlines()[0][:200])
+        response = to_response(refusal(failure))
+        response.force_close()
+        return response
+
+    def _refuse(self, transport: asyncio.Transport) -> None:
+        answer = refusal(error("peer_refused"))
+        head = (
+            f"HTTP/1.1 {answer.status} Forbidden\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(answer.body)}\r\nConnection: close\r\n\r\n"
+        )
+        transport.write(head.encode("ascii") + answer.body)
+        self.force_close()
+
+
+def peer_uid(transport: asyncio.BaseTransport) -> int:
+    """Return the user at the other end of a Unix socket; -1 when the kernel does not tell."""
+    peer = transport.get_extra_info("socket")
+    if peer is None or not hasattr(socket, "SO_PEERCRED"):
+        return -1
+    _pid, uid, _gid = _CREDENTIALS.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return int(uid)
+
+
+class _QuietLogger:
+    """The library's log: what matters of it is answered and logged by handle_error."""
+
+    def debug(self, *args: object, **fields: object) -> None:
+        """Say nothing."""
+
+    exception = warning = info = error = debug

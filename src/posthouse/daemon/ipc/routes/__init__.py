@@ -1,0 +1,1 @@
+"""The routes of the local interface, one file per thing they are about."""

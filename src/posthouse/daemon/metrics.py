@@ -1,0 +1,77 @@
+"""The metrics of a daemon: declared here, counted as plain numbers on the event loop, shown when somebody asks.
+
+Labels have few, known values; never a node, a topic or an id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
+
+from posthouse.model.metrics import Metric
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+METRICS: tuple[Metric, ...] = (
+    Metric("posthouse_daemon_requests_total", "counter", "Requests answered.", ("route", "status")),
+    Metric("posthouse_daemon_requests_refused_total", "counter", "Requests refused before their route.", ("code",)),
+    Metric("posthouse_daemon_sends_total", "counter", "Messages offered, by the status of the answer.", ("status",)),
+    Metric("posthouse_daemon_outbox_sent_total", "counter", "Outbox rows the relay has taken."),
+    Metric("posthouse_daemon_outbox_dead_total", "counter", "Outbox rows given up, by error code.", ("code",)),
+    Metric("posthouse_daemon_inbox_received_total", "counter", "New messages stored in the inbox."),
+    Metric("posthouse_daemon_events_total", "counter", "Events told to streams.", ("event",)),
+    Metric("posthouse_daemon_outbox_pending", "gauge", "Outbox rows that wait."),
+    Metric("posthouse_daemon_outbox_inflight", "gauge", "Outbox rows on their way."),
+    Metric("posthouse_daemon_outbox_bytes", "gauge", "Bytes of events in the outbox."),
+    Metric("posthouse_daemon_outbox_lag_seconds", "gauge", "Age of the oldest row that waits."),
+    Metric("posthouse_daemon_connected", "gauge", "1 while there is a connection to the relay."),
+    Metric("posthouse_daemon_streams", "gauge", "Event streams open now."),
+    Metric("posthouse_daemon_requests_running", "gauge", "Requests being answered now."),
+    Metric("posthouse_daemon_outbox_wal_bytes", "gauge", "Size of the outbox's write-ahead log."),
+    Metric("posthouse_daemon_inbox_wal_bytes", "gauge", "Size of the inbox's write-ahead log."),
+)
+_DECLARED = {metric.name: metric for metric in METRICS}
+
+
+class Meters:
+    """The numbers of one daemon."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, dict[tuple[str, ...], int]] = {m.name: {} for m in METRICS if m.kind == "counter"}
+
+    def count(self, name: str, *labels: str, by: int = 1) -> None:
+        """Add to a counter."""
+        counts = self._counts[name]
+        counts[labels] = counts.get(labels, 0) + by
+
+    def counted(self, name: str, *labels: str) -> int:
+        """Return what a counter stands at."""
+        return self._counts[name].get(labels, 0)
+
+    def render(self, gauges: Mapping[str, float]) -> bytes:
+        """Return all metrics in Prometheus' text form, with gauges as of now."""
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_Shown(self._counts, gauges))
+        return generate_latest(registry)
+
+
+class _Shown(Collector):
+    def __init__(self, counts: Mapping[str, Mapping[tuple[str, ...], int]], gauges: Mapping[str, float]) -> None:
+        self._counts = counts
+        self._gauges = gauges
+
+    def collect(self) -> Iterator[Family]:
+        for metric in METRICS:
+            if metric.kind == "gauge":
+                gauge = GaugeMetricFamily(metric.name, metric.help)
+                gauge.add_metric([], self._gauges.get(metric.name, 0.0))
+                yield gauge
+                continue
+            counter = CounterMetricFamily(metric.name, metric.help, labels=list(metric.labels))
+            for labels, value in (self._counts[metric.name] or ({} if metric.labels else {(): 0})).items():
+                counter.add_metric(list(labels), value)
+            yield counter

@@ -1,0 +1,168 @@
+"""The outbox: the store of messages on their way out, and the ways to change and read it.
+
+Every change goes through the group-commit writer and is durable when it returns. What happened is told to
+`on_change` (a destination has something to send) after the commit, never before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from posthouse.daemon.outbox import operate, progress
+from posthouse.daemon.outbox.accept import accept
+from posthouse.daemon.outbox.component import OUTBOX, SQL
+from posthouse.daemon.outbox.progress import Result
+from posthouse.daemon.outbox.rows import Claimed, Depth, NewRow, OutboxRow
+from posthouse.journal.store import Store, exit_process
+from posthouse.model.accept_table import Action, Outcome
+from posthouse.model.clock import Clock
+from posthouse.model.errors import Fatal, error
+
+FILE_NAME = "outbox.db"
+CHAIN_MAX = 1_000  # rows of one chain of requeues that are shown
+
+
+class Outbox:
+    """One open outbox."""
+
+    def __init__(self, path: Path, mesh: str, clock: Clock, on_fatal: Callable[[Fatal], None] = exit_process) -> None:
+        self.store = Store(path, (OUTBOX,), clock, on_fatal=on_fatal, readers=2)
+        self._mesh = mesh
+        #: told a destination that has got something to send
+        self.on_queued: Callable[[str], None] = lambda _destination: None
+
+    def close(self) -> None:
+        """Commit what waits and close."""
+        self.store.close()
+
+    # accepting
+
+    def accept(self, row: NewRow, capacity_bytes: int) -> asyncio.Future[Outcome]:
+        """Accept a message by the table; the answer is durable."""
+        mesh = self._mesh
+        future = self.store.writer.submit(lambda tx: accept(tx, row, mesh, capacity_bytes), size=len(row.event))
+        future.add_done_callback(lambda done: self._accepted(done, row.destination))
+        return future
+
+    def _accepted(self, done: asyncio.Future[Outcome], destination: str) -> None:
+        # a caller that went away has cancelled its wait, not its message
+        if done.cancelled() or (done.exception() is None and done.result().action is Action.INSERT):
+            self.on_queued(destination)
+
+    # sending
+
+    async def recover(self) -> int:
+        """Make rows pending that were in flight when the last process ended."""
+        return await self.store.writer.run(progress.reopen_inflight)
+
+    async def open_destinations(self) -> list[str]:
+        """Return the destinations that have something to send."""
+        return await self.store.pool.run(lambda db: [str(name) for (name,) in db.execute(SQL.open_destinations)])
+
+    async def claim(self, destination: str, limit: int) -> list[Claimed]:
+        """Take the oldest pending rows of a destination for sending."""
+        return await self.store.writer.run(lambda tx: progress.claim(tx, destination, limit, self._mesh))
+
+    async def settle(self, results: Sequence[Result]) -> None:
+        """Write what became of claimed rows."""
+        await self.store.writer.run(lambda tx: progress.settle(tx, results, self._mesh))
+
+    async def bury_expired(self, before_ns: int) -> list[tuple[str, str]]:
+        """Give up pending rows queued before a time; return some of them, none when there are none left."""
+        return await self.store.writer.run(lambda tx: progress.bury_expired(tx, before_ns, self._mesh))
+
+    async def strip_done(self, before_ns: int) -> int:
+        """Take events out of rows done before a time; return how many, zero when there are none left."""
+        return await self.store.writer.run(lambda tx: progress.strip_done(tx, before_ns))
+
+    # operating
+
+    async def requeue(self, row: OutboxRow, successor: NewRow, capacity_bytes: int) -> OutboxRow:
+        """Abort a row and queue its successor."""
+        before = await self.store.writer.run(
+            lambda tx: operate.requeue(tx, row.position, successor, self._mesh, capacity_bytes)
+        )
+        self.on_queued(successor.destination)
+        return before
+
+    async def drop(self, row: OutboxRow) -> OutboxRow:
+        """Abort a row without a successor."""
+        return await self.store.writer.run(lambda tx: operate.drop(tx, row.position, self._mesh))
+
+    async def abort_open(self) -> int:
+        """Abort everything that was not sent; return how many rows."""
+        return await self.store.writer.run(lambda tx: operate.abort_open(tx, self._mesh))
+
+    # reading
+
+    async def find(self, key: str) -> OutboxRow:
+        """Return a row by its id, its client_message_id or its message id; raises outbox_row_unknown."""
+        row = await self.store.pool.run(lambda db: find_row(db, key))
+        if row is None:
+            raise error("outbox_row_unknown", id=key)
+        return row
+
+    async def event_of(self, row: OutboxRow) -> bytes | None:
+        """Return the signed event of a row; None once it was stripped."""
+        found: Any = await self.store.pool.run(lambda db: db.execute(SQL.event_of, (row.position,)).get)
+        return found if isinstance(found, bytes) else None
+
+    async def rows(self, status: str | None, limit: int) -> list[OutboxRow]:
+        """Return rows, newest first."""
+        return await self.store.pool.run(lambda db: list_rows(db, status, limit))
+
+    async def chain(self, row: OutboxRow) -> list[OutboxRow]:
+        """Return the rows that were requeued into each other around a row, oldest first."""
+        return await self.store.pool.run(lambda db: chain_of(db, row))
+
+    async def depth(self) -> Depth:
+        """Return the counters."""
+        return await self.store.pool.run(read_depth)
+
+    async def oldest_pending_ns(self) -> int | None:
+        """Return when the oldest row that waits was queued."""
+        found: Any = await self.store.pool.run(lambda db: db.execute(SQL.oldest_pending).get)
+        return found if isinstance(found, int) else None
+
+
+def read_depth(db: apsw.Connection) -> Depth:
+    """Return the counters of an outbox."""
+    found: Any = db.execute(SQL.read_state).fetchone()
+    return Depth(*found)
+
+
+def find_row(db: apsw.Connection, key: str) -> OutboxRow | None:
+    """Return the row a key names."""
+    for column in ("id", "client_message_id", "event_id"):
+        found: Any = db.execute(f"{SQL.columns} WHERE {column} = ?", (key,)).fetchone()
+        if found is not None:
+            return OutboxRow(*found)
+    return None
+
+
+def list_rows(db: apsw.Connection, status: str | None, limit: int) -> list[OutboxRow]:
+    """Return rows, newest first."""
+    where = "" if status is None else "WHERE status = ?"
+    given = (limit,) if status is None else (status, limit)
+    return [OutboxRow(*found) for found in db.execute(f"{SQL.columns} {where} ORDER BY position DESC LIMIT ?", given)]
+
+
+def chain_of(db: apsw.Connection, row: OutboxRow) -> list[OutboxRow]:
+    """Return a row with those before and after it, oldest first."""
+    chain = [row]
+    while len(chain) < CHAIN_MAX:
+        found: Any = db.execute(f"{SQL.columns} WHERE superseded_by = ?", (chain[0].id,)).fetchone()
+        if found is None:
+            break
+        chain.insert(0, OutboxRow(*found))
+    while len(chain) < CHAIN_MAX and chain[-1].superseded_by is not None:
+        found = db.execute(f"{SQL.columns} WHERE id = ?", (chain[-1].superseded_by,)).fetchone()
+        if found is None:
+            break
+        chain.append(OutboxRow(*found))
+    return chain

@@ -1,0 +1,73 @@
+-- :name by_client_id
+SELECT status, request_fingerprint, broker_message_id, history_id, last_error, id, event_id
+FROM outbox WHERE client_message_id = ?
+
+-- :name insert_row
+INSERT INTO outbox (id, client_message_id, request_fingerprint, event_id, event, destination, enqueued_at_ns, status,
+                    payload_bytes)
+VALUES (?, ?, ?, ?, ?, ?, ?, 'pending', ?)
+
+-- :name read_state
+SELECT pending, inflight, bytes FROM outbox_state
+
+-- :name add_state
+UPDATE outbox_state SET pending = pending + ?, inflight = inflight + ?, bytes = bytes + ?
+
+-- :name open_destinations
+SELECT DISTINCT destination FROM outbox WHERE status IN ('pending', 'inflight')
+
+-- :name oldest_pending
+SELECT enqueued_at_ns FROM outbox WHERE status = 'pending' ORDER BY position LIMIT 1
+
+-- :name claimable
+SELECT position, id, client_message_id, event, enqueued_at_ns, attempts, last_error, payload_bytes
+FROM outbox WHERE destination = ? AND status = 'pending' ORDER BY position LIMIT ?
+
+-- :name mark_inflight
+UPDATE outbox SET status = 'inflight', attempts = attempts + 1, next_attempt_at_ns = NULL WHERE position = ?
+
+-- :name mark_done
+UPDATE outbox SET status = 'done', delivered_at_ns = ?, broker_message_id = ?, history_id = ?, last_error = NULL
+WHERE position = ? AND status = 'inflight'
+
+-- :name mark_deferred
+UPDATE outbox SET status = 'pending', next_attempt_at_ns = ?, last_error = ?
+WHERE position = ? AND status = 'inflight'
+
+-- :name mark_dead
+UPDATE outbox SET status = 'dead', next_attempt_at_ns = NULL, last_error = ? WHERE position = ?
+
+-- :name reopen_inflight
+UPDATE outbox SET status = 'pending', next_attempt_at_ns = NULL WHERE status = 'inflight'
+
+-- :name expired
+SELECT position, id, client_message_id FROM outbox
+WHERE status = 'pending' AND enqueued_at_ns < ? ORDER BY position LIMIT ?
+
+-- :name mark_aborted
+UPDATE outbox SET status = 'aborted', aborted_at_ns = ?, aborted_by = ?, superseded_by = ?, next_attempt_at_ns = NULL
+WHERE position = ?
+
+-- :name open_rows
+SELECT position, id, client_message_id, status FROM outbox WHERE status IN ('pending', 'inflight') ORDER BY position
+
+
+-- :name strippable
+SELECT position, length(event) FROM outbox WHERE status = 'done' AND event IS NOT NULL AND delivered_at_ns < ?
+ORDER BY position LIMIT ?
+
+-- :name strip
+UPDATE outbox SET event = NULL, destination = '' WHERE position = ?
+
+-- :name columns
+SELECT position, id, client_message_id, status, attempts, enqueued_at_ns, next_attempt_at_ns, delivered_at_ns,
+       broker_message_id, history_id, last_error, aborted_at_ns, aborted_by, superseded_by, payload_bytes,
+       destination, event_id
+FROM outbox
+
+-- :name event_of
+SELECT event FROM outbox WHERE position = ?
+
+-- :name count_all
+SELECT coalesce(sum(status = 'pending'), 0), coalesce(sum(status = 'inflight'), 0),
+       coalesce(sum(length(event)), 0) FROM outbox

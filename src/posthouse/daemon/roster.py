@@ -1,0 +1,134 @@
+"""Who is in the mesh and which topics it has, as last heard: kept in a file, so that names work without the relay.
+
+A message is resolved from here before anything is written. A full node id always works. A name or a prefix that
+could mean two members is refused, never guessed.
+
+    {"format": "posthouse-roster-v1", "members": [{"node", "name", "role"}], "topics": [...], "retention_days": n}
+
+If you change the form: give it a new name and read the old one as absent; it is only a copy of what the relay knows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from posthouse.client import Member
+from posthouse.files import read_private, write_atomic
+from posthouse.model.errors import PosthouseError, error
+from posthouse.model.node import is_node_id, node_hex
+from posthouse.model.subjects import validate_topic
+
+TOPIC_MARK = "#"
+PREFIX_MIN_DIGITS = 8
+_PREFIX = re.compile(rf"[0-9a-f]{{{PREFIX_MIN_DIGITS},64}}")
+_SCHEME = "ed25519:"
+
+
+class _Content(msgspec.Struct, forbid_unknown_fields=True):
+    format: Literal["posthouse-roster-v1"] = "posthouse-roster-v1"
+    members: list[Member] = []
+    topics: list[str] = []
+    #: days the relay remembers ids; -1: for ever, 0: never heard
+    retention_days: int = 0
+
+
+class Roster:
+    """The members and topics of one mesh."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._content = _Content()
+        #: nodes that are no listed members but were seen online
+        self._guests: set[str] = set()
+        self._index()
+        if path is not None:
+            self._load(path)
+
+    def resolve(self, to: str, mesh: str) -> str:
+        """Return the node id or #topic a text names; raises what it is not."""
+        if to.startswith(TOPIC_MARK):
+            topic = validate_topic(to[len(TOPIC_MARK) :])
+            if topic not in self._topics:
+                raise error("topic_unknown", topic=topic, mesh=mesh)
+            return to
+        if is_node_id(to):
+            return to
+        found = self._candidates(to)
+        if len(found) > 1:
+            raise error("recipient_ambiguous", to=to, candidates=", ".join(sorted(found)))
+        if not found:
+            raise error("member_name_unknown", name=to, mesh=mesh)
+        return found.pop()
+
+    def name_of(self, node: str) -> str | None:
+        """Return the member name of a node."""
+        return self._names.get(node)
+
+    @property
+    def members(self) -> Sequence[Member]:
+        return self._content.members
+
+    @property
+    def topics(self) -> Sequence[str]:
+        return self._content.topics
+
+    @property
+    def retention_days(self) -> int:
+        """How long the relay remembers ids: -1 for ever, 0 not heard yet."""
+        return self._content.retention_days
+
+    def take_members(self, members: Iterable[Member]) -> None:
+        """Replace the members."""
+        self._change(members=sorted(members, key=lambda member: member.name or member.node))
+
+    def take_topics(self, topics: Iterable[str]) -> None:
+        """Replace the topics."""
+        self._change(topics=sorted(topics))
+
+    def add_topic(self, topic: str) -> None:
+        """Note a topic that is there."""
+        if topic not in self._topics:
+            self.take_topics({*self._topics, topic})
+
+    def take_retention(self, days: int) -> None:
+        """Note how long the relay remembers ids."""
+        self._change(retention_days=days)
+
+    def take_online(self, nodes: Iterable[str]) -> None:
+        """Note nodes that were seen, listed or not."""
+        self._guests.update(nodes)
+        self._index()
+
+    def _candidates(self, to: str) -> set[str]:
+        found = {member.node for member in self._content.members if member.name == to}
+        digits = to.removeprefix(_SCHEME)
+        if _PREFIX.fullmatch(digits):
+            found |= {node for node in self._nodes if node_hex(node).startswith(digits)}
+            if len(digits) == 64 and not found:
+                found = {_SCHEME + digits}
+        return found
+
+    def _change(self, **fields: object) -> None:
+        changed = msgspec.structs.replace(self._content, **fields)
+        if changed != self._content:
+            self._content = changed
+            self._index()
+            if self._path is not None:
+                write_atomic(self._path, msgspec.json.encode(changed) + b"\n")
+
+    def _index(self) -> None:
+        self._topics = set(self._content.topics)
+        self._names = {member.node: member.name for member in self._content.members if member.name is not None}
+        self._nodes = {member.node for member in self._content.members} | self._guests
+
+    def _load(self, path: Path) -> None:
+        try:
+            self._content = msgspec.json.decode(read_private(path), type=_Content)
+        except (FileNotFoundError, msgspec.MsgspecError, PosthouseError):
+            return  # the relay tells it again
+        self._index()

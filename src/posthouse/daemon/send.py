@@ -1,0 +1,182 @@
+"""Taking a message from a local program: validate, resolve, fingerprint, seal and sign, accept by the table.
+
+Everything that can be wrong with a request is found before anything is written, so the id of a refused one stays
+free. The event is sealed and signed once; every attempt sends these bytes. Every answer and refusal carries the
+client_message_id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from posthouse.client.messages.compose import Composer, MessageOptions, Request
+from posthouse.daemon.inbox import Inbox
+from posthouse.daemon.outbox import NewRow, Outbox, OutboxRow
+from posthouse.model.accept_table import Action
+from posthouse.model.clock import Clock
+from posthouse.model.errors import PosthouseError, error
+from posthouse.model.event import Event, decode_event, encode_event
+from posthouse.model.ids import Minter
+from posthouse.model.jcs import parse_jcs
+from posthouse.model.limits import MILLISECOND_NS
+from posthouse.model.mesh_budget import (
+    MeshBudget,
+    charge_mesh_budget,
+    check_mesh_budget,
+    decode_mesh_budget,
+    effective_mesh_budget,
+)
+from posthouse.model.message import Message, read_message, validate_client_message_id
+
+#: a name, prefix, node id or #topic -> node id or #topic
+Resolve = Callable[[str], Awaitable[str]]
+
+
+class SendRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of POST /v1/send."""
+
+    to: str
+    message: str
+    priority: str | None = None
+    meta: dict[str, Any] | None = None
+    reply_to_id: str | None = None
+    mentions: list[str] | None = None
+    client_message_id: str | None = None
+
+
+class Answer(NamedTuple):
+    """What a caller gets."""
+
+    status: int
+    body: dict[str, Any]
+
+
+class Sending:
+    """Accepts messages into the outbox."""
+
+    def __init__(
+        self,
+        mesh: str,
+        composer: Composer,
+        outbox: Outbox,
+        inbox: Inbox,
+        resolve: Resolve,
+        open_event: Callable[[Event], str],
+        capacity_bytes: Callable[[], int],
+        clock: Clock,
+    ) -> None:
+        self._mesh = mesh
+        self._composer = composer
+        self._outbox = outbox
+        self._inbox = inbox
+        self._resolve = resolve
+        self._open_event = open_event
+        self._capacity_bytes = capacity_bytes
+        self._clock = clock
+        self._minter = Minter(clock)
+
+    async def send(self, given: SendRequest, header_id: str | None = None, budget: MeshBudget | None = None) -> Answer:
+        """Accept a message; `budget` is what it inherits from the bus."""
+        client_message_id = header_id if header_id is not None else given.client_message_id
+        if client_message_id is None:
+            client_message_id = self._minter.mint()
+        try:
+            request = await self._checked(given, client_message_id, budget)
+            row = self._freeze(request)
+            outcome = await self._outbox.accept(row, self._capacity_bytes())
+        except PosthouseError as failure:
+            raise _naming(failure, client_message_id) from failure
+        body = {"client_message_id": client_message_id} | outcome.body
+        if outcome.action is Action.REFUSE:
+            body["hint"] = "Use a new client_message_id for a new message; repeat a request unchanged to retry it."
+        return Answer(outcome.status, body)
+
+    async def requeue(self, key: str, new_id: str | None, message: str | None) -> dict[str, Any]:
+        """Replace a dead or pending row by a new one under a fresh id, with the same or another message."""
+        row = await self._outbox.find(key)
+        request = await self._again(row, new_id, message)
+        try:
+            await self._outbox.requeue(row, successor := self._freeze(request), self._capacity_bytes())
+        except PosthouseError as failure:
+            raise _naming(failure, request.client_message_id) from failure
+        return {
+            "aborted_row_id": row.id,
+            "new_row_id": successor.id,
+            "new_client_message_id": successor.client_message_id,
+        }
+
+    async def _checked(self, given: SendRequest, client_message_id: str, budget: MeshBudget | None) -> Request:
+        validate_client_message_id(client_message_id)
+        destination = await self._resolve(given.to)
+        options: MessageOptions = {
+            "client_message_id": client_message_id,
+            "reply_to": given.reply_to_id,
+            "priority": given.priority,
+            "meta": given.meta,
+        }
+        if given.mentions:
+            options["mentions"] = [await self._resolve_mention(name) for name in given.mentions]
+        request = self._composer.request(destination, given.message, self._mesh, options)
+        if given.reply_to_id is not None or budget is not None:
+            request = request._replace(budget=await self._travelling(given.reply_to_id, budget))
+        return request
+
+    async def _resolve_mention(self, name: str) -> str:
+        node = await self._resolve(name)
+        if node.startswith("#"):
+            raise error("value_invalid", name="mentions", reason="a topic cannot be mentioned")
+        return node
+
+    async def _travelling(self, reply_to: str | None, given: MeshBudget | None) -> MeshBudget | None:
+        """Return the budget a message carries: what it answers passes on what is left, one hop less."""
+        is_answer, text = (False, None) if reply_to is None else await self._inbox.budget_of(reply_to)
+        if not is_answer and given is None:
+            return None
+        now_ms = self._clock.wall_ns() // MILLISECOND_NS
+        inherited = None if text is None else decode_mesh_budget(text)
+        budget = effective_mesh_budget(now_ms, inherited, given)
+        reason = check_mesh_budget(budget, now_ms)
+        if reason is not None:
+            raise error("budget_exceeded", reason=reason)
+        return charge_mesh_budget(budget)
+
+    async def _again(self, row: OutboxRow, new_id: str | None, message: str | None) -> Request:
+        raw = await self._outbox.event_of(row)
+        if raw is None:
+            raise error("outbox_row_state", id=row.id, status=row.status, allowed="dead or pending rows")
+        event = decode_event(raw)
+        before = read_message(event)
+        body = self._open_event(event) if message is None else message
+        options = _options(before, self._minter.mint() if new_id is None else new_id)
+        return self._composer.request(row.destination, body, self._mesh, options)
+
+    def _freeze(self, request: Request) -> NewRow:
+        event = self._composer.freeze(request)
+        destination = request.node if request.node is not None else f"#{request.topic}"
+        return NewRow(
+            self._minter.mint(),
+            request.client_message_id,
+            request.fingerprint,
+            event.id,
+            encode_event(event),
+            destination,
+        )
+
+
+def _options(before: Message, client_message_id: str) -> MessageOptions:
+    return {
+        "client_message_id": client_message_id,
+        "reply_to": before.reply_to,
+        "priority": before.priority,
+        "meta": parse_jcs(before.meta) if before.meta else None,
+        "budget": before.budget,
+        "mentions": before.mentions,
+    }
+
+
+def _naming(failure: PosthouseError, client_message_id: str) -> PosthouseError:
+    fields = failure.fields | {"client_message_id": client_message_id}
+    return type(failure)(failure.spec, fields, failure.hint)
