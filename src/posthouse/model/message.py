@@ -7,8 +7,9 @@ the event; it is sealed in direct messages and nobody on the way looks into it.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import Event, Tag
@@ -18,7 +19,7 @@ from posthouse.model.jcs import parse_jcs
 from posthouse.model.kinds import MESSAGE
 from posthouse.model.limits import BODY_MAX_BYTES, CLIENT_MESSAGE_ID_MAX_BYTES
 from posthouse.model.mesh_budget import MeshBudget, decode_mesh_budget
-from posthouse.model.node import NODE_SCHEME, is_node_id
+from posthouse.model.node import DEFAULT_MESH, NODE_SCHEME, is_node_id
 from posthouse.model.subjects import validate_topic
 
 #: tags by their name
@@ -29,8 +30,7 @@ _BOX_OVERHEAD = 24 + 16  # nonce and authenticator
 _BOX_MAX_CHARS = -(-(BODY_MAX_BYTES + _BOX_OVERHEAD) // 3) * 4
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(msgspec.Struct, frozen=True, gc=False):
     """What the tags of a message say."""
 
     mesh: str
@@ -52,11 +52,11 @@ def read_message(event: Event) -> Message:
     """Return the message in an event of kind 1000, or raise message_malformed, topic_invalid or body_too_large."""
     if event.kind != MESSAGE:
         raise _malformed(f"its kind is {event.kind}, not {MESSAGE}")
-    check_content(event)
     tags = _by_name(event)
+    _check_size(event, _first(tags, "enc"))
     kind, ref, recipient = _destination(tags)
     return Message(
-        mesh=event.mesh,
+        mesh=_first(tags, "mesh") or DEFAULT_MESH,
         client_message_id=_client_message_id(tags),
         destination_kind=kind,
         destination_ref=ref,
@@ -101,7 +101,10 @@ def check_content(event: Event) -> None:
 
     An age armor's size depends on its recipients, so only the limit of the whole event bounds it.
     """
-    enc = event.value("enc")
+    _check_size(event, event.value("enc"))
+
+
+def _check_size(event: Event, enc: str | None) -> None:
     if enc == "age":
         return
     size = len(event.content.encode("utf-8"))
@@ -118,6 +121,12 @@ def _by_name(event: Event) -> _Tags:
     for tag in event.tags:
         tags.setdefault(tag[0], []).append(tag)
     return tags
+
+
+def _first(named: _Tags, name: str) -> str | None:
+    """Return the first value of the first tag of a name, as Event.value does."""
+    tags = named.get(name)
+    return tags[0][1] if tags is not None and len(tags[0]) > 1 else None
 
 
 def _single(named: _Tags, name: str) -> str | None:

@@ -18,14 +18,14 @@ from posthouse.relay.deliver.rows import Addressed, KnownMessage
 QUEUE_FULL = "queue_full"
 
 
-class NotQueued(msgspec.Struct, frozen=True):
+class NotQueued(msgspec.Struct, frozen=True, gc=False):
     """A reader of a topic that this message was not queued for."""
 
     recipient: str
     reason: str
 
 
-class Ignored(msgspec.Struct, frozen=True):
+class Ignored(msgspec.Struct, frozen=True, gc=False):
     """An id of a confirmation that had no effect."""
 
     id: str
@@ -33,14 +33,14 @@ class Ignored(msgspec.Struct, frozen=True):
     reason: str
 
 
-class MessageAccepted(Accepted, frozen=True):
+class MessageAccepted(Accepted, frozen=True, gc=False):
     """A message was accepted: 201."""
 
     client_message_id: str = ""
     not_queued: tuple[NotQueued, ...] = ()
 
 
-class MessageKnown(Accepted, frozen=True):
+class MessageKnown(Accepted, frozen=True, gc=False):
     """The message was accepted before: 200, with the original id and seq."""
 
     client_message_id: str = ""
@@ -50,7 +50,7 @@ class MessageKnown(Accepted, frozen=True):
     first_seen_at: str = ""
 
 
-class ConfirmationAccepted(Accepted, frozen=True):
+class ConfirmationAccepted(Accepted, frozen=True, gc=False):
     """A confirmation had an effect: 201, or 200 when it had it before."""
 
     confirmed: tuple[str, ...] = ()

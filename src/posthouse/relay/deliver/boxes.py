@@ -14,10 +14,9 @@ _EXPIRED_PER_LOOK = 1_000
 
 
 class _Depth:
-    __slots__ = ("added", "number", "rows")
+    __slots__ = ("added", "rows")
 
     def __init__(self) -> None:
-        self.number: int | None = None
         self.rows = 0
         #: rows of this group, not written yet
         self.added = 0
@@ -31,6 +30,8 @@ class Boxes:
         self._settings = settings
         self._mail = mail
         self._depths: dict[Name, _Depth] = {}
+        #: of the mailboxes that exist; all that were written do
+        self.numbers: dict[Name, int] = {}
 
     def load(self, names: Iterable[Name]) -> None:
         """Read the rows of mailboxes that were not read yet."""
@@ -60,26 +61,19 @@ class Boxes:
 
     def write(self, names: Sequence[Name]) -> None:
         """Write the depths; afterwards every one of these mailboxes has its number."""
-        changed = [
-            name for name in dict.fromkeys(names) if self._depths[name].added or self._depths[name].number is None
-        ]
+        changed = [name for name in dict.fromkeys(names) if self._depths[name].added or name not in self.numbers]
         self._unit.deliveries.grow([(mesh, node, self._depths[mesh, node].added) for mesh, node in changed])
         missing: dict[str, list[str]] = {}
         for mesh, node in changed:
             depth = self._depths[mesh, node]
             depth.rows, depth.added = depth.rows + depth.added, 0
-            if depth.number is None:
+            if (mesh, node) not in self.numbers:
                 missing.setdefault(mesh, []).append(node)
         for mesh, nodes in missing.items():
             self._read(mesh, nodes)
 
-    def number(self, mesh: str, node: str) -> int:
-        """Return the number of a mailbox that was written."""
-        number = self._depths[mesh, node].number
-        assert number is not None
-        return number
-
     def _read(self, mesh: str, nodes: list[str]) -> None:
         for node, box in self._unit.deliveries.boxes(mesh, nodes).items():
             depth = self._depths[mesh, node]
-            depth.number, depth.rows = box.mailbox, box.open_rows
+            depth.rows = box.open_rows
+            self.numbers[mesh, node] = box.mailbox

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+
+import msgspec
 
 from posthouse.relay.deliver.rows import Closed
 
 
-class Opening(NamedTuple):
+class Opening(msgspec.Struct, frozen=True, gc=False):
     """A message that was queued for readers."""
 
     seq: int
@@ -19,7 +20,7 @@ class Opening(NamedTuple):
     readers: tuple[str, ...]
 
 
-class Confirmed(NamedTuple):
+class Confirmed(msgspec.Struct, frozen=True, gc=False):
     """Rows that their reader confirmed, and what their sender is told."""
 
     mesh: str

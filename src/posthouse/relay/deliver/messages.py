@@ -8,7 +8,6 @@ judged, so that its messages see each other; nothing but rows is left behind whe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -31,7 +30,7 @@ from posthouse.relay.store.interface import EventRow, Unit
 _encode = msgspec.json.Encoder().encode
 
 
-class _Plan(NamedTuple):
+class _Plan(msgspec.Struct, frozen=True, gc=False):
     """What becomes of one message."""
 
     readers: tuple[str, ...]
@@ -100,12 +99,13 @@ class Messages:
     def complete(self, row: EventRow) -> EventRow:
         """Return the row with its record's body complete: who the message was queued for is known now."""
         plan = self._plans[row.event.id]
-        fields: dict[str, object] = {"recipients": plan.readers}
+        recipients = ",".join([f'"{node}"' for node in plan.readers])
+        rest = ""
         if plan.blocked:
-            fields["blocked"] = plan.blocked
+            rest += f',"blocked":{_encode(plan.blocked).decode()}'
         if plan.not_queued:
-            fields["not_queued"] = plan.not_queued
-        body = f"{row.record_body[:-1]},{_encode(fields)[1:].decode()}"
+            rest += f',"not_queued":{_encode(plan.not_queued).decode()}'
+        body = f'{row.record_body[:-1]},"recipients":[{recipients}]{rest}}}'
         return msgspec.structs.replace(row, record_body=body)
 
     def write(self, accepted: Sequence[tuple[EventRow, int]]) -> None:
@@ -113,16 +113,27 @@ class Messages:
         records: list[NewRecord] = []
         deliveries: list[NewDelivery] = []
         mentions: list[tuple[str, int]] = []
+        now_ns, retention_ns = self._unit.now_ns, self._settings.record_retention_ns
+        expires_at_ns = None if retention_ns is None else now_ns + retention_ns
         self._boxes.write([(row.mesh, node) for row, _ in accepted for node in self._involved(row)])
+        numbers = self._boxes.numbers
         for row, seq in accepted:
-            addressed = row.matter
+            event, mesh, addressed = row.event, row.mesh, row.matter
             assert isinstance(addressed, Addressed)
-            plan = self._plans[row.event.id]
-            records.append(self._record(row, addressed, seq))
-            deliveries += self._deliveries(row, plan, seq)
-            mentions += [(node, seq) for node in addressed.message.mentions]
+            message, plan, key = addressed.message, self._plans[event.id], bytes.fromhex(event.id)
+            kind, ref = message.destination_kind, message.destination_ref
+            sender, id_ = numbers[mesh, event.pubkey], message.client_message_id
+            records.append(
+                (seq, mesh, event.pubkey, id_, key, addressed.fingerprint, kind, ref, now_ns, expires_at_ns, 1)
+            )
+            for node in plan.readers:
+                deliveries.append((seq, numbers[mesh, node], "event", key, sender, seq, "queued", now_ns, None))
+            for node in plan.blocked:
+                deliveries.append((seq, numbers[mesh, node], "event", key, sender, seq, "blocked", now_ns, now_ns))
+            if message.mentions:
+                mentions += [(node, seq) for node in message.mentions]
             if plan.readers:
-                self._mail.openings.append(Opening(seq, row.mesh, row.event.id, row.raw, plan.readers))
+                self._mail.openings.append(Opening(seq, mesh, event.id, row.raw, plan.readers))
         self._unit.deliveries.open(records, deliveries, mentions)
 
     def answer(self, row: EventRow, addressed: Addressed, seq: int, *, is_repeated: bool) -> Accepted:
@@ -157,26 +168,6 @@ class Messages:
     def _involved(self, row: EventRow) -> tuple[str, ...]:
         plan = self._plans[row.event.id]
         return (row.event.pubkey, *plan.readers, *plan.blocked)
-
-    def _record(self, row: EventRow, addressed: Addressed, seq: int) -> NewRecord:
-        message, retention_ns = addressed.message, self._settings.record_retention_ns
-        return NewRecord(
-            seq,
-            row.mesh,
-            row.event.pubkey,
-            message.client_message_id,
-            bytes.fromhex(row.event.id),
-            addressed.fingerprint,
-            message.destination_kind.value,
-            message.destination_ref,
-            None if retention_ns is None else self._unit.now_ns + retention_ns,
-        )
-
-    def _deliveries(self, row: EventRow, plan: _Plan, seq: int) -> list[NewDelivery]:
-        key, sender = bytes.fromhex(row.event.id), self._boxes.number(row.mesh, row.event.pubkey)
-        opened = [NewDelivery(seq, self._boxes.number(row.mesh, node), key, sender, False) for node in plan.readers]
-        blocked = [NewDelivery(seq, self._boxes.number(row.mesh, node), key, sender, True) for node in plan.blocked]
-        return opened + blocked
 
 
 def _key(row: EventRow, addressed: Addressed) -> RecordKey:

@@ -30,7 +30,7 @@ PARKED = frozenset({State.REJECTED, State.DEAD})
 RecordKey = tuple[str, str, str]
 
 
-class Addressed(msgspec.Struct, frozen=True):
+class Addressed(msgspec.Struct, frozen=True, gc=False):
     """A message and what tells a retry of it from another one; worked out where the event is checked."""
 
     message: Message
@@ -54,28 +54,12 @@ class Box(NamedTuple):
     open_rows: int
 
 
-class NewRecord(NamedTuple):
-    """A record to be written."""
-
-    seq: int
-    mesh: str
-    sender: str
-    client_message_id: str
-    id: bytes
-    fingerprint: bytes
-    destination_kind: str
-    destination_ref: str
-    expires_at_ns: int | None
-
-
-class NewDelivery(NamedTuple):
-    """A delivery to be opened, or noted as blocked."""
-
-    seq: int
-    mailbox: int
-    id: bytes
-    sender: int
-    is_blocked: bool
+# Rows to be written are plain tuples: there are many of them, and they go to the store as they are.
+#: seq, mesh, sender, client_message_id, id, fingerprint, destination_kind, destination_ref, first_seen_at_ns,
+#: expires_at_ns, history_available
+NewRecord = tuple[int, str, str, str, bytes, bytes, str, str, int, int | None, int]
+#: seq, mailbox, source, id, the sender's mailbox, position, state, opened_at_ns, closed_at_ns
+NewDelivery = tuple[int, int, str, bytes, int, int, str, int, int | None]
 
 
 class Row(NamedTuple):

@@ -69,17 +69,8 @@ class SqliteDeliveries(ClosingDeliveries):
     def open(
         self, records: Sequence[NewRecord], deliveries: Sequence[NewDelivery], mentions: Sequence[tuple[str, int]]
     ) -> None:
-        now_ns = self._tx.now_ns
-        _RECORDS.run(self._db, [(*record[:8], now_ns, record.expires_at_ns, 1) for record in records])
-        _DELIVERIES.run(
-            self._db,
-            [
-                (new.seq, new.mailbox, "event", new.id, new.sender, new.seq, "blocked", now_ns, now_ns)
-                if new.is_blocked
-                else (new.seq, new.mailbox, "event", new.id, new.sender, new.seq, "queued", now_ns, None)
-                for new in deliveries
-            ],
-        )
+        _RECORDS.run(self._db, records)
+        _DELIVERIES.run(self._db, deliveries)
         _MENTIONS.run(self._db, mentions)
 
     def tell_sender(self, mailbox: int, seq: int, ids: int, items: str, reserve: int) -> None:
