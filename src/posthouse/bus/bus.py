@@ -123,6 +123,11 @@ class Bus:
         await self._open.housekeeping.sweep()
 
     @property
+    def session(self) -> Session:
+        """The parts of this bus, for those that build on it; raises bus_closed."""
+        return self._open
+
+    @property
     def _open(self) -> Session:
         session = self._session
         if session is None:

@@ -82,13 +82,19 @@ class Server:
         self._see("new", self._mailbox.names("new"))
         self._refill()
 
-    def arrived(self, name: str) -> None:
-        """Hear of a file in new/; own ones are known already."""
+    def arrived(self, name: str) -> bool:
+        """Hear of a file in new/; own ones are known already and no news."""
         if name in self._own:
             self._own.discard(name)
-        elif name not in self._known:
+            return False
+        if name not in self._known:
             self._see("new", [name])
             self._refill()
+        return True
+
+    def expect(self, id_: str) -> None:
+        """An own message is about to appear in new/: it comes by itself, the watch need not tell."""
+        self._own.add(id_)
 
     def find_earlier(self, page: Page, copy: Copy) -> list[str]:
         """Settle files of other processes that belong before an own message; return their ids in order."""
@@ -113,7 +119,6 @@ class Server:
         """Take an own message, and those of others that come before it."""
         for other in earlier:
             self._enqueue("new", other, None)
-        self._own.add(id_)
         self._enqueue("new", id_, data if len(self._queue) < _KEPT_BYTES else None)
         self._pump()
 
@@ -175,7 +180,11 @@ class Server:
             box, id_, data = self._queue.popleft()
             self._take(box, id_, data)
         self._refill()
-        if not self._queue and not self._is_busy:
+        if self._queue:
+            self._session.serving.backlogged.add(self.endpoint.number)
+            return
+        self._session.serving.backlogged.discard(self.endpoint.number)
+        if not self._is_busy:
             self._session.ledger.hurry()
 
     def _take(self, box: str, id_: str, data: bytes | None) -> None:
@@ -210,6 +219,7 @@ class Server:
                 return
         self._is_busy = True
         session = self._session
+        session.serving.steps += 1
         run = self._run = Run(
             session.loop,
             session.context,
@@ -240,7 +250,9 @@ class Server:
     def _ended(self) -> None:
         self._run = None
         self._is_busy = False
+        self._session.serving.steps += 1
         if self.is_stopped:
+            self._session.serving.backlogged.discard(self.endpoint.number)
             self._session.serving.stopped(self)
         else:
             self._pump()

@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 
 from posthouse.bus.results import Endpoint, PublishResult, Reason, Rejection
-from posthouse.model.budget import Budget, GivenBudget
+from posthouse.model.budget import Budget, BudgetCeiling, GivenBudget
 from posthouse.model.pressure import Pressure
 
 
@@ -54,6 +54,7 @@ class Draft:
     """One call of publish."""
 
     __slots__ = (
+        "ceiling",
         "copies",
         "created_ms",
         "failure",
@@ -84,6 +85,7 @@ class Draft:
         inherited: Budget | None = None,
         given: GivenBudget | Budget | None = None,
         requeued_from: str | None = None,
+        ceiling: BudgetCeiling | None = None,
     ) -> None:
         self.subject = subject
         self.payload = payload
@@ -94,6 +96,8 @@ class Draft:
         self.given = given
         #: the dead letter this is made from: then no new letter is written and no rate is charged
         self.requeued_from = requeued_from
+        #: of mail that comes over the mesh: its own bounds instead of the bus's, and no rate
+        self.ceiling = ceiling
         self.reset()
 
     def reset(self) -> None:

@@ -28,6 +28,10 @@ log = get_log(__name__)
 LAZY_S = 0.002  # how long an ended message may wait for company before it is booked
 LAZY_MOST = 64
 LOOK_S = 0.02  # how long a changed settings file may go unnoticed under load
+GATHER_S = 0.001  # the longest a publish waits for handlers that are running through a backlog
+GATHER_MOST = 256
+_ROUNDS_AT_ONCE = 3  # reserve, close, and what a server then finds; more lets the loop turn first
+_STILL_TURNS = 3  # a handler that does not wait takes two turns of the loop
 _RETRY_S = 0.05
 _FLUSH_TURNS = 8  # an operation leads to one or two more; when the store refuses, the sweep of the next open goes on
 
@@ -69,7 +73,13 @@ class Ledger:
         self._lazy: asyncio.TimerHandle | None = None
         self._lazies = 0
         self._is_telling = False
+        self._has_more = False
         self._next_look = 0.0
+        self._wait_until = 0.0
+        self._steps = -1
+        self._still = 0
+        #: grows while handlers run through a backlog; -1 when there is none
+        self.steps: Callable[[], int] = lambda: -1
         self._head = -1
         #: called before transactions, such as to notice changed files
         self.before: list[Callable[[], None]] = []
@@ -77,10 +87,13 @@ class Ledger:
         self.after: list[Callable[[], None]] = []
 
     def submit(self, operation: Operation) -> None:
-        """Queue an operation for the next turn of the loop."""
+        """Queue an operation for the next turn of the loop; what a commit leads to follows at once."""
         self._waiting.append(operation)
-        if self._handle is None:
-            self._handle = self._loop.call_soon(self._run, context=self._context)
+        if self._is_telling:
+            self._has_more = True
+        elif self._handle is None:
+            self._wait_until = self._loop.time() + GATHER_S
+            self._handle = self._loop.call_soon(self._turn, context=self._context)
 
     def submit_lazily(self, operation: Operation) -> None:
         """Queue an operation nobody waits for: it rides with the next transaction, or goes after a moment."""
@@ -129,7 +142,26 @@ class Ledger:
     def _page(self, tx: JournalTransaction) -> Page:
         return Page(tx, self.book, self._rows, self._clock.boot_ns(), self._clock.boot_id)
 
+    def _turn(self) -> None:
+        """Write, unless handlers are running through a backlog right now: what they lead to then comes along."""
+        steps = self.steps()
+        self._still = self._still + 1 if steps == self._steps else 0
+        self._steps = steps
+        may_wait = steps >= 0 and self._still < _STILL_TURNS and len(self._waiting) < GATHER_MOST
+        if may_wait and self._loop.time() < self._wait_until:
+            self._handle = self._loop.call_soon(self._turn, context=self._context)
+        else:
+            self._run()
+
     def _run(self) -> None:
+        for _ in range(_ROUNDS_AT_ONCE):
+            self._has_more = False
+            self._run_once()
+            if not self._has_more:
+                return
+        self.hurry()
+
+    def _run_once(self) -> None:
         self._forget_timers()
         operations, self._waiting = self._waiting, []
         if not operations:

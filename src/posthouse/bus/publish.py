@@ -37,6 +37,10 @@ class Reserve:
         reserve(page, self._draft, self._session.policy, self._session.instance.number)
 
     def committed(self) -> None:
+        for copy in self._draft.copies:
+            server = self._session.serving.server(copy.number)
+            if server is not None:
+                server.expect(copy.id)
         if self._session.syncer is not None:
             self._session.syncer.store(self._draft)
             return

@@ -44,9 +44,10 @@ def reserve(page: Page, draft: Draft, policy: Policy, instance: int) -> None:
     draft.message_id = page.mint()
     draft.created_ms = page.now_ms
     endpoints = page.book.resolve(draft.subject)
-    if draft.requeued_from is None and not _pass_rate(page, draft, policy.reliability):
+    is_rated = draft.requeued_from is None and draft.ceiling is None
+    if is_rated and not _pass_rate(page, draft, policy.reliability):
         return
-    budget = effective_budget(policy.ceiling, page.now_ms, draft.inherited, draft.given)
+    budget = effective_budget(draft.ceiling or policy.ceiling, page.now_ms, draft.inherited, draft.given)
     created_at = format_utc(page.now_ns)
     if not endpoints:
         _refuse(page, draft, None, budget, created_at, NO_ENDPOINT, instance)

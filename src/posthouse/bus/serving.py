@@ -41,10 +41,18 @@ class Serving:
         self._poll: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
         self._is_closed = False
+        #: endpoints whose next message waits only for the one in work
+        self.backlogged: set[int] = set()
+        #: grows whenever a handler starts or ends
+        self.steps = 0
 
     def server(self, number: int) -> Server | None:
         """Return the server of an endpoint if this process serves it."""
         return self._servers.get(number)
+
+    def count_steps(self) -> int:
+        """Return a number that grows while handlers run through a backlog; -1 when there is none."""
+        return self.steps if self.backlogged else -1
 
     @property
     def servers(self) -> list[Server]:

@@ -105,6 +105,7 @@ class Session:
         self.refusals = Refusals(self.ledger, lambda: self.clock.wall_ns() // (60 * SECOND_NS))
         self.watch = Watcher(self.loop, self.context)
         self.serving = Serving(self)
+        self.ledger.steps = self.serving.count_steps
         self.syncer = Syncer(self) if settings.is_power_safe else None
         self.followers = Followers(self)
         self.requests = Requests(self)

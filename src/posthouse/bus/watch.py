@@ -20,14 +20,17 @@ _HEADER = struct.Struct("iIII")
 _OVERFLOW = int(Mask.Q_OVERFLOW)
 _IGNORED = int(Mask.IGNORED)
 _READ_BYTES = 64 * 1024
+_REST_S = 0.002  # what mail of another process waits at most while this one is busy with its own
 
 
 class Listener(Protocol):
     """Who wants to hear of files in a directory."""
 
-    def arrived(self, name: str) -> None: ...
+    def arrived(self, name: str) -> bool:
+        """Hear of a file; return whether that was news."""
 
-    def look(self) -> None: ...
+    def look(self) -> None:
+        """Look at the whole directory."""
 
 
 class Watcher:
@@ -40,7 +43,9 @@ class Watcher:
         self._listeners: dict[int, Listener] = {}
         self._watches: dict[int, Watch] = {}
         self._tick: tuple[Watch, Callable[[], None]] | None = None
-        context.run(loop.add_reader, self._inotify.fd, self._read)
+        self._context = context
+        self._pause: asyncio.TimerHandle | None = None
+        context.run(self._listen)
 
     def add_mailbox(self, path: Path, listener: Listener) -> None:
         """Tell `listener` of every file that appears in the directory."""
@@ -65,8 +70,19 @@ class Watcher:
             self._tick = (self._inotify.add_watch(path, Mask.ATTRIB), woken)
 
     def close(self) -> None:
+        if self._pause is not None:
+            self._pause.cancel()
         self._loop.remove_reader(self._inotify.fd)
         self._inotify.close()
+
+    def _listen(self) -> None:
+        self._pause = None
+        self._loop.add_reader(self._inotify.fd, self._read)
+
+    def _rest(self) -> None:
+        """Only own messages came: let events gather for a moment instead of waking up for each."""
+        self._loop.remove_reader(self._inotify.fd)
+        self._pause = self._loop.call_later(_REST_S, self._listen, context=self._context)
 
     def _read(self) -> None:
         try:
@@ -75,18 +91,21 @@ class Watcher:
             return
         position, unpack = 0, _HEADER.unpack_from
         tick = -1 if self._tick is None else self._tick[0].wd
-        is_woken = False
+        is_woken = is_news = False
         while position < len(data):
             wd, mask, _cookie, length = unpack(data, position)
             position += _HEADER.size + length
             if mask & _OVERFLOW:
                 self._look_everywhere()
+                is_news = True
             elif wd == tick:
-                is_woken = True
+                is_woken = is_news = True
             elif length and not mask & _IGNORED and (listener := self._listeners.get(wd)) is not None:
-                listener.arrived(os.fsdecode(data[position - length : position].rstrip(b"\0")))
+                is_news |= listener.arrived(os.fsdecode(data[position - length : position].rstrip(b"\0")))
         if is_woken and self._tick is not None:
             self._tick[1]()
+        if not is_news:
+            self._rest()
 
     def _look_everywhere(self) -> None:
         for listener in list(self._listeners.values()):

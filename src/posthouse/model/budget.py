@@ -30,7 +30,14 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     call_budget_remaining: int
 
     def __post_init__(self) -> None:
-        _check_bounds(self)
+        hops, most, ttl, calls = self.hop_count, self.max_hops, self.ttl, self.call_budget_remaining
+        # Every message makes several: the common case is decided without a call per field.
+        if not (
+            (type(hops) is type(most) is type(ttl) is type(calls) is int)
+            and (0 <= hops <= INT64_MAX and 1 <= most <= INT64_MAX)
+            and (0 <= ttl <= INT64_MAX and 0 <= calls <= INT64_MAX)
+        ):
+            _check_bounds(self)
         for endpoint in self.ancestor_chain:
             validate_subject(endpoint)
 
