@@ -42,6 +42,18 @@ def flags_of(*areas: str) -> type[Flags]:
     return Parameter(name="*", group=_GROUP)(made)
 
 
+def setting_tokens(given: dict[str, Any]) -> list[str]:
+    """Return the options that say the same to another process."""
+    tokens: list[str] = []
+    for name, value in given.items():
+        flag = SETTINGS[name].flag
+        if isinstance(value, bool):
+            tokens.append(flag if value else flag.replace("--", "--no-", 1))
+        elif value is not None:
+            tokens += [flag, str(value)]
+    return tokens
+
+
 def _hint(setting: Setting) -> Any:
     kind: Any = Literal[setting.choices] if setting.choices else setting.type
     unit = f" In {setting.unit}." if setting.unit else ""

@@ -9,7 +9,6 @@ from cyclopts.validators import Number
 
 from posthouse.cli.console import PLAIN, Output, table
 from posthouse.cli.near import USUAL, Near
-from posthouse.cli.words import moment
 
 
 def history(
@@ -36,10 +35,12 @@ def history(
             before=before,
             limit=limit,
         )
-    output.answer(answer, table(("at", "from", "text"), [_row(each) for each in answer.get("messages", [])]))
+    output.answer(answer, table(("sent", "from", "text"), [_row(each) for each in answer.get("messages", [])]))
+    if answer.get("before"):
+        output.note(f"more: --before {answer['before']}")
 
 
 def _row(message: dict[str, Any]) -> tuple[str, str, str]:
     who = message.get("sender_name") or str(message.get("sender", "")).removeprefix("ed25519:")[:8]
     body = message.get("body")
-    return moment(message.get("at")), who, "(undecryptable)" if body is None else str(body)
+    return str(message.get("sent_at")), who, "(undecryptable)" if body is None else str(body)

@@ -18,12 +18,14 @@ def peers(*, near: Near = USUAL, output: Output = PLAIN) -> None:
         answer = daemon.peers()
     rows = [
         (
-            each.get("name") or "-",
+            (each.get("name") or "-") + (" (this host)" if each.get("is_self") else ""),
             "online" if each.get("online") else "offline",
             each.get("status") or "",
+            each.get("role") or "",
             each.get("node") or "",
-            each.get("summary") or "",
         )
-        for each in answer.get("members", [])
+        for each in answer.get("peers", [])
     ]
-    output.answer(answer, table(("name", "presence", "status", "node", "summary"), rows))
+    output.answer(answer, table(("name", "presence", "status", "role", "node"), rows))
+    if answer.get("is_cached"):
+        output.note("the relay cannot be reached: this is what was last heard")

@@ -21,10 +21,20 @@ from posthouse.model.errors import error
 from posthouse.model.settings import Resolved, Source, resolve
 
 
-def load(flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] = os.environ) -> dict[str, Resolved]:
-    """Return every setting by name, with its value and where it comes from; `flags` are keyed by setting."""
+def load(
+    flags: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] = os.environ,
+    own: Mapping[str, Any] | None = None,
+) -> dict[str, Resolved]:
+    """Return every setting by name, with its value and where it comes from; `flags` are keyed by setting.
+
+    `own` is a parsed file that goes before the one of the home.
+    """
     home = find_home(environ)
-    values = resolve(read_file(home.config), environ, flags)
+    file = read_file(home.config)
+    for area, table in (own or {}).items():
+        file[area] = {**file.get(area, {}), **table} if isinstance(table, dict) else table
+    values = resolve(file, environ, flags)
     return {name: _place(value, home) for name, value in values.items()}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from posthouse.cli.console import table
-from posthouse.cli.words import body, moment, sender
+from posthouse.cli.words import body, sender
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 def mail_table(items: Sequence[InboxItem]) -> RenderableType:
     """Lay out mail, one row each."""
     rows = [
-        (item.id, moment(item.received_at), sender(item), f"#{item.topic}" if item.topic else "", body(item))
-        for item in items
+        (item.id, item.received_at, sender(item), f"#{item.topic}" if item.topic else "", body(item)) for item in items
     ]
     return table(("id", "received", "from", "topic", "text"), rows)
 
@@ -32,8 +31,8 @@ def mail_lines(item: InboxItem) -> str:
         "topic": f"#{item.topic}" if item.topic else None,
         "answers": item.reply_to_id,
         "meta": item.meta or None,
-        "received": moment(item.received_at),
-        "seen": moment(item.seen_at),
+        "received": item.received_at,
+        "seen": item.seen_at,
         "text": body(item),
     }
     return "\n".join(f"{name:<9}{value}" for name, value in named.items() if value is not None)

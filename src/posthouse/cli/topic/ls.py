@@ -17,6 +17,8 @@ def ls(*, near: Near = USUAL, output: Output = PLAIN) -> None:
     with near.client() as daemon:
         answer = daemon.topics()
     topics = [str(each) for each in answer.get("topics", [])]
-    patterns = [str(each) for each in answer.get("subscriptions", [])]
+    patterns = [str(each) for each in answer.get("subscriptions") or []]
     rows = [("topic", each) for each in topics] + [("subscription", each) for each in patterns]
     output.answer(answer, table(("kind", "name"), rows))
+    if answer.get("is_cached"):
+        output.note("the relay cannot be reached: these topics were last heard of, subscriptions are not known")

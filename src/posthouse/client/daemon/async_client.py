@@ -6,13 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Unpack
 
-from posthouse.client.backoff import Backoff
 from posthouse.client.daemon import calls
 from posthouse.client.daemon.calls import InboxFilter, ProfileFields, SendOptions
+from posthouse.client.daemon.following import EVERYTHING, Following, event_of
 from posthouse.client.daemon.patience import SILENCE_S, Patience
 from posthouse.client.daemon.place import DaemonPlace
 from posthouse.client.daemon.session import Session
-from posthouse.client.daemon.sse import RESUME_HEADER
 from posthouse.client.daemon.values import (
     Accepted,
     DaemonEvent,
@@ -105,7 +104,7 @@ class AsyncDaemonClient:
         """Return one row, by its id, client_message_id or message id, with the rows it was requeued from and to."""
         return await self._session.ask(calls.outbox_row(row_id))
 
-    async def drop(self, row_id: str) -> OutboxRow:
+    async def drop(self, row_id: str) -> RequeuedRow:
         """Give a dead or pending row up, without a successor."""
         return await self._session.ask(calls.drop(row_id))
 
@@ -178,20 +177,33 @@ class AsyncDaemonClient:
         return await self._session.text("/v1/metrics")
 
     async def events(self, last_event_id: str | None = None) -> AsyncIterator[DaemonEvent]:
-        """Yield what happens, for ever; after a break it goes on behind the last event that has an id.
+        """Yield what happens, for ever; after a break it goes on behind the last message, without a gap.
 
-        A daemon that is not there at first is an error; one that goes away later is waited for.
+        `last_event_id` begins behind a message instead of now. A daemon that is not there at first is an error; one
+        that goes away later is waited for.
         """
-        backoff, last, has_begun = Backoff(most_s=5.0), last_event_id, False
+        following = Following(last_event_id)
+        if last_event_id is None:
+            following.begin(await self.inbox(limit=1))
         while True:
             try:
-                async with self._session.stream({RESUME_HEADER: last} if last else {}, SILENCE_S) as stream:
-                    has_begun = True
+                async with self._session.stream(following.headers(), SILENCE_S) as stream:
                     async for event in stream:
-                        backoff.reset()
-                        last = event.id or last
-                        yield event
+                        yield following.note(event)
             except PosthouseError as failure:
-                if not has_begun or failure.code not in ("daemon_unreachable", "daemon_stopping"):
-                    raise
-            await asyncio.sleep(backoff.next_s())
+                following.judge(failure)
+            await asyncio.sleep(following.pause_s())
+            async for event in self._missed(following):
+                yield event
+
+    async def _missed(self, following: Following) -> AsyncIterator[DaemonEvent]:
+        """Yield what came during a break when there is no message to go on from."""
+        if following.last is not None:
+            return
+        try:
+            items = await self.inbox(limit=EVERYTHING)
+        except PosthouseError as failure:
+            following.judge(failure)
+            return
+        for item in reversed(items):
+            yield following.note(event_of(item))

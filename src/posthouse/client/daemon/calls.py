@@ -10,8 +10,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 from urllib.parse import quote
 
+import msgspec
+
 from posthouse.client.daemon.call import Call, items, plain, struct, without_none
-from posthouse.client.daemon.values import Accepted, DaemonVersion, Health, InboxItem, OutboxChain, OutboxRow, RequeuedRow
+from posthouse.client.daemon.values import (
+    Accepted,
+    DaemonVersion,
+    Health,
+    InboxItem,
+    OutboxChain,
+    OutboxRow,
+    RequeuedRow,
+)
 from posthouse.client.locks.values import LockGrant
 from posthouse.model.clock import system_clock
 from posthouse.model.ids import Minter
@@ -115,11 +125,11 @@ def requeue(row_id: str, new_client_message_id: str | None, text: str | None) ->
 
 
 def outbox_row(row_id: str) -> Call[OutboxChain]:
-    return Call("GET", f"/v1/outbox/{_part(row_id)}", struct(OutboxChain))
+    return Call("GET", f"/v1/outbox/{_part(row_id)}", _read_chain)
 
 
-def drop(row_id: str) -> Call[OutboxRow]:
-    return Call("POST", "/v1/outbox/drop", struct(OutboxRow), body={"id": row_id}, is_repeatable=False)
+def drop(row_id: str) -> Call[RequeuedRow]:
+    return Call("POST", "/v1/outbox/drop", struct(RequeuedRow), body={"id": row_id}, is_repeatable=False)
 
 
 # Topics
@@ -177,6 +187,10 @@ def _sending(path: str, body: dict[str, Any], given: SendOptions) -> Call[Accept
     options: dict[str, Any] = dict(given)
     options["client_message_id"] = options.get("client_message_id") or _MINTER.mint()
     return Call("POST", path, struct(Accepted), body=body | without_none(**options))
+
+
+def _read_chain(value: Any) -> OutboxChain:
+    return OutboxChain(msgspec.convert(value, OutboxRow), msgspec.convert(value["chain"], list[OutboxRow]))
 
 
 def _part(text: str) -> str:

@@ -21,13 +21,12 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from posthouse.client.backoff import Backoff
 from posthouse.client.daemon import calls
 from posthouse.client.daemon.async_client import AsyncDaemonClient
 from posthouse.client.daemon.calls import InboxFilter, ProfileFields, SendOptions
+from posthouse.client.daemon.following import EVERYTHING, Following, event_of
 from posthouse.client.daemon.patience import SILENCE_S, Patience
 from posthouse.client.daemon.place import daemon_place
-from posthouse.client.daemon.sse import RESUME_HEADER
 from posthouse.client.daemon.values import (
     Accepted,
     DaemonEvent,
@@ -152,7 +151,7 @@ class DaemonClient:
         """Return one row, by its id, client_message_id or message id, with the rows it was requeued from and to."""
         return self._wire.ask(calls.outbox_row(row_id))
 
-    def drop(self, row_id: str) -> OutboxRow:
+    def drop(self, row_id: str) -> RequeuedRow:
         """Give a dead or pending row up, without a successor."""
         return self._wire.ask(calls.drop(row_id))
 
@@ -223,20 +222,33 @@ class DaemonClient:
         return self._wire.text("/v1/metrics")
 
     def events(self, last_event_id: str | None = None) -> Iterator[DaemonEvent]:
-        """Yield what happens, for ever; after a break it goes on behind the last event that has an id.
+        """Yield what happens, for ever; after a break it goes on behind the last message, without a gap.
 
-        A daemon that is not there at first is an error; one that goes away later is waited for.
+        `last_event_id` begins behind a message instead of now. A daemon that is not there at first is an error; one
+        that goes away later is waited for.
         """
-        backoff, last, has_begun = Backoff(most_s=5.0), last_event_id, False
+        following = Following(last_event_id)
+        if last_event_id is None:
+            following.begin(self.inbox(limit=1))
         while True:
             try:
-                with self._wire.stream({RESUME_HEADER: last} if last else {}, SILENCE_S) as stream:
-                    has_begun = True
+                with self._wire.stream(following.headers(), SILENCE_S) as stream:
                     for event in stream:
-                        backoff.reset()
-                        last = event.id or last
-                        yield event
+                        yield following.note(event)
             except PosthouseError as failure:
-                if not has_begun or failure.code not in ("daemon_unreachable", "daemon_stopping"):
-                    raise
-            time.sleep(backoff.next_s())
+                following.judge(failure)
+            time.sleep(following.pause_s())
+            for event in self._missed(following):
+                yield event
+
+    def _missed(self, following: Following) -> Iterator[DaemonEvent]:
+        """Yield what came during a break when there is no message to go on from."""
+        if following.last is not None:
+            return
+        try:
+            items = self.inbox(limit=EVERYTHING)
+        except PosthouseError as failure:
+            following.judge(failure)
+            return
+        for item in reversed(items):
+            yield following.note(event_of(item))

@@ -83,7 +83,7 @@ class OutboxChain(msgspec.Struct, frozen=True):
 
 
 class RequeuedRow(msgspec.Struct, frozen=True):
-    """A row that was aborted, and the one that took its place."""
+    """A row that was aborted, and the one that took its place, if one did."""
 
     aborted_row_id: str
     new_row_id: str | None = None
@@ -93,22 +93,32 @@ class RequeuedRow(msgspec.Struct, frozen=True):
 class Health(msgspec.Struct, frozen=True):
     """How a daemon is."""
 
+    #: to its relay
     connected: bool
     mesh: str
-    member: Any = None
-    lag_ms: float | None = None
-    queue_depth: int = 0
-    inflight: int = 0
-    uptime_s: float = 0.0
+    #: node id
+    node: str
+    #: its name in the mesh
+    member: str | None
+    relay: str
+    #: age of the oldest row that waits
+    lag_ms: int
+    #: rows that wait
+    queue_depth: int
+    #: rows that are sent and not answered
+    inflight: int
+    uptime_s: int
+    is_ephemeral: bool = False
 
 
 class DaemonVersion(msgspec.Struct, frozen=True):
     """What a daemon is and can do."""
 
     version: str
-    ipc_api: Any = None
-    features: Any = None
-    schema: Any = None
+    ipc_api: int
+    features: tuple[str, ...]
+    #: of its directory
+    schema: int
 
 
 class DaemonEvent(msgspec.Struct, frozen=True):

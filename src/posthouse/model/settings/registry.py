@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from posthouse.model.settings.bus import BUS
 from posthouse.model.settings.client import CLIENT
+from posthouse.model.settings.daemon import DAEMON
 from posthouse.model.settings.relay import RELAY
 from posthouse.model.settings.setting import Setting
 from posthouse.model.settings.storage import STORAGE
@@ -11,7 +12,7 @@ from posthouse.model.settings.storage import STORAGE
 
 def _gather() -> dict[str, Setting]:
     settings: dict[str, Setting] = {}
-    for setting in BUS + RELAY + CLIENT + STORAGE:
+    for setting in BUS + RELAY + CLIENT + DAEMON + STORAGE:
         if setting.name in settings:
             raise ValueError(f"setting {setting.name} is declared twice")
         settings[setting.name] = setting

@@ -24,5 +24,5 @@ def drop(
         posthouse daemon outbox drop 01JQ8Z5N0000000000000000AB
     """
     with near.client() as daemon:
-        row = daemon.drop(id)
-    output.answer(row, f"{row.id} {row.status}")
+        dropped = daemon.drop(id)
+    output.answer({"aborted_row_id": dropped.aborted_row_id}, f"{dropped.aborted_row_id} aborted")

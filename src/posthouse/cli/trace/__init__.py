@@ -1,0 +1,5 @@
+"""`posthouse trace`."""
+
+from posthouse.cli.trace.command import trace
+
+__all__ = ["trace"]
