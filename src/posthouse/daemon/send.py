@@ -131,17 +131,20 @@ class Sending:
         return node
 
     async def _travelling(self, reply_to: str | None, given: MeshBudget | None) -> MeshBudget | None:
-        """Return the budget a message carries: what it answers passes on what is left, one hop less."""
-        is_answer, text = (False, None) if reply_to is None else await self._inbox.budget_of(reply_to)
-        if not is_answer and given is None:
-            return None
+        """Return the budget a message carries: what it answers passes on what is left, one hop less.
+
+        What comes from the bus was charged there; it is judged where it arrives.
+        """
         now_ms = self._clock.wall_ns() // MILLISECOND_NS
-        inherited = None if text is None else decode_mesh_budget(text)
-        budget = effective_mesh_budget(now_ms, inherited, given)
-        reason = check_mesh_budget(budget, now_ms)
-        if reason is not None:
-            raise error("budget_exceeded", reason=reason)
-        return charge_mesh_budget(budget)
+        is_answer, text = (False, None) if reply_to is None else await self._inbox.budget_of(reply_to)
+        inherited = None
+        if is_answer:
+            inherited = effective_mesh_budget(now_ms, None if text is None else decode_mesh_budget(text))
+            reason = check_mesh_budget(inherited, now_ms)
+            if reason is not None:
+                raise error("budget_exceeded", reason=reason)
+            inherited = charge_mesh_budget(inherited)
+        return None if inherited is None and given is None else effective_mesh_budget(now_ms, inherited, given)
 
     async def _again(self, row: OutboxRow, new_id: str | None, message: str | None) -> Request:
         raw = await self._outbox.event_of(row)

@@ -96,9 +96,11 @@ class Inbox:
 
     # for the bridge
 
-    async def to_bridge(self, limit: int) -> list[InboxItem]:
+    async def to_bridge(self, after: int, limit: int) -> list[InboxItem]:
         """Return the messages the bridge has still to publish, oldest first."""
-        return await self.store.pool.run(lambda db: [InboxItem(*row) for row in db.execute(SQL.to_bridge, (limit,))])
+        return await self.store.pool.run(
+            lambda db: [InboxItem(*row) for row in db.execute(SQL.to_bridge, (after, limit))]
+        )
 
     async def mark_bridged(self, outcomes: Sequence[tuple[str, int]]) -> None:
         """Note what the bridge did: state and position of each message."""

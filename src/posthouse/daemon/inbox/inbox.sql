@@ -27,7 +27,7 @@ SELECT budget FROM inbox WHERE message_id = ?
 -- :name to_bridge
 SELECT position, id, client_message_id, message_id, mesh, topic, sender, sender_name, body, meta, received_at_ns,
        reply_to_id, seen_at_ns, priority, budget, undecryptable
-FROM inbox WHERE bridge = 'waiting' ORDER BY position LIMIT ?
+FROM inbox WHERE bridge = 'waiting' AND position > ? ORDER BY position LIMIT ?
 
 -- :name mark_bridged
 UPDATE inbox SET bridge = ? WHERE position = ?

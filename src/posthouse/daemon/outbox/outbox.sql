@@ -71,3 +71,15 @@ SELECT event FROM outbox WHERE position = ?
 -- :name count_all
 SELECT coalesce(sum(status = 'pending'), 0), coalesce(sum(status = 'inflight'), 0),
        coalesce(sum(length(event)), 0) FROM outbox
+
+-- :name everything
+SELECT position, id, client_message_id, request_fingerprint, event_id, event, destination, enqueued_at_ns, attempts,
+       status, next_attempt_at_ns, last_error, delivered_at_ns, broker_message_id, history_id, aborted_at_ns,
+       aborted_by, superseded_by, payload_bytes
+FROM outbox NOT INDEXED
+
+-- :name insert_everything
+INSERT OR IGNORE INTO outbox (position, id, client_message_id, request_fingerprint, event_id, event, destination,
+                              enqueued_at_ns, attempts, status, next_attempt_at_ns, last_error, delivered_at_ns,
+                              broker_message_id, history_id, aborted_at_ns, aborted_by, superseded_by, payload_bytes)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
