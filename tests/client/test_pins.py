@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from posthouse.cli.home import find_home
 from posthouse.client import Pins
 from posthouse.client.memberships import Membership, Memberships
 from posthouse.model.errors import Refused
@@ -97,11 +98,9 @@ def test_mesh_remembers_its_relay_and_tells_what_it_meant_before(tmp_path: Path)
     assert memberships.remember("team", Membership("https://b.example:1", "ed25519:b")) == here
 
 
-def test_client_and_command_line_agree_where_home_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from posthouse.cli.home import find_home
-    from posthouse.client.home import client_home
-
-    monkeypatch.delenv("POSTHOUSE_HOME", raising=False)
-    assert client_home() == find_home().path
+def test_client_keeps_its_pins_and_meshes_in_the_home_of_the_command_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("POSTHOUSE_HOME", str(tmp_path))
-    assert client_home() == find_home().path == tmp_path
+    Memberships.of_home().remember("team", Membership("https://a.example:1", "ed25519:a"))
+    assert (find_home().path / "meshes.json").exists()

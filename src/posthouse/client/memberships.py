@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from posthouse.client.document import Document
-from posthouse.client.home import client_home
+from posthouse.files.home import home_directory
 
 
 class Membership(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -43,7 +43,7 @@ class Memberships:
     @classmethod
     def of_home(cls) -> Memberships:
         """Return the meshes of this user."""
-        return cls(client_home() / "meshes.json")
+        return cls(home_directory() / "meshes.json")
 
     def all(self) -> dict[str, Membership]:
         """Return every mesh by name."""

@@ -18,7 +18,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from posthouse.client.document import Document
-from posthouse.client.home import client_home
+from posthouse.files.home import home_directory
 from posthouse.model.errors import PosthouseError, error
 
 
@@ -46,7 +46,7 @@ class Pins:
     @classmethod
     def of_home(cls) -> Pins:
         """Return the pins of this user."""
-        return cls(client_home() / "pins.json")
+        return cls(home_directory() / "pins.json")
 
     def relay(self, origin: str) -> str | None:
         """Return the key a relay had, or None when it is new."""
