@@ -59,6 +59,17 @@ async def test_release_and_the_next_grant_are_one_commit(desk: Desk) -> None:
     assert desk.core.store.statistics()["batches"] == before + 1
 
 
+async def test_waiter_is_served_once_however_much_is_decided_before_it_hears_of_it(desk: Desk) -> None:
+    await desk.granted(ALICE)
+    first, second = desk.acquire(BOB, wait_ms=60_000), desk.acquire(CAROL, wait_ms=60_000)
+    await desk.inspect()
+    # in one batch: the lock goes to the first, who guesses its token and gives it back before it was told
+    await asyncio.gather(desk.release(ALICE, 1), desk.release(BOB, 2))
+    async with asyncio.timeout(PATIENCE_S):
+        assert (token_of(await first), token_of(await second)) == (2, 3)
+    assert (await desk.inspect()).owner == CAROL
+
+
 async def test_newcomer_cannot_overtake_the_queue(desk: Desk) -> None:
     await desk.granted(ALICE)
     waiting = desk.acquire(BOB, wait_ms=60_000)
