@@ -48,7 +48,7 @@ async def info(call: Call) -> Answer:
 
 def wire_limits(call: Call) -> dict[str, int]:
     """Return the limits that clients have to keep."""
-    edge = call.edge.limits
+    edge, deliveries = call.edge.limits, call.edge.core.settings.deliveries
     return {
         "event_bytes": limits.EVENT_MAX_CANONICAL_BYTES,
         "tags": limits.EVENT_MAX_TAGS,
@@ -67,6 +67,10 @@ def wire_limits(call: Call) -> dict[str, int]:
         "challenge_s": limits.CHALLENGE_TTL_S,
         "token_s": limits.TOKEN_TTL_S,
         "message_body_bytes": limits.BODY_MAX_BYTES,
+        "confirmation_ids": limits.CONFIRMATION_MAX_IDS,
+        "receive_window": limits.RECEIVE_WINDOW_MAX,
+        "queue_messages": deliveries.queue_max,
+        "queue_ttl_s": round(deliveries.queue_ttl_s),
     }
 
 
