@@ -12,26 +12,37 @@ import contextlib
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import aiohttp
 from aiohttp import web
 
-HELD_S = 0.03
+LATE_S = 0.5  # long enough that a kill on a busy machine still finds answers held back
+HASTY_S = 0.03
 
 Manner = Literal["late", "hasty"]
 
 
+@dataclass
+class Between:
+    """Where clients connect, and how many answers are held back now."""
+
+    url: str = ""
+    held: int = 0
+
+
 @asynccontextmanager
-async def between(relay: str, manner: Manner) -> AsyncIterator[str]:
-    """Stand before the relay; yields the address for clients."""
+async def between(relay: str, manner: Manner) -> AsyncIterator[Between]:
+    """Stand before the relay."""
+    place = Between()
 
     async def stream(request: web.Request) -> web.WebSocketResponse:
         client = web.WebSocketResponse()
         await client.prepare(request)
         with contextlib.suppress(aiohttp.ClientError, OSError, TypeError):
             async with aiohttp.ClientSession() as session, session.ws_connect(f"{relay}/v1/stream") as behind:
-                await _pass_on(client, behind, manner)
+                await _pass_on(client, behind, manner, place)
         await client.close()
         return client
 
@@ -41,17 +52,18 @@ async def between(relay: str, manner: Manner) -> AsyncIterator[str]:
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+        place.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        yield place
     finally:
         await runner.cleanup()
 
 
 async def _pass_on(
-    client: web.WebSocketResponse, behind: aiohttp.ClientWebSocketResponse[bool], manner: Manner
+    client: web.WebSocketResponse, behind: aiohttp.ClientWebSocketResponse[bool], manner: Manner, place: Between
 ) -> None:
     tasks = [
         asyncio.create_task(_to_relay(client, behind, manner)),
-        asyncio.create_task(_to_client(client, behind, manner)),
+        asyncio.create_task(_to_client(client, behind, manner, place)),
     ]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
@@ -66,19 +78,20 @@ async def _to_relay(
         answers = _answers(json.loads(message.data)) if manner == "hasty" else []
         if answers:
             await client.send_str(json.dumps(answers))
-            await asyncio.sleep(HELD_S)
+            await asyncio.sleep(HASTY_S)
         await behind.send_str(message.data)
 
 
 async def _to_client(
-    client: web.WebSocketResponse, behind: aiohttp.ClientWebSocketResponse[bool], manner: Manner
+    client: web.WebSocketResponse, behind: aiohttp.ClientWebSocketResponse[bool], manner: Manner, place: Between
 ) -> None:
     held: asyncio.Queue[str] = asyncio.Queue()
 
     async def send_held() -> None:
         while True:
             text = await held.get()
-            await asyncio.sleep(HELD_S)
+            await asyncio.sleep(LATE_S)
+            place.held -= 1
             await client.send_str(text)
 
     sending = asyncio.create_task(send_held())
@@ -88,8 +101,10 @@ async def _to_client(
                 await client.send_str(message.data)
             elif manner == "late":
                 held.put_nowait(message.data)
+                place.held += 1
     finally:
         sending.cancel()
+        place.held = 0
 
 
 def _answers(frame: list[Any]) -> list[Any]:

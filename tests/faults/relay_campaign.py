@@ -53,6 +53,8 @@ class Campaign:
         self._chance = chance
         self._kills = kills
         self._is_over = asyncio.Event()
+        #: every second kill waits until this is true
+        self.is_ripe: Callable[[], bool] = lambda: True
 
     def client(self, url: str | None = None) -> Client:
         """Make a client with a key of its own."""
@@ -81,11 +83,13 @@ class Campaign:
             self.note(event, await client.publish_event(event))
 
     async def _fire(self) -> None:
-        for _ in range(self._kills):
+        for number in range(self._kills):
             before = len(self.ledger.answered)
             while len(self.ledger.answered) < before + BURST:  # noqa: ASYNC110 - under load means: it has answered
                 await asyncio.sleep(0.005)
             await asyncio.sleep(self._chance.uniform(0.0, 0.1))
+            while number % 2 and not self.is_ripe():  # noqa: ASYNC110 - a state of somebody else
+                await asyncio.sleep(0.005)
             await asyncio.to_thread(self.relay.kill)
             self.ledger.kills += 1
             await asyncio.to_thread(self.relay.start)
@@ -125,8 +129,9 @@ async def publish_all(campaign: Campaign, url: str | None = None) -> None:
 
 async def publish_with_late_answers(campaign: Campaign) -> None:
     """Publish over a connection whose answers come late: at each kill some events are stored and not answered."""
-    async with between(campaign.relay.url, "late") as url:
-        await publish_all(campaign, url)
+    async with between(campaign.relay.url, "late") as place:
+        campaign.is_ripe = lambda: place.held > 0
+        await publish_all(campaign, place.url)
 
 
 async def subscribe_all(campaign: Campaign, name: str) -> None:

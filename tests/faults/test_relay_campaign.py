@@ -56,11 +56,12 @@ async def test_control_a_subscriber_without_its_cursor_misses_events(tmp_path: P
 
 async def test_control_a_publisher_that_signs_anew_stores_twice(tmp_path: Path) -> None:
     async def publish_anew(campaign: Campaign) -> None:
-        async with between(campaign.relay.url, "late") as url:
+        async with between(campaign.relay.url, "late") as place:
+            campaign.is_ripe = lambda: place.held > 0
             for number in count(0, BURST):
                 if campaign.is_over:
                     return
-                await _insist(campaign, url, [f"anew {each}" for each in range(number, number + BURST)])
+                await _insist(campaign, place.url, [f"anew {each}" for each in range(number, number + BURST)])
 
     campaign = Campaign(tmp_path, chance("control sign"), kills=3)
     ledger = await campaign.run([publish_anew, publish_all])
@@ -70,8 +71,8 @@ async def test_control_a_publisher_that_signs_anew_stores_twice(tmp_path: Path) 
 
 async def test_control_a_relay_that_answers_before_it_commits_loses_events(tmp_path: Path) -> None:
     async def publish_hastily(campaign: Campaign) -> None:
-        async with between(campaign.relay.url, "hasty") as url:
-            await publish_all(campaign, url)
+        async with between(campaign.relay.url, "hasty") as place:
+            await publish_all(campaign, place.url)
 
     campaign = Campaign(tmp_path, chance("control hasty"), kills=3)
     ledger = await campaign.run([publish_hastily])
