@@ -10,11 +10,13 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from posthouse.client import Client, Pins
-from posthouse.client.daemon import AsyncDaemonClient, DaemonClient, InboxItem, OutboxRow, daemon_place
+from posthouse.client.daemon import AsyncDaemonClient, DaemonClient, InboxItem, OutboxRow, calls, daemon_place
+from posthouse.client.daemon.calls import SendOptions
+from posthouse.client.daemon.session import Session
 from posthouse.keys import keyfile
 from posthouse.model.errors import PosthouseError
 from tests.faults.daemon_between import Manner, between
@@ -87,17 +89,20 @@ class Campaign:
         async with AsyncExitStack() as stack:
             daemon = self.daemons[name]
             front = await stack.enter_async_context(between(daemon.directory, self.folder / f"{name}f", manner))
-            client = await stack.enter_async_context(DaemonClient(front, timeout_s=10))
+            session = Session(daemon_place(front, None), 10)
+            stack.push_async_callback(session.close)
             for number in range(count):
-                await self._insist(client, f"{name} {number}", is_naive)
+                await self._insist(session, f"{name} {number}", is_naive)
                 accepted.append(f"{name} {number}")
                 self._count += 1
 
-    async def _insist(self, client: AsyncDaemonClient, body: str, is_naive: bool) -> None:
-        own_id = None if is_naive else body
+    async def _insist(self, session: Session, body: str, is_naive: bool) -> None:
+        """Send until there is an answer; the repeats are made here, where they are counted."""
+        options: SendOptions = {} if is_naive else {"client_message_id": body}
         while True:
+            call = calls.send(self.daemons["c"].node, body, options)
             try:
-                await client.send(self.daemons["c"].node, body, client_message_id=own_id)
+                await session.ask(replace(call, is_repeatable=False))
                 return
             except PosthouseError as failure:
                 assert failure.code in ("daemon_unreachable", "daemon_busy", "daemon_stopping"), failure

@@ -72,9 +72,14 @@ def _why_no_daemon(near: Near) -> str | None:
 def _send_alone(to: str, text: str, flags: MessageFlags, near: Near, reach: Reach) -> Sent:
     from dataclasses import replace
 
-    daemon_key = near.place().directory / "keypair.json"
+    from posthouse.cli.daemon.terms import noted_relay
+
+    directory = near.place().directory
+    daemon_key = directory / "keypair.json"
     if reach.key_file is None and daemon_key.exists():
         reach = replace(reach, key_file=daemon_key)
+    if reach.relay is None:
+        reach = replace(reach, relay=noted_relay(directory))
 
     async def work(client: Client) -> Sent:
         return await client.send(

@@ -94,6 +94,12 @@ def note_relay(settings: DaemonSettings) -> None:
         create_atomic(path, text.encode(), mode=0o644)
 
 
+def noted_relay(directory: Path) -> str | None:
+    """Return the relay that a daemon's own settings name."""
+    relay = read_file(directory / CONFIG_NAME).get("client", {}).get("relay")
+    return relay if isinstance(relay, str) else None
+
+
 def _values(directory: Path, flags: Mapping[str, Any]) -> dict[str, Resolved]:
     own = read_file(directory / CONFIG_NAME)
     if not own:
@@ -106,7 +112,7 @@ def _relay(values: Mapping[str, Resolved], mesh: str, directory: Path, given: st
     from posthouse.client import Memberships, parse_relay_url
 
     allow_plain = bool(values["client.allow_plain"].value)
-    is_own = "relay" in read_file(directory / CONFIG_NAME).get("client", {})
-    joined = None if given is not None or is_own else Memberships.of_home().get(mesh)
+    is_named = given is not None or noted_relay(directory) is not None
+    joined = None if is_named else Memberships.of_home().get(mesh)
     address = joined.relay if joined is not None else str(values["client.relay"].value)
     return parse_relay_url(address, allow_plain=allow_plain).origin
