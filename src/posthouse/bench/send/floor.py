@@ -41,7 +41,7 @@ class OutboxFloor:
 
     def _commit(self, row_id: str) -> None:
         execute, now_ns = self._db.execute, self._clock.wall_ns()
-        body = b'{"client_message_id":"%s"}' % row_id.encode()
+        body = f'{{"client_message_id":"{row_id}"}}'
         execute("BEGIN IMMEDIATE")
         execute(SQL.by_client_id, (row_id,)).fetchone()
         execute(JOURNAL.append, (next(self._seq), now_ns, "outbox.queued", _MESH, None, row_id, body))

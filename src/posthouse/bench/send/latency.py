@@ -8,53 +8,53 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
-from collections.abc import AsyncIterator
 from typing import Any
 
 from posthouse.bench.send.process import RunningDaemon
-from posthouse.client.daemon import AsyncDaemonClient, DaemonClient, DaemonEvent
+from posthouse.client.daemon import AsyncDaemonClient, DaemonClient
 
 _PATIENCE_S = 30
+_WARM_UP = 20
+_OPENING_S = 0.1
 
 
 async def measure_latency(sender: RunningDaemon, reader: RunningDaemon, letters: int) -> dict[str, Any]:
     """Send letters one after the other and return the times."""
+    arrived: asyncio.Queue[str] = asyncio.Queue()
     async with DaemonClient(sender.directory) as here, DaemonClient(reader.directory) as there:
-        arrivals = there.events()
-        await _first(here, arrivals, reader.node)
-        times_ms = [await _travel(here, arrivals, reader.node, number) for number in range(letters)]
-    ordered = sorted(times_ms)
+        listening = asyncio.create_task(_listen(there, arrived))
+        try:
+            await _warm_up(here, arrived, reader.node)
+            times_ms = sorted([await _travel(here, arrived, reader.node, number) for number in range(letters)])
+        finally:
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
     return {
-        "p50_ms": round(statistics.median(ordered), 2),
-        "p99_ms": round(ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))], 2),
+        "p50_ms": round(statistics.median(times_ms), 2),
+        "p99_ms": round(times_ms[min(letters - 1, int(letters * 0.99))], 2),
         "letters": letters,
     }
 
 
-async def _first(here: AsyncDaemonClient, arrivals: AsyncIterator[DaemonEvent], to: str) -> None:
-    """Send until one comes through: the stream of events is open from then on."""
-    listening = asyncio.ensure_future(_message(arrivals))
-    number = 0
-    while not listening.done():
-        await here.send(to, f"first {number}")
-        number += 1
-        await asyncio.wait([listening], timeout=1)
-    while True:  # what else was sent before the stream was open
-        try:
-            await asyncio.wait_for(_message(arrivals), 1)
-        except TimeoutError:
-            return
+async def _listen(there: AsyncDaemonClient, arrived: asyncio.Queue[str]) -> None:
+    async for event in there.events():
+        if event.event == "message":
+            arrived.put_nowait(event.data["body"])
 
 
-async def _travel(here: AsyncDaemonClient, arrivals: AsyncIterator[DaemonEvent], to: str, number: int) -> float:
+async def _warm_up(here: AsyncDaemonClient, arrived: asyncio.Queue[str], to: str) -> None:
+    """Send until a letter comes through; the way is open and warm from then on."""
+    while arrived.empty():  # the stream of events may not be open yet
+        await here.send(to, "first")
+        await asyncio.sleep(_OPENING_S)
+    for number in range(_WARM_UP):
+        await _travel(here, arrived, to, -number)
+
+
+async def _travel(here: AsyncDaemonClient, arrived: asyncio.Queue[str], to: str, number: int) -> float:
     started = time.perf_counter()
     await here.send(to, f"letter {number}")
-    await asyncio.wait_for(_message(arrivals), _PATIENCE_S)
+    async with asyncio.timeout(_PATIENCE_S):
+        while await arrived.get() != f"letter {number}":
+            pass
     return (time.perf_counter() - started) * 1000
-
-
-async def _message(arrivals: AsyncIterator[DaemonEvent]) -> DaemonEvent:
-    while True:
-        event = await anext(arrivals)
-        if event.event == "message":
-            return event

@@ -8,6 +8,7 @@ from posthouse.cli.daemon.down import down
 from posthouse.cli.daemon.install_service import install_service
 from posthouse.cli.daemon.logs import logs
 from posthouse.cli.daemon.outbox import app as outbox
+from posthouse.cli.daemon.recover import recover
 from posthouse.cli.daemon.remint import remint
 from posthouse.cli.daemon.status import status
 from posthouse.cli.daemon.uninstall_service import uninstall_service
@@ -22,6 +23,7 @@ app.command(version, name="version")
 app.command(logs, name="logs")
 app.command(accept_host, name="accept-host")
 app.command(remint, name="remint")
+app.command(recover, name="recover")
 app.command(install_service, name="install-service")
 app.command(uninstall_service, name="uninstall-service")
 app.command(outbox, name="outbox")

@@ -83,15 +83,19 @@ def daemon_settings(wish: Wish, flags: Mapping[str, Any] | None) -> tuple[Daemon
 
 
 def note_relay(settings: DaemonSettings) -> None:
-    """Write the relay down for later starts, unless the daemon has settings of its own already."""
+    """Write the relay down for later starts; settings that somebody else wrote are left alone."""
+    from posthouse.files import private_dir, write_atomic
+
+    directory = private_dir(settings.directory)
+    path, before = directory / CONFIG_NAME, noted_relay(directory)
+    if not path.exists() or (before is not None and path.read_text(encoding="utf-8") == _note(before)):
+        write_atomic(path, _note(settings.relay).encode(), mode=0o644)
+
+
+def _note(relay: str) -> str:
     import json
 
-    from posthouse.files import create_atomic, private_dir
-
-    path = private_dir(settings.directory) / CONFIG_NAME
-    text = f"{_HEADER}[client]\nrelay = {json.dumps(settings.relay)}\n"
-    if not path.exists():
-        create_atomic(path, text.encode(), mode=0o644)
+    return f"{_HEADER}[client]\nrelay = {json.dumps(relay)}\n"
 
 
 def noted_relay(directory: Path) -> str | None:

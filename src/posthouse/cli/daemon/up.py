@@ -76,7 +76,8 @@ def _run(wish: Wish, flags: dict[str, Any], output: Output) -> None:
     from posthouse.cli.daemon.terms import daemon_settings, note_relay
 
     settings, values = daemon_settings(wish, flags)
-    note_relay(settings)
+    if wish.relay is not None:
+        note_relay(settings)
     run_daemon(settings, values, lambda daemon: _say(daemon, output))
 
 
