@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 REQ_MAX_CHARS = 64
+_TEXT = msgspec.json.Decoder(str)
 Arguments = Acquire | Renew | Release | Inspect | ListLocks
 _OPERATIONS: dict[str, type[Arguments]] = {
     "acquire": Acquire,
@@ -38,8 +39,8 @@ _OPERATIONS: dict[str, type[Arguments]] = {
 def lock(connection: Connection, arguments: Sequence[bytes]) -> None:
     """Do one operation on locks."""
     expect(arguments, "LOCK", '["LOCK", req, op, args]', 3, 3)
-    req = parse_json(arguments[0])
-    if type(req) is not str or not 1 <= len(req) <= REQ_MAX_CHARS:
+    req = _text(arguments[0])
+    if req is None or not 1 <= len(req) <= REQ_MAX_CHARS:
         raise error("frame_malformed", reason=f"req of LOCK is a text of 1 to {REQ_MAX_CHARS} characters")
     try:
         _ask(connection, req, _read(arguments))
@@ -48,8 +49,7 @@ def lock(connection: Connection, arguments: Sequence[bytes]) -> None:
 
 
 def _read(arguments: Sequence[bytes]) -> Arguments:
-    op = parse_json(arguments[1])
-    kind = _OPERATIONS.get(op) if type(op) is str else None
+    kind = _OPERATIONS.get(_text(arguments[1]) or "")
     if kind is None:
         raise error("operation_unknown", operations=", ".join(_OPERATIONS))
     try:
@@ -58,6 +58,13 @@ def _read(arguments: Sequence[bytes]) -> Arguments:
         raise error("body_invalid", reason=str(fault)) from fault
     wanted.check()
     return wanted
+
+
+def _text(argument: bytes) -> str | None:
+    try:
+        return _TEXT.decode(argument)
+    except msgspec.MsgspecError:
+        return None
 
 
 def _ask(connection: Connection, req: str, wanted: Arguments) -> None:
