@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from posthouse.bus.file_stamp import Stamp, read_stamped, stamp_of
-from posthouse.bus.log import get_log
 from posthouse.bus.reserve import Policy
+from posthouse.log import get_log
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.reliability import merge_reliability
 

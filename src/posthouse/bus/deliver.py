@@ -15,13 +15,13 @@ from posthouse.bus.draft import Copy
 from posthouse.bus.ending import End, letter_body
 from posthouse.bus.handlers import Run
 from posthouse.bus.letters import letter_bytes, put_aside, write_letter
-from posthouse.bus.log import get_log
 from posthouse.bus.mailbox import Mailbox
 from posthouse.bus.page import Page
 from posthouse.bus.results import Endpoint
 from posthouse.bus.serve_lock import ServeLock
 from posthouse.bus.settle import Verdict, open_envelope, settle
 from posthouse.bus.statements import SQL
+from posthouse.log import get_log
 from posthouse.model.budget import is_expired
 from posthouse.model.envelope import Envelope
 from posthouse.model.errors import PosthouseError

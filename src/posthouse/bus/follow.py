@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING
 
-from posthouse.bus.log import get_log
 from posthouse.journal.read import Record, read_after
+from posthouse.log import get_log
 from posthouse.model.errors import PosthouseError
 
 if TYPE_CHECKING:

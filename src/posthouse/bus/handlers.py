@@ -14,9 +14,9 @@ from contextvars import Context
 from typing import Any
 
 from posthouse.bus.inherit import handler_context
-from posthouse.bus.log import get_log
 from posthouse.bus.subscriptions import Subscription
 from posthouse.bus.threads import HandlerThreads
+from posthouse.log import get_log
 from posthouse.model.envelope import Envelope
 
 log = get_log(__name__)

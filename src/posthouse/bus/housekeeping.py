@@ -11,8 +11,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from posthouse.bus import inbox, sweep
-from posthouse.bus.log import get_log
 from posthouse.bus.retention import prune_journal
+from posthouse.log import get_log
 from posthouse.model.errors import PosthouseError
 
 if TYPE_CHECKING:

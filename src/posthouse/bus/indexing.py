@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
 from posthouse.bus.index import Index
-from posthouse.bus.log import get_log
+from posthouse.log import get_log
 from posthouse.model.errors import PosthouseError
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from contextvars import Context
 from typing import Protocol, TypeVar
 
 from posthouse.bus.book import EndpointBook
-from posthouse.bus.log import get_log
 from posthouse.bus.page import Page, Rows
 from posthouse.journal.append import JournalTransaction
 from posthouse.journal.store import DirectStore
+from posthouse.log import get_log
 from posthouse.model.clock import Clock
 from posthouse.model.errors import Fatal, PosthouseError, Transient
 

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from posthouse.bus.file_stamp import Stamp, read_stamped, stamp_of
-from posthouse.bus.log import get_log
 from posthouse.files import write_atomic
+from posthouse.log import get_log
 from posthouse.model.access import AccessRules, Action, format_rules, parse_rules
 from posthouse.model.errors import PosthouseError, error
 

@@ -11,12 +11,12 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from posthouse.bus.deliver import Server
-from posthouse.bus.log import get_log
 from posthouse.bus.page import Page
 from posthouse.bus.results import Endpoint
 from posthouse.bus.serve_lock import ServeLock
 from posthouse.bus.statements import SQL
 from posthouse.bus.subscriptions import overlaps
+from posthouse.log import get_log
 from posthouse.model.breaker import BreakerState
 from posthouse.model.errors import PosthouseError
 from posthouse.model.subjects import is_pattern, matches

@@ -21,7 +21,6 @@ from posthouse.bus.indexing import Indexing
 from posthouse.bus.inherit import clean_context
 from posthouse.bus.instance import Instance
 from posthouse.bus.ledger import Ledger
-from posthouse.bus.log import get_log
 from posthouse.bus.mailbox import Mailbox
 from posthouse.bus.page import Page
 from posthouse.bus.refusals import Refusals
@@ -36,6 +35,7 @@ from posthouse.bus.syncer import Syncer
 from posthouse.bus.threads import HandlerThreads
 from posthouse.bus.watch import Watcher
 from posthouse.journal.store import DirectStore
+from posthouse.log import get_log
 from posthouse.model.budget import BudgetCeiling, CycleRule
 from posthouse.model.clock import Clock
 from posthouse.model.errors import Fatal, PosthouseError

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from contextvars import Context
 from typing import Any
 
-from posthouse.bus.log import get_log
+from posthouse.log import get_log
 from posthouse.model.signal import Signal
 from posthouse.model.subjects import validate_subject
 from posthouse.model.trie import PatternTrie

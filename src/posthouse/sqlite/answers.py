@@ -11,11 +11,11 @@ import threading
 from typing import Any
 
 import msgspec
-import structlog
 
+from posthouse.log import get_log
 from posthouse.sqlite.transaction import Item, TxT
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 
 
 class Waiting(Item[TxT], eq=False):

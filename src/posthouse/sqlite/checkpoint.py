@@ -16,13 +16,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import apsw
-import structlog
 
+from posthouse.log import get_log
 from posthouse.model.errors import Fatal, PosthouseError, Transient, error
 from posthouse.sqlite.connection import WAL_KEPT_BYTES, Durability, leave_wal, open_writer, patience
 from posthouse.sqlite.failures import translate
 
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 
 RESTART_AT_PAGES = 1_000  # 4 MiB of WAL: where SQLite itself would checkpoint
 OVERGROWN_AT_PAGES = 16_000  # 64 MiB: worth ending the readers that stand in the way

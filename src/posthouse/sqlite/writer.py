@@ -17,8 +17,7 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-import structlog
-
+from posthouse.log import get_log
 from posthouse.model.clock import Clock
 from posthouse.model.errors import Fatal, PosthouseError, Transient, error
 from posthouse.sqlite.answers import Waiting, answer
@@ -27,7 +26,7 @@ from posthouse.sqlite.failures import again
 from posthouse.sqlite.transaction import TxT, run_items
 
 R = TypeVar("R")
-log = structlog.get_logger(__name__)
+log = get_log(__name__)
 
 MAX_WAITING_ITEMS = 16_384
 MAX_WAITING_BYTES = 64 * 1024 * 1024

@@ -19,10 +19,10 @@ import apsw
 from posthouse.bus.index.feed import apply_records
 from posthouse.bus.index.rebuild import file_rows, read_snapshot
 from posthouse.bus.index.statements import SQL
-from posthouse.bus.log import get_log
 from posthouse.bus.results import IndexRow, Metrics
 from posthouse.journal.read import read_after
 from posthouse.journal.store import DirectStore
+from posthouse.log import get_log
 from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError
 from posthouse.model.limits import INDEX_DONE_KEEP_S, MILLISECOND_NS
