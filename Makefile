@@ -15,7 +15,8 @@ setup: ## make .venv and install posthouse into it
 up: setup ## run posthouse on this machine and say what to try
 	@scripts/up
 
-down: ## end the relay that `make up` started
+down: ## end the relay and the daemon that `make up` started
+	@scripts/daemon stop
 	@scripts/relay stop
 
 test: lint check ## everything that has to pass: lint and all tests
