@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -34,7 +34,8 @@ def confirmation(reader: Author, sender: Author, ids: Sequence[str], *tags: Sequ
 class Reading:
     """A stream with an open mailbox."""
 
-    def __init__(self, stream: Stream, reader: Author) -> None:
+    def __init__(self, edge: Edge, stream: Stream, reader: Author) -> None:
+        self.edge = edge
         self.stream = stream
         self.reader = reader
         self.roster: list[dict[str, Any]] = []
@@ -74,18 +75,31 @@ class Reading:
         return await self.next("OK")
 
     async def silence(self) -> list[list[Any]]:
-        """Return everything that comes before the answer to a question asked now."""
+        """Return everything that comes until nothing is left that could be sent."""
+        mailboxes = self.edge.server.edge.core.mailboxes
+
+        async def is_sent() -> bool:
+            return mailboxes.statistics()["behind"] == 0
+
+        await self._reading_until(is_sent)
         await self.stream.send("COUNT", "silence", {"limit": 1})
         while (command := await self.stream.receive())[0] != "COUNT":
             self.other.append(command)
         return self.other
+
+    async def _reading_until(self, holds: Callable[[], Awaitable[bool]]) -> None:
+        """Take what comes, as pings are answered only while somebody reads, until something holds."""
+        while not await holds():
+            await self.stream.send("COUNT", "so far", {"limit": 1})
+            while (command := await self.stream.receive())[0] != "COUNT":
+                self.other.append(command)
 
 
 @asynccontextmanager
 async def reading(edge: Edge, reader: Author, mesh: str = "main", **options: Any) -> AsyncIterator[Reading]:
     """Open the mailbox of a reader."""
     async with edge.stream(reader) as stream:
-        mailbox = Reading(stream, reader)
+        mailbox = Reading(edge, stream, reader)
         await mailbox.open(mesh, **options)
         yield mailbox
 

@@ -65,6 +65,11 @@ class Mailbox:
     def name(self) -> tuple[str, str]:
         return self.mesh, self.node
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether something waits that could be sent now."""
+        return (not self._is_at_tail and self.flight.room > 0) or self.told.is_behind
+
     async def run(self) -> None:
         """Send what waits and what comes, until the mailbox is closed."""
         await self._mailboxes.settled(self.name)

@@ -186,9 +186,10 @@ class Mailboxes:
         self._owed.retry()
 
     def statistics(self) -> dict[str, int]:
-        """Return how many mailboxes are open and how many rows are in flight."""
+        """Return how many mailboxes are open, how many of them are behind, and how many rows are in flight."""
         boxes = [each for same in self._open.values() for each in same]
-        return {"open": len(boxes), "in_flight": sum(len(each.flight) for each in boxes)}
+        in_flight = sum(len(each.flight) for each in boxes)
+        return {"open": len(boxes), "behind": sum(each.is_behind for each in boxes), "in_flight": in_flight}
 
     async def drain(self) -> None:
         """Wait until everything owed is written; before the store closes."""

@@ -32,6 +32,11 @@ class Told:
         self._is_passed = False
         self._is_closed = False
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether something waits, or is on its way."""
+        return not self._is_at_tail or self._unanswered > 0
+
     def offer(self, news: Sequence[Confirmed]) -> None:
         """Take confirmations that were just committed, in order."""
         fresh = [each for each in news if each.seq > self._seq]
