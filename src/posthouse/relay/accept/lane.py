@@ -43,8 +43,12 @@ class Lane:
         list is written as one. Raises store_busy when too much waits.
         """
         parcel = Parcel([bytes(event) for event in events], self)
-        self._path.enter(parcel)
-        self._in_flight += len(parcel.jobs)
+        self._in_flight += len(parcel.jobs)  # before it enters: a lone event may be answered at once
+        try:
+            self._path.enter(parcel)
+        except BaseException:
+            self._in_flight -= len(parcel.jobs)
+            raise
 
     def in_flight(self) -> int:
         """Return how many events are not answered yet."""

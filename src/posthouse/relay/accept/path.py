@@ -2,6 +2,8 @@
 
     lane -> checkers (threads) -> judge (loop) -> writer (its thread, one transaction) -> answers -> listeners
 
+An event that is alone on the whole path may be checked without a change of thread, see checkers.
+
 Invariants: parcels of a lane reach the writer in the order they were submitted; nobody hears of an event before its
 commit; listeners hear of events in commit order. What is on the way is bounded by events and bytes; beyond
 that a submission is refused before it costs anything.
@@ -91,11 +93,15 @@ class AcceptPath:
         size = sum(len(job.raw) for job in parcel.jobs)
         if self._events and (self._events + len(parcel.jobs) > MAX_EVENTS or self._bytes + size > MAX_BYTES):
             raise error("store_busy", items=self._events, bytes=self._bytes)
+        is_alone = not self._events and len(parcel.jobs) == 1
         self._events += len(parcel.jobs)
         self._bytes += size
         self._idle.clear()
         parcel.lane.parcels.append(parcel)
-        self._checkers.add(parcel.jobs)
+        if is_alone and self._checkers.check_alone(parcel.jobs[0]):
+            self._checked(parcel.jobs)
+        else:
+            self._checkers.add(parcel.jobs)
 
     def _checked(self, jobs: Sequence[Job]) -> None:
         self._judge.begin()

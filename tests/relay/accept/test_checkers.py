@@ -1,0 +1,94 @@
+"""Where events are checked: a lone small one on the loop, everything else on the threads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from posthouse.model.event import encode_event
+from posthouse.relay.accept import checkers
+from posthouse.relay.accept.check import check_job
+from posthouse.relay.accept.job import Job
+from posthouse.relay.answers import Accepted, Answer, Declined
+from posthouse.relay.core import Core
+from tests.relay.authors import ALICE, BOB
+
+WAIT_S = 30
+
+
+@pytest.fixture
+def checked_on(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each check ran on the loop's thread, in the order they began."""
+    loop_thread = threading.get_ident()
+    seen: list[bool] = []
+
+    def check(job: Job) -> None:
+        seen.append(threading.get_ident() == loop_thread)
+        check_job(job)
+
+    monkeypatch.setattr(checkers, "check_job", check)
+    return seen
+
+
+async def test_a_lone_small_event_is_checked_without_a_change_of_thread(core: Core, checked_on: list[bool]) -> None:
+    for _ in range(3):
+        assert isinstance(await core.accept(ALICE.raw()), Accepted)
+    assert checked_on == [True] * 3
+
+
+async def test_a_lone_large_event_is_checked_on_a_thread(core: Core, checked_on: list[bool]) -> None:
+    event = encode_event(ALICE.event(content="x" * checkers.LONE_BYTES))
+    assert isinstance(await core.accept(event), Accepted)
+    assert checked_on == [False]
+
+
+async def test_a_list_is_checked_on_threads(core: Core, checked_on: list[bool]) -> None:
+    await core.accept_many([ALICE.raw() for _ in range(20)])
+    assert checked_on == [False] * 20
+
+
+async def test_events_that_come_together_are_checked_on_threads_but_for_the_first(
+    core: Core, checked_on: list[bool]
+) -> None:
+    answers = await asyncio.wait_for(asyncio.gather(*(core.accept(ALICE.raw()) for _ in range(50))), WAIT_S)
+    assert all(isinstance(answer, Accepted) for answer in answers)
+    assert len(checked_on) == 50
+    assert checked_on.count(True) == 1
+
+
+async def test_a_flood_of_forged_events_is_verified_on_the_loop_once_in_a_turn(
+    core: Core, checked_on: list[bool]
+) -> None:
+    event = ALICE.event()
+    forged = encode_event(msgspec.structs.replace(event, sig=event.sig[::-1]))
+    done = asyncio.Event()
+    answers: list[Answer] = []
+
+    def take(given: Sequence[Answer]) -> None:
+        answers.extend(given)
+        if len(answers) == 40:
+            done.set()
+
+    lane = core.open_lane(take)
+    for _ in range(40):
+        lane.submit([forged])  # each is refused at once when it is checked here, and leaves the path empty
+    assert checked_on.count(True) == 1
+    await asyncio.wait_for(done.wait(), WAIT_S)
+    assert all(isinstance(answer, Declined) for answer in answers)
+    assert lane.in_flight() == 0
+
+
+async def test_an_event_behind_one_that_is_being_written_is_checked_on_a_thread(
+    core: Core, checked_on: list[bool]
+) -> None:
+    done = asyncio.Event()
+    lane = core.open_lane(lambda _answers: None)
+    lane.submit([ALICE.raw()])
+    await asyncio.sleep(0)  # the writer hears of it in this turn, so its answer comes in a later one
+    core.open_lane(lambda _answers: done.set()).submit([BOB.raw()])
+    await asyncio.wait_for(done.wait(), WAIT_S)
+    assert checked_on == [True, False]
