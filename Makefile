@@ -3,6 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
 PYTEST_ARGS ?=
+BENCH ?= store bus relay drain locks send
 
 .PHONY: help setup up down test check lint format house bench faults docs clean
 
@@ -38,7 +39,7 @@ house: setup ## sizes of files and functions, forbidden names
 	@$(BIN)/python scripts/house.py
 
 bench: setup ## measure this machine, side by side with the bare libraries
-	@$(BIN)/posthouse bench store --json
+	@for part in $(BENCH); do $(BIN)/posthouse bench $$part --json || exit; done
 
 faults: setup ## the whole fault campaign: kill -9, full disks, stalled readers
 	@POSTHOUSE_FAULTS=full $(BIN)/pytest -m faults $(PYTEST_ARGS)
