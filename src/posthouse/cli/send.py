@@ -42,12 +42,13 @@ def send(
         posthouse send '#builds' "main is green" --priority now --json
         git log -1 | posthouse send bob - --id "commit-$(git rev-parse HEAD)"
     """
+    options = flags.given()
     text = read_text(message)
     near = Near(mesh=mesh, directory=directory)
     why_not = _why_no_daemon(near)
     if why_not is None:
         with near.client() as daemon:
-            accepted = daemon.send(to, text, **flags.given())
+            accepted = daemon.send(to, text, **options)
         value = {"via": "daemon", **_values(accepted)}
         output.answer(value, f"{accepted.client_message_id}  {accepted.status}")
         return

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -74,17 +75,21 @@ def running_daemon(home: Path, relay: str) -> Iterator[RunningDaemon]:
 
 def _start(words: Sequence[str], home: Path) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
     """Start a command and return it with the line it says when it is ready."""
-    process = subprocess.Popen(
-        [*_POSTHOUSE, *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=os.environ | {"POSTHOUSE_HOME": str(home)},
-    )
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    if not line:
-        raise RuntimeError(f"posthouse {words[0]} did not start: exit {process.wait(_PATIENCE_S)}")
-    return process, json.loads(line)
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            [*_POSTHOUSE, *words],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=os.environ | {"POSTHOUSE_HOME": str(home)},
+        )
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if line:
+            return process, json.loads(line)
+        process.stdout.close()
+        code = process.wait(_PATIENCE_S)
+        errors.seek(0)
+        raise RuntimeError(f"posthouse {words[0]} did not start: exit {code}: {errors.read()[-500:]!r}")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -1,0 +1,213 @@
+"""send, inbox, peers, topic, profile, tail, history and trace against real daemons and a real relay."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from posthouse.client.daemon import DaemonClient
+from posthouse.model.codes.spec import Exit
+from tests.cli.command_line import CommandLine
+from tests.cli.daemon.hosts import Hosts
+from tests.faults.daemon_process import DaemonProcess
+
+pytestmark = pytest.mark.xdist_group("cli-daemon")
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def alice(cli: CommandLine, hosts: Hosts) -> Run:
+    return on(cli, hosts.alice)
+
+
+@pytest.fixture
+def bob(cli: CommandLine, hosts: Hosts) -> Run:
+    run = on(cli, hosts.bob)
+    unread = run("inbox", "--unread")["items"]
+    if unread:
+        run("inbox", "seen", *(item["id"] for item in unread))
+    return run
+
+
+def on(cli: CommandLine, daemon: DaemonProcess) -> Run:
+    """Run commands on a host and return what they answer."""
+
+    def run(*tokens: str) -> Any:
+        outcome = cli(*tokens, "--dir", str(daemon.directory), "--json")
+        assert outcome.exit == 0, outcome.err
+        return outcome.value
+
+    return run
+
+
+def test_sent_message_is_waited_for_read_and_seen(alice: Run, bob: Run) -> None:
+    sent = alice("send", "bob", "the horses are ready", "--priority", "now", "--meta", '{"k":1}', "--id", "m-1")
+    assert (sent["via"], sent["status"], sent["client_message_id"]) == ("daemon", "queued", "m-1")
+    (item,) = bob("inbox", "wait", "--timeout", "30")["items"]
+    assert (item["body"], item["sender_name"], item["priority"]) == ("the horses are ready", "alice", "now")
+    assert item["meta"] == {"k": 1}
+    assert bob("inbox", "show", item["id"])["seen_at"] is not None
+    assert bob("inbox", "--unread")["items"] == []
+
+
+def test_peek_leaves_mail_unread(alice: Run, bob: Run) -> None:
+    alice("send", "bob", "look")
+    (first,) = bob("inbox", "wait", "--timeout", "30", "--peek")["items"]
+    (again,) = bob("inbox", "wait", "--timeout", "0")["items"]
+    assert first["id"] == again["id"]
+
+
+def test_wait_ends_without_mail_when_the_time_is_over(bob: Run) -> None:
+    assert bob("inbox", "wait", "--timeout", "0.2") == {"items": []}
+
+
+def test_wait_wakes_when_mail_comes(hosts: Hosts, bob: Run) -> None:
+    got: list[Any] = []
+    waiting = threading.Thread(target=lambda: got.extend(_wait(hosts.bob)))
+    waiting.start()
+    with DaemonClient(hosts.alice.directory) as daemon:
+        daemon.send("bob", "wake up")
+    waiting.join(30)
+    assert [item.body for item in got] == ["wake up"]
+
+
+def _wait(daemon: DaemonProcess) -> list[Any]:
+    with DaemonClient(daemon.directory) as client:
+        return client.wait(30)
+
+
+def test_same_id_and_message_is_sent_once_and_another_message_is_refused(
+    cli: CommandLine, hosts: Hosts, alice: Run, bob: Run
+) -> None:
+    for _ in range(3):
+        alice("send", "bob", "once", "--id", "once-1")
+    refused = cli("send", "bob", "other", "--id", "once-1", "--dir", str(hosts.alice.directory), "--json")
+    assert (refused.exit, refused.problem["code"]) == (Exit.REFUSED, "idempotency_key_reused")
+    assert refused.problem["client_message_id"] == "once-1"
+    alice("send", "bob", "end")
+    bodies: list[str] = []
+    while "end" not in bodies:
+        bodies += [item["body"] for item in bob("inbox", "wait", "--timeout", "30")["items"]]
+    assert sorted(bodies) == ["end", "once"]
+
+
+@pytest.mark.parametrize(
+    ("to", "code"),
+    [("nobody", "member_name_unknown"), ("#nowhere", "topic_unknown"), ("00000000", "member_name_unknown")],
+)
+def test_unknown_recipient_is_refused(cli: CommandLine, hosts: Hosts, to: str, code: str) -> None:
+    refused = cli("send", to, "x", "--dir", str(hosts.alice.directory), "--json")
+    assert (refused.exit, refused.problem["code"]) == (Exit.REFUSED, code)
+
+
+def test_meta_that_is_no_object_is_a_usage_error(cli: CommandLine) -> None:
+    assert cli("send", "bob", "x", "--meta", "[1]").exit == Exit.USAGE
+
+
+def test_text_comes_from_stdin(alice: Run, bob: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    import io
+
+    monkeypatch.setattr("sys.stdin", io.StringIO("from a pipe"))
+    alice("send", "bob", "-")
+    assert bob("inbox", "wait", "--timeout", "30")["items"][0]["body"] == "from a pipe"
+
+
+def test_topic_reaches_who_subscribed(alice: Run, bob: Run) -> None:
+    alice("topic", "create", "builds.main")
+    bob("topic", "subscribe", "builds.>")
+    listed = bob("topic", "list")
+    assert ("builds.main" in listed["topics"], listed["subscriptions"]) == (True, ["builds.>"])
+    alice("topic", "post", "builds.main", "green")
+    (item,) = bob("inbox", "wait", "--timeout", "30")["items"]
+    assert (item["topic"], item["body"]) == ("builds.main", "green")
+    assert bob("inbox", "--topic", "#builds.main")["items"][0]["id"] == item["id"]
+    assert alice("history", "#builds.main")["messages"][0]["body"] == "green"
+    bob("topic", "unsubscribe", "builds.>")
+    assert bob("topic", "list")["subscriptions"] == []
+
+
+def test_history_with_a_member_shows_both_directions(alice: Run, bob: Run) -> None:
+    alice("send", "bob", "question")
+    (item,) = bob("inbox", "wait", "--timeout", "30")["items"]
+    bob("send", "alice", "answer", "--reply-to", item["message_id"])
+    (reply,) = alice("inbox", "wait", "--timeout", "30")["items"]
+    assert reply["reply_to_id"] == item["message_id"]
+    shown = [message["body"] for message in alice("history", "bob", "--limit", "2")["messages"]]
+    assert shown == ["answer", "question"]
+
+
+def test_peers_are_listed_with_presence_and_this_host_is_marked(hosts: Hosts, alice: Run) -> None:
+    peers = {peer["name"]: peer for peer in alice("peers")["peers"]}
+    assert (peers["bob"]["node"], peers["bob"]["online"]) == (hosts.bob.node, True)
+    assert [name for name, peer in peers.items() if peer["is_self"]] == ["alice"]
+
+
+def test_profile_changes_what_is_given_and_nothing_is_a_usage_error(cli: CommandLine, hosts: Hosts, alice: Run) -> None:
+    alice("profile", "--summary", "reading", "--capability", "review")
+    applied = alice("profile", "--status", "working")["applied"]
+    assert applied == {"summary": "reading", "capabilities": ["review"], "status": "working"}
+    assert cli("profile", "--dir", str(hosts.alice.directory)).exit == Exit.USAGE
+
+
+def test_trace_tells_the_way_of_a_message_on_both_hosts(alice: Run, bob: Run) -> None:
+    sent = alice("send", "bob", "where am I")
+    bob("inbox", "wait", "--timeout", "30")
+    here, there = alice("trace", sent["client_message_id"]), bob("trace", sent["message_id"])
+    steps = [f"{step['where']}: {step['what']}" for step in here["steps"]]
+    assert steps[0] == "outbox: accepted"
+    assert {"relay: queued for bob", "relay: sent to bob"} < set(steps)
+    assert here["message_id"] == there["message_id"] == sent["message_id"]
+    assert "received" in [step["what"] for step in there["steps"] if step["where"] == "inbox"]
+    times = [step["at"] for step in here["steps"] if step["at"]]
+    assert times == sorted(times)
+
+
+def test_trace_of_nothing_is_refused(cli: CommandLine, hosts: Hosts) -> None:
+    refused = cli("trace", "0" * 26, "--dir", str(hosts.alice.directory), "--json")
+    assert (refused.exit, refused.problem["code"]) == (Exit.REFUSED, "outbox_row_unknown")
+
+
+def test_tail_goes_on_behind_an_event(cli: CommandLine, hosts: Hosts, alice: Run, bob: Run) -> None:
+    alice("send", "bob", "first")
+    (first,) = bob("inbox", "wait", "--timeout", "30")["items"]
+    alice("send", "bob", "second")
+    outcome = cli("tail", "--after", first["id"], "--count", "1", "--json", "--dir", str(hosts.bob.directory))
+    told = json.loads(outcome.out)
+    assert (told["event"], told["data"]["body"]) == ("message", "second")
+
+
+def test_people_see_a_table_without_control_characters(cli: CommandLine, hosts: Hosts, alice: Run, bob: Run) -> None:
+    alice("send", "bob", "red \x1b[31malert")
+    outcome = cli("inbox", "wait", "--timeout", "30", "--dir", str(hosts.bob.directory))
+    assert "\x1b" not in outcome.out
+    assert "red \\x1b[31malert" in outcome.out
+
+
+def test_without_a_daemon_send_connects_itself_and_says_so(
+    cli: CommandLine, hosts: Hosts, bob: Run, tmp_path: Path
+) -> None:
+    cli("keys", "new")
+    nowhere = str(tmp_path / "nowhere")
+    outcome = cli("send", "bob", "by myself", "--relay", hosts.relay.url, "--dir", nowhere)
+    assert outcome.exit == 0
+    assert "no daemon (there is no socket)" in outcome.err
+    told = cli("send", "bob", "again", "--relay", hosts.relay.url, "--dir", nowhere, "--json").value
+    assert (told["via"], told["status"], told["duplicate"]) == ("relay", "done", False)
+    bodies: list[str] = []
+    while len(bodies) < 2:
+        bodies += [item["body"] for item in reversed(bob("inbox", "wait", "--timeout", "30")["items"])]
+    assert bodies == ["by myself", "again"]
+
+
+@pytest.mark.parametrize("command", [("inbox",), ("peers",), ("daemon", "status"), ("topic", "list"), ("tail",)])
+def test_without_a_daemon_the_others_say_how_to_start_one(
+    cli: CommandLine, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    refused = cli(*command, "--dir", str(tmp_path), "--json")
+    assert (refused.exit, refused.problem["code"]) == (Exit.UNREACHABLE, "daemon_unreachable")
+    assert "posthouse daemon up" in refused.problem["hint"]
