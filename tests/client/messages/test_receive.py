@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from posthouse.client import Confirmed, Presence
+from posthouse.client import Client, Confirmed, Pins, Presence
+from posthouse.keys import NodeKey
 from posthouse.model.errors import PosthouseError, Refused
 from posthouse.relay.deliver.settings import ConnectionPolicy, DeliverySettings
+from posthouse.relay.listen import Protection
+from tests.client.certificates import make_certificate
 from tests.client.house import QUICK, House, open_house
 from tests.client.messages.pair import bodies, opened, pair, some
 from tests.client.waiting import take, until
@@ -250,3 +253,22 @@ async def test_reader_without_verification_takes_the_same_mail(house: House) -> 
         await box.confirm(*taken)
     assert bodies(taken) == [str(number) for number in range(30)]
     assert set(await two.states(*ids)) == {"confirmed"}
+
+
+async def test_mail_goes_over_tls(tmp_path: Path) -> None:
+    made = make_certificate(tmp_path, "127.0.0.1")
+    protection = Protection(tls_cert=made.cert, tls_key=made.key, has_admin=True)
+    options = replace(QUICK, tls_ca=tmp_path / "authority.pem")
+    async with open_house(tmp_path, protection=protection) as house:
+        url = house.url.replace("http://", "https://")
+        alice, bob = (Client(url, NodeKey.generate(), pins=Pins(None), options=options) for _ in range(2))
+        async with alice, bob:
+            for number in range(120):
+                await alice.send(bob.key.node, str(number))
+            async with opened(bob, window=60) as box:
+                seen: list[str] = []
+                while len(seen) < 120:
+                    (delivery,) = await some(box, 1)
+                    seen.append(delivery.body)
+                    box.confirm(delivery)
+    assert seen == [str(number) for number in range(120)]
