@@ -13,6 +13,7 @@ from posthouse.bus.results import (
     Rejection,
     SubscriptionView,
 )
+from posthouse.bus.retention import Retention
 from posthouse.bus.signals import TooManyListenersWarning
 from posthouse.bus.tap import Tap
 
@@ -27,6 +28,7 @@ __all__ = [
     "PublishResult",
     "Reason",
     "Rejection",
+    "Retention",
     "SubscriptionView",
     "Tap",
     "TooManyListenersWarning",

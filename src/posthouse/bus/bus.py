@@ -38,6 +38,7 @@ from posthouse.bus.results import (
     PublishResult,
     SubscriptionView,
 )
+from posthouse.bus.retention import Retention
 from posthouse.bus.session import Session, Settings
 from posthouse.bus.signals import SignalHandler
 from posthouse.bus.subscriptions import Handler, Subscription, Unsubscribe
@@ -70,6 +71,7 @@ class Bus:
         handler_timeout_s: float = 30,
         max_listeners: int = 100,
         reliability: Reliability | None = None,
+        retention: Retention | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.path = default_path() if path is None else Path(path)
@@ -85,6 +87,7 @@ class Bus:
             handler_timeout_s,
             max_listeners,
             reliability or Reliability(),
+            retention,
             clock or system_clock(),
         )
         self._session: Session | None = None

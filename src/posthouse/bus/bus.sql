@@ -129,7 +129,13 @@ UPDATE bus_state SET rates_boot_id = ? WHERE id = 1
 SELECT body FROM journal WHERE ref = ? AND type = 'bus.published'
 
 -- :name journal_extent
-SELECT pruned_through, body_bytes FROM journal_state
+SELECT pruned_through, snapshot_seq, body_bytes FROM journal_state
 
 -- :name journal_at
 SELECT at_ns FROM journal WHERE seq = ?
+
+-- :name journal_older
+SELECT seq FROM journal WHERE seq > ? AND seq <= ? AND at_ns < ? ORDER BY seq DESC LIMIT 1
+
+-- :name journal_sizes
+SELECT seq, octet_length(body) FROM journal WHERE seq > ? AND seq <= ? ORDER BY seq

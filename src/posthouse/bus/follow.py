@@ -51,6 +51,8 @@ class Follower:
         while not self._is_ended:
             self._woken.clear()
             records = await self._read()
+            if records and records[0].seq > self.seq + 1:
+                log.warning("onlooker_missed_pruned_records", after=self.seq, oldest_seq=records[0].seq)
             for record in records:
                 if record.type in self._types:
                     await self._hand_on(record)

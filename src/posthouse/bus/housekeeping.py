@@ -11,7 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from posthouse.bus import inbox, sweep
-from posthouse.bus.retention import prune_journal
+from posthouse.bus.retention import prune_journal, user_retention
 from posthouse.log import get_log
 from posthouse.model.errors import PosthouseError
 
@@ -36,7 +36,10 @@ class Housekeeping:
 
     async def start(self) -> None:
         """Recover what dead processes left, then go on every moment."""
-        sweep.recover(self._session)
+        was_rebooted = sweep.recover(self._session)
+        if was_rebooted:
+            await self._rebuild_index()
+        self._prune_once()
         self._task = self._session.loop.create_task(self._keep(), context=self._session.context.copy())
 
     async def sweep(self) -> None:
@@ -62,7 +65,7 @@ class Housekeeping:
                 self._turn(turn)
                 if turn % _SWEEP_EVERY == 0:
                     await self._sweep_index()
-                    await self._prune()
+                    await self.prune()
             except (OSError, PosthouseError) as failure:
                 log.warning("housekeeping_failed", reason=str(failure))
 
@@ -73,12 +76,29 @@ class Housekeeping:
             inbox.bury_expired(self._session, hash_)
         await indexing.run(indexing.index.delete_expired)
 
-    async def _prune(self) -> None:
+    async def _rebuild_index(self) -> None:
+        """Make the index anew: it may have taken in what bus.db has lost with the power."""
+        indexing = self._session.indexing
+        try:
+            await indexing.run(indexing.index.rebuild)
+        except PosthouseError as failure:
+            log.warning("index_not_rebuilt", reason=str(failure))
+
+    async def prune(self) -> None:
         """Let the oldest of the journal go, bit by bit."""
-        removed = self._session.ledger.run(prune_journal)
+        removed = self._prune_once()
         while removed:
             await asyncio.sleep(_PRUNE_PAUSE_S)
-            removed = self._session.ledger.run(prune_journal)
+            removed = self._prune_once()
+
+    def _prune_once(self) -> int:
+        """Prune a little; settings that cannot be read, or a store that refuses, keep everything."""
+        try:
+            retention = self._session.retention or user_retention()
+            return self._session.ledger.run(lambda page: prune_journal(page, retention))
+        except PosthouseError as failure:
+            log.warning("journal_not_pruned", reason=str(failure))
+            return 0
 
     def _turn(self, turn: int) -> None:
         session = self._session

@@ -15,6 +15,7 @@ from posthouse.bus.results import PublishResult
 from posthouse.bus.subscriptions import Subscription
 from posthouse.model.envelope import Envelope
 from posthouse.model.errors import PosthouseError, error
+from posthouse.sqlite.failures import again
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -59,6 +60,13 @@ class Requests:
                 unregister(self._session, find_endpoint(self._session, f"{self._prefix}.>"), force=True)
             except PosthouseError:  # the sweep of another process removes what a dead one leaves
                 return
+
+    def fail(self, failure: PosthouseError) -> None:
+        """Tell everybody who waits that no reply will come."""
+        for reply in self._waiting.values():
+            if not reply.done():
+                reply.set_exception(again(failure))
+                reply.exception()  # seen: whoever still publishes hears of it there
 
     def _listen(self) -> None:
         if self._is_listening:

@@ -26,6 +26,7 @@ from posthouse.bus.page import Page
 from posthouse.bus.refusals import Refusals
 from posthouse.bus.request import Requests
 from posthouse.bus.reserve import Policy
+from posthouse.bus.retention import Retention
 from posthouse.bus.rules_file import RulesFile
 from posthouse.bus.serving import Serving
 from posthouse.bus.signals import Signals
@@ -59,6 +60,8 @@ class Settings:
     handler_timeout_s: float
     max_listeners: int
     reliability: Reliability
+    #: None: what the settings of the user say when it is time to prune
+    retention: Retention | None
     clock: Clock
 
 
@@ -68,9 +71,12 @@ class Session:
     def __init__(self, settings: Settings) -> None:
         self.clock = settings.clock
         self.handler_timeout_s = settings.handler_timeout_s
+        self.retention = settings.retention
         self.loop = asyncio.get_running_loop()
         self.context = clean_context()
         self.failure: Fatal | None = None
+        self._is_open = False
+        self._closing: asyncio.Task[None] | None = None
         self.directory = BusDirectory(settings.path)
         self.instance = Instance(self.directory.procs)
         try:
@@ -111,6 +117,7 @@ class Session:
         self.requests = Requests(self)
         self.indexing = Indexing(self)
         self.housekeeping = Housekeeping(self)
+        self._is_open = True
 
     async def start(self) -> None:
         """Recover what dead processes left, then begin to keep house."""
@@ -118,7 +125,12 @@ class Session:
         self.indexing.start()
 
     async def close(self) -> None:
-        """Stop and release everything."""
+        """Stop and release everything, or wait until that is done."""
+        if self._closing is None:
+            self._closing = self.loop.create_task(self._close(), context=self.context.copy())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         if self.failure is None:
             self.requests.close()
         await self.serving.close()
@@ -165,9 +177,17 @@ class Session:
         self.failure = failure
         log.error("bus_failed", path=str(self.directory.root), reason=str(failure))
         try:
-            self.loop.call_soon_threadsafe(self.serving.abandon, context=self.context)
+            self.loop.call_soon_threadsafe(self._abandon, failure, context=self.context)
         except RuntimeError:  # the loop has ended
             return
+
+    def _abandon(self, failure: Fatal) -> None:
+        """End what is in work, then close: a Bus that can promise nothing must not look alive to others."""
+        if self._is_open:
+            self.serving.abandon()
+            self.requests.fail(failure)
+            if self._closing is None:
+                self._closing = self.loop.create_task(self._close(), context=self.context.copy())
 
 
 def _open_tick(path: Path) -> int:

@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 _RATES_AT_ONCE = 20_000  # rows at a time: more than a busy bus writes between two turns
 
 
-def recover(session: Session) -> None:
-    """Sweep at opening: the dead, leftovers, and after another boot the mailboxes as a whole."""
+def recover(session: Session) -> bool:
+    """Sweep at opening: the dead, leftovers, and after another boot the mailboxes; return whether there was one."""
     sweep_dead(session)
-    if session.ledger.run(lambda page: page.db.execute(SQL.boot_id).get) != session.clock.boot_id:
-        for endpoint in list(session.ledger.book.by_number.values()):
-            _reconcile(session, endpoint)
-        session.ledger.run(lambda page: page.db.execute(SQL.set_boot_id, (session.clock.boot_id,)))
+    boot_id = session.ledger.run(lambda page: page.db.execute(SQL.boot_id).get)
+    if boot_id != session.clock.boot_id:
+        _reconcile_all(session)
     sweep_leftovers(session)
+    return boot_id not in (None, session.clock.boot_id)
 
 
 def sweep_dead(session: Session) -> None:
@@ -119,15 +119,24 @@ def _sweep_letter(page: Page, endpoint: Endpoint | None, mailbox: Mailbox | None
     page.tx.append("bus.dead", actor=envelope.from_, ref=id_, body=body)
 
 
-def _reconcile(session: Session, endpoint: Endpoint) -> None:
-    """Make rows and files of a mailbox agree after the machine was restarted."""
+def _reconcile_all(session: Session) -> None:
+    """Reconcile every mailbox; one that somebody holds may be left half done: then the next who opens looks again."""
+    done = [_reconcile(session, endpoint) for endpoint in list(session.ledger.book.by_number.values())]
+    if all(done):
+        session.ledger.run(lambda page: page.db.execute(SQL.set_boot_id, (session.clock.boot_id,)))
+
+
+def _reconcile(session: Session, endpoint: Endpoint) -> bool:
+    """Make rows and files of a mailbox agree after the machine was restarted; return False when it is in use."""
     mailbox = session.find_mailbox(endpoint.hash)
     if mailbox is None:
-        return
+        return True
     lock = ServeLock(mailbox)
     try:
-        if lock.take():
-            session.ledger.run(lambda page: _reconcile_rows(page, endpoint, mailbox, session.instance.number))
+        if not lock.take():
+            return False
+        session.ledger.run(lambda page: _reconcile_rows(page, endpoint, mailbox, session.instance.number))
+        return True
     finally:
         lock.close()
 

@@ -130,7 +130,7 @@ class Index:
         extent = self._store.extent()
         if place is None and extent.pruned_through == 0:  # the journal tells everything from the beginning
             db.execute(SQL.set_place, (extent.epoch, 0))
-        elif place is None or place[0] != extent.epoch or place[1] < extent.pruned_through:
+        elif place is None or place[0] != extent.epoch or not extent.pruned_through <= place[1] <= extent.head:
             self._rebuild(db)
         while self._take_page(db):
             pass
@@ -142,9 +142,13 @@ class Index:
             records = self._store.pool.run_blocking(lambda bus_db: read_after(bus_db, seq, _PAGE))
             if not records:
                 return False
-            apply_records(db, records)
-            db.execute(SQL.set_place, (epoch, records[-1].seq))
-        return len(records) == _PAGE
+            is_pruned = records[0].seq > seq + 1
+            if not is_pruned:
+                apply_records(db, records)
+                db.execute(SQL.set_place, (epoch, records[-1].seq))
+        if is_pruned:  # while it was being read
+            self._rebuild(db)
+        return is_pruned or len(records) == _PAGE
 
     def _rebuild(self, db: apsw.Connection) -> int:
         snapshot = self._store.pool.run_blocking(read_snapshot)
