@@ -1,0 +1,246 @@
+"""The inbox over its routes: what came, once each, filtered, waited for and marked as seen."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from posthouse.client import Delivery, Mailbox
+from posthouse.daemon.inbox import Inbox, NewItem, Wanted
+from posthouse.model.clock import FakeClock
+from posthouse.model.errors import error
+from tests.client.house import House
+from tests.client.waiting import until
+from tests.daemon.hosts import Host, eventually, host_at
+
+
+def item(number: int, sender: str = "s", client_id: str | None = None) -> NewItem:
+    return NewItem(
+        id=f"{number:026d}",
+        client_message_id=client_id or f"c{number}",
+        message_id=f"{number:064x}",
+        mesh="main",
+        topic=None,
+        sender=sender,
+        sender_name=None,
+        body=f"m{number}",
+        meta="",
+        reply_to_id=None,
+        priority="next",
+        budget=None,
+        undecryptable=None,
+    )
+
+
+async def test_a_message_is_stored_once_per_sender_and_id_and_told_once(tmp_path: Path) -> None:
+    inbox = Inbox(tmp_path / "inbox.db", "main", FakeClock())
+    told: list[str] = []
+    inbox.on_new.append(lambda fresh: told.extend(each.id for each in fresh))
+    try:
+        first = await inbox.put([item(1), item(2), item(3, client_id="c1")])
+        again = await inbox.put([item(4, client_id="c2"), item(5)])
+        other = await inbox.put([item(6, sender="t", client_id="c1")])
+        assert [each.body for each in (*first, *again, *other)] == ["m1", "m2", "m5", "m6"]
+        assert told == [each.id for each in (*first, *again, *other)]
+        assert [each.body for each in await inbox.items(Wanted())] == ["m6", "m5", "m2", "m1"]
+    finally:
+        inbox.close()
+
+
+async def test_old_messages_are_deleted_and_their_places_not_given_out_again(tmp_path: Path) -> None:
+    clock = FakeClock()
+    inbox = Inbox(tmp_path / "inbox.db", "main", clock)
+    try:
+        [first] = await inbox.put([item(1)])
+        clock.advance(31 * 86_400)
+        assert await inbox.delete_before(clock.wall_ns() - 30 * 86_400 * 10**9) == 1
+        [second] = await inbox.put([item(2)])
+        assert second.position > first.position
+        assert [each.id for each in await inbox.items(Wanted())] == [second.id]
+    finally:
+        inbox.close()
+
+
+async def test_items_have_every_field_of_the_contract(alice: Host, bob: Host) -> None:
+    await alice.send(bob.node, "hello", meta={"usage": {"model": "m"}}, priority="low", mentions=[bob.node])
+    [found] = (await bob.get("/v1/inbox", wait_s=10))["items"]
+    contract = {
+        *("id", "client_message_id", "message_id", "mesh", "topic", "sender", "sender_name", "body", "meta"),
+        *("received_at", "reply_to_id", "seen_at"),
+    }
+    assert contract <= set(found)
+    assert (found["mesh"], found["topic"], found["meta"]) == ("main", None, {"usage": {"model": "m"}})
+    assert (await bob.get(f"/v1/inbox/{found['id']}")).body == found
+    assert (await bob.get(f"/v1/inbox/{found['message_id']}")).body == found
+
+
+async def test_filters(house: House, alice: Host, bob: Host) -> None:
+    async with host_at(house, "carol") as carol:
+        await alice.post("/v1/topic/create", topic="news.all")
+        await bob.post("/v1/topic/subscribe", topic="news.>")
+        await alice.send(bob.node, "one")
+        await bob.until_bodies(1)
+        await carol.send(bob.node, "two")
+        await bob.until_bodies(2)
+        posted = await alice.post("/v1/topic/post", topic="news.all", message="three")
+        assert posted.status == 202
+        await bob.until_bodies(3)
+
+        async def bodies(**wanted: object) -> list[str]:
+            return [each["body"] for each in (await bob.get("/v1/inbox", **wanted))["items"]]
+
+        items = (await bob.get("/v1/inbox"))["items"]
+        assert [each["body"] for each in items] == ["three", "two", "one"]
+        assert await bodies(**{"from": alice.node}) == ["three", "one"]
+        assert await bodies(topic="news.all") == await bodies(topic="#news.all") == ["three"]
+        assert await bodies(limit=1) == ["three"]
+        assert await bodies(since=items[-1]["id"]) == ["three", "two"]
+        assert await bodies(since=items[0]["received_at"]) == ["three"]
+        assert (await bob.post("/v1/inbox/seen", ids=[items[0]["id"], items[1]["message_id"]]))["count"] == 2
+        assert (await bob.post("/v1/inbox/seen", ids=[items[0]["id"]]))["count"] == 0
+        assert await bodies(unread="true") == ["one"]
+        assert (await bob.get(f"/v1/inbox/{items[0]['id']}"))["seen_at"]
+
+
+async def test_waiting_returns_when_mail_comes_and_not_before(alice: Host, bob: Host) -> None:
+    waiting = asyncio.create_task(bob.get("/v1/inbox", wait_s=15))
+    await until(lambda: bob.daemon.service.sleeping == 1)
+    assert not waiting.done()
+    assert bob.daemon.service.running == 0
+    await alice.send(bob.node, "wake up")
+    async with asyncio.timeout(10):
+        assert [each["body"] for each in (await waiting)["items"]] == ["wake up"]
+
+
+async def test_waiting_for_one_sender_sleeps_through_the_mail_of_others(house: House, alice: Host, bob: Host) -> None:
+    async with host_at(house, "carol") as carol:
+        waiting = asyncio.create_task(bob.ask("GET", "/v1/inbox", params={"wait_s": 15, "from": carol.node}))
+        await until(lambda: bob.daemon.service.sleeping == 1)
+        await alice.send(bob.node, "not this")
+        await bob.until_bodies(1)
+        assert not waiting.done()
+        await carol.send(bob.node, "this")
+        assert [each["body"] for each in (await waiting)["items"]] == ["this"]
+
+
+async def test_waiting_ends_empty_when_its_time_is_over(bob: Host) -> None:
+    assert (await bob.get("/v1/inbox", wait_s=0.05))["items"] == []
+
+
+async def test_sleepers_do_not_keep_others_from_being_answered(alice: Host, bob: Host) -> None:
+    sleepers = [asyncio.create_task(bob.get("/v1/inbox", wait_s=15)) for _ in range(40)]
+    await until(lambda: bob.daemon.service.sleeping == 40)
+    sleepers += [asyncio.create_task(bob.get("/v1/inbox", wait_s=15)) for _ in range(40)]
+    await until(lambda: bob.daemon.service.sleeping == 80)
+    assert (await bob.get("/v1/version")).status == 200
+    await alice.send(bob.node, "all up")
+    answers = await asyncio.gather(*sleepers)
+    assert {answer.status for answer in answers} == {200}
+    assert all(len(answer["items"]) == 1 for answer in answers)
+
+
+async def test_a_sleeper_that_goes_away_leaves_its_place(bob: Host) -> None:
+    asked = asyncio.create_task(bob.get("/v1/inbox", wait_s=60))
+    await until(lambda: bob.daemon.service.sleeping == 1)
+    asked.cancel()
+    await until(lambda: bob.daemon.service.sleeping == 0)
+    assert bob.daemon.inbox.on_new == [bob.daemon._tell_messages]
+
+
+# mail that cannot be opened
+
+
+async def send_sealed_garbage(house: House, to: str) -> str:
+    sender = house.client()
+    event = sender.sign(
+        base64.b64encode(b"\x07" * 80).decode(),
+        kind=1000,
+        tags=[("p", to), ("c", "garbage"), ("enc", "box")],
+    )
+    await sender.publish_event(event)
+    return event.id
+
+
+async def test_mail_that_cannot_be_opened_is_labelled_and_rejected(house: House, bob: Host) -> None:
+    message_id = await send_sealed_garbage(house, bob.node)
+    [found] = (await bob.get("/v1/inbox", wait_s=10))["items"]
+    assert found["message_id"] == message_id
+    assert found["body"] is None
+    assert found["undecryptable"]
+
+    async def state() -> str:
+        return (await house.clients[0].message(message_id)).deliveries[0].state
+
+    assert await eventually(state, lambda now: now == "rejected") == "rejected"
+    assert (await house.clients[0].message(message_id)).deliveries[0].reason == "undecryptable"
+
+
+async def test_mail_behind_what_cannot_be_opened_still_arrives(house: House, alice: Host, bob: Host) -> None:
+    await send_sealed_garbage(house, bob.node)
+    await alice.send(bob.node, "good")
+    found = await eventually(bob.bodies, lambda bodies: len(bodies) == 2)
+    assert found == [None, "good"]
+
+
+# trouble
+
+
+async def test_a_daemon_that_cannot_write_its_inbox_does_not_receive_until_it_can(
+    house: House, alice: Host, bob: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put, probe = bob.daemon.inbox.put, bob.daemon.inbox.probe
+    is_full = True
+
+    async def refuse(*_given: object) -> None:
+        if is_full:
+            raise error("store_full", reason="for the test")
+
+    async def put_or_refuse(items: Sequence[NewItem]) -> object:
+        await refuse()
+        return await put(items)
+
+    async def probe_or_refuse() -> None:
+        await refuse()
+        await probe()
+
+    monkeypatch.setattr(bob.daemon.inbox, "put", put_or_refuse)
+    monkeypatch.setattr(bob.daemon.inbox, "probe", probe_or_refuse)
+    monkeypatch.setattr("posthouse.daemon.uplink.uplink._PROBE_S", 0.05)
+    sent = await alice.send(bob.node, "later")
+    await until(lambda: bob.daemon.uplink._mailbox is None)
+    await alice.until_status(sent["client_message_id"], "done")
+    states = await alice.get(f"/v1/messages/{sent['message_id']}")
+    assert states["relay"]["deliveries"][0]["state"] in ("queued", "sent")
+    is_full = False
+    assert await bob.until_bodies(1) == ["later"]
+
+
+async def test_mail_sent_again_by_the_relay_is_confirmed_and_told_once(house: House, alice: Host, bob: Host) -> None:
+    confirm = Mailbox.confirm
+    listener = bob.daemon.events.listen(100)
+    swallowed: list[Delivery] = []
+
+    def swallow(mailbox: Mailbox, *deliveries: Delivery) -> object:
+        if not swallowed:
+            swallowed.extend(deliveries)
+            bob.daemon.uplink.client._link.restart()
+            return None
+        return confirm(mailbox, *deliveries)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Mailbox, "confirm", swallow)
+        sent = await alice.send(bob.node, "hello")
+
+        async def state() -> str:
+            return str((await alice.get(f"/v1/messages/{sent['message_id']}"))["relay"]["deliveries"][0]["state"])
+
+        await alice.until_status(sent["client_message_id"], "done")
+        await eventually(state, lambda now: now == "confirmed")
+    assert len(swallowed) == 1
+    assert await bob.bodies() == ["hello"]
+    told = [each for each in await listener.take(5) if each.event == "message"]
+    assert len(told) == 1

@@ -1,0 +1,202 @@
+"""Damaged and full stores: what is refused, what is put aside, what can be saved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from posthouse.client import Published
+from posthouse.daemon.integrity import damage_of
+from posthouse.daemon.outbox import Depth
+from posthouse.daemon.pressure import Pressure
+from posthouse.daemon.recover import recover_outbox
+from posthouse.keys import NodeKey
+from posthouse.model.errors import Fatal, PosthouseError, error
+from posthouse.model.event import Event
+from tests.client.house import House
+from tests.daemon.hosts import Host, host_at, make_host, running
+
+READER = NodeKey(b"r" * 32).node
+NOWHERE = "http://127.0.0.1:9"
+
+
+async def filled(host: Host, count: int = 300) -> None:
+    """Run a daemon and leave rows behind."""
+    async with running(host):
+        for number in range(count):
+            assert (await host.send(READER, f"m{number} " + "x" * 500, client_message_id=f"c{number}")).status == 202
+
+
+def damage(path: Path, *, at: float = 0.5, size: int = 4_096) -> None:
+    """Overwrite pages in the middle of a database."""
+    data = bytearray(path.read_bytes())
+    start = int(len(data) * at) // 4_096 * 4_096
+    data[start : start + size] = b"\xa5" * size
+    path.write_bytes(bytes(data))
+
+
+async def test_a_damaged_outbox_refuses_to_start_and_stays_as_it_is(tmp_path: Path) -> None:
+    host = make_host(tmp_path, NOWHERE)
+    await filled(host)
+    path = host.daemon.directory.outbox
+    damage(path)
+    before = path.read_bytes()
+    with pytest.raises(PosthouseError) as refused:
+        await host.up()
+    assert refused.value.code == "outbox_corrupt"
+    assert isinstance(refused.value, Fatal)
+    assert "daemon recover" in refused.value.hint
+    assert path.read_bytes() == before
+    assert not host.daemon.directory.socket.exists()
+
+
+async def test_recover_saves_the_readable_rows_and_puts_the_rest_aside(tmp_path: Path) -> None:
+    host = make_host(tmp_path, NOWHERE)
+    await filled(host)
+    damage(host.daemon.directory.outbox)
+    recovered = recover_outbox(host.daemon.directory, "main", host.settings.clock)
+    assert recovered.aside is not None
+    assert recovered.aside.exists()
+    assert 100 < recovered.rows <= 300
+    assert recovered.pending == recovered.rows
+    async with running(host):
+        assert (await host.get("/v1/health"))["queue_depth"] == recovered.rows
+        again = await host.send(READER, "m0 " + "x" * 500, client_message_id="c0")
+        assert again.status == 202
+        assert (await host.send(READER, "another", client_message_id="c0")).status == 409
+
+
+async def test_recover_of_a_sound_outbox_keeps_every_row(house: House, tmp_path: Path) -> None:
+    host = make_host(tmp_path, house.url)
+    async with running(host):
+        await host.connected()
+        await host.send(READER, "hello", client_message_id="done")
+        await host.until_status("done", "done")
+        await house.down()
+        await host.send(READER, "hello", client_message_id="waits")
+        before = (await host.get("/v1/outbox"))["items"]
+    assert recover_outbox(host.daemon.directory, "main", host.settings.clock).rows == 2
+    assert damage_of(host.daemon.directory.outbox, counters=True) is None
+    async with running(host):
+        assert [row["id"] for row in (await host.get("/v1/outbox"))["items"]] == [row["id"] for row in before]
+
+
+async def test_counters_that_lie_are_damage(tmp_path: Path) -> None:
+    host = make_host(tmp_path, NOWHERE)
+    async with running(host):
+        await host.send(READER, "hello")
+        await host.daemon.outbox.store.writer.run(
+            lambda tx: tx.db.execute("UPDATE outbox_state SET pending = 7").fetchall()
+        )
+    with pytest.raises(PosthouseError) as refused:
+        await host.up()
+    assert refused.value.code == "outbox_corrupt"
+
+
+async def test_a_damaged_inbox_is_put_aside_and_a_fresh_one_begins(house: House, alice: Host) -> None:
+    async with host_at(house, "bob") as bob:
+        for number in range(60):
+            await alice.send(bob.node, f"m{number} " + "x" * 500)
+        await bob.until_bodies(60)
+        await bob.down()
+        path = bob.daemon.directory.inbox
+        damage(path)
+        await bob.up()
+        assert list(path.parent.glob("inbox.db.corrupt-*"))
+        assert await bob.bodies() == []
+        await alice.send(bob.node, "afterwards")
+        assert await bob.until_bodies(1) == ["afterwards"]
+
+
+async def test_a_file_that_is_no_database_is_damage(tmp_path: Path) -> None:
+    host = make_host(tmp_path, NOWHERE)
+    async with running(host):
+        pass
+    host.daemon.directory.outbox.write_bytes(b"not a database at all" * 500)
+    with pytest.raises(PosthouseError) as refused:
+        await host.up()
+    assert refused.value.code == "outbox_corrupt"
+
+
+# room
+
+
+async def test_a_full_outbox_refuses_new_messages_with_507_and_answers_old_ones(tmp_path: Path) -> None:
+    host = make_host(tmp_path, NOWHERE, outbox_max_bytes=10_000)
+    async with running(host):
+        listener = host.daemon.events.listen(100)
+        statuses = []
+        for number in range(30):
+            answer = await host.send(READER, "x" * 500, client_message_id=f"c{number}")
+            statuses.append(answer.status)
+            if answer.status == 507:
+                break
+        assert statuses[-1] == 507
+        assert answer["error"] == "insufficient_storage"
+        assert answer["client_message_id"] == f"c{len(statuses) - 1}"
+        depth = await host.daemon.outbox.depth()
+        assert 0.8 * 10_000 < depth.bytes <= 0.95 * 10_000
+        assert (await host.send(READER, "x" * 500, client_message_id="c0")).status == 202
+        host.daemon.pressure.look(depth)
+        told = [each for each in await listener.take(5) if each.event == "outbox_pressure"]
+        assert told[0].data["is_high"] is True
+        assert (await host.row(f"c{len(statuses) - 1}")).get("error") == "outbox_row_unknown"
+
+
+async def test_sending_makes_no_room_but_stripping_does(house: House, tmp_path: Path) -> None:
+    async with host_at(house, "a", outbox_max_bytes=2_000) as host:
+        while (answer := await host.send(READER, "x" * 300)).status == 202:
+            pass
+        assert answer.status == 507
+        for row in (await host.get("/v1/outbox"))["items"]:
+            await host.until_status(row["id"], "done")
+        await host.daemon.outbox.strip_done(host.daemon.clock.wall_ns() + 1)
+        assert (await host.send(READER, "x" * 300)).status == 202
+
+
+def test_pressure_counts_what_the_disk_still_gives(tmp_path: Path) -> None:
+    free = 1_000
+    told: list[tuple[int, int, bool]] = []
+    pressure = Pressure(10_000, tmp_path, lambda _path: free)
+    pressure.on_pressure = lambda *given: told.append(given)
+    pressure.look(Depth(1, 0, 100))
+    assert pressure.capacity_bytes == 1_100
+    pressure.look(Depth(1, 0, 3_999))
+    assert told == []
+    pressure.look(Depth(1, 0, 4_000))
+    pressure.look(Depth(1, 0, 4_100))
+    assert told == [(4_000, 5_000, True)]
+    free = 100_000
+    pressure.look(Depth(1, 0, 4_000))
+    assert told[1] == (4_000, 10_000, False)
+    assert pressure.capacity_bytes == 10_000
+
+
+async def test_a_settled_frame_is_written_however_long_the_store_is_full(house: House, alice: Host) -> None:
+
+    settle = alice.daemon.outbox.settle
+    failures = 2
+
+    async def fail_twice(results: Sequence[object]) -> None:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise error("store_full", reason="for the test")
+        await settle(results)  # type: ignore[arg-type]
+
+    frames: list[int] = []
+    submit = alice.daemon.drain._submit
+
+    async def count(events: Sequence[Event]) -> list[Published | PosthouseError]:
+        frames.append(len(events))
+        return await submit(events)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("posthouse.daemon.uplink.drain._STORE_AGAIN_S", 0.01)
+        patch.setattr(alice.daemon.outbox, "settle", fail_twice)
+        patch.setattr(alice.daemon.drain, "_submit", count)
+        await alice.send(READER, "hello", client_message_id="c")
+        await alice.until_status("c", "done")
+    assert frames == [1]
