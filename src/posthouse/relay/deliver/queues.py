@@ -56,8 +56,9 @@ class Queues:
         after: tuple[int, str] = (0, ""),
         limit: int = 500,
     ) -> list[dict[str, Any]]:
-        """Return rows of one queue, or of all of a mesh; a reader may look at its own."""
-        right = Right.READ if node == actor else Right.ADMINISTER
+        """Return rows of one queue, or of all of a mesh; a reader may look at what is open or parked in its own."""
+        is_own = node == actor and (OPEN | PARKED).issuperset(states)
+        right = Right.READ if is_own else Right.ADMINISTER
         self._meshes.demand(actor, mesh, right)
         return await self._store.deliveries.queue_rows(mesh, node, states, after, limit)
 

@@ -62,14 +62,35 @@ FROM mailboxes AS m
 WHERE m.mesh = ? AND m.node > ? AND (m.open_rows > 0 OR m.parked_rows > 0 OR m.confirmation_ids > 0)
 ORDER BY m.node LIMIT ?
 
+-- :name open_queue_rows
+SELECT r.node, s.node, lower(hex(d.id)), d.seq, d.position, d.state, d.was_stored, d.sends, d.timeouts, d.flaps,
+    d.opened_at_ns, d.sent_at_ns, d.closed_at_ns, d.reason
+FROM mailboxes AS r CROSS JOIN deliveries AS d ON d.mailbox = r.mailbox
+JOIN mailboxes AS s ON s.mailbox = d.sender
+WHERE r.mesh = ?1 AND r.node BETWEEN coalesce(?2, '') AND coalesce(?2, '~')
+AND d.closed_at_ns IS NULL AND d.state IN (SELECT value FROM json_each(?3))
+AND d.position >= ?4 AND (d.position, r.node) > (?4, ?5)
+ORDER BY d.position, r.node LIMIT ?6
+
+-- :name parked_queue_rows
+SELECT r.node, s.node, lower(hex(d.id)), d.seq, d.position, d.state, d.was_stored, d.sends, d.timeouts, d.flaps,
+    d.opened_at_ns, d.sent_at_ns, d.closed_at_ns, d.reason
+FROM mailboxes AS r CROSS JOIN deliveries AS d ON d.mailbox = r.mailbox
+JOIN mailboxes AS s ON s.mailbox = d.sender
+WHERE r.mesh = ?1 AND r.node BETWEEN coalesce(?2, '') AND coalesce(?2, '~')
+AND d.state IN ('rejected', 'dead') AND d.state IN (SELECT value FROM json_each(?3))
+AND d.position >= ?4 AND (d.position, r.node) > (?4, ?5)
+ORDER BY d.position, r.node LIMIT ?6
+
 -- :name queue_rows
 SELECT r.node, s.node, lower(hex(d.id)), d.seq, d.position, d.state, d.was_stored, d.sends, d.timeouts, d.flaps,
     d.opened_at_ns, d.sent_at_ns, d.closed_at_ns, d.reason
 FROM deliveries AS d
 JOIN mailboxes AS r ON r.mailbox = d.mailbox
 JOIN mailboxes AS s ON s.mailbox = d.sender
-WHERE r.mesh = ?1 AND (?2 IS NULL OR r.node = ?2) AND d.state IN (SELECT value FROM json_each(?3))
-AND (d.position, r.node) > (?4, ?5)
+WHERE r.mesh = ?1 AND r.node BETWEEN coalesce(?2, '') AND coalesce(?2, '~')
+AND d.state IN (SELECT value FROM json_each(?3))
+AND d.position >= ?4 AND (d.position, r.node) > (?4, ?5)
 ORDER BY d.position, r.node LIMIT ?6
 
 -- :name profiles

@@ -12,7 +12,7 @@ import msgspec
 from posthouse.model.coordinate import Coordinate
 from posthouse.model.kinds import PROFILE
 from posthouse.model.limits import SECOND_NS
-from posthouse.relay.deliver.rows import ConfirmationPage, Page, Totals
+from posthouse.relay.deliver.rows import OPEN, PARKED, ConfirmationPage, Page, Totals
 from posthouse.relay.deliver.sqlite.component import READ_SQL as SQL
 from posthouse.relay.store.terms import address_term
 from posthouse.sqlite.read_pool import ReadPool
@@ -83,7 +83,7 @@ class SqliteDeliveryReads:
         self, mesh: str, node: str | None, states: Sequence[str], after: tuple[int, str], limit: int
     ) -> list[dict[str, Any]]:
         bindings = (mesh, node, _encode(list(states)).decode(), *after, limit)
-        return await self._all(SQL.queue_rows, bindings, lambda row: _shown(_ROW_FIELDS, row))
+        return await self._all(_rows_statement(states), bindings, lambda row: _shown(_ROW_FIELDS, row))
 
     async def _all(self, statement: str, bindings: tuple[Any, ...], make: Callable[[tuple[Any, ...]], R]) -> list[R]:
         return await self._pool.run(lambda db: [make(row) for row in db.execute(statement, bindings)])
@@ -111,6 +111,13 @@ def _message(db: apsw.Connection, message_id: str, only: str | None) -> dict[str
     states = db.execute(SQL.states_of_message, (record["seq"], only)).fetchall()
     record["mentions"] = [mentioned for (mentioned,) in db.execute(SQL.mentions_of_message, (record["seq"],))]
     return record | {"deliveries": [_shown(_STATE_FIELDS, row) for row in states]}
+
+
+def _rows_statement(states: Sequence[str]) -> str:
+    """Return the statement with an index for these states; rows that are over have none and cost a look at all."""
+    if OPEN.issuperset(states):
+        return SQL.open_queue_rows
+    return SQL.parked_queue_rows if PARKED.issuperset(states) else SQL.queue_rows
 
 
 def _shown(fields: tuple[str, ...], row: tuple[Any, ...]) -> dict[str, Any]:
