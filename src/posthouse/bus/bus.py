@@ -107,7 +107,11 @@ class Bus:
         """Open the data directory, creating it if it is missing."""
         if self._session is None:
             session = Session(self._settings)
-            await session.start()
+            try:
+                await session.start()
+            except BaseException:
+                await session.close()
+                raise
             self._session = session
 
     async def close(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,32 +78,32 @@ class Session:
         self.failure: Fatal | None = None
         self._is_open = False
         self._closing: asyncio.Task[None] | None = None
-        self.directory = BusDirectory(settings.path)
-        self.instance = Instance(self.directory.procs)
-        try:
-            self._open(settings)
-        except BaseException:
-            self.instance.close()
-            self.directory.close()
-            raise
+        with ExitStack() as opened:
+            self._open(settings, opened)
+            self._assemble(settings)
+            opened.callback(self.watch.close)
+            self._opened = opened.pop_all()
+        self._is_open = True
 
-    def _open(self, settings: Settings) -> None:
+    def _open(self, settings: Settings, opened: ExitStack) -> None:
+        """Open what has to be released, each in the way of none before it when a later one fails."""
+        self.directory = BusDirectory(settings.path)
+        opened.callback(self.directory.close)
+        self.instance = Instance(self.directory.procs)
+        opened.callback(self.instance.close)
+        tick_fd = _open_tick(self.directory.tick)
+        opened.callback(os.close, tick_fd)
         self.store = DirectStore(self.directory.database, (BUS,), self.clock, on_fatal=self._on_fatal)
-        try:
-            self.policy = Policy(
-                settings.ceiling, settings.cycle_rule, settings.reliability, RulesFile(self.directory.rules)
-            )
-            self.config = ConfigFile(self.directory.config, self.policy)
-            self._tick_fd = _open_tick(self.directory.tick)
-            self.ledger = Ledger(self.store, EndpointBook(), self.clock, self._tick_fd, self.loop, self.context)
-            self.ledger.before += [self.policy.rules.refresh, self.config.refresh]
-            self.instance.number = self.ledger.run(
-                lambda page: page.db.execute(SQL.add_instance, (self.instance.name,)).get
-            )
-        except BaseException:
-            self.store.close()
-            raise
-        self._assemble(settings)
+        opened.callback(self.store.close)
+        self.policy = Policy(
+            settings.ceiling, settings.cycle_rule, settings.reliability, RulesFile(self.directory.rules)
+        )
+        self.config = ConfigFile(self.directory.config, self.policy)
+        self.ledger = Ledger(self.store, EndpointBook(), self.clock, tick_fd, self.loop, self.context)
+        self.ledger.before += [self.policy.rules.refresh, self.config.refresh]
+        self.instance.number = self.ledger.run(
+            lambda page: page.db.execute(SQL.add_instance, (self.instance.name,)).get
+        )
 
     def _assemble(self, settings: Settings) -> None:
         self.threads = HandlerThreads()
@@ -117,7 +118,6 @@ class Session:
         self.requests = Requests(self)
         self.indexing = Indexing(self)
         self.housekeeping = Housekeeping(self)
-        self._is_open = True
 
     async def start(self) -> None:
         """Recover what dead processes left, then begin to keep house."""
@@ -141,15 +141,11 @@ class Session:
         await self.indexing.close()
         self.signals.close()
         self.threads.close()
-        self.watch.close()
         if self.failure is None:
             self.refusals.write()
             self.ledger.flush()
             self._leave()
-        self.store.close()
-        os.close(self._tick_fd)
-        self.directory.close()
-        self.instance.close()
+        self._opened.close()
 
     def find_mailbox(self, hash_: str) -> Mailbox | None:
         """Return a mailbox, or None when there is none any more."""
