@@ -1,0 +1,260 @@
+"""The bridge between mesh and bus: nothing echoes, loops stop by the budget that travels, nothing is lost."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from posthouse.bus.bus import Bus
+from posthouse.bus.results import Letter
+from posthouse.model.envelope import Envelope
+from posthouse.model.errors import PosthouseError
+from posthouse.model.mesh_budget import MeshBudget
+from posthouse.model.node import node_hex
+from posthouse.model.reliability import Backpressure, RateLimit, Reliability
+from tests.client.house import House
+from tests.client.waiting import until
+from tests.daemon.hosts import Host, eventually, host_at
+
+FAR_FUTURE_MS = 4_000_000_000_000
+
+
+@asynccontextmanager
+async def bridged(house: House, name: str, **bus_options: Any) -> AsyncIterator[tuple[Host, Bus]]:
+    """A daemon with a bridge, and an agent's bus on the same host."""
+    folder = house.folder / f"{name}-bus"
+    async with Bus(folder, **bus_options) as bus, host_at(house, name, bus_dir=folder) as host:
+        yield host, bus
+
+
+async def collect(bus: Bus, subject: str) -> list[Envelope]:
+    """Serve an endpoint and gather what comes."""
+    found: list[Envelope] = []
+
+    async def take(envelope: Envelope) -> None:
+        found.append(envelope)
+
+    await bus.register_endpoint(subject)
+    await bus.subscribe(subject, take)
+    return found
+
+
+async def bridge_states(host: Host) -> list[str]:
+    rows = await host.daemon.inbox.store.pool.run(
+        lambda db: list(db.execute("SELECT bridge FROM inbox ORDER BY position"))
+    )
+    return [str(state) for (state,) in rows]
+
+
+async def test_a_direct_message_is_published_under_its_sender(house: House, alice: Host) -> None:
+    async with bridged(house, "bob") as (bob, bus):
+        hex_ = node_hex(alice.node)
+        found = await collect(bus, f"mesh.main.in.dm.{hex_}")
+        sent = await alice.send(bob.node, "hello", meta={"k": 1})
+        await until(lambda: len(found) == 1)
+        [envelope] = found
+        assert envelope.from_ == f"mesh.main.member.{hex_}"
+        assert envelope.reply_to == f"mesh.main.out.dm.{hex_}"
+        assert envelope.payload["content"] == "hello"
+        assert envelope.payload["platformData"]["messageId"] == sent["message_id"]
+        assert envelope.payload["platformData"]["meta"] == {"k": 1}
+        assert envelope.budget.max_hops == 50
+        assert await eventually(lambda: bridge_states(bob), lambda states: states == ["published"])
+
+
+async def test_a_topic_is_published_under_its_name(house: House, alice: Host) -> None:
+    async with bridged(house, "bob") as (bob, bus):
+        found = await collect(bus, "mesh.main.in.topic.>")
+        await alice.post("/v1/topic/create", topic="news.today")
+        await bob.post("/v1/topic/subscribe", topic="news.*")
+        await alice.send("#news.today", "extra")
+        await until(lambda: len(found) == 1)
+        assert found[0].subject == "mesh.main.in.topic.news.today"
+        assert found[0].payload["channelName"] == "news.today"
+
+
+async def test_mail_without_an_endpoint_stays_in_the_inbox_alone(house: House, alice: Host) -> None:
+    async with bridged(house, "bob") as (bob, bus):
+        await alice.send(bob.node, "hello")
+        assert await bob.until_bodies(1) == ["hello"]
+        assert await eventually(lambda: bridge_states(bob), lambda states: states == ["unmatched"])
+        assert await bus.dead_letters() == []
+
+
+async def test_what_is_published_to_out_arrives_on_the_other_host(house: House, alice: Host) -> None:
+    async with bridged(house, "bob") as (bob, bus):
+        result = await bus.publish(
+            f"mesh.main.out.dm.{node_hex(alice.node)}",
+            {"content": "from the bus", "usage": {"model": "m", "inputTokens": 1, "outputTokens": 2, "costUsd": 0.5}},
+            from_="agents.writer",
+        )
+        assert result.delivered_to == 1
+        assert await alice.until_bodies(1) == ["from the bus"]
+        [item] = (await alice.get("/v1/inbox"))["items"]
+        assert item["sender"] == bob.node
+        assert item["client_message_id"] == f"bus-{result.message_id}"
+        assert item["meta"]["usage"] == {"model": "m", "input_tokens": 1, "output_tokens": 2, "cost_usd": 0.5}
+
+
+async def test_a_payload_that_is_no_standard_one_leaves_as_json(house: House, alice: Host) -> None:
+    async with bridged(house, "bob") as (_bob, bus):
+        await bus.publish(f"mesh.main.out.dm.{node_hex(alice.node)}", [1, {"a": None}], from_="agents.writer")
+        assert [msgspec.json.decode(body) for body in await alice.until_bodies(1)] == [[1, {"a": None}]]
+
+
+async def test_nothing_but_out_goes_to_the_outbox(house: House, alice: Host) -> None:
+    async with bridged(house, "bob") as (bob, bus):
+        found = await collect(bus, ">")
+        for subject in ("mesh.main.in.dm.x", "mesh.other.out.dm.x", "mesh.main.member.x", "team.alpha"):
+            await bus.publish(subject, {"content": "x"}, from_="agents.writer")
+        await alice.send(bob.node, "inbound")
+        await until(lambda: len(found) == 5)
+        assert (await bob.get("/v1/outbox"))["items"] == []
+
+
+@pytest.mark.parametrize("rest", ["dm.abc", "topic.unknown", "queue.x", "dm." + "0" * 64])
+async def test_what_cannot_be_sent_becomes_a_dead_letter(house: House, rest: str) -> None:
+    async with bridged(house, "bob") as (bob, bus):
+        await bus.publish(f"mesh.main.out.{rest}", {"content": "x"}, from_="agents.writer")
+        letters = await eventually(bus.dead_letters, lambda found: len(found) == 1)
+        assert letters[0].subject == f"mesh.main.out.{rest}"
+        assert (await bob.get("/v1/outbox"))["items"] == []
+
+
+async def test_the_bridge_is_exempt_from_the_rate_limit(house: House, alice: Host) -> None:
+    reliability = Reliability(rate_limit=RateLimit(max_per_window=5))
+    async with bridged(house, "bob", reliability=reliability) as (bob, bus):
+        (bob.settings.bus_dir or Path()).joinpath("config.json").write_text(
+            '{"reliability": {"rateLimit": {"enabled": true, "windowSecs": 60, "maxPerWindow": 5}}}'
+        )
+        found = await collect(bus, "mesh.main.in.dm.>")
+        for number in range(30):
+            await alice.send(bob.node, f"m{number}")
+        await until(lambda: len(found) == 30)
+        assert [each.payload["content"] for each in found] == [f"m{number}" for number in range(30)]
+
+
+async def test_mail_for_a_full_mailbox_is_published_when_there_is_room(house: House, alice: Host) -> None:
+    reliability = Reliability(backpressure=Backpressure(max_mailbox_size=2))
+    folder = house.folder / "bob-bus"
+    async with Bus(folder, reliability=reliability) as bus:
+        (folder / "config.json").write_text('{"reliability": {"backpressure": {"maxMailboxSize": 2}}}')
+        subject = f"mesh.main.in.dm.{node_hex(alice.node)}"
+        await bus.register_endpoint(subject)
+        async with host_at(house, "bob", bus_dir=folder) as bob:
+            for number in range(4):
+                await alice.send(bob.node, f"m{number}")
+            await bob.until_bodies(4)
+            waiting = ["published", "published", "waiting", "waiting"]
+            assert await eventually(lambda: bridge_states(bob), lambda states: states == waiting)
+            for envelope in await bus.read_inbox(subject):
+                assert await bus.ack(subject, envelope.id) == "acked"
+            assert await eventually(lambda: bridge_states(bob), lambda states: states == ["published"] * 4)
+            rest = [envelope.payload["content"] for envelope in await bus.read_inbox(subject)]
+            assert rest == ["m2", "m3"]
+
+
+async def test_mail_that_came_before_a_restart_is_published_after_it(house: House, alice: Host) -> None:
+    async with bridged(house, "bob") as (bob, bus):
+        found = await collect(bus, "mesh.main.in.dm.>")
+        await alice.send(bob.node, "one")
+        await until(lambda: len(found) == 1)
+        await bob.daemon.inbox.store.writer.run(
+            lambda tx: tx.db.execute("UPDATE inbox SET bridge = 'waiting'").fetchall()
+        )
+        await bob.down()
+        await bob.up()
+        await until(lambda: len(found) == 2)
+        assert await eventually(lambda: bridge_states(bob), lambda states: states == ["published"])
+
+
+# budgets
+
+
+async def answering(bus: Bus, subject: str) -> list[Envelope]:
+    """An agent that answers whatever it gets, for ever."""
+    heard: list[Envelope] = []
+
+    async def answer(envelope: Envelope) -> None:
+        heard.append(envelope)
+        assert envelope.reply_to is not None
+        await bus.publish(envelope.reply_to, {"content": "and again"}, from_="agents.echo")
+
+    await bus.register_endpoint(subject)
+    await bus.subscribe(subject, answer)
+    return heard
+
+
+async def test_two_agents_that_answer_each_other_over_the_mesh_stop_by_the_travelling_budget(house: House) -> None:
+    wide: dict[str, Any] = {"max_hops": 1_000, "default_call_budget": 1_000}
+    async with bridged(house, "alice", **wide) as (alice, first), bridged(house, "bob", **wide) as (bob, second):
+        heard_first = await answering(first, "mesh.main.in.dm.>")
+        heard_second = await answering(second, "mesh.main.in.dm.>")
+        await first.publish(f"mesh.main.out.dm.{node_hex(bob.node)}", {"content": "begin"}, from_="agents.echo")
+
+        async def letters() -> list[Letter]:
+            return await first.dead_letters() + await second.dead_letters()
+
+        [letter] = await eventually(letters, lambda found: len(found) > 0)
+        assert letter.reason == "max hops exceeded (50/50)"
+        heard = heard_first + heard_second
+        assert len(heard) == 25  # each crossing costs a hop on the way out and one on the way in
+        last, other = (alice, bob) if len(heard_first) > len(heard_second) else (bob, alice)
+
+        # the last hop: it travels, is refused on arrival, stays readable, and nothing inherits from it
+        [item, *_] = (await last.get("/v1/inbox"))["items"]
+        assert (await last.send(other.node, "the last", reply_to_id=item["message_id"])).status == 202
+        arrived = await eventually(other.bodies, lambda found: "the last" in found)
+        assert arrived[-1] == "the last"
+        await eventually(lambda: bridge_states(other), lambda states: states[-1] == "refused")
+        [item, *_] = (await other.get("/v1/inbox"))["items"]
+        answer = await other.send(last.node, "once more", reply_to_id=item["message_id"])
+        assert (answer.status, answer["error"]) == (409, "budget_exceeded")
+        assert len(heard_first + heard_second) == 25
+        assert (await other.send(last.node, "something new")).status == 202
+
+
+async def test_answers_over_the_interface_inherit_what_is_left(alice: Host, bob: Host) -> None:
+    hosts = (alice, bob)
+    previous: str | None = None
+    for turn in range(60):
+        sender, reader = hosts[turn % 2], hosts[(turn + 1) % 2]
+        more = {} if previous is None else {"reply_to_id": previous}
+        sent = await sender.send(reader.node, f"turn {turn}", **more)
+        if sent.status != 202:
+            break
+        [item] = (await reader.get("/v1/inbox", wait_s=10, limit=1, unread="true"))["items"]
+        assert item["message_id"] == sent["message_id"]
+        await reader.post("/v1/inbox/seen", ids=[item["id"]])
+        previous = item["message_id"]
+    assert turn == 51  # the first message is free, then 50 hops
+    assert sent["error"] == "budget_exceeded"
+    assert "max hops exceeded (50/50)" in sent["detail"]
+
+
+async def test_an_expired_budget_is_not_published(house: House) -> None:
+    async with bridged(house, "bob") as (bob, bus):
+        found = await collect(bus, "mesh.main.in.dm.>")
+        sender = house.client()
+        for name, ttl in (("expired", 1), ("alive", FAR_FUTURE_MS)):
+            budget = MeshBudget(hop_count=0, max_hops=50, call_budget_remaining=100, ttl=ttl)
+            await sender.send(bob.node, name, budget=budget)
+        await until(lambda: len(found) == 1)
+        assert found[0].payload["content"] == "alive"
+        assert await eventually(lambda: bridge_states(bob), lambda states: states == ["refused", "published"])
+        assert await bob.bodies() == ["expired", "alive"]
+
+
+async def test_a_second_owner_of_the_bridge_is_refused(house: House) -> None:
+    folder = house.folder / "bob-bus"
+    async with Bus(folder) as bus:
+        await bus.register_endpoint("mesh.main.out.>", owner="somebody")
+        with pytest.raises(PosthouseError) as refused:
+            async with host_at(house, "bob", bus_dir=folder):
+                pass
+        assert refused.value.code == "endpoint_owned"

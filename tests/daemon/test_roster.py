@@ -1,0 +1,138 @@
+"""Whom a text names: members, prefixes and topics, from what was last heard of the mesh."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from posthouse.client import Member
+from posthouse.daemon.roster import Roster
+from posthouse.keys import NodeKey
+from posthouse.model.errors import PosthouseError
+from tests.client.house import ADMIN, House
+from tests.client.waiting import until
+from tests.daemon.hosts import Host, host_at, make_host, running
+
+NODES = [f"ed25519:{digits * 16}" for digits in ("aaaa", "bbbb")] + ["ed25519:" + "aaaa" * 3 + "cccc" * 13]
+
+
+def roster(**names: str) -> Roster:
+    made = Roster()
+    made.take_members(Member(node, name, "member") for name, node in names.items())
+    return made
+
+
+def refused(made: Roster, to: str) -> str:
+    with pytest.raises(PosthouseError) as failure:
+        made.resolve(to, "main")
+    return failure.value.code
+
+
+def test_names_nodes_and_prefixes() -> None:
+    made = roster(ann=NODES[0], ben=NODES[1], cat=NODES[2])
+    assert made.resolve("ann", "main") == NODES[0]
+    assert made.resolve(NODES[1], "main") == NODES[1]
+    assert made.resolve("bbbbbbbb", "main") == NODES[1]
+    assert made.resolve("ed25519:bbbbbbbbb", "main") == NODES[1]
+    assert made.resolve("aaaaaaaaaaaacc", "main") == NODES[2]
+
+
+def test_a_prefix_of_two_members_is_ambiguous() -> None:
+    assert refused(roster(ann=NODES[0], cat=NODES[2]), "aaaaaaaa") == "recipient_ambiguous"
+
+
+def test_a_name_that_is_also_the_prefix_of_another_is_ambiguous() -> None:
+    assert refused(roster(bbbbbbbb=NODES[0], ben=NODES[1]), "bbbbbbbb") == "recipient_ambiguous"
+
+
+@pytest.mark.parametrize("to", ["aaaaaaa", "nobody", "AAAAAAAA", "", "ed25519:", "ed25519:aaaa"])
+def test_what_names_nobody_is_unknown(to: str) -> None:
+    assert refused(roster(ann=NODES[0]), to) == "member_name_unknown"
+
+
+def test_a_full_key_works_whoever_it_is() -> None:
+    node = NodeKey(b"n" * 32).node
+    assert Roster().resolve(node, "main") == node
+    assert Roster().resolve(node.removeprefix("ed25519:"), "main") == node
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    nodes=st.lists(st.text("ab", min_size=64, max_size=64), min_size=1, max_size=6, unique=True),
+    prefix=st.text("ab", min_size=8, max_size=64),
+)
+def test_a_prefix_names_the_one_member_it_fits(nodes: list[str], prefix: str) -> None:
+    made = roster(**{f"member-{number}": f"ed25519:{node}" for number, node in enumerate(nodes)})
+    fitting = [node for node in nodes if node.startswith(prefix)]
+    if len(fitting) == 1:
+        assert made.resolve(prefix, "main") == f"ed25519:{fitting[0]}"
+    elif fitting:
+        assert refused(made, prefix) == "recipient_ambiguous"
+    elif len(prefix) == 64:
+        assert made.resolve(prefix, "main") == f"ed25519:{prefix}"
+    else:
+        assert refused(made, prefix) == "member_name_unknown"
+
+
+def test_what_was_heard_stays_in_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "roster.json"
+    made = Roster(path)
+    made.take_members([Member(NODES[0], "ann", "admin")])
+    made.add_topic("news")
+    made.take_retention(30)
+    again = Roster(path)
+    assert again.resolve("ann", "main") == NODES[0]
+    assert again.resolve("#news", "main") == "#news"
+    assert again.retention_days == 30
+    path.write_text("{")
+    assert Roster(path).members == []
+
+
+async def test_names_and_topics_work_while_the_relay_is_away(house: House, alice: Host, bob: Host) -> None:
+    admin = house.client(ADMIN)
+    await admin.meshes.add_member("main", bob.node, "bob")
+    await admin.meshes.create_topic("main", "news")
+    assert (await alice.send("bob", "with the relay")).status == 202
+    assert (await alice.send("#news", "with the relay")).status == 202
+    await house.down()
+    await until(lambda: not alice.daemon.uplink.is_up)
+    assert (await alice.send("bob", "without")).status == 202
+    assert (await alice.send("#news", "without")).status == 202
+    assert (await alice.send("nobody", "without")).status == 404
+    await alice.down()
+    await alice.up()
+    assert (await alice.send("bob", "after a restart")).status == 202
+    assert (await alice.send("#news", "after a restart")).status == 202
+    await house.up()
+    assert await bob.until_bodies(3) == ["with the relay", "without", "after a restart"]
+
+
+async def test_a_daemon_that_is_no_member_waits_and_loses_nothing(house: House, tmp_path: Path) -> None:
+    admin = house.client(ADMIN)
+    await admin.meshes.create("team", is_open=False, name="admin")
+    host = make_host(tmp_path, house.url, "late", mesh="team")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("posthouse.daemon.uplink.uplink._AGAIN_S", 0.05)
+        async with running(host):
+            await until(lambda: host.daemon.uplink.is_up)
+            assert (await host.send(ADMIN.node, "hello", client_message_id="c")).status == 202
+            assert (await host.row("c"))["status"] == "pending"
+            await admin.meshes.add_member("team", host.node, "late")
+            await host.connected()
+            await host.until_status("c", "done")
+
+
+async def test_a_member_has_its_name_in_health_and_mail(house: House) -> None:
+    async with host_at(house, "alice") as alice, host_at(house, "bob") as bob:
+        admin = house.client(ADMIN)
+        await admin.meshes.add_member("main", alice.node, "alice")
+        await admin.meshes.add_member("main", bob.node, "bob")
+        await alice.daemon.uplink.refresh()
+        await bob.daemon.uplink.refresh()
+        assert (await alice.get("/v1/health"))["member"] == "alice"
+        await alice.send("bob", "hello")
+        [item] = (await bob.get("/v1/inbox", wait_s=10))["items"]
+        assert item["sender_name"] == "alice"
