@@ -53,7 +53,7 @@ class Ledger:
 class Campaign:
     """One relay, one reader in a process, senders, and what ends."""
 
-    def __init__(self, folder: Path, chance: random.Random, *, manner: str = "careful") -> None:
+    def __init__(self, folder: Path, chance: random.Random, *, manner: str = "careful", window: int = WINDOW) -> None:
         self.relay = RelayProcess(folder, *_FLAGS)
         self.ledger = Ledger()
         self.chance = chance
@@ -61,6 +61,7 @@ class Campaign:
         self.sender_key = NodeKey.generate()
         self.url = ""
         self._manner = manner
+        self._window = window
         self._child: Child | None = None
         self._runs = 0
         self._taken = 0
@@ -82,7 +83,7 @@ class Campaign:
         """Start the reader's process."""
         self._runs += 1
         self._taken = 0
-        args = (self.url or self.relay.url, self.reader_key.reveal_seed().hex(), WINDOW, self._manner)
+        args = (self.url or self.relay.url, self.reader_key.reveal_seed().hex(), self._window, self._manner)
         self._child = await asyncio.to_thread(Child, "tests.faults.messages_reader", *args)
 
     async def kill_reader(self) -> None:
