@@ -155,7 +155,8 @@ def _raw(meta: str) -> bytes:
 
 
 async def test_meta_absent_null_and_empty_are_the_same_request(alice: Host) -> None:
-    for meta in ({}, {"meta": None}, {"meta": {}}):
+    given: list[dict[str, Any]] = [{}, {"meta": None}, {"meta": {}}]
+    for meta in given:
         assert (await alice.post("/v1/send", **REQUEST, **meta)).status in (200, 202)
 
 

@@ -13,6 +13,7 @@ import pytest
 import structlog
 
 from posthouse.daemon import daemon as daemon_module
+from posthouse.daemon.directory import DaemonDirectory
 from posthouse.daemon.host import HostFingerprint, accept_host, read_host
 from posthouse.daemon.identity import accept_this_host, is_ephemeral_by_default, remint
 from posthouse.daemon.settings import ClonePolicy
@@ -154,7 +155,7 @@ async def test_remint_refuses_while_rows_wait_unless_they_are_given_up(tmp_path:
 
 def test_accept_this_host_writes_the_fingerprint(tmp_path: Path) -> None:
     host = make_host(tmp_path, "http://127.0.0.1:9")
-    directory = daemon_module.DaemonDirectory(host.settings.directory)
+    directory = DaemonDirectory(host.settings.directory)
     directory.prepare()
     accept_this_host(directory)
     assert json.loads(directory.host_fingerprint.read_text())["fingerprint"] == read_host().digest

@@ -8,11 +8,13 @@ the peer made it.
 from __future__ import annotations
 
 import secrets
+from functools import lru_cache
 
 from nacl.bindings import (
-    crypto_box,
+    crypto_box_afternm,
+    crypto_box_beforenm,
     crypto_box_NONCEBYTES,
-    crypto_box_open,
+    crypto_box_open_afternm,
     crypto_sign_ed25519_pk_to_curve25519,
 )
 from nacl.exceptions import CryptoError
@@ -23,6 +25,7 @@ from posthouse.model.errors import error
 
 ENC = "box"
 TAG_BYTES = 16  # Poly1305
+_SHARED_KEYS = 1024  # pairs of nodes remembered: making one costs ten times as much as sealing a short text with it
 
 
 def seal_box(key: NodeKey, reader: str, plaintext: bytes) -> str:
@@ -32,7 +35,7 @@ def seal_box(key: NodeKey, reader: str, plaintext: bytes) -> str:
 
 def seal_box_with_nonce(key: NodeKey, reader: str, plaintext: bytes, nonce: bytes) -> str:
     """Seal under a given nonce, for test vectors; two texts under one nonce betray each other."""
-    return encode_base64(nonce + crypto_box(plaintext, nonce, _exchange_public(reader), key.exchange_secret()))
+    return encode_base64(nonce + crypto_box_afternm(plaintext, nonce, _shared_key(key, reader)))
 
 
 def open_box(key: NodeKey, peer: str, content: str) -> bytes:
@@ -45,10 +48,12 @@ def open_box(key: NodeKey, peer: str, content: str) -> bytes:
         raise error("sealed_malformed", enc=ENC, reason="it is too short")
     nonce, box = data[:crypto_box_NONCEBYTES], data[crypto_box_NONCEBYTES:]
     try:
-        return crypto_box_open(box, nonce, _exchange_public(peer), key.exchange_secret())
+        return crypto_box_open_afternm(box, nonce, _shared_key(key, peer))
     except CryptoError as failure:
         raise error("sealed_unopened", enc=ENC) from failure
 
 
-def _exchange_public(node: str) -> bytes:
-    return crypto_sign_ed25519_pk_to_curve25519(public_key(node))
+@lru_cache(maxsize=_SHARED_KEYS)
+def _shared_key(key: NodeKey, peer: str) -> bytes:
+    """Return the secret that two nodes share; it is the same from either side."""
+    return crypto_box_beforenm(crypto_sign_ed25519_pk_to_curve25519(public_key(peer)), key.exchange_secret())

@@ -26,14 +26,14 @@ def die_after(work: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[An
 
 
 def doom(daemon: Daemon, point: str) -> None:
-    if point == "outbox_committed":
-        daemon.outbox.accept = die_after(daemon.outbox.accept)  # type: ignore[method-assign, assignment]
-    elif point == "rows_claimed":
-        daemon.outbox.claim = die_after(daemon.outbox.claim)  # type: ignore[method-assign]
-    elif point == "relay_committed":
-        daemon.drain._submit = die_after(daemon.uplink.submit)
-    elif point == "inbox_inserted":
-        daemon.inbox.put = die_after(daemon.inbox.put)  # type: ignore[method-assign]
+    """Let the daemon die right after one of its steps."""
+    owner, name = {
+        "outbox_committed": (daemon.outbox, "accept"),
+        "rows_claimed": (daemon.outbox, "claim"),
+        "relay_committed": (daemon.drain, "_submit"),
+        "inbox_inserted": (daemon.inbox, "put"),
+    }[point]
+    setattr(owner, name, die_after(getattr(owner, name)))
 
 
 async def main(point: str, directory: str, relay: str, pins: str) -> None:

@@ -48,6 +48,8 @@ class Call(NamedTuple):
         request = self.request
         if request.content_length is not None and request.content_length > limits.body_bytes:
             raise error("request_too_large", limit=limits.body_bytes, hint="A message has at most 48 KiB.")
+        if request.content.is_eof():  # it came with its headers, as short ones do
+            return _check_size(request.content.read_nowait(), limits.body_bytes)
         if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
             request.transport.write(_CONTINUE)
         try:
@@ -63,6 +65,12 @@ class Route(NamedTuple):
     """What answers a method of a path."""
 
     handler: Callable[[Call], Awaitable[Answer]]
+
+
+def _check_size(data: bytes, limit: int) -> bytes:
+    if len(data) > limit:
+        raise error("request_too_large", limit=limit, hint="A message has at most 48 KiB.")
+    return data
 
 
 async def _gather(request: web.BaseRequest, limit: int) -> bytes:
