@@ -188,6 +188,7 @@ class AsyncDaemonClient:
         while True:
             try:
                 async with self._session.stream(following.headers(), SILENCE_S) as stream:
+                    following.opened()
                     async for event in stream:
                         yield following.note(event)
             except PosthouseError as failure:

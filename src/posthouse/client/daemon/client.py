@@ -233,6 +233,7 @@ class DaemonClient:
         while True:
             try:
                 with self._wire.stream(following.headers(), SILENCE_S) as stream:
+                    following.opened()
                     for event in stream:
                         yield following.note(event)
             except PosthouseError as failure:
