@@ -8,7 +8,7 @@ from typing import Any, Unpack
 
 from posthouse.client.daemon import calls
 from posthouse.client.daemon.calls import InboxFilter, ProfileFields, SendOptions
-from posthouse.client.daemon.following import EVERYTHING, Following, event_of
+from posthouse.client.daemon.following import EVERYTHING, Following
 from posthouse.client.daemon.patience import SILENCE_S, Patience
 from posthouse.client.daemon.place import DaemonPlace
 from posthouse.client.daemon.session import Session
@@ -189,22 +189,12 @@ class AsyncDaemonClient:
             try:
                 async with self._session.stream(following.headers(), SILENCE_S) as stream:
                     following.opened()
+                    if following.last is None:
+                        for item in reversed(await self.inbox(limit=EVERYTHING)):
+                            yield following.note_stored(item)
                     async for event in stream:
-                        yield following.note(event)
+                        if following.is_new(event):
+                            yield following.note(event)
             except PosthouseError as failure:
                 following.judge(failure)
             await asyncio.sleep(following.pause_s())
-            async for event in self._missed(following):
-                yield event
-
-    async def _missed(self, following: Following) -> AsyncIterator[DaemonEvent]:
-        """Yield what came during a break when there is no message to go on from."""
-        if following.last is not None:
-            return
-        try:
-            items = await self.inbox(limit=EVERYTHING)
-        except PosthouseError as failure:
-            following.judge(failure)
-            return
-        for item in reversed(items):
-            yield following.note(event_of(item))

@@ -24,7 +24,7 @@ from typing import Any, Self, Unpack
 from posthouse.client.daemon import calls
 from posthouse.client.daemon.async_client import AsyncDaemonClient
 from posthouse.client.daemon.calls import InboxFilter, ProfileFields, SendOptions
-from posthouse.client.daemon.following import EVERYTHING, Following, event_of
+from posthouse.client.daemon.following import EVERYTHING, Following
 from posthouse.client.daemon.patience import SILENCE_S, Patience
 from posthouse.client.daemon.place import daemon_place
 from posthouse.client.daemon.values import (
@@ -234,22 +234,12 @@ class DaemonClient:
             try:
                 with self._wire.stream(following.headers(), SILENCE_S) as stream:
                     following.opened()
+                    if following.last is None:
+                        for item in reversed(self.inbox(limit=EVERYTHING)):
+                            yield following.note_stored(item)
                     for event in stream:
-                        yield following.note(event)
+                        if following.is_new(event):
+                            yield following.note(event)
             except PosthouseError as failure:
                 following.judge(failure)
             time.sleep(following.pause_s())
-            for event in self._missed(following):
-                yield event
-
-    def _missed(self, following: Following) -> Iterator[DaemonEvent]:
-        """Yield what came during a break when there is no message to go on from."""
-        if following.last is not None:
-            return
-        try:
-            items = self.inbox(limit=EVERYTHING)
-        except PosthouseError as failure:
-            following.judge(failure)
-            return
-        for item in reversed(items):
-            yield following.note(event_of(item))
