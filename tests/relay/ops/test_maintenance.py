@@ -70,6 +70,8 @@ DAMAGE = [
     ("DELETE FROM events WHERE seq = (SELECT min(seq) FROM events)", "has not its event"),
     ("INSERT INTO events SELECT 2, randomblob(32), pubkey, 1, 1, 'main', NULL, NULL, NULL, NULL FROM events LIMIT 1",
      "has not its record"),
+    ("UPDATE events SET id = (SELECT id FROM events ORDER BY seq LIMIT 1) WHERE seq = (SELECT max(seq) FROM events)",
+     "was accepted before"),
     ("UPDATE events SET kind = kind + 1 WHERE kind = 1 AND raw IS NOT NULL", "are not those of its content"),
     ("UPDATE events SET raw = CAST(replace(CAST(raw AS TEXT), '\"content\":\"\"', '\"content\":\"x\"') AS BLOB)"
      " WHERE seq = (SELECT min(seq) FROM events)", "does not hash to its id"),

@@ -3,8 +3,9 @@ SELECT mailbox FROM mailboxes WHERE mesh = ? AND node = ?
 
 -- :name look_at_ids
 SELECT json_group_array(json_array(lower(hex(d.id)), d.seq, d.state, d.was_stored, d.opened_at_ns, d.sender))
-FROM events AS e CROSS JOIN deliveries AS d ON d.seq = e.seq AND d.mailbox = ?
-WHERE e.id IN (SELECT value FROM carray(?))
+FROM carray(?2) AS c CROSS JOIN events AS e INDEXED BY events_by_id
+    ON substr(e.id, 1, 8) = substr(c.value, 1, 8) AND e.id = c.value
+CROSS JOIN deliveries AS d ON d.seq = e.seq AND d.mailbox = ?1
 
 -- :name confirm
 UPDATE deliveries SET state = 'confirmed', closed_at_ns = ?, was_stored = coalesce(was_stored, 1)

@@ -44,7 +44,8 @@ FROM mailboxes
 -- :name record_of_message
 SELECT r.seq, r.mesh, r.sender, r.client_message_id, r.destination_kind, r.destination_ref, r.first_seen_at_ns,
     r.history_available
-FROM events AS e CROSS JOIN message_records AS r ON r.seq = e.seq WHERE e.id = ?
+FROM events AS e CROSS JOIN message_records AS r ON r.seq = e.seq
+WHERE substr(e.id, 1, 8) = substr(?1, 1, 8) AND e.id = ?1
 
 -- :name states_of_message
 SELECT m.node, d.state, d.was_stored, d.sends, d.opened_at_ns, d.sent_at_ns, d.closed_at_ns, d.reason

@@ -1,6 +1,6 @@
 """Rules a relay's store keeps beside those of every journal; each yields findings as sentences.
 
-Records and events agree one to one; what an event's columns and indexes say follows from its JSON, whose bytes hash
+Records and events agree one to one, and no id is there twice; what an event's columns and indexes say follows from its JSON, whose bytes hash
 to its id; the latest of each line is the largest; the tables of meshes are what the journal's records lead to.
 Signatures are not verified again here: the id covers what was signed, and the pipeline's audit does it at scale.
 """
@@ -34,6 +34,8 @@ def check_records(db: apsw.Connection) -> Iterator[str]:
         yield f"events: the record {seq} has not its event"
     for (seq,) in db.execute(SQL.events_without_record):
         yield f"events: the event {seq} has not its record"
+    for (seq,) in db.execute(SQL.events_twice):
+        yield f"events: the id of {seq} was accepted before"
 
 
 def check_contents(db: apsw.Connection) -> Iterator[str]:

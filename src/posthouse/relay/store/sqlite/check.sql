@@ -11,6 +11,11 @@ WHERE e.seq > (SELECT pruned_through FROM journal_state)
 AND (j.seq IS NULL OR j.type NOT IN ('event.accepted', 'message.accepted', 'confirmation.accepted'))
 LIMIT 20
 
+-- :name events_twice
+SELECT later.seq FROM events AS e CROSS JOIN events AS later INDEXED BY events_by_id
+ON substr(later.id, 1, 8) = substr(e.id, 1, 8) AND later.id = e.id AND later.seq > e.seq
+LIMIT 20
+
 -- :name contents
 SELECT seq, lower(hex(id)), 'ed25519:' || lower(hex(pubkey)), kind, created_at_ns, mesh,
     iif(recipient IS NULL, NULL, 'ed25519:' || lower(hex(recipient))), expiration_s, address, raw

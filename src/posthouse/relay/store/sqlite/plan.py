@@ -124,7 +124,7 @@ def _json(values: Iterable[Any] | None) -> str | None:
 def _choose(db: apsw.Connection, wanted: Filter, span: Span) -> tuple[Driver, str | None]:
     if wanted.ids is not None:
         keys = apsw.carray(tuple(bytes.fromhex(id_) for id_ in wanted.ids))
-        return Driver(SQL.from_ids, {"keys": keys}, is_small=True), None
+        return Driver(SQL.from_ids, {"keys": keys}, order="e.seq", is_small=True), None
     candidates = list(_candidates(wanted))
     if not candidates:
         return Driver(SQL.from_all, {}, order="e.seq"), None
@@ -161,4 +161,4 @@ def _estimate(db: apsw.Connection, terms: list[bytes], span: Span) -> int:
 def _terms_driver(terms: list[bytes]) -> Driver:
     if len(terms) == 1:
         return Driver(SQL.from_one_term, {"term": terms[0]})
-    return Driver(SQL.from_terms, {"terms": apsw.carray(tuple(terms))})
+    return Driver(SQL.from_terms, {"terms": apsw.carray(tuple(terms))}, order="e.seq")

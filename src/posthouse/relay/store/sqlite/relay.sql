@@ -12,13 +12,14 @@ ON CONFLICT (address) DO UPDATE SET created_at_ns = excluded.created_at_ns, id =
 event_seq = excluded.event_seq WHERE (excluded.created_at_ns, excluded.id) > (created_at_ns, id)
 
 -- :name known_ids
-SELECT id, seq FROM events WHERE id IN (SELECT value FROM carray(?))
+SELECT e.id, e.seq FROM carray(?) AS c CROSS JOIN events AS e INDEXED BY events_by_id
+ON substr(e.id, 1, 8) = substr(c.value, 1, 8) AND e.id = c.value
 
 -- :name walk_ids
 SELECT count(*) FROM events INDEXED BY events_by_id
 
 -- :name event_by_id
-SELECT seq FROM events WHERE id = ?
+SELECT seq FROM events WHERE substr(id, 1, 8) = substr(?1, 1, 8) AND id = ?1
 
 -- :name visible
     e.raw IS NOT NULL
@@ -39,15 +40,15 @@ event_terms AS t CROSS JOIN events AS e ON e.seq = t.seq
 WHERE t.term = :term AND t.seq > :low AND t.seq <= :high AND
 
 -- :name from_terms
-(SELECT DISTINCT seq FROM event_terms
-    WHERE term IN (SELECT value FROM carray(:terms)) AND seq > :low AND seq <= :high) AS t
-CROSS JOIN events AS e ON e.seq = t.seq
-WHERE
+events AS e
+WHERE e.seq IN (
+    SELECT seq FROM event_terms WHERE term IN (SELECT value FROM carray(:terms)) AND seq > :low AND seq <= :high) AND
 
 -- :name from_ids
-(SELECT seq FROM events WHERE id IN (SELECT value FROM carray(:keys)) AND seq > :low AND seq <= :high) AS t
-CROSS JOIN events AS e ON e.seq = t.seq
-WHERE
+events AS e
+WHERE e.seq IN (
+    SELECT k.seq FROM carray(:keys) AS c CROSS JOIN events AS k INDEXED BY events_by_id
+    ON substr(k.id, 1, 8) = substr(c.value, 1, 8) AND k.id = c.value AND k.seq > :low AND k.seq <= :high) AND
 
 -- :name from_all
 events AS e
