@@ -16,10 +16,11 @@ _LOOK_S = 0.005
 _PATIENCE_S = 120
 
 
-async def measure_drain(
-    relay: Relay, daemon: RunningDaemon, destinations: list[str], scale: Scale, accept_per_s: float
-) -> dict[str, Any]:
-    """Fill the outbox while the relay is away, let it drain; then again while sending. The relay runs afterwards."""
+async def measure_drain(relay: Relay, daemon: RunningDaemon, destinations: list[str], scale: Scale) -> dict[str, Any]:
+    """Fill the outbox while the relay is away, let it drain; then again while sending. The relay runs afterwards.
+
+    Sending while draining is compared with the filling just before it, when nothing drains.
+    """
     rates, shares = [], []
     async with DaemonClient(daemon.directory) as client:
         senders = await open_senders(daemon.socket, IN_FLIGHT)
@@ -28,8 +29,8 @@ async def measure_drain(
             await senders.rate(make_requests(destinations, scale.backlog))
             rates.append(await _drain(relay, client))
             await asyncio.to_thread(relay.stop)
-            await senders.rate(make_requests(destinations, scale.backlog))
-            shares.append(await _send_meanwhile(relay, client, senders, destinations, scale) / accept_per_s)
+            alone = await senders.rate(make_requests(destinations, scale.backlog))
+            shares.append(await _send_meanwhile(relay, client, senders, destinations, scale) / alone)
         senders.close()
     return {
         "per_s": round(statistics.median(rates)),

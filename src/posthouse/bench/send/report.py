@@ -64,7 +64,7 @@ async def _measure(
     with outbox_floor(folder / "floor") as floor:
         report["single"] = await _single(one, destinations, scale, floor)
     tell(f"{scale.backlog} rows that wait for the relay")
-    report["drain"] = await measure_drain(relay, one, destinations, scale, report["accept"]["per_s"])
+    report["drain"] = await measure_drain(relay, one, destinations, scale)
     return report
 
 

@@ -20,4 +20,4 @@ def status(*, near: Near = USUAL, output: Output = PLAIN) -> None:
         health = daemon.health()
         directory = daemon.place.directory
     values = {**msgspec.structs.asdict(health), "directory": str(directory)}
-    output.answer(values, "\n".join(f"{name:<12}{value}" for name, value in values.items() if value is not None))
+    output.answer(values, "\n".join(f"{name:<14}{value}" for name, value in values.items() if value is not None))

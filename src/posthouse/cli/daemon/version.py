@@ -19,4 +19,4 @@ def version(*, near: Near = USUAL, output: Output = PLAIN) -> None:
     with near.client() as daemon:
         found = daemon.version()
     values = msgspec.structs.asdict(found)
-    output.answer(found, "\n".join(f"{name:<12}{value}" for name, value in values.items() if value is not None))
+    output.answer(found, "\n".join(f"{name:<14}{value}" for name, value in values.items() if value is not None))
