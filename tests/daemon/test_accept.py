@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -233,3 +235,17 @@ async def test_a_caller_that_goes_away_has_not_taken_its_message_back(alice: Hos
     await writer.wait_closed()
     row = await alice.until_status("id-1", "done")
     assert row["destination"] == READER
+
+
+async def test_fifty_processes_posting_one_id_at_once_make_one_row(alice: Host) -> None:
+    program = Path(__file__).parent / "children" / "poster.py"
+    command = (sys.executable, "-I", "-S", str(program), str(alice.daemon.directory.socket), json.dumps(REQUEST))
+    pipe = asyncio.subprocess.PIPE
+    posters = [await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe) for _ in range(50)]
+    async with asyncio.timeout(60):
+        answers = await asyncio.gather(*(poster.communicate(b"go\n") for poster in posters))
+    statuses = [out.decode() for out, _err in answers]
+    assert set(statuses) <= {"200", "202"}
+    assert len((await alice.get("/v1/outbox"))["items"]) == 1
+    await alice.until_status("id-1", "done")
+    assert await alice.daemon.uplink.client.count({"kinds": [1000]}) == 1

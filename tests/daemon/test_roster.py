@@ -136,3 +136,23 @@ async def test_a_member_has_its_name_in_health_and_mail(house: House) -> None:
         await alice.send("bob", "hello")
         [item] = (await bob.get("/v1/inbox", wait_s=10))["items"]
         assert item["sender_name"] == "alice"
+
+
+async def test_a_member_that_was_put_out_loses_nothing_until_it_is_let_in_again(house: House, tmp_path: Path) -> None:
+    admin = house.client(ADMIN)
+    await admin.meshes.create("team", is_open=False, name="admin")
+    host = make_host(tmp_path, house.url, "member", mesh="team")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("posthouse.daemon.uplink.uplink._AGAIN_S", 0.05)
+        async with running(host):
+            await admin.meshes.add_member("team", host.node, "member")
+            await host.connected()
+            await admin.meshes.remove_member("team", host.node)
+            await house.down()
+            await until(lambda: not host.daemon.uplink.is_up)
+            assert (await host.send(ADMIN.node, "hello", client_message_id="c")).status == 202
+            await house.up()
+            await until(lambda: host.daemon.uplink.is_up and not host.daemon.uplink.is_admitted)
+            assert (await host.row("c"))["status"] == "pending"
+            await admin.meshes.add_member("team", host.node, "member")
+            await host.until_status("c", "done")

@@ -8,11 +8,16 @@ from pathlib import Path
 import pytest
 
 from posthouse.client import Published
+from posthouse.daemon.housekeeping import look_at_room, sweep
 from posthouse.daemon.integrity import damage_of
 from posthouse.daemon.outbox import Depth
 from posthouse.daemon.pressure import Pressure
 from posthouse.daemon.recover import recover_outbox
+from posthouse.daemon.retention import Retention
+from posthouse.journal.store import Store
+from posthouse.journal.verify import verify_store
 from posthouse.keys import NodeKey
+from posthouse.model.clock import FakeClock
 from posthouse.model.errors import Fatal, PosthouseError, error
 from posthouse.model.event import Event
 from tests.client.house import House
@@ -200,3 +205,66 @@ async def test_a_settled_frame_is_written_however_long_the_store_is_full(house: 
         await alice.send(READER, "hello", client_message_id="c")
         await alice.until_status("c", "done")
     assert frames == [1]
+
+
+# journals
+
+
+async def test_old_records_go_below_a_snapshot_and_rows_stay(tmp_path: Path) -> None:
+    clock = FakeClock()
+    host = make_host(tmp_path, NOWHERE, clock=clock)
+    async with running(host):
+        for number in range(600):
+            await host.send(READER, "x", client_message_id=f"c{number}")
+        clock.advance(31 * 86_400)
+        store = host.daemon.outbox.store
+        before = store.extent()
+        await sweep(host.daemon)
+        after = store.extent()
+        assert after.epoch == before.epoch
+        assert await count_records(store, "journal.snapshot") == 1
+        assert await count_records(store, "outbox.queued") <= 100
+        assert await count_records(store, "outbox.dead") > 0
+        assert (await host.row("c0"))["status"] == "dead"
+    assert verify_store(host.daemon.directory.outbox) == []
+
+
+async def test_with_a_lake_nothing_goes_by_itself(tmp_path: Path) -> None:
+    host = make_host(tmp_path, NOWHERE, retention=Retention(keep_days=0, lake="/lake"))
+    async with running(host):
+        for number in range(600):
+            await host.send(READER, "x", client_message_id=f"c{number}")
+        await sweep(host.daemon)
+        assert await count_records(host.daemon.outbox.store, "outbox.queued") == 600
+
+
+async def test_a_journal_that_is_too_large_is_pruned_before_its_age(tmp_path: Path) -> None:
+    host = make_host(tmp_path, NOWHERE, retention=Retention(max_bytes=10_000))
+    async with running(host):
+        for number in range(600):
+            await host.send(READER, "x", client_message_id=f"c{number}")
+        await sweep(host.daemon)
+        assert await count_records(host.daemon.outbox.store, "outbox.queued") == 0
+        assert (await host.get("/v1/health"))["queue_depth"] == 600
+
+
+async def count_records(store: Store, kind: str) -> int:
+    found = await store.pool.run(lambda db: db.execute("SELECT count(*) FROM journal WHERE type = ?", (kind,)).get)
+    return int(str(found))
+
+
+async def test_pressure_is_recorded_once(tmp_path: Path) -> None:
+    host = make_host(tmp_path, NOWHERE, outbox_max_bytes=5_000)
+    async with running(host):
+        while (await host.send(READER, "x" * 300)).status == 202:
+            pass
+        await look_at_room(host.daemon)
+        await look_at_room(host.daemon)
+        assert await count_records(host.daemon.outbox.store, "outbox.pressure") == 1
+
+
+async def test_a_body_the_relay_would_not_take_is_refused_before_anything_is_written(house: House, alice: Host) -> None:
+    alice.daemon.sending.max_payload = 10
+    answer = await alice.send(READER, "x" * 11, client_message_id="c")
+    assert (answer.status, answer["error"], answer["limit"]) == (413, "body_too_large", 10)
+    assert (await alice.get("/v1/outbox"))["items"] == []

@@ -40,6 +40,7 @@ from posthouse.daemon.uplink import Drain, Offer, Uplink, bounded_max_age_h
 from posthouse.keys import NodeKey
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.ids import Minter
+from posthouse.model.limits import BODY_MAX_BYTES
 from posthouse.model.node import validate_mesh_name
 
 log = structlog.get_logger(__name__)
@@ -288,4 +289,5 @@ class Daemon:
 
     def _take_offer(self, offer: Offer, max_age_h: int) -> None:
         self.drain.max_age_h = max_age_h
+        self.sending.max_payload = min(offer.max_payload, BODY_MAX_BYTES)
         log.info("relay_offer", retention_days=offer.retention_days, policy=offer.policy, max_age_h=max_age_h)

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from posthouse.daemon.inbox.inbox import newest_position
+from posthouse.daemon.outbox.outbox import read_depth
+from posthouse.daemon.retention import prune_journal
 from posthouse.daemon.settings import KEEP_DAYS
 from posthouse.model.errors import Transient
 from posthouse.model.limits import DAY_S, SECOND_NS
@@ -35,7 +38,9 @@ async def keep_house(daemon: Daemon) -> None:
 
 async def look_at_room(daemon: Daemon) -> None:
     """Judge how full the outbox is."""
-    daemon.pressure.look(await daemon.outbox.depth())
+    depth = await daemon.outbox.depth()
+    if daemon.pressure.look(depth):
+        await daemon.outbox.note_pressure(depth.bytes, daemon.pressure.capacity_bytes)
 
 
 async def sweep(daemon: Daemon) -> None:
@@ -46,3 +51,6 @@ async def sweep(daemon: Daemon) -> None:
         pass
     while await daemon.inbox.delete_before(now_ns - daemon.settings.inbox_keep_days * DAY_S * SECOND_NS):
         pass
+    retention = daemon.settings.retention
+    await prune_journal(daemon.outbox.store, retention, lambda tx: {"outbox": read_depth(tx.db)._asdict()})
+    await prune_journal(daemon.inbox.store, retention, lambda tx: {"inbox": newest_position(tx.db)})

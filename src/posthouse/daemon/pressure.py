@@ -36,12 +36,14 @@ class Pressure:
         #: told the bytes used and the capacity when the outbox becomes full, and whether it is
         self.on_pressure: Callable[[int, int, bool], None] = lambda _used, _capacity, _is_high: None
 
-    def look(self, depth: Depth) -> None:
-        """Judge how full it is."""
+    def look(self, depth: Depth) -> bool:
+        """Judge how full it is; return whether it has just become nearly full."""
         self.capacity_bytes = min(self._max_bytes, depth.bytes + self._read_free(self._directory))
         is_high = depth.bytes >= WARN_AT * self.capacity_bytes
-        if is_high != self._is_warned:
-            self._is_warned = is_high
-            if is_high:
-                log.warning("outbox_pressure", used=depth.bytes, capacity=self.capacity_bytes)
-            self.on_pressure(depth.bytes, self.capacity_bytes, is_high)
+        if is_high == self._is_warned:
+            return False
+        self._is_warned = is_high
+        if is_high:
+            log.warning("outbox_pressure", used=depth.bytes, capacity=self.capacity_bytes)
+        self.on_pressure(depth.bytes, self.capacity_bytes, is_high)
+        return is_high

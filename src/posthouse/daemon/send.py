@@ -21,7 +21,7 @@ from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import Event, decode_event, encode_event
 from posthouse.model.ids import Minter
 from posthouse.model.jcs import parse_jcs
-from posthouse.model.limits import MILLISECOND_NS
+from posthouse.model.limits import BODY_MAX_BYTES, MILLISECOND_NS
 from posthouse.model.mesh_budget import (
     MeshBudget,
     charge_mesh_budget,
@@ -77,6 +77,8 @@ class Sending:
         self._capacity_bytes = capacity_bytes
         self._clock = clock
         self._minter = Minter(clock)
+        #: bytes of a body the relay takes
+        self.max_payload = BODY_MAX_BYTES
 
     async def send(self, given: SendRequest, header_id: str | None = None, budget: MeshBudget | None = None) -> Answer:
         """Accept a message; `budget` is what it inherits from the bus."""
@@ -120,9 +122,15 @@ class Sending:
         if given.mentions:
             options["mentions"] = [await self._resolve_mention(name) for name in given.mentions]
         request = self._composer.request(destination, given.message, self._mesh, options)
+        self._check_payload(request)
         if given.reply_to_id is not None or budget is not None:
             request = request._replace(budget=await self._travelling(given.reply_to_id, budget))
         return request
+
+    def _check_payload(self, request: Request) -> None:
+        size = len(request.body.encode())
+        if size > self.max_payload:
+            raise error("body_too_large", bytes=size, limit=self.max_payload)
 
     async def _resolve_mention(self, name: str) -> str:
         node = await self._resolve(name)
@@ -154,7 +162,9 @@ class Sending:
         before = read_message(event)
         body = self._open_event(event) if message is None else message
         options = _options(before, self._minter.mint() if new_id is None else new_id)
-        return self._composer.request(row.destination, body, self._mesh, options)
+        request = self._composer.request(row.destination, body, self._mesh, options)
+        self._check_payload(request)
+        return request
 
     def _freeze(self, request: Request) -> NewRow:
         event = self._composer.freeze(request)

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Literal
 
 from posthouse.client import ClientOptions
+from posthouse.daemon.retention import Retention
 from posthouse.model.bucket import Rate
 from posthouse.model.clock import Clock, system_clock
 from posthouse.model.limits import GB, MIB
 
 KEEP_DAYS = 30
+RETENTION = Retention()
 TCP_RATE = Rate(per_s=100, burst=1_000)
 
 
@@ -60,6 +62,7 @@ class DaemonSettings:
     outbox_max_age_h: int | None = None
     outbox_max_bytes: int = 5 * GB
     inbox_keep_days: int = KEEP_DAYS
+    retention: Retention = RETENTION
     #: the host's bus; None: no bridge
     bus_dir: Path | None = None
     #: file of pins; None: those of the user

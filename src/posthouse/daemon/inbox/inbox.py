@@ -150,6 +150,12 @@ def _delete(tx: JournalTransaction, before_ns: int, mesh: str) -> int:
     return len(deleted)
 
 
+def newest_position(db: apsw.Connection) -> int:
+    """Return the position of the newest message, zero when there is none."""
+    found: Any = db.execute(SQL.newest_position).get
+    return int(found)
+
+
 def find_item(db: apsw.Connection, key: str) -> InboxItem | None:
     """Return the message a key names."""
     for column in ("id", "message_id"):

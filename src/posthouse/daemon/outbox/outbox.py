@@ -80,6 +80,13 @@ class Outbox:
         """Take events out of rows done before a time; return how many, zero when there are none left."""
         return await self.store.writer.run(lambda tx: progress.strip_done(tx, before_ns))
 
+    async def note_pressure(self, used: int, capacity: int) -> None:
+        """Record that the outbox is nearly full."""
+        body = {"bytes": used, "max_bytes": capacity}
+        await self.store.writer.run(
+            lambda tx: tx.append("outbox.pressure", mesh=self._mesh, ref=str(self.store.path), body=body)
+        )
+
     # operating
 
     async def requeue(self, row: OutboxRow, successor: NewRow, capacity_bytes: int) -> OutboxRow:

@@ -53,6 +53,8 @@ class Uplink:
         self._sending = asyncio.Event()
         self._client: Client | None = None
         self._mailbox: Mailbox | None = None
+        #: the relay is asked to let this node in again
+        self._admission: asyncio.Task[None] | None = None
         self.is_admitted = False
         #: told "connected" or "disconnected"
         self.on_status: Callable[[str], None] = lambda _status: None
@@ -118,6 +120,7 @@ class Uplink:
                 log.error("uplink_failed", code=failure.code, reason=str(failure))
             finally:
                 self._close_gate()
+                self.is_admitted = False
                 self._client = self._mailbox = None
                 await client.close()
             await asyncio.sleep(_AGAIN_S)
@@ -206,9 +209,20 @@ class Uplink:
 
     def _up(self) -> None:
         log.info("relay_connected", relay=self._settings.relay)
-        if self.is_admitted:
+        if self._mailbox is not None:
+            self._admission = asyncio.create_task(self._wait_admitted(self._mailbox))
+        elif self.is_admitted:
             self._sending.set()
         self.on_status("connected")
+
+    async def _wait_admitted(self, mailbox: Mailbox) -> None:
+        """Let the drain go on once the relay has let this node in again: before, it might refuse for want of rights."""
+        try:
+            await mailbox.wait_open()
+        except PosthouseError:  # whoever reads the mailbox gets it too
+            return
+        if self._mailbox is mailbox and self.is_up:
+            self._sending.set()
 
     def _lost(self, code: int | None, reason: str) -> None:
         log.info("relay_lost", relay=self._settings.relay, code=code, reason=reason)
@@ -217,6 +231,9 @@ class Uplink:
 
     def _close_gate(self) -> None:
         self._sending.clear()
+        if self._admission is not None:
+            self._admission.cancel()
+            self._admission = None
 
     def _presence(self, presence: Presence) -> None:
         self._roster.take_online([presence.node])

@@ -6,6 +6,8 @@ they are read, so nothing is missed, and what was read is not told twice.
 
 from __future__ import annotations
 
+import asyncio
+
 from aiohttp import web
 
 from posthouse.daemon.events import MESSAGE, Listener, message_happening
@@ -15,6 +17,7 @@ from posthouse.daemon.ipc.call import Call
 from posthouse.model.errors import error
 
 _PAGE = 200
+_WRITE_S = 30.0
 _COMMENT = b": still here\n\n"
 _HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
@@ -28,7 +31,7 @@ async def stream(call: Call) -> Answer:
             after = await _resume_position(call)
             response = web.StreamResponse(headers=_HEADERS)
             await response.prepare(call.request)
-            await response.write(_COMMENT)
+            await _write(response, _COMMENT)
             told = 0 if after is None else await _tell_stored(call, response, after)
             await _tell_live(call, response, listener, told)
         finally:
@@ -52,7 +55,7 @@ async def _resume_position(call: Call) -> int | None:
 
 async def _tell_stored(call: Call, response: web.StreamResponse, after: int) -> int:
     while items := await call.daemon.inbox.items_after(after, _PAGE):
-        await response.write(b"".join(_frame(item) for item in items))
+        await _write(response, b"".join(_frame(item) for item in items))
         after = items[-1].position
     return after
 
@@ -63,4 +66,13 @@ async def _tell_live(call: Call, response: web.StreamResponse, listener: Listene
         happenings = await listener.take(comment_s)
         fresh = [each for each in happenings if each.event != MESSAGE or each.position > told]
         if fresh or not happenings:
-            await response.write(b"".join(each.frame() for each in fresh) or _COMMENT)
+            await _write(response, b"".join(each.frame() for each in fresh) or _COMMENT)
+
+
+async def _write(response: web.StreamResponse, data: bytes) -> None:
+    """Write to a client; one that does not read loses its stream instead of holding its place."""
+    try:
+        async with asyncio.timeout(_WRITE_S):
+            await response.write(data)
+    except TimeoutError as fault:
+        raise ConnectionResetError("the reader of an event stream does not read") from fault
