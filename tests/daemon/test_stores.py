@@ -10,7 +10,8 @@ import pytest
 from posthouse.client import Published
 from posthouse.daemon.housekeeping import look_at_room, sweep
 from posthouse.daemon.integrity import damage_of
-from posthouse.daemon.outbox import Depth
+from posthouse.daemon.outbox import Claimed, Depth
+from posthouse.daemon.outbox.progress import Result
 from posthouse.daemon.pressure import Pressure
 from posthouse.daemon.recover import recover_outbox
 from posthouse.daemon.retention import Retention
@@ -184,12 +185,12 @@ async def test_a_settled_frame_is_written_however_long_the_store_is_full(house: 
     settle = alice.daemon.outbox.settle
     failures = 2
 
-    async def fail_twice(results: Sequence[object]) -> None:
+    async def fail_twice(results: Sequence[Result], destination: str, limit: int) -> list[Claimed]:
         nonlocal failures
         if failures:
             failures -= 1
             raise error("store_full", reason="for the test")
-        await settle(results)  # type: ignore[arg-type]
+        return await settle(results, destination, limit)
 
     frames: list[int] = []
     submit = alice.daemon.drain._submit

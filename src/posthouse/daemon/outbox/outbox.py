@@ -18,6 +18,7 @@ from posthouse.daemon.outbox.accept import accept
 from posthouse.daemon.outbox.component import OUTBOX, SQL
 from posthouse.daemon.outbox.progress import Result
 from posthouse.daemon.outbox.rows import Claimed, Depth, NewRow, OutboxRow
+from posthouse.journal.append import JournalTransaction
 from posthouse.journal.store import Store, exit_process
 from posthouse.model.accept_table import Action, Outcome
 from posthouse.model.clock import Clock
@@ -68,9 +69,14 @@ class Outbox:
         """Take the oldest pending rows of a destination for sending."""
         return await self.store.writer.run(lambda tx: progress.claim(tx, destination, limit, self._mesh))
 
-    async def settle(self, results: Sequence[Result]) -> None:
-        """Write what became of claimed rows."""
-        await self.store.writer.run(lambda tx: progress.settle(tx, results, self._mesh))
+    async def settle(self, results: Sequence[Result], destination: str, limit: int) -> list[Claimed]:
+        """Write what became of claimed rows, and take the next of their destination in the same commit."""
+
+        def work(tx: JournalTransaction) -> list[Claimed]:
+            progress.settle(tx, results, self._mesh)
+            return progress.claim(tx, destination, limit, self._mesh) if limit else []
+
+        return await self.store.writer.run(work)
 
     async def bury_expired(self, before_ns: int) -> list[tuple[str, str]]:
         """Give up pending rows queued before a time; return some of them, none when there are none left."""

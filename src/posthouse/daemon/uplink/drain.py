@@ -99,12 +99,14 @@ class Drain:
 
     async def _run(self, destination: str) -> None:
         failures = 0
+        rows: list[Claimed] = []
         while True:
-            await self._gate.wait_sending()
-            self._news.discard(destination)
-            rows = await self._claim(destination)
+            if not rows:
+                await self._gate.wait_sending()
+                self._news.discard(destination)
+                rows = await self._claim(destination)
             if rows:
-                failures = await self._frame(rows, failures)
+                failures, rows = await self._frame(destination, rows, failures)
             elif destination not in self._news:
                 del self._lanes[destination]
                 return
@@ -116,11 +118,14 @@ class Drain:
             except Transient as failure:
                 await self._wait_store(failure)
 
-    async def _settle(self, results: Sequence[Result]) -> None:
-        """Write what became of rows, however long the store cannot be written: the relay may have them."""
+    async def _settle(self, results: Sequence[Result], destination: str, limit: int) -> list[Claimed]:
+        """Write what became of rows, however long the store cannot be written: the relay may have them.
+
+        Returns the next rows, claimed in the same commit.
+        """
         while True:
             try:
-                return await self._outbox.settle(results)
+                return await self._outbox.settle(results, destination, limit)
             except Transient as failure:
                 await self._wait_store(failure)
 
@@ -128,8 +133,8 @@ class Drain:
         log.warning("outbox_not_writable", code=failure.code, reason=str(failure))
         await asyncio.sleep(_STORE_AGAIN_S)
 
-    async def _frame(self, rows: Sequence[Claimed], failures: int) -> int:
-        """Send rows and write what became of them; return how many frames in a row got nowhere."""
+    async def _frame(self, destination: str, rows: Sequence[Claimed], failures: int) -> tuple[int, list[Claimed]]:
+        """Send rows and write what became of them; return how many frames in a row got nowhere, and the next rows."""
         fresh, results = self._too_old(rows)
         answers = await self._submit([decode_event(row.event) for row in fresh]) if fresh else []
         refusal = next((each for each in answers if isinstance(each, PosthouseError)), None)
@@ -140,11 +145,11 @@ class Drain:
         next_ns = self._clock.wall_ns() + round(delay_s * SECOND_NS)
         for row, answer, result in zip(fresh, answers, settled, strict=True):
             results.append(result or _deferred(row, answer, next_ns))
-        await self._settle(results)
+        following = await self._settle(results, destination, 0 if refusal or not self._gate.may_send else FRAME_ROWS)
         self._tell(results)
         if delay_s and self._gate.may_send:  # else the next connection is waited for
             await asyncio.sleep(delay_s)
-        return failures
+        return failures, following
 
     def _settled(self, row: Claimed, answer: Published | PosthouseError) -> Result | None:
         if isinstance(answer, Published):
