@@ -34,7 +34,7 @@ async def end(campaign: Campaign) -> list[str]:
 
 
 async def test_killed_reader_loses_nothing_of_a_backlog(tmp_path: Path) -> None:
-    campaign, kills = Campaign(tmp_path, chance("messages reader")), rounds(4, 250)
+    campaign, kills = Campaign(tmp_path, chance("messages reader")), rounds(4, 100)
     try:
         await begin(campaign)
         await campaign.start_reader()
@@ -55,7 +55,7 @@ async def test_killed_reader_loses_nothing_of_a_backlog(tmp_path: Path) -> None:
 
 
 async def test_killed_relay_loses_nothing_of_a_backlog(tmp_path: Path) -> None:
-    campaign, kills = Campaign(tmp_path, chance("messages relay")), rounds(4, 250)
+    campaign, kills = Campaign(tmp_path, chance("messages relay")), rounds(4, 100)
     try:
         await begin(campaign)
         await campaign.start_reader()
@@ -69,7 +69,7 @@ async def test_killed_relay_loses_nothing_of_a_backlog(tmp_path: Path) -> None:
     finally:
         await campaign.kill_reader()
         campaign.relay.kill()
-    assert any(each.attempt > 1 for each in campaign.ledger.seen), "no kill found a message that was not confirmed"
+    assert len({each.connection for each in campaign.ledger.seen}) > kills // 2, "the reader was hardly interrupted"
 
 
 async def test_cut_wire_loses_nothing_at_whatever_byte(tmp_path: Path) -> None:
