@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 from posthouse import Bus
 from tests.bus.house import House
@@ -24,6 +25,12 @@ def bounded_test() -> Iterator[None]:
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(autouse=True)
+def plain_log() -> None:
+    """Forget how commands that ran in this process have set the log."""
+    structlog.reset_defaults()
 
 
 @pytest.fixture

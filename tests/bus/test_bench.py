@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from posthouse.bench.bus import memory
 from posthouse.bench.bus.report import run
 from posthouse.bench.bus.requirements import REQUIRED, judge
 from posthouse.bench.bus.terms import LIMITS, QUICK, median_ratio, percentile
@@ -55,3 +57,13 @@ def test_judge_names_what_is_missing(report: dict[str, Any]) -> None:
 def test_ratio_is_the_middle_of_the_rounds() -> None:
     assert median_ratio([1, 2, 30], [10, 10, 10]) == 0.2
     assert percentile([5, 1, 4, 2, 3], 0.5) == 3
+
+
+async def test_memory_is_measured_on_the_disk_when_there_is_no_room_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not memory.has_room(tmp_path / "nowhere")
+    monkeypatch.setattr(memory, "has_room", lambda _disk: False)
+    found = await memory.measure(tmp_path / "memory", replace(TINY, memory_publishes=20))
+    assert found["publishes"] == 20
+    assert (tmp_path / "memory" / "bus" / "bus.db").exists()

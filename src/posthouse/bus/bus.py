@@ -221,7 +221,7 @@ class Bus:
             inherited = await budget_of(session, in_reply_to, from_, inherited)
         future = session.loop.create_future()
         draft = Draft(subject, raw, from_, future, reply_to=reply_to, inherited=inherited, given=budget)
-        session.ledger.submit(Reserve(session, draft))
+        session.ledger.submit_opening(Reserve(session, draft))
         result: PublishResult = await future
         return result
 

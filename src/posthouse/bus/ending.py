@@ -99,9 +99,9 @@ class End:
         counters = page.endpoint(self._endpoint.number)
         assert counters is not None
         if succeeded:
-            state = breaker.record_success(counters.breaker, config, page.boot_id)
-            if state.circuit is counters.breaker.circuit is breaker.Circuit.CLOSED and not counters.breaker.failures:
+            if counters.has_clean_breaker:
                 return
+            state = breaker.record_success(counters.breaker, config, page.boot_id)
         else:
             state = breaker.record_failure(counters.breaker, config, page.boot_ns, page.boot_id)
         counters.set_breaker(state)

@@ -1,9 +1,11 @@
 """The ledger: everything this process wants to write to bus.db, in one short transaction per turn of the loop.
 
 Operations queue in order; all that wait when the loop comes round share a transaction, without any artificial
-delay. Each operation is applied inside it and hears of the commit afterwards, in the same order: only then may it
-touch files or tell anybody. When the store refuses (no room, locked out), operations that must not be lost wait
-and are tried again; others are told. Runs on the event loop's thread only.
+delay. Ends of messages, which nobody waits for, let publishes go first and ride with the transaction that follows
+these: then one of the two has no record to write. Each operation is applied inside a transaction and hears of the
+commit afterwards, in the same order: only then may it touch files or tell anybody. When the store refuses (no room,
+locked out), operations that must not be lost wait and are tried again; others are told. Runs on the event loop's
+thread only.
 """
 
 from __future__ import annotations
@@ -69,9 +71,11 @@ class Ledger:
         self._context = context
         self._rows = Rows()
         self._waiting: list[Operation] = []
+        #: what came after all that waits, in no order between the two
+        self._openings: list[Operation] = []
+        self._lazies: list[Operation] = []
         self._handle: asyncio.Handle | None = None
-        self._lazy: asyncio.TimerHandle | None = None
-        self._lazies = 0
+        self._timer: asyncio.TimerHandle | None = None
         self._is_telling = False
         self._has_more = False
         self._next_look = 0.0
@@ -88,34 +92,35 @@ class Ledger:
 
     def submit(self, operation: Operation) -> None:
         """Queue an operation for the next turn of the loop; what a commit leads to follows at once."""
+        if self._lazies or self._openings:
+            self._put_in_order()
         self._waiting.append(operation)
-        if self._is_telling:
-            self._has_more = True
-        elif self._handle is None:
-            self._wait_until = self._loop.time() + GATHER_S
-            self._handle = self._loop.call_soon(self._turn, context=self._context)
+        self._schedule()
+
+    def submit_opening(self, operation: Operation) -> None:
+        """Queue an operation whose commit leads to another one: lazy ones may wait for that."""
+        self._openings.append(operation)
+        self._schedule()
 
     def submit_lazily(self, operation: Operation) -> None:
         """Queue an operation nobody waits for: it rides with the next transaction, or goes after a moment."""
-        self._waiting.append(operation)
-        self._lazies += 1
-        if self._handle is not None:
-            return
-        if self._lazies >= LAZY_MOST:
+        self._lazies.append(operation)
+        if self._handle is None and len(self._lazies) >= LAZY_MOST:
             self._handle = self._loop.call_soon(self._run, context=self._context)
-        elif self._lazy is None:
-            self._lazy = self._loop.call_later(LAZY_S, self._run, context=self._context)
+        else:
+            self._watch_lazies()
 
     def hurry(self) -> None:
         """Write what waits at the next turn of the loop."""
-        if self._waiting and self._handle is None:
+        if self._handle is None and self._count():
             self._handle = self._loop.call_soon(self._run, context=self._context)
 
     def flush(self) -> None:
         """Write what waits, and what that leads to, now."""
         for _ in range(_FLUSH_TURNS):
-            if not self._waiting or self._is_telling:
+            if self._is_telling or not self._count():
                 return
+            self._put_in_order()
             self._run()
 
     def run(self, work: Callable[[Page], R]) -> R:
@@ -123,7 +128,8 @@ class Ledger:
 
         From inside `committed` what waits goes on waiting: it must not overtake operations of the same batch.
         """
-        if self._waiting and not self._is_telling:
+        if not self._is_telling and self._count():
+            self._put_in_order()
             self._run()
 
         def inside(tx: JournalTransaction) -> tuple[R, int]:
@@ -142,12 +148,32 @@ class Ledger:
     def _page(self, tx: JournalTransaction) -> Page:
         return Page(tx, self.book, self._rows, self._clock.boot_ns(), self._clock.boot_id)
 
+    def _count(self) -> int:
+        return len(self._waiting) + len(self._openings) + len(self._lazies)
+
+    def _put_in_order(self) -> None:
+        """Let all that is there go before what comes next."""
+        self._waiting += self._lazies
+        self._waiting += self._openings
+        self._lazies, self._openings = [], []
+
+    def _schedule(self) -> None:
+        if self._is_telling:
+            self._has_more = True
+        elif self._handle is None:
+            self._wait_until = self._loop.time() + GATHER_S
+            self._handle = self._loop.call_soon(self._turn, context=self._context)
+
+    def _watch_lazies(self) -> None:
+        if self._lazies and self._handle is None and self._timer is None:
+            self._timer = self._loop.call_later(LAZY_S, self._run, context=self._context)
+
     def _turn(self) -> None:
         """Write, unless handlers are running through a backlog right now: what they lead to then comes along."""
         steps = self.steps()
         self._still = self._still + 1 if steps == self._steps else 0
         self._steps = steps
-        may_wait = steps >= 0 and self._still < _STILL_TURNS and len(self._waiting) < GATHER_MOST
+        may_wait = steps >= 0 and self._still < _STILL_TURNS and self._count() < GATHER_MOST
         if may_wait and self._loop.time() < self._wait_until:
             self._handle = self._loop.call_soon(self._turn, context=self._context)
         else:
@@ -158,12 +184,13 @@ class Ledger:
             self._has_more = False
             self._run_once()
             if not self._has_more:
+                self._watch_lazies()
                 return
         self.hurry()
 
     def _run_once(self) -> None:
         self._forget_timers()
-        operations, self._waiting = self._waiting, []
+        operations = self._take()
         if not operations:
             return
         if self._loop.time() >= self._next_look:
@@ -182,6 +209,15 @@ class Ledger:
                 _tell(operation)
         finally:
             self._is_telling = False
+
+    def _take(self) -> list[Operation]:
+        """Return what is written now: openings alone when nothing else is due."""
+        if self._openings and not self._waiting and len(self._lazies) < LAZY_MOST:
+            operations, self._openings = self._openings, []
+            return operations
+        self._put_in_order()
+        operations, self._waiting = self._waiting, []
+        return operations
 
     def _write(self, operations: list[Operation]) -> int:
         def work(tx: JournalTransaction) -> Page:
@@ -204,8 +240,8 @@ class Ledger:
         again = [operation for operation in operations if operation.failed(failure)]
         if again and isinstance(failure, Transient):
             self._waiting[:0] = again
-            if self._lazy is None:
-                self._lazy = self._loop.call_later(_RETRY_S, self._run, context=self._context)
+            if self._timer is None:
+                self._timer = self._loop.call_later(_RETRY_S, self._run, context=self._context)
         elif again and not isinstance(failure, PosthouseError):
             log.error("bus_operation_failed", exc_info=failure)
 
@@ -230,10 +266,9 @@ class Ledger:
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
-        if self._lazy is not None:
-            self._lazy.cancel()
-            self._lazy = None
-        self._lazies = 0
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 def _tell(operation: Operation) -> None:

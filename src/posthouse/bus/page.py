@@ -41,6 +41,11 @@ class EndpointCounters:
         self.is_changed = False
         self.has_new_breaker = False
 
+    @property
+    def has_clean_breaker(self) -> bool:
+        """Tell whether a success would change nothing."""
+        return self.breaker.circuit is Circuit.CLOSED and not self.breaker.failures
+
     def set_breaker(self, breaker: BreakerState) -> None:
         if breaker != self.breaker:
             self.breaker = breaker

@@ -40,7 +40,8 @@ class Policy:
 
 def reserve(page: Page, draft: Draft, policy: Policy, instance: int) -> None:
     """Decide one publish and reserve what passes."""
-    draft.reset()
+    if draft.message_id:  # decided before, in a transaction that came to nothing
+        draft.reset()
     draft.message_id = page.mint()
     draft.created_ms = page.now_ms
     endpoints = page.book.resolve(draft.subject)
@@ -112,9 +113,10 @@ def _pass_counters(
     if pressure.text is not None:
         draft.reject(endpoint.hash, subject, Reason.BACKPRESSURE, pressure.text)
         return False
+    if counters.breaker.circuit is breaker.Circuit.CLOSED:  # of whichever boot
+        return True
     state, may_pass = breaker.admit(counters.breaker, config.circuit_breaker, page.boot_ns, page.boot_id)
-    if state.circuit is not breaker.Circuit.CLOSED or counters.breaker.circuit is not breaker.Circuit.CLOSED:
-        counters.set_breaker(state)
+    counters.set_breaker(state)
     if not may_pass:
         draft.reject(endpoint.hash, subject, Reason.CIRCUIT_OPEN, breaker.refusal_text(endpoint.hash))
     return may_pass
@@ -133,8 +135,15 @@ def _refuse(
     draft.letters.append(copy)
 
 
+class _Checked(Envelope, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """An envelope of parts that publish has checked or that were made here; whoever reads it checks it again."""
+
+    def __post_init__(self) -> None:
+        """Check nothing twice: this runs once for every copy of a message."""
+
+
 def _envelope(draft: Draft, subject: str, budget: Budget, created_at: str) -> bytes:
-    envelope = Envelope(
+    envelope = _Checked(
         id=draft.message_id,
         subject=subject,
         from_=draft.from_,

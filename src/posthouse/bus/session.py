@@ -48,6 +48,7 @@ from posthouse.sqlite.schema import Component
 log = get_log(__name__)
 
 BUS = Component("bus", "posthouse.bus")
+_RESTART_AT_PAGES = 4_000  # 16 MiB of WAL: a message changes the same few pages, and each is then copied less often
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,13 @@ class Session:
         opened.callback(self.instance.close)
         tick_fd = _open_tick(self.directory.tick)
         opened.callback(os.close, tick_fd)
-        self.store = DirectStore(self.directory.database, (BUS,), self.clock, on_fatal=self._on_fatal)
+        self.store = DirectStore(
+            self.directory.database,
+            (BUS,),
+            self.clock,
+            on_fatal=self._on_fatal,
+            restart_at_pages=_RESTART_AT_PAGES,
+        )
         opened.callback(self.store.close)
         self.policy = Policy(
             settings.ceiling, settings.cycle_rule, settings.reliability, RulesFile(self.directory.rules)

@@ -88,7 +88,8 @@ class Close:
 
 def count_stored(counters: EndpointCounters, config: CircuitBreaker, page: Page) -> None:
     """Count a stored write as a success; right only for an endpoint that nobody serves."""
-    counters.set_breaker(breaker.record_success(counters.breaker, config, page.boot_id))
+    if not counters.has_clean_breaker:
+        counters.set_breaker(breaker.record_success(counters.breaker, config, page.boot_id))
 
 
 def close_letter(page: Page, copy: Copy) -> None:

@@ -13,6 +13,7 @@ from posthouse.model.trie import PatternTrie
 
 Handler = Callable[[Envelope], Awaitable[Any] | Any]
 Unsubscribe = Callable[[], Awaitable[None]]
+_MOST_FOUND = 1_024  # subjects remembered: bounds the memory of a bus with many
 
 
 class Subscription:
@@ -31,17 +32,26 @@ class Subscriptions:
 
     def __init__(self) -> None:
         self._trie: PatternTrie[Subscription] = PatternTrie()
+        #: what was found since the last change, by subject
+        self._found: dict[str, list[Subscription]] = {}
 
     def add(self, subscription: Subscription) -> int:
         """Add a subscription and return the ticket that removes it."""
+        self._found.clear()
         return self._trie.add(subscription.pattern, subscription)
 
     def remove(self, ticket: int) -> None:
+        self._found.clear()
         self._trie.remove(ticket)
 
     def match(self, subject: str) -> list[Subscription]:
         """Return the subscriptions a message with this subject reaches, oldest first."""
-        return self._trie.match(subject)
+        found = self._found.get(subject)
+        if found is None:
+            if len(self._found) >= _MOST_FOUND:
+                self._found.clear()
+            found = self._found[subject] = self._trie.match(subject)
+        return found
 
     def reach(self, endpoint: str) -> bool:
         """Tell whether any message of the endpoint could reach a subscription."""

@@ -20,7 +20,7 @@ _HEADER = struct.Struct("iIII")
 _OVERFLOW = int(Mask.Q_OVERFLOW)
 _IGNORED = int(Mask.IGNORED)
 _READ_BYTES = 64 * 1024
-_REST_S = 0.002  # what mail of another process waits at most while this one is busy with its own
+_REST_S = 0.004  # what mail of another process waits at most while this one is busy with its own
 
 
 class Listener(Protocol):

@@ -163,8 +163,10 @@ class DirectStore(_Opened):
         on_fatal: Callable[[Fatal], None],
         vfs: str | None = None,
         readers: int = 2,
+        restart_at_pages: int | None = None,
     ) -> None:
-        super().__init__(path, components, durability, clock, on_fatal, vfs, readers)
+        """Open the store; `restart_at_pages` is the length of the WAL at which it is copied and begun anew."""
+        super().__init__(path, components, durability, clock, on_fatal, vfs, readers, restart_at_pages)
 
     def _open_writer(self) -> DirectWriter[JournalTransaction]:
         return DirectWriter(self._open_transaction(), self.clock, str(self.path), on_fatal=self._on_fatal)

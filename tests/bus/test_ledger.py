@@ -1,0 +1,101 @@
+"""The ledger: what shares a transaction, and what goes before what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from posthouse import Bus
+from posthouse.bus.ledger import LAZY_MOST, Ledger
+from posthouse.bus.page import Page
+from tests.bus.waiting import eventually
+
+
+class Noted:
+    """An operation that notes in which transaction it was applied, and may lead to another."""
+
+    def __init__(self, notes: list[tuple[str, int]], name: str, then: Callable[[], None] | None = None) -> None:
+        self._notes = notes
+        self._name = name
+        self._then = then
+        self._pages: list[Page] = []
+
+    def apply(self, page: Page) -> None:
+        self._pages.append(page)  # alive, so that no other page gets its identity
+        self._notes.append((self._name, id(page)))
+
+    def committed(self) -> None:
+        if self._then is not None:
+            self._then()
+
+    def failed(self, _failure: Exception) -> bool:
+        return False
+
+
+def groups(notes: list[tuple[str, int]]) -> list[list[str]]:
+    """Return the names by transaction, in order."""
+    found: list[list[str]] = []
+    last = None
+    for name, transaction in notes:
+        if transaction != last:
+            found.append([])
+            last = transaction
+        found[-1].append(name)
+    return found
+
+
+def ledger_of(bus: Bus) -> Ledger:
+    return bus.session.ledger
+
+
+async def test_ends_ride_with_what_a_publish_leads_to(bus: Bus) -> None:
+    ledger, notes = ledger_of(bus), list[tuple[str, int]]()
+    operations: list[Noted] = [Noted(notes, "end"), Noted(notes, "close")]
+    opening = Noted(notes, "reserve", lambda: ledger.submit(operations[1]))
+    ledger.submit_lazily(operations[0])
+    ledger.submit_opening(opening)
+    await eventually(lambda: len(notes) == 3)
+    assert groups(notes) == [["reserve"], ["end", "close"]]
+
+
+async def test_end_is_written_soon_when_the_publish_led_to_nothing(bus: Bus) -> None:
+    ledger, notes = ledger_of(bus), list[tuple[str, int]]()
+    operations = [Noted(notes, "end"), Noted(notes, "refused")]
+    ledger.submit_lazily(operations[0])
+    ledger.submit_opening(operations[1])
+    await eventually(lambda: len(notes) == 2)
+    assert groups(notes) == [["refused"], ["end"]]
+
+
+async def test_other_operations_come_after_all_that_was_there_before_them(bus: Bus) -> None:
+    """A server that leaves frees its lock only after its last message is booked."""
+    ledger, notes = ledger_of(bus), list[tuple[str, int]]()
+    operations = {name: Noted(notes, name) for name in ("end", "reserve", "leave", "late end")}
+    ledger.submit_lazily(operations["end"])
+    ledger.submit_opening(operations["reserve"])
+    ledger.submit(operations["leave"])
+    ledger.submit_lazily(operations["late end"])
+    await eventually(lambda: len(notes) == 4)
+    assert groups(notes) == [["end", "reserve", "leave", "late end"]]
+
+
+async def test_many_ends_do_not_wait_for_a_later_transaction(bus: Bus) -> None:
+    ledger, notes = ledger_of(bus), list[tuple[str, int]]()
+    operations = [Noted(notes, "end") for _ in range(LAZY_MOST)]
+    opening = Noted(notes, "reserve")
+    for operation in operations:
+        ledger.submit_lazily(operation)
+    ledger.submit_opening(opening)
+    await eventually(lambda: len(notes) == LAZY_MOST + 1)
+    assert groups(notes) == [["end"] * LAZY_MOST + ["reserve"]]
+
+
+async def test_flush_and_run_leave_nothing_behind_them(bus: Bus) -> None:
+    ledger, notes = ledger_of(bus), list[tuple[str, int]]()
+    operations = [Noted(notes, name) for name in ("end", "reserve", "end", "reserve")]
+    ledger.submit_lazily(operations[0])
+    ledger.submit_opening(operations[1])
+    ledger.flush()
+    assert groups(notes) == [["end", "reserve"]]
+    ledger.submit_lazily(operations[2])
+    ledger.submit_opening(operations[3])
+    assert ledger.run(lambda _page: len(notes)) == 4
