@@ -53,6 +53,7 @@ def daemon_settings(wish: Wish, flags: Mapping[str, Any] | None) -> tuple[Daemon
     """Return what the daemon is started with, and all settings."""
     from posthouse.client import ClientOptions
     from posthouse.daemon.identity import is_ephemeral_by_default
+    from posthouse.daemon.retention import Retention
     from posthouse.daemon.settings import ClonePolicy, DaemonSettings
     from posthouse.model.node import DEFAULT_MESH, validate_mesh_name
 
@@ -60,6 +61,7 @@ def daemon_settings(wish: Wish, flags: Mapping[str, Any] | None) -> tuple[Daemon
     directory = wish.near.place().directory
     values = _values(directory, {**(flags or {}), "client.relay": wish.relay})
     max_age_h, tls_ca = values["outbox.max_age_h"].value, values["client.tls_ca"].value
+    lake = values["journal.lake"].value
     is_ephemeral = is_ephemeral_by_default() if wish.is_ephemeral is None else wish.is_ephemeral
     settings = DaemonSettings(
         directory=directory,
@@ -72,6 +74,11 @@ def daemon_settings(wish: Wish, flags: Mapping[str, Any] | None) -> tuple[Daemon
         outbox_max_age_h=None if max_age_h is None else int(str(max_age_h)),
         outbox_max_bytes=int(str(values["outbox.max_bytes"].value)),
         inbox_keep_days=int(str(values["inbox.keep_days"].value)),
+        retention=Retention(
+            keep_days=int(str(values["journal.keep_days"].value)),
+            max_bytes=int(str(values["journal.max_bytes"].value)),
+            lake=None if lake is None else str(lake),
+        ),
         bus_dir=Path(str(values["bus.dir"].value)).expanduser() if values["daemon.bridge"].value else None,
         client=ClientOptions(
             tls_ca=None if tls_ca is None else Path(str(tls_ca)).expanduser(),
