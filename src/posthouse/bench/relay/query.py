@@ -10,7 +10,7 @@ from urllib.parse import quote
 import aiohttp
 from yarl import URL
 
-from posthouse.bench.relay.large_store import AUTHORS
+from posthouse.bench.relay.large_store import AUTHORS, KINDS
 from posthouse.bench.relay.process import RunningRelay
 from posthouse.bench.relay.terms import PAGE, Scale
 from posthouse.client import ClientOptions, Signer
@@ -21,6 +21,9 @@ from posthouse.keys import NodeKey
 from posthouse.model.clock import SystemClock
 
 _TAG = quote("#t")
+_ALL_KINDS = ",".join(map(str, KINDS))
+_MANY_AUTHORS = ",".join(quote(author) for author in AUTHORS[:50])
+_MANY_TOPICS = ",".join(f"topic-{number}" for number in range(50))
 #: what is asked for -> query parameters; each has at least 500 matches
 SHAPES = {
     "newest": "order=desc",
@@ -30,6 +33,11 @@ SHAPES = {
     "tag": f"{_TAG}=topic-8&order=desc",
     "kind_and_author": f"kinds=1&authors={quote(AUTHORS[0])},{quote(AUTHORS[20])},{quote(AUTHORS[40])}&order=desc",
     "kind_and_tag": f"kinds=1&{_TAG}=topic-8&order=asc",
+    "kinds": f"kinds={_ALL_KINDS}&order=desc",
+    "authors": f"authors={_MANY_AUTHORS}&order=desc",
+    "tags": f"{_TAG}={_MANY_TOPICS}&order=desc",
+    "kinds_and_tags": f"kinds=1,2&{_TAG}={_MANY_TOPICS}&order=desc",
+    "authors_and_tags": f"authors={_MANY_AUTHORS}&{_TAG}={_MANY_TOPICS}&order=asc",
 }
 
 

@@ -1,7 +1,8 @@
 """Rules a relay's store keeps beside those of every journal; each yields findings as sentences.
 
-Records and events agree one to one, and no id is there twice; what an event's columns and indexes say follows from its JSON, whose bytes hash
-to its id; the latest of each line is the largest; the tables of meshes are what the journal's records lead to.
+Records and events agree one to one, and no id is there twice; what an event's columns and indexes say follows from
+its JSON, whose bytes hash to its id; the latest of each line is the largest; the tables of meshes are what the
+journal's records lead to.
 Signatures are not verified again here: the id covers what was signed, and the pipeline's audit does it at scale.
 """
 

@@ -39,7 +39,7 @@ R = TypeVar("R")
 RELAY = Component("relay", "posthouse.relay.store.sqlite")
 COMPONENTS = (RELAY, LOCKS, DELIVERIES)
 FILE_NAME = "relay.db"
-_WAL_PAGES = 12_000  # 48 MiB: pages of an index that is touched at random come again before they are copied
+_WAL_PAGES = 8_000  # 32 MiB: pages of an index that is touched at random come again before they are copied
 _WARMED_EVENTS = 2_000_000  # whose ids fit the cache; read in well under a second
 _CACHE_KIB = 131_072  # most of the id index of a million events fits: every insert looks at a random leaf of it
 

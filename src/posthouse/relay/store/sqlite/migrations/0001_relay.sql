@@ -22,7 +22,8 @@ CREATE TABLE events (
 CREATE INDEX events_by_id ON events (substr(id, 1, 8));
 CREATE INDEX events_by_expiration ON events (expiration_s) WHERE expiration_s IS NOT NULL AND raw IS NOT NULL;
 
--- Derived: what an event is found by (author, kind, both, mesh, tags, address), as posthouse.relay.store.terms spells it.
+-- Derived: what an event is found by (author, kind, both, mesh, tags, address), as posthouse.relay.store.terms spells
+-- it: equal terms side by side in the order of seq, short values in the order of their length.
 CREATE TABLE event_terms (
     term BLOB NOT NULL,
     seq INTEGER NOT NULL,
