@@ -10,7 +10,15 @@ from posthouse.cli.bus.place import BusDir, visit
 from posthouse.cli.commands import noun
 from posthouse.cli.console import PLAIN, Output, table
 
-app = noun("access", "List, add and remove access rules.")
+_SUMMARY = """List, add and remove access rules.
+
+For example:
+
+    posthouse bus access
+    posthouse bus access add 'guest.>' 'team.>' deny --json
+"""
+
+app = noun("access", _SUMMARY)
 
 FromPattern = Annotated[str, Parameter(help="Senders, as a subject or pattern.")]
 ToPattern = Annotated[str, Parameter(help="Endpoints, as a subject or pattern.")]

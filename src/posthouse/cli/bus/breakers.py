@@ -10,7 +10,15 @@ from posthouse.cli.bus.place import BusDir, visit
 from posthouse.cli.commands import noun
 from posthouse.cli.console import PLAIN, Output, table
 
-app = noun("breakers", "List and reset circuit breakers.")
+_SUMMARY = """List and reset circuit breakers.
+
+For example:
+
+    posthouse bus breakers
+    posthouse bus breakers reset agents.archive --json
+"""
+
+app = noun("breakers", _SUMMARY)
 
 
 @app.default

@@ -16,7 +16,15 @@ from posthouse.model.limits import DEAD_LETTER_KEEP_DAYS
 if TYPE_CHECKING:
     from posthouse.bus.results import Letter
 
-app = noun("dead", "List, requeue and purge dead letters.")
+_SUMMARY = """List, requeue and purge dead letters.
+
+For example:
+
+    posthouse bus dead
+    posthouse bus dead team.builder --json
+"""
+
+app = noun("dead", _SUMMARY)
 
 
 @app.default

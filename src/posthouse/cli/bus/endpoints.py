@@ -14,7 +14,15 @@ from posthouse.cli.console import PLAIN, Output, table
 if TYPE_CHECKING:
     from posthouse.bus import Bus
 
-app = noun("endpoints", "List, register and unregister endpoints.")
+_SUMMARY = """List, register and unregister endpoints.
+
+For example:
+
+    posthouse bus endpoints
+    posthouse bus endpoints add agents.archive --json
+"""
+
+app = noun("endpoints", _SUMMARY)
 
 
 @app.default

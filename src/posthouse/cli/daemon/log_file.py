@@ -86,5 +86,5 @@ def log_to(file: LogFile, values: Mapping[str, Resolved]) -> None:
             logging.getLevelNamesMapping()[str(values["log.level"].value).upper()]
         ),
         logger_factory=structlog.WriteLoggerFactory(file),  # type: ignore[arg-type]
-        cache_logger_on_first_use=True,
+        cache_logger_on_first_use=False,
     )
