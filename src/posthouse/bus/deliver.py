@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from posthouse.bus.deadline import Deadline
 from posthouse.bus.draft import Copy
 from posthouse.bus.ending import End, letter_body
 from posthouse.bus.handlers import Run
@@ -47,7 +48,8 @@ class Server:
     def __init__(self, session: Session, endpoint: Endpoint, lock: ServeLock) -> None:
         self._session = session
         self.endpoint = endpoint
-        self.lock = lock
+        self._lock = lock
+        self._deadline = Deadline(session.loop, session.context)
         #: settled messages: directory, id, content if it is at hand
         self._queue: deque[tuple[str, str, bytes | None]] = deque()
         #: names seen but not settled: directory, name
@@ -225,6 +227,7 @@ class Server:
             session.context,
             session.threads,
             envelope,
+            self._deadline,
             session.handler_timeout_s,
             lambda reason: self._outcome(envelope, data, reason),
             self._ended,
@@ -331,6 +334,11 @@ class Server:
         """Leave the message in work where it is."""
         if self._run is not None:
             self._run.cancel()
+
+    def release(self) -> None:
+        """Free the lock, and whatever else outlives the last message."""
+        self._deadline.close()
+        self._lock.close()
 
     @property
     def is_busy(self) -> bool:

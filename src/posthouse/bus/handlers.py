@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextvars import Context
 from typing import Any
 
+from posthouse.bus.deadline import Deadline
 from posthouse.bus.inherit import handler_context
 from posthouse.bus.subscriptions import Subscription
 from posthouse.bus.threads import HandlerThreads
@@ -27,6 +28,7 @@ class Run:
 
     __slots__ = (
         "_clean",
+        "_deadline",
         "_envelope",
         "_loop",
         "_on_ended",
@@ -36,7 +38,6 @@ class Run:
         "_tasks",
         "_threads",
         "_timeout_s",
-        "_timer",
     )
 
     def __init__(
@@ -45,6 +46,7 @@ class Run:
         clean: Context,
         threads: HandlerThreads,
         envelope: Envelope,
+        deadline: Deadline,
         timeout_s: float,
         on_outcome: Callable[[str | None], None],
         on_ended: Callable[[], None],
@@ -53,18 +55,18 @@ class Run:
         self._clean = clean
         self._threads = threads
         self._envelope = envelope
+        self._deadline = deadline
         self._timeout_s = timeout_s
         self._on_outcome: Callable[[str | None], None] | None = on_outcome
         self._on_ended = on_ended
         self._running = 0
         self._reason: str | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._timer: asyncio.TimerHandle | None = None
 
     def start(self, subscriptions: list[Subscription]) -> None:
         """Start every handler."""
         self._running = len(subscriptions)
-        self._timer = self._loop.call_later(self._timeout_s, self._time_is_over, context=self._clean)
+        self._deadline.set(self._timeout_s, self._time_is_over)
         for subscription in subscriptions:
             context = handler_context(self._clean, self._envelope)
             if subscription.is_async:
@@ -76,8 +78,7 @@ class Run:
         """End the async handlers and tell nobody; the message stays in cur/."""
         self._on_outcome = None
         self._on_ended = _nothing
-        if self._timer is not None:
-            self._timer.cancel()
+        self._deadline.clear()
         for task in self._tasks:
             task.cancel()
 
@@ -116,13 +117,11 @@ class Run:
             self._reason = describe(failure)
         if self._running:
             return
-        if self._timer is not None:
-            self._timer.cancel()
+        self._deadline.clear()
         self._tell()
         self._on_ended()
 
     def _time_is_over(self) -> None:
-        self._timer = None
         self._reason = self._reason or f"handler exceeded {self._timeout_s:g} s"
         for task in self._tasks:
             task.cancel()

@@ -73,7 +73,7 @@ class Serving:
         server = self._servers.pop(endpoint.number, None)
         if server is not None:
             server.cancel()
-            server.lock.close()
+            server.release()
         self._session.ledger.flush()
 
     def subscriptions_changed(self, pattern: str) -> None:
@@ -150,7 +150,7 @@ class Serving:
         """Everything the server did is booked."""
         if self._servers.get(server.endpoint.number) is server:
             del self._servers[server.endpoint.number]
-        server.lock.close()
+        server.release()
         self._idle.set()
         if server.endpoint.subject in self._registered and not self._is_closed:
             self._consider(server.endpoint)
@@ -175,7 +175,7 @@ class Serving:
         for server in self.servers:
             server.stop()
             server.cancel()
-            server.lock.close()
+            server.release()
         self._servers.clear()
 
     async def close(self) -> None:
