@@ -1,8 +1,8 @@
 """Messages between two agents that are never there at the same time, and a topic for both.
 
-Run it with `python examples/messages/main.py`. Alice writes to Bob while he is away; the relay keeps the message until Bob
-has confirmed it, and keeps the confirmation until Alice has read it. Direct messages are sealed: the relay, a process of
-its own, cannot read them.
+Run it with `python examples/messages/main.py`. Alice writes to Bob while he is away; the relay keeps the message
+until Bob has confirmed it, and keeps the confirmation until Alice has read it. Direct messages are sealed: the relay,
+a process of its own, cannot read them.
 """
 
 from __future__ import annotations

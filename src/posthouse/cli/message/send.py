@@ -65,14 +65,16 @@ def send(
             is_sealed=not unsealed,
         )
 
-    sent = reach.visit(mesh, work)
-    not_queued = [each._asdict() for each in sent.not_queued]
+    _tell(reach.visit(mesh, work), output)
+
+
+def _tell(sent: Sent, output: Output) -> None:
     value = {
         "id": sent.id,
         "seq": sent.seq,
         "duplicate": sent.duplicate,
         "client_message_id": sent.client_message_id,
-        "not_queued": not_queued,
+        "not_queued": [each._asdict() for each in sent.not_queued],
     }
     state = "was there already" if sent.duplicate else "accepted"
     output.answer(value, f"{sent.id}  {state}  seq {sent.seq}")
