@@ -74,7 +74,7 @@ def prune_journal(page: Page, retention: Retention) -> int:
 def _prune_by_size(page: Page, pruned_through: int, most: int, excess: int) -> int:
     """Prune what is too much, unless the snapshot would take as much room as it makes."""
     state = _state(page)
-    snapshot_bytes = len(msgspec.json.encode(state))
+    snapshot_bytes = len(msgspec.json.encode({"through_seq": most, "state": state}))
     freed, through = 0, pruned_through
     rows: Any = page.db.execute(SQL.journal_sizes, (pruned_through, most))
     for seq, size in rows:
