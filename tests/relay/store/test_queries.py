@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
+import apsw
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from posthouse.model.event import Event
 from posthouse.model.filters import Filter
 from posthouse.relay.store.interface import Query, Scope
 from posthouse.relay.store.sqlite import SqliteStore, pages
+from posthouse.relay.store.sqlite.plan import Plan
 from tests.relay.authors import ALICE, BOB, CAROL, Author
 from tests.relay.store.contract import add, ids, read_all
 
@@ -120,6 +122,37 @@ async def test_windows_of_any_width_give_the_same_pages(written: Written, monkey
         monkeypatch.setattr(pages, "_FIRST_WINDOW", width)
         monkeypatch.setattr(pages, "_LAST_WINDOW", width * 2)
         assert ids(await read_all(written.store, query)) == expected
+
+
+@pytest.mark.parametrize("is_descending", [False, True])
+async def test_windows_that_shrink_where_matches_crowd_give_the_same_pages(
+    written: Written, monkeypatch: pytest.MonkeyPatch, is_descending: bool
+) -> None:
+    filters = [Filter(kinds=frozenset({1, 2})), Filter(tags={"t": frozenset({"x", "y"})})]
+    query = Query(filters, Scope(ALICE.node, None), limit=11, is_descending=is_descending)
+    expected = ids(await read_all(written.store, query))
+    for width, crowd in ((1, 0), (1, 2), (3, 5), (16, 2)):
+        monkeypatch.setattr(pages, "_FIRST_WINDOW", width)
+        monkeypatch.setattr(pages, "_CROWD", crowd)
+        assert ids(await read_all(written.store, query)) == expected
+
+
+async def test_no_window_collects_more_places_than_the_crowd_it_may(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "_FIRST_WINDOW", 4)
+    monkeypatch.setattr(pages, "_CROWD", 8)
+    crowded: list[int] = []
+    read = pages._read_window
+
+    def watch(db: apsw.Connection, plans: list[Plan], window: pages.Range, limit: int) -> object:
+        crowded.append(sum(plan.is_crowded(db, window.low, window.high, 8) for plan in plans if window.width > 4))
+        return read(db, plans, window, limit)
+
+    monkeypatch.setattr(pages, "_read_window", watch)
+    await written.store.query(Query([Filter(kinds=frozenset(KINDS))], Scope(ALICE.node, None), limit=200))
+    assert len(crowded) > 1
+    assert not any(crowded)
 
 
 async def test_page_that_runs_out_of_time_says_how_far_it_is_complete(

@@ -1,8 +1,8 @@
 """Pages of events in commit order, read in windows of seq.
 
 A window starts small and grows while it yields little, so a dense answer costs a few index entries more than the page
-and a sparse one a few seeks per doubling. A page that has taken its time ends early and says how far it is
-complete: nothing a filter asks for can hold a read open for long.
+and a sparse one a few seeks per doubling; where matches begin to crowd, it shrinks again. A page that has taken its
+time ends early and says how far it is complete: nothing a filter asks for can hold a read open for long.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from posthouse.relay.store.sqlite.plan import Plan
 _FIRST_WINDOW = 2_048  # seqs: a page of 500 from a term that a quarter of all events have
 _LAST_WINDOW = 65_536  # bounds what one statement sorts and compares
 _GROWTH = 4
+_CROWD = 4_000  # places collected for one window: a fraction of a millisecond
 _PAGE_BYTES = 8 * 1024 * 1024  # of events: whoever asks for 500 of the largest gets them in parts
 _TIME_NS = 500_000_000  # per page: far above any sane filter, far below the pool's bound
 
@@ -46,6 +47,10 @@ class Range:
         return Range(self.low, window.low, True) if self.is_descending else Range(window.high, self.high, False)
 
     @property
+    def width(self) -> int:
+        return self.high - self.low
+
+    @property
     def is_empty(self) -> bool:
         return self.low >= self.high
 
@@ -59,14 +64,21 @@ def read_page(db: apsw.Connection, plans: list[Plan], span: Range, limit: int, c
     width = span.high - span.low if all(plan.driver.is_small for plan in plans) else _FIRST_WINDOW
     deadline_ns = clock.boot_ns() + _TIME_NS
     while not left.is_empty and len(found) <= limit:
-        window = left.window(max(1, width))
+        window = _uncrowded(db, plans, left.window(max(1, width)))
         rows, read_through = _read_window(db, plans, window, limit + 1 - len(found))
         found += rows
         left = left.without(window) if read_through is None else left.after(read_through)
-        width = min(max(width, 1) * _GROWTH, max(_LAST_WINDOW, width))
+        width = min(max(window.width, 1) * _GROWTH, max(_LAST_WINDOW, window.width))
         if clock.boot_ns() > deadline_ns:  # after a window, not before: each page gets further
             break
     return _page(found, left, limit)
+
+
+def _uncrowded(db: apsw.Connection, plans: list[Plan], window: Range) -> Range:
+    """Return the first part of a window in which no plan collects much more than a page."""
+    while window.width > _FIRST_WINDOW and any(p.is_crowded(db, window.low, window.high, _CROWD) for p in plans):
+        window = window.window(max(1, window.width // _GROWTH))
+    return window
 
 
 def _page(found: list[StoredEvent], left: Range, limit: int) -> Page:

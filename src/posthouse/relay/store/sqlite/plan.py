@@ -47,6 +47,8 @@ class Driver:
     order: str = "t.seq"
     #: few rows at most, so that ranges need no limit
     is_small: bool = False
+    #: several terms, whose places are all collected before the first row comes
+    collected: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,11 @@ class Plan:
         text = f"SELECT e.seq, e.raw FROM {self.driver.source} {SQL.visible} {SQL.wanted} {order}"
         bindings = self.bindings | {"low": low, "high": high, "limit": limit}
         return [StoredEvent(seq, raw) for seq, raw in db.execute(text, bindings)]
+
+    def is_crowded(self, db: apsw.Connection, low: int, high: int, most: int) -> bool:
+        """Tell whether more than `most` places would be collected in (low, high], however few rows are wanted."""
+        terms = self.driver.collected
+        return bool(terms) and _count_places(db, terms, (low, high), most + 1) > most
 
     def keep(self, rows: list[StoredEvent]) -> list[StoredEvent]:
         """Return the rows that match."""
@@ -129,7 +136,7 @@ def _choose(db: apsw.Connection, wanted: Filter, span: Span) -> tuple[Driver, st
     if not candidates:
         return Driver(SQL.from_all, {}, order="e.seq"), None
     if len(candidates) > 1:
-        candidates.sort(key=lambda candidate: _estimate(db, candidate[1], span))
+        candidates.sort(key=lambda candidate: _count_places(db, tuple(candidate[1]), span, _ESTIMATE_MOST))
     name, terms = candidates[0]
     return _terms_driver(terms), name
 
@@ -153,12 +160,13 @@ def _pairs(authors: frozenset[str], kinds: frozenset[int]) -> Iterable[tuple[Non
         yield None, [author_kind_term(author, kind) for author in authors for kind in kinds]
 
 
-def _estimate(db: apsw.Connection, terms: list[bytes], span: Span) -> int:
-    count: int = db.execute(SQL.estimate, (apsw.carray(tuple(terms)), *span, _ESTIMATE_MOST)).get
+def _count_places(db: apsw.Connection, terms: tuple[bytes, ...], span: Span, most: int) -> int:
+    count: int = db.execute(SQL.count_places, (apsw.carray(terms), *span, most)).get
     return count
 
 
 def _terms_driver(terms: list[bytes]) -> Driver:
     if len(terms) == 1:
         return Driver(SQL.from_one_term, {"term": terms[0]})
-    return Driver(SQL.from_terms, {"terms": apsw.carray(tuple(terms))}, order="e.seq")
+    several = tuple(terms)
+    return Driver(SQL.from_terms, {"terms": apsw.carray(several)}, order="e.seq", collected=several)
