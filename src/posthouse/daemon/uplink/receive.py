@@ -6,7 +6,7 @@ twice. Mail that cannot be opened is stored with the reason instead of a body, a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
@@ -20,9 +20,14 @@ log = structlog.get_logger(__name__)
 UNDECRYPTABLE = "undecryptable"
 
 
-async def take_mail(mailbox: Mailbox, inbox: Inbox, roster: Roster) -> None:
-    """Store mail and confirm it until the mailbox ends; raises what the store or the mailbox raises."""
+async def take_mail(mailbox: Mailbox, inbox: Inbox, roster: Roster, learn: Callable[[], Awaitable[None]]) -> None:
+    """Store mail and confirm it until the mailbox ends; raises what the store or the mailbox raises.
+
+    `learn` brings the roster up to date; it is called when a sender is not in it, such as one that has just joined.
+    """
     while deliveries := await mailbox.take():
+        if any(roster.name_of(delivery.sender) is None for delivery in deliveries):
+            await learn()
         items = [read_item(delivery, inbox.minter.mint(), roster) for delivery in deliveries]
         await inbox.put(items)
         _answer(mailbox, deliveries, items)

@@ -30,6 +30,7 @@ log = structlog.get_logger(__name__)
 _AGAIN_S = 5.0  # after a refusal that only somebody else can lift
 _PROBE_S = 2.0  # while the inbox cannot be written
 _REFRESH_S = 60.0
+_LEARN_AGAIN_NS = 1_000_000_000
 _ENDING = frozenset(
     {
         "feature_unavailable",
@@ -50,6 +51,7 @@ class Uplink:
         self._roster = roster
         self._pins = Pins.of_home() if settings.pins is None else Pins(settings.pins)
         self._instance = secrets.token_hex(8)
+        self._learned_ns = -_LEARN_AGAIN_NS
         self._sending = asyncio.Event()
         self._client: Client | None = None
         self._mailbox: Mailbox | None = None
@@ -163,7 +165,7 @@ class Uplink:
 
     async def _read(self, mailbox: Mailbox) -> None:
         try:
-            await take_mail(mailbox, self._inbox, self._roster)
+            await take_mail(mailbox, self._inbox, self._roster, self._learn)
         except Transient as failure:  # the inbox cannot be written: what came stays with the relay
             log.error("inbox_not_writable", code=failure.code, reason=str(failure))
         finally:
@@ -181,11 +183,21 @@ class Uplink:
 
     async def _keep_fresh(self) -> None:
         while True:
-            try:
-                await self.refresh()
-            except PosthouseError as failure:
-                log.info("roster_not_refreshed", code=failure.code, reason=str(failure))
+            await self._try_refresh()
             await asyncio.sleep(_REFRESH_S)
+
+    async def _learn(self) -> None:
+        """Refresh for the sake of an unknown sender; guests of an open mesh stay unknown, so not for each of them."""
+        now_ns = self._settings.clock.boot_ns()
+        if now_ns - self._learned_ns >= _LEARN_AGAIN_NS:
+            self._learned_ns = now_ns
+            await self._try_refresh()
+
+    async def _try_refresh(self) -> None:
+        try:
+            await self.refresh()
+        except PosthouseError as failure:
+            log.info("roster_not_refreshed", code=failure.code, reason=str(failure))
 
     def _make_client(self) -> Client:
         settings = self._settings
