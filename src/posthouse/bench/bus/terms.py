@@ -38,8 +38,8 @@ class Scale:
 
 
 QUICK = Scale(
-    messages=100,
-    rounds=3,
+    messages=200,
+    rounds=5,
     latency_messages=100,
     waiting=1_000,
     rebuild_files=1_000,
