@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from posthouse.bench.relay.requirements import Requirement
+from posthouse.bench.requirement import Requirement
 
 REQUIRED = (
     Requirement("1,000 queued for one reader, confirmed/s", "one_reader", "per_s", "at least", 10_000, 20_000),

@@ -21,7 +21,7 @@ import uvloop
 from posthouse.bench.locks.floor import CommitFloor, commit_floor
 from posthouse.bench.locks.stream import LockStream, open_lock_stream
 from posthouse.bench.relay.process import RunningRelay, running_relay
-from posthouse.bench.relay.requirements import Requirement
+from posthouse.bench.requirement import Requirement
 
 CLIENTS = 16
 REQUIRED = (

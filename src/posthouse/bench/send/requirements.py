@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from posthouse.bench.relay.requirements import Requirement
+from posthouse.bench.requirement import Requirement
 
 REQUIRED = (
     Requirement("synced sends/s over the socket, 64 in flight", "accept", "per_s", "at least", 3_000),
