@@ -1,0 +1,1 @@
+"""Agents as users: the Model Context Protocol on the host daemon."""

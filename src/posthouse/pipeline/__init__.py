@@ -1,0 +1,1 @@
+"""The data pipeline: the whole history of posthouse on Apache Spark through PySpark."""
