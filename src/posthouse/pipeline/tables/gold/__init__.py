@@ -1,0 +1,1 @@
+"""Tables of figures per hour or day."""

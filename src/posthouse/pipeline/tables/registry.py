@@ -1,0 +1,25 @@
+"""Every table of the lake above bronze, in the order in which they are made: inputs before what is made of them."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from posthouse.pipeline.tables.gold import refusals_daily
+from posthouse.pipeline.tables.silver import refusals
+from posthouse.pipeline.tables.table import BRONZE, Table
+
+
+def in_order(*declared: Table) -> tuple[Table, ...]:
+    """Return the tables unchanged; refuse a name twice, or an input that is not made before."""
+    known = set(BRONZE)
+    for table in declared:
+        if table.name in known:
+            raise ValueError(f"the table {table.name} is declared twice")
+        if missing := set(table.inputs) - known:
+            raise ValueError(f"the table {table.name} comes before its inputs {sorted(missing)}")
+        known.add(table.name)
+    return declared
+
+
+TABLES = in_order(refusals.TABLE, refusals_daily.TABLE)
+BY_NAME = MappingProxyType({table.name: table for table in TABLES})

@@ -1,0 +1,1 @@
+"""Tables that keep what the journal says, fact by fact."""
