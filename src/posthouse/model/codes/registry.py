@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from itertools import chain
 
+from posthouse.model.codes.agents import AGENTS
 from posthouse.model.codes.bus import BUS
 from posthouse.model.codes.client import CLIENT
 from posthouse.model.codes.command import COMMAND
 from posthouse.model.codes.daemon import DAEMON
 from posthouse.model.codes.edge import EDGE
 from posthouse.model.codes.keys import KEYS
+from posthouse.model.codes.pipeline import PIPELINE
 from posthouse.model.codes.relay import RELAY
 from posthouse.model.codes.spec import ErrorSpec
 from posthouse.model.codes.storage import STORAGE
@@ -25,6 +27,8 @@ AREAS: dict[str, tuple[ErrorSpec, ...]] = {
     "Relay's edge": EDGE,
     "Client": CLIENT,
     "Daemon": DAEMON,
+    "Pipeline": PIPELINE,
+    "Agents": AGENTS,
     "Command line": COMMAND,
 }
 

@@ -1,0 +1,83 @@
+"""Error codes of the pipeline: Java and Spark, its sources, the lake."""
+
+from __future__ import annotations
+
+from posthouse.model.codes.spec import ErrorSpec, Exit, fatal, transient
+
+PIPELINE: tuple[ErrorSpec, ...] = (
+    ErrorSpec(
+        "java_missing",
+        501,
+        "Spark needs Java {oldest} or newer: {seen}",
+        "Run `pip install 'posthouse[pipeline]'`, which brings one, or let JAVA_HOME name a newer one.",
+        exit=Exit.USAGE,
+    ),
+    ErrorSpec(
+        "spark_not_started",
+        503,
+        "Spark did not start: {reason}",
+        "Look at what Java wrote above; `posthouse doctor` shows which one is used.",
+        exit=Exit.BROKEN,
+    ),
+    ErrorSpec(
+        "source_invalid",
+        400,
+        "{url!r} is no source: {reason}",
+        "Name a store's file (relay.db, index.db, outbox.db, inbox.db), its directory, or the URL of a relay.",
+        exit=Exit.USAGE,
+    ),
+    ErrorSpec(
+        "feed_invalid",
+        400,
+        "{url} has no feed {feed!r}",
+        "Feeds are: {feeds}.",
+        exit=Exit.USAGE,
+    ),
+    ErrorSpec(
+        "source_newer",
+        409,
+        "{url} was written by a newer posthouse: {component} is at {found}, this one reads up to {known}",
+        "Update posthouse where the pipeline runs.",
+        exit=Exit.BROKEN,
+    ),
+    ErrorSpec(
+        "source_damaged",
+        500,
+        "{url} cannot be read: {reason}",
+        "Check the store (`posthouse relay verify`, `posthouse bus doctor`); the lake keeps what it has.",
+        exit=Exit.BROKEN,
+    ),
+    transient(
+        "lake_busy",
+        409,
+        "another run works on the lake {path}",
+        "Wait for it to end; a run that failed gives the lake back by itself.",
+        exit=Exit.REFUSED,
+    ),
+    ErrorSpec(
+        "lake_empty",
+        404,
+        "the lake {path} has no table {table}",
+        "Run `posthouse pipeline run` with a --source first.",
+    ),
+    ErrorSpec(
+        "lake_newer",
+        409,
+        "the table {table} of the lake was written by a newer posthouse: version {found}, this one knows {known}",
+        "Update posthouse where the pipeline runs.",
+        exit=Exit.BROKEN,
+    ),
+    fatal(
+        "lake_damaged",
+        500,
+        "the table {table} of the lake cannot be read: {reason}",
+        "Nothing was changed. Restore the lake from a backup; a derived table may be deleted and is rebuilt.",
+    ),
+    ErrorSpec(
+        "query_failed",
+        400,
+        "Spark refuses the query: {reason}",
+        "`posthouse pipeline query 'SHOW TABLES'` lists the tables, `DESCRIBE name` their columns.",
+        exit=Exit.USAGE,
+    ),
+)
