@@ -77,6 +77,17 @@ FLAP_ATTEMPTS_MAX = 20  # other ends: a reader that merely flaps must lose nothi
 RECORD_RETENTION_DAYS = 365
 RECORD_RETENTION_MIN_DAYS = 7
 
+# Pinch (wire)
+PINCH_ENVELOPE_MAX_BYTES = 65_536
+PINCH_FRAME_MAX_BYTES = 131_072  # hard: what lies between is read, so that its sender can be told
+PINCH_PING_S = 25
+PINCH_PONG_S = 7
+PINCH_CHALLENGE_S = 10
+PINCH_RATE_PER_S = 1.0  # of one address; Pinch's own default
+PINCH_BURST = 10
+PINCH_HOST_MAX_CHARS = 255
+PINCH_MESSAGE_ID_MAX_BYTES = 255  # a UUID has 36
+
 # Locks (wire)
 RESOURCE_MAX_BYTES = 512
 LEASE_MIN_MS = 1_000

@@ -11,6 +11,7 @@ from posthouse.model.codes.command import COMMAND
 from posthouse.model.codes.daemon import DAEMON
 from posthouse.model.codes.edge import EDGE
 from posthouse.model.codes.keys import KEYS
+from posthouse.model.codes.pinch import PINCH
 from posthouse.model.codes.pipeline import PIPELINE
 from posthouse.model.codes.relay import RELAY
 from posthouse.model.codes.spec import ErrorSpec
@@ -25,6 +26,7 @@ AREAS: dict[str, tuple[ErrorSpec, ...]] = {
     "Bus": BUS,
     "Relay": RELAY,
     "Relay's edge": EDGE,
+    "Pinch": PINCH,
     "Client": CLIENT,
     "Daemon": DAEMON,
     "Pipeline": PIPELINE,

@@ -1,0 +1,47 @@
+"""Error codes of the Pinch wire."""
+
+from __future__ import annotations
+
+from posthouse.model.codes.spec import ErrorSpec, Exit
+
+PINCH: tuple[ErrorSpec, ...] = (
+    ErrorSpec(
+        "pinch_address_invalid",
+        400,
+        "{address!r} is not a Pinch address: {reason}",
+        "An address is pinch:KEY@HOST; the relay gives it with AUTH_RESULT and POST /agents/register.",
+    ),
+    ErrorSpec(
+        "pinch_host_invalid",
+        400,
+        "{host!r} cannot stand in Pinch addresses",
+        "Give the relay's public name: printable ASCII of at most {most} characters, without blanks and @.",
+        exit=Exit.USAGE,
+    ),
+    ErrorSpec(
+        "pinch_origins_invalid",
+        400,
+        "the list of allowed origins is not valid: {reason}",
+        "Give origins or hosts separated by commas, for example https://example.com,*.example.org.",
+        exit=Exit.USAGE,
+    ),
+    ErrorSpec(
+        "pinch_key_invalid",
+        400,
+        "the public key is not valid: {reason}",
+        "Send the 32 bytes of an Ed25519 public key as standard base64.",
+    ),
+    ErrorSpec(
+        "pinch_not_ready",
+        503,
+        "the mesh {mesh} of this relay belongs to somebody else",
+        "It is reserved for the Pinch wire; move what is in it to another mesh.",
+        exit=Exit.BROKEN,
+    ),
+    ErrorSpec(
+        "mesh_reserved",
+        403,
+        "the mesh {mesh} is reserved for the Pinch wire",
+        "Choose another name.",
+    ),
+)
