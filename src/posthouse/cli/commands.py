@@ -38,6 +38,9 @@ COMMANDS = {
     "history": "posthouse.cli.history:history",
     "trace": "posthouse.cli.trace:trace",
     "lock": "posthouse.cli.lock:app",
+    "mcp": "posthouse.cli.mcp:mcp",
+    "connect": "posthouse.cli.connect:connect",
+    "pipeline": "posthouse.cli.pipeline:app",
     "bench": "posthouse.cli.bench:app",
     "completion": "posthouse.cli.completion:completion",
 }
