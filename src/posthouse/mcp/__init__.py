@@ -1,1 +1,1 @@
-"""Agents as users: the Model Context Protocol on the host daemon."""
+"""The Model Context Protocol on a daemon: agents send, read, wait and lock as the daemon's member."""

@@ -1,0 +1,90 @@
+"""`lock`: take, keep and give back a lock of the relay for this daemon's node.
+
+A lease ends by itself; only its fencing token makes a write safe that may come too late. `valid_for_s` counts from
+before the request was sent, so it is never longer than what the relay grants.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from posthouse.client.locks.values import LockGrant
+from posthouse.mcp.call import ToolCall
+from posthouse.mcp.tools.spec import ToolSpec
+from posthouse.model.errors import error
+from posthouse.model.limits import LEASE_MAX_MS
+
+DEFAULT_LEASE_S = 60
+_MS = 1000
+
+
+class Arguments(msgspec.Struct, forbid_unknown_fields=True):
+    action: Literal["acquire", "renew", "release"]
+    resource: str
+    #: of the grant, to renew and release
+    token: int | UnsetType = UNSET
+    lease_s: Annotated[int, Meta(ge=1, le=LEASE_MAX_MS // _MS)] | UnsetType = UNSET
+    #: how long to queue for it
+    wait_s: Annotated[float, Meta(ge=0)] | UnsetType = UNSET
+    idempotency_key: str | UnsetType = UNSET
+
+
+class Answer(msgspec.Struct):
+    resource: str
+    held: bool
+    #: to be sent with every protected write
+    token: int
+    valid_for_s: float
+
+
+async def run(call: ToolCall, given: Arguments) -> Answer:
+    lease_s = DEFAULT_LEASE_S if given.lease_s is UNSET else given.lease_s
+    if given.action == "acquire":
+        return await _acquire(call, given, lease_s)
+    if given.token is UNSET:
+        raise error("tool_arguments_invalid", tool=call.tool, reason=f"{given.action} needs the token of the grant")
+    if given.action == "release":
+        await call.daemon.lock_release(given.resource, given.token)
+        return Answer(given.resource, held=False, token=given.token, valid_for_s=0)
+    start_ns = call.clock.boot_ns()
+    return _held(call, await call.daemon.lock_renew(given.resource, given.token, lease_ms=lease_s * _MS), start_ns)
+
+
+async def _acquire(call: ToolCall, given: Arguments, lease_s: int) -> Answer:
+    if given.token is not UNSET:
+        raise error("tool_arguments_invalid", tool=call.tool, reason="acquire takes no token, it gives one")
+    wait_s = 0.0 if given.wait_s is UNSET else call.check_wait("wait_s", given.wait_s)
+    key = call.meta_key if given.idempotency_key is UNSET else given.idempotency_key
+    start_ns = call.clock.boot_ns()
+    async with call.waiting(wait_s, "the lock is held"):
+        grant = await call.daemon.lock_acquire(
+            given.resource, lease_ms=lease_s * _MS, wait_ms=round(wait_s * _MS) or None, request_id=key
+        )
+    # the lease runs from the grant, which a wait may have put off: counted from its end it cannot be too long
+    if wait_s and call.since_s(start_ns) > lease_s / 2:
+        return await _confirmed(call, grant, lease_s)
+    return _held(call, grant, start_ns)
+
+
+async def _confirmed(call: ToolCall, grant: LockGrant, lease_s: int) -> Answer:
+    start_ns = call.clock.boot_ns()
+    renewed = await call.daemon.lock_renew(grant.resource, grant.token, lease_ms=lease_s * _MS)
+    return _held(call, renewed, start_ns)
+
+
+def _held(call: ToolCall, grant: LockGrant, start_ns: int) -> Answer:
+    left_s = max(0.0, grant.lease_ms / _MS - call.since_s(start_ns))
+    return Answer(grant.resource, held=True, token=grant.token, valid_for_s=round(left_s, 1))
+
+
+LOCK = ToolSpec(
+    "lock",
+    "Hold a lock for lease_s. Send token with each write it protects; renew within valid_for_s.",
+    Arguments,
+    Answer,
+    run,
+    bounded_by_wait=("wait_s",),
+)

@@ -1,0 +1,72 @@
+"""`who`: the members of the mesh and who is online, the topics, and who this agent is."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from posthouse.mcp.call import ToolCall
+from posthouse.mcp.tools.spec import ToolSpec
+
+MAX_MEMBERS = 200
+
+
+class Arguments(msgspec.Struct, forbid_unknown_fields=True):
+    pass
+
+
+class Member(msgspec.Struct, omit_defaults=True):
+    node: str
+    online: bool
+    name: str | UnsetType = UNSET
+    #: idle, working or dnd
+    status: str | UnsetType = UNSET
+    #: this agent
+    me: bool | UnsetType = UNSET
+
+
+class Answer(msgspec.Struct, omit_defaults=True):
+    mesh: str
+    #: to the relay; without it everything here is as last heard
+    connected: bool
+    members: list[Member]
+    topics: list[str]
+    #: there are members beyond these
+    more: bool | UnsetType = UNSET
+
+
+async def run(call: ToolCall, given: Arguments) -> Answer:
+    heard = await call.daemon.peers()
+    topics = await call.daemon.topics()
+    members = sorted((_member(peer) for peer in heard["peers"]), key=_order)
+    return Answer(
+        mesh=heard["mesh"],
+        connected=not heard["is_cached"],
+        members=members[:MAX_MEMBERS],
+        topics=[f"#{name}" for name in topics["topics"]],
+        more=True if len(members) > MAX_MEMBERS else UNSET,
+    )
+
+
+def _member(peer: dict[str, object]) -> Member:
+    return Member(
+        node=str(peer["node"]),
+        online=bool(peer["online"]),
+        name=str(peer["name"]) if peer.get("name") else UNSET,
+        status=str(peer["status"]) if peer.get("status") else UNSET,
+        me=True if peer.get("is_self") else UNSET,
+    )
+
+
+def _order(member: Member) -> tuple[bool, bool, str]:
+    return member.me is UNSET, not member.online, member.node if member.name is UNSET else member.name
+
+
+WHO = ToolSpec(
+    "who",
+    "List members, who is online, and topics.",
+    Arguments,
+    Answer,
+    run,
+    is_read_only=True,
+)
