@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from posthouse.pipeline.tables.gold import refusals_daily
-from posthouse.pipeline.tables.silver import refusals
+from posthouse.pipeline.tables.gold import (
+    contention_hourly,
+    cost_daily,
+    latency_hourly,
+    refusals_daily,
+    traffic_hourly,
+    who_talks_to_whom,
+)
+from posthouse.pipeline.tables.silver import conversations, deliveries, inbox, leases, messages, outbox, refusals
 from posthouse.pipeline.tables.table import BRONZE, Table
 
 
@@ -21,5 +28,19 @@ def in_order(*declared: Table) -> tuple[Table, ...]:
     return declared
 
 
-TABLES = in_order(refusals.TABLE, refusals_daily.TABLE)
+TABLES = in_order(
+    messages.TABLE,
+    deliveries.TABLE,
+    leases.TABLE,
+    refusals.TABLE,
+    outbox.TABLE,
+    inbox.TABLE,
+    conversations.TABLE,
+    traffic_hourly.TABLE,
+    latency_hourly.TABLE,
+    cost_daily.TABLE,
+    refusals_daily.TABLE,
+    contention_hourly.TABLE,
+    who_talks_to_whom.TABLE,
+)
 BY_NAME = MappingProxyType({table.name: table for table in TABLES})
