@@ -158,6 +158,7 @@ async def test_file_without_a_record_gets_exactly_one_after_the_publishers_death
     assert sorted(got.ids) == sorted(ref for ref in told if ref is not None)
     await bus.sweep()
     assert depth_counter(house.root, "a.b") == 0
+    await bus.close()  # its spare files go, nothing else does
     assert house.mailbox("a.b").names("tmp") == []
 
 

@@ -10,6 +10,8 @@ from structlog.testing import capture_logs
 
 from posthouse import Bus
 from posthouse.bus.retention import Retention, user_retention
+from posthouse.journal.committed import note_committed
+from posthouse.journal.read import read_extent
 from posthouse.journal.verify import verify_store
 from posthouse.model.errors import PosthouseError
 from posthouse.sqlite.connection import open_reader
@@ -40,6 +42,14 @@ def body_bytes(root: Path) -> int:
     try:
         count: int = db.execute("SELECT body_bytes FROM journal_state").get
         return count
+    finally:
+        db.close()
+
+
+def read_epoch(root: Path) -> str:
+    db = open_reader(root / "bus.db")
+    try:
+        return read_extent(db).epoch
     finally:
         db.close()
 
@@ -188,6 +198,21 @@ async def test_with_a_lake_nothing_is_pruned_that_it_has_not_committed(house: Ho
     house.clock.advance(40 * _DAY_S)
     await prune(bus)
     assert [record.ref for record in of_type(house.root, "bus.published")] == ids
+
+
+async def test_what_the_lake_has_committed_of_this_epoch_is_pruned(house: House, tmp_path: Path) -> None:
+    bus = await open_bus(house, keep_days=1, lake=str(tmp_path / "lake"))
+    await bus.register_endpoint("a.b")
+    ids = await publish(bus, 10)
+    fourth = next(record.seq for record in of_type(house.root, "bus.published") if record.ref == ids[3])
+    house.clock.advance(40 * _DAY_S)
+    note_committed(tmp_path / "lake", "0" * 32, 1_000)
+    await prune(bus)
+    assert [record.ref for record in of_type(house.root, "bus.published")] == ids
+    note_committed(tmp_path / "lake", read_epoch(house.root), fourth)
+    await prune(bus)
+    assert [record.ref for record in of_type(house.root, "bus.published")] == ids[4:]
+    assert verify_store(house.root / "bus.db") == []
 
 
 async def test_bus_that_is_opened_for_a_moment_prunes_a_little(house: House) -> None:

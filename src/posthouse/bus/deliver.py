@@ -21,6 +21,7 @@ from posthouse.bus.page import Page
 from posthouse.bus.results import Endpoint
 from posthouse.bus.serve_lock import ServeLock
 from posthouse.bus.settle import Verdict, open_envelope, settle
+from posthouse.bus.spares import MAX_BYTES
 from posthouse.bus.statements import SQL
 from posthouse.log import get_log
 from posthouse.model.budget import is_expired
@@ -246,6 +247,7 @@ class Server:
             "bus.handled",
             actor=envelope.from_,
             succeeded=True,
+            is_spare=len(data) <= MAX_BYTES,
         )
         self._known.discard(envelope.id)
         self._session.ledger.submit_lazily(end)

@@ -35,6 +35,7 @@ class End:
         "_endpoint",
         "_id",
         "_is_known",
+        "_is_spare",
         "_path",
         "_session",
         "_succeeded",
@@ -54,6 +55,7 @@ class End:
         body: dict[str, Any] | None = None,
         succeeded: bool | None = None,
         is_known: bool = True,
+        is_spare: bool = False,
         then: Callable[[], None] | None = None,
     ) -> None:
         self._session = session
@@ -68,6 +70,8 @@ class End:
         self._succeeded = succeeded
         #: whether a row should be there; without one nothing is recorded
         self._is_known = is_known
+        #: whether the file may be written over for another message
+        self._is_spare = is_spare
         self._then = then
 
     def apply(self, page: Page) -> None:
@@ -86,7 +90,9 @@ class End:
 
     def committed(self) -> None:
         mailbox = self._session.find_mailbox(self._endpoint.hash)
-        if mailbox is not None:
+        if mailbox is not None and not (
+            self._is_spare and self._session.spares.put(self._endpoint.hash, mailbox, self._path)
+        ):
             mailbox.remove(self._path)
         if self._then is not None:
             self._then()

@@ -132,6 +132,7 @@ def unregister(session: Session, endpoint: Endpoint, *, force: bool) -> None:
         _move_letters(session, mailbox)
         path = session.directory.path_of(endpoint.hash)
         session.directory.forget(endpoint.hash)
+        session.spares.forget(endpoint.hash)
         shutil.rmtree(path)
     finally:
         lock.close()

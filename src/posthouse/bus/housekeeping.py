@@ -48,6 +48,7 @@ class Housekeeping:
         session.refusals.turn()
         session.ledger.flush()
         sweep.sweep_dead(session)
+        session.spares.trim()
         sweep.sweep_leftovers(session)
         await self._sweep_index()
 
@@ -114,4 +115,5 @@ class Housekeeping:
             for server in session.serving.servers:
                 server.look()
         if turn % _SWEEP_EVERY == 0:
+            session.spares.trim()
             sweep.sweep_leftovers(session)

@@ -16,7 +16,10 @@ from posthouse.model.errors import error
 
 BOXES = ("tmp", "new", "cur", "failed")
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_OVERWRITE = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_PRIVATE_FILE = stat.S_IFREG | 0o600
+_USER = os.geteuid()
 MAX_FILE_BYTES = 64 * 1024 * 1024  # far above any envelope; a larger file is nobody's message
 
 
@@ -59,6 +62,26 @@ class Mailbox:
             os.unlink(path, dir_fd=self.fd)
             raise
 
+    def overwrite(self, name: str, data: bytes) -> bool:
+        """Replace the content of tmp/<name>; return False, touching nothing, when it is not a private file of ours."""
+        try:
+            fd = os.open("tmp/" + name, _OVERWRITE, dir_fd=self.fd)
+        except OSError as failure:
+            if failure.errno == errno.ENOENT:
+                raise
+            return False
+        try:
+            found = os.fstat(fd)
+            if found.st_mode != _PRIVATE_FILE or found.st_nlink != 1 or found.st_uid != _USER:
+                return False
+            if os.write(fd, data) != len(data):
+                _write_rest(fd, data)
+            if found.st_size > len(data):
+                os.ftruncate(fd, len(data))
+        finally:
+            os.close(fd)
+        return True
+
     def move(self, source: str, target: str) -> None:
         """Rename within the mailbox."""
         os.rename(source, target, src_dir_fd=self.fd, dst_dir_fd=self.fd)
@@ -88,7 +111,10 @@ class Mailbox:
         return True
 
     def read(self, path: str) -> bytes:
-        """Return the content of a regular file; OSError when it is none, is gone or is too large."""
+        """Return the content of a regular file; OSError when it is none, is gone or is too large.
+
+        The name is looked at again after reading: a file whose name has gone meanwhile may hold another message.
+        """
         fd = os.open(path, _READ, dir_fd=self.fd)
         try:
             found = os.fstat(fd)
@@ -99,6 +125,8 @@ class Mailbox:
             data = os.read(fd, found.st_size + 1)
             while len(data) < found.st_size and (more := os.read(fd, found.st_size - len(data))):
                 data += more
+            if os.stat(path, dir_fd=self.fd, follow_symlinks=False).st_ino != found.st_ino:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
             return data
         finally:
             os.close(fd)

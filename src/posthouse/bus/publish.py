@@ -58,8 +58,10 @@ def store_copy(session: Session, copy: Copy) -> OSError | None:
     try:
         mailbox = session.directory.mailbox(copy.hash)
         data, box = copy_file(copy)
-        mailbox.write(copy.id, data)
-        mailbox.move(f"tmp/{copy.id}", f"{box}/{copy.id}")
+        target = f"{box}/{copy.id}"
+        if not session.spares.write(copy.hash, mailbox, data, target):
+            mailbox.write(copy.id, data)
+            mailbox.move(f"tmp/{copy.id}", target)
     except OSError as failure:
         return failure
     return None

@@ -2,8 +2,7 @@
 
 The oldest records go first, a few at a time so that nobody waits for it, each time below a snapshot of the
 endpoints. What the bus needs of the past lives in its own tables and files; the index is made anew when it
-lagged behind what went. With a lake nothing goes that the lake has not committed; as long as no lake tells what it has,
-that is everything.
+lagged behind what went. With a lake nothing goes that the lake has not committed.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import msgspec
 from posthouse.bus.page import Page, read_depths
 from posthouse.bus.statements import SQL
 from posthouse.files.home import home_directory
-from posthouse.journal.prune import prune_prefix
+from posthouse.journal.prune import prunable_through, prune_prefix
 from posthouse.model.errors import error
 from posthouse.model.limits import DAY_S, JOURNAL_KEEP_DAYS, JOURNAL_MAX_BYTES, SECOND_NS
 from posthouse.model.settings import SETTINGS, resolve
@@ -57,11 +56,11 @@ def user_retention(environ: Mapping[str, str] = os.environ) -> Retention:
 
 def prune_journal(page: Page, retention: Retention) -> int:
     """Remove a few of the oldest records if they are too old or too many; return how many went."""
-    if retention.lake is not None:
-        return 0
     pruned_through, snapshot_seq, body_bytes = page.db.execute(SQL.journal_extent).fetchone() or (0, None, 0)
     bite = max(_AT_ONCE, _PER_ENDPOINT * len(page.book.by_number))
-    through = min(pruned_through + bite, page.tx.head)
+    through = min(pruned_through + bite, prunable_through(page.tx, retention.lake))
+    if through <= pruned_through:
+        return 0
     if body_bytes > retention.max_bytes:
         return _prune_by_size(page, pruned_through, through, body_bytes - retention.max_bytes)
     horizon_ns = page.now_ns - round(retention.keep_days * DAY_S * SECOND_NS)

@@ -31,6 +31,7 @@ from posthouse.bus.retention import Retention
 from posthouse.bus.rules_file import RulesFile
 from posthouse.bus.serving import Serving
 from posthouse.bus.signals import Signals
+from posthouse.bus.spares import MAX_FILES, Spares
 from posthouse.bus.statements import SQL
 from posthouse.bus.subscriptions import Subscriptions
 from posthouse.bus.syncer import Syncer
@@ -113,6 +114,8 @@ class Session:
         )
 
     def _assemble(self, settings: Settings) -> None:
+        max_spares = 0 if settings.is_power_safe else MAX_FILES
+        self.spares = Spares(self.instance.name, self.find_mailbox, max_spares)
         self.threads = HandlerThreads()
         self.subscriptions = Subscriptions()
         self.signals = Signals(self.loop, self.context, settings.max_listeners)
@@ -152,6 +155,7 @@ class Session:
             self.refusals.write()
             self.ledger.flush()
             self._leave()
+        self.spares.close()
         self._opened.close()
 
     def find_mailbox(self, hash_: str) -> Mailbox | None:

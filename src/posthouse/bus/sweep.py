@@ -171,9 +171,10 @@ def _sweep_tmp(session: Session, number: int, mailbox: Mailbox) -> None:
         return
     rows: Any = session.ledger.run(lambda page: page.db.execute(SQL.open_mail, (number,)).fetchall())
     being_written = {id_ for id_, _instance in rows}
+    writers = {name.partition(".")[2] for name in names} - {""}
+    living = {writer for writer in writers if is_alive(session.directory.procs, writer)}
     for name in names:
-        _id, _, writer = name.partition(".")
-        if name in being_written or (writer and is_alive(session.directory.procs, writer)):
+        if name in being_written or name.partition(".")[2] in living:
             continue
         try:
             mailbox.remove(f"tmp/{name}")
