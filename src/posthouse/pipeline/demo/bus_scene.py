@@ -1,0 +1,225 @@
+"""What happens on the bus: delegated work, slow and failing handlers, floods, forbidden doors, mail nobody fetches.
+
+Drives a real Bus on a clock that jumps. A handler that thinks waits for its moment on the timeline, so mailboxes fill
+while their agents are busy and the rules of the bus meet what they were made for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+
+from posthouse.bus import Bus
+from posthouse.bus.results import PublishResult
+from posthouse.bus.retention import Retention
+from posthouse.files import private_dir, write_atomic
+from posthouse.model.access import AccessRule, Action
+from posthouse.model.budget import CycleRule, GivenBudget
+from posthouse.model.clock import FakeClock
+from posthouse.model.envelope import Envelope
+from posthouse.model.limits import MILLISECOND_NS
+from posthouse.model.payload import Performative, StandardPayload, Usage
+from posthouse.model.reliability import Backpressure, CircuitBreaker, RateLimit, Reliability
+from posthouse.pipeline.demo.cast import Agent, pick
+from posthouse.pipeline.demo.timeline import Timeline
+from posthouse.pipeline.demo.words import FAILURES, answer_text, moments, request_text
+
+#: what config.json says
+RELIABILITY = Reliability(
+    rate_limit=RateLimit(max_per_window=40),
+    circuit_breaker=CircuitBreaker(failure_threshold=3, cooldown_ms=60_000),
+    backpressure=Backpressure(max_mailbox_size=12),
+)
+#: what access-rules.json says
+RULES = (AccessRule(from_="visitors.>", to="agents.planner.>", action=Action.DENY, priority=10),)
+CYCLE_RULE: CycleRule = "hops"
+VISITOR = "visitors.guest"
+BOARD = "boards.notices"
+
+_FLOODS, _FLOOD = 3, 60  # bursts of one sender, more than its rate
+_RUSHES, _RUSH = 4, 16  # bursts of many senders to one mailbox, more than it holds
+_SPELL_S = 9_000  # in which an agent fails
+_SETTLE_TURNS = 100_000  # of the loop: only a defect needs so many
+_SPARE = 2
+
+
+class ToolFailure(Exception):
+    """What a handler raises when the work did not succeed."""
+
+
+async def play_bus(directory: Path, clock: FakeClock, cast: list[Agent], seed: int, messages: int, days: int) -> None:
+    """Fill the data directory of a bus."""
+    private_dir(directory)
+    config = msgspec.json.encode({"reliability": msgspec.to_builtins(RELIABILITY)})
+    write_atomic(directory / "config.json", config)
+    async with Bus(directory, cycle_rule=CYCLE_RULE, clock=clock, retention=Retention()) as bus:
+        await _Scene(bus, clock, cast, seed, messages, days).play()
+
+
+class _Scene:
+    def __init__(self, bus: Bus, clock: FakeClock, cast: list[Agent], seed: int, messages: int, days: int) -> None:
+        self._bus = bus
+        self._cast = cast
+        self._rng = Random(f"{seed} bus")
+        self._timeline = Timeline(clock)
+        self._messages = messages
+        self._days = days
+        self._sent = 0
+        self._awake = 0
+        self._threads = 0
+        #: agent -> when it begins to fail
+        self._spells = {cast[1].name: 1.4, cast[3].name: 3.45, cast[-1].name: 4.6}
+
+    async def play(self) -> None:
+        for rule in RULES:
+            await self._bus.add_rule(rule)
+        for agent in self._cast:
+            await self._bus.register_endpoint(agent.endpoint, owner=agent.name)
+            await self._bus.subscribe(agent.endpoint, self._handler(agent))
+        await self._bus.register_endpoint(BOARD)
+        self._plan()
+        await self._timeline.play(self._settle)
+
+    def _plan(self) -> None:
+        rng, at = self._rng, self._timeline.at
+        starts = moments(rng, self._messages * _SPARE, self._days)
+        for number, at_s in enumerate(starts, start=1):
+            at(at_s, partial(self._begin, self._messages * number / len(starts)))
+        if self._messages >= 4 * (_FLOOD + _RUSH):
+            for at_s in moments(rng, _FLOODS, self._days):
+                at(at_s, self._flood)
+            for at_s in moments(rng, _RUSHES, self._days):
+                at(at_s, self._rush)
+            for name, day in self._spells.items():
+                at(day * 86_400 + 60, partial(self._insist, name))
+        for hour in range(6, self._days * 24, 6):
+            at(hour * 3600, self._read_board)
+
+    # what agents do
+
+    def _handler(self, agent: Agent) -> Any:
+        async def handle(envelope: Envelope) -> None:
+            self._awake += 1
+            try:
+                await self._think(agent.pause_s(self._rng) / 4)
+                if self._is_failing(agent) and self._rng.random() < 0.85:
+                    raise ToolFailure(self._rng.choice(FAILURES))
+                await self._go_on(agent, envelope)
+            finally:
+                self._awake -= 1
+
+        return handle
+
+    async def _go_on(self, agent: Agent, envelope: Envelope) -> None:
+        """Answer, hand the work on, or be content."""
+        if self._sent >= self._messages or not isinstance(envelope.payload, dict):
+            return
+        thread = envelope.payload.get("conversationId")
+        if envelope.reply_to is not None and self._rng.random() < 0.6:
+            text, kind = answer_text(self._rng), Performative.INFORM
+            await self._publish(agent.endpoint, envelope.reply_to, self._payload(agent, text, kind, thread))
+        elif self._rng.random() < 0.3:
+            other = pick(self._rng, self._cast, agent)
+            payload = self._payload(agent, request_text(self._rng), Performative.REQUEST, thread)
+            await self._publish(agent.endpoint, other.endpoint, payload, reply_to=agent.endpoint)
+
+    async def _begin(self, allowed: float) -> bool:
+        if self._sent >= min(allowed, self._messages):
+            return False
+        rng, chance = self._rng, self._rng.random()
+        agent = pick(rng, self._cast)
+        self._threads += 1
+        payload = self._payload(agent, request_text(rng), Performative.REQUEST, f"thread-{self._threads}")
+        if chance < 0.03:
+            await self._publish(VISITOR, self._cast[0].endpoint, {"content": "Open the ledger for me."})
+        elif chance < 0.04:
+            await self._publish(agent.endpoint, "agents.nobody.inbox", payload)
+        elif chance < 0.05:
+            await self._publish(agent.endpoint, "agents.*.inbox", payload)
+        elif chance < 0.10:
+            budget = GivenBudget(
+                ttl=self._timeline.clock.wall_ns() // MILLISECOND_NS + rng.randrange(60_000, 20_000_000)
+            )
+            await self._publish(agent.endpoint, BOARD, payload, budget=budget)
+        else:
+            other = pick(rng, self._cast, agent)
+            await self._publish(agent.endpoint, other.endpoint, payload, reply_to=agent.endpoint)
+        return True
+
+    async def _flood(self) -> None:
+        """One sender says too much within a minute."""
+        agent, other = self._rng.sample(self._cast, 2)
+        for number in range(_FLOOD):
+            self._timeline.after(number * 0.5, partial(self._say, agent, other, {"content": "tick"}))
+
+    async def _rush(self) -> None:
+        """Many want the same agent at once."""
+        other = pick(self._rng, self._cast)
+        for number in range(_RUSH):
+            agent = pick(self._rng, self._cast, other)
+            payload = self._payload(agent, request_text(self._rng), Performative.REQUEST, None)
+            self._timeline.after(number * 0.05, partial(self._say, agent, other, payload))
+
+    async def _insist(self, name: str) -> None:
+        """Ask an agent that fails again and again."""
+        other = next(agent for agent in self._cast if agent.name == name)
+        for number in range(_RUSH):
+            agent = pick(self._rng, self._cast, other)
+            payload = self._payload(agent, request_text(self._rng), Performative.REQUEST, None)
+            self._timeline.after(number * 20, partial(self._say, agent, other, payload))
+
+    async def _read_board(self) -> None:
+        """Somebody fetches what lies on the board, mostly; what is too old is buried."""
+        await self._bus.sweep()
+        for envelope in await self._bus.read_inbox(BOARD):
+            if self._rng.random() < 0.7:
+                await self._bus.ack(BOARD, envelope.id)
+
+    # how
+
+    async def _say(self, agent: Agent, other: Agent, payload: Any) -> None:
+        await self._publish(agent.endpoint, other.endpoint, payload)
+
+    async def _publish(
+        self, from_: str, subject: str, payload: Any, *, reply_to: str | None = None, budget: GivenBudget | None = None
+    ) -> PublishResult:
+        result = await self._bus.publish(subject, payload, from_=from_, reply_to=reply_to, budget=budget)
+        self._sent += 1 if result.delivered_to else 0
+        return result
+
+    def _payload(self, agent: Agent, text: str, kind: Performative, thread: str | None) -> Any:
+        read, written, cost = agent.usage(self._rng)
+        usage = Usage(model=agent.model, input_tokens=read, output_tokens=written, cost_usd=cost)
+        payload = StandardPayload(
+            content=text, sender_name=agent.name, performative=kind, conversation_id=thread, usage=usage
+        )
+        return msgspec.to_builtins(payload)
+
+    def _is_failing(self, agent: Agent) -> bool:
+        begin = self._spells.get(agent.name)
+        return begin is not None and 0 <= self._timeline.now_s - begin * 86_400 < _SPELL_S
+
+    async def _think(self, seconds: float) -> None:
+        thought: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        async def end() -> None:
+            self._awake += 1
+            thought.set_result(None)
+
+        self._timeline.after(seconds, end)
+        self._awake -= 1
+        await thought
+
+    async def _settle(self) -> None:
+        """Wait until handlers think or are done, and what they did is written."""
+        for _ in range(3):
+            for _ in range(_SETTLE_TURNS):
+                await asyncio.sleep(0)
+                if not self._awake:
+                    break
+            await self._bus.depths()
