@@ -1,0 +1,88 @@
+"""What the most important tables must say, worked out in plain Python from the rows of a history."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from typing import Any
+
+from tests.pipeline.tables.history import HOUR_NS, History, Row
+
+_ENDS_MANY = ("confirmed", "expired", "purged", "blocked")
+Key = tuple[str, str]
+
+
+def delivery_states(history: History) -> dict[Key, str]:
+    """Return the state of each delivery of the relay that survived, by reader and message id."""
+    states: dict[Key, str] = {}
+    for row in _kept(history):
+        body = json.loads(row["body"])
+        fact = row["type"].rpartition(".")[2]
+        if row["type"] == "message.accepted":
+            states |= {(node, row["ref"]): "queued" for node in body["recipients"]}
+            states |= {(node, row["ref"]): "blocked" for node in body.get("blocked", [])}
+        elif row["type"] == "delivery.sent":
+            key = (row["actor"], body["ids"][0])
+            if states.get(key) == "queued":
+                states[key] = "sent"
+        elif row["type"] == "delivery.requeued":
+            states[body["recipient"], row["ref"]] = "queued"
+        elif row["type"] in ("delivery.rejected", "delivery.dead"):
+            states[row["actor"], row["ref"]] = fact
+        elif row["type"].startswith("delivery."):
+            states |= {(row["ref"], id_): fact for id_ in body["ids"]}
+    return states
+
+
+def costs(history: History) -> dict[tuple[str, str, str], tuple[int, int]]:
+    """Return messages and ten-millionths of a dollar by day, sender and model, of the relay's messages."""
+    sums: dict[tuple[str, str, str], list[int]] = defaultdict(lambda: [0, 0])
+    lost = {(row["epoch"], row["seq"]) for row in history.journal if history.is_lost(row)}
+    for event in history.events:
+        if (event["epoch"], event["seq"]) in lost or event["event"] is None:
+            continue
+        usage = json.loads(json.loads(event["event"])["tags"][1][1]).get("usage")
+        if usage is not None:
+            entry = sums[_day(event["at_ns"]), event["pubkey"], usage["model"]]
+            entry[0] += 1
+            entry[1] += round(usage["cost_usd"] * 10**7)
+    return {key: (count, cost) for key, (count, cost) in sums.items()}
+
+
+def messages_per_hour(history: History) -> Counter[int]:
+    """Return how many messages the relay accepted, by the number of the hour since 1970."""
+    return Counter(row["at_ns"] // HOUR_NS for row in _kept(history) if row["type"] == "message.accepted")
+
+
+def conversations(history: History) -> Counter[str]:
+    """Return how many messages each conversation of the relay has."""
+    said: dict[str, Any] = {}
+    for event in history.events:
+        if event["event"] is not None and not history.is_lost(event):
+            said[event["id"]] = json.loads(json.loads(event["event"])["tags"][1][1]).get("conversation_id")
+    parents = {
+        row["ref"]: json.loads(row["body"]).get("reply_to")
+        for row in _kept(history)
+        if row["type"] == "message.accepted"
+    }
+
+    def find(id_: str) -> str:
+        while True:
+            if (named := said.get(id_)) is not None:
+                return str(named)
+            parent = parents.get(id_)
+            if parent is None:
+                return id_
+            id_ = parent
+
+    return Counter(find(id_) for id_ in parents)
+
+
+def _kept(history: History) -> list[Row]:
+    return [row for row in history.journal if not history.is_lost(row)]
+
+
+def _day(at_ns: int) -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(at_ns // 10**9, UTC).date().isoformat()
