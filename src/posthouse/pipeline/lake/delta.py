@@ -1,0 +1,202 @@
+"""One Delta table of the lake: what it holds now, and commits to it.
+
+A commit carries the versions its run has reached (application id and version), in the same atomic step as the files.
+delta-rs does not refuse a version that was committed before, so every commit looks again at the newest state and
+refuses to go back, and it never retries over somebody else's commit: of two writers one fails and nothing is twice.
+
+If you change what a table holds: 1. SCHEMA_VERSION, 2. docs/explain/pipeline.md, 3. how old lakes are read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from posthouse.files import private_dir
+from posthouse.model.errors import PosthouseError, error
+from posthouse.pipeline.lake.data_file import DataFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from deltalake import DeltaTable
+
+SCHEMA_VERSION = 1  # of every table of the lake
+_VERSION_KEY = "posthouse.schema_version"
+#: Commits carry Merkle roots: the log is never cleaned.
+_KEEP_LOG = "interval 36500 days"
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What one commit changes: files that come, files that go, how far the table has got, and notes."""
+
+    add: Sequence[DataFile] = ()
+    remove: Sequence[str] = ()
+    #: application id -> version
+    reached: Mapping[str, int] = field(default_factory=dict)
+    #: application id -> the version this commit was planned after; None: there was none
+    planned_after: Mapping[str, int | None] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+
+class Delta:
+    """A table in its directory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._table: DeltaTable | None = None
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def exists(self) -> bool:
+        """Whether anything was ever committed."""
+        return any((self.path / "_delta_log").glob("*.json"))
+
+    def version(self) -> int:
+        """Return the number of the newest commit; -1 before the first."""
+        return self._open().version() if self.exists else -1
+
+    def reached(self, application: str) -> int | None:
+        """Return the version an application has committed last."""
+        return self._open().transaction_version(application) if self.exists else None
+
+    def files(self) -> list[DataFile]:
+        """Return the files of the newest state, oldest path first."""
+        if not self.exists:
+            return []
+        import pyarrow as pa
+
+        actions = pa.table(self._open().get_add_actions(flatten=True)).to_pylist()
+        return sorted((_data_file(action) for action in actions), key=lambda file: file.path)
+
+    def history(self) -> list[dict[str, Any]]:
+        """Return what every commit says of itself, oldest first."""
+        return list(reversed(self._open().history())) if self.exists else []
+
+    def commit(self, commit: Commit, schema: pa.Schema, partition_by: Sequence[str] = ()) -> int:
+        """Commit in one step and return the table's version; refuse what was committed before."""
+        from deltalake import CommitProperties, Transaction
+
+        self._refuse_repeat(commit.planned_after)
+        transactions = [Transaction(application, version) for application, version in commit.reached.items()]
+        properties = CommitProperties(dict(commit.notes), 0, transactions)
+        if self.exists:
+            self._write(commit, schema, partition_by, properties)
+        else:
+            self._create(commit, schema, partition_by, properties)
+        self._table = None
+        return self.version()
+
+    def _refuse_repeat(self, planned_after: Mapping[str, int | None]) -> None:
+        self._table = None
+        for application, version in planned_after.items():
+            if self.reached(application) != version:
+                raise error("lake_busy", path=str(self.path))
+
+    def _create(self, commit: Commit, schema: pa.Schema, partition_by: Sequence[str], properties: Any) -> None:
+        from deltalake import Schema
+        from deltalake.transaction import create_table_with_add_actions
+
+        private_dir(self.path)
+        create_table_with_add_actions(
+            str(self.path),
+            Schema.from_arrow(schema),
+            [_add(file) for file in commit.add],
+            mode="error",
+            partition_by=list(partition_by),
+            configuration={"delta.logRetentionDuration": _KEEP_LOG},
+            description=f"{_VERSION_KEY}={SCHEMA_VERSION}",
+            commit_properties=properties,
+        )
+
+    def _write(self, commit: Commit, schema: pa.Schema, partition_by: Sequence[str], properties: Any) -> None:
+        from deltalake import PostCommitHookProperties, Schema
+        from deltalake.exceptions import CommitFailedError
+        from deltalake.transaction import RemoveAction
+
+        gone = {file.path: file for file in self.files()} if commit.remove else {}
+        removed = [
+            RemoveAction(path, True, 0, gone[path].size_bytes, dict(gone[path].partition)) for path in commit.remove
+        ]
+        try:
+            self._open().create_write_transaction(
+                [*removed, *(_add(file) for file in commit.add)],
+                "append",
+                Schema.from_arrow(schema),
+                list(partition_by),
+                commit_properties=properties,
+                post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
+            )
+        except CommitFailedError as failure:
+            raise error("lake_busy", path=str(self.path)) from failure
+
+    def _open(self) -> DeltaTable:
+        if self._table is None:
+            self._table = self._load()
+        return self._table
+
+    def _load(self) -> DeltaTable:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        try:
+            table = DeltaTable(str(self.path))
+            description = table.metadata().description
+        except (DeltaError, OSError, ValueError) as failure:
+            reason = str(failure).partition("\n")[0]
+            raise error("lake_damaged", table=self.name, reason=reason) from failure
+        self._refuse_newer(description)
+        return table
+
+    def _refuse_newer(self, description: str | None) -> None:
+        key, _, text = (description or "").partition("=")
+        found = int(text) if key == _VERSION_KEY and text.isdigit() else 0
+        if found == 0:
+            raise error("lake_damaged", table=self.name, reason="it was not made by posthouse")
+        if found > SCHEMA_VERSION:
+            raise error("lake_newer", table=self.name, found=found, known=SCHEMA_VERSION)
+
+
+def check_files(table: Delta, files: Iterable[DataFile]) -> None:
+    """Refuse a table of which a file is missing or cut off."""
+    for file in files:
+        path = table.path / file.path
+        try:
+            size = path.stat().st_size
+        except FileNotFoundError:
+            raise _damaged(table, f"{file.path} is missing") from None
+        if size != file.size_bytes:
+            raise _damaged(table, f"{file.path} has {size} bytes instead of {file.size_bytes}")
+
+
+def _damaged(table: Delta, reason: str) -> PosthouseError:
+    return error("lake_damaged", table=table.name, reason=reason)
+
+
+def _add(file: DataFile) -> Any:
+    from deltalake.transaction import AddAction
+
+    return AddAction(file.path, file.size_bytes, dict(file.partition), 0, True, file.stats())
+
+
+def _data_file(action: Mapping[str, Any]) -> DataFile:
+    parts: dict[str, dict[str, Any]] = {"partition": {}, "min": {}, "max": {}, "null_count": {}}
+    for name, value in action.items():
+        area, _, column = name.partition(".")
+        if area in parts and column and value is not None:
+            parts[area][column] = value
+    return DataFile(
+        os.fspath(action["path"]),
+        action["size_bytes"],
+        action["num_records"],
+        parts["partition"],
+        parts["min"],
+        parts["max"],
+        parts["null_count"],
+    )

@@ -1,0 +1,130 @@
+"""The lake as readers see it: its tables by name, as DataFrames.
+
+    lake = Lake(Path("~/.posthouse/lake").expanduser())
+    lake.table(spark, "silver_messages").where("lost_by_restore = false").count()
+
+`rows` are what is stored; `table` is what holds now: labelled with what a restore has lost, and folded to one row per
+key where a table declares that. A reader sees one commit of each table, whatever runs meanwhile. Nothing is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from posthouse.model.errors import error
+from posthouse.pipeline.lake.bronze import COPIES, EPOCHS_TABLE, bronze_schema
+from posthouse.pipeline.lake.data_file import DataFile
+from posthouse.pipeline.lake.delta import Delta, check_files
+from posthouse.pipeline.lake.epochs import Epoch, live_through
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+BUCKET = "bucket"
+LOST = "lost_by_restore"
+
+
+class Lake:
+    """A directory of Delta tables."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def delta(self, name: str) -> Delta:
+        """Return a table as Delta knows it."""
+        return Delta(self.path / name)
+
+    def names(self) -> list[str]:
+        """Return the tables that were ever committed."""
+        found = (path.parent.name for path in self.path.glob("*/_delta_log"))
+        return sorted(name for name in found if self.delta(name).exists)
+
+    def versions(self) -> dict[str, int]:
+        """Return the newest commit of every table."""
+        return {name: self.delta(name).version() for name in self.names()}
+
+    def epochs(self) -> list[Epoch]:
+        """Return what is known of every epoch."""
+        import pyarrow.parquet as pq
+
+        table = self.delta(EPOCHS_TABLE)
+        files = table.files()
+        check_files(table, files)
+        rows = [row for file in files for row in pq.ParquetFile(table.path / file.path).read().to_pylist()]
+        return sorted((Epoch(**row) for row in rows), key=lambda each: (each.started_at_ns, each.epoch))
+
+    def table(self, spark: SparkSession, name: str) -> DataFrame:
+        """Return what holds now: rows, or the latest view where there is one; a declared table may be empty."""
+        from posthouse.pipeline.tables import BY_NAME
+
+        if name in BY_NAME:
+            return BY_NAME[name].view(self.labelled(spark, self.rows(spark, name)))
+        return self.labelled(spark, self.rows(spark, name)) if name in COPIES else self.rows(spark, name)
+
+    def rows(
+        self,
+        spark: SparkSession,
+        name: str,
+        columns: Collection[str] | None = None,
+        keep: Callable[[DataFile], bool] | None = None,
+    ) -> DataFrame:
+        """Return stored rows, of the files that `keep` chooses by their statistics or of all."""
+        schema = stored_schema(name)
+        if schema is None:
+            raise error("lake_empty", path=str(self.path), table=name)
+        table = self.delta(name)
+        files = [file for file in table.files() if keep is None or keep(file)]
+        check_files(table, files)
+        frame = read_files(spark, table.path, files, schema)
+        chosen = [field.name for field in schema.fields if field.name != BUCKET]
+        return frame.select(*(chosen if columns is None else columns))
+
+    def labelled(self, spark: SparkSession, rows: DataFrame) -> DataFrame:
+        """Return rows with lost_by_restore, if they say which epoch and seq they are of."""
+        from pyspark.sql import functions as f
+
+        if not {"epoch", "seq"} <= set(rows.columns):
+            return rows
+        lost = f.lit(False)
+        for epoch, through in live_through(self.epochs()).items():
+            lost = f.when(f.col("epoch") == epoch, f.col("seq") > f.lit(through)).otherwise(lost)
+        return rows.withColumn(LOST, lost)
+
+    def register(self, spark: SparkSession) -> list[str]:
+        """Make every table a view that SQL can name, and return their names."""
+        from posthouse.pipeline.tables import TABLES
+
+        names = [*COPIES, EPOCHS_TABLE, *(table.name for table in TABLES)]
+        if not self.names():
+            raise error("lake_empty", path=str(self.path), table="at all")
+        for name in names:
+            self.table(spark, name).createOrReplaceTempView(name)
+        return names
+
+
+def stored_schema(name: str) -> StructType | None:
+    """Return the columns that the files of a table have, partitions included."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+    from pyspark.sql.types import IntegerType, StructField, StructType
+
+    from posthouse.pipeline.tables import BY_NAME, Upkeep
+
+    if (bronze := bronze_schema(name)) is not None:
+        return from_arrow_schema(bronze)
+    if name not in BY_NAME:
+        return None
+    declared = BY_NAME[name]
+    if declared.upkeep is Upkeep.FACTS:
+        return StructType([*declared.schema.fields, StructField(BUCKET, IntegerType())])
+    return declared.schema
+
+
+def read_files(spark: SparkSession, root: Path, files: Collection[DataFile], schema: StructType) -> DataFrame:
+    """Return the rows of some files of a table; their partitions are read from their paths."""
+    if not files:
+        return spark.createDataFrame([], schema)
+    paths = [str(root / file.path) for file in files]
+    return spark.read.schema(schema).option("basePath", str(root)).parquet(*paths).select(*schema.fieldNames())

@@ -1,0 +1,1 @@
+"""The data source "posthouse": journals of stores and relays as DataFrames."""
