@@ -50,3 +50,14 @@ def test_inbox_that_was_put_aside_is_begun_anew_but_a_wrong_place_at_first_is_an
     following.opened()
     following.judge(unknown)
     assert following.last is None
+
+
+def test_daemon_that_goes_before_the_first_stream_is_waited_for_once_it_has_answered() -> None:
+    gone, full = error("daemon_stopping"), error("too_many_streams", limit=32)
+    following = Following(None)
+    with pytest.raises(PosthouseError):
+        following.judge(gone)
+    following.begin([])
+    following.judge(gone)
+    with pytest.raises(PosthouseError):
+        following.judge(full)

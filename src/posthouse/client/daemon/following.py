@@ -17,7 +17,8 @@ from posthouse.client.daemon.values import DaemonEvent, InboxItem
 from posthouse.model.errors import PosthouseError
 
 EVERYTHING = 1_000  # the most one answer has
-_PASSING = ("daemon_unreachable", "daemon_stopping", "too_many_streams", "daemon_busy")
+_GONE = ("daemon_unreachable", "daemon_stopping")
+_FULL = ("too_many_streams", "daemon_busy")
 
 
 class Following:
@@ -29,19 +30,23 @@ class Following:
         #: messages that were read from the inbox and may come by the stream too
         self._stored: set[str] = set()
         self._backoff = Backoff(most_s=5.0)
+        #: the daemon has answered, so one that is gone is waited for
+        self._was_there = False
+        #: a stream was open, so one that is refused comes back
         self._has_begun = False
 
     def begin(self, newest: Sequence[InboxItem]) -> None:
         """Take the newest message there is as the place to begin behind."""
         self.last = newest[0].id if newest else None
+        self._was_there = True
 
     def headers(self) -> Mapping[str, str]:
         """Return what the next attempt asks with."""
         return {} if self.last is None else {RESUME_HEADER: self.last}
 
     def opened(self) -> None:
-        """Note that the daemon was there: from now on it is waited for."""
-        self._has_begun = True
+        """Note that the stream is open: from now on only time stands between it and the next one."""
+        self._was_there = self._has_begun = True
 
     def is_new(self, event: DaemonEvent) -> bool:
         """Tell whether an event was not read from the inbox before."""
@@ -62,7 +67,7 @@ class Following:
         """Raise a failure unless waiting helps."""
         if failure.code == "inbox_item_unknown" and self._has_begun:  # another inbox is there: begin with what it has
             self.last = None
-        elif failure.code not in _PASSING or not self._has_begun:
+        elif not (failure.code in _GONE and self._was_there) and not (failure.code in _FULL and self._has_begun):
             raise failure
 
     def pause_s(self) -> float:

@@ -42,14 +42,14 @@ class IpcServer(web.Server):
             auto_decompress=False,
             handler_cancellation=True,
         )
-        self._service = service
+        self.service = service
         self.is_tcp = is_tcp
 
     def __call__(self) -> RequestHandler:
         return Protocol(self, loop=asyncio.get_running_loop(), **self._kwargs)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        return await self._service.answer(request, is_tcp=self.is_tcp)
+        return await self.service.answer(request, is_tcp=self.is_tcp)
 
 
 class Protocol(RequestHandler):
@@ -58,12 +58,15 @@ class Protocol(RequestHandler):
     def __init__(self, server: IpcServer, **options: Any) -> None:
         super().__init__(server, **options)
         self._is_tcp = server.is_tcp
+        self._service = server.service
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         if not self._is_tcp and (uid := peer_uid(transport)) != os.geteuid():
             log.warning("security", security="peer_refused", uid=uid)
             self._refuse(cast(asyncio.Transport, transport))
+        elif self._service.is_stopping:  # it came after those that are hung up were counted
+            self.force_close()
 
     def handle_error(
         self,

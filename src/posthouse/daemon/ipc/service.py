@@ -38,6 +38,11 @@ class Service:
         self.sleeping = 0
         self.streams = 0
 
+    @property
+    def is_stopping(self) -> bool:
+        """Tell whether the daemon goes away; its connections have to go too, or a client would stay with it."""
+        return self._daemon.is_stopping
+
     async def answer(self, request: web.BaseRequest, *, is_tcp: bool) -> web.StreamResponse:
         """Answer one request."""
         path = "none"
@@ -57,7 +62,10 @@ class Service:
         finally:
             self.running -= 1
         self._daemon.meters.count("posthouse_daemon_requests_total", path, str(answer.status))
-        return to_response(answer)
+        response = to_response(answer)
+        if self.is_stopping:
+            response.force_close()
+        return response
 
     @asynccontextmanager
     async def sleep(self) -> AsyncIterator[None]:

@@ -85,6 +85,9 @@ class Protocol(RequestHandler):
             self._server.edge.meters.count("posthouse_relay_connections_refused_total", refusal.code)
             self._refuse(stream, refusal)
             return
+        if self._server.edge.is_stopping:  # it came after those that are hung up were counted
+            self.force_close()
+            return
         seconds = self._server.edge.limits.header_s
         self._deadline = self._loop.call_later(seconds, self._expire, stream)
 

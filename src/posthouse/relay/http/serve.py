@@ -50,7 +50,10 @@ class Service:
         finally:
             self.running -= 1
         self._count(path, answer, started)
-        return to_response(answer)
+        response = to_response(answer)
+        if self._edge.is_stopping:
+            response.force_close()
+        return response
 
     async def _run(self, request: web.BaseRequest, target: Target, found: Found) -> Answer:
         limits = self._edge.limits
