@@ -15,6 +15,7 @@ from posthouse.daemon.outbox.progress import Result
 from posthouse.daemon.pressure import Pressure
 from posthouse.daemon.recover import recover_outbox
 from posthouse.daemon.retention import Retention
+from posthouse.journal.committed import note_committed
 from posthouse.journal.store import Store
 from posthouse.journal.verify import verify_store
 from posthouse.keys import NodeKey
@@ -230,13 +231,18 @@ async def test_old_records_go_below_a_snapshot_and_rows_stay(tmp_path: Path) -> 
     assert verify_store(host.daemon.directory.outbox) == []
 
 
-async def test_with_a_lake_nothing_goes_by_itself(tmp_path: Path) -> None:
-    host = make_host(tmp_path, NOWHERE, retention=Retention(keep_days=0, lake="/lake"))
+async def test_with_a_lake_only_what_it_has_committed_goes(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    host = make_host(tmp_path, NOWHERE, retention=Retention(keep_days=0, lake=str(lake)))
     async with running(host):
         for number in range(600):
             await host.send(READER, "x", client_message_id=f"c{number}")
         await sweep(host.daemon)
-        assert await count_records(host.daemon.outbox.store, "outbox.queued") == 600
+        store = host.daemon.outbox.store
+        assert await count_records(store, "outbox.queued") == 600
+        note_committed(lake, store.epoch, 500)
+        await sweep(host.daemon)
+        assert store.extent().pruned_through == 500
 
 
 async def test_a_journal_that_is_too_large_is_pruned_before_its_age(tmp_path: Path) -> None:

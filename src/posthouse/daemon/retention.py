@@ -1,7 +1,7 @@
 """How long the journals of a daemon last: thirty days and a gigabyte, or what the operator has set.
 
 The oldest records go first, some thousand at a time, each time below a snapshot of the counters. What the daemon
-needs of the past lives in its own rows. With a lake nothing goes by itself.
+needs of the past lives in its own rows. With a lake nothing goes that the lake has not committed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from posthouse.journal.append import JournalTransaction
-from posthouse.journal.prune import prune_prefix
+from posthouse.journal.prune import prunable_through, prune_prefix
 from posthouse.journal.store import Store
 from posthouse.model.limits import DAY_S, JOURNAL_KEEP_DAYS, JOURNAL_MAX_BYTES, SECOND_NS
 from posthouse.sqlite.statements import Statements
@@ -30,14 +30,12 @@ class Retention:
 
     keep_days: float = JOURNAL_KEEP_DAYS
     max_bytes: int = JOURNAL_MAX_BYTES
-    #: set: only what the lake has committed, and none tells
+    #: set: only what the lake has committed
     lake: str | None = None
 
 
 async def prune_journal(store: Store, retention: Retention, read_state: ReadState) -> int:
     """Remove the oldest records that are too old or too many; return how many went."""
-    if retention.lake is not None:
-        return 0
     removed = 0
     while went := await store.writer.run(lambda tx: _prune(tx, retention, read_state)):
         removed += went
@@ -47,7 +45,7 @@ async def prune_journal(store: Store, retention: Retention, read_state: ReadStat
 def _prune(tx: JournalTransaction, retention: Retention, read_state: ReadState) -> int:
     extent: Any = tx.db.execute(_SQL.extent).fetchone()
     pruned_through, body_bytes = extent
-    most = min(pruned_through + _AT_ONCE, tx.head)
+    most = min(pruned_through + _AT_ONCE, prunable_through(tx, retention.lake))
     if body_bytes <= retention.max_bytes:
         horizon_ns = tx.now_ns - round(retention.keep_days * DAY_S * SECOND_NS)
         most = tx.db.execute(_SQL.newest_before, (pruned_through, most, horizon_ns)).get or 0

@@ -43,3 +43,12 @@ def digest_records(records: Iterable[Record]) -> str:
     for record in records:
         hasher.update(canonical_line(record))
     return hasher.hexdigest()
+
+
+def digest_contents(contents: Iterable[bytes]) -> str:
+    """Return the BLAKE3 digest over events as they are served, a line each, in seq order."""
+    hasher = blake3()
+    for content in contents:
+        hasher.update(content)
+        hasher.update(b"\n")
+    return hasher.hexdigest()

@@ -44,9 +44,10 @@ from posthouse.relay.meshes.participation import Participation
 from posthouse.relay.meshes.registry import Meshes
 from posthouse.relay.meshes.rights import Right
 from posthouse.relay.ops.housekeeping import Housekeeping
+from posthouse.relay.ops.prune import ArchivedRange, Pruning
 from posthouse.relay.ops.refusals import Refusals
 from posthouse.relay.reads import Reads
-from posthouse.relay.store.interface import RelayStore
+from posthouse.relay.store.interface import Pruned, RelayStore
 from posthouse.relay.store.sqlite import FILE_NAME, SqliteStore
 
 
@@ -90,6 +91,7 @@ class Core(Reads):
             store, judge, self.refusals, settings.checkers, Intake(settings.deliveries), self.mailboxes.take_mail
         )
         self.attendance = Attendance(self.mailboxes)
+        self._pruning = Pruning(store)
         self._housekeeping = Housekeeping(store, self.refusals)
 
     @classmethod
@@ -142,6 +144,11 @@ class Core(Reads):
 
         self._path.open_lane(settle).submit(events)
         return await answers
+
+    async def prune(self, node: str, archived: ArchivedRange) -> tuple[Pruned, int]:
+        """Delete what the archive holds; returns what went and the oldest seq left. Admins of the relay only."""
+        self.demand_admin(node)
+        return await self._pruning.prune(archived)
 
     async def verify(self, event: bytes) -> Event:
         """Return an event that is not published, such as a proof, with structure, id and signature checked."""

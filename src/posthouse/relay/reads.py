@@ -107,13 +107,6 @@ class Reads:
         columns, rows = await self.store.feed(name, seq, limit)
         return columns, rows, self.cursor(rows[-1][0] if rows else seq)
 
-    async def prune(self, node: str, *, epoch: str, from_seq: int, to_seq: int, digest: str) -> int:
-        """Delete a prefix of the journal that the lake holds; admins of the relay only."""
-        self.demand_admin(node)
-        if epoch != self.store.epoch:
-            raise error("epoch_mismatch", epoch=self.store.epoch)
-        return await self.store.submit(lambda unit: unit.prune(from_seq, to_seq, digest))
-
     def meshes_of(self, node: str) -> list[dict[str, Any]]:
         """Return the meshes a node may read: name, whether it is open, and its role and member name there."""
         found = [mesh for mesh in self.meshes.all() if Right.READ in mesh.rights(node)]

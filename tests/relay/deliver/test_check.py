@@ -7,8 +7,9 @@ from pathlib import Path
 import apsw
 import pytest
 
-from posthouse.journal.record import digest_records
+from posthouse.journal.record import digest_contents, digest_records
 from posthouse.relay.deliver.check import DELIVERY_RULES
+from posthouse.relay.ops.prune import ArchivedRange, Pruning
 from posthouse.relay.store.sqlite import FILE_NAME
 from tests.relay.deliver.checked import checked, findings
 from tests.relay.deliver.correspondents import confirmation, direct, post, reading, send
@@ -81,7 +82,9 @@ async def test_check_holds_after_pruning(tmp_path: Path) -> None:
         store = edge.server.edge.core.store
         extent = await store.extent()
         records = await store.journal(0, 10_000)
-        await store.submit(lambda unit: unit.prune(1, extent.head, digest_records(records)))
+        contents = digest_contents(await store.contents(0, extent.head))
+        archived = ArchivedRange(store.epoch, 1, extent.head, digest_records(records), contents)
+        await Pruning(store).prune(archived)
         alice, bob = Author(), Author()
         await send(edge, direct(alice, bob, "after"))
         async with reading(edge, bob) as box:

@@ -17,6 +17,7 @@ from posthouse.model.clock import FakeClock
 from posthouse.model.errors import PosthouseError
 from posthouse.relay.locks.replay import check_locks, replay_store
 from posthouse.relay.locks.table import all_locks
+from posthouse.relay.ops.prune import ArchivedRange, Pruning
 from posthouse.sqlite.connection import Durability, open_reader, open_writer
 from tests.relay.locks.desk import Desk, node, open_desk
 
@@ -37,7 +38,7 @@ async def prune(desk: Desk) -> None:
     first, last = extent.pruned_through + 1, extent.head - 1
     if first <= last:
         records = [record for record in await store.journal(first - 1, 10_000) if record.seq <= last]
-        await store.submit(lambda unit: unit.prune(first, last, digest_records(records)))
+        await Pruning(store).prune(ArchivedRange(store.epoch, first, last, digest_records(records), None))
 
 
 async def step(desk: Desk, op: str, owner: str, resource: str) -> None:

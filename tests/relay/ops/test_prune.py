@@ -2,20 +2,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from blake3 import blake3
 
-from posthouse.journal.prune import canonical_line
+from posthouse.journal.record import digest_contents, digest_records
 from posthouse.model.clock import FakeClock
 from posthouse.model.coordinate import Coordinate
 from posthouse.model.event import encode_event
 from posthouse.model.filters import Filter
 from posthouse.relay.core import Core, CoreSettings
 from posthouse.relay.meshes.rows import Role
+from posthouse.relay.ops import prune as pruning
 from posthouse.relay.ops.maintenance import check_relay
-from posthouse.relay.store.sqlite import prune as pruning
+from posthouse.relay.ops.prune import ArchivedRange
 from tests.relay.accept.answers import accepted, code
 from tests.relay.authors import ALICE, BOB, Author
 from tests.relay.meshes.refusal import refused
@@ -31,17 +32,20 @@ async def core(tmp_path: Path) -> AsyncIterator[Core]:
     await started.close()
 
 
-async def digest(core: Core, from_seq: int, to_seq: int) -> str:
-    """Return the digest as the archive computes it, from records it has read."""
-    hasher = blake3()
-    for record in await core.store.journal(from_seq - 1, to_seq - from_seq + 1):
-        hasher.update(canonical_line(record))
-    return hasher.hexdigest()
+async def archived(core: Core, from_seq: int, to_seq: int, *, has_contents: bool = True) -> ArchivedRange:
+    """Return a range as the archive tells of it, from what it has read."""
+    records = await core.store.journal(from_seq - 1, to_seq - from_seq + 1)
+    _columns, rows = await core.store.feed("events", from_seq - 1, to_seq - from_seq + 1)
+    events = [row[10].encode() for row in rows if row[0] <= to_seq and row[9] is None]
+    contents = digest_contents(events) if has_contents else None
+    return ArchivedRange(core.store.epoch, from_seq, to_seq, digest_records(records), contents)
 
 
-async def prune(core: Core, to_seq: int, from_seq: int = 1) -> int:
-    given = await digest(core, from_seq, to_seq)
-    return await core.prune(ADMIN.node, epoch=core.store.epoch, from_seq=from_seq, to_seq=to_seq, digest=given)
+async def prune(core: Core, to_seq: int, from_seq: int = 1, *, has_contents: bool = True) -> int:
+    given = await archived(core, from_seq, to_seq, has_contents=has_contents)
+    pruned, oldest_seq = await core.prune(ADMIN.node, given)
+    assert oldest_seq == to_seq + 1 == (await core.store.extent()).pruned_through + 1
+    return pruned.records
 
 
 async def test_pruned_events_lose_their_content_and_current_ones_keep_it(core: Core) -> None:
@@ -68,7 +72,9 @@ async def test_pruned_event_is_still_known(core: Core) -> None:
 async def test_wrong_digest_deletes_nothing(core: Core) -> None:
     last = accepted(await core.accept(ALICE.raw())).seq or 0
     with refused("digest_mismatch"):
-        await core.prune(ADMIN.node, epoch=core.store.epoch, from_seq=1, to_seq=last, digest="0" * 64)
+        await core.prune(ADMIN.node, replace(await archived(core, 1, last), digest="0" * 64))
+    with refused("digest_mismatch"):
+        await core.prune(ADMIN.node, replace(await archived(core, 1, last), contents="0" * 64))
     assert (await core.store.extent()).pruned_through == 0
     assert len((await core.query(ALICE.node, [Filter()])).events) == 1
 
@@ -77,17 +83,17 @@ async def test_only_a_short_prefix_of_this_history_is_pruned(core: Core, monkeyp
     last = accepted(await core.accept(ALICE.raw())).seq or 0
     for from_seq, to_seq in ((2, last), (1, last + 1), (last, 1)):
         with refused("prune_range_invalid"):
-            await core.prune(ADMIN.node, epoch=core.store.epoch, from_seq=from_seq, to_seq=to_seq, digest="0" * 64)
+            await core.prune(ADMIN.node, ArchivedRange(core.store.epoch, from_seq, to_seq, "0" * 64, None))
     monkeypatch.setattr(pruning, "MAX_RECORDS", last - 1)
     with refused("prune_range_invalid"):
         await prune(core, last)
     with refused("epoch_mismatch"):
-        await core.prune(ADMIN.node, epoch="0" * 32, from_seq=1, to_seq=last, digest=await digest(core, 1, last))
+        await core.prune(ADMIN.node, replace(await archived(core, 1, last - 1), epoch="0" * 32))
 
 
 async def test_pruning_and_reading_the_journal_are_for_admins(core: Core) -> None:
     with refused("right_missing"):
-        await core.prune(ALICE.node, epoch=core.store.epoch, from_seq=1, to_seq=1, digest="0" * 64)
+        await core.prune(ALICE.node, await archived(core, 1, 1))
     with refused("right_missing"):
         await core.journal(ALICE.node)
     with refused("right_missing"):

@@ -97,6 +97,23 @@ class Page:
     is_end: bool
 
 
+class Pruned(msgspec.Struct, frozen=True):
+    """What pruning took away."""
+
+    records: int
+    #: events that lost their content
+    emptied: int
+
+
+class Released(msgspec.Struct, frozen=True):
+    """What became of events that pruning had kept."""
+
+    emptied: int
+    looked_at: int
+    #: the last that was looked at; None at the end
+    through_seq: int | None
+
+
 class Unit(Protocol):
     """One unit of work inside the writer's transaction; used on the writer's thread only, never kept."""
 
@@ -195,8 +212,19 @@ class Unit(Protocol):
         """Empty up to `limit` events whose expiration has come, and return how many; their ids stay known."""
         ...
 
-    def prune(self, from_seq: int, to_seq: int, digest: str) -> int:
-        """Delete the prefix that ends with `to_seq` if its digest is the one given, and return how many records."""
+    def snapshot_journal(self, through_seq: int) -> int:
+        """Append the snapshot from which replay starts once the records up to `through_seq` are gone."""
+        ...
+
+    def prune(self, through_seq: int, snapshot_seq: int, horizon_ns: int | None) -> Pruned:
+        """Delete the records up to `through_seq`, and what was archived of their events.
+
+        Of a message nothing goes before every delivery ended before `horizon_ns`. None: events keep their content.
+        """
+        ...
+
+    def release_kept(self, after_seq: int, horizon_ns: int, limit: int) -> Released:
+        """Look at events after a seq that pruning had to keep; empty those nobody needs any more."""
         ...
 
     def reindex(self) -> None:
@@ -259,6 +287,10 @@ class RelayStore(Protocol):
 
     async def journal(self, after_seq: int, limit: int, types: Collection[str] | None = None) -> list[Record]:
         """Return records after a seq, oldest first."""
+        ...
+
+    async def contents(self, after_seq: int, through_seq: int) -> list[bytes]:
+        """Return the JSON of the events between, those with an expiration left out, in seq order."""
         ...
 
     async def feed(self, name: str, after_seq: int, limit: int) -> tuple[list[str], list[tuple[Any, ...]]]:

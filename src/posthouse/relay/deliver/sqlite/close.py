@@ -92,6 +92,11 @@ class ClosingDeliveries:
         """Note that the content of messages is gone; their records stay."""
         self._db.execute(SQL.prune_records, (_ints(seqs),))
 
+    def archive(self, seqs: Sequence[int]) -> None:
+        """Take away the ended deliveries of messages whose content is gone; their records stay and say so."""
+        self.prune_records(seqs)
+        self._db.execute(SQL.delete_deliveries, (_ints(seqs),))
+
     def block(self, mesh: str, node: str, sender: str) -> Closed:
         mailbox, from_ = self._mailbox(mesh, node), self._mailbox(mesh, sender)
         if mailbox is None or from_ is None:

@@ -11,32 +11,40 @@ from posthouse.model.limits import INT64_MAX
 from posthouse.relay.http.answer import Answer, json_answer
 from posthouse.relay.http.call import Call
 from posthouse.relay.http.route import Route
+from posthouse.relay.ops.prune import ArchivedRange
 
 Seq = Annotated[int, Meta(ge=1, le=INT64_MAX)]
+Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
 
 class PruneRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """A range of the journal, and the BLAKE3 over its records' canonical lines."""
+    """A range of the journal; `digest` is over its records' canonical lines, `contents` over its events.
+
+    Both are BLAKE3. `contents` covers the events without an expiration as they are served, a line each; without it only
+    records go and events keep their content.
+    """
 
     epoch: str
     from_seq: Seq
     to_seq: Seq
-    digest: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+    digest: Digest
+    contents: Digest | None = None
 
 
-class Pruned(msgspec.Struct):
-    """How many records are gone."""
+class PruneAnswer(msgspec.Struct):
+    """How many records are gone, how many events lost their content, and the oldest seq there is now."""
 
     pruned: int
+    emptied: int
+    oldest_seq: int
 
 
 async def prune(call: Call) -> Answer:
-    """Compute the digest again and delete the range if it is the one given, else refuse."""
+    """Compute the digests again and delete the range if they are those given, else refuse."""
     given = await call.body(PruneRequest)
-    pruned = await call.edge.core.prune(
-        call.node, epoch=given.epoch, from_seq=given.from_seq, to_seq=given.to_seq, digest=given.digest
-    )
-    return json_answer(Pruned(pruned))
+    archived = ArchivedRange(given.epoch, given.from_seq, given.to_seq, given.digest, given.contents)
+    pruned, oldest_seq = await call.edge.core.prune(call.node, archived)
+    return json_answer(PruneAnswer(pruned.records, pruned.emptied, oldest_seq))
 
 
 ROUTES = (
@@ -46,6 +54,6 @@ ROUTES = (
         prune,
         "Delete an archived prefix of the journal (administrators)",
         bodies=(PruneRequest,),
-        answers={200: Pruned},
+        answers={200: PruneAnswer},
     ),
 )

@@ -86,11 +86,32 @@ WHERE t.term = ?1 AND NOT EXISTS (SELECT 1 FROM current_events WHERE address = ?
 ORDER BY e.created_at_ns DESC, e.id DESC LIMIT 1
 
 -- :name prunable
-SELECT seq, address FROM events AS e WHERE seq BETWEEN ? AND ? AND raw IS NOT NULL
-AND NOT EXISTS (SELECT 1 FROM current_events AS c WHERE c.address = e.address AND c.event_seq = e.seq)
-AND NOT EXISTS (
-    SELECT 1 FROM deliveries AS d WHERE d.seq = e.seq AND d.state IN ('queued', 'sent', 'rejected', 'dead'))
-AND NOT EXISTS (SELECT 1 FROM waiting_confirmations AS w WHERE w.seq = e.seq)
+SELECT e.seq, e.address FROM events AS e WHERE e.seq > :low AND e.seq <= :high AND
+
+-- :name releasable
+SELECT e.seq, e.address FROM kept_events AS k CROSS JOIN events AS e ON e.seq = k.seq
+WHERE k.seq > :low AND k.seq <= :high AND
+
+-- :name not_needed
+    e.raw IS NOT NULL AND e.expiration_s IS NULL
+    AND NOT EXISTS (SELECT 1 FROM current_events AS c WHERE c.address = e.address AND c.event_seq = e.seq)
+    AND NOT EXISTS (
+        SELECT 1 FROM deliveries AS d WHERE d.seq = e.seq
+        AND (d.state IN ('queued', 'sent', 'rejected', 'dead') OR d.closed_at_ns >= :horizon_ns))
+    AND NOT EXISTS (SELECT 1 FROM waiting_confirmations AS w WHERE w.seq = e.seq)
+
+-- :name keep_events
+INSERT INTO kept_events (seq)
+SELECT seq FROM events WHERE seq > ? AND seq <= ? AND raw IS NOT NULL AND expiration_s IS NULL
+
+-- :name kept_through
+SELECT count(*), max(seq) FROM (SELECT seq FROM kept_events WHERE seq > ? ORDER BY seq LIMIT ?)
+
+-- :name forget_kept
+DELETE FROM kept_events WHERE seq = ?
+
+-- :name contents
+SELECT raw FROM events WHERE seq > ? AND seq <= ? AND raw IS NOT NULL AND expiration_s IS NULL ORDER BY seq
 
 -- :name events_after
 SELECT seq, raw, mesh FROM events WHERE seq > ? AND raw IS NOT NULL ORDER BY seq LIMIT ?

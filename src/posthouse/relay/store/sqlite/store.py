@@ -32,6 +32,7 @@ from posthouse.relay.store.sqlite.lookup import find_current, find_event
 from posthouse.relay.store.sqlite.mesh_rows import read_mesh_rows
 from posthouse.relay.store.sqlite.pages import Range, count_matches, read_page
 from posthouse.relay.store.sqlite.plan import SQL, plan_filter, plan_history
+from posthouse.relay.store.sqlite.prune import read_contents
 from posthouse.relay.store.sqlite.unit import SqliteUnit
 from posthouse.sqlite.schema import Component
 
@@ -104,6 +105,9 @@ class SqliteStore:
 
     async def journal(self, after_seq: int, limit: int, types: Collection[str] | None = None) -> list[Record]:
         return await self._store.pool.run(lambda db: read_after(db, after_seq, limit, types))
+
+    async def contents(self, after_seq: int, through_seq: int) -> list[bytes]:
+        return await self._store.pool.run(lambda db: read_contents(db, after_seq, through_seq))
 
     async def feed(self, name: str, after_seq: int, limit: int) -> tuple[list[str], list[tuple[Any, ...]]]:
         return await self._store.pool.run(lambda db: read_feed(db, name, after_seq, limit))

@@ -12,10 +12,10 @@ from posthouse.relay.deliver.sqlite import SqliteDeliveries
 from posthouse.relay.locks import table as locks
 from posthouse.relay.locks.rows import LockEntry, LockRun
 from posthouse.relay.meshes.rows import AccessRow, InviteRow, MemberRow, MeshRow
-from posthouse.relay.store.interface import EventRow
+from posthouse.relay.store.interface import EventRow, Pruned, Released
 from posthouse.relay.store.sqlite.events import add_events, known_ids
 from posthouse.relay.store.sqlite.mesh_rows import MESHES, invite_of
-from posthouse.relay.store.sqlite.prune import prune
+from posthouse.relay.store.sqlite.prune import prune, release_kept, snapshot_journal
 from posthouse.relay.store.sqlite.reindex import reindex
 from posthouse.relay.store.sqlite.sweep import sweep_expired
 
@@ -132,8 +132,14 @@ class SqliteUnit:
     def sweep_expired(self, limit: int) -> int:
         return sweep_expired(self._tx, limit)
 
-    def prune(self, from_seq: int, to_seq: int, digest: str) -> int:
-        return prune(self._tx, from_seq, to_seq, digest)
+    def snapshot_journal(self, through_seq: int) -> int:
+        return snapshot_journal(self._tx, through_seq)
+
+    def prune(self, through_seq: int, snapshot_seq: int, horizon_ns: int | None) -> Pruned:
+        return prune(self._tx, through_seq, snapshot_seq, horizon_ns)
+
+    def release_kept(self, after_seq: int, horizon_ns: int, limit: int) -> Released:
+        return release_kept(self._tx, after_seq, horizon_ns, limit)
 
     def reindex(self) -> None:
         reindex(self._db)

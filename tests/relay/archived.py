@@ -1,0 +1,32 @@
+"""Ranges of a relay's journal as the archive tells of them, from what it has read over HTTP or from the store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from posthouse.journal.record import digest_contents, digest_records
+from posthouse.relay.store.interface import RelayStore
+from tests.relay.edge import Edge, Reply
+
+
+async def range_of(store: RelayStore, from_seq: int, to_seq: int) -> dict[str, Any]:
+    """Return the body of a request to prune."""
+    records = await store.journal(from_seq - 1, to_seq - from_seq + 1)
+    columns, rows = await store.feed("events", from_seq - 1, to_seq - from_seq + 1)
+    events = [dict(zip(columns, row, strict=True)) for row in rows]
+    contents = [each["event"].encode() for each in events if each["seq"] <= to_seq and each["expiration_s"] is None]
+    return {
+        "epoch": store.epoch,
+        "from_seq": from_seq,
+        "to_seq": to_seq,
+        "digest": digest_records(records),
+        "contents": digest_contents(contents),
+    }
+
+
+async def prune_through(edge: Edge, to_seq: int | None = None) -> Reply:
+    """Ask a relay to prune everything up to a seq, or everything there is."""
+    store = edge.server.edge.core.store
+    extent = await store.extent()
+    body = await range_of(store, extent.pruned_through + 1, to_seq or extent.head)
+    return await edge.post("/v1/admin/prune", body, await edge.token(edge.admin))
