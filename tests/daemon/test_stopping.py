@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from tests.client.house import House
 from tests.daemon.hosts import Host, host_at
 
@@ -16,17 +14,26 @@ async def connect(host: Host) -> tuple[asyncio.StreamReader, asyncio.StreamWrite
     return await asyncio.open_unix_connection(str(host.daemon.directory.socket))
 
 
-@pytest.mark.parametrize("when", ["before", "while"])
-async def test_connection_to_a_daemon_that_stops_is_closed_whenever_it_came(house: House, when: str) -> None:
+async def to_the_end(reader: asyncio.StreamReader) -> bytes:
+    async with asyncio.timeout(30):
+        return await reader.read()
+
+
+async def test_kept_connection_is_told_that_the_daemon_stops_and_closed(house: House) -> None:
     async with host_at(house, "alice") as host:
-        if when == "before":
-            reader, writer = await connect(host)
-            host.daemon.is_stopping = True
-            writer.write(ASK)
-        else:
-            host.daemon.is_stopping = True
-            reader, writer = await connect(host)
+        reader, writer = await connect(host)
+        writer.write(ASK)
         async with asyncio.timeout(30):
-            said = await reader.read()  # to its end: the daemon closes
-        assert (b"daemon_stopping" in said) is (when == "before")
+            await reader.readuntil(b"\r\n\r\n")
+        host.daemon.is_stopping = True
+        writer.write(ASK)
+        assert b"daemon_stopping" in await to_the_end(reader)
+        writer.close()
+
+
+async def test_connection_that_comes_while_the_daemon_stops_is_closed(house: House) -> None:
+    async with host_at(house, "alice") as host:
+        host.daemon.is_stopping = True
+        reader, writer = await connect(host)
+        assert await to_the_end(reader) == b""
         writer.close()
