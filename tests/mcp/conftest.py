@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.client.house import ADMIN, House, open_house
+from tests.daemon.hosts import Host, host_at
+
+
+@pytest.fixture
+async def house(tmp_path: Path) -> AsyncIterator[House]:
+    """A running relay with an open main mesh."""
+    async with open_house(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+async def alice(house: House) -> AsyncIterator[Host]:
+    """A daemon whose member is called alice."""
+    async with named(house, "alice") as host:
+        yield host
+
+
+@pytest.fixture
+async def bob(house: House) -> AsyncIterator[Host]:
+    """A daemon whose member is called bob."""
+    async with named(house, "bob") as host:
+        yield host
+
+
+@asynccontextmanager
+async def named(house: House, name: str) -> AsyncIterator[Host]:
+    """A daemon at a relay whose administrator has given its node a name."""
+    async with host_at(house, name) as host, house.client(ADMIN) as admin:
+        await admin.meshes.add_member("main", host.node, name)
+        yield host

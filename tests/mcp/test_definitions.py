@@ -1,0 +1,137 @@
+"""What every agent pays for at each turn: the definitions, exactly as they go over the wire."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from rs_bpe.bpe import openai
+
+from posthouse.mcp.tools import TOOLS
+from tests.mcp.agents import BOUND_S, command, environment
+
+MOST_TOOLS = 8
+MOST_TOKENS = 1_500
+TOKENIZERS = {"o200k_base": openai.o200k_base, "cl100k_base": openai.cl100k_base}
+VERSIONS = ("2025-06-18", "2025-11-25", "2026-07-28")
+
+
+def exchange(folder: Path, *requests: dict[str, Any]) -> list[str]:
+    """Send lines to a server over stdio; return its lines."""
+    lines = "".join(json.dumps({"jsonrpc": "2.0"} | request) + "\n" for request in requests)
+    done = subprocess.run(
+        [sys.executable, *command(folder / "no-daemon")],
+        input=lines,
+        env=environment(folder),
+        capture_output=True,
+        text=True,
+        timeout=BOUND_S,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def listed(folder: Path, version: str) -> str:
+    """Return the line that answers tools/list in a version of the protocol."""
+    about = {"name": "test", "version": "1"}
+    if version >= "2026":
+        prefix = "io.modelcontextprotocol/"
+        values = {"protocolVersion": version, "clientInfo": about, "clientCapabilities": {}}
+        meta = {prefix + name: value for name, value in values.items()}
+        return exchange(folder, {"id": 1, "method": "tools/list", "params": {"_meta": meta}})[-1]
+    hello = {"protocolVersion": version, "capabilities": {}, "clientInfo": about}
+    return exchange(
+        folder,
+        {"id": 0, "method": "initialize", "params": hello},
+        {"method": "notifications/initialized"},
+        {"id": 1, "method": "tools/list"},
+    )[-1]
+
+
+@pytest.fixture(params=VERSIONS)
+def line(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return listed(tmp_path, request.param)
+
+
+@pytest.fixture
+def tools(line: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(line)["result"]["tools"]
+    return found
+
+
+def test_there_are_at_most_eight_tools_in_a_fixed_order(tools: list[dict[str, Any]]) -> None:
+    names = [tool["name"] for tool in tools]
+    assert names == ["send", "inbox", "wait", "read", "who", "history", "lock", "status"]
+    assert len(names) <= MOST_TOOLS
+
+
+@pytest.mark.parametrize("tokenizer", TOKENIZERS)
+def test_definitions_are_below_1500_tokens_on_the_wire(line: str, tokenizer: str) -> None:
+    counted = TOKENIZERS[tokenizer]()
+    assert counted.decode(counted.encode(line)) == line
+    assert len(counted.encode(line)) < MOST_TOKENS
+
+
+def test_control_the_count_would_find_definitions_that_are_too_long(line: str) -> None:
+    value = json.loads(line)
+    for tool in value["result"]["tools"]:
+        tool["description"] += " and much more about it than anybody wants to read at every single turn"
+    assert len(openai.o200k_base().encode(json.dumps(value, separators=(",", ":")))) > MOST_TOKENS
+
+
+def test_every_tool_has_schemas_and_hints(tools: list[dict[str, Any]]) -> None:
+    for tool in tools:
+        for name in ("inputSchema", "outputSchema"):
+            assert tool[name]["type"] == "object"
+            jsonschema.Draft202012Validator.check_schema(tool[name])
+        assert tool["inputSchema"]["additionalProperties"] is False
+        assert tool["description"]
+    read_only = {tool["name"] for tool in tools if tool["annotations"]["readOnlyHint"]}
+    assert read_only == {"inbox", "wait", "who", "history", "status"}
+    assert all(tool["annotations"]["destructiveHint"] is False for tool in tools if tool["name"] not in read_only)
+
+
+def test_no_tool_lets_a_caller_say_who_it_is(tools: list[dict[str, Any]]) -> None:
+    offered = {name for tool in tools for name in tool["inputSchema"]["properties"]}
+    assert not offered & {"from", "sender", "as", "author", "node", "member", "budget", "ttl", "hops"}
+
+
+def fields(schema: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(schema, dict):
+        yield from schema.get("properties", {}).items()
+        for value in schema.values():
+            yield from fields(value)
+
+
+def test_text_of_others_has_no_other_place_than_the_untrusted_field(tools: list[dict[str, Any]]) -> None:
+    for tool in tools:
+        found = dict(fields(tool["outputSchema"]))
+        outside = {name for name in found if name not in dict(fields(found.get("untrusted", {})))}
+        assert not outside & {"text", "body", "message", "content", "meta"}
+        if "untrusted" in found:
+            assert found["untrusted"]["required"] == ["origin"]
+
+
+def test_bound_of_a_wait_is_the_one_in_the_schema(tmp_path: Path) -> None:
+    wait = next(tool for tool in json.loads(listed(tmp_path, VERSIONS[0]))["result"]["tools"] if tool["name"] == "wait")
+    assert wait["inputSchema"]["properties"]["seconds"]["maximum"] == 50
+
+
+def test_instructions_are_short_and_promise_no_wake_up(tmp_path: Path) -> None:
+    hello = {"protocolVersion": VERSIONS[0], "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    [answer] = exchange(tmp_path, {"id": 0, "method": "initialize", "params": hello})
+    told = json.loads(answer)["result"]
+    assert "Nothing wakes you" in told["instructions"]
+    assert len(openai.o200k_base().encode(told["instructions"])) < 100
+    assert told["capabilities"] == {"tools": {"listChanged": False}}
+
+
+def test_every_tool_is_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "mcp.md").read_text()
+    assert [name for name in TOOLS if f"| `{name}` |" not in page] == []

@@ -1,0 +1,110 @@
+"""What agents do with each other, over both transports and both generations of the protocol."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.client.house import House
+from tests.daemon.hosts import Host
+from tests.mcp.agents import MODES, WAYS, Way, agent_at, stdio_agent
+
+
+def directory(host: Host) -> Path:
+    return host.settings.directory
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("way", WAYS)
+async def test_two_agents_find_each_other_and_exchange_messages(way: Way, mode: str, alice: Host, bob: Host) -> None:
+    async with (
+        agent_at(way, directory(alice), mode=mode) as north,
+        agent_at(way, directory(bob), mode=mode) as south,
+    ):
+        seen = await north.until("who", lambda found: {"alice", "bob"} <= {m.get("name") for m in found["members"]})
+        others = {member["name"]: member for member in seen["members"] if "name" in member}
+        assert seen["mesh"] == "main" and seen["connected"]
+        assert others["alice"]["me"] and others["alice"]["node"] == alice.node
+        assert "me" not in others["bob"]
+
+        sent = await north.call("send", to="bob", message="are the horses ready?")
+        assert sent["state"] in ("queued", "sent")
+        [asked] = (await south.call("wait", seconds=30))["messages"]
+        assert asked["id"] == sent["id"]
+        assert asked["untrusted"] == {"origin": alice.node, "text": "are the horses ready?"}
+        whole = await south.call("read", id=asked["id"])
+        assert whole["untrusted"]["text"] == "are the horses ready?"
+        assert (await south.call("inbox"))["messages"] == []
+
+        await south.call("send", to=whole["untrusted"]["origin"], message="they are", reply_to=asked["id"])
+        [answer] = (await north.call("wait", seconds=30))["messages"]
+        assert answer["reply_to"] == asked["id"]
+        assert answer["untrusted"] == {"origin": bob.node, "text": "they are"}
+        done = await north.until("status", lambda found: found["state"] == "confirmed", id=sent["id"])
+        assert [(each["node"], each["state"]) for each in done["recipients"]] == [(bob.node, "confirmed")]
+
+        said = (await north.call("history", of="bob"))["messages"]
+        assert [message["untrusted"]["text"] for message in said] == ["they are", "are the horses ready?"]
+        assert [message["untrusted"]["origin"] for message in said] == [bob.node, alice.node]
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_lock_goes_from_one_agent_to_the_other(way: Way, alice: Host, bob: Host) -> None:
+    async with agent_at(way, directory(alice)) as north, agent_at(way, directory(bob)) as south:
+        mine = await north.call("lock", action="acquire", resource="db/main", lease_s=600)
+        assert mine["held"] and 0 < mine["valid_for_s"] <= 600
+        refused = await south.refused("lock", action="acquire", resource="db/main")
+        assert (refused["code"], refused["holder"]) == ("held", alice.node)
+        kept = await north.call("lock", action="renew", resource="db/main", token=mine["token"], lease_s=600)
+        assert kept["token"] == mine["token"]
+        gone = await north.call("lock", action="release", resource="db/main", token=mine["token"])
+        assert gone == {"resource": "db/main", "held": False, "token": mine["token"], "valid_for_s": 0}
+        theirs = await south.call("lock", action="acquire", resource="db/main", wait_s=20)
+        assert theirs["token"] > mine["token"]
+        late = await north.refused("lock", action="renew", resource="db/main", token=mine["token"])
+        assert late["code"] in ("not_holder", "stale_token")
+
+
+async def test_the_same_key_acquires_a_lock_once(alice: Host) -> None:
+    wanted = {"action": "acquire", "resource": "db/main", "lease_s": 600, "idempotency_key": "take-1"}
+    async with stdio_agent(directory(alice)) as agent:
+        first = await agent.call("lock", **wanted)
+        assert (await agent.call("lock", **wanted))["token"] == first["token"]
+        again = await agent.refused("lock", action="acquire", resource="db/main", lease_s=600)
+        assert again["code"] == "held_by_self"
+
+
+async def test_mail_waits_while_the_relay_is_away_and_arrives_when_it_is_back(
+    house: House, alice: Host, bob: Host
+) -> None:
+    async with stdio_agent(directory(alice)) as north, stdio_agent(directory(bob)) as south:
+        await north.call("send", to="bob", message="before")
+        await south.until("inbox", lambda found: len(found["messages"]) == 1)
+        await house.down()
+        sent = await north.call("send", to="bob", message="while it is away")
+        assert sent["state"] == "queued"
+        told = await north.call("status", id=sent["id"])
+        assert told["state"] == "queued" and "recipients" not in told
+        unreachable = await north.refused("lock", action="acquire", resource="db/main")
+        assert unreachable["code"] == "relay_unreachable"
+        await north.until("who", lambda found: not found["connected"])
+        await house.up()
+        await south.until("inbox", lambda found: len(found["messages"]) == 2)
+        await north.until("status", lambda found: found["state"] == "confirmed", id=sent["id"])
+        assert (await north.call("lock", action="acquire", resource="db/main"))["held"]
+
+
+async def test_a_topic_reaches_who_subscribed_and_says_when_nobody_did(alice: Host, bob: Host) -> None:
+    await alice.post("/v1/topic/create", topic="ops")
+    async with stdio_agent(directory(alice)) as north, stdio_agent(directory(bob)) as south:
+        assert "#ops" in (await north.call("who"))["topics"]
+        alone = await north.call("send", to="#ops", message="anybody?")
+        told = await north.until("status", lambda found: "recipients" in found, id=alone["id"])
+        assert (told["state"], told["recipients"]) == ("sent", [])
+        await bob.post("/v1/topic/subscribe", topic="ops")
+        await north.call("send", to="#ops", message="now somebody")
+        [message] = (await south.call("wait", seconds=30))["messages"]
+        assert (message["topic"], message["untrusted"]["text"]) == ("#ops", "now somebody")
+        said = (await south.call("history", of="#ops"))["messages"]
+        assert [each["untrusted"]["text"] for each in said] == ["now somebody", "anybody?"]
