@@ -17,6 +17,7 @@ from posthouse.bus.page import Page
 from posthouse.bus.results import AckAnswer, Endpoint
 from posthouse.bus.serve_lock import ServeLock
 from posthouse.bus.settle import Verdict, open_envelope, settle
+from posthouse.bus.spares import MAX_BYTES
 from posthouse.model.budget import is_expired
 from posthouse.model.envelope import Envelope
 from posthouse.model.errors import PosthouseError, error
@@ -86,7 +87,8 @@ def _end(session: Session, endpoint: Endpoint, id_: str) -> AckAnswer:
         mailbox.remove(f"{box}/{id_}")
     if verdict is not Verdict.READY:
         return "unknown"
-    session.ledger.submit(End(session, endpoint, id_, f"{box}/{id_}", "bus.handled", actor=None))
+    is_spare = (mailbox.size(f"{box}/{id_}") or 0) <= MAX_BYTES
+    session.ledger.submit(End(session, endpoint, id_, f"{box}/{id_}", "bus.handled", actor=None, is_spare=is_spare))
     session.ledger.flush()
     return "acked"
 

@@ -104,11 +104,14 @@ class Mailbox:
 
     def has(self, path: str) -> bool:
         """Tell whether something lies there."""
+        return self.size(path) is not None
+
+    def size(self, path: str) -> int | None:
+        """Return the size of what lies there, None when nothing does."""
         try:
-            os.stat(path, dir_fd=self.fd, follow_symlinks=False)
+            return os.stat(path, dir_fd=self.fd, follow_symlinks=False).st_size
         except FileNotFoundError:
-            return False
-        return True
+            return None
 
     def read(self, path: str) -> bytes:
         """Return the content of a regular file; OSError when it is none, is gone or is too large.

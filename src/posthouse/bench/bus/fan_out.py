@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import Any
 
 from posthouse.bench.bus.floor import Floor
-from posthouse.bench.bus.terms import LIMITS, PAYLOAD, SENDER, Scale, median, median_ratio
+from posthouse.bench.bus.terms import LIMITS, PAYLOAD, SENDER, Scale, median
 from posthouse.bench.bus.throughput import Counted
 from posthouse.bus import Bus
 
@@ -17,7 +17,6 @@ ENDPOINTS = 50
 async def measure(folder: Path, scale: Scale, file_bytes: int) -> dict[str, Any]:
     """Interleave floor and fan-out; return deliveries a second and their ratio to the floor."""
     counted = Counted()
-    floors: list[float] = []
     rates: list[float] = []
     async with Bus(folder, reliability=LIMITS) as bus:
         for number in range(ENDPOINTS):
@@ -26,14 +25,10 @@ async def measure(folder: Path, scale: Scale, file_bytes: int) -> dict[str, Any]
         floor = Floor(folder, "fan.n0", file_bytes)
         await _rate(bus, counted, 2)
         for _ in range(scale.rounds):
-            floors.append(floor.rate(scale.fan_out_publishes * ENDPOINTS))
+            floor.run()
             rates.append(await _rate(bus, counted, scale.fan_out_publishes))
-    return {
-        "endpoints": ENDPOINTS,
-        "deliveries_per_s": round(median(rates)),
-        "floor_per_s": round(median(floors)),
-        "ratio": median_ratio(rates, floors),
-    }
+    deliveries = {"endpoints": ENDPOINTS, "deliveries_per_s": round(median(rates))}
+    return deliveries | floor.report() | floor.compare("", rates)
 
 
 async def _rate(bus: Bus, counted: Counted, publishes: int) -> float:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from posthouse.bench.bus.floor import Floor
-from posthouse.bench.bus.terms import LIMITS, PAYLOAD, SENDER, SUBJECT, Scale, median, median_ratio
+from posthouse.bench.bus.terms import LIMITS, PAYLOAD, SENDER, SUBJECT, Scale, median
 from posthouse.bus import Bus
 from posthouse.model.envelope import Envelope
 
@@ -90,12 +90,10 @@ class InFlight:
 class Rates:
     """Messages a second of every round."""
 
-    floor: list[float] = field(default_factory=list)
-    crowded_floor: list[float] = field(default_factory=list)
     one_by_one: list[float] = field(default_factory=list)
-    in_flight: list[float] = field(default_factory=list)
+    in_flight_64: list[float] = field(default_factory=list)
     one_until_handled: list[float] = field(default_factory=list)
-    many_until_handled: list[float] = field(default_factory=list)
+    in_flight_64_until_handled: list[float] = field(default_factory=list)
 
 
 async def measure(folder: Path, scale: Scale, file_bytes: int) -> dict[str, Any]:
@@ -108,29 +106,20 @@ async def measure(folder: Path, scale: Scale, file_bytes: int) -> dict[str, Any]
         floor = Floor(folder, SUBJECT, file_bytes)
         await _rate(bus, counted, publish_together, scale.messages)
         for _ in range(scale.rounds):
-            rates.floor.append(floor.rate(scale.messages))
+            floor.run()
             rates.one_by_one.append(await _rate(bus, counted, publish_singly, scale.messages))
-            rates.in_flight.append(await _rate(bus, counted, publish_together, scale.messages))
+            rates.in_flight_64.append(await _rate(bus, counted, publish_together, scale.messages))
             rates.one_until_handled.append(await _lockstep_rate(bus, counted, scale.messages // 4))
-            rates.many_until_handled.append(await in_flight.rate(bus, scale.messages // 4))
-            rates.crowded_floor.append(floor.rate(scale.messages, alive=IN_FLIGHT))
-    return _report(rates)
+            rates.in_flight_64_until_handled.append(await in_flight.rate(bus, scale.messages // 4))
+    return _report(rates, floor)
 
 
-def _report(rates: Rates) -> dict[str, Any]:
-    return {
-        "floor_per_s": round(median(rates.floor)),
-        "one_by_one_per_s": round(median(rates.one_by_one)),
-        "one_by_one_ratio": median_ratio(rates.one_by_one, rates.floor),
-        "in_flight_64_per_s": round(median(rates.in_flight)),
-        "in_flight_64_ratio": median_ratio(rates.in_flight, rates.floor),
-        "floor_with_64_alive_per_s": round(median(rates.crowded_floor)),
-        "in_flight_64_ratio_to_floor_with_64_alive": median_ratio(rates.in_flight, rates.crowded_floor),
-        "one_until_handled_per_s": round(median(rates.one_until_handled)),
-        "one_until_handled_ratio": median_ratio(rates.one_until_handled, rates.floor),
-        "in_flight_64_until_handled_per_s": round(median(rates.many_until_handled)),
-        "in_flight_64_until_handled_ratio": median_ratio(rates.many_until_handled, rates.floor),
-    }
+def _report(rates: Rates, floor: Floor) -> dict[str, Any]:
+    report = floor.report()
+    for kind in fields(rates):
+        measured = getattr(rates, kind.name)
+        report |= {f"{kind.name}_per_s": round(median(measured))} | floor.compare(kind.name, measured)
+    return report
 
 
 async def _rate(bus: Bus, counted: Counted, publish: Callable[[Bus, int], Awaitable[None]], count: int) -> float:
