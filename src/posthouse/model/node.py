@@ -14,6 +14,7 @@ from posthouse.model.limits import MEMBER_NAME_MAX_CHARS, MESH_NAME_MAX_CHARS
 
 NODE_SCHEME = "ed25519"
 DEFAULT_MESH = "main"
+PINCH_MESH = "pinch"  # reserved: its nodes are Pinch addresses
 _NODE = re.compile(r"ed25519:[0-9a-f]{64}")
 _KEY_HEX = re.compile(r"[0-9a-f]{64}")
 _MESH = re.compile(rf"[A-Za-z0-9_-]{{1,{MESH_NAME_MAX_CHARS}}}")

@@ -9,10 +9,13 @@ from typing import Any
 
 from posthouse.keys import public_key
 from posthouse.model.bucket import Rate
+from posthouse.model.pinch import validate_host
 from posthouse.model.settings import Resolved
 from posthouse.relay.deliver.settings import ConnectionPolicy, DeliverySettings
 from posthouse.relay.limits import DEFAULT_LIMITS, EdgeLimits
 from posthouse.relay.listen import Protection, parse_listen
+from posthouse.relay.pinch.origins import ANY_ORIGIN, parse_origins
+from posthouse.relay.pinch.settings import PinchSettings
 from posthouse.relay.server import ServerSettings
 
 
@@ -38,6 +41,7 @@ def server_settings(values: Mapping[str, Resolved], default_admin: str | None = 
         ephemeral_rate=Rate(given["ephemeral_rate"], given["ephemeral_burst"]),
         limits=_limits(given),
         deliveries=_deliveries(given),
+        pinch=_pinch(given),
     )
 
 
@@ -59,6 +63,18 @@ def _deliveries(given: Mapping[str, Any]) -> DeliverySettings:
         confirm_timeout_s=given["confirm_timeout_s"],
         policy=ConnectionPolicy(given["connection_policy"]),
         record_retention_days=None if given["records_permanent"] else given["record_retention_days"],
+    )
+
+
+def _pinch(given: Mapping[str, Any]) -> PinchSettings | None:
+    origins = ANY_ORIGIN if given["pinch_origins"] is None else parse_origins(given["pinch_origins"])
+    if given["pinch_host"] is None:
+        return None
+    return PinchSettings(
+        host=validate_host(given["pinch_host"]),
+        rate_per_s=given["pinch_rate"],
+        burst=given["pinch_burst"],
+        origins=origins,
     )
 
 

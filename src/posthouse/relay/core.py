@@ -37,7 +37,7 @@ from posthouse.relay.deliver.states import States
 from posthouse.relay.locks.run import start_run
 from posthouse.relay.locks.service import Locks
 from posthouse.relay.meshes.administration import Administration
-from posthouse.relay.meshes.bootstrap import prepare_main
+from posthouse.relay.meshes.bootstrap import prepare_main, prepare_pinch
 from posthouse.relay.meshes.change import Changes
 from posthouse.relay.meshes.invites import Invites
 from posthouse.relay.meshes.participation import Participation
@@ -65,6 +65,8 @@ class CoreSettings:
     event_rate: Rate = field(default_factory=lambda: Rate(EVENT_RATE_PER_S, EVENT_BURST))
     ephemeral_rate: Rate = field(default_factory=lambda: Rate(EPHEMERAL_RATE_PER_S, EPHEMERAL_BURST))
     deliveries: DeliverySettings = DEFAULT_SETTINGS
+    #: whether the mesh of Pinch addresses is to be there
+    has_pinch: bool = False
     #: threads that check signatures
     checkers: int = field(default_factory=lambda: os.cpu_count() or 1)
 
@@ -76,10 +78,10 @@ class Core(Reads):
         super().__init__(store, meshes)
         self.settings = settings
         self.clock = clock
-        changes = Changes(store, meshes)
-        self.administration = Administration(changes)
-        self.participation = Participation(changes)
-        self.invites = Invites(changes, settings.relay, Minter(clock))
+        self.changes = Changes(store, meshes)
+        self.administration = Administration(self.changes)
+        self.participation = Participation(self.changes)
+        self.invites = Invites(self.changes, settings.relay, Minter(clock))
         self.locks = Locks(store, meshes, clock, lock_run)
         self.mailboxes = Mailboxes(store, meshes, clock, settings.deliveries)
         self.participation.on_blocked = self.mailboxes.take_closed
@@ -109,6 +111,8 @@ class Core(Reads):
         store = await asyncio.to_thread(SqliteStore, path, clock, on_fatal=on_fatal, vfs=vfs)
         try:
             rows = await prepare_main(store, settings.relay, is_open=settings.is_main_open, admins=settings.admins)
+            if settings.has_pinch:
+                rows = await prepare_pinch(store, settings.relay, settings.admins)
             lock_run = await start_run(store, clock)
         except BaseException:
             await asyncio.to_thread(store.close)

@@ -17,6 +17,7 @@ from posthouse.relay.metrics import Meters
 
 if TYPE_CHECKING:
     from posthouse.relay.core import Core
+    from posthouse.relay.pinch.service import Pinch
     from posthouse.relay.stream.connection import Connection
 
 
@@ -33,6 +34,8 @@ class Edge:
     tokens: Tokens
     meters: Meters
     connections: dict[Connection, None] = field(default_factory=dict)
+    #: None when the relay does not speak Pinch
+    pinch: Pinch | None = None
     #: HOST:PORT under which others reach this relay; invites carry it
     address: str = ""
     is_stopping: bool = False

@@ -33,6 +33,11 @@ from posthouse.relay.limits import DEFAULT_LIMITS, EdgeLimits
 from posthouse.relay.listen import Place, Protection, check_listen, is_loopback, tls_context
 from posthouse.relay.live import Live
 from posthouse.relay.metrics import Meters
+from posthouse.relay.pinch.connection import PinchConnection
+from posthouse.relay.pinch.routes import pinch_routes
+from posthouse.relay.pinch.service import Pinch
+from posthouse.relay.pinch.settings import PinchSettings
+from posthouse.relay.stream.connection import Connection
 from posthouse.relay.stream.keeper import keep_alive
 from posthouse.relay.watch import watch
 from posthouse.sqlite.presence import Presence
@@ -57,6 +62,8 @@ class ServerSettings:
     ephemeral_rate: Rate = EPHEMERAL_RATE
     limits: EdgeLimits = DEFAULT_LIMITS
     deliveries: DeliverySettings = DEFAULT_SETTINGS
+    #: None: it does not speak Pinch
+    pinch: PinchSettings | None = None
     clock: Clock = field(default_factory=system_clock)
 
 
@@ -101,11 +108,15 @@ class RelayServer:
         self._opened.callback(core.listen(self.edge.live.publish))
         keeper = asyncio.get_running_loop().create_task(keep_alive(self.edge))
         self._opened.push_async_callback(_end, keeper)
+        if settings.pinch is not None:
+            self.edge.pinch = Pinch(core, self.key, self.edge.meters, settings.pinch)
+            self._opened.push_async_callback(self.edge.pinch.close)
         await self._listen(tls)
 
     async def _listen(self, tls: ssl.SSLContext | None) -> None:
         settings = self.settings
-        service = Service(self.edge, Router(ROUTES))
+        pinch = self.edge.pinch
+        service = Service(self.edge, Router(ROUTES if pinch is None else (*ROUTES, *pinch_routes(pinch))))
         server = Server(self.edge, service)
         watch(self.edge, server, service)
         try:
@@ -124,7 +135,10 @@ class RelayServer:
 
     async def _hang_up(self, server: Server) -> None:
         self.edge.core.locks.close()
-        connections = list(self.edge.connections)
+        connections: list[Connection | PinchConnection] = list(self.edge.connections)
+        if self.edge.pinch is not None:
+            self.edge.pinch.is_stopping = True
+            connections += self.edge.pinch.connections
         for connection in connections:
             connection.end(GOING_AWAY, "relay_stopping")
         # the library is told to stop only then: it would not read the peers' half of the closing handshake
@@ -142,6 +156,7 @@ class RelayServer:
             event_rate=settings.event_rate,
             ephemeral_rate=settings.ephemeral_rate,
             deliveries=settings.deliveries,
+            has_pinch=settings.pinch is not None,
         )
 
 

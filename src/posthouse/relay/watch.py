@@ -23,6 +23,8 @@ def watch(edge: Edge, server: Server, service: Service) -> None:
     meters.watch("posthouse_relay_lock_waiters", lambda: edge.core.locks.waiters)
     edge.core.locks.tell(meters)
     watch_queues(edge)
+    if (pinch := edge.pinch) is not None:
+        meters.watch("posthouse_relay_pinch_connections", lambda: len(pinch))
     meters.watch("posthouse_relay_tokens", lambda: len(edge.tokens))
     meters.watch("posthouse_relay_journal_head", lambda: live.head)
     for metric, name in _STORE.items():

@@ -25,7 +25,8 @@ DELIVERIES = (
         {
             "ids": _IDS,
             "was_stored": "for each id whether it came from the queue, always",
-            "confirmation": "the event id of the confirmation, always",
+            "confirmation": "the event id of the confirmation, always; in the mesh pinch the Pinch message id, "
+            "or empty where the answer to a ping proved that it was read",
         },
     ),
     RecordType("delivery.rejected", "the message id", {"reason": "what the reader said, always"}),

@@ -7,11 +7,13 @@ from posthouse.journal.records.shape import RecordType
 PINCH = (
     RecordType(
         "pinch.accepted",
-        "the Pinch message id",
+        "the Pinch message id, empty for an envelope without one",
         {
             "recipient": "the Pinch address it goes to, always",
             "message_type": "the number of its MessageType, always",
             "size": "bytes of the envelope, always",
+            "id": "the id its delivery has in the queue and in records of deliveries, always",
+            "blocked": "true when the recipient blocks the sender: then it waits for nobody",
         },
     ),
     RecordType(

@@ -26,6 +26,12 @@ PINCH: tuple[ErrorSpec, ...] = (
         exit=Exit.USAGE,
     ),
     ErrorSpec(
+        "pinch_origin_refused",
+        403,
+        "pages of {origin!r} may not connect",
+        "Add the origin to relay.pinch_origins, or connect from a program.",
+    ),
+    ErrorSpec(
         "pinch_key_invalid",
         400,
         "the public key is not valid: {reason}",

@@ -10,6 +10,8 @@ from posthouse.model.limits import (
     EVENT_RATE_PER_S,
     KIB,
     MIB,
+    PINCH_BURST,
+    PINCH_RATE_PER_S,
     QUEUE_MAX,
     QUEUE_TTL_S,
     RECORD_RETENTION_DAYS,
@@ -85,4 +87,15 @@ _BOUNDS: tuple[Setting, ...] = (
     Setting("relay.writer_max_bytes", int, 64 * MIB, "Bytes that may wait for the writer.", "bytes", MIB, 100 * _MOST),
 )
 
-RELAY: tuple[Setting, ...] = _PLACE + _RATES + _QUEUES + _BOUNDS
+_PINCH: tuple[Setting, ...] = (
+    Setting("relay.pinch_host", str, None, "Name of this relay in Pinch addresses; with it the relay speaks Pinch."),
+    Setting(
+        "relay.pinch_rate", float, PINCH_RATE_PER_S, "Steady rate of Pinch envelopes per address.", "1/s", 0.001, 1e6
+    ),
+    Setting(
+        "relay.pinch_burst", int, PINCH_BURST, "Pinch envelopes an address may save up.", "envelopes", 1, 1_000_000
+    ),
+    Setting("relay.pinch_origins", str, None, "Web origins that may open a Pinch connection, separated by commas."),
+)
+
+RELAY: tuple[Setting, ...] = _PLACE + _RATES + _QUEUES + _BOUNDS + _PINCH

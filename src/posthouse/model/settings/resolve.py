@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from posthouse.model.errors import error
+from posthouse.model.settings.pinch import ForeignInvalid, read_pinch_environment
 from posthouse.model.settings.registry import SETTINGS
 from posthouse.model.settings.setting import Setting, Value
 
@@ -49,6 +50,8 @@ def resolve(
     values = {name: Resolved(setting, setting.default, Source.DEFAULT) for name, setting in settings.items()}
     for name, given in flatten(file or {}).items():
         values[name] = _take(_find(settings, name), given, Source.FILE, f"the file ({name})")
+    if "relay.listen" in values:
+        values |= _take_pinch(environ or {}, settings, str(values["relay.listen"].value))
     for name, setting in settings.items():
         if (text := (environ or {}).get(setting.environment)) is not None:
             values[name] = _take(setting, text, Source.ENVIRONMENT, setting.environment)
@@ -77,6 +80,19 @@ def _find(settings: Mapping[str, Setting], name: str) -> Setting:
         hint = f"Did you mean {near[0]}?" if near else None
         raise error("setting_invalid", hint=hint, name=name, source="the file", reason="there is no such setting")
     return setting
+
+
+def _take_pinch(environ: Mapping[str, str], settings: Mapping[str, Setting], listen: str) -> dict[str, Resolved]:
+    """Return what the environment of a Pinch relay sets."""
+    try:
+        found = read_pinch_environment(environ, listen)
+    except ForeignInvalid as fault:
+        name, variable, _value = fault.foreign
+        raise error("setting_invalid", name=name, source=variable, reason=str(fault)) from fault
+    return {
+        each.setting: _take(_find(settings, each.setting), each.value, Source.ENVIRONMENT, each.variable)
+        for each in found
+    }
 
 
 def _take(setting: Setting, given: Any, source: Source, where: str) -> Resolved:

@@ -20,21 +20,21 @@ class Buckets:
         self._max_keys = max_keys
         self._buckets: dict[str, Bucket] = {}
 
-    def take(self, key: str, now_ns: int) -> int:
-        """Take one token; return 0, or the nanoseconds until there is one."""
+    def take(self, key: str, now_ns: int, tokens: int = 1) -> int:
+        """Take tokens; return 0, or the nanoseconds until they are there."""
         bucket = self._buckets.get(key)
         if bucket is None:
             if len(self._buckets) >= self._max_keys:
                 self._forget(now_ns)
             bucket = full_bucket(self.rate, now_ns)
-        self._buckets[key], wait_ns = take(bucket, self.rate, now_ns)
+        self._buckets[key], wait_ns = take(bucket, self.rate, now_ns, tokens)
         return wait_ns
 
-    def give_back(self, key: str) -> None:
-        """Return one token: what it was taken for had been paid before."""
+    def give_back(self, key: str, tokens: int = 1) -> None:
+        """Return tokens: what they were taken for had been paid before."""
         bucket = self._buckets.get(key)
         if bucket is not None:
-            level = min(bucket.level + SECOND_NS, self.rate.burst * SECOND_NS)
+            level = min(bucket.level + tokens * SECOND_NS, self.rate.burst * SECOND_NS)
             self._buckets[key] = Bucket(level, bucket.at_ns)
 
     def __len__(self) -> int:

@@ -49,6 +49,8 @@ class Attendance:
         now_ns = self._mailboxes.clock.wall_ns()
         while await self._store.submit(lambda unit: unit.deliveries.sweep_records(now_ns, _ROWS_PER_UNIT)):
             pass
+        while await self._store.submit(lambda unit: unit.pinch.sweep(self._before_ns(), _ROWS_PER_UNIT)):
+            pass
         return expired
 
     async def count(self) -> None:

@@ -65,6 +65,10 @@ class DeliveryUnit(Protocol):
         """Close rows as confirmed, of which so many were open and so many parked."""
         ...
 
+    def note_read(self, mesh: str, node: str, seqs: Sequence[int]) -> Closed:
+        """Close open rows as confirmed that nobody confirms: their reader has provably read them."""
+        ...
+
     def tell_sender(self, mailbox: int, seq: int, ids: int, items: str, reserve: int) -> None:
         """Keep a confirmation for its sender; beyond the reserve the oldest ones go."""
         ...
@@ -110,19 +114,23 @@ class DeliveryUnit(Protocol):
         ...
 
 
-class DeliveryReads(Protocol):
-    """Deliveries beside the writer; each call sees one committed state."""
+class MailboxReads(Protocol):
+    """What an open mailbox reads, as its reader's wire wants it."""
 
     async def page(self, mesh: str, node: str, after: int, opened_since_ns: int, now_ns: int, limit: int) -> Page:
         """Return the next open rows behind a position, in order."""
         ...
 
-    async def waiting(self, mesh: str, node: str, opened_since_ns: int) -> int:
-        """Return how many rows wait, those too old left out."""
-        ...
-
     async def confirmations(self, mesh: str, node: str, after_seq: int, limit: int) -> ConfirmationPage:
         """Return the next confirmations for a sender."""
+        ...
+
+
+class DeliveryReads(MailboxReads, Protocol):
+    """Deliveries beside the writer; each call sees one committed state."""
+
+    async def waiting(self, mesh: str, node: str, opened_since_ns: int) -> int:
+        """Return how many rows wait, those too old left out."""
         ...
 
     async def profiles(self, mesh: str, nodes: Sequence[str], now_ns: int) -> list[bytes]:

@@ -13,12 +13,16 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from posthouse.model.errors import PosthouseError
 from posthouse.model.limits import DELIVERY_BATCH
 from posthouse.relay.deliver.flight import Flight
+from posthouse.relay.deliver.interface import MailboxReads
 from posthouse.relay.deliver.mail import Confirmed
 from posthouse.relay.deliver.peer import Peer
 from posthouse.relay.deliver.rows import ConfirmationPage, Page
 from posthouse.relay.deliver.told import Told
+from posthouse.relay.meshes.registry import Meshes
+from posthouse.relay.meshes.rights import Right
 
 if TYPE_CHECKING:
     from posthouse.relay.deliver.mailboxes import Mailboxes
@@ -31,8 +35,10 @@ class Offer(NamedTuple):
 
     seq: int
     id: str
-    #: the DELIVER command
+    #: the DELIVER command, or whatever the reader's wire has for it
     text: bytes
+    #: whether nobody confirms it: then it leaves once it was provably read
+    is_leaving: bool = False
 
 
 class Mailbox:
@@ -45,6 +51,8 @@ class Mailbox:
         self.node = node
         self.instance = instance
         self.peer = peer
+        #: where its rows are read
+        self.reads: MailboxReads = mailboxes.store.deliveries
         self.flight = Flight(window)
         #: whether its ROSTER was sent: only then it hears of others
         self.is_introduced = False
@@ -73,14 +81,17 @@ class Mailbox:
     async def run(self) -> None:
         """Send what waits and what comes, until the mailbox is closed."""
         await self._mailboxes.settled(self.name)
-        await self._mailboxes.introduce(self)
-        self._had_backlog = await self._mailboxes.tell_waiting(self)
+        self._had_backlog = await self._begin()
         self._has_work.set()
         while not self.is_closed:
             await self._has_work.wait()
             self._has_work.clear()
             await self.told.catch_up()
             await self._catch_up()
+
+    def missing_right(self, meshes: Meshes) -> PosthouseError | None:
+        """Return why the reader may not go on, or None when it may."""
+        return meshes.missing(self.node, self.mesh, Right.READ)
 
     def close(self) -> None:
         """Send nothing more; called by the mailboxes."""
@@ -127,6 +138,11 @@ class Mailbox:
             self.flight.touch(now_ns)
         return self.flight.stuck_ns(now_ns) > timeout_ns
 
+    async def _begin(self) -> bool:
+        """Send what comes before all messages; return whether some wait."""
+        await self._mailboxes.introduce(self)
+        return await self._mailboxes.tell_waiting(self)
+
     async def _catch_up(self) -> None:
         """Send pages until the tail is reached or the window is full."""
         while not self.is_closed and not self._is_at_tail and self.flight.room > 0:
@@ -156,13 +172,21 @@ class Mailbox:
         self.flight.add(seqs, self._mailboxes.clock.boot_ns())
         self.peer.deliver(page.text, page.size)
         self._mailboxes.note_sent(self, page.seqs, was_stored=True, record_body=page.record_body)
+        if page.leaving:
+            self._await_reading(page.leaving)
 
     def _send_fresh(self, offers: Sequence[Offer]) -> None:
         self._position = offers[-1].seq
         seqs = [each.seq for each in offers]
         self.flight.add(seqs, self._mailboxes.clock.boot_ns())
-        self.peer.deliver(b",".join(each.text for each in offers), len(offers))
+        self.peer.deliver(self.peer.separator.join([each.text for each in offers]), len(offers))
         self._mailboxes.note_sent(self, seqs, was_stored=False, record_body=_fresh_body(offers))
+        if leaving := [each.seq for each in offers if each.is_leaving]:
+            self._await_reading(leaving)
+
+    def _await_reading(self, seqs: Sequence[int]) -> None:
+        """Let rows leave that nobody confirms, once the peer has answered a ping behind them."""
+        self.peer.ping(lambda: self._mailboxes.note_read(self, seqs))
 
     def _reach_tail(self) -> None:
         self._is_at_tail = True
@@ -175,7 +199,7 @@ class Mailbox:
         self._has_work.set()
 
     async def _read_told(self, after_seq: int, limit: int) -> ConfirmationPage:
-        return await self._mailboxes.reads.confirmations(self.mesh, self.node, after_seq, limit)
+        return await self.reads.confirmations(self.mesh, self.node, after_seq, limit)
 
     def _forget_told(self, through_seq: int) -> None:
         self._mailboxes.forget_told(self.name, through_seq)

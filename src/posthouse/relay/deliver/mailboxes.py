@@ -22,7 +22,6 @@ from posthouse.relay.deliver.roster import MAX_PROFILES, roster, statuses
 from posthouse.relay.deliver.rows import Closed, Page
 from posthouse.relay.deliver.settings import ConnectionPolicy, DeliverySettings
 from posthouse.relay.meshes.registry import Meshes
-from posthouse.relay.meshes.rights import Right
 from posthouse.relay.store.interface import RelayStore
 from posthouse.relay.stream.frame import command_text
 
@@ -102,12 +101,16 @@ class Mailboxes:
                 for name in present:
                     offers.setdefault(name, []).append(offer)
         for name, given in offers.items():
-            for mailbox in self._open[name]:
-                if self.may_read(mailbox):
-                    mailbox.offer(given)
+            self.offer(name, given)
         for closed in mail.closed:
             self.take_closed(closed)
         self._take_confirmed(mail.confirmed)
+
+    def offer(self, name: Name, offers: Sequence[Offer]) -> None:
+        """Give messages that were just committed to the mailboxes of a reader, in order."""
+        for mailbox in self._open.get(name, ()):
+            if self.may_read(mailbox):
+                mailbox.offer(offers)
 
     def take_closed(self, closed: Closed) -> None:
         """Tell the mailboxes of a reader that rows have ended."""
@@ -125,7 +128,7 @@ class Mailboxes:
         """Tell whether a mailbox may go on; one whose node lost its right is ended."""
         if mailbox.is_closed:
             return False
-        refusal = self._meshes.missing(mailbox.node, mailbox.mesh, Right.READ)
+        refusal = mailbox.missing_right(self._meshes)
         if refusal is None:
             return True
         mailbox.peer.end(CODE_POLICY, refusal.code)
@@ -142,9 +145,13 @@ class Mailboxes:
             mailbox.peer.deliver(command_text("ROSTER", mailbox.mesh, entries), 1)
             mailbox.is_introduced = True
 
+    async def count_waiting(self, mailbox: Mailbox) -> int:
+        """Return how many messages wait for the reader of a mailbox."""
+        return await self.reads.waiting(mailbox.mesh, mailbox.node, self._opened_since_ns())
+
     async def tell_waiting(self, mailbox: Mailbox) -> bool:
         """Send QUEUE_STATUS when something waits; return whether it does."""
-        count = await self.reads.waiting(mailbox.mesh, mailbox.node, self._opened_since_ns())
+        count = await self.count_waiting(mailbox)
         if count and not mailbox.is_closed:
             mailbox.peer.deliver(command_text("QUEUE_STATUS", count), 1)
         return count > 0
@@ -154,7 +161,7 @@ class Mailboxes:
         if len(self._open.get(mailbox.name, ())) > 1:
             await self.settled(mailbox.name)  # what another mailbox just sent must be seen as sent
         now_ns = self.clock.wall_ns()
-        return await self.reads.page(*mailbox.name, after, self._opened_since_ns(), now_ns, limit)
+        return await mailbox.reads.page(*mailbox.name, after, self._opened_since_ns(), now_ns, limit)
 
     def note_sent(self, mailbox: Mailbox, seqs: Sequence[int], *, was_stored: bool, record_body: str) -> None:
         """Have it written that rows were sent; nobody waits for it."""
@@ -164,6 +171,11 @@ class Mailboxes:
             mailbox.name,
             lambda unit: unit.deliveries.mark_sent(mesh, node, seqs, was_stored=was_stored, record_body=record_body),
         )
+
+    def note_read(self, mailbox: Mailbox, seqs: Sequence[int]) -> None:
+        """Have rows closed that nobody confirms and that were provably read."""
+        mesh, node = mailbox.name
+        self._owed.write(mailbox.name, lambda unit: unit.deliveries.note_read(mesh, node, seqs), self.take_closed)
 
     def forget_told(self, name: Name, through_seq: int) -> None:
         """Have confirmations dropped that their sender has read."""

@@ -9,8 +9,11 @@ from typing import Protocol
 class Peer(Protocol):
     """One connection, whatever its wire."""
 
+    #: what stands between commands that go out together
+    separator: bytes
+
     def deliver(self, text: bytes, count: int) -> None:
-        """Send commands, given as one text or joined by commas; must not wait."""
+        """Send commands, given as one text or joined by the separator; must not wait."""
         ...
 
     def tell(self, frame: bytes) -> None:

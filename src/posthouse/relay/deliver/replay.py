@@ -54,6 +54,11 @@ def _accepted(replay: Replay, record: Record, body: dict[str, Any]) -> None:
     replay.mentions[id_] = list(body.get("mentions", ()))
 
 
+def _pinch_accepted(replay: Replay, record: Record, body: dict[str, Any]) -> None:
+    state = State.BLOCKED if body.get("blocked") else State.QUEUED
+    replay.states[str(record.mesh), body["recipient"], body["id"]] = state
+
+
 def _sent(replay: Replay, record: Record, body: dict[str, Any]) -> None:
     for id_ in body["ids"]:
         key = (str(record.mesh), str(record.actor), id_)
@@ -89,6 +94,7 @@ def _snapshot(replay: Replay, record: Record, body: dict[str, Any]) -> None:
 
 _STEPS: dict[str, Callable[[Replay, Record, dict[str, Any]], None]] = {
     "message.accepted": _accepted,
+    "pinch.accepted": _pinch_accepted,
     "delivery.sent": _sent,
     "delivery.confirmed": _ends_many(State.CONFIRMED, frozenset(_UNFINISHED)),
     "delivery.expired": _ends_many(State.EXPIRED, OPEN),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -92,10 +93,12 @@ class Page(NamedTuple):
 
     positions: list[int]
     seqs: list[int]
-    #: DELIVER commands, joined by commas
+    #: DELIVER commands, joined by commas, or whatever the reader's wire has for them
     text: bytes
     #: the body of the record that they were sent, as JSON
     record_body: str
+    #: rows among them that nobody confirms: they leave once they were provably read
+    leaving: Sequence[int] = ()
 
     @property
     def size(self) -> int:

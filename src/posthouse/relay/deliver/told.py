@@ -44,7 +44,7 @@ class Told:
         if not self._is_at_tail:
             self._is_passed = True
         elif fresh and self._unanswered < MAX_UNANSWERED and self._peer.has_room(size, len(fresh)):
-            self._send(b",".join(each.text for each in fresh), len(fresh), fresh[-1].seq)
+            self._send(self._peer.separator.join([each.text for each in fresh]), len(fresh), fresh[-1].seq)
         elif fresh:
             self._is_at_tail = False
             self._wake()

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from posthouse.model.errors import error
-from posthouse.model.node import DEFAULT_MESH, validate_member_name, validate_mesh_name, validate_node_id
+from posthouse.model.node import (
+    DEFAULT_MESH,
+    PINCH_MESH,
+    validate_member_name,
+    validate_mesh_name,
+    validate_node_id,
+)
 from posthouse.relay.meshes.change import Changes
 from posthouse.relay.meshes.registry import Mesh
 from posthouse.relay.meshes.rights import Right
@@ -28,7 +34,7 @@ class Administration:
 
     async def create_mesh(self, actor: str, mesh: str, *, is_open: bool = False, name: str | None = None) -> MeshRow:
         """Create a mesh that the actor administers under a member name of its own; members of main may."""
-        validate_mesh_name(mesh)
+        _refuse_reserved(validate_mesh_name(mesh))
         row = MeshRow(mesh, is_open, actor, 0)
 
         def prepare() -> Change:
@@ -56,6 +62,7 @@ class Administration:
 
     async def set_open(self, actor: str, mesh: str, *, is_open: bool) -> None:
         """Open a mesh to any key that authenticates, or close it to all but listed nodes."""
+        _refuse_reserved(mesh)
 
         def prepare() -> Change:
             former = self._meshes.demand(actor, mesh, Right.ADMINISTER).row
@@ -160,6 +167,11 @@ class Administration:
             return write, lambda _: _drop_access(found, node)
 
         await self._changes.make(prepare)
+
+
+def _refuse_reserved(mesh: str) -> None:
+    if mesh == PINCH_MESH:
+        raise error("mesh_reserved", mesh=mesh)
 
 
 def check_member(found: Mesh, row: MemberRow) -> None:

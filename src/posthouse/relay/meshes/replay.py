@@ -100,6 +100,10 @@ def _unblocked(facts: Facts, record: Record, _body: dict[str, Any]) -> None:
     facts.pop(("block", str(record.mesh), str(record.actor), str(record.ref)), None)
 
 
+def _pinch_blocked(facts: Facts, record: Record, body: dict[str, Any]) -> None:
+    (_blocked if body["blocked"] else _unblocked)(facts, record, body)
+
+
 _STEPS: dict[str, Callable[[Facts, Record, dict[str, Any]], None]] = {
     "journal.snapshot": _snapshot,
     "mesh.created": _mesh,
@@ -113,6 +117,7 @@ _STEPS: dict[str, Callable[[Facts, Record, dict[str, Any]], None]] = {
     "member.unsubscribed": _unsubscribed,
     "member.blocked": _blocked,
     "member.unblocked": _unblocked,
+    "pinch.blocked": _pinch_blocked,
     "topic.created": _topic,
     "topic.removed": _topic_removed,
 }

@@ -31,6 +31,7 @@ from posthouse.relay.deliver.interface import DeliveryReads, DeliveryUnit
 from posthouse.relay.deliver.rows import Addressed
 from posthouse.relay.locks.rows import LockEntry, LockRun
 from posthouse.relay.meshes.rows import AccessRow, InviteRow, MemberRow, MeshRow, MeshRows
+from posthouse.relay.pinch.rows import PinchReads, PinchUnit
 
 R = TypeVar("R")
 
@@ -130,6 +131,11 @@ class Unit(Protocol):
     @property
     def deliveries(self) -> DeliveryUnit:
         """Messages on their way, in this transaction."""
+        ...
+
+    @property
+    def pinch(self) -> PinchUnit:
+        """Pinch envelopes, in this transaction."""
         ...
 
     def append(
@@ -248,6 +254,11 @@ class RelayStore(Protocol):
     @property
     def deliveries(self) -> DeliveryReads:
         """Messages on their way, as committed."""
+        ...
+
+    @property
+    def pinch(self) -> PinchReads:
+        """What mailboxes of Pinch addresses read, as committed."""
         ...
 
     def submit(self, work: Callable[[Unit], R], *, size: int = 0) -> asyncio.Future[R]:

@@ -1,4 +1,4 @@
-"""Bytes of WebSocket text frames from relay to client, assembled from parts that are written once.
+"""Bytes of WebSocket frames from relay to client, assembled from parts that are written once.
 
 A server's frames are not masked, so all connections that get the same text get the same bytes: one object, shared by
 as many transports as there are readers. Here is the only place that knows how a frame looks (RFC 6455, section 5.2).
@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 _TEXT = 0x81  # final, opcode text
+_BINARY = 0x82
 _CLOSE = 0x88
 _PING = 0x89
 _PONG = 0x8A
@@ -26,6 +27,16 @@ def text_frame(payload: bytes) -> bytes:
     if size < 65_536:
         return bytes((_TEXT, 126)) + size.to_bytes(2, "big") + payload
     return bytes((_TEXT, 127)) + size.to_bytes(8, "big") + payload
+
+
+def binary_frame(payload: bytes) -> bytes:
+    """Return the frame that carries bytes."""
+    size = len(payload)
+    if size < 126:
+        return bytes((_BINARY, size)) + payload
+    if size < 65_536:
+        return bytes((_BINARY, 126)) + size.to_bytes(2, "big") + payload
+    return bytes((_BINARY, 127)) + size.to_bytes(8, "big") + payload
 
 
 def ping_frame(payload: bytes) -> bytes:

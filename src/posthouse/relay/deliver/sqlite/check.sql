@@ -27,8 +27,9 @@ OR m.confirmation_ids != (
 SELECT w.seq FROM waiting_confirmations AS w
 LEFT JOIN events AS e ON e.seq = w.seq
 LEFT JOIN mailboxes AS m ON m.mailbox = w.mailbox
-WHERE e.seq IS NULL OR e.kind != 1001 OR e.raw IS NULL OR m.mailbox IS NULL
-OR 'ed25519:' || lower(hex(e.recipient)) != m.node OR e.mesh != m.mesh OR w.ids != json_array_length(w.items)
+WHERE w.ids != json_array_length(w.items) OR m.mailbox IS NULL
+OR (m.node NOT GLOB 'pinch:*' AND (e.seq IS NULL OR e.kind != 1001 OR e.raw IS NULL
+    OR 'ed25519:' || lower(hex(e.recipient)) != m.node OR e.mesh != m.mesh))
 
 -- :name wrong_mentions
 SELECT n.seq FROM mentions AS n LEFT JOIN message_records AS r ON r.seq = n.seq WHERE r.seq IS NULL
@@ -46,4 +47,4 @@ SELECT m.mesh, m.node, lower(hex(d.id)), d.seq, d.state
 FROM deliveries AS d JOIN mailboxes AS m ON m.mailbox = d.mailbox ORDER BY d.seq
 
 -- :name record_ids
-SELECT lower(hex(id)) FROM message_records
+SELECT lower(hex(id)) FROM message_records UNION ALL SELECT lower(hex(id)) FROM pinch_envelopes

@@ -11,6 +11,11 @@ CROSS JOIN deliveries AS d ON d.seq = e.seq AND d.mailbox = ?1
 UPDATE deliveries SET state = 'confirmed', closed_at_ns = ?, was_stored = coalesce(was_stored, 1)
 WHERE mailbox = ? AND seq IN (SELECT value FROM carray(?))
 
+-- :name open_among
+SELECT json_group_array(json_array(seq, lower(hex(id)), coalesce(was_stored, 1))) FROM (
+    SELECT seq, id, was_stored FROM deliveries
+    WHERE mailbox = ? AND seq IN (SELECT value FROM carray(?)) AND closed_at_ns IS NULL ORDER BY position)
+
 -- :name close
 UPDATE deliveries SET state = ?, closed_at_ns = ?, reason = ?
 WHERE mailbox = ? AND seq IN (SELECT value FROM carray(?))

@@ -6,15 +6,17 @@ one step. Implements posthouse.relay.deliver.interface.DeliveryUnit, together wi
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
 import apsw
 import msgspec
 
-from posthouse.relay.deliver.rows import Box, KnownMessage, NewDelivery, NewRecord, RecordKey
+from posthouse.relay.deliver.rows import NONE_CLOSED, Box, Closed, KnownMessage, NewDelivery, NewRecord, RecordKey
 from posthouse.relay.deliver.sqlite.close import ClosingDeliveries
 from posthouse.relay.deliver.sqlite.component import ACCEPT_SQL as SQL
+from posthouse.relay.deliver.sqlite.component import CLOSE_SQL
 from posthouse.relay.meshes.rows import AccessRow, MemberRow, MeshRow, MeshRows, Role, TopicRow, Verdict
 from posthouse.sqlite.bulk import BulkInsert
 
@@ -72,6 +74,22 @@ class SqliteDeliveries(ClosingDeliveries):
         _RECORDS.run(self._db, records)
         _DELIVERIES.run(self._db, deliveries)
         _MENTIONS.run(self._db, mentions)
+
+    def note_read(self, mesh: str, node: str, seqs: Sequence[int]) -> Closed:
+        mailbox = self._mailbox(mesh, node)
+        keys = apsw.carray(array("q", seqs))
+        found = _rows(self._db.execute(CLOSE_SQL.open_among, (mailbox, keys)).get)
+        if mailbox is None or not found:
+            return NONE_CLOSED
+        read = [seq for seq, _id, _stored in found]
+        self.confirm(mailbox, read, len(read), 0)
+        body = {
+            "ids": [id_ for _seq, id_, _stored in found],
+            "was_stored": [bool(stored) for _seq, _id, stored in found],
+            "confirmation": "",
+        }
+        self._tx.append("delivery.confirmed", mesh=mesh, actor=node, ref=node, body=body)
+        return Closed(mesh, node, read, "confirmed")
 
     def tell_sender(self, mailbox: int, seq: int, ids: int, items: str, reserve: int) -> None:
         self._db.execute(SQL.add_waiting_confirmation, (seq, mailbox, ids, items))

@@ -21,6 +21,7 @@ from posthouse.model.event import decode_event
 from posthouse.relay.deliver.check import DELIVERY_RULES
 from posthouse.relay.locks.replay import check_locks
 from posthouse.relay.meshes.replay import Facts, Replay, facts_of
+from posthouse.relay.pinch.check import PINCH_RULES
 from posthouse.relay.store.rows import row_of
 from posthouse.relay.store.sqlite.mesh_rows import read_mesh_rows
 from posthouse.sqlite.statements import Statements
@@ -73,7 +74,15 @@ def check_meshes(db: apsw.Connection) -> Iterator[str]:
     yield from _differences(replay.facts, facts_of(read_mesh_rows(db)))
 
 
-RULES: tuple[Rule, ...] = (check_records, check_contents, check_current, check_meshes, check_locks, *DELIVERY_RULES)
+RULES: tuple[Rule, ...] = (
+    check_records,
+    check_contents,
+    check_current,
+    check_meshes,
+    check_locks,
+    *DELIVERY_RULES,
+    *PINCH_RULES,
+)
 
 
 def _compare(seq: int, columns: tuple[Any, ...], raw: bytes, expected: _Digest) -> Iterator[str]:

@@ -13,7 +13,12 @@ import apsw
 from posthouse.model.errors import error
 
 #: feed -> the view that is its current version
-FEEDS = {"journal": "feed_journal_v1", "events": "feed_events_v1", "locks": "feed_locks_v1"}
+FEEDS = {
+    "journal": "feed_journal_v1",
+    "events": "feed_events_v1",
+    "deliveries": "feed_deliveries_v1",
+    "locks": "feed_locks_v1",
+}
 
 
 def read_feed(db: apsw.Connection, name: str, after_seq: int, limit: int) -> tuple[list[str], list[tuple[Any, ...]]]:

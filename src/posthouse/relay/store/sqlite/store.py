@@ -25,6 +25,7 @@ from posthouse.relay.deliver.sqlite.reads import SqliteDeliveryReads
 from posthouse.relay.locks.rows import LockEntry
 from posthouse.relay.locks.table import LOCKS, read_locks
 from posthouse.relay.meshes.rows import MeshRows
+from posthouse.relay.pinch.sqlite import PINCH, SqlitePinchReads
 from posthouse.relay.store.interface import Page, Query, Scope, StoredEvent, Unit
 from posthouse.relay.store.sqlite.events import known_ids
 from posthouse.relay.store.sqlite.feeds import read_feed
@@ -38,7 +39,7 @@ from posthouse.sqlite.schema import Component
 
 R = TypeVar("R")
 RELAY = Component("relay", "posthouse.relay.store.sqlite")
-COMPONENTS = (RELAY, LOCKS, DELIVERIES)
+COMPONENTS = (RELAY, LOCKS, DELIVERIES, PINCH)
 FILE_NAME = "relay.db"
 _WAL_PAGES = 8_000  # 32 MiB: pages of an index that is touched at random come again before they are copied
 _WARMED_EVENTS = 2_000_000  # whose ids fit the cache; read in well under a second
@@ -64,6 +65,7 @@ class SqliteStore:
         self._store.writer.run_blocking(_warm_cache)
         self.path = path
         self.deliveries = SqliteDeliveryReads(self._store.pool)
+        self.pinch = SqlitePinchReads(self._store.pool)
 
     @property
     def epoch(self) -> str:

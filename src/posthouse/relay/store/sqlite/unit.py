@@ -12,6 +12,7 @@ from posthouse.relay.deliver.sqlite import SqliteDeliveries
 from posthouse.relay.locks import table as locks
 from posthouse.relay.locks.rows import LockEntry, LockRun
 from posthouse.relay.meshes.rows import AccessRow, InviteRow, MemberRow, MeshRow
+from posthouse.relay.pinch.sqlite import SqlitePinch
 from posthouse.relay.store.interface import EventRow, Pruned, Released
 from posthouse.relay.store.sqlite.events import add_events, known_ids
 from posthouse.relay.store.sqlite.mesh_rows import MESHES, invite_of
@@ -39,6 +40,10 @@ class SqliteUnit:
     @property
     def deliveries(self) -> SqliteDeliveries:
         return SqliteDeliveries(self._tx)
+
+    @property
+    def pinch(self) -> SqlitePinch:
+        return SqlitePinch(self._db)
 
     def append(
         self,

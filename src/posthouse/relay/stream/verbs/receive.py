@@ -41,6 +41,8 @@ def receive(connection: Connection, arguments: Sequence[bytes]) -> None:
 class StreamPeer:
     """A stream connection as deliveries see it."""
 
+    separator = b","
+
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._outbox = connection.outbox

@@ -1,0 +1,121 @@
+"""The WebSocket below a Pinch connection: handshake, login, reading frames, and the end.
+
+A frame above the envelope's bound is read, so that its sender can be told; one above the hard bound closes the
+connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Literal
+
+from aiohttp import WSCloseCode, WSMsgType, web
+
+from posthouse.model.errors import error
+from posthouse.model.limits import PINCH_FRAME_MAX_BYTES
+from posthouse.relay.edge import Edge
+from posthouse.relay.pinch.connection import PinchConnection
+from posthouse.relay.pinch.line import CLOSE_S, POLICY
+from posthouse.relay.pinch.login import ALREADY_CONNECTED, AUTHENTICATION_FAILED, Login
+from posthouse.relay.pinch.service import Pinch
+from posthouse.relay.pinch.wire import auth_result
+from posthouse.relay.stream.frame import pong_frame
+from posthouse.relay.stream.outbox import Outbox
+
+
+class _Socket(web.WebSocketResponse[Literal[False]]):
+    """A WebSocket that closes a frame above the hard bound with a code of its own."""
+
+    connection: PinchConnection | None = None
+
+    async def close(self, *, code: int = WSCloseCode.OK, message: bytes = b"", drain: bool = True) -> bool:
+        if code == WSCloseCode.MESSAGE_TOO_BIG and self.connection is not None and not self.closed:
+            self.connection.end(code, "frame too large")
+        return await super().close(code=code, message=message, drain=drain)
+
+
+async def serve_pinch(edge: Edge, pinch: Pinch, request: web.BaseRequest) -> web.StreamResponse:
+    """Run one connection from the handshake to its end."""
+    if not pinch.settings.origins.allow(request.headers.get("Origin")):
+        raise error("pinch_origin_refused", origin=request.headers.get("Origin", "")[:80])
+    socket = _Socket(
+        timeout=CLOSE_S, autoping=False, compress=False, max_msg_size=PINCH_FRAME_MAX_BYTES + 1, decode_text=False
+    )
+    try:
+        writer = await socket.prepare(request)
+    except web.HTTPException as refusal:
+        raise error("upgrade_required", reason=(refusal.text or "the handshake is not valid")[:200]) from refusal
+    transport = request.transport
+    if transport is None:
+        return socket
+    limits = edge.limits
+    outbox = Outbox(transport, writer.drain, max_events=limits.buffer_events, max_bytes=limits.buffer_bytes)
+    connection = socket.connection = PinchConnection(pinch, outbox)
+    pinch.connections[connection] = None
+    try:
+        if await _log_in(socket, connection):
+            connection.open_mailbox()
+        await _read(socket, connection)
+    finally:
+        pinch.leave(connection)
+        await connection.close()
+        # the library closes the transport next, which sends what is unsent first: for ever if the peer does not read
+        asyncio.get_running_loop().call_later(CLOSE_S, transport.abort)
+    return socket
+
+
+async def _log_in(socket: _Socket, connection: PinchConnection) -> bool:
+    pinch = connection.pinch
+    login = Login(pinch.settings, pinch.core.clock)
+    connection.send(login.challenge())
+    frame = b""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(pinch.settings.challenge_s):
+            frame = await _answer(socket, connection)
+    address = login.check(frame)
+    if address is None:
+        pinch.refuse_login()
+        _refuse(connection, AUTHENTICATION_FAILED)
+        return False
+    if not await pinch.admit(connection, address):
+        _refuse(connection, ALREADY_CONNECTED)
+        return False
+    connection.send(auth_result(connection.now_ms, address))
+    return True
+
+
+async def _answer(socket: _Socket, connection: PinchConnection) -> bytes:
+    """Return the first binary frame; anything but control frames before it is no answer."""
+    while True:
+        message = await socket.receive()
+        if message.type is WSMsgType.PING:
+            connection.outbox.write(pong_frame(message.data))
+        elif message.type is WSMsgType.PONG:
+            connection.take_pong(message.data)
+        else:
+            return bytes(message.data) if message.type is WSMsgType.BINARY else b""
+
+
+def _refuse(connection: PinchConnection, reason: str) -> None:
+    connection.send(auth_result(connection.now_ms, "", reason))
+    connection.end(POLICY, reason)
+
+
+async def _read(socket: _Socket, connection: PinchConnection) -> None:
+    """Take frames until the connection has ended; without a login only the closing handshake is of interest."""
+    while True:
+        message = await socket.receive()
+        if message.type is WSMsgType.PING:
+            connection.outbox.write(pong_frame(message.data))
+        elif message.type is WSMsgType.PONG:
+            connection.take_pong(message.data)
+        elif message.type in (WSMsgType.BINARY, WSMsgType.TEXT):
+            if connection.address and message.type is WSMsgType.BINARY:
+                connection.take_frame(message.data)
+            elif connection.address:
+                connection.fault()
+        else:
+            return
+        if connection.ending is None:
+            await connection.wait_for_room()

@@ -1,0 +1,115 @@
+"""Envelopes of the Pinch wire: what is read of them, and what the relay itself says.
+
+Only the outer fields are read; an envelope that is passed on goes as the bytes that came, unknown fields included. The
+one exception is a confirm, in which the relay sets was_stored; what its reader signed stays as it is.
+"""
+
+from __future__ import annotations
+
+from google.protobuf.message import DecodeError
+
+from posthouse.relay.pinch.schema.pinch_pb2 import (
+    AuthChallenge,
+    AuthResult,
+    Envelope,
+    MessageType,
+    QueueFull,
+    QueueStatus,
+    RateLimited,
+)
+
+VERSION = 1
+MESSAGE = MessageType.MESSAGE_TYPE_MESSAGE
+CONFIRM = MessageType.MESSAGE_TYPE_DELIVERY_CONFIRM
+AUTH_RESPONSE = MessageType.MESSAGE_TYPE_AUTH_RESPONSE
+BLOCK = MessageType.MESSAGE_TYPE_BLOCK_NOTIFICATION
+UNBLOCK = MessageType.MESSAGE_TYPE_UNBLOCK_NOTIFICATION
+#: what goes from agent to agent through the queue
+ROUTED = frozenset(
+    {
+        MESSAGE,
+        MessageType.MESSAGE_TYPE_CONNECTION_REQUEST,
+        MessageType.MESSAGE_TYPE_CONNECTION_RESPONSE,
+        MessageType.MESSAGE_TYPE_CONNECTION_REVOKE,
+    }
+)
+
+
+def decode(data: bytes) -> Envelope | None:
+    """Return the envelope in a frame, or None when it is none."""
+    try:
+        return Envelope.FromString(data)
+    except DecodeError:
+        return None
+
+
+def is_confirmed_by_reader(message_type: int) -> bool:
+    """Tell whether a reader confirms envelopes of a type; the others leave once they were read."""
+    return message_type == MESSAGE
+
+
+def type_name(message_type: int) -> str:
+    """Return the name of a type as metrics show it."""
+    try:
+        return MessageType.Name(message_type).removeprefix("MESSAGE_TYPE_").lower()
+    except ValueError:
+        return "unknown"
+
+
+def challenge(nonce: bytes, issued_at_ms: int, expires_at_ms: int, host: str) -> bytes:
+    """Return the first envelope of a connection."""
+    given = AuthChallenge(
+        version=VERSION, nonce=nonce, issued_at_ms=issued_at_ms, expires_at_ms=expires_at_ms, relay_host=host
+    )
+    type_ = MessageType.MESSAGE_TYPE_AUTH_CHALLENGE
+    return Envelope(version=VERSION, type=type_, timestamp=issued_at_ms, auth_challenge=given).SerializeToString()
+
+
+def auth_result(now_ms: int, address: str, refusal: str = "") -> bytes:
+    """Return the answer to a login: the address, or why not."""
+    result = AuthResult(success=not refusal, error_message=refusal, assigned_address="" if refusal else address)
+    type_ = MessageType.MESSAGE_TYPE_AUTH_RESULT
+    return Envelope(
+        version=VERSION, to_address=address, type=type_, timestamp=now_ms, auth_result=result
+    ).SerializeToString()
+
+
+def queue_status(now_ms: int, address: str, pending: int) -> bytes:
+    """Return how many envelopes wait for an agent that came back."""
+    type_ = MessageType.MESSAGE_TYPE_QUEUE_STATUS
+    status = QueueStatus(pending_count=pending)
+    return Envelope(
+        version=VERSION, to_address=address, type=type_, timestamp=now_ms, queue_status=status
+    ).SerializeToString()
+
+
+def queue_full(now_ms: int, address: str, message_id: bytes, recipient: str, reason: str) -> bytes:
+    """Return that an envelope was not queued, and why: the wire has no other word for a refusal for good."""
+    return Envelope(
+        version=VERSION,
+        to_address=address,
+        type=MessageType.MESSAGE_TYPE_QUEUE_FULL,
+        message_id=message_id,
+        timestamp=now_ms,
+        queue_full=QueueFull(recipient_address=recipient, reason=reason),
+    ).SerializeToString()
+
+
+def rate_limited(now_ms: int, address: str, message_id: bytes, retry_after_ms: int, reason: str) -> bytes:
+    """Return that an envelope was not taken now, and when to send it again."""
+    return Envelope(
+        version=VERSION,
+        to_address=address,
+        type=MessageType.MESSAGE_TYPE_RATE_LIMITED,
+        message_id=message_id,
+        timestamp=now_ms,
+        rate_limited=RateLimited(retry_after_ms=retry_after_ms, reason=reason),
+    ).SerializeToString()
+
+
+def forwarded_confirm(envelope: Envelope, was_stored: bool) -> bytes:
+    """Return a confirm as its sender gets it."""
+    copied = Envelope()
+    copied.CopyFrom(envelope)
+    copied.delivery_confirm.was_stored = was_stored
+    return copied.SerializeToString()
