@@ -1,0 +1,53 @@
+"""An answer inherits what is left of the budget of the message it answers, and nothing beyond it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from posthouse.model.mesh_budget import MeshBudget, decode_mesh_budget
+from tests.client.house import House
+from tests.daemon.hosts import Host
+from tests.mcp.agents import BOUND_S, stdio_agent
+
+FAR = 4_000_000_000_000  # unix milliseconds
+
+
+async def hand(house: House, host: Host, budget: MeshBudget) -> tuple[str, str]:
+    """Send a message with a budget to a host, as somebody on another machine; return its id and its sender."""
+    stranger = house.client()
+    sent = await stranger.send(host.node, "answer me", mesh="main", budget=budget)
+    await host.until_bodies(1)
+    return sent.id, stranger.key.node
+
+
+async def travelling(host: Host, message_id: str) -> MeshBudget:
+    """Return the budget with which a message came."""
+    _, text = await host.daemon.inbox.budget_of(message_id)
+    assert text is not None
+    return decode_mesh_budget(text)
+
+
+async def test_an_answer_to_a_message_that_has_used_up_its_budget_is_refused(house: House, alice: Host) -> None:
+    spent = MeshBudget(hop_count=5, max_hops=5, call_budget_remaining=10, ttl=FAR)
+    asked, stranger = await hand(house, alice, spent)
+    async with stdio_agent(alice.settings.directory) as agent:
+        refused = await agent.refused("send", to=stranger, message="x", reply_to=asked)
+        assert refused["code"] == "budget_exceeded" and "max hops" in refused["message"]
+        await agent.call("send", to=stranger, message="a new conversation")
+
+
+async def test_a_dialogue_of_agents_uses_up_one_budget(alice: Host, bob: Host) -> None:
+    async with stdio_agent(alice.settings.directory) as north, stdio_agent(bob.settings.directory) as south:
+        await north.call("send", to=bob.node, message="first")
+        left: list[int] = []
+        for agent, host, other in ((south, bob, alice), (north, alice, bob), (south, bob, alice)):
+            [message] = (await agent.call("wait", seconds=30))["messages"]
+            if "reply_to" in message:
+                left.append((await travelling(host, message["id"])).call_budget_remaining)
+            await agent.call("read", id=message["id"])
+            await agent.call("send", to=other.node, message="and again", reply_to=message["id"])
+        async with asyncio.timeout(BOUND_S):
+            [last] = (await north.call("wait", seconds=30))["messages"]
+        budget = await travelling(alice, last["id"])
+    assert left == [99, 98]
+    assert (budget.hop_count, budget.call_budget_remaining) == (3, 97)

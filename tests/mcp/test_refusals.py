@@ -1,0 +1,121 @@
+"""What an agent is told when it asks for what cannot be: code, message and hint, for every tool."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import MCPError
+from mcp_types import INVALID_PARAMS
+
+from posthouse.mcp.tools import TOOLS
+from posthouse.model.codes.registry import REGISTRY
+from tests.daemon.hosts import Host
+from tests.mcp.agents import MODES, WAYS, Way, agent_at, stdio_agent
+
+ID = "f" * 64
+#: arguments that are right
+GOOD: dict[str, dict[str, Any]] = {
+    "send": {"to": "bob", "message": "hello"},
+    "inbox": {},
+    "wait": {"seconds": 5},
+    "read": {"id": ID},
+    "who": {},
+    "history": {"of": "bob"},
+    "lock": {"action": "acquire", "resource": "r"},
+    "status": {"id": ID},
+}
+#: arguments that the schema forbids
+BAD: dict[str, list[dict[str, Any]]] = {
+    "send": [{}, {"to": "bob"}, {"message": "x"}, {"to": 7, "message": "x"}, {"to": "bob", "message": ["x"]}],
+    "inbox": [{"unread": False}, {"limit": 5}],
+    "wait": [{}, {"seconds": -1}, {"seconds": 1e9}, {"seconds": "soon"}, {"seconds": 1, "for": "bob"}],
+    "read": [{}, {"id": 7}, {"ids": [ID]}],
+    "who": [{"name": "bob"}],
+    "history": [{}, {"topic": "ops"}, {"of": {}}, {"of": "bob", "before": []}],
+    "lock": [
+        {},
+        {"action": "acquire"},
+        {"action": "steal", "resource": "r"},
+        {"action": "acquire", "resource": "r", "lease_s": 0},
+        {"action": "acquire", "resource": "r", "lease_s": 601},
+        {"action": "acquire", "resource": "r", "wait_s": -1},
+        {"action": "acquire", "resource": "r", "token": 1},
+        {"action": "renew", "resource": "r"},
+        {"action": "release", "resource": "r"},
+        {"action": "release", "resource": "r", "token": "first"},
+    ],
+    "status": [{}, {"id": None}, {"id": ID, "verbose": True}],
+}
+#: arguments that only the daemon or the relay can judge, and what they say
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("send", {"to": "nobody", "message": "x"}, "recipient_unknown"),
+    ("send", {"to": "#nowhere", "message": "x"}, "topic_unknown"),
+    ("send", {"to": "", "message": "x"}, "recipient_unknown"),
+    ("send", {"to": "bob", "message": "x" * 50_000}, "body_too_large"),
+    ("send", {"to": "bob", "message": "x", "reply_to": "yesterday"}, "id_invalid"),
+    ("send", {"to": "bob", "message": "x", "idempotency_key": "a\nb"}, "id_invalid"),
+    ("send", {"to": "bob", "message": "x", "idempotency_key": ""}, "id_invalid"),
+    ("read", {"id": ID}, "inbox_item_unknown"),
+    ("read", {"id": "../../etc/passwd"}, "inbox_item_unknown"),
+    ("history", {"of": "nobody"}, "recipient_unknown"),
+    ("history", {"of": "bob", "before": "rubbish"}, "cursor_invalid"),
+    ("lock", {"action": "acquire", "resource": ""}, "resource_invalid"),
+    ("lock", {"action": "acquire", "resource": "x" * 513}, "resource_invalid"),
+    ("lock", {"action": "renew", "resource": "never", "token": 1}, "unknown_resource"),
+    ("lock", {"action": "release", "resource": "never", "token": 1}, "unknown_resource"),
+    ("status", {"id": ID}, "message_unknown"),
+    ("status", {"id": "no-such-key"}, "outbox_row_unknown"),
+]
+
+
+async def test_arguments_that_the_schema_forbids_are_refused_by_every_tool(alice: Host) -> None:
+    assert set(BAD) == set(GOOD) == set(TOOLS)
+    async with stdio_agent(alice.settings.directory) as agent:
+        for tool, cases in BAD.items():
+            for arguments in cases:
+                refused = await agent.refused(tool, **arguments)
+                assert (refused["code"], refused["tool"]) == ("tool_arguments_invalid", tool), (tool, arguments)
+
+
+async def test_what_the_daemon_refuses_reaches_the_agent_with_its_code(alice: Host, bob: Host) -> None:
+    async with stdio_agent(alice.settings.directory) as agent:
+        told = [(tool, arguments, (await agent.refused(tool, **arguments))["code"]) for tool, arguments, _ in REFUSED]
+    assert [code for _, _, code in told] == [code for _, _, code in REFUSED]
+    assert all(code in REGISTRY for _, _, code in told)
+
+
+async def test_an_absent_argument_may_be_null_and_a_number_may_be_text(alice: Host, bob: Host) -> None:
+    async with stdio_agent(alice.settings.directory) as agent:
+        await agent.call("send", to=bob.node, message="x", reply_to=None, idempotency_key=None)
+        assert (await agent.call("wait", seconds="0"))["messages"] == []
+        mine = await agent.call("lock", action="acquire", resource="r", token=None)
+        assert not (await agent.call("lock", action="release", resource="r", token=str(mine["token"])))["held"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_daemon_that_is_down_is_told_by_every_tool(way: Way, mode: str, tmp_path: Path) -> None:
+    async with agent_at(way, tmp_path / "nobody", mode=mode) as agent:
+        for tool, arguments in GOOD.items():
+            refused = await agent.refused(tool, **arguments)
+            assert refused["code"] == "daemon_unreachable", tool
+            assert "posthouse daemon up" in refused["hint"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_daemon_that_comes_back_is_used_without_a_restart_of_the_server(way: Way, alice: Host) -> None:
+    async with agent_at(way, alice.settings.directory) as agent:
+        assert (await agent.call("inbox"))["messages"] == []
+        await alice.down()
+        assert (await agent.refused("inbox"))["code"] == "daemon_unreachable"
+        await alice.up()
+        assert (await agent.call("inbox"))["messages"] == []
+
+
+async def test_a_tool_that_does_not_exist_is_an_error_of_the_protocol(tmp_path: Path) -> None:
+    async with stdio_agent(tmp_path / "nobody") as agent:
+        with pytest.raises(MCPError) as failure:
+            await agent.client.call_tool("delete_everything", {})
+        assert failure.value.code == INVALID_PARAMS
