@@ -30,6 +30,8 @@ def reset_breaker(session: Session, endpoint: Endpoint) -> None:
         counters = page.endpoint(endpoint.number)
         if counters is not None:
             counters.set_breaker(BreakerState(boot_id=page.boot_id))
+            body = {"endpoint": endpoint.subject, "endpoint_hash": endpoint.hash}
+            page.tx.append("bus.breaker_reset", ref=endpoint.subject, body=body)
 
     session.ledger.run(work)
 

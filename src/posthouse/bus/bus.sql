@@ -72,11 +72,17 @@ UPDATE endpoints SET served_by = NULL WHERE number = ? AND served_by = ?
 -- :name clear_served_by
 UPDATE endpoints SET served_by = NULL WHERE served_by = ?
 
+-- :name served_by
+SELECT number, hash, subject, owner, registered_at FROM endpoints WHERE served_by = ?
+
 -- :name add_mail
-INSERT INTO mail (endpoint, id, state, instance) VALUES (?, ?, ?, ?)
+INSERT INTO mail (endpoint, id, state, instance, reserved) VALUES (?, ?, ?, ?, ?)
 
 -- :name mail_state
 SELECT state FROM mail WHERE endpoint = ? AND id = ?
+
+-- :name mail_reserved
+SELECT reserved FROM mail WHERE endpoint = ? AND id = ?
 
 -- :name store_mail
 UPDATE mail SET state = 1 WHERE endpoint = ? AND id = ? AND state = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import NamedTuple
 
 import msgspec
 
@@ -11,10 +12,17 @@ from posthouse.model.budget import Budget, BudgetCeiling, GivenBudget
 from posthouse.model.pressure import Pressure
 
 
+class Refusal(NamedTuple):
+    """A rule that kept a message from its mailbox."""
+
+    code: Reason
+    budget: Budget
+
+
 class Copy:
     """A message for one mailbox, or the dead letter it became instead."""
 
-    __slots__ = ("data", "draft", "endpoint", "expires_ms", "id", "previous_id", "reason", "subject")
+    __slots__ = ("data", "draft", "endpoint", "expires_ms", "id", "previous_id", "reason", "refusal", "subject")
 
     def __init__(
         self,
@@ -26,6 +34,7 @@ class Copy:
         expires_ms: int,
         *,
         reason: str | None = None,
+        refusal: Refusal | None = None,
         previous_id: str | None = None,
     ) -> None:
         self.draft = draft
@@ -38,6 +47,8 @@ class Copy:
         self.expires_ms = expires_ms
         #: why it is a dead letter, or None
         self.reason = reason
+        #: which rule made it one, and the budget it had
+        self.refusal = refusal
         #: the id reserved for the endpoint before this one
         self.previous_id = previous_id
 
@@ -69,6 +80,7 @@ class Draft:
         "rejected",
         "reply_to",
         "requeued_from",
+        "reserved",
         "stored",
         "subject",
         "warnings",
@@ -103,6 +115,8 @@ class Draft:
     def reset(self) -> None:
         """Forget what was decided, before it is decided again."""
         self.message_id = ""
+        #: [seq of the journal, boot time in ns, 1 if it counts for the rate] when the rules decided, as JSON
+        self.reserved = ""
         self.created_ms = 0
         self.copies: list[Copy] = []
         self.letters: list[Copy] = []

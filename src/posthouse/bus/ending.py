@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from posthouse.bus.draft import Copy
 from posthouse.bus.letters import clean_text
 from posthouse.bus.page import Page
@@ -65,7 +67,7 @@ class End:
         self._path = path
         self._type = record
         self._actor = actor
-        self._body = {"endpoint": endpoint.subject, "endpoint_hash": endpoint.hash} | (body or {})
+        self._body: dict[str, Any] = {"endpoint": endpoint.subject, "endpoint_hash": endpoint.hash} | (body or {})
         #: what it tells the breaker, if anything
         self._succeeded = succeeded
         #: whether a row should be there; without one nothing is recorded
@@ -86,6 +88,8 @@ class End:
             if self._succeeded is not None:
                 self._tell_breaker(page, self._succeeded)
         if was_there or not self._is_known:
+            if self._succeeded is False:
+                self._body["boot_ns"] = page.boot_ns
             page.tx.append(self._type, actor=self._actor, ref=self._id, body=self._body)
 
     def committed(self) -> None:
@@ -132,6 +136,10 @@ class Withdraw:
         counters.is_changed = True
         config = self._session.policy.reliability.circuit_breaker
         counters.set_breaker(breaker.record_failure(counters.breaker, config, page.boot_ns, page.boot_id))
+        assert copy.endpoint is not None
+        body: dict[str, Any] = {"endpoint": copy.endpoint.subject, "endpoint_hash": copy.hash, "boot_ns": page.boot_ns}
+        body["reserved"] = msgspec.Raw(copy.draft.reserved.encode())
+        page.tx.append("bus.withdrawn", actor=copy.draft.from_, ref=copy.id, body=body)
 
     def committed(self) -> None:
         """Nothing is left to do."""

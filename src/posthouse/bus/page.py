@@ -112,6 +112,8 @@ class Page:
         if rates_boot_id != self.boot_id:  # times of another boot mean nothing
             self.db.execute(SQL.forget_all_rates)
             self.db.execute(SQL.set_rates_boot_id, (self.boot_id,))
+            if rates_boot_id is not None:
+                self.tx.append("bus.booted", ref=self.boot_id)
 
     def mint(self) -> str:
         """Return an id larger than any before it."""

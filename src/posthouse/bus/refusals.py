@@ -1,13 +1,16 @@
 """bus.refused records, aggregated: a row per refusal would let any sender fill the disk.
 
 The first refusal of a reason, sender and endpoint within a minute is recorded at once, so that it can be seen; the
-rest of that minute becomes one more record when the minute is over or the bus closes.
+rest of that minute becomes one more record when the minute is over or the bus closes. A record also tells when the
+rules said no, so that they can be run again over history; beyond a bound of moments the rest counts at the last one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from posthouse.bus.draft import Draft
 from posthouse.bus.page import Page
@@ -17,7 +20,11 @@ if TYPE_CHECKING:
     from posthouse.bus.ledger import Ledger
 
 _DEAD = {Reason.ACCESS_DENIED, Reason.BUDGET_EXCEEDED}  # these have a bus.dead record each
-Key = tuple[str, str, str]
+#: reason, sender, endpoint, and whether the publish had passed the rate and left no other record
+Key = tuple[str, str, str, bool]
+Moments = list[tuple[int, int, int]]
+_MOMENTS_MAX = 1_024  # of one key and minute: some 30 KB
+_decode = msgspec.json.Decoder(tuple[int, int, int]).decode
 
 
 class Refusals:
@@ -27,20 +34,24 @@ class Refusals:
         self._ledger = ledger
         self._minute = minute
         self._current = -1
-        self._counts: dict[Key, int] = {}
+        self._counts: dict[Key, Moments] = {}
 
     def count(self, draft: Draft) -> None:
         """Note the refusals of one publish."""
         self.turn()
+        seq, boot_ns, is_rated = _decode(draft.reserved)
+        is_charged = bool(is_rated) and not draft.copies and not draft.letters
         for entry in draft.rejected:
             if entry.reason in _DEAD:
                 continue
-            key = (entry.reason.value, draft.from_, entry.subject)
+            is_charged = is_charged and entry.reason is not Reason.RATE_LIMITED
+            key = (entry.reason.value, draft.from_, entry.subject, is_charged)
+            is_charged = False  # one publish counts once
             if key in self._counts:
-                self._counts[key] += 1
+                _add_moment(self._counts[key], seq, boot_ns)
             else:
-                self._counts[key] = 0
-                self._ledger.submit_lazily(_Refused(key, self._current, 1))
+                self._counts[key] = []
+                self._ledger.submit_lazily(_Refused(key, self._current, [(seq, boot_ns, 1)]))
 
     def turn(self) -> None:
         """Record the minute that is over."""
@@ -51,25 +62,29 @@ class Refusals:
 
     def write(self) -> None:
         """Record what is counted so far."""
-        for key, count in self._counts.items():
-            if count:
-                self._ledger.submit_lazily(_Refused(key, self._current, count))
+        for key, moments in self._counts.items():
+            if moments:
+                self._ledger.submit_lazily(_Refused(key, self._current, moments))
         self._counts = {}
 
 
 class _Refused:
     """One aggregated record."""
 
-    __slots__ = ("_count", "_key", "_minute")
+    __slots__ = ("_key", "_minute", "_moments")
 
-    def __init__(self, key: Key, minute: int, count: int) -> None:
+    def __init__(self, key: Key, minute: int, moments: Moments) -> None:
         self._key = key
         self._minute = minute
-        self._count = count
+        self._moments = moments
 
     def apply(self, page: Page) -> None:
-        reason, sender, endpoint = self._key
-        body = {"reason": reason, "key": f"{sender} {endpoint}", "minute": self._minute, "count": self._count}
+        reason, sender, endpoint, is_charged = self._key
+        count = sum(times for _seq, _boot_ns, times in self._moments)
+        body: dict[str, Any] = {"reason": reason, "key": f"{sender} {endpoint}", "minute": self._minute}
+        body |= {"count": count, "moments": self._moments}
+        if is_charged:
+            body["charged"] = True
         page.tx.append("bus.refused", actor=sender, ref=reason, body=body)
 
     def committed(self) -> None:
@@ -77,3 +92,13 @@ class _Refused:
 
     def failed(self, _failure: Exception) -> bool:
         return True
+
+
+def _add_moment(moments: Moments, seq: int, boot_ns: int) -> None:
+    """Count one more refusal: at its own moment, or at the last one when it is the same or there are too many."""
+    is_full = len(moments) >= _MOMENTS_MAX
+    if moments and (is_full or moments[-1][:2] == (seq, boot_ns)):
+        last_seq, last_boot_ns, times = moments[-1]
+        moments[-1] = (last_seq, last_boot_ns, times + 1)
+    else:
+        moments.append((seq, boot_ns, 1))

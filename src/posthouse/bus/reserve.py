@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from posthouse.bus.draft import Copy, Draft
+from posthouse.bus.draft import Copy, Draft, Refusal
 from posthouse.bus.page import EndpointCounters, Page
 from posthouse.bus.results import Endpoint, Reason
 from posthouse.bus.rules_file import RulesFile
@@ -46,12 +46,13 @@ def reserve(page: Page, draft: Draft, policy: Policy, instance: int) -> None:
     draft.created_ms = page.now_ms
     endpoints = page.book.resolve(draft.subject)
     is_rated = draft.requeued_from is None and draft.ceiling is None
+    draft.reserved = f"[{page.tx.head},{page.boot_ns},{is_rated:d}]"
     if is_rated and not _pass_rate(page, draft, policy.reliability):
         return
     budget = effective_budget(draft.ceiling or policy.ceiling, page.now_ms, draft.inherited, draft.given)
     created_at = format_utc(page.now_ns)
     if not endpoints:
-        _refuse(page, draft, None, budget, created_at, NO_ENDPOINT, instance)
+        _refuse(page, draft, None, budget, created_at, NO_ENDPOINT, instance, None)
     for endpoint in endpoints:
         _reserve_one(page, draft, endpoint, budget, created_at, policy, instance)
 
@@ -82,7 +83,7 @@ def _reserve_one(
     denied = policy.rules.denial(draft.from_, subject)
     if denied is not None:
         draft.reject(endpoint.hash, subject, Reason.ACCESS_DENIED, denied)
-        _refuse(page, draft, endpoint, budget, created_at, denied, instance)
+        _refuse(page, draft, endpoint, budget, created_at, denied, instance, Reason.ACCESS_DENIED)
         return
     if not _pass_counters(page, draft, endpoint, subject, counters, policy.reliability):
         return
@@ -91,11 +92,11 @@ def _reserve_one(
         if counters.breaker.circuit is breaker.Circuit.HALF_OPEN:
             counters.set_breaker(breaker.withdraw(counters.breaker))
         draft.reject(endpoint.hash, subject, Reason.BUDGET_EXCEEDED, text)
-        _refuse(page, draft, endpoint, budget, created_at, text, instance)
+        _refuse(page, draft, endpoint, budget, created_at, text, instance, Reason.BUDGET_EXCEEDED)
         return
     data = _envelope(draft, subject, charge_budget(budget, subject), created_at)
     copy = Copy(draft, endpoint, draft.message_id, subject, data, budget.ttl, previous_id=counters.last_id)
-    page.db.execute(_ADD_MAIL, (endpoint.number, draft.message_id, RESERVED, instance))
+    page.db.execute(_ADD_MAIL, (endpoint.number, draft.message_id, RESERVED, instance, draft.reserved))
     counters.depth += 1
     counters.last_id = draft.message_id
     counters.is_changed = True
@@ -123,15 +124,23 @@ def _pass_counters(
 
 
 def _refuse(
-    page: Page, draft: Draft, endpoint: Endpoint | None, budget: Budget, created_at: str, text: str, instance: int
+    page: Page,
+    draft: Draft,
+    endpoint: Endpoint | None,
+    budget: Budget,
+    created_at: str,
+    text: str,
+    instance: int,
+    code: Reason | None,
 ) -> None:
     """Reserve the dead letter of a refused message; a requeued letter stays where it is instead."""
     if draft.requeued_from is not None:
         return
     subject = draft.subject if endpoint is None or is_pattern(endpoint.subject) else endpoint.subject
     data = _envelope(draft, subject, budget, created_at)
-    copy = Copy(draft, endpoint, draft.message_id, subject, data, budget.ttl, reason=text)
-    page.db.execute(_ADD_MAIL, (copy.number, draft.message_id, REFUSED, instance))
+    refusal = None if code is None else Refusal(code, budget)
+    copy = Copy(draft, endpoint, draft.message_id, subject, data, budget.ttl, reason=text, refusal=refusal)
+    page.db.execute(_ADD_MAIL, (copy.number, draft.message_id, REFUSED, instance, draft.reserved))
     draft.letters.append(copy)
 
 

@@ -210,6 +210,8 @@ class _Leave:
 
     def apply(self, page: Page) -> None:
         page.db.execute(SQL.clear_served, (self._server.endpoint.number, self._instance))
+        if page.db.changes() == 1:
+            record_left(page, self._server.endpoint)
         counters = page.endpoint(self._server.endpoint.number)
         if counters is not None and counters.served_by == self._instance:
             counters.served_by = None
@@ -228,4 +230,14 @@ def take_endpoint(page: Page, endpoint: Endpoint, instance: int) -> str | None:
     if counters is None:
         return None
     counters.set_breaker(BreakerState(boot_id=page.boot_id))
+    page.tx.append(
+        "bus.served", ref=endpoint.subject, body={"endpoint": endpoint.subject, "endpoint_hash": endpoint.hash}
+    )
     return counters.last_id
+
+
+def record_left(page: Page, endpoint: Endpoint) -> None:
+    """Write down that nobody serves the endpoint any more."""
+    page.tx.append(
+        "bus.left", ref=endpoint.subject, body={"endpoint": endpoint.subject, "endpoint_hash": endpoint.hash}
+    )

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from posthouse.bus.session import Session
 
 _STORE_MAIL, _MAIL_STATE, _REMOVE_MAIL = SQL.store_mail, SQL.mail_state, SQL.remove_mail
+_RESERVED = SQL.mail_reserved
 
 
 class Verdict(enum.Enum):
@@ -67,7 +68,9 @@ class Close:
         page.db.execute(_STORE_MAIL, (copy.number, copy.id))
         if page.db.changes() != 1:  # the server was faster
             return
-        extra = {} if copy.draft.requeued_from is None else {"requeued_from": copy.draft.requeued_from}
+        extra: dict[str, Any] = {"reserved": msgspec.Raw(copy.draft.reserved.encode())}
+        if copy.draft.requeued_from is not None:
+            extra["requeued_from"] = copy.draft.requeued_from
         published_to = None if copy.draft.subject == copy.subject else copy.draft.subject
         record_published(page, copy.endpoint, copy.id, copy.draft.from_, copy.data, published_to, extra)
         counters = page.endpoint(copy.number)
@@ -97,14 +100,17 @@ def close_letter(page: Page, copy: Copy) -> None:
     page.db.execute(_REMOVE_MAIL, (copy.number, copy.id))
     if page.db.changes() != 1:
         return
-    body = {
+    body: dict[str, Any] = {
         "endpoint": copy.subject if copy.endpoint is None else copy.endpoint.subject,
         "endpoint_hash": copy.hash,
         "subject": copy.subject,
         "created_at_ms": copy.draft.created_ms,
         "expires_at_ms": copy.expires_ms,
         "reason": copy.reason,
+        "reserved": msgspec.Raw(copy.draft.reserved.encode()),
     }
+    if copy.refusal is not None:
+        body |= {"refused": copy.refusal.code.value, "budget": copy.refusal.budget}
     page.tx.append("bus.dead", actor=copy.draft.from_, ref=copy.id, body=body)
 
 
@@ -160,13 +166,15 @@ def _take_in(
         page.db.execute(_STORE_MAIL, (endpoint.number, id_))
         if page.db.changes() != 1:
             return Verdict.STRAY, "its publish was refused"
-    record_published(page, endpoint, id_, envelope.from_, data, envelope.published_to)
+    reserved: str | None = page.db.execute(_RESERVED, (endpoint.number, id_)).get
+    extra = None if reserved is None else {"reserved": msgspec.Raw(reserved.encode())}
+    record_published(page, endpoint, id_, envelope.from_, data, envelope.published_to, extra)
     return Verdict.READY, None
 
 
 def adopt(page: Page, endpoint: Endpoint, id_: str, instance: int) -> None:
     """Count a message that no reservation announced."""
-    page.db.execute(SQL.add_mail, (endpoint.number, id_, STORED, instance))
+    page.db.execute(SQL.add_mail, (endpoint.number, id_, STORED, instance, None))
     page.raise_last_id(id_)
     counters = page.endpoint(endpoint.number)
     if counters is not None:

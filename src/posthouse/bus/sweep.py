@@ -16,6 +16,7 @@ from posthouse.bus.page import Page
 from posthouse.bus.reserve import REFUSED
 from posthouse.bus.results import Endpoint
 from posthouse.bus.serve_lock import ServeLock
+from posthouse.bus.serving import record_left
 from posthouse.bus.settle import Verdict, settle
 from posthouse.bus.statements import SQL
 from posthouse.model.envelope import decode_dead_letter
@@ -54,6 +55,9 @@ def _sweep_instance(session: Session, number: int) -> None:
         rows: Any = page.db.execute(SQL.open_mail_of_instance, (number,)).fetchall()
         for endpoint_number, id_, state in rows:
             _sweep_row(session, page, endpoint_number, id_, state)
+        served: Any = page.db.execute(SQL.served_by, (number,)).fetchall()
+        for row in served:
+            record_left(page, Endpoint(*row))
         page.db.execute(SQL.clear_served_by, (number,))
         private: Any = page.db.execute(SQL.private_endpoints, (number,)).fetchall()
         page.db.execute(SQL.remove_instance, (number,))
