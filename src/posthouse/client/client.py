@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack
 
+from posthouse.client.archive import Archive
 from posthouse.client.backoff import Backoff
 from posthouse.client.events import Events
 from posthouse.client.invite import Invite
@@ -111,6 +112,8 @@ class Client:
         )
         #: where messages are, and the operator's view of queues
         self.queues = Queues(self._requests)
+        #: what an administrator's archive asks
+        self.archive = Archive(self._requests)
         self._instance = secrets.token_hex(8)
         self._lock_commands = LockCommands(self._link.send, url.origin, lambda: self._link.last_fault)
         #: single operations on locks; `lock` holds one around a piece of work

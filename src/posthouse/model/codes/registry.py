@@ -10,6 +10,7 @@ from posthouse.model.codes.client import CLIENT
 from posthouse.model.codes.command import COMMAND
 from posthouse.model.codes.daemon import DAEMON
 from posthouse.model.codes.edge import EDGE
+from posthouse.model.codes.giving import GIVING
 from posthouse.model.codes.keys import KEYS
 from posthouse.model.codes.pinch import PINCH
 from posthouse.model.codes.pipeline import PIPELINE
@@ -30,6 +31,7 @@ AREAS: dict[str, tuple[ErrorSpec, ...]] = {
     "Client": CLIENT,
     "Daemon": DAEMON,
     "Pipeline": PIPELINE,
+    "Giving back": GIVING,
     "Agents": AGENTS,
     "Command line": COMMAND,
 }
