@@ -51,6 +51,12 @@ class Child:
             return list(self._lines)
 
     @property
+    def is_over(self) -> bool:
+        """Whether the child has closed its stdout: it has ended, or is about to."""
+        with self._told:
+            return self._is_over
+
+    @property
     def errors(self) -> str:
         """What the child wrote to stderr, complete once it has ended."""
         return self._errors.decode(errors="replace")
