@@ -202,11 +202,11 @@ class Writer:
 
     def _pinch(self, epoch: str) -> None:
         id_ = f"pinch-{self._ids}-{self.head(epoch)}"
-        body: Row = {"recipient": "pinch:b@h", "message_type": 4, "size": 80}
+        body: Row = {"recipient": "pinch:b@h", "message_type": 4, "size": 80, "id": f"delivery-{id_}"}
         self.append(epoch, "pinch.accepted", body, mesh="pinch", actor="pinch:a@h", ref=id_)
         if self.random.random() < 0.5:
-            body = {"sender": "pinch:a@h", "signature": "00", "timestamp": 1, "state": "delivered", "was_stored": True}
-            self.append(epoch, "pinch.confirmed", body, mesh="pinch", actor="pinch:b@h", ref=id_)
+            closed = {"ids": [body["id"]], "was_stored": [True], "confirmation": id_}
+            self.append(epoch, "delivery.confirmed", closed, mesh="pinch", actor="pinch:b@h", ref="pinch:b@h")
 
     def bus(self, epoch: str) -> None:
         """Write one random fact of a bus."""

@@ -49,7 +49,7 @@ def deliveries(inputs: Mapping[str, DataFrame]) -> DataFrame:
     journal = inputs["bronze_journal"]
     parts = (_opened(journal), _sent(journal), _many(journal), _one(journal), _requeued(journal))
     facts = _rows(*parts[0])
-    for part in (*parts[1:], _bus(journal), _letters(journal), _pinch(journal), _dropped(journal)):
+    for part in (*parts[1:], _bus(journal), _letters(journal), _pinch(journal)):
         facts = facts.unionByName(_rows(*part))
     return facts
 
@@ -163,30 +163,14 @@ def _mailbox(body: Column) -> Column:
 
 
 def _pinch(journal: DataFrame) -> _Part:
-    body, is_accepted = f.col("body"), f.col("type") == "pinch.accepted"
-    return journal.where(f.col("type").isin("pinch.accepted", "pinch.confirmed")), {
-        "fact": f.when(is_accepted, "queued").otherwise("confirmed"),
-        "reader": f.when(is_accepted, text(body, "recipient")).otherwise(f.col("actor")),
-        "message_id": f.col("ref"),
-        "sender": f.when(is_accepted, f.col("actor")).otherwise(text(body, "sender")),
-        "was_stored": text(body, "was_stored").cast("boolean"),
-        **_pinch_place(),
+    """Envelopes that were accepted; what becomes of them stands in records of deliveries, as for messages."""
+    body = f.col("body")
+    return journal.where(f.col("type") == "pinch.accepted"), {
+        "fact": f.when(text(body, "blocked") == "true", "blocked").otherwise("queued"),
+        "reader": text(body, "recipient"),
+        "message_id": text(body, "id"),
+        "sender": f.col("actor"),
     }
-
-
-def _dropped(journal: DataFrame) -> _Part:
-    rows = journal.where(f.col("type") == "pinch.blocked")
-    return rows.withColumn("id", f.explode(_array(f.col("body"), "dropped", _IDS))), {
-        "fact": f.lit("blocked"),
-        "reader": f.col("actor"),
-        "message_id": f.col("id"),
-        "sender": f.col("ref"),
-        **_pinch_place(),
-    }
-
-
-def _pinch_place() -> dict[str, Column]:
-    return {"source": f.lit("pinch"), "mesh": f.lit("pinch")}
 
 
 def _array(body: Column, field: str, kind: str) -> Column:
