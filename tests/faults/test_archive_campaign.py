@@ -1,4 +1,4 @@
-"""kill -9 of the archive and of the relay while history goes to the lake: nothing is lost, nothing needed is deleted."""
+"""kill -9 of the archive and of the relay while history goes to the lake: nothing is lost, nothing needed goes."""
 
 from __future__ import annotations
 
@@ -70,15 +70,14 @@ def archive_all(relay: RelayProcess, lake: Path) -> None:
     raise AssertionError("the archive does not come to its end")
 
 
-async def kill_on_the_way(relay: RelayProcess, lake: Path, dice: random.Random) -> bool:
+def kill_on_the_way(relay: RelayProcess, lake: Path, dice: random.Random) -> bool:
     """Kill one of the two once the horizon has moved some way; tell whether it was on its way."""
     store = relay.data_dir / "relay.db"
     before = pruned_through(store)
     target = before + dice.choice([1, 100, 300, 700])
     with archiving(relay, lake) as child:
-        async with asyncio.timeout(_PATIENCE_S):
-            while (reached := pruned_through(store)) < target and not child.is_over:
-                await asyncio.sleep(0.002)
+        while (reached := pruned_through(store)) < target and not child.is_over:
+            pass  # each look costs a moment; a child that hangs ends by its own timeouts
         if dice.random() < 0.6:
             relay.kill()
             relay.start()
@@ -97,7 +96,7 @@ async def test_archive_killed_anywhere_loses_nothing_and_deletes_nothing_needed(
         fill_lake(lake, store, rows_per_file=400)
         kills, on_the_way = rounds(3, 20), 0
         for _ in range(kills):
-            on_the_way += await kill_on_the_way(relay, lake.path, dice)
+            on_the_way += kill_on_the_way(relay, lake.path, dice)
             assert check_relay(store) == []
             assert lost(lake, store, made["ids"]) == []
         archive_all(relay, lake.path)
