@@ -56,11 +56,13 @@ class Agent:
         seen: dict[str, Any] = {}
         try:
             async with asyncio.timeout(BOUND_S):
-                while not is_right(seen := await self.call(tool, **arguments)):
+                while True:
+                    seen = await self.call(tool, **arguments)
+                    if is_right(seen):
+                        return seen
                     await asyncio.sleep(0.02)
         except TimeoutError as late:
             raise AssertionError(f"it stayed at {seen}") from late
-        return seen
 
 
 def structured(result: CallToolResult) -> dict[str, Any]:
@@ -108,6 +110,11 @@ class HttpServer:
         return {"Authorization": f"Bearer {self.token}"}
 
 
+def token_in(file: str) -> str:
+    """Return the token that a server said lies in a file."""
+    return Path(file).read_text().strip()
+
+
 @asynccontextmanager
 async def http_server(directory: Path, *flags: str) -> AsyncIterator[HttpServer]:
     """A server on a free port of loopback, until the end of the block."""
@@ -121,7 +128,7 @@ async def http_server(directory: Path, *flags: str) -> AsyncIterator[HttpServer]
     try:
         async with asyncio.timeout(BOUND_S):
             told = json.loads(await process.stdout.readline())
-        yield HttpServer(process, told["url"], Path(told["token_file"]).read_text().strip())
+        yield HttpServer(process, told["url"], token_in(told["token_file"]))
     finally:
         if process.returncode is None:
             process.kill()

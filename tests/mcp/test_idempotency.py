@@ -89,6 +89,12 @@ async def test_the_same_key_for_another_message_is_refused(alice: Host, bob: Hos
         assert refused["conflict"].endswith("fingerprint_mismatch")
 
 
+async def test_a_message_is_found_by_a_key_with_slashes(alice: Host, bob: Host) -> None:
+    async with stdio_agent(alice.settings.directory) as agent:
+        sent = await agent.call("send", **MESSAGE, idempotency_key="../build/7?x#y %2F")
+        assert (await agent.call("status", id="../build/7?x#y %2F"))["id"] == sent["id"]
+
+
 def test_the_argument_goes_before_meta_and_our_name_before_that_of_others() -> None:
     assert meta_key(None) is None
     assert meta_key({"progressToken": 7}) is None

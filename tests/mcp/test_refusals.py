@@ -50,19 +50,20 @@ BAD: dict[str, list[dict[str, Any]]] = {
 }
 #: arguments that only the daemon or the relay can judge, and what they say
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("send", {"to": "nobody", "message": "x"}, "recipient_unknown"),
+    ("send", {"to": "nobody", "message": "x"}, "member_name_unknown"),
     ("send", {"to": "#nowhere", "message": "x"}, "topic_unknown"),
-    ("send", {"to": "", "message": "x"}, "recipient_unknown"),
+    ("send", {"to": "", "message": "x"}, "member_name_unknown"),
     ("send", {"to": "bob", "message": "x" * 50_000}, "body_too_large"),
     ("send", {"to": "bob", "message": "x", "reply_to": "yesterday"}, "id_invalid"),
     ("send", {"to": "bob", "message": "x", "idempotency_key": "a\nb"}, "id_invalid"),
     ("send", {"to": "bob", "message": "x", "idempotency_key": ""}, "id_invalid"),
     ("read", {"id": ID}, "inbox_item_unknown"),
     ("read", {"id": "../../etc/passwd"}, "inbox_item_unknown"),
-    ("history", {"of": "nobody"}, "recipient_unknown"),
+    ("history", {"of": "nobody"}, "member_name_unknown"),
     ("history", {"of": "bob", "before": "rubbish"}, "cursor_invalid"),
     ("lock", {"action": "acquire", "resource": ""}, "resource_invalid"),
     ("lock", {"action": "acquire", "resource": "x" * 513}, "resource_invalid"),
+    ("lock", {"action": "acquire", "resource": "r", "idempotency_key": ""}, "id_invalid"),
     ("lock", {"action": "renew", "resource": "never", "token": 1}, "unknown_resource"),
     ("lock", {"action": "release", "resource": "never", "token": 1}, "unknown_resource"),
     ("status", {"id": ID}, "message_unknown"),

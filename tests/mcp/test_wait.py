@@ -52,7 +52,9 @@ async def test_wait_above_its_bound_is_refused_and_the_bound_is_a_setting(alice:
         assert refused["code"] == "tool_arguments_invalid" and "50" in refused["message"]
     async with stdio_agent(alice.settings.directory, "--wait-max-s", "2") as agent:
         assert "2" in (await agent.refused("wait", seconds=3))["message"]
-        assert (await agent.refused("lock", action="acquire", resource="r", wait_s=3))["code"] == "tool_arguments_invalid"
+        assert (await agent.refused("lock", action="acquire", resource="r", wait_s=3))[
+            "code"
+        ] == "tool_arguments_invalid"
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -6,14 +6,13 @@ import asyncio
 import json
 import socket
 import stat
+import sys
 from pathlib import Path
 from typing import Any
 
 import httpx2
-import pytest
 
-from posthouse.files.home import HOME_ENV
-from tests.mcp.agents import BOUND_S, HttpServer, command, environment, http_server
+from tests.mcp.agents import BOUND_S, HttpServer, command, environment, http_server, token_in
 
 LIST: dict[str, Any] = {
     "jsonrpc": "2.0",
@@ -72,14 +71,16 @@ async def test_a_body_that_is_too_large_is_refused(tmp_path: Path) -> None:
         assert (await post(server, server.authorization, body={"x": "y" * (1 << 20)})).status_code == 413
 
 
+def listening_at(port: int) -> list[str]:
+    """Return the addresses of this machine that listen on a port, as the kernel writes them."""
+    rows = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()]
+    return [row[1] for row in rows if row[3] == "0A" and row[1].endswith(f":{port:04X}")]
+
+
 async def test_the_server_listens_on_loopback_alone(tmp_path: Path) -> None:
     async with http_server(tmp_path / "d") as server:
         port = int(server.url.split(":")[2].partition("/")[0])
-        inodes = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-        listening = [row[1] for row in inodes if row[3] == "0A" and int(row[1].partition(":")[2], 16) == port]
-        assert listening == [f"0100007F:{port:04X}"]
-        everywhere = [line.split()[1] for line in Path("/proc/net/tcp6").read_text().splitlines()[1:]]
-        assert not [row for row in everywhere if int(row.partition(":")[2], 16) == port and "0A" in row]
+        assert listening_at(port) == [f"0100007F:{port:04X}"]
 
 
 async def test_the_token_is_private_and_stays_the_same(tmp_path: Path) -> None:
@@ -117,7 +118,7 @@ async def test_the_token_is_never_logged(tmp_path: Path) -> None:
     try:
         async with asyncio.timeout(BOUND_S):
             told = json.loads(await process.stdout.readline())
-        token = Path(told["token_file"]).read_text().strip()
+        token = token_in(told["token_file"])
         server = HttpServer(process, told["url"], token)
         await post(server, {}, f"?token={token}")
         await post(server, server.authorization | {"Host": "evil.example"})
@@ -133,14 +134,11 @@ async def test_the_token_is_never_logged(tmp_path: Path) -> None:
 
 
 def programme(folder: Path) -> list[str]:
-    import sys
-
     return [sys.executable, *command(folder / "d", "--http", "--json")]
 
 
 async def ended(folder: Path, *flags: str) -> tuple[int, Any, bytes]:
     """Run a server that does not start; return its exit code and problem."""
-    assert HOME_ENV == "POSTHOUSE_HOME"
     process = await asyncio.create_subprocess_exec(
         *programme(folder), *flags,
         env=environment(folder), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,

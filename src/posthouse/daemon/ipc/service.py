@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 import structlog
 from aiohttp import web
@@ -107,7 +108,8 @@ class Service:
         path, item_id = request.path, ""
         methods = self._table.get(path)
         if methods is None:
-            folder, _, item_id = path.rpartition("/")
+            folder, _, last = request.rel_url.raw_path.rpartition("/")  # an id may hold a slash, quoted
+            item_id = unquote(last)
             path = f"{folder}/{_ID}"
             methods = self._table.get(path) if item_id else None
         if methods is None:

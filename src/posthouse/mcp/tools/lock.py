@@ -16,6 +16,7 @@ from posthouse.mcp.call import ToolCall
 from posthouse.mcp.tools.spec import ToolSpec
 from posthouse.model.errors import error
 from posthouse.model.limits import LEASE_MAX_MS
+from posthouse.model.message import validate_client_message_id
 
 DEFAULT_LEASE_S = 60
 _MS = 1000
@@ -57,7 +58,7 @@ async def _acquire(call: ToolCall, given: Arguments, lease_s: int) -> Answer:
     if given.token is not UNSET:
         raise error("tool_arguments_invalid", tool=call.tool, reason="acquire takes no token, it gives one")
     wait_s = 0.0 if given.wait_s is UNSET else call.check_wait("wait_s", given.wait_s)
-    key = call.meta_key if given.idempotency_key is UNSET else given.idempotency_key
+    key = call.meta_key if given.idempotency_key is UNSET else validate_client_message_id(given.idempotency_key)
     start_ns = call.clock.boot_ns()
     async with call.waiting(wait_s, "the lock is held"):
         grant = await call.daemon.lock_acquire(

@@ -10,6 +10,7 @@ from posthouse.mcp.state import State, outbox_state
 from posthouse.mcp.tools.spec import ToolSpec
 from posthouse.model.clock import system_clock
 from posthouse.model.ids import Minter
+from posthouse.model.message import validate_client_message_id
 
 _MINTER = Minter(system_clock())
 
@@ -31,7 +32,8 @@ class Answer(msgspec.Struct, omit_defaults=True):
 
 
 async def run(call: ToolCall, given: Arguments) -> Answer:
-    key = given.idempotency_key if given.idempotency_key is not UNSET else (call.meta_key or _MINTER.mint())
+    key = call.meta_key or _MINTER.mint() if given.idempotency_key is UNSET else given.idempotency_key
+    validate_client_message_id(key)
     accepted = await call.daemon.send(
         given.to,
         given.message,
