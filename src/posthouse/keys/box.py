@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 from functools import lru_cache
 
+from blake3 import blake3
 from nacl.bindings import (
     crypto_box_afternm,
     crypto_box_beforenm,
@@ -25,6 +26,7 @@ from posthouse.model.errors import error
 
 ENC = "box"
 TAG_BYTES = 16  # Poly1305
+_NONCE_CONTEXT = "posthouse 2026-11-15 nonce of a box that is made repeatably"
 _SHARED_KEYS = 1024  # pairs of nodes remembered: making one costs ten times as much as sealing a short text with it
 
 
@@ -36,6 +38,17 @@ def seal_box(key: NodeKey, reader: str, plaintext: bytes) -> str:
 def seal_box_with_nonce(key: NodeKey, reader: str, plaintext: bytes, nonce: bytes) -> str:
     """Seal under a given nonce, for test vectors; two texts under one nonce betray each other."""
     return encode_base64(nonce + crypto_box_afternm(plaintext, nonce, _shared_key(key, reader)))
+
+
+def seal_box_repeatably(key: NodeKey, reader: str, plaintext: bytes, purpose: str) -> str:
+    """Return the same sealed bytes for the same text and purpose: what is made again after a failure stays the same.
+
+    The nonce is a hash of the secret and of all that goes in, so another text never gets the same one; whoever sees two
+    such boxes learns only whether they are equal.
+    """
+    told = b"".join(len(part).to_bytes(8, "big") + part for part in (reader.encode(), purpose.encode(), plaintext))
+    nonce = blake3(key.exchange_secret() + told, derive_key_context=_NONCE_CONTEXT).digest(crypto_box_NONCEBYTES)
+    return seal_box_with_nonce(key, reader, plaintext, nonce)
 
 
 def open_box(key: NodeKey, peer: str, content: str) -> bytes:

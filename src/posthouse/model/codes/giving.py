@@ -35,7 +35,7 @@ GIVING: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "sink_refused",
         409,
-        "{refused} of {rows} rows were refused, the first one because of {code}",
+        "{refused} of {rows} rows were refused, the first one because of {reason}",
         "Those that were accepted stay so: after the cause is gone, write with the same run id again.",
     ),
     ErrorSpec(
