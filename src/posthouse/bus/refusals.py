@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from posthouse.bus.ledger import Ledger
 
 _DEAD = {Reason.ACCESS_DENIED, Reason.BUDGET_EXCEEDED}  # these have a bus.dead record each
-#: reason, sender, endpoint, and whether the publish had passed the rate and left no other record
-Key = tuple[str, str, str, bool]
+#: reason, sender, subject, mailbox, and whether the publish had passed the rate and left no other record
+Key = tuple[str, str, str, str, bool]
 Moments = list[tuple[int, int, int]]
 _MOMENTS_MAX = 1_024  # of one key and minute: some 30 KB
 _decode = msgspec.json.Decoder(tuple[int, int, int]).decode
@@ -45,7 +45,7 @@ class Refusals:
             if entry.reason in _DEAD:
                 continue
             is_charged = is_charged and entry.reason is not Reason.RATE_LIMITED
-            key = (entry.reason.value, draft.from_, entry.subject, is_charged)
+            key = (entry.reason.value, draft.from_, entry.subject, entry.endpoint_hash, is_charged)
             is_charged = False  # one publish counts once
             if key in self._counts:
                 _add_moment(self._counts[key], seq, boot_ns)
@@ -79,10 +79,10 @@ class _Refused:
         self._moments = moments
 
     def apply(self, page: Page) -> None:
-        reason, sender, endpoint, is_charged = self._key
+        reason, sender, subject, endpoint_hash, is_charged = self._key
         count = sum(times for _seq, _boot_ns, times in self._moments)
-        body: dict[str, Any] = {"reason": reason, "key": f"{sender} {endpoint}", "minute": self._minute}
-        body |= {"count": count, "moments": self._moments}
+        body: dict[str, Any] = {"reason": reason, "key": f"{sender} {subject}", "minute": self._minute}
+        body |= {"count": count, "endpoint_hash": endpoint_hash, "moments": self._moments}
         if is_charged:
             body["charged"] = True
         page.tx.append("bus.refused", actor=sender, ref=reason, body=body)

@@ -55,6 +55,7 @@ BUS = (
             "key": "the sender and the endpoint, always",
             "minute": "the Unix minute, always",
             "count": "how many in that minute, always",
+            "endpoint_hash": "the mailbox, or * for the rate",
             "moments": "each [seq of the journal, boot time in ns, how many] when a rule refused",
             "charged": "true when these publishes had counted for the rate and left no other record",
         },
