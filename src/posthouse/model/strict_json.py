@@ -23,7 +23,7 @@ def parse_json(data: bytes | str) -> Any:
     """Return the one value of a JSON text, or raise json_invalid, json_duplicate_key or json_too_deep."""
     text = _text(data)
     try:
-        value = json.loads(text, object_pairs_hook=_object, parse_constant=_refuse_constant, parse_float=_float)
+        value = _DECODER.decode(text)
     except RecursionError as fault:
         raise error("json_too_deep", limit=JSON_MAX_DEPTH) from fault
     except ValueError as fault:
@@ -76,6 +76,9 @@ def _float(text: str) -> float:
     if math.isinf(value):
         raise error("json_invalid", reason=f"the number {text[:40]} is out of range")
     return value
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_refuse_constant, parse_float=_float)
 
 
 def _depth_exceeds(value: Any, levels: int) -> bool:

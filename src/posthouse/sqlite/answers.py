@@ -7,15 +7,51 @@ never keeps another from its answer.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
+from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from posthouse.log import get_log
+from posthouse.sqlite.bell import Bell
 from posthouse.sqlite.transaction import Item, TxT
 
 log = get_log(__name__)
+
+
+class Letterbox:
+    """Where an event loop finds the answers to its items; made on that loop, filled by the writer's thread alone."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._bell = Bell()
+        self._batches: deque[Sequence[Waiting[Any]]] = deque()
+        loop.add_reader(self._bell.fileno(), self._empty)
+
+    def put(self, items: Sequence[Waiting[Any]]) -> None:
+        """Let the loop settle `items`, after those put before."""
+        if self.loop.is_closed():  # nobody is left to hear the answer
+            log.debug("answers_unheard", items=len(items))
+            return
+        self._batches.append(items)
+        self._bell.ring()
+
+    def close(self) -> None:
+        """Release what the loop watches, once it has settled everything; called after the last `put`."""
+        with contextlib.suppress(RuntimeError):  # a closed loop has released it
+            self.loop.call_soon_threadsafe(self._end)
+
+    def _empty(self) -> None:
+        self._bell.hear()
+        while self._batches:
+            _settle(self._batches.popleft())
+
+    def _end(self) -> None:
+        self._empty()
+        self.loop.remove_reader(self._bell.fileno())
 
 
 class Waiting(Item[TxT], eq=False):
@@ -23,26 +59,23 @@ class Waiting(Item[TxT], eq=False):
 
     size: int = 0
     #: None: `answer` is the event a thread waits for.
-    loop: asyncio.AbstractEventLoop | None = None
+    letterbox: Letterbox | None = None
     answer: asyncio.Future[Any] | threading.Event = msgspec.field(default_factory=threading.Event)
 
 
-def answer(batch: list[Waiting[TxT]]) -> None:
+def answer(batch: Sequence[Waiting[TxT]]) -> None:
     """Tell every caller of the batch what became of its item."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[Waiting[TxT]]] = {}
+    by_letterbox: dict[Letterbox, list[Waiting[TxT]]] = {}
     for item in batch:
-        if item.loop is not None:
-            by_loop.setdefault(item.loop, []).append(item)
+        if item.letterbox is not None:
+            by_letterbox.setdefault(item.letterbox, []).append(item)
         elif isinstance(item.answer, threading.Event):
             item.answer.set()
-    for loop, items in by_loop.items():
-        try:
-            loop.call_soon_threadsafe(_settle, items)
-        except RuntimeError:  # the loop has been closed: nobody is left to hear the answer
-            log.debug("answers_unheard", items=len(items))
+    for letterbox, items in by_letterbox.items():
+        letterbox.put(items)
 
 
-def _settle(items: list[Waiting[TxT]]) -> None:
+def _settle(items: Sequence[Waiting[Any]]) -> None:
     for item in items:
         future = item.answer
         if not isinstance(future, asyncio.Future) or future.done():  # done: cancelled by its caller

@@ -12,7 +12,6 @@ together come back together, and so share the next sync too.
 from __future__ import annotations
 
 import asyncio
-import queue
 import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -20,7 +19,8 @@ from typing import Generic, TypeVar
 from posthouse.log import get_log
 from posthouse.model.clock import Clock
 from posthouse.model.errors import Fatal, PosthouseError, Transient, error
-from posthouse.sqlite.answers import Waiting, answer
+from posthouse.sqlite.answers import Letterbox, Waiting, answer
+from posthouse.sqlite.bell import Bell
 from posthouse.sqlite.connection import leave_wal
 from posthouse.sqlite.failures import again
 from posthouse.sqlite.transaction import TxT, run_items
@@ -57,9 +57,10 @@ class Writer(Generic[TxT]):
         self._arrived: list[Waiting[TxT]] = []
         self._waiting_items = 0
         self._waiting_bytes = 0
-        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._bell = Bell()
         self._is_asleep = False
-        self._ringing: asyncio.AbstractEventLoop | None = None
+        self._ringing: Letterbox | None = None
+        self._letterboxes: dict[asyncio.AbstractEventLoop, Letterbox] = {}
         self._refusal: PosthouseError | None = None
         self._trouble: PosthouseError | None = None
         self._batches = 0
@@ -82,8 +83,9 @@ class Writer(Generic[TxT]):
         """Queue `work` at once, keeping the order of calls, and return the future of its answer."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[R] = loop.create_future()
-        if self._put(Waiting(work, None, None, size, loop, future)):
-            loop.call_soon(self._bell.put, None)
+        letterbox = self._letterboxes.get(loop) or self._open_letterbox(loop)
+        if self._put(Waiting(work, None, None, size, letterbox, future)):
+            loop.call_soon(self._bell.ring)
         return future
 
     def run_blocking(self, work: Callable[[TxT], R], *, size: int = 0) -> R:
@@ -91,7 +93,7 @@ class Writer(Generic[TxT]):
         event = threading.Event()
         item = Waiting(work, None, None, size, None, event)
         if self._put(item):
-            self._bell.put(None)
+            self._bell.ring()
         event.wait()
         if item.error is not None:
             raise item.error
@@ -102,14 +104,14 @@ class Writer(Generic[TxT]):
         """Answer everything with `fatal` from now on: another part of the store found that the disk failed."""
         with self._gate:
             self._refusal = fatal
-        self._bell.put(None)
+        self._bell.ring()
 
     def close(self) -> None:
         """Commit what waits, then end the thread; later calls get store_closed."""
         with self._gate:
             if self._refusal is None:
                 self._refusal = error("store_closed", path=self._path)
-        self._bell.put(None)
+        self._bell.ring()
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -145,10 +147,19 @@ class Writer(Generic[TxT]):
             self._waiting_items = waiting + 1
             self._waiting_bytes += item.size
             self._arrived.append(item)
-            if not self._is_asleep or (item.loop is not None and self._ringing is item.loop):
+            if not self._is_asleep or (item.letterbox is not None and self._ringing is item.letterbox):
                 return False
-            self._ringing = item.loop
+            self._ringing = item.letterbox
             return True
+
+    def _open_letterbox(self, loop: asyncio.AbstractEventLoop) -> Letterbox:
+        with self._gate:
+            if self._refusal is not None:  # the thread that closes letterboxes may have ended
+                raise again(self._refusal)
+            for former in [each for each in self._letterboxes if each.is_closed()]:
+                del self._letterboxes[former]
+            letterbox = self._letterboxes[loop] = Letterbox(loop)
+            return letterbox
 
     def _serve(self) -> None:
         try:
@@ -167,6 +178,8 @@ class Writer(Generic[TxT]):
             raise
         finally:
             self._tx.db.close()
+            for letterbox in self._letterboxes.values():
+                letterbox.close()
 
     def _gather(self) -> list[Waiting[TxT]]:
         """Return what has arrived, waiting for it if there is nothing; empty when the writer has to end."""
@@ -178,9 +191,7 @@ class Writer(Generic[TxT]):
                 if self._refusal is not None:
                     return []
                 self._is_asleep = True
-            try:
-                self._bell.get(timeout=_LOOK_EVERY_S)
-            except queue.Empty:
+            if not self._bell.wait(_LOOK_EVERY_S):
                 with self._gate:
                     self._ringing = None
 

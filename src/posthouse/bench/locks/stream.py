@@ -22,8 +22,11 @@ class LockStream(RawStream):
     def __init__(self) -> None:
         super().__init__(b"LOCKED")
         self._frames = bytearray()
-        self._answer: asyncio.Future[Any] | None = None
+        self._done: asyncio.Future[None] | None = None
         self._asked = 0
+        self._resource = ""
+        self._left = 0
+        self._is_held = False
 
     def data_received(self, data: bytes) -> None:
         if self._greeting is not None:
@@ -37,30 +40,46 @@ class LockStream(RawStream):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(ConnectionError("the relay closed the stream"))
-
-    async def ask(self, op: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer of one operation."""
-        self._asked += 1
-        self._answer = asyncio.get_running_loop().create_future()
-        self.send([msgspec.json.encode(["LOCK", f"{self._asked}", op, arguments])])
-        answer: dict[str, Any] = await self._answer
-        if "code" in answer:
-            raise RuntimeError(f"{op}: {answer['code']}")
-        return answer
+        if self._done is not None and not self._done.done():
+            self._done.set_exception(ConnectionError("the relay closed the stream"))
 
     async def pairs(self, resource: str, count: int) -> None:
         """Acquire and release a resource so many times, waiting for it where others hold it."""
-        for _ in range(count):
-            wanted = {"resource": resource, "lease_ms": LEASE_MS, "wait_ms": WAIT_MS}
-            grant = await self.ask("acquire", wanted)
-            await self.ask("release", {"resource": resource, "token": grant["token"]})
+        if not count:
+            return
+        self._resource, self._left = resource, count
+        self._done = asyncio.get_running_loop().create_future()
+        self._acquire()
+        await self._done
+
+    def _acquire(self) -> None:
+        self._ask("acquire", {"resource": self._resource, "lease_ms": LEASE_MS, "wait_ms": WAIT_MS})
+
+    def _ask(self, op: str, arguments: dict[str, Any]) -> None:
+        self._asked += 1
+        self.send([msgspec.json.encode(["LOCK", f"{self._asked}", op, arguments])])
 
     def _take(self, text: bytes) -> None:
-        if not text.startswith(b'["LOCKED"') or self._answer is None:
+        """Ask the next question as soon as the last is answered: no task has to wake up in between."""
+        done = self._done
+        if not text.startswith(b'["LOCKED"') or done is None or done.done():
             raise RuntimeError(f"unexpected: {text[:200]!r}")
-        self._answer.set_result(msgspec.json.decode(text)[2])
+        answer = msgspec.json.decode(text)[2]
+        if "code" in answer:
+            done.set_exception(RuntimeError(f"{self._resource}: {answer['code']}"))
+        elif not self._is_held:
+            self._is_held = True
+            self._ask("release", {"resource": self._resource, "token": answer["token"]})
+        else:
+            self._count_pair(done)
+
+    def _count_pair(self, done: asyncio.Future[None]) -> None:
+        self._is_held = False
+        self._left -= 1
+        if self._left:
+            self._acquire()
+        else:
+            done.set_result(None)
 
 
 async def open_lock_stream(relay: RunningRelay) -> LockStream:

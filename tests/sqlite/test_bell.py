@@ -1,0 +1,66 @@
+"""A bell wakes who waits for it, keeps rings that nobody heard, and counts several as one."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+from posthouse.sqlite.bell import Bell
+
+PATIENCE_S = 30.0
+
+
+def test_ring_wakes_a_thread_that_waits() -> None:
+    bell, heard = Bell(), threading.Event()
+
+    def wait() -> None:
+        if bell.wait(PATIENCE_S):
+            heard.set()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    bell.ring()
+    thread.join(PATIENCE_S)
+    assert heard.is_set()
+
+
+def test_ring_before_the_wait_is_not_lost_and_many_count_as_one() -> None:
+    bell = Bell()
+    bell.ring()
+    bell.ring()
+    assert bell.wait(PATIENCE_S)
+    assert not bell.wait(0)
+
+
+def test_wait_without_a_ring_ends_in_time() -> None:
+    assert not Bell().wait(0.001)
+
+
+def test_hearing_without_a_ring_does_nothing() -> None:
+    bell = Bell()
+    bell.hear()
+    bell.ring()
+    bell.hear()
+    assert not bell.wait(0)
+
+
+async def test_ring_makes_the_bell_readable_for_an_event_loop() -> None:
+    bell, loop = Bell(), asyncio.get_running_loop()
+    rung = asyncio.Event()
+    loop.add_reader(bell.fileno(), rung.set)
+    try:
+        await asyncio.to_thread(bell.ring)
+        await asyncio.wait_for(rung.wait(), PATIENCE_S)
+    finally:
+        loop.remove_reader(bell.fileno())
+
+
+def test_bell_that_is_forgotten_leaves_no_open_file() -> None:
+    def open_files() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before = open_files()
+    for _ in range(10):
+        Bell().ring()
+    assert open_files() == before
