@@ -35,5 +35,12 @@ async def bob(house: House) -> AsyncIterator[Host]:
 async def named(house: House, name: str) -> AsyncIterator[Host]:
     """A daemon at a relay whose administrator has given its node a name."""
     async with host_at(house, name) as host, house.client(ADMIN) as admin:
-        await admin.meshes.add_member("main", host.node, name)
+        await admin.meshes.add_member("main", host.node, name.rpartition("/")[2])
+        yield host
+
+
+@pytest.fixture
+async def usual(house: House) -> AsyncIterator[Host]:
+    """A daemon in the usual directory of a home: daemon/main."""
+    async with named(house, "daemon/main") as host:
         yield host
