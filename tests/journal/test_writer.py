@@ -184,6 +184,18 @@ def test_a_loop_that_goes_away_takes_nothing_with_it(tmp_path: Path) -> None:
         assert refs(store) == ["blocker", "0", "1", "2", "from the next loop"]
 
 
+def test_loops_that_come_and_go_leave_no_open_files(tmp_path: Path) -> None:
+    def open_files() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    with opened(tmp_path / "s.db") as store:
+        asyncio.run(store.writer.run(note("first")))
+        before = open_files()
+        for n in range(20):
+            asyncio.run(store.writer.run(note(str(n))))
+        assert open_files() <= before + 1  # that of the last loop goes when the next one comes
+
+
 def test_items_of_a_loop_that_stopped_in_the_middle_of_its_turn_still_commit(tmp_path: Path) -> None:
     with opened(tmp_path / "s.db") as store:
         loop = asyncio.new_event_loop()
