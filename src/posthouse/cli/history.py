@@ -22,19 +22,17 @@ def history(
 ) -> None:
     """Show messages of a topic or with a member, newest first.
 
+    What the relay has pruned is looked up in the lake of this host, where there is one.
+
     For example:
 
         posthouse history '#builds'
         posthouse history bob --limit 10 --json
     """
-    is_topic = of.startswith("#")
+    from posthouse.cli.remembered_history import complete
+
     with near.client() as daemon:
-        answer = daemon.history(
-            topic=of.removeprefix("#") if is_topic else None,
-            member=None if is_topic else of,
-            before=before,
-            limit=limit,
-        )
+        answer = complete(daemon, of, before, limit)
     output.answer(answer, table(("sent", "from", "text"), [_row(each) for each in answer.get("messages", [])]))
     if answer.get("before"):
         output.note(f"more: --before {answer['before']}")

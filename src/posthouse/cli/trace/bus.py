@@ -1,7 +1,8 @@
 """What the bus of this host knows of a message that crossed the bridge: its journal, read from the end.
 
 A message that left by the bus has a client_message_id made of its envelope's id; one that came and was published
-carries its event id in the payload. Only the newest records are looked at: an older message is told without its bus.
+carries its event id in the payload. Only the newest records are looked at; for an older message the lake of this
+host is asked, where there is one.
 """
 
 from __future__ import annotations
@@ -32,10 +33,19 @@ def bus_steps(event_id: str, client_message_id: str | None, mesh: str) -> list[S
     path = Path(str(load()["bus.dir"].value)).expanduser() / "bus.db"
     if not path.exists():
         return []
-    found: list[Step] = []
     own_id = client_message_id or ""
     wanted: set[str | None] = {own_id.removeprefix(_MARK)} if own_id.startswith(_MARK) else set()
-    records = list(_newest(path))
+    found = _steps(list(_newest(path)), set(wanted), event_id, mesh)
+    if found:
+        return found
+    from posthouse.cli.trace.memory import remembered_on_bus
+
+    bus_id = next(iter(wanted), None)
+    return _steps(remembered_on_bus(event_id, bus_id), wanted, event_id, mesh)
+
+
+def _steps(records: list[Record], wanted: set[str | None], event_id: str, mesh: str) -> list[Step]:
+    found: list[Step] = []
     for record in records:
         if record.type == "bus.published" and _event_id(record, mesh) == event_id:
             wanted.add(record.ref)

@@ -27,7 +27,8 @@ def trace(
     """Follow one message through the bus and the outbox of its host, the relay and the inbox of this host.
 
     A host knows its own part: on the sender's host the way to the relay and what became of it for each reader, on the
-    reader's host when it came and was seen. Times of two machines may differ as their clocks do.
+    reader's host when it came and was seen. Times of two machines may differ as their clocks do. What the relay has
+    pruned is looked up in the lake of this host, where there is one.
 
     For example:
 
@@ -47,12 +48,15 @@ def follow(daemon: DaemonClient, key: str) -> dict[str, Any]:
     import msgspec
 
     from posthouse.cli.trace.bus import bus_steps
+    from posthouse.cli.trace.memory import remembered
     from posthouse.cli.trace.steps import in_order, inbox_steps, outbox_steps, relay_steps
 
     item = _item(daemon, key)
     message_id = key if item is None else item.message_id
     found = _message(daemon, message_id, is_needed=item is None)
     row, relay = found["outbox"], found["relay"]
+    if relay is None or not relay["history_available"]:
+        relay = remembered(message_id if row is None else row["message_id"], relay)
     if item is None and row is not None:
         item = _item(daemon, row["message_id"])  # a message to itself
     steps: list[Step] = []
@@ -86,9 +90,15 @@ def _message(daemon: DaemonClient, message_id: str, *, is_needed: bool) -> dict[
     try:
         return daemon.message(message_id)
     except PosthouseError as failure:
-        if is_needed:
+        if is_needed and not _is_remembered(message_id, failure):
             raise
         return {"outbox": None, "relay": None, "relay_error": failure.code}
+
+
+def _is_remembered(message_id: str, failure: PosthouseError) -> bool:
+    from posthouse.cli.trace.memory import remembered
+
+    return failure.code == "message_unknown" and remembered(message_id, None) is not None
 
 
 def _names(daemon: DaemonClient) -> dict[str, str]:

@@ -42,7 +42,7 @@ GIVING: tuple[ErrorSpec, ...] = (
         "replay_target_invalid",
         400,
         "{to!r} is nowhere to replay to: {reason}",
-        "Give #TOPIC for a topic of the mesh, or bus:SUBJECT for the bus of this host.",
+        "Give #TOPIC for a topic of the mesh, or a subject that an endpoint of the bus of this host takes.",
         exit=Exit.USAGE,
     ),
     ErrorSpec(

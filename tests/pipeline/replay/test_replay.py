@@ -1,0 +1,128 @@
+"""Replay sends each message once, however often it is run and wherever it was broken off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from posthouse import Bus
+from posthouse.model.clock import FakeClock
+from posthouse.model.errors import PosthouseError
+from posthouse.pipeline.replay import BusTarget, Cursor, Cursors, Replayed, Target, Terms, TopicTarget, replay
+from posthouse.pipeline.replay.target import Old
+from posthouse.pipeline.sink.deliver import open_client
+from tests.pipeline.relay import Post, post_office
+
+NAME = "again"
+
+
+@pytest.fixture
+def post(tmp_path: Path) -> Iterator[Post]:
+    with post_office(tmp_path) as running:
+        yield running
+
+
+def old_messages(count: int) -> list[Old]:
+    return [Old(10 + number, "e" * 32, number, f"m{number}", "relay", "s", f"body {number}") for number in range(count)]
+
+
+class Broken(Exception):
+    """What stands for a kill: the batch was sent, the cursor not written."""
+
+
+async def run(
+    target: Target, cursors: Cursors, terms: Terms, messages: list[Old], *, break_after: int | None = None
+) -> Replayed:
+    """Replay what lies behind the cursor, two in a batch."""
+    cursor = cursors.begin(NAME, terms)
+    left = [old for old in messages if (old.at_ns, old.epoch, old.seq) > cursor.place]
+
+    class Breaking(Cursors):
+        saved = 0
+
+        def save(self, name: str, cursor: Cursor) -> None:
+            if break_after is not None and self.saved == break_after:
+                raise Broken
+            self.saved += 1
+            super().save(name, cursor)
+
+    keeping = Breaking(cursors._directory.parent)
+    return await replay(iter(left), target, keeping, NAME, cursor, FakeClock(), rate=None)
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("posthouse.pipeline.replay.send.BATCH", 2)
+
+
+async def test_replay_to_a_topic_that_is_broken_off_and_run_again_delivers_once(post: Post, tmp_path: Path) -> None:
+    await post.open_topic("again")
+    cursors, terms, messages = Cursors(tmp_path / "lake"), Terms("true", "#again", "main"), old_messages(7)
+    options = post.options(f"replay/{NAME}")
+    async with open_client(options) as client:
+        for break_after in (0, 1):
+            with pytest.raises(Broken):
+                await run(TopicTarget(client, options, "again"), cursors, terms, messages, break_after=break_after)
+        done = await run(TopicTarget(client, options, "again"), cursors, terms, messages)
+        assert (done.total, done.duplicates > 0) == (7, True)
+        again = await run(TopicTarget(client, options, "again"), cursors, terms, messages)
+        assert (again.sent, again.total) == (0, 7)
+    assert await post.read(7) == [old.body for old in messages]
+
+
+async def test_replay_to_a_bus_that_is_broken_off_and_run_again_delivers_once(tmp_path: Path) -> None:
+    cursors, terms, messages = Cursors(tmp_path / "lake"), Terms("true", "test.agent"), old_messages(7)
+    async with Bus(tmp_path / "bus") as bus:
+        await bus.register_endpoint("test.agent")
+        for break_after in (0, 1):
+            with pytest.raises(Broken):
+                await run(BusTarget(bus, NAME, "test.agent"), cursors, terms, messages, break_after=break_after)
+        done = await run(BusTarget(bus, NAME, "test.agent"), cursors, terms, messages)
+        assert (done.total, done.duplicates) == (7, 2)
+        got = [envelope.payload for envelope in await bus.read_inbox("test.agent")]
+    assert [payload["content"] for payload in got] == [old.body for old in messages]  # type: ignore[index,call-overload]
+    assert got[0]["platformData"]["replay_of"] == "m0"  # type: ignore[index,call-overload]
+
+
+async def test_subject_without_an_endpoint_is_told(tmp_path: Path) -> None:
+    async with Bus(tmp_path / "bus") as bus:
+        with pytest.raises(PosthouseError) as raised:
+            await run(BusTarget(bus, NAME, "no.where"), Cursors(tmp_path), Terms("true", "no.where"), old_messages(1))
+    assert raised.value.code == "replay_target_invalid"
+
+
+def test_name_stands_for_its_terms(tmp_path: Path) -> None:
+    cursors = Cursors(tmp_path)
+    cursors.save(NAME, Cursor(Terms("a = 1", "#x", "main"), 5, "e", 7, 3))
+    assert cursors.begin(NAME, Terms("a = 1", "#x", "main")).sent == 3
+    for other in (Terms("a = 2", "#x", "main"), Terms("a = 1", "#y", "main"), Terms("a = 1", "#x", "team")):
+        with pytest.raises(PosthouseError) as raised:
+            cursors.begin(NAME, other)
+        assert raised.value.code == "replay_cursor_differs"
+    with pytest.raises(PosthouseError):
+        cursors.begin("../other", Terms("true", "#x"))
+
+
+async def test_rate_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+
+    class Nowhere:
+        async def resume(self, cursor: Cursor) -> None: ...
+
+        async def send(self, messages: list[Old]) -> int:
+            return 0
+
+        async def place(self) -> int:
+            return 0
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        clock.advance(seconds)
+
+    clock = FakeClock()
+    monkeypatch.setattr("posthouse.pipeline.replay.send.asyncio.sleep", sleep)
+    terms = Terms("true", "#x")
+    await replay(iter(old_messages(20)), Nowhere(), Cursors(tmp_path), "r", Cursor(terms), clock, rate=5)  # type: ignore[arg-type]
+    assert sum(waited) == pytest.approx(4.0)
