@@ -42,6 +42,12 @@ def live_through(epochs: Iterable[Epoch]) -> dict[str, int]:
     return live
 
 
+def roots(epochs: Iterable[Epoch]) -> dict[str, str]:
+    """Return for each epoch the one its history began with: what names a store over all its restores."""
+    by_name = {each.epoch: each for each in epochs}
+    return {name: _root(by_name, each) for name, each in by_name.items()}
+
+
 def _root(by_name: Mapping[str, Epoch], given: Epoch) -> str:
     seen = {given.epoch}
     while (parent := given.parent) is not None and parent in by_name and parent not in seen:

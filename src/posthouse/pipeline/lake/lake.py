@@ -10,6 +10,7 @@ key where a table declares that. A reader sees one commit of each table, whateve
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import astuple, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,12 +18,13 @@ from posthouse.model.errors import error
 from posthouse.pipeline.lake.bronze import COPIES, EPOCHS_TABLE, bronze_schema
 from posthouse.pipeline.lake.data_file import DataFile
 from posthouse.pipeline.lake.delta import Delta, check_files
-from posthouse.pipeline.lake.epochs import Epoch, live_through
+from posthouse.pipeline.lake.epochs import Epoch, live_through, roots
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+_EPOCH = (*(each.name for each in fields(Epoch)), "root")
 BUCKET = "bucket"
 LOST = "lost_by_restore"
 
@@ -62,6 +64,8 @@ class Lake:
 
         if name in BY_NAME:
             return BY_NAME[name].view(self.labelled(spark, self.rows(spark, name)))
+        if name == EPOCHS_TABLE:
+            return self._epochs_view(spark)
         return self.labelled(spark, self.rows(spark, name)) if name in COPIES else self.rows(spark, name)
 
     def rows(
@@ -92,6 +96,16 @@ class Lake:
         for epoch, through in live_through(self.epochs()).items():
             lost = f.when(f.col("epoch") == epoch, f.col("seq") > f.lit(through)).otherwise(lost)
         return rows.withColumn(LOST, lost)
+
+    def _epochs_view(self, spark: SparkSession) -> DataFrame:
+        """Return the epochs with the root of each, the name of its store over all restores."""
+        known = self.epochs()
+        root = roots(known)
+        columns = ", ".join(
+            f"{name} {'long' if name in ('fork_seq', 'started_at_ns') else 'string'}" for name in _EPOCH
+        )
+        rows = [(*astuple(each), root[each.epoch]) for each in known]
+        return spark.createDataFrame(rows, columns)
 
     def register(self, spark: SparkSession) -> list[str]:
         """Make every table a view that SQL can name, and return their names."""

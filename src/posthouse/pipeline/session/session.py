@@ -71,7 +71,7 @@ def _start(builder: SparkSession.Builder) -> SparkSession:
         spark = builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as failure:
         raise error("spark_not_started", reason=str(failure).partition("\n")[0]) from failure
-    spark.sparkContext.setLogLevel("ERROR")
+    spark.sparkContext.setLogLevel("FATAL")
     return spark
 
 

@@ -11,6 +11,7 @@ driver and command line all use it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -41,11 +42,12 @@ class Feed:
     #: a GLOB on type that narrows the view; None: everything in it
     glob: str | None = None
 
-    def schema(self) -> pa.Schema:
-        """Return the columns for Arrow."""
+    def schema(self, columns: Sequence[str] | None = None) -> pa.Schema:
+        """Return the columns for Arrow, some of them or all."""
         import pyarrow as pa
 
-        return pa.schema([(name, pa.int64() if name in _INTEGERS else pa.string()) for name in self.columns])
+        chosen = columns or self.columns
+        return pa.schema([(name, pa.int64() if name in _INTEGERS else pa.string()) for name in chosen])
 
     def struct(self) -> StructType:
         """Return the columns for Spark."""

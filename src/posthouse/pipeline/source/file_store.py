@@ -102,8 +102,7 @@ class FileStore:
     ) -> Iterator[pa.Table]:
         """Yield the rows (after, to] of a feed in seq order, a short range at a time."""
         chosen = tuple(columns or feed.columns)
-        schema = feed.schema()
-        schema = type(schema)([schema.field(name) for name in chosen]) if columns else schema
+        schema = feed.schema(chosen)
         where, values = _where(feed, conditions)
         text = f"SELECT {', '.join(chosen)} FROM {feed.view} WHERE seq > ? AND seq <= ?{where} ORDER BY seq"
         for low in range(after, to, RANGE_ROWS):
