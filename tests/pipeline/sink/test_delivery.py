@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -112,6 +114,14 @@ def test_columns_and_options_are_checked_first() -> None:
         with pytest.raises(PosthouseError) as raised:
             SinkOptions.of(options)
         assert raised.value.code == "sink_option_invalid"
+
+
+def test_workers_load_the_sink_without_sqlite() -> None:
+    code = (
+        "import sys, posthouse.pipeline.sink, posthouse.pipeline.sink.deliver\n"
+        "assert 'apsw' not in sys.modules and 'sqlite3' not in sys.modules, sorted(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_what_goes_to_executors_holds_no_key(tmp_path: Path, post: Post) -> None:

@@ -39,6 +39,13 @@ GIVING: tuple[ErrorSpec, ...] = (
         "Those that were accepted stay so: after the cause is gone, write with the same run id again.",
     ),
     ErrorSpec(
+        "sink_failed",
+        502,
+        "the rows could not be given to the relay: {reason}",
+        "Write with the same run id again: what arrived is not sent twice.",
+        exit=Exit.UNREACHABLE,
+    ),
+    ErrorSpec(
         "replay_target_invalid",
         400,
         "{to!r} is nowhere to replay to: {reason}",

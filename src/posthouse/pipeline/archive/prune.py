@@ -18,7 +18,7 @@ from posthouse.pipeline.archive.lineage import spans_of
 from posthouse.pipeline.archive.part import Shelf
 from posthouse.pipeline.lake.lake import Lake
 
-PART_RECORDS = 5_000  # one request: well below a relay's bound and a client's patience
+PART_RECORDS = 10_000  # one request: well below a relay's bound and a client's patience
 
 
 @dataclass(frozen=True, slots=True)

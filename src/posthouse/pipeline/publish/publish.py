@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from posthouse.model.errors import error
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.publish.alerts import Alarm, find_alerts
 from posthouse.pipeline.publish.figures import member_figures, recent, topic_figures
@@ -66,7 +67,18 @@ def _write(rows: DataFrame, options: SinkOptions, part: str) -> int:
         count = kept.count()
         if count:
             run = options.as_strings() | {"run_id": f"{options.run_id}/{part}"}
-            kept.write.format("posthouse").options(**run).mode("append").save()
+            _send(kept, run)
         return count
     finally:
         kept.unpersist()
+
+
+def _send(rows: DataFrame, options: Mapping[str, str]) -> None:
+    from pyspark.errors import PySparkException
+
+    try:
+        rows.write.format("posthouse").options(**options).mode("append").save()
+    except PySparkException as failure:  # what the sink raised, told by another process
+        lines = [line for line in str(failure).splitlines() if "posthouse.model.errors" in line]
+        reason = lines[-1].partition(": ")[2] if lines else str(failure).partition("\n")[0]
+        raise error("sink_failed", reason=reason) from failure

@@ -64,6 +64,12 @@ def check_current(db: apsw.Connection) -> Iterator[str]:
         yield f"current: {seq} is larger than what the index names; reindex repairs it"
 
 
+def check_kept(db: apsw.Connection) -> Iterator[str]:
+    """Compare the list of events that pruning had to keep with the events."""
+    for (seq,) in db.execute(SQL.kept_without_content):
+        yield f"kept: the list names {seq}, which has no content to keep, or whose record is not pruned"
+
+
 def check_meshes(db: apsw.Connection) -> Iterator[str]:
     """Compare the tables of meshes with what the journal's records lead to."""
     replay, seq = Replay(), 0

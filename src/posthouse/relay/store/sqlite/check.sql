@@ -30,6 +30,11 @@ WHERE e.seq IS NULL OR e.raw IS NULL OR e.address IS NOT c.address OR e.id IS NO
     OR e.created_at_ns IS NOT c.created_at_ns
 LIMIT 20
 
+-- :name kept_without_content
+SELECT k.seq FROM kept_events AS k LEFT JOIN events AS e ON e.seq = k.seq
+WHERE e.raw IS NULL OR e.expiration_s IS NOT NULL OR k.seq > (SELECT pruned_through FROM journal_state)
+LIMIT 20
+
 -- :name events_above_current
 SELECT e.seq FROM events AS e LEFT JOIN current_events AS c ON c.address = e.address
 WHERE e.address IS NOT NULL AND e.raw IS NOT NULL
