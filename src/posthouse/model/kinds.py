@@ -17,6 +17,7 @@ PROFILE = 10002
 PRESENCE = 20001
 SIGNAL = 20002
 AUTHENTICATION = 22242
+LAKE_ROOT = 30101
 
 #: kinds with a meaning of their own, by name
 RESERVED: dict[int, str] = {
@@ -27,6 +28,7 @@ RESERVED: dict[int, str] = {
     PRESENCE: "presence",
     SIGNAL: "signal",
     AUTHENTICATION: "authentication",
+    LAKE_ROOT: "lake root",
 }
 
 

@@ -107,16 +107,22 @@ class Lake:
         rows = [(*astuple(each), root[each.epoch]) for each in known]
         return spark.createDataFrame(rows, columns)
 
-    def register(self, spark: SparkSession) -> list[str]:
-        """Make every table a view that SQL can name, and return their names."""
-        from posthouse.pipeline.tables import TABLES
-
-        names = [*COPIES, EPOCHS_TABLE, *(table.name for table in TABLES)]
+    def register(self, spark: SparkSession, wanted: Collection[str] | None = None) -> list[str]:
+        """Make tables views that SQL can name, those wanted or all, and return their names."""
+        names = declared_names()
         if not self.names():
             raise error("lake_empty", path=str(self.path), table="at all")
-        for name in names:
+        chosen = names if wanted is None else [name for name in names if name in wanted]
+        for name in chosen:
             self.table(spark, name).createOrReplaceTempView(name)
-        return names
+        return chosen
+
+
+def declared_names() -> list[str]:
+    """Return the name of every table that a lake can have: bronze, silver, gold."""
+    from posthouse.pipeline.tables import TABLES
+
+    return [*COPIES, EPOCHS_TABLE, *(table.name for table in TABLES)]
 
 
 def stored_schema(name: str) -> StructType | None:
