@@ -64,9 +64,7 @@ class Folded:
         return [tuple(row) for row in table.function(inputs).select(*table.schema.fieldNames()).collect()]
 
     def _bronze(self, batch: History) -> dict[str, DataFrame]:
-        epochs = [
-            (each.name, each.parent, each.fork_seq, each.store, "", 0, each.root) for each in self._history.epochs
-        ]
+        epochs = [(each.name, each.parent, each.fork_seq, each.store, "", 0) for each in self._history.epochs]
         rows: dict[str, Sequence[tuple[Any, ...]]] = {
             "bronze_journal": _tuples(batch.journal),
             "bronze_events": _tuples(batch.events),

@@ -35,9 +35,7 @@ EVENTS_SCHEMA = (
     "epoch string, seq bigint, at_ns bigint, type string, mesh string, id string, pubkey string, kind bigint, "
     "created_at_ns bigint, recipient string, expiration_s bigint, event string"
 )
-EPOCHS_SCHEMA = (
-    "epoch string, parent string, fork_seq bigint, store string, url string, started_at_ns bigint, root string"
-)
+EPOCHS_SCHEMA = "epoch string, parent string, fork_seq bigint, store string, url string, started_at_ns bigint"
 Row = dict[str, Any]
 
 

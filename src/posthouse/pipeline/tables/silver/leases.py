@@ -12,6 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from posthouse.pipeline.tables.columns import LONG, TEXT, day, hour, number, struct, text, whole
+from posthouse.pipeline.tables.lineage import roots_of
 from posthouse.pipeline.tables.table import LOST, Table, Upkeep
 
 KEYS = ("store", "mesh", "resource", "token")
@@ -40,8 +41,8 @@ _MILLISECOND_NS = 1_000_000
 
 def leases(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """Return the facts of leases."""
-    stores = inputs["bronze_epochs"].select("epoch", f.col("root").alias("store"))
-    records = inputs["bronze_journal"].where(f.col("type").isin(*_TYPES)).join(f.broadcast(stores), "epoch", "left")
+    records = inputs["bronze_journal"].where(f.col("type").isin(*_TYPES))
+    records = records.withColumn("store", _store(inputs["bronze_epochs"]))
     body = f.col("body")
     overtaken = records.where(f.col("type") == "lock.taken_over").select(
         *_columns(f.lit("overtaken"), number(body, "former_token"), text(body, "former_owner"), is_end=True)
@@ -50,6 +51,13 @@ def leases(inputs: Mapping[str, DataFrame]) -> DataFrame:
         *_columns(f.substring_index("type", ".", -1), number(body, "token"), text(body, "owner"), is_end=False)
     )
     return own.unionByName(overtaken)
+
+
+def _store(epochs: DataFrame) -> Column:
+    """Return the line each row's epoch belongs to; there are few epochs, so they become part of the plan."""
+    roots = roots_of({row["epoch"]: row["parent"] for row in epochs.select("epoch", "parent").collect()})
+    named = [f.lit(word) for pair in sorted(roots.items()) for word in pair]
+    return f.coalesce(f.create_map(*named)[f.col("epoch")], f.col("epoch")) if named else f.col("epoch")
 
 
 def _columns(fact: Column, token: Column, owner: Column, *, is_end: bool) -> list[Column]:

@@ -1,0 +1,26 @@
+"""Small real histories of every kind of store, made once by driving the product itself."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from posthouse.pipeline.audit import Histories
+from posthouse.pipeline.audit.stores import read_stores
+from posthouse.pipeline.demo.history import make_history
+from tests.pipeline.audit.daemons import write_letters
+
+
+@pytest.fixture(scope="session")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The files of a relay and a bus with a week of traffic, and of a relay with two daemons."""
+    folder = tmp_path_factory.mktemp("audit")
+    demo = make_history(folder / "demo", seed=5, agents=5, messages=250)
+    return [demo.relay_db, demo.bus_db, *asyncio.run(write_letters(folder))]
+
+
+@pytest.fixture(scope="session")
+def clean(stores: list[Path]) -> Histories:
+    return read_stores(stores)
