@@ -1,0 +1,111 @@
+"""Commits to a table: once, in one step, and nothing that is damaged or newer is touched."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from posthouse.model.clock import SystemClock
+from posthouse.model.errors import PosthouseError
+from posthouse.pipeline.lake.data_file import describe_file
+from posthouse.pipeline.lake.delta import Commit, Delta, check_files
+from posthouse.pipeline.lake.hold import holding
+from posthouse.pipeline.lake.vacuum import vacuum
+
+SCHEMA = pa.schema([("epoch", pa.string()), ("seq", pa.int64()), ("day", pa.string())])
+
+
+def write(table: Delta, first: int, last: int) -> Commit:
+    folder = table.path / "day=2026-01-01"
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.parent.chmod(0o700)
+    path = folder / f"{first}-{last}.parquet"
+    seqs = list(range(first, last + 1))
+    pq.write_table(pa.table({"epoch": ["e"] * len(seqs), "seq": seqs}), path)
+    before = None if first == 1 else first - 1
+    return Commit([describe_file(table.path, path)], (), {"app": last}, {"app": before})
+
+
+def test_a_commit_carries_files_bounds_and_how_far_it_got(tmp_path: Path) -> None:
+    table = Delta(tmp_path / "t")
+    assert (table.version(), table.reached("app"), table.files()) == (-1, None, [])
+    table.commit(write(table, 1, 5), SCHEMA, ("day",))
+    table.commit(write(table, 6, 9), SCHEMA, ("day",))
+    found = Delta(tmp_path / "t")
+    assert (found.version(), found.reached("app"), found.reached("other")) == (1, 9, None)
+    assert [(file.rows, file.least["seq"], file.most["seq"], file.partition) for file in found.files()] == [
+        (5, 1, 5, {"day": "2026-01-01"}),
+        (4, 6, 9, {"day": "2026-01-01"}),
+    ]
+    assert stat.S_IMODE((tmp_path / "t").stat().st_mode) == 0o700
+
+
+def test_a_batch_that_is_there_already_is_refused(tmp_path: Path) -> None:
+    table = Delta(tmp_path / "t")
+    first = write(table, 1, 5)
+    table.commit(first, SCHEMA, ("day",))
+    late = Delta(tmp_path / "t")
+    with pytest.raises(PosthouseError) as refused:
+        late.commit(first, SCHEMA, ("day",))
+    assert refused.value.code == "lake_busy"
+    assert sum(file.rows for file in Delta(tmp_path / "t").files()) == 5
+
+
+def test_a_table_whose_file_was_cut_off_or_lost_is_told_damaged(tmp_path: Path) -> None:
+    table = Delta(tmp_path / "t")
+    table.commit(write(table, 1, 5), SCHEMA, ("day",))
+    (file,) = table.files()
+    path = table.path / file.path
+    data = path.read_bytes()
+    path.write_bytes(data[:-3])
+    with pytest.raises(PosthouseError, match="bytes instead of") as cut:
+        check_files(table, table.files())
+    assert cut.value.code == "lake_damaged"
+    path.unlink()
+    with pytest.raises(PosthouseError, match="is missing"):
+        check_files(table, table.files())
+
+
+def test_a_log_that_is_half_written_is_told_damaged_and_left_alone(tmp_path: Path) -> None:
+    table = Delta(tmp_path / "t")
+    table.commit(write(table, 1, 5), SCHEMA, ("day",))
+    (log,) = (table.path / "_delta_log").glob("*.json")
+    half = log.read_bytes()[:40]
+    log.write_bytes(half)
+    with pytest.raises(PosthouseError) as refused:
+        Delta(tmp_path / "t").version()
+    assert refused.value.code == "lake_damaged"
+    assert log.read_bytes() == half
+
+
+def test_a_table_of_a_newer_posthouse_is_refused(tmp_path: Path) -> None:
+    table = Delta(tmp_path / "t")
+    table.commit(write(table, 1, 5), SCHEMA, ("day",))
+    (log,) = (table.path / "_delta_log").glob("*.json")
+    log.write_text(log.read_text().replace("posthouse.schema_version=1", "posthouse.schema_version=7"))
+    with pytest.raises(PosthouseError) as refused:
+        Delta(tmp_path / "t").files()
+    assert (refused.value.code, refused.value.fields["found"]) == ("lake_newer", 7)
+
+
+def test_files_that_no_commit_names_are_removed_after_a_while(tmp_path: Path) -> None:
+    table = Delta(tmp_path / "t")
+    table.commit(write(table, 1, 5), SCHEMA, ("day",))
+    write(table, 6, 9)  # a run that was killed before its commit
+    assert vacuum(table, SystemClock()) == 0
+    assert vacuum(table, SystemClock(), grace_s=-60) == 1
+    check_files(table, table.files())
+    assert sum(file.rows for file in table.files()) == 5
+
+
+def test_a_second_run_is_told_that_the_lake_is_busy(tmp_path: Path) -> None:
+    with holding(tmp_path / "lake"):
+        with pytest.raises(PosthouseError) as refused, holding(tmp_path / "lake"):
+            pass
+        assert refused.value.code == "lake_busy"
+    with holding(tmp_path / "lake"):
+        pass
