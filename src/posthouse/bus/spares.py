@@ -63,9 +63,8 @@ class Spares:
             if mailbox.overwrite(name, data):
                 mailbox.move(f"tmp/{name}", target)
                 return True
-        except FileNotFoundError:  # the mailbox was removed and perhaps made anew
-            self.forget(hash_)
-            return False
+        except FileNotFoundError:  # somebody took it away, or the mailbox: creating a file tells which
+            pass
         except OSError:
             _discard(mailbox, name)
             raise
