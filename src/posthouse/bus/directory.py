@@ -64,7 +64,7 @@ class BusDirectory:
     def mailbox(self, hash_: str) -> Mailbox:
         """Return the open mailbox, opening it if need be; those unused for long are closed."""
         found = self._open.get(hash_)
-        if found is not None and not os.fstat(found.fd).st_nlink:  # another process has removed it, and maybe made it anew
+        if found is not None and not os.fstat(found.fd).st_nlink:  # removed by another process, maybe made anew
             self.forget(hash_)
             found = None
         if found is not None:
