@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from posthouse.files import fsync_dir, private_dir
+from posthouse.journal.committed import note_committed
 from posthouse.model.clock import Clock
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.lake.bronze import COPIES, DAY, EPOCHS_TABLE, copy_schema, epochs_schema
@@ -63,7 +64,18 @@ class Copier:
             if history.store in feed.stores:
                 for segment in self._plan(history, table, feed):
                     seals.append(self._commit(table, feed, segment))
+        self._note_committed(history)
         return seals
+
+    def _note_committed(self, history: History) -> None:
+        """Let the store prune what every copy has; only after all commits."""
+        for each in history.lineage:
+            reached = [
+                self._lake.delta(table).reached(application_id(each.epoch, feed.name)) or 0
+                for table, feed in COPIES.items()
+                if history.store in feed.stores
+            ]
+            note_committed(self._lake.path, each.epoch, min(reached))
 
     def _plan(self, history: History, table: str, feed: Feed) -> Iterator[Segment]:
         delta = self._lake.delta(table)
