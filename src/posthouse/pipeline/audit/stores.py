@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from posthouse.journal.marker import refuse_half_restored
 from posthouse.journal.verify import verify_store
-from posthouse.model.errors import error
 from posthouse.pipeline.audit.finding import Finding
 from posthouse.pipeline.audit.line import EpochRow
 from posthouse.pipeline.audit.local import ContentRow, Histories, JournalRow, audit_histories
@@ -34,10 +33,15 @@ def audit_stores(*paths: Path) -> list[Finding]:
     return findings + audit_histories(read_stores(paths))
 
 
+def kind_of(path: Path) -> str:
+    """Return relay, bus, outbox or inbox; `journal` for a store that is nothing but one."""
+    kind: str = _read(path, _kind)
+    return kind
+
+
 def check_store(path: Path) -> list[Finding]:
     """Return what a store's own check finds."""
-    with looking(path):
-        kind = _read(path, _kind)
+    kind = kind_of(path)
     rules: tuple[Any, ...] = ()
     if kind == "relay":
         from posthouse.relay.store.sqlite.check import RULES
@@ -69,10 +73,7 @@ def _read(path: Path, read: Any) -> Any:
 
 def _kind(db: apsw.Connection) -> str:
     components = {name for (name,) in db.execute("SELECT component FROM schema_versions")}
-    kind = next((kind for kind in KINDS if kind in components), None)
-    if kind is None:
-        raise error("source_invalid", url=db.filename, reason="it holds no journal that posthouse knows")
-    return kind
+    return next((kind for kind in KINDS if kind in components), "journal")
 
 
 def _histories(db: apsw.Connection) -> Histories:

@@ -1,0 +1,102 @@
+"""The whole audit over a real lake and real stores: clean ones pass, altered files and stores do not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from posthouse.cli.console import Output
+from posthouse.cli.pipeline.audit import audit as audit_command
+from posthouse.cli.pipeline.place import Place
+from posthouse.model.clock import FakeClock
+from posthouse.pipeline.audit.audit import audit
+from posthouse.pipeline.lake import Lake
+from posthouse.pipeline.run.bronze import Copier
+from posthouse.pipeline.run.progress import silent
+from posthouse.pipeline.source.store import Access
+from posthouse.sqlite.connection import Durability, open_writer
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+
+@pytest.fixture(scope="module")
+def filled(spark: SparkSession, stores: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    """A lake that holds the stores, in batches of one block."""
+    lake = Lake(tmp_path_factory.mktemp("lake") / "lake")
+    for path in stores:
+        Copier(spark, lake, Access(str(path)), FakeClock(), 4_096, silent).copy()
+    return lake
+
+
+@pytest.fixture
+def lake(filled: Lake, tmp_path: Path) -> Lake:
+    """A copy that a test may ruin."""
+    shutil.copytree(filled.path, tmp_path / "lake")
+    return Lake(tmp_path / "lake")
+
+
+def rewrite(lake: Lake, table: str, change: Callable[[dict[str, object]], None]) -> None:
+    """Alter the first row of the largest file of a table, and let the log agree with the new size."""
+    path, file = max(
+        ((lake.path / table / each.path, each) for each in lake.delta(table).files()), key=lambda f: f[1].rows
+    )
+    rows = pq.ParquetFile(path).read()
+    values = rows.to_pylist()
+    change(values[0])
+    pq.write_table(pa.Table.from_pylist(values, schema=rows.schema), path)
+    for log in (lake.path / table / "_delta_log").glob("*.json"):
+        log.write_text(log.read_text().replace(f'"size":{file.size_bytes}', f'"size":{path.stat().st_size}'))
+
+
+def test_a_clean_lake_and_its_stores_have_no_findings(spark: SparkSession, filled: Lake, stores: list[Path]) -> None:
+    report = audit(spark, filled, [Access(str(path)) for path in stores])
+    assert report.findings == []
+    assert report.records > 500
+
+
+def test_an_altered_record_in_a_lake_file_is_found(spark: SparkSession, lake: Lake) -> None:
+    rewrite(lake, "bronze_journal", lambda row: row.update(at_ns=int(str(row["at_ns"])) + 1))
+    assert "lake_altered" in audit(spark, lake).counts
+
+
+def test_an_altered_event_in_a_lake_file_is_found_twice_over(spark: SparkSession, lake: Lake) -> None:
+    rewrite(
+        lake, "bronze_events", lambda row: row.update(event=str(row["event"]).replace('"content":"', '"content":"x'))
+    )
+    assert {"lake_altered", "event_id_wrong"} <= audit(spark, lake).counts.keys()
+
+
+def test_a_missing_lake_file_is_a_finding(spark: SparkSession, lake: Lake) -> None:
+    (lake.path / "bronze_journal" / lake.delta("bronze_journal").files()[0].path).unlink()
+    assert set(audit(spark, lake).counts) == {"lake_altered"}
+
+
+def test_a_store_that_was_edited_after_the_run_is_found(
+    spark: SparkSession, filled: Lake, stores: list[Path], tmp_path: Path
+) -> None:
+    edited = tmp_path / "relay.db"
+    shutil.copy(stores[0], edited)
+    db = open_writer(edited, Durability.FULL)
+    db.execute("UPDATE journal SET at_ns = at_ns + 1 WHERE seq = 7")
+    db.close()
+    assert "store_altered" in audit(spark, filled, [Access(str(edited))]).counts
+
+
+def test_the_command_tells_every_finding_and_fails(
+    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(type(spark), "stop", lambda _self: None)  # it is everybody's
+    assert audit_command(place=Place(lake=lake.path), output=Output(json=True)) == 0
+    rewrite(lake, "bronze_journal", lambda row: row.update(ref="somebody else"))
+    assert audit_command(place=Place(lake=lake.path), output=Output(json=True)) == 1
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+    assert lines[0]["findings"] == 0
+    assert lines[-1]["findings"] == len(lines) - 2 > 0
+    assert {"code", "store", "epoch", "ref", "seq", "detail"} == set(lines[1])
