@@ -16,6 +16,7 @@ from posthouse.files.home import home_directory
 from posthouse.model.errors import error
 from posthouse.pipeline.session.java import Java, find_java
 from posthouse.pipeline.session.shim import java_home_of
+from posthouse.pipeline.session.shipping import ship_package
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,12 +56,16 @@ def spark_session(
     running = SparkSession.getActiveSession()
     if running is not None:
         return running
-    _prepare_process(find_java(environ), is_local=master.startswith("local"))
+    is_local = master.startswith("local")
+    _prepare_process(find_java(environ), is_local=is_local)
     builder = SparkSession.builder.appName("posthouse").master(master)
     chosen = _CONFIGURATION | _sizes(driver_memory_mb, shuffle_partitions) | dict(settings or {})
     for name, value in chosen.items():
         builder = builder.config(name, value)
-    return _start(builder)
+    spark = _start(builder)
+    if not is_local:
+        ship_package(spark)
+    return spark
 
 
 def _start(builder: SparkSession.Builder) -> SparkSession:
