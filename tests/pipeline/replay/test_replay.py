@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ from posthouse import Bus
 from posthouse.model.clock import FakeClock
 from posthouse.model.errors import PosthouseError
 from posthouse.pipeline.replay import BusTarget, Cursor, Cursors, Replayed, Target, Terms, TopicTarget, replay
-from posthouse.pipeline.replay.target import Old
+from posthouse.pipeline.replay.target import Old, Taken
 from posthouse.pipeline.sink.deliver import open_client
 from tests.pipeline.relay import Post, post_office
 
@@ -111,8 +111,8 @@ async def test_rate_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     class Nowhere:
         async def resume(self, cursor: Cursor) -> None: ...
 
-        async def send(self, messages: list[Old]) -> int:
-            return 0
+        async def send(self, messages: Sequence[Old]) -> Taken:
+            return Taken(0)
 
         async def place(self) -> int:
             return 0
@@ -124,5 +124,5 @@ async def test_rate_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     clock = FakeClock()
     monkeypatch.setattr("posthouse.pipeline.replay.send.asyncio.sleep", sleep)
     terms = Terms("true", "#x")
-    await replay(iter(old_messages(20)), Nowhere(), Cursors(tmp_path), "r", Cursor(terms), clock, rate=5)  # type: ignore[arg-type]
+    await replay(iter(old_messages(20)), Nowhere(), Cursors(tmp_path), "r", Cursor(terms), clock, rate=5)
     assert sum(waited) == pytest.approx(4.0)

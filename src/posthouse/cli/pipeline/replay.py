@@ -69,7 +69,9 @@ def replay(
         return await send(BusTarget(bus, name, to))
 
     done = visit(None, output, send_to_bus) if topic is None else reach_relay(place, relay).visit(mesh, send_to_topic)
-    value = {"name": name, "sent": done.sent, "duplicates": done.duplicates, "total": done.total}
+    value = {"name": name} | done._asdict()
+    if done.not_queued:
+        output.note(f"{done.not_queued} times the queue of a reader was full, and it missed a message")
     output.answer(value, f"{done.sent} sent to {to}, {done.duplicates} of them were there; {done.total} in all")
 
 

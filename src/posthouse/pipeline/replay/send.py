@@ -31,6 +31,8 @@ class Replayed(NamedTuple):
     duplicates: int
     #: since the replay of this name was begun
     total: int
+    #: readers of a topic that missed a message, because their queue was full
+    not_queued: int = 0
 
 
 async def replay(
@@ -50,8 +52,13 @@ async def replay(
     began_ns = clock.boot_ns()
     size = BATCH if rate is None else max(1, min(BATCH, int(rate / _BATCHES_PER_S)))
     while batch := await asyncio.to_thread(lambda: list(islice(messages, size))):
-        duplicates = await target.send(batch)
-        done = Replayed(done.sent + len(batch), done.duplicates + duplicates, done.total + len(batch))
+        taken = await target.send(batch)
+        done = Replayed(
+            done.sent + len(batch),
+            done.duplicates + taken.duplicates,
+            done.total + len(batch),
+            done.not_queued + taken.not_queued,
+        )
         cursor = await _moved(cursor, batch[-1], done.total, target)
         await asyncio.to_thread(cursors.save, name, cursor)
         if on_batch is not None:

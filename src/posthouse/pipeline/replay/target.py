@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -48,6 +48,15 @@ class Old(msgspec.Struct, frozen=True):
         return {"replay_of": self.message_id, "replay_sender": self.sender, "replay_at_ns": str(self.at_ns)}
 
 
+class Taken(NamedTuple):
+    """What became of messages."""
+
+    #: the target had them already
+    duplicates: int
+    #: readers whose queue was full
+    not_queued: int = 0
+
+
 class Target(Protocol):
     """Where messages go."""
 
@@ -55,8 +64,8 @@ class Target(Protocol):
         """Learn what was sent behind a cursor."""
         ...
 
-    async def send(self, messages: Sequence[Old]) -> int:
-        """Send messages in order and return how many were there already."""
+    async def send(self, messages: Sequence[Old]) -> Taken:
+        """Send messages in order and return what became of them."""
         ...
 
     async def place(self) -> int:
@@ -74,9 +83,10 @@ class TopicTarget:
     async def resume(self, cursor: Cursor) -> None:
         """Nothing to learn: the relay knows."""
 
-    async def send(self, messages: Sequence[Old]) -> int:
+    async def send(self, messages: Sequence[Old]) -> Taken:
         rows = [SinkRow(old.key, old.body, to=self._to, meta=json.dumps(old.origin())) for old in messages]
-        return (await self._delivery.send(rows)).duplicates
+        done = await self._delivery.send(rows)
+        return Taken(done.duplicates, done.not_queued)
 
     async def place(self) -> int:
         return 0
@@ -97,7 +107,7 @@ class BusTarget:
             self._known |= {key for record in records if (key := self._key(record)) is not None}
             after = records[-1].seq
 
-    async def send(self, messages: Sequence[Old]) -> int:
+    async def send(self, messages: Sequence[Old]) -> Taken:
         known = 0
         for old in messages:
             if old.key in self._known:
@@ -108,7 +118,7 @@ class BusTarget:
             if not result.delivered_to:
                 reason = "; ".join(entry.text for entry in result.rejected) or "no endpoint matches"
                 raise error("replay_target_invalid", to=self._subject, reason=reason)
-        return known
+        return Taken(known)
 
     async def place(self) -> int:
         return (await self._bus.session.store.pool.run(read_extent)).head

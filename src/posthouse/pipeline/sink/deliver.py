@@ -27,6 +27,8 @@ class Delivered(NamedTuple):
     rows: int
     #: those that the relay had already
     duplicates: int
+    #: readers of a topic that did not get a message, because their queue was full
+    not_queued: int
 
 
 def open_client(options: SinkOptions) -> Client:
@@ -61,7 +63,9 @@ class Delivery:
         refused = [answer for answer in answers if isinstance(answer, PosthouseError)]
         if refused:
             raise error("sink_refused", refused=len(refused), rows=len(rows), reason=refused[0].code) from refused[0]
-        return Delivered(len(rows), sum(getattr(answer, "duplicate", False) for answer in answers))
+        taken = [answer for answer in answers if not isinstance(answer, PosthouseError)]
+        missed = sum(len(answer.answer.get("not_queued") or ()) for answer in taken)
+        return Delivered(len(rows), sum(answer.duplicate for answer in taken), missed)
 
 
 async def deliver(rows: Sequence[SinkRow], options: SinkOptions) -> Delivered:
