@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pyarrow as pa
 from blake3 import blake3
 
@@ -56,3 +59,20 @@ def test_leaves_cannot_be_moved_between_levels_of_the_tree() -> None:
     inner = [blake3(b"\x01" + leaves[0] + leaves[1]).digest(), blake3(b"\x01" + leaves[2] + leaves[3]).digest()]
     assert root(leaves) == root(inner)  # the same tree, seen from one level up
     assert root(leaves[:3]) == blake3(b"\x01" + inner[0] + leaves[2]).digest()
+
+
+def test_the_vectors_of_the_protocol_hold() -> None:
+    vectors = json.loads((Path(__file__).parents[3] / "docs" / "vectors" / "merkle.json").read_text())
+    assert canonical_line(_vector_record(1)).decode() == vectors["line_of_1"]
+    for each in vectors["ranges"]:
+        rows = table([_vector_record(seq) for seq in range(each["after"] + 1, each["to"] + 1)])
+        leaves = leaves_of(rows, each["after"], each["to"])
+        assert [leaf.hex() for leaf in leaves] == each["leaves"]
+        assert root(leaves).hex() == each["root"]
+
+
+def _vector_record(seq: int) -> Record:
+    mesh = "main" if seq % 2 else None
+    return Record(
+        seq, 1_700_000_000_000_000_000 + seq, "config.changed", mesh, None, f"r{seq}", '{"changes":{"é\\n":1}}'
+    )
