@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 from posthouse.client.locks.values import LockGrant
 from posthouse.mcp.call import ToolCall
 from posthouse.mcp.tools.spec import ToolSpec
-from posthouse.model.errors import error
+from posthouse.model.errors import PosthouseError, error
 from posthouse.model.limits import LEASE_MAX_MS
 from posthouse.model.message import validate_client_message_id
 
@@ -64,16 +64,19 @@ async def _acquire(call: ToolCall, given: Arguments, lease_s: int) -> Answer:
         grant = await call.daemon.lock_acquire(
             given.resource, lease_ms=lease_s * _MS, wait_ms=round(wait_s * _MS) or None, request_id=key
         )
-    # the lease runs from the grant, which a wait may have put off: counted from its end it cannot be too long
-    if wait_s and call.since_s(start_ns) > lease_s / 2:
-        return await _confirmed(call, grant, lease_s)
+    # counted from before the request, a long wait would leave little of the lease or nothing
+    if call.since_s(start_ns) > lease_s / 2:
+        return await _renewed(call, grant, start_ns)
     return _held(call, grant, start_ns)
 
 
-async def _confirmed(call: ToolCall, grant: LockGrant, lease_s: int) -> Answer:
-    start_ns = call.clock.boot_ns()
-    renewed = await call.daemon.lock_renew(grant.resource, grant.token, lease_ms=lease_s * _MS)
-    return _held(call, renewed, start_ns)
+async def _renewed(call: ToolCall, grant: LockGrant, start_ns: int) -> Answer:
+    again_ns = call.clock.boot_ns()
+    try:
+        return _held(call, await call.daemon.lock_renew(grant.resource, grant.token, lease_ms=grant.lease_ms), again_ns)
+    except PosthouseError:
+        # the token must reach its holder in any case; how long it is good for is told without the renewal
+        return _held(call, grant, start_ns)
 
 
 def _held(call: ToolCall, grant: LockGrant, start_ns: int) -> Answer:

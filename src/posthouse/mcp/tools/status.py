@@ -19,11 +19,10 @@ class Arguments(msgspec.Struct, forbid_unknown_fields=True):
     id: str
 
 
-class Recipient(msgspec.Struct, omit_defaults=True):
+class Recipient(msgspec.Struct):
     node: str
     #: as the relay tells it
     state: str
-    reason: str | UnsetType = UNSET
 
 
 class Answer(msgspec.Struct, omit_defaults=True):
@@ -49,7 +48,8 @@ async def run(call: ToolCall, given: Arguments) -> Answer:
 
 
 def _recipient(delivery: dict[str, Any]) -> Recipient:
-    return Recipient(delivery["recipient"], delivery["state"], delivery.get("reason") or UNSET)
+    # not its reason: a reader that rejects a message words that itself
+    return Recipient(delivery["recipient"], delivery["state"])
 
 
 def _reason(state: State, row: dict[str, Any] | None, relay_error: str | None) -> str | UnsetType:

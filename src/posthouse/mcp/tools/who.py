@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 import msgspec
 from msgspec import UNSET, UnsetType
 
@@ -9,6 +11,11 @@ from posthouse.mcp.call import ToolCall
 from posthouse.mcp.tools.spec import ToolSpec
 
 MAX_MEMBERS = 200
+#: the words a profile may use; any other text in its place is somebody's own, and not shown
+Presence = Literal["idle", "working", "dnd"]
+
+
+_PRESENCES: dict[str, Presence] = {word: word for word in get_args(Presence)}
 
 
 class Arguments(msgspec.Struct, forbid_unknown_fields=True):
@@ -19,8 +26,7 @@ class Member(msgspec.Struct, omit_defaults=True):
     node: str
     online: bool
     name: str | UnsetType = UNSET
-    #: idle, working or dnd
-    status: str | UnsetType = UNSET
+    status: Presence | UnsetType = UNSET
     #: this agent
     me: bool | UnsetType = UNSET
 
@@ -53,7 +59,7 @@ def _member(peer: dict[str, object]) -> Member:
         node=str(peer["node"]),
         online=bool(peer["online"]),
         name=str(peer["name"]) if peer.get("name") else UNSET,
-        status=str(peer["status"]) if peer.get("status") else UNSET,
+        status=_PRESENCES.get(str(peer.get("status")), UNSET),
         me=True if peer.get("is_self") else UNSET,
     )
 
