@@ -6,13 +6,16 @@ import os
 import platform
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from posthouse.bench.pipeline.ingest import measure_bronze, measure_growth, measure_source
 from posthouse.bench.pipeline.signatures import measure_signatures
 from posthouse.bench.pipeline.stores import make_store
 from posthouse.bench.pipeline.terms import MASTER, Scale
 from posthouse.bench.requirement import Requirement
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 REQUIRED = (
     Requirement("source alone, rows/s", "source", "rows_per_s", "at least", 400_000),
@@ -26,23 +29,28 @@ def measure_pipeline(folder: Path, scale: Scale, tell: Callable[[str], None]) ->
     """Measure everything in `folder`, which must be empty, and return the report."""
     from posthouse.pipeline.session import spark_session
 
-    tell(f"a store of {scale.rows:,} records")
-    store = make_store(folder / "relay", scale.rows)
     spark = spark_session(MASTER, shuffle_partitions=4)
     try:
-        report: dict[str, Any] = {
-            "bench": "pipeline",
-            "machine": {"python": platform.python_version(), "cpus": len(os.sched_getaffinity(0)), "master": MASTER},
-            "rows": scale.rows,
-        }
-        tell("the source alone")
-        report["source"] = measure_source(spark, store, scale)
-        tell("bronze ingest")
-        report["bronze"] = measure_bronze(spark, store, folder, scale)
-        tell("the audit's signatures")
-        report["signatures"] = measure_signatures(spark, folder, scale)
-        tell("ten times the rows")
-        report["growth"] = measure_growth(spark, folder, scale)
+        return measure_with(spark, folder, scale, tell)
     finally:
         spark.stop()
+
+
+def measure_with(spark: SparkSession, folder: Path, scale: Scale, tell: Callable[[str], None]) -> dict[str, Any]:
+    """Do the same in a session that runs already."""
+    tell(f"a store of {scale.rows:,} records")
+    store = make_store(folder / "relay", scale.rows)
+    report: dict[str, Any] = {
+        "bench": "pipeline",
+        "machine": {"python": platform.python_version(), "cpus": len(os.sched_getaffinity(0)), "master": MASTER},
+        "rows": scale.rows,
+    }
+    tell("the source alone")
+    report["source"] = measure_source(spark, store, scale)
+    tell("bronze ingest")
+    report["bronze"] = measure_bronze(spark, store, folder, scale)
+    tell("the audit's signatures")
+    report["signatures"] = measure_signatures(spark, folder, scale)
+    tell("ten times the rows")
+    report["growth"] = measure_growth(spark, folder, scale)
     return report | {"required": [each.judge(report) for each in REQUIRED]}

@@ -9,6 +9,7 @@ from cyclopts import Parameter
 from posthouse.cli.console import PLAIN, Output, table
 from posthouse.cli.daemon.duration import parse_duration
 from posthouse.cli.pipeline.place import HERE, Place
+from posthouse.cli.pipeline.sources import open_sources, relays_of
 from posthouse.model.errors import error
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def run(
     if once and every is not None:
         raise error("usage", text="--once and --every exclude each other")
     wait_s = None if every is None else parse_duration(every)
+    open_sources(place)  # before Spark is started for nothing
     spark = place.session()
     try:
         while True:
@@ -51,7 +53,6 @@ def run(
 
 
 def _run_once(place: Place, output: Output, *, is_rebuild: bool) -> None:
-    from posthouse.cli.pipeline.sources import open_sources, relays_of
     from posthouse.pipeline.run import bring_up_to_date
     from posthouse.pipeline.run.locked import with_relay_lock
     from posthouse.pipeline.run.roots import publish_roots

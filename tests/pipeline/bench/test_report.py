@@ -1,0 +1,38 @@
+"""The measurements of the pipeline run and judge themselves; how fast this machine is, is not tested."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from posthouse.bench.pipeline.report import REQUIRED, measure_with
+from posthouse.bench.pipeline.stores import make_store
+from posthouse.bench.pipeline.terms import ROW_BYTES, Scale
+from posthouse.journal.read import read_after
+from posthouse.sqlite.connection import open_reader
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("spark")
+def test_a_report_holds_every_figure_that_something_is_required_of(spark: SparkSession, tmp_path: Path) -> None:
+    told: list[str] = []
+    scale = Scale(rows=2_000, growth_rows=100, events=100, rounds=1)
+    report = measure_with(spark, tmp_path, scale, told.append)
+    assert [each["name"] for each in report["required"]] == [each.name for each in REQUIRED]
+    assert report["bronze"]["rows_per_s"] > 0 and report["growth"]["times"] > 0
+    assert len(told) == 5
+
+
+def test_the_measured_records_have_the_size_that_is_said(tmp_path: Path) -> None:
+    db = open_reader(make_store(tmp_path / "relay", 50))
+    try:
+        records = read_after(db, 0, 100)
+    finally:
+        db.close()
+    sizes = {sum(len(text or "") for text in record[2:]) + 16 for record in records}
+    assert (len(records), sizes) == (50, {ROW_BYTES})
