@@ -32,6 +32,9 @@ _EXTRAS = {
     "prometheus_client": "relay",
     "pyspark": "pipeline",
     "mcp": "mcp",
+    "mcp_types": "mcp",
+    "anyio": "mcp",
+    "uvicorn": "mcp",
 }
 
 
