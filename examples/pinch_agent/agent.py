@@ -53,6 +53,7 @@ class Agent:
 
     async def connect(self, url: str) -> None:
         """Log in to the relay at a URL such as http://127.0.0.1:7420."""
+        await self.disconnect()
         self._session = aiohttp.ClientSession()
         try:
             self._socket = await self._session.ws_connect(f"{url}/ws", max_msg_size=0)

@@ -20,6 +20,7 @@ from posthouse.model.clock import Clock, system_clock
 from posthouse.relay.deliver.settings import DEFAULT_SETTINGS, DeliverySettings
 from posthouse.relay.limits import DEFAULT_LIMITS
 from posthouse.relay.listen import Place
+from posthouse.relay.pinch.settings import PinchSettings
 from posthouse.relay.server import RelayServer, ServerSettings
 
 PATIENCE_S = 20  # bound of every wait in these tests; nothing here takes a second by itself
@@ -227,6 +228,7 @@ async def running(
     clock: Clock | None = None,
     event_rate: Rate = FAST,
     deliveries: DeliverySettings = DEFAULT_SETTINGS,
+    pinch: PinchSettings | None = None,
     **limits: Any,
 ) -> AsyncIterator[Edge]:
     """Run a relay on a free port of loopback, with other limits where given."""
@@ -239,6 +241,7 @@ async def running(
         ephemeral_rate=FAST,
         limits=replace(DEFAULT_LIMITS, **limits),
         deliveries=deliveries,
+        pinch=pinch,
         clock=clock or system_clock(),
     )
     server = RelayServer(settings)

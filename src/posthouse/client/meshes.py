@@ -16,7 +16,8 @@ from posthouse.client.pins import Pins
 from posthouse.client.requests import Requests
 from posthouse.client.signing import Signer
 from posthouse.model.errors import error
-from posthouse.model.node import is_node_id, validate_mesh_name
+from posthouse.model.node import PINCH_MESH, is_node_id, validate_mesh_name
+from posthouse.model.pinch.address import SCHEME, parse_address
 
 Role = Literal["reader", "member", "admin"]
 Verdict = Literal["allow", "deny"]
@@ -70,8 +71,11 @@ class Meshes:
         return self._rows(await self._get(mesh, "members"), "members", Member)
 
     async def resolve(self, name: str, mesh: str) -> str:
-        """Return the node id of a member, given its name or the node id itself."""
+        """Return the node id of a member, given its name or the node id itself; a Pinch address is one too."""
         if is_node_id(name):
+            return name
+        if mesh == PINCH_MESH and name.startswith(SCHEME):
+            parse_address(name)
             return name
         for member in await self.members(mesh):
             if member.name == name:

@@ -12,4 +12,4 @@ def moment(at_ns: int | None) -> str:
 
 def short(node: str) -> str:
     """Return a node id as it stands in tables."""
-    return node.removeprefix("ed25519:")[:8]
+    return node.removeprefix("ed25519:").removeprefix("pinch:")[:8]

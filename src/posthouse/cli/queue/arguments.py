@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 #: The reader whose queue it is, given first.
-Recipient = Annotated[str, Parameter(help="The reader: a member's name or a node id.")]
+Recipient = Annotated[str, Parameter(help="The reader: a member's name, a node id, or a Pinch address.")]
 
 #: Messages of a queue, by id.
 MessageIds = Annotated[

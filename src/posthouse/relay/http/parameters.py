@@ -22,6 +22,10 @@ UNTIL = Meta(description="Greatest created_at_ns.", ge=0, le=INT64_MAX)
 LIMIT = Meta(description="How many at most.", ge=1, le=QUERY_MAX_LIMIT)
 CURSOR = Meta(description="Where to go on: a cursor exactly as a former answer gave it.", max_length=256)
 NODE_ID = Meta(description="A node id.", pattern="^ed25519:[0-9a-f]{64}$")
+READER = Meta(
+    description="A reader: a node id, or a Pinch address in the mesh pinch.",
+    pattern="^(ed25519:[0-9a-f]{64}|pinch:[1-9A-HJ-NP-Za-km-z]{40,50}@[!-?A-~]{1,255})$",
+)
 MESH_NAME = Meta(description="The name of a mesh.", pattern="^[A-Za-z0-9_-]{1,64}$")
 MEMBER_NAME = Meta(description="The name of a member, unique in its mesh.", pattern="^[A-Za-z0-9_-]{1,64}$")
 EVENT_ID = Meta(description="An event id.", pattern="^[0-9a-f]{64}$")

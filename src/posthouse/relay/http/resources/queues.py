@@ -13,11 +13,11 @@ from posthouse.relay.deliver.queues import states_named
 from posthouse.relay.deliver.rows import State
 from posthouse.relay.http.answer import Answer, json_answer
 from posthouse.relay.http.call import Call
-from posthouse.relay.http.parameters import EVENT_ID, LIMIT, NODE_ID
+from posthouse.relay.http.parameters import EVENT_ID, LIMIT, READER
 from posthouse.relay.http.route import Route
 
 Which = Literal["open", "parked", "queued", "sent", "confirmed", "rejected", "dead", "expired", "purged", "blocked"]
-After = Annotated[str, Meta(description="Where to go on: `next` of a former answer.", max_length=160)]
+After = Annotated[str, Meta(description="Where to go on: `next` of a former answer.", max_length=400)]
 
 
 class QueueQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -50,7 +50,7 @@ class QueueList(msgspec.Struct):
 class QueueRowsQuery(msgspec.Struct, forbid_unknown_fields=True):
     """Rows of queues."""
 
-    node: Annotated[str, NODE_ID] | None = None
+    node: Annotated[str, READER] | None = None
     state: Annotated[Which, Meta(description="A state, or open, or parked.")] = "open"
     after: After | None = None
     limit: Annotated[int, LIMIT] | None = None
@@ -86,7 +86,7 @@ class QueueRows(msgspec.Struct):
 class PurgeQueue(msgspec.Struct, forbid_unknown_fields=True):
     """What to take out of a queue for good: the messages named, or all in a state."""
 
-    node: Annotated[str, NODE_ID]
+    node: Annotated[str, READER]
     ids: list[Annotated[str, EVENT_ID]] | None = None
     state: Literal["open", "parked", "queued", "sent", "rejected", "dead"] = "open"
 
@@ -94,7 +94,7 @@ class PurgeQueue(msgspec.Struct, forbid_unknown_fields=True):
 class RequeueMessages(msgspec.Struct, forbid_unknown_fields=True):
     """Which parked messages to open again: those named, or all of the reader."""
 
-    node: Annotated[str, NODE_ID]
+    node: Annotated[str, READER]
     ids: list[Annotated[str, EVENT_ID]] | None = None
 
 

@@ -36,6 +36,8 @@ class SqlitePinch:
         return Row(id_, seq, state, bool(was_stored), opened_at_ns, from_)
 
     def message_ids(self, seqs: Sequence[int]) -> list[bytes]:
+        if not seqs:
+            return []
         return [message_id for (message_id,) in self._db.execute(SQL.message_ids, (_ints(seqs),))]
 
     def sweep(self, before_ns: int, limit: int) -> int:

@@ -1,0 +1,39 @@
+"""A relay that speaks Pinch, with agents for it; its store is checked after each test."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.relay.edge import Edge
+from tests.relay.pinch.house import PinchParty, PinchWire, pinching, wire
+
+
+@pytest.fixture
+async def edge(tmp_path: Path) -> AsyncIterator[Edge]:
+    """A running relay whose rate is in nobody's way."""
+    async with pinching(tmp_path / "relay") as started:
+        yield started
+
+
+@pytest.fixture
+async def pinch(edge: Edge) -> AsyncIterator[PinchWire]:
+    """Where parties come from."""
+    async with wire(edge) as made:
+        yield made
+
+
+@pytest.fixture
+async def alice(pinch: PinchWire) -> PinchParty:
+    """An agent that is connected."""
+    party = pinch.party()
+    await party.connect()
+    return party
+
+
+@pytest.fixture
+def bob(pinch: PinchWire) -> PinchParty:
+    """An agent that is away."""
+    return pinch.party()
