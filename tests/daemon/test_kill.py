@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from posthouse.keys import NodeKey
 from tests.client.house import House
 from tests.client.waiting import PATIENCE_S
 from tests.daemon.hosts import Host, eventually, make_host, running
+from tests.faults.relay_process import RelayProcess
 
 ROOT = Path(__file__).resolve().parents[2]
 READER = NodeKey(b"r" * 32).node
@@ -93,6 +94,34 @@ async def test_killed_between_the_commit_of_the_relay_and_its_answer(house: Hous
             row = await host.until_status("c", "done")
             assert row["attempts"] == 2
             assert await messages_at(host) == 1
+
+
+async def test_relay_killed_between_its_commit_and_its_answer(tmp_path: Path) -> None:
+    relay = RelayProcess(tmp_path)
+    relay.module = "tests.daemon.children.doomed_relay"
+    try:
+        await asyncio.to_thread(relay.start)
+        host = make_host(tmp_path, relay.url, "alice")
+        async with running(host):
+            await host.connected()
+            await host.send(READER, "hello", client_message_id="c")
+            await eventually(relay_is_dead(relay), bool)
+            assert (await host.row("c"))["status"] in ("inflight", "pending")
+            relay.kill()
+            relay.module = "posthouse.cli.main"
+            await asyncio.to_thread(relay.start)
+            row = await host.until_status("c", "done")
+            assert row["attempts"] == 2
+            assert await messages_at(host) == 1
+    finally:
+        relay.kill()
+
+
+def relay_is_dead(relay: RelayProcess) -> Callable[[], Awaitable[bool]]:
+    async def look() -> bool:
+        return relay.is_dead
+
+    return look
 
 
 async def test_killed_between_the_insert_into_the_inbox_and_the_confirmation(house: House, alice: Host) -> None:

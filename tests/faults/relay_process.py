@@ -23,6 +23,8 @@ class RelayProcess:
         self.port = 0
         #: what the process finds in its environment besides the test's own
         self.environ: dict[str, str] = {}
+        #: what runs the command
+        self.module = "posthouse.cli.main"
         self._flags = flags
         self._child: Child | None = None
 
@@ -34,7 +36,7 @@ class RelayProcess:
         """Start it and wait until it says that it listens."""
         flags = ("--listen", f"127.0.0.1:{self.port}", "--data-dir", str(self.data_dir), "--json", *self._flags)
         env = {"POSTHOUSE_HOME": str(self.home)} | self.environ
-        self._child = Child("posthouse.cli.main", "relay", "up", *flags, env=env)
+        self._child = Child(self.module, "relay", "up", *flags, env=env)
         try:
             told = json.loads(self._child.wait_lines(1, START_S)[0])
         except BaseException:
@@ -42,6 +44,11 @@ class RelayProcess:
             raise
         self.port = int(told["listen"].rpartition(":")[2])
         self.node = told["relay"]
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it ended by itself."""
+        return self._child is not None and self._child.is_over
 
     def kill(self) -> None:
         """End it without a warning."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import uvloop
 
+from posthouse.collector import settle
 from posthouse.relay.server import RelayServer, ServerSettings
 
 
@@ -25,6 +26,7 @@ async def _serve(settings: ServerSettings, on_ready: Callable[[RelayServer], Non
     server = RelayServer(settings)
     await server.start()
     try:
+        settle()
         on_ready(server)
         await ended.wait()
     finally:

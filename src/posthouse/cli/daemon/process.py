@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 import uvloop
 
 from posthouse.cli.daemon.log_file import LogFile, log_to
+from posthouse.collector import settle
 from posthouse.daemon.daemon import Daemon
 from posthouse.daemon.settings import DaemonSettings
 from posthouse.files import private_dir
@@ -33,6 +34,7 @@ async def _serve(settings: DaemonSettings, on_ready: Callable[[Daemon], None]) -
         loop.add_signal_handler(number, daemon.end)
     await daemon.start()
     try:
+        settle()
         on_ready(daemon)
         await daemon.wait()
     finally:

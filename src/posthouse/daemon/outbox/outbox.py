@@ -34,6 +34,8 @@ class Outbox:
     def __init__(self, path: Path, mesh: str, clock: Clock, on_fatal: Callable[[Fatal], None] = exit_process) -> None:
         self.store = Store(path, (OUTBOX,), clock, on_fatal=on_fatal, readers=2)
         self._mesh = mesh
+        #: how many messages this process has accepted
+        self.accepted = 0
         #: told a destination that has got something to send
         self.on_queued: Callable[[str], None] = lambda _destination: None
 
@@ -53,6 +55,7 @@ class Outbox:
     def _accepted(self, done: asyncio.Future[Outcome], destination: str) -> None:
         # a caller that went away has cancelled its wait, not its message
         if done.cancelled() or (done.exception() is None and done.result().action is Action.INSERT):
+            self.accepted += 1
             self.on_queued(destination)
 
     # sending

@@ -18,6 +18,7 @@ import structlog
 from posthouse.client import Published
 from posthouse.daemon.outbox import Claimed, Outbox
 from posthouse.daemon.outbox.progress import MAX_AGE, Deferred, GivenUp, Result, Sent
+from posthouse.daemon.uplink.courtesy import rest_s
 from posthouse.daemon.uplink.refusals import is_permanent, wait_s
 from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError, Transient, error
@@ -100,13 +101,17 @@ class Drain:
     async def _run(self, destination: str) -> None:
         failures = 0
         rows: list[Claimed] = []
+        loop = asyncio.get_running_loop()
         while True:
             if not rows:
                 await self._gate.wait_sending()
                 self._news.discard(destination)
                 rows = await self._claim(destination)
             if rows:
+                began_s, accepted, is_full = loop.time(), self._outbox.accepted, len(rows) == FRAME_ROWS
                 failures, rows = await self._frame(destination, rows, failures)
+                accepted = self._outbox.accepted - accepted
+                await asyncio.sleep(rest_s(is_full=is_full, accepted=accepted, took_s=loop.time() - began_s))
             elif destination not in self._news:
                 del self._lanes[destination]
                 return
