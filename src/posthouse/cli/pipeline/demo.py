@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from posthouse.cli.console import PLAIN, Output
+from posthouse.cli.log import configure_log
 from posthouse.cli.pipeline.place import HERE, Place
 from posthouse.cli.pipeline.report import show_page, write_report
 from posthouse.cli.pipeline.whatif import show_judgement
+from posthouse.cli.settings import load
 
 if TYPE_CHECKING:
     from posthouse.pipeline.whatif import Proposal
@@ -44,6 +46,7 @@ def demo(
     from posthouse.pipeline.whatif import judge_history
     from posthouse.pipeline.whatif.history import bus_journal
 
+    configure_log(load({"log.level": "warning"}))  # the relay of the story tells of each hour
     directory = Path(tempfile.mkdtemp(prefix="posthouse-demo-")) if to is None else to.absolute()
     output.note(f"making a history of {messages:,} messages in {directory}")
     history = make_history(directory, seed, agents, messages)

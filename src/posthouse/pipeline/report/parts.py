@@ -1,4 +1,4 @@
-"""Building blocks of the page: cards, tiles, ranked bars, tables, a picture in two widths."""
+"""Building blocks of the page: cards, tiles, ranked bars, tables, pictures for each width."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from posthouse.pipeline.report.markup import Markup, element, join, text
 
 HALF_PX = 520  # inside a card that takes half of the page
 WHOLE_PX = 1_090
+MIDDLE_PX = 620  # inside a card that has the page for itself, from 700 on
 NARROW_PX = 332  # inside a card on a phone of 390
 
 
@@ -34,13 +35,13 @@ def nothing(words: str) -> Markup:
     return element("p", text(words), class_="none")
 
 
-def in_two_widths(draw: Callable[[float, bool], Markup], wide_px: float) -> Markup:
-    """Return a chart drawn for a laptop and for a phone; the page shows the one that fits."""
-    return element(
-        "figure",
-        element("div", draw(wide_px, False), class_="wide"),
-        element("div", draw(NARROW_PX, True), class_="narrow"),
-    )
+def fitting(draw: Callable[[float, bool], Markup], wide_px: float) -> Markup:
+    """Return a chart drawn for a laptop, a tablet and a phone; the page shows the one that fits."""
+    pictures = [element("div", draw(wide_px, False), class_="wide")]
+    if wide_px > MIDDLE_PX:
+        pictures.append(element("div", draw(MIDDLE_PX, False), class_="middle"))
+    pictures.append(element("div", draw(NARROW_PX, True), class_="narrow"))
+    return element("figure", *pictures, class_="large" if wide_px > MIDDLE_PX else None)
 
 
 def ranked_bars(rows: Sequence[Ranked], shown: Callable[[float], str], class_: str = "c1") -> Markup:

@@ -6,7 +6,7 @@ from posthouse.pipeline.report.charts.canvas import Plane, legend
 from posthouse.pipeline.report.charts.columns import stacked_columns
 from posthouse.pipeline.report.figures import Figures
 from posthouse.pipeline.report.markup import Markup
-from posthouse.pipeline.report.parts import HALF_PX, card, in_two_widths, nothing, ranked_bars
+from posthouse.pipeline.report.parts import HALF_PX, card, fitting, nothing, ranked_bars
 from posthouse.pipeline.report.words import dollars, fitted, short_day
 
 _LEAD = "What messages say about their own making: usage by day and model."
@@ -22,7 +22,7 @@ def cards(figures: Figures) -> list[Markup]:
     for cost in figures.costs:
         totals[cost.model] = totals.get(cost.model, 0) + cost.cost_usd
     models = sorted(totals, key=lambda model: (model == "others", -totals[model], model))[: len(_CLASSES)]
-    chart = in_two_widths(lambda width, is_narrow: _chart(figures, models, width, is_narrow), HALF_PX)
+    chart = fitting(lambda width, is_narrow: _chart(figures, models, width, is_narrow), HALF_PX)
     keys = legend([(_CLASSES[at], f"{fitted(model, 24)} {dollars(totals[model])}") for at, model in enumerate(models)])
     return [
         card("Cost per day", _LEAD, keys, chart),

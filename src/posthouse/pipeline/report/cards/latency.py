@@ -7,7 +7,7 @@ from posthouse.pipeline.report.charts.lines import log_lines
 from posthouse.pipeline.report.charts.spans import Spans
 from posthouse.pipeline.report.figures import Figures, Latency
 from posthouse.pipeline.report.markup import Markup
-from posthouse.pipeline.report.parts import HALF_PX, card, in_two_widths, nothing
+from posthouse.pipeline.report.parts import HALF_PX, card, fitting, nothing
 
 _LEAD = "From accepted to taken, by the hour of the message. Offline readers make the upper lines."
 _LINES = (
@@ -24,7 +24,7 @@ def cards(figures: Figures) -> list[Markup]:
         return [card("Time to be taken", _LEAD, nothing("No delivery has ended yet."))]
     sources = {row.source for row in figures.latency}
     lines = [line for line in _LINES if line[0] in sources]
-    chart = in_two_widths(lambda width, is_narrow: _chart(figures, lines, width, is_narrow), HALF_PX)
+    chart = fitting(lambda width, is_narrow: _chart(figures, lines, width, is_narrow), HALF_PX)
     return [card("Time to be taken", _LEAD, legend([(line[2], line[3]) for line in lines]), chart)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from posthouse.pipeline.report.charts.matrix import matrix
 from posthouse.pipeline.report.figures import Edge, Figures
 from posthouse.pipeline.report.markup import Markup
-from posthouse.pipeline.report.parts import HALF_PX, card, in_two_widths, nothing
+from posthouse.pipeline.report.parts import HALF_PX, card, fitting, nothing
 
 _TITLES = {"relay": "Who talks to whom, by relay", "bus": "Who talks to whom, on the bus"}
 _LEAD = "Senders down, readers across; the busiest of each. Numbers are deliveries."
@@ -25,7 +25,7 @@ def _card(title: str, edges: tuple[Edge, ...]) -> Markup:
         most, characters = (6, 12) if is_narrow else (10, 17)
         return matrix(width, title, _plain(edges), most, characters)
 
-    return card(title, _LEAD, in_two_widths(draw, HALF_PX))
+    return card(title, _LEAD, fitting(draw, HALF_PX))
 
 
 def _plain(edges: tuple[Edge, ...]) -> list[Edge]:

@@ -7,7 +7,7 @@ from posthouse.pipeline.report.charts.columns import stacked_columns
 from posthouse.pipeline.report.charts.spans import Spans
 from posthouse.pipeline.report.figures import Figures
 from posthouse.pipeline.report.markup import Markup
-from posthouse.pipeline.report.parts import WHOLE_PX, card, in_two_widths, nothing
+from posthouse.pipeline.report.parts import WHOLE_PX, card, fitting, nothing
 from posthouse.pipeline.report.words import count
 
 SOURCES = {"relay": "c1", "bus": "c2"}
@@ -19,7 +19,7 @@ def cards(figures: Figures) -> list[Markup]:
     if not figures.hours:
         return [card("Traffic", _LEAD, nothing("No message was accepted."), is_whole=True)]
     present = [source for source in SOURCES if any(hour.source == source for hour in figures.hours)]
-    chart = in_two_widths(lambda width, is_narrow: _chart(figures, present, width, is_narrow), WHOLE_PX)
+    chart = fitting(lambda width, is_narrow: _chart(figures, present, width, is_narrow), WHOLE_PX)
     keys = legend([(SOURCES[source], source) for source in present])
     return [card("Traffic", _LEAD, keys, chart, is_whole=True)]
 
