@@ -116,7 +116,9 @@ class Campaign:
     def _hear(self, envelope: Envelope) -> None:
         if envelope.type == CONFIRM:
             assert self.sender.is_confirmed_by_reader(envelope)
-            self.confirmed.append(self._ids[envelope.delivery_confirm.message_id.decode()])
+            text = self._ids.get(envelope.delivery_confirm.message_id.decode())
+            if text is not None:  # else of a note to itself
+                self.confirmed.append(text)
 
     def _read(self) -> int:
         if self._child is not None:

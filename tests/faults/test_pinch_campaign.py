@@ -62,7 +62,7 @@ async def test_killed_agent_loses_nothing_of_a_pinch_backlog(tmp_path: Path) -> 
 async def test_control_an_agent_that_confirms_before_it_writes_down_loses_some(tmp_path: Path) -> None:
     campaign = Campaign(tmp_path, manner="hasty")
     try:
-        await begin(campaign, 3)
+        await begin(campaign, 1)
         for _ in range(3):
             await campaign.await_lines(20)
             await campaign.kill_reader()
