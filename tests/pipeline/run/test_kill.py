@@ -21,7 +21,7 @@ from tests.pipeline.stores import GrowingStore
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_START_S = 120  # Spark on a loaded machine takes its time
+_START_S = 300  # Spark on a loaded machine takes its time
 _STEPS = 2 + len(TABLES)  # the least that a run tells: two copies, then every table
 _FIRST_S, _LATER_S = 15.0, 0.6  # a kill comes up to so much later: before the first step, between two of them
 

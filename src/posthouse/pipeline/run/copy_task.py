@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -55,9 +55,7 @@ def copy_range(task: CopyTask) -> Copied:
     files = _DayFiles(task)
     leaves: list[bytes] = []
     rows = 0
-    with ExitStack() as stack:
-        store = stack.enter_context(task.access.open())
-        stack.callback(files.close)
+    with task.access.open() as store, closing(files):
         for after, to, table in _by_blocks(store.read(task.feed, task.segment.after, task.segment.to), task):
             leaves += leaves_of(table, after, to)
             rows += table.num_rows

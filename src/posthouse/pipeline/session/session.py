@@ -21,6 +21,7 @@ from posthouse.pipeline.session.shipping import ship_package
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_LOCAL_PARTITIONS = 8  # of a shuffle on one machine; Spark's 200 cost more than they divide
 _QUIET_LOG = Path(__file__).with_name("log4j2.properties")
 
 _CONFIGURATION = {
@@ -59,6 +60,8 @@ def spark_session(
     is_local = master.startswith("local")
     _prepare_process(find_java(environ), is_local=is_local)
     builder = SparkSession.builder.appName("posthouse").master(master)
+    if shuffle_partitions is None and is_local:
+        shuffle_partitions = _LOCAL_PARTITIONS
     chosen = _CONFIGURATION | _sizes(driver_memory_mb, shuffle_partitions) | dict(settings or {})
     for name, value in chosen.items():
         builder = builder.config(name, value)
