@@ -82,8 +82,8 @@ async def test_replay_to_a_bus_that_is_broken_off_and_run_again_delivers_once(tm
         done = await run(BusTarget(bus, NAME, "test.agent"), cursors, terms, messages)
         assert (done.total, done.duplicates) == (7, 2)
         got = [envelope.payload for envelope in await bus.read_inbox("test.agent")]
-    assert [payload["content"] for payload in got] == [old.body for old in messages]  # type: ignore[index,call-overload]
-    assert got[0]["platformData"]["replay_of"] == "m0"  # type: ignore[index,call-overload]
+    assert [payload["content"] for payload in got] == [old.body for old in messages]
+    assert got[0]["platformData"]["replay_of"] == "m0"
 
 
 async def test_subject_without_an_endpoint_is_told(tmp_path: Path) -> None:

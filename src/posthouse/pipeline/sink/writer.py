@@ -31,7 +31,7 @@ TASK_MAX_BYTES = 64 * MIB  # of one task's rows, packed: they go through the dri
 
 
 @dataclass(frozen=True)
-class Staged(WriterCommitMessage):  # type: ignore[misc]
+class Staged(WriterCommitMessage):
     """The rows of one task, packed."""
 
     packed: bytes
@@ -43,7 +43,7 @@ class SinkWriter(DataSourceWriter):
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
 
-    def write(self, iterator: Iterator[Row]) -> Staged:  # type: ignore[override]
+    def write(self, iterator: Iterator[Row]) -> Staged:
         """Read and judge the rows of one task."""
         return Staged(pack(read_row(row.asDict()) for row in iterator))
 
