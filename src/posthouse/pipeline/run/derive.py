@@ -7,7 +7,8 @@ between; parts are replaced where a key has changed; whole tables are replaced. 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from posthouse.pipeline.lake import Lake
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 BUCKETS = 8  # of a table of facts: a look-up by key reads an eighth
 EPOCHS = "posthouse:epochs"
+_AT_ONCE = 4  # tables kept at the same time: planning one is mostly waiting
 _MOST_PARTS = 400  # a year of days; above it everything is as quick
 
 Reached = dict[str, int]
@@ -42,9 +44,12 @@ class Deriver:
     def derive(self) -> None:
         """Bring every table up to date, inputs first."""
         goal = self._goal()
-        if len(goal) > 1:
-            for table in TABLES:
-                self._keep(table, goal)
+        if len(goal) == 1:
+            return
+        with ThreadPoolExecutor(_AT_ONCE, "derive") as pool:
+            for level in levels(TABLES):
+                for done in [pool.submit(self._keep, table, goal) for table in level]:
+                    done.result()
 
     def _goal(self) -> Reached:
         goal = {EPOCHS: len(self._epochs)}
@@ -132,6 +137,18 @@ class Deriver:
 
     def _width(self) -> int:
         return min(BUCKETS, max(self._spark.sparkContext.defaultParallelism, 1))
+
+
+def levels(tables: Sequence[Table]) -> list[list[Table]]:
+    """Return tables in groups: those of a group need only what earlier groups make."""
+    depths: dict[str, int] = {}
+    found: list[list[Table]] = []
+    for table in tables:
+        depth = max((depths.get(name, -1) + 1 for name in table.inputs), default=0)
+        depths[table.name] = depth
+        found += [[] for _ in range(depth + 1 - len(found))]
+        found[depth].append(table)
+    return found
 
 
 def _place(reached: Mapping[str, int | None], epoch: str, feed: str) -> int:
