@@ -7,7 +7,7 @@ apsw nor pyspark's SQL.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -95,59 +95,72 @@ def outline(frames: Frames) -> tuple[Lines, int]:
     return draw_lines([*frames.epochs, *stray], extents, marks), sum(row[3] for row in sums)
 
 
+# Spark pickles a function by value with the globals it names; these name none, and find the real work by import.
+
+
 def prove_events(lines: Lines, events: DataFrame) -> DataFrame:
     """Return the steps of events: the stage that verifies signatures."""
-    return events.select(*EVENT_COLUMNS).mapInArrow(_prover(lines), STEPS)
+
+    def work(batches: _Batches) -> _Batches:
+        from posthouse.pipeline.audit.frames import prove_batches
+
+        return prove_batches(lines, batches)
+
+    return events.select(*EVENT_COLUMNS).mapInArrow(work, STEPS)
 
 
 def _scatter_records(lines: Lines, journal: DataFrame) -> DataFrame:
-    return journal.select(*JOURNAL_COLUMNS).mapInArrow(_scatterer(lines), STEPS)
+    def work(batches: _Batches) -> _Batches:
+        from posthouse.pipeline.audit.frames import scatter_batches
+
+        return scatter_batches(lines, batches)
+
+    return journal.select(*JOURNAL_COLUMNS).mapInArrow(work, STEPS)
 
 
 def _judge(lines: Lines, steps: DataFrame) -> DataFrame:
+    def work(batches: _Batches) -> _Batches:
+        from posthouse.pipeline.audit.frames import judge_batches
+
+        return judge_batches(lines, batches)
+
     order = ("rule", "key", "depth", "seq", "rank")
-    return steps.repartition("rule", "key").sortWithinPartitions(*order).mapInArrow(_judger(lines), FINDINGS)
+    return steps.repartition("rule", "key").sortWithinPartitions(*order).mapInArrow(work, FINDINGS)
 
 
-def _prover(lines: Lines) -> Callable[[_Batches], _Batches]:
-    def work(batches: _Batches) -> _Batches:
-        scatter = Scatter(lines)
+def prove_batches(lines: Lines, batches: _Batches) -> _Batches:
+    """Prove the events of a partition."""
+    scatter = Scatter(lines)
 
-        def steps() -> Iterator[Scattered]:
-            for batch in batches:
-                for epoch, seq, at_ns, id_, pubkey, kind, created_at_ns, content in _rows(batch):
-                    yield from scatter.event(epoch, seq, at_ns, EventRow(id_, pubkey, kind, created_at_ns), content)
+    def steps() -> Iterator[Scattered]:
+        for batch in batches:
+            for epoch, seq, at_ns, id_, pubkey, kind, created_at_ns, content in _rows(batch):
+                yield from scatter.event(epoch, seq, at_ns, EventRow(id_, pubkey, kind, created_at_ns), content)
 
-        return _step_batches(steps())
-
-    return work
+    return _step_batches(steps())
 
 
-def _scatterer(lines: Lines) -> Callable[[_Batches], _Batches]:
-    def work(batches: _Batches) -> _Batches:
-        scatter = Scatter(lines)
-        return _step_batches(step for batch in batches for row in _rows(batch) for step in scatter.record(*row))
-
-    return work
+def scatter_batches(lines: Lines, batches: _Batches) -> _Batches:
+    """Take the records of a partition apart."""
+    scatter = Scatter(lines)
+    return _step_batches(step for batch in batches for row in _rows(batch) for step in scatter.record(*row))
 
 
-def _judger(lines: Lines) -> Callable[[_Batches], _Batches]:
-    def work(batches: _Batches) -> _Batches:
-        faults: list[Finding] = []
+def judge_batches(lines: Lines, batches: _Batches) -> _Batches:
+    """Judge the sorted steps of a partition."""
+    faults: list[Finding] = []
 
-        def steps() -> Iterator[Scattered]:
-            for batch in batches:
-                for row in _rows(batch):
-                    step = Scattered._make((*row[:-1], _decode(row[-1])))
-                    if step.rule == NO_RULE:
-                        faults.append(finding_of(step))
-                    else:
-                        yield step
+    def steps() -> Iterator[Scattered]:
+        for batch in batches:
+            for row in _rows(batch):
+                step = Scattered._make((*row[:-1], _decode(row[-1])))
+                if step.rule == NO_RULE:
+                    faults.append(finding_of(step))
+                else:
+                    yield step
 
-        yield from _finding_batches(judge_steps(lines, steps()))
-        yield from _finding_batches(iter(faults))
-
-    return work
+    yield from _finding_batches(judge_steps(lines, steps()))
+    yield from _finding_batches(iter(faults))
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:

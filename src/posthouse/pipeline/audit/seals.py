@@ -7,7 +7,7 @@ The same is done with a store, as far as it still holds what the lake has sealed
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from posthouse.pipeline.lake import Lake
 
 LEAVES = "epoch string, after bigint, rows bigint, leaf string"
+_Batches = Iterator["pa.RecordBatch"]
 _decode = msgspec.json.Decoder(Seal).decode
 
 
@@ -111,52 +112,56 @@ def leaves_of_rows(rows: DataFrame, seals: Sequence[Seal], columns: Sequence[str
     """Return the leaf of every block that has rows; rows outside of every seal are one block after -1."""
     from pyspark.sql.types import LongType, StructField, StructType
 
-    chosen = rows.select("epoch", *columns)
+    names = tuple(columns)
+
+    def place(batches: _Batches) -> _Batches:
+        from posthouse.pipeline.audit.seals import place_batches
+
+        return place_batches(seals, batches)
+
+    def make(batches: _Batches) -> _Batches:
+        from posthouse.pipeline.audit.seals import leaf_batches
+
+        return leaf_batches(names, batches)
+
+    chosen = rows.select("epoch", *names)
     schema = StructType([StructField("after", LongType()), *chosen.schema.fields])
-    placed = chosen.mapInArrow(_placer(seals), schema)
+    spread = chosen.mapInArrow(place, schema).repartition("epoch", "after")
     return (
-        placed.repartition("epoch", "after")
-        .sortWithinPartitions("epoch", "after", "seq")
-        .select("epoch", "after", *columns)
-        .mapInArrow(_leaf_maker(tuple(columns)), LEAVES)
+        spread.sortWithinPartitions("epoch", "after", "seq").select("epoch", "after", *names).mapInArrow(make, LEAVES)
     )
 
 
-def _placer(seals: Sequence[Seal]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def place_batches(seals: Sequence[Seal], batches: _Batches) -> _Batches:
+    """Say in front of each row where its block begins."""
+    import pyarrow as pa
+
     by_epoch: dict[str, list[tuple[int, int]]] = {}
     for seal in sorted(seals, key=lambda each: each.after):
         by_epoch.setdefault(seal.epoch, []).append((seal.after, seal.to))
-
-    def place(epoch: str, seq: int) -> int:
-        ranges = by_epoch.get(epoch, ())
-        at = bisect_right(ranges, (seq - 1, ALL)) - 1
-        if at < 0 or seq > ranges[at][1]:
-            return -1
-        after = ranges[at][0]
-        return after + (seq - after - 1) // BLOCK_ROWS * BLOCK_ROWS
-
-    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
-        for batch in batches:
-            places = zip(batch.column("epoch").to_pylist(), batch.column("seq").to_pylist(), strict=True)
-            after = pa.array([place(epoch, seq) for epoch, seq in places], pa.int64())
-            yield pa.RecordBatch.from_arrays([after, *batch.columns], names=["after", *batch.schema.names])
-
-    return work
+    for batch in batches:
+        places = zip(batch.column("epoch").to_pylist(), batch.column("seq").to_pylist(), strict=True)
+        after = pa.array([_block(by_epoch.get(epoch, ()), seq) for epoch, seq in places], pa.int64())
+        yield pa.RecordBatch.from_arrays([after, *batch.columns], names=["after", *batch.schema.names])
 
 
-def _leaf_maker(columns: tuple[str, ...]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
+def _block(ranges: Sequence[tuple[int, int]], seq: int) -> int:
+    at = bisect_right(ranges, (seq - 1, ALL)) - 1
+    if at < 0 or seq > ranges[at][1]:
+        return -1
+    after = ranges[at][0]
+    return after + (seq - after - 1) // BLOCK_ROWS * BLOCK_ROWS
 
-        made = [(epoch, after, len(table), _digest(table, columns)) for (epoch, after), table in _blocks(batches)]
-        if made:
-            kinds = (pa.string(), pa.int64(), pa.int64(), pa.string())
-            arrays = [pa.array(values, kind) for values, kind in zip(zip(*made, strict=True), kinds, strict=True)]
-            yield pa.RecordBatch.from_arrays(arrays, names=["epoch", "after", "rows", "leaf"])
 
-    return work
+def leaf_batches(columns: tuple[str, ...], batches: _Batches) -> _Batches:
+    """Return the leaf of each block of sorted rows."""
+    import pyarrow as pa
+
+    made = [(epoch, after, len(table), _digest(table, columns)) for (epoch, after), table in _blocks(batches)]
+    if made:
+        kinds = (pa.string(), pa.int64(), pa.int64(), pa.string())
+        arrays = [pa.array(values, kind) for values, kind in zip(zip(*made, strict=True), kinds, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, names=["epoch", "after", "rows", "leaf"])
 
 
 def _digest(table: pa.Table, columns: tuple[str, ...]) -> str:
