@@ -10,7 +10,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.web_protocol import RequestPayloadError
 
-from posthouse.daemon.ipc.answer import Answer
+from posthouse.answer import Answer
 from posthouse.model.errors import error
 from posthouse.model.strict_json import parse_json
 

@@ -16,7 +16,8 @@ import structlog
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
-from posthouse.daemon.ipc.answer import refusal, to_response
+from posthouse.answer import to_response
+from posthouse.daemon.ipc.refusal import refusal
 from posthouse.daemon.ipc.service import Service
 from posthouse.model.errors import error
 

@@ -15,9 +15,10 @@ from urllib.parse import unquote
 import structlog
 from aiohttp import web
 
-from posthouse.daemon.ipc.answer import Answer, refusal, to_response
+from posthouse.answer import Answer, to_response
 from posthouse.daemon.ipc.call import Call, Route
 from posthouse.daemon.ipc.guard import Guard
+from posthouse.daemon.ipc.refusal import refusal
 from posthouse.model.errors import PosthouseError, error
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from posthouse.relay.http.answer import PROBLEM
 from posthouse.relay.http.parameters import PATH_PARAMETERS, Problem
+from posthouse.relay.http.problem import PROBLEM
 from posthouse.relay.http.route import Access, Route
 from posthouse.version import __version__
 

@@ -15,9 +15,10 @@ from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
 from aiohttp.web_protocol import RequestHandler
 
+from posthouse.answer import to_response
 from posthouse.model.errors import PosthouseError, error
 from posthouse.relay.edge import Edge
-from posthouse.relay.http.answer import encode_problem, problem_answer, to_response
+from posthouse.relay.http.problem import encode_problem, problem_answer
 from posthouse.relay.http.serve import Service
 
 log = structlog.get_logger(__name__)

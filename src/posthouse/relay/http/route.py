@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from posthouse.relay.http.answer import Answer
+    from posthouse.answer import Answer
     from posthouse.relay.http.call import Call
 
 Handler = Callable[["Call"], Awaitable["Answer"]]

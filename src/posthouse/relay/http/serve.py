@@ -11,10 +11,11 @@ import asyncio
 import structlog
 from aiohttp import web
 
+from posthouse.answer import Answer, to_response
 from posthouse.model.errors import Fatal, PosthouseError, error
 from posthouse.relay.edge import Edge
-from posthouse.relay.http.answer import Answer, problem_answer, to_response
 from posthouse.relay.http.call import Call
+from posthouse.relay.http.problem import problem_answer
 from posthouse.relay.http.route import Access
 from posthouse.relay.http.router import Found, Router
 from posthouse.relay.http.target import Target, parse_target

@@ -9,11 +9,11 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from posthouse.answer import Answer, json_answer
 from posthouse.keys import public_key
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.node import node_from_key
 from posthouse.model.pinch import address_of
-from posthouse.relay.http.answer import Answer, json_answer
 from posthouse.relay.http.call import Call
 from posthouse.relay.http.route import Access, Route
 from posthouse.relay.pinch.service import Pinch

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from posthouse.answer import Answer, json_answer
 from posthouse.daemon.directory import SCHEMA_VERSION
-from posthouse.daemon.ipc.answer import Answer, json_answer
 from posthouse.daemon.ipc.call import Call
 from posthouse.daemon.metrics import CONTENT_TYPE
 from posthouse.model.limits import MILLISECOND_NS, SECOND_NS

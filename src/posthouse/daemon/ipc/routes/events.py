@@ -10,9 +10,9 @@ import asyncio
 
 from aiohttp import web
 
+from posthouse.answer import Answer
 from posthouse.daemon.events import MESSAGE, Listener, message_happening
 from posthouse.daemon.inbox import InboxItem
-from posthouse.daemon.ipc.answer import Answer
 from posthouse.daemon.ipc.call import Call
 from posthouse.model.errors import error
 

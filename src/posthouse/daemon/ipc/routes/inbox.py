@@ -9,8 +9,8 @@ from typing import Annotated
 
 import msgspec
 
+from posthouse.answer import Answer, json_answer
 from posthouse.daemon.inbox import InboxItem, Wanted
-from posthouse.daemon.ipc.answer import Answer, json_answer
 from posthouse.daemon.ipc.call import Call
 from posthouse.daemon.roster import TOPIC_MARK
 from posthouse.model.errors import error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from posthouse.daemon.ipc.answer import Answer, json_answer
+from posthouse.answer import Answer, json_answer
 from posthouse.daemon.ipc.call import Call
 
 

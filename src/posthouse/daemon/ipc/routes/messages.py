@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import msgspec
 
+from posthouse.answer import Answer, json_answer
 from posthouse.client import Client, Stored
-from posthouse.daemon.ipc.answer import Answer, json_answer
 from posthouse.daemon.ipc.call import Call
 from posthouse.daemon.roster import TOPIC_MARK
 from posthouse.model.errors import PosthouseError, error

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from posthouse.daemon.ipc.answer import Answer, json_answer
+from posthouse.answer import Answer, json_answer
 from posthouse.daemon.ipc.call import Call
 
 DEFAULT_LIMIT = 50

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from posthouse.answer import Answer, json_answer
 from posthouse.client import Client
-from posthouse.daemon.ipc.answer import Answer, json_answer
 from posthouse.daemon.ipc.call import Call
 from posthouse.model.coordinate import Coordinate
 from posthouse.model.errors import PosthouseError

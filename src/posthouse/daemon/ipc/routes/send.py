@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from posthouse.daemon.ipc.answer import Answer, json_answer
+from posthouse.answer import Answer, json_answer
 from posthouse.daemon.ipc.call import Call
 from posthouse.daemon.roster import TOPIC_MARK
 from posthouse.daemon.send import SendRequest

@@ -12,13 +12,14 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from posthouse.answer import Answer
 from posthouse.model.coordinate import Coordinate
 from posthouse.model.errors import error
 from posthouse.model.kinds import is_replacing
 from posthouse.model.limits import QUERY_MAX_LIMIT
 from posthouse.model.node import validate_node_id
-from posthouse.relay.http.answer import Answer, events_answer, stored_event
 from posthouse.relay.http.call import Call
+from posthouse.relay.http.pages import events_answer, stored_event
 from posthouse.relay.http.parameters import CURSOR, LIMIT, EventPage, StoredEventBody
 from posthouse.relay.http.route import Route
 

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import msgspec
 
+from posthouse.answer import Answer, json_answer
 from posthouse.keys import public_key
 from posthouse.model.event import Event
 from posthouse.relay.auth.check import prove_challenge
-from posthouse.relay.http.answer import Answer, json_answer
 from posthouse.relay.http.call import Call
 from posthouse.relay.http.parameters import NODE_ID
 from posthouse.relay.http.route import Access, Route

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from posthouse.relay.http.answer import Answer
+from posthouse.answer import Answer
 from posthouse.relay.http.call import Call
 from posthouse.relay.http.route import Access, Route
 

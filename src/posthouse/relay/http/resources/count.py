@@ -6,8 +6,8 @@ from typing import Annotated
 
 import msgspec
 
+from posthouse.answer import Answer, json_answer
 from posthouse.model.errors import error
-from posthouse.relay.http.answer import Answer, json_answer
 from posthouse.relay.http.call import Call
 from posthouse.relay.http.parameters import AUTHORS, IDS, KINDS, MESH, SINCE, UNTIL, Count
 from posthouse.relay.http.resources.events import filter_of

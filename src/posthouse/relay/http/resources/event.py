@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from posthouse.answer import Answer
 from posthouse.model.errors import error
 from posthouse.model.event_structure import is_event_id
-from posthouse.relay.http.answer import Answer, stored_event
 from posthouse.relay.http.call import Call
+from posthouse.relay.http.pages import stored_event
 from posthouse.relay.http.parameters import StoredEventBody
 from posthouse.relay.http.route import Route
 

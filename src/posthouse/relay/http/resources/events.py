@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from posthouse.answer import Answer, json_answer
 from posthouse.model.errors import error
 from posthouse.model.event import Event
 from posthouse.model.filters import Filter, filter_from_query
@@ -14,8 +15,8 @@ from posthouse.model.limits import EVENTS_PER_REQUEST, JSON_MAX_DEPTH, QUERY_MAX
 from posthouse.model.strict_json import refuse_duplicate_keys
 from posthouse.relay.answers import Accepted
 from posthouse.relay.answers import Answer as Verdict
-from posthouse.relay.http.answer import Answer, events_answer, json_answer, problem_answer
 from posthouse.relay.http.call import Call
+from posthouse.relay.http.pages import events_answer
 from posthouse.relay.http.parameters import (
     AUTHORS,
     CURSOR,
@@ -27,6 +28,7 @@ from posthouse.relay.http.parameters import (
     UNTIL,
     EventPage,
 )
+from posthouse.relay.http.problem import problem_answer
 from posthouse.relay.http.route import Access, Route
 from posthouse.relay.stream.connection import count_answers
 

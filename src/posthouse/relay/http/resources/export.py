@@ -14,9 +14,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from posthouse.answer import Answer
 from posthouse.journal.extent import Extent
 from posthouse.model.errors import error
-from posthouse.relay.http.answer import Answer
 from posthouse.relay.http.call import Call
 from posthouse.relay.http.parameters import CURSOR
 from posthouse.relay.http.route import Route

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from posthouse.answer import Answer, json_answer
 from posthouse.model.errors import error
-from posthouse.relay.http.answer import Answer, json_answer
 from posthouse.relay.http.call import Call
 from posthouse.relay.http.route import Access, Route
 

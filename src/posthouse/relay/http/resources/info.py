@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
+from posthouse.answer import Answer, json_answer
 from posthouse.model import limits
-from posthouse.relay.http.answer import Answer, json_answer
 from posthouse.relay.http.call import Call
 from posthouse.relay.http.route import Access, Route
 from posthouse.relay.stream.connection import features_of

@@ -8,8 +8,8 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Meta
 
+from posthouse.answer import Answer, json_answer
 from posthouse.model.limits import DAY_S
-from posthouse.relay.http.answer import Answer, json_answer
 from posthouse.relay.http.call import Call
 from posthouse.relay.http.route import Route
 from posthouse.relay.listen import advertised

@@ -8,10 +8,10 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 from msgspec import Meta
 
+from posthouse.answer import Answer, json_answer
 from posthouse.model.errors import error
 from posthouse.model.event import Event
 from posthouse.relay.auth import read_proof
-from posthouse.relay.http.answer import Answer, json_answer
 from posthouse.relay.http.call import Call
 from posthouse.relay.http.route import Access, Route
 from posthouse.relay.meshes.rows import Role

@@ -11,10 +11,10 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from posthouse.answer import Answer, json_answer
 from posthouse.model.errors import PosthouseError
 from posthouse.model.limits import QUERY_MAX_LIMIT
 from posthouse.model.node import DEFAULT_MESH
-from posthouse.relay.http.answer import Answer, json_answer
 from posthouse.relay.http.call import Call
 from posthouse.relay.http.parameters import LIMIT
 from posthouse.relay.http.route import Route

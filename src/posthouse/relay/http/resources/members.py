@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from posthouse.relay.http.answer import Answer, json_answer
+from posthouse.answer import Answer, json_answer
 from posthouse.relay.http.call import Call
 from posthouse.relay.http.parameters import MEMBER_NAME, NODE_ID, Done
 from posthouse.relay.http.route import Route

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from posthouse.answer import Answer, json_answer
 from posthouse.model.errors import error
 from posthouse.model.event_structure import is_event_id
 from posthouse.relay.deliver.rows import State
-from posthouse.relay.http.answer import Answer, json_answer
 from posthouse.relay.http.call import Call
 from posthouse.relay.http.route import Route
 

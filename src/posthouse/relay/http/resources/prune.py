@@ -7,8 +7,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from posthouse.answer import Answer, json_answer
 from posthouse.model.limits import INT64_MAX
-from posthouse.relay.http.answer import Answer, json_answer
 from posthouse.relay.http.call import Call
 from posthouse.relay.http.route import Route
 from posthouse.relay.ops.prune import ArchivedRange

@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from posthouse.answer import Answer, json_answer
 from posthouse.model.errors import error
 from posthouse.model.limits import QUERY_MAX_LIMIT
 from posthouse.relay.deliver.queues import states_named
 from posthouse.relay.deliver.rows import State
-from posthouse.relay.http.answer import Answer, json_answer
 from posthouse.relay.http.call import Call
 from posthouse.relay.http.parameters import EVENT_ID, LIMIT, READER
 from posthouse.relay.http.route import Route

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from posthouse.relay.http.answer import Answer
+from posthouse.answer import Answer
 from posthouse.relay.http.call import Call
 from posthouse.relay.http.route import Access, Route
 from posthouse.relay.stream.socket import serve_stream

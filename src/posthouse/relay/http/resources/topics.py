@@ -7,8 +7,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from posthouse.answer import Answer, json_answer
 from posthouse.model.limits import TOPIC_MAX_BYTES
-from posthouse.relay.http.answer import Answer, json_answer
 from posthouse.relay.http.call import Call
 from posthouse.relay.http.parameters import Done
 from posthouse.relay.http.route import Route

@@ -1,8 +1,13 @@
-"""Answers of the local interface: JSON, and refusals as {error, hint, ...}."""
+"""Answers over HTTP: a status, bytes and headers, before they become a response of the HTTP library.
+
+Relay and daemon answer alike but for how a refusal looks: a problem there, {error, hint, ...} here; each says that
+itself and takes everything else from this module.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,12 +18,12 @@ from posthouse.model.errors import PosthouseError
 
 JSON = "application/json"
 _SAFETY = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-_encode = msgspec.json.Encoder().encode
+_encode = msgspec.json.Encoder(enc_hook=repr).encode
 
 
 @dataclass(slots=True)
 class Answer:
-    """What a route returns; `response` is set when it has spoken itself, as a stream does."""
+    """What a handler returns; `response` is set when it has spoken itself, as a stream does."""
 
     status: int = 200
     body: bytes = b""
@@ -29,28 +34,27 @@ class Answer:
 
 def json_answer(value: Any, status: int = 200) -> Answer:
     """Return a value as JSON."""
-    return Answer(status, _encode(value))
+    return Answer(status, msgspec.json.encode(value))
 
 
-def refusal(failure: PosthouseError) -> Answer:
-    """Return a failure as {error, hint, detail, ...} with the fields of the case."""
-    fields = {name: value for name, value in failure.fields.items() if name not in ("error", "hint", "detail")}
-    body = {"error": failure.code, "hint": failure.hint, "detail": str(failure)} | fields
-    answer = Answer(failure.spec.status, encode_safely(body))
-    if failure.spec.status == 401:
-        answer.headers["WWW-Authenticate"] = 'Bearer realm="posthouse daemon"'
-    if failure.spec.status == 405:
+def refusal_answer(failure: PosthouseError, body: Mapping[str, Any], media_type: str, realm: str) -> Answer:
+    """Return a failure, with the headers that HTTP asks for beside its status."""
+    status = failure.spec.status
+    answer = Answer(status, encode_safely(body), media_type)
+    if status == 401:
+        answer.headers["WWW-Authenticate"] = f'Bearer realm="{realm}"'
+    if status == 405:
         answer.headers["Allow"] = str(failure.fields.get("allowed", ""))
-    if failure.spec.status in (429, 503):
+    if status in (429, 503):
         given = failure.fields.get("retry_after_s")
         answer.headers["Retry-After"] = str(max(1, math.ceil(given)) if isinstance(given, int | float) else 1)
     return answer
 
 
-def encode_safely(value: dict[str, Any]) -> bytes:
+def encode_safely(value: Mapping[str, Any]) -> bytes:
     """Return JSON; text that has no UTF-8 is shown escaped, and what is no JSON by its repr."""
     try:
-        return msgspec.json.encode(value, enc_hook=repr)
+        return _encode(value)
     except UnicodeEncodeError:
         shown = {
             name: each.encode("utf-8", "backslashreplace").decode() if isinstance(each, str) else repr(each)
