@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, get_args
 
 import msgspec
@@ -44,7 +45,7 @@ class Answer(msgspec.Struct, omit_defaults=True):
 async def run(call: ToolCall, given: Arguments) -> Answer:
     heard = await call.daemon.peers()
     topics = await call.daemon.topics()
-    members = sorted((_member(peer) for peer in heard["peers"]), key=_order)
+    members = sorted((show_member(peer) for peer in heard["peers"]), key=_order)
     return Answer(
         mesh=heard["mesh"],
         connected=not heard["is_cached"],
@@ -54,7 +55,8 @@ async def run(call: ToolCall, given: Arguments) -> Answer:
     )
 
 
-def _member(peer: dict[str, object]) -> Member:
+def show_member(peer: Mapping[str, object]) -> Member:
+    """Return a member as the daemon lists it."""
     return Member(
         node=str(peer["node"]),
         online=bool(peer["online"]),
