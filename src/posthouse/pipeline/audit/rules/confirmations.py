@@ -32,7 +32,11 @@ class ConfirmationJudge(Judge):
         self._steps[kind] = step
 
     def end(self) -> Iterator[Finding]:
+        if not self._steps:
+            return  # both lie before the snapshot that the history starts from
         accepted, closed = self._steps.get("accepted"), self._steps.get("closed")
+        if not self._steps:
+            return  # it lies before the snapshot that replay starts from
         if accepted is None or closed is None:
             there = next(iter(self._steps.values()))
             if closed is None and there.seq == self.line.head:
