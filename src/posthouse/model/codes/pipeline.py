@@ -16,7 +16,7 @@ PIPELINE: tuple[ErrorSpec, ...] = (
         "spark_not_started",
         503,
         "Spark did not start: {reason}",
-        "Look at what Java wrote above; `posthouse doctor` shows which one is used.",
+        "Look at what Java wrote above; JAVA_HOME names the one to use.",
         exit=Exit.BROKEN,
     ),
     ErrorSpec(
@@ -44,7 +44,7 @@ PIPELINE: tuple[ErrorSpec, ...] = (
         "source_damaged",
         500,
         "{url} cannot be read: {reason}",
-        "Check the store (`posthouse relay verify`, `posthouse bus doctor`); the lake keeps what it has.",
+        "Check the store (`posthouse relay verify`, `posthouse doctor`); the lake keeps what it has.",
         exit=Exit.BROKEN,
     ),
     transient(

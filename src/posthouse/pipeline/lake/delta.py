@@ -101,19 +101,25 @@ class Delta:
 
     def _create(self, commit: Commit, schema: pa.Schema, partition_by: Sequence[str], properties: Any) -> None:
         from deltalake import Schema
+        from deltalake.exceptions import DeltaError
         from deltalake.transaction import create_table_with_add_actions
 
         private_dir(self.path)
-        create_table_with_add_actions(
-            str(self.path),
-            Schema.from_arrow(schema),
-            [_add(file) for file in commit.add],
-            mode="error",
-            partition_by=list(partition_by),
-            configuration={"delta.logRetentionDuration": _KEEP_LOG},
-            description=f"{_VERSION_KEY}={SCHEMA_VERSION}",
-            commit_properties=properties,
-        )
+        try:
+            create_table_with_add_actions(
+                str(self.path),
+                Schema.from_arrow(schema),
+                [_add(file) for file in commit.add],
+                mode="error",
+                partition_by=list(partition_by),
+                configuration={"delta.logRetentionDuration": _KEEP_LOG},
+                description=f"{_VERSION_KEY}={SCHEMA_VERSION}",
+                commit_properties=properties,
+            )
+        except DeltaError as failure:
+            if not self.exists:
+                raise
+            raise error("lake_busy", path=str(self.path)) from failure  # another run has made it meanwhile
 
     def _write(self, commit: Commit, schema: pa.Schema, partition_by: Sequence[str], properties: Any) -> None:
         from deltalake import PostCommitHookProperties, Schema
