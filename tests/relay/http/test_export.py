@@ -7,6 +7,7 @@ from importlib.util import find_spec
 
 import pytest
 
+from posthouse.pipeline.source.feeds import FEEDS
 from tests.relay.edge import Author, Edge
 
 
@@ -38,3 +39,21 @@ async def test_export_without_the_library_says_what_to_install(edge: Edge) -> No
     reply = await edge.get("/v1/export/journal", await edge.token(edge.admin))
     assert (reply.status, reply.code) == (501, "extra_missing")
     assert "posthouse[pipeline]" in reply.value["hint"]
+
+
+async def test_an_export_tells_what_the_journal_holds(edge: Edge, author: Author) -> None:
+    pytest.importorskip("pyarrow")
+    (seq,) = await edge.publish(author.event(content="one"))
+    reply = await edge.get("/v1/export/journal?limit=1", await edge.token(edge.admin))
+    extent = json.loads(reply.headers["posthouse-extent"])
+    assert (extent["pruned_through"], extent["fork_seq"], extent["ancestors"]) == (0, 0, [])
+    assert extent["head"] >= seq
+    assert len(extent["epoch"]) == 32
+
+
+@pytest.mark.parametrize("feed", ["journal", "events", "deliveries", "locks"])
+async def test_every_feed_has_the_columns_that_the_pipeline_expects(edge: Edge, author: Author, feed: str) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    await edge.publish(author.event(content="one"))
+    reply = await edge.get(f"/v1/export/{feed}", await edge.token(edge.admin))
+    assert arrow.ipc.open_stream(reply.body).read_all().schema == FEEDS[feed].schema()
