@@ -1,4 +1,9 @@
-"""A campaign against locks: eight clients fight while processes are stopped, the relay is killed and clocks step."""
+"""A campaign against locks: eight clients fight while processes are stopped, the relay is killed and clocks step.
+
+A request without an answer has an unknown outcome, but not for ever: it was sent on one connection, to the process
+that listened when that connection was made. That process had started by then, and nothing it does comes after its
+death, for which the campaign waits. So the last relay that had started when the connection was there bounds it.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +39,8 @@ class Campaign:
     faults: int
     done: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     restarts: list[tuple[int, int]] = field(default_factory=list)
+    #: when each relay that was killed was dead; the next one had not started by then
+    deaths_ns: list[int] = field(default_factory=list)
 
     def run(self) -> dict[str, list[Op]]:
         """Fight and return the history of each resource."""
@@ -76,6 +83,7 @@ class Campaign:
         elif kind == "kill":
             relay.kill()
             called_ns = SystemClock().boot_ns()
+            self.deaths_ns.append(called_ns)
             relay.start()
             self.restarts.append((called_ns, SystemClock().boot_ns()))
         else:
@@ -94,9 +102,9 @@ class Campaign:
             asked: dict[int, dict[str, Any]] = {}
             answered: dict[int, dict[str, Any]] = {}
             for line in map(json.loads, lines[1:]):
-                (answered if "answer" in line else asked)[line["n"]] = line
+                (answered if "answer" in line or "lost" in line else asked)[line["n"]] = line
             for number, call in asked.items():
-                op = _op(node, call, answered.get(number))
+                op = self._op(node, call, answered.get(number, {}))
                 if op is not None:
                     history[call["resource"]].append(op)
         for called_ns, returned_ns in self.restarts:
@@ -104,20 +112,25 @@ class Campaign:
                 ops.append(Op("relay", "restart", called_ns, returned_ns, {}))
         return history
 
+    def _op(self, node: str, call: dict[str, Any], answered: dict[str, Any]) -> Op | None:
+        answer = answered.get("answer")
+        if answer is not None and answer.get("code") in _NO_EFFECT:
+            return None
+        if answer is None and call["op"] == "inspect":
+            return None
+        return Op(
+            node,
+            call["op"],
+            call["at"],
+            answered["at"] if answer is not None else self._over_by(answered.get("connected")),
+            answer,
+            call.get("lease_ms", 0),
+            call.get("token", 0),
+            call.get("request_id"),
+        )
 
-def _op(node: str, call: dict[str, Any], answered: dict[str, Any] | None) -> Op | None:
-    answer = None if answered is None else answered["answer"]
-    if answer is not None and answer.get("code") in _NO_EFFECT:
-        return None
-    if answer is None and call["op"] == "inspect":
-        return None
-    return Op(
-        node,
-        call["op"],
-        call["at"],
-        FOREVER if answered is None else answered["at"],
-        answer,
-        call.get("lease_ms", 0),
-        call.get("token", 0),
-        call.get("request_id"),
-    )
+    def _over_by(self, connected_ns: int | None) -> int:
+        """Return when the relay at the other end of a connection that was there at that moment was surely dead."""
+        if connected_ns is None:
+            return FOREVER
+        return min((at for at in self.deaths_ns if at >= connected_ns), default=FOREVER)

@@ -2,7 +2,8 @@
 
 Over HTTP or on a bare stream that never asks twice by itself. Some requests are sent late, while the client goes
 on, and some twice; each sending is an operation of its own in the history. What gets no answer has an unknown
-outcome. The history is lines of JSON on stdout: a call before anything is sent, an answer after it came.
+outcome. The history is lines of JSON on stdout: a call before anything is sent, an answer after it came, or that it
+was lost, with a moment at which the connection that it was sent on was there.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import itertools
 import json
 import random
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -28,6 +30,11 @@ _CLOCK = system_clock()
 
 class Unknown(Exception):
     """Nobody knows what became of a request."""
+
+    def __init__(self, connected_ns: int) -> None:
+        super().__init__(connected_ns)
+        #: the connection it was sent on was there by then, so the process at its other end had started
+        self.connected_ns = connected_ns
 
 
 class Unsent(Exception):
@@ -46,18 +53,22 @@ class HttpWay:
     async def ask(self, op: str, arguments: dict[str, Any]) -> dict[str, Any]:
         if self._token is None:
             self._token = await self._authenticate()
+        connected: dict[str, int] = {}
         try:
-            headers = {"Authorization": f"Bearer {self._token}"}
+            given: dict[str, Any] = {
+                "headers": {"Authorization": f"Bearer {self._token}"},
+                "trace_request_ctx": connected,
+            }
             if op == "inspect":
-                request = self._session.get(self._url + "/v1/locks", params=arguments, headers=headers)
+                request = self._session.get(self._url + "/v1/locks", params=arguments, **given)
             else:
-                request = self._session.post(f"{self._url}/v1/locks/{op}", json=arguments, headers=headers)
+                request = self._session.post(f"{self._url}/v1/locks/{op}", json=arguments, **given)
             async with request as response:
                 value: dict[str, Any] = await response.json(content_type=None)
         except aiohttp.ClientConnectorError as failure:
             raise Unsent from failure
         except (aiohttp.ClientError, OSError, TimeoutError, json.JSONDecodeError) as failure:
-            raise Unknown from failure
+            raise Unknown(connected.get("at", _CLOCK.boot_ns())) from failure
         if value.get("code") == "token_invalid":
             self._token = None
         return value
@@ -94,6 +105,7 @@ class StreamWay:
         try:
             async with asyncio.timeout(ANSWER_S):
                 socket = await self._connected()
+                connected_ns = _CLOCK.boot_ns()
         except (aiohttp.ClientError, OSError, TimeoutError, TypeError, ValueError) as failure:
             raise Unsent from failure
         try:
@@ -103,7 +115,7 @@ class StreamWay:
                 value: dict[str, Any] = await answer
                 return value
         except (aiohttp.ClientError, OSError, TimeoutError) as failure:
-            raise Unknown from failure
+            raise Unknown(connected_ns) from failure
 
     async def _connected(self) -> aiohttp.ClientWebSocketResponse[bool]:
         async with self._opening:
@@ -145,7 +157,8 @@ class Recorder:
         await asyncio.sleep(delay_s)
         try:
             answer = await self._way.ask(op, arguments)
-        except Unknown:
+        except Unknown as lost:
+            _say({"n": number, "connected": lost.connected_ns, "lost": True})
             return None
         except Unsent:
             answer = {"code": "unsent"}
@@ -193,6 +206,19 @@ def _choose(chance: random.Random, resource: str, token: int | None, mark: str) 
     return "acquire", wanted
 
 
+def _trace() -> aiohttp.TraceConfig:
+    """Note for each request when it had a connection: a new one, or one that was open before."""
+
+    async def connected(_: aiohttp.ClientSession, context: SimpleNamespace, __: object) -> None:
+        if context.trace_request_ctx is not None:
+            context.trace_request_ctx["at"] = _CLOCK.boot_ns()
+
+    trace = aiohttp.TraceConfig()
+    trace.on_connection_create_end.append(connected)
+    trace.on_connection_reuseconn.append(connected)
+    return trace
+
+
 def _say(line: dict[str, Any]) -> None:
     print(json.dumps(line), flush=True)  # noqa: T201 - the campaign reads it
 
@@ -200,7 +226,8 @@ def _say(line: dict[str, Any]) -> None:
 async def main(url: str, transport: str, number: int, seed: str, resources: list[str]) -> None:
     signer = Signer(NodeKey(number.to_bytes(32, "big")), _CLOCK)
     _say({"node": signer.key.node})
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ANSWER_S)) as session:
+    timeout = aiohttp.ClientTimeout(total=ANSWER_S)
+    async with aiohttp.ClientSession(timeout=timeout, trace_configs=[_trace()]) as session:
         way = (HttpWay if transport == "http" else StreamWay)(url, signer, session)
         await fight(Recorder(way), random.Random(seed), resources, f"{number}")
 

@@ -24,7 +24,7 @@ class Op:
     kind: str
     called_ns: int
     returned_ns: int
-    #: None when nobody knows the outcome; else the answer, with `code` for a refusal
+    #: None when nobody knows the outcome, which is over by `returned_ns`; else the answer, with `code` for a refusal
     answer: dict[str, Any] | None
     lease_ms: int = 0
     token: int = 0
@@ -32,6 +32,11 @@ class Op:
 
     def __hash__(self) -> int:
         return hash((self.client, self.kind, self.called_ns))
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether it was answered."""
+        return self.answer is not None
 
     @property
     def code(self) -> str | None:
@@ -56,6 +61,18 @@ class State(NamedTuple):
 
 
 INITIAL = State()
+
+
+def covers(one: State, other: State) -> bool:
+    """Tell whether `one` leaves open everything that `other` does: the same facts, known less narrowly."""
+    return (
+        one.token == other.token
+        and one.now_ns <= other.now_ns
+        and one.ends_low_ns <= other.ends_low_ns
+        and one.ends_high_ns >= other.ends_high_ns
+        and (one.owner, one.is_released, one.lease_ms) == (other.owner, other.is_released, other.lease_ms)
+        and one.requests == other.requests
+    )
 
 
 def step(state: State, op: Op, high: int) -> Iterator[State]:
@@ -103,13 +120,15 @@ def _acquire(at: State, high: int, op: Op) -> Iterator[State]:
     if op.answer is None or op.code is None:
         told = None if op.answer is None else op.answer["token"]
         if known:
-            if told is None or (held and at.owner == op.client and told == at.token and told in known):
-                yield held or at
+            if held is not None and at.owner == op.client and told == at.token and told in known:
+                yield held
         elif over is not None and told in (None, at.token + 1):
             yield _grant(over, high, op)
     elif op.code == "request_spent":
-        if known and (held is None or at.token not in known or over is not None):
-            yield over or at
+        if known and at.token not in known:
+            yield at
+        elif known and over is not None:
+            yield over
     elif held is not None and not known and (op.code == "held_by_self") == (at.owner == op.client):
         yield held
 
