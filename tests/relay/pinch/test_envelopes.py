@@ -11,6 +11,7 @@ from examples.pinch_agent.pinch_pb2 import ConnectionRequest, Envelope, MessageT
 from posthouse.model.clock import FakeClock
 from posthouse.model.limits import DAY_S
 from posthouse.relay.pinch.jobs import Outcome
+from tests.relay.deliver.waiting import eventually
 from tests.relay.edge import Edge
 from tests.relay.pinch.house import (
     HOST,
@@ -194,8 +195,7 @@ async def test_two_senders_may_use_the_same_id(alice: PinchParty, bob: PinchPart
 
 async def test_rate_limit_names_the_message_and_says_when_to_send_it_again(tmp_path: Path) -> None:
     clock = FakeClock()
-    settings = {"rate_per_s": 1.0, "burst": 10}
-    async with pinching(tmp_path / "relay", clock, **settings) as edge, wire(edge) as pinch:
+    async with pinching(tmp_path / "relay", clock, rate_per_s=1.0, burst=10) as edge, wire(edge) as pinch:
         alice, bob, carol = pinch.party(), pinch.party(), pinch.party()
         for party in (alice, bob, carol):
             await party.connect()
@@ -217,8 +217,7 @@ async def test_rate_limit_names_the_message_and_says_when_to_send_it_again(tmp_p
 
 
 async def test_confirms_are_not_rate_limited_nor_do_they_use_the_rate_up(tmp_path: Path) -> None:
-    settings = {"rate_per_s": 1.0, "burst": 2}
-    async with pinching(tmp_path / "relay", FakeClock(), **settings) as edge, wire(edge) as pinch:
+    async with pinching(tmp_path / "relay", FakeClock(), rate_per_s=1.0, burst=2) as edge, wire(edge) as pinch:
         bob, senders = pinch.party(), [pinch.party() for _ in range(15)]
         await bob.connect()
         for sender in senders:
@@ -277,7 +276,6 @@ async def test_what_nobody_confirms_leaves_once_it_was_read(alice: PinchParty, b
         return await store.deliveries.waiting("pinch", bob.address, 0)
 
     async with bob.agent:
-        from tests.relay.deliver.waiting import eventually
 
         async def is_empty() -> bool:
             return await waiting() == 0

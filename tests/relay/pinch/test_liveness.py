@@ -13,6 +13,7 @@ from examples.pinch_agent.agent import Agent
 from examples.pinch_agent.pinch_pb2 import Envelope
 from posthouse.model.clock import FakeClock
 from posthouse.model.limits import PINCH_PING_S, PINCH_PONG_S
+from tests.relay.deliver.waiting import eventually
 from tests.relay.edge import PATIENCE_S, Edge
 from tests.relay.pinch.house import HOST, connection_of, pinching, service, until, wire
 from tests.relay.pinch.raw import logged_in
@@ -117,8 +118,6 @@ async def test_slow_reader_holds_nobody_up_and_loses_nothing(tmp_path: Path) -> 
 
         async def all_queued() -> bool:
             return await store.deliveries.waiting("pinch", slow.agent.address, 0) == len(envelopes)
-
-        from tests.relay.deliver.waiting import eventually
 
         await eventually(all_queued)
         reading = asyncio.create_task(slow.read(len(envelopes)))

@@ -12,6 +12,7 @@ from examples.pinch_agent.agent import Agent, LoginRefused
 from examples.pinch_agent.pinch_pb2 import Envelope, MessageType
 from posthouse.model.clock import FakeClock
 from posthouse.model.limits import PINCH_CHALLENGE_S
+from posthouse.relay.pinch.origins import parse_origins
 from tests.relay.edge import Edge
 from tests.relay.pinch.house import HOST, PinchParty, pinching, service, until, wire
 from tests.relay.pinch.raw import Raw, logged_in, raw
@@ -200,8 +201,6 @@ async def test_connection_that_never_logs_in_is_not_counted(edge: Edge) -> None:
 
 
 async def test_origin_is_checked_when_a_list_is_given(tmp_path: Path) -> None:
-    from posthouse.relay.pinch.origins import parse_origins
-
     async with pinching(tmp_path / "relay", origins=parse_origins("https://good.test, *.wide.test")) as edge:
         for origin in ("https://good.test", "http://any.wide.test"):
             async with raw(edge, origin=origin):

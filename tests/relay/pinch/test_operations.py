@@ -13,8 +13,8 @@ from posthouse.model.limits import DAY_S
 from posthouse.relay.pinch.jobs import Outcome
 from posthouse.relay.store.sqlite import FILE_NAME
 from tests.relay.deliver.checked import findings
-from tests.relay.edge import Edge
-from tests.relay.pinch.house import PinchParty, pinching, taken, until, wire
+from tests.relay.edge import Author, Edge
+from tests.relay.pinch.house import QUEUE_FULL, PinchParty, pinching, taken, until, wire
 
 QUEUES = "/v1/meshes/pinch/queues"
 
@@ -66,8 +66,6 @@ async def test_requeued_message_comes_to_an_agent_that_is_connected(tmp_path: Pa
 
 
 async def test_others_than_admins_see_nothing_of_pinch(edge: Edge, alice: PinchParty) -> None:
-    from tests.relay.edge import Author
-
     token = await edge.token(Author())
     assert (await edge.get(QUEUES, token)).status == 403
     assert (await edge.get("/v1/meshes/pinch/members", token)).status == 403
@@ -144,8 +142,6 @@ async def test_block_survives_a_restart_and_the_sender_notices_nothing(tmp_path:
 
 async def test_block_of_an_unknown_address_is_answered(alice: PinchParty) -> None:
     await alice.agent.block("pinch:nobody@relay.test")
-    from tests.relay.pinch.house import QUEUE_FULL
-
     assert (await alice.next(QUEUE_FULL)).queue_full.reason == "unknown address"
 
 

@@ -38,6 +38,30 @@ PINCH: tuple[ErrorSpec, ...] = (
         "Send the 32 bytes of an Ed25519 public key as standard base64.",
     ),
     ErrorSpec(
+        "pinch_envelope_too_large",
+        413,
+        "message too large: {size} bytes, at most {limit}",
+        "Send less at once.",
+    ),
+    ErrorSpec(
+        "pinch_sender_spoofed",
+        403,
+        "from_address is not the address of this connection",
+        "Send as the address that AUTH_RESULT assigned.",
+    ),
+    ErrorSpec(
+        "pinch_address_unknown",
+        404,
+        "unknown address",
+        "Check it: its checksum must be right, and it must end with this relay's name.",
+    ),
+    ErrorSpec(
+        "pinch_message_id_invalid",
+        400,
+        "message_id is not the UTF-8 of an id",
+        "Give every message an id of its own, such as a UUID.",
+    ),
+    ErrorSpec(
         "pinch_not_ready",
         503,
         "the mesh {mesh} of this relay belongs to somebody else",

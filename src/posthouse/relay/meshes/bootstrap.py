@@ -24,7 +24,8 @@ async def prepare_main(store: RelayStore, relay: str, *, is_open: bool, admins: 
 async def prepare_pinch(store: RelayStore, relay: str, admins: Iterable[str]) -> MeshRows:
     """Make the mesh of Pinch addresses with the relay's admins, and return all meshes."""
     rows = await store.mesh_rows()
-    if any(row.mesh == PINCH_MESH and row.creator != relay for row in rows.meshes):
+    creators = {row.creator for row in rows.meshes if row.mesh == PINCH_MESH}
+    if any(row.mesh == PINCH_MESH and row.node in creators for row in rows.members):  # a relay is no member of its own
         raise error("pinch_not_ready", mesh=PINCH_MESH)
     return await _prepare_mesh(store, PINCH_MESH, relay, False, tuple(admins))
 

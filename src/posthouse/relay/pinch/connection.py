@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from posthouse.model.errors import PosthouseError
+from posthouse.model.errors import PosthouseError, error
 from posthouse.model.limits import MILLISECOND_NS, PINCH_ENVELOPE_MAX_BYTES
 from posthouse.relay.deliver.mailboxes import CODE_CONFIRM_TIMEOUT, End
 from posthouse.relay.pinch.envelopes import take_envelope
@@ -69,7 +69,8 @@ class PinchConnection(Line):
         """Take one binary frame."""
         envelope = decode(data)
         if len(data) > PINCH_ENVELOPE_MAX_BYTES:
-            self.refuse(envelope or Envelope(), "message_too_large", _too_large(len(data)))
+            limit = PINCH_ENVELOPE_MAX_BYTES
+            self.refuse(envelope or Envelope(), error("pinch_envelope_too_large", size=len(data), limit=limit))
         elif envelope is None:
             self.fault()
         elif self.ending is None or envelope.type == CONFIRM:  # a confirm may cross the close frame
@@ -82,10 +83,10 @@ class PinchConnection(Line):
         if self._faults >= _FAULTS:
             self.end(POLICY, "not an envelope")
 
-    def refuse(self, envelope: Envelope, code: str, reason: str) -> None:
+    def refuse(self, envelope: Envelope, failure: PosthouseError) -> None:
         """Tell the sender that an envelope goes nowhere."""
-        self.pinch.note_refused(self.address, envelope.type, code)
-        self.send(queue_full(self.now_ms, self.address, envelope.message_id, envelope.to_address, reason))
+        self.pinch.note_refused(self.address, envelope.type, failure.code)
+        self.send(queue_full(self.now_ms, self.address, envelope.message_id, envelope.to_address, str(failure)))
 
     def pay(self, envelope: Envelope) -> bool:
         """Take the rate of one envelope; when there is none, tell the sender and return False."""
@@ -114,7 +115,7 @@ class PinchConnection(Line):
         if outcome is Outcome.BUSY:
             self._delay(envelope, _RETRY_MS, "the relay takes nothing now")
         elif outcome is Outcome.QUEUE_FULL:
-            self.refuse(envelope, "queue_full", "recipient queue is full")
+            self.refuse(envelope, error("queue_full", id=envelope.message_id.decode(), recipient=envelope.to_address))
 
     async def wait_for_room(self) -> None:
         await self._has_room.wait()
@@ -149,7 +150,3 @@ class PinchConnection(Line):
 
     def _delay(self, envelope: Envelope, retry_after_ms: int, reason: str) -> None:
         self.send(rate_limited(self.now_ms, self.address, envelope.message_id, retry_after_ms, reason))
-
-
-def _too_large(size: int) -> str:
-    return f"message too large: {size} bytes, at most {PINCH_ENVELOPE_MAX_BYTES}"

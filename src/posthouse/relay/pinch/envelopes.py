@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from posthouse.keys import verify
-from posthouse.model.errors import PosthouseError
+from posthouse.model.errors import PosthouseError, error
 from posthouse.model.limits import PINCH_MESSAGE_ID_MAX_BYTES
 from posthouse.model.node import node_from_key
 from posthouse.model.pinch import confirm_bytes, parse_address
@@ -21,8 +21,6 @@ from posthouse.relay.pinch.wire import BLOCK, CONFIRM, MESSAGE, ROUTED, UNBLOCK
 
 if TYPE_CHECKING:
     from posthouse.relay.pinch.connection import PinchConnection
-
-SPOOFED = "from_address is not the address of this connection"
 
 
 def take_envelope(connection: PinchConnection, envelope: Envelope, raw: bytes) -> None:
@@ -35,11 +33,11 @@ def take_envelope(connection: PinchConnection, envelope: Envelope, raw: bytes) -
 def _post(connection: PinchConnection, envelope: Envelope, raw: bytes) -> None:
     """Queue an envelope for another agent."""
     if envelope.from_address != connection.address:
-        connection.refuse(envelope, "sender_spoofed", SPOOFED)
+        connection.refuse(envelope, error("pinch_sender_spoofed"))
     elif not _is_here(envelope.to_address, connection.settings.host):
-        connection.refuse(envelope, "address_unknown", "unknown address")
+        connection.refuse(envelope, error("pinch_address_unknown"))
     elif not _is_message_id(envelope.message_id) and (envelope.message_id or envelope.type == MESSAGE):
-        connection.refuse(envelope, "message_malformed", "message_id is not the UTF-8 of an id")
+        connection.refuse(envelope, error("pinch_message_id_invalid"))
     elif connection.pay(envelope):
         tell = partial(connection.settle, envelope)
         ends = (connection.address, envelope.to_address)
@@ -68,7 +66,7 @@ def _unblock(connection: PinchConnection, envelope: Envelope, _raw: bytes) -> No
 
 def _change(connection: PinchConnection, envelope: Envelope, other: str) -> None:
     if not _is_here(other, connection.settings.host):
-        connection.refuse(envelope, "address_unknown", "unknown address")
+        connection.refuse(envelope, error("pinch_address_unknown"))
     elif connection.pay(envelope):
         connection.pinch.start(_change_block(connection, envelope, other))
 
@@ -79,7 +77,7 @@ async def _change_block(connection: PinchConnection, envelope: Envelope, other: 
     try:
         await change(connection.address, other)
     except PosthouseError as refusal:
-        connection.refuse(envelope, refusal.code, str(refusal))
+        connection.refuse(envelope, refusal)
 
 
 def _is_here(address: str, host: str) -> bool:

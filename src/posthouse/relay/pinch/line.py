@@ -62,13 +62,15 @@ class Line:
 
     async def is_alive(self) -> bool:
         """Ping at once and tell whether the peer answers in time."""
+        if self.ending is not None or self.ended.is_set():
+            return False
         answered = asyncio.Event()
         self.ping(answered.set)
         waits = [asyncio.ensure_future(answered.wait()), asyncio.ensure_future(self.ended.wait())]
         await asyncio.wait(waits, timeout=self.settings.pong_s, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
             wait.cancel()
-        return answered.is_set() and not self.ended.is_set() and self.ending is None
+        return answered.is_set() and not self.ended.is_set()
 
     def end(self, code: int, reason: str) -> None:
         """Close with a code and a reason; the peer has a moment to read them, then it is dropped."""

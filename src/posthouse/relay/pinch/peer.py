@@ -19,7 +19,8 @@ class PinchPeer:
         self._outbox = connection.outbox
 
     def deliver(self, text: bytes, count: int) -> None:
-        self._outbox.write(text)
+        if self._connection.ending is None:  # nothing follows a close frame
+            self._outbox.write(text)
 
     def tell(self, frame: bytes) -> None:
         """Say nothing: this wire knows no presence."""
