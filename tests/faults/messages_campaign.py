@@ -21,6 +21,8 @@ from tests.faults.relay_process import RelayProcess
 
 PATIENCE_S = 600
 WINDOW = 60
+_LOOK_S = 0.005
+_SILENT_LOOKS = 60  # until the relay is asked what is left: to ask costs as much as a message, and a reader may be slow
 _FLAGS = ("--event-rate", "1000000", "--event-burst", "1000000", "--queue-max", "10000")
 OPTIONS = ClientOptions(publish_timeout_s=120, reconnect_most_s=0.2, connect_timeout_s=30)
 
@@ -100,13 +102,16 @@ class Campaign:
 
     async def await_lines(self, count: int) -> bool:
         """Wait until the reader has told so many more lines; return False when there is nothing left for it."""
-        goal = self._taken + count
+        goal, silent = self._taken + count, 0
         async with asyncio.timeout(PATIENCE_S):
             while self._read() < goal:
                 before = self._taken
-                await asyncio.sleep(0.005)
-                if self._read() == before and await self.is_empty():
-                    return False
+                await asyncio.sleep(_LOOK_S)
+                silent = 0 if self._read() > before else silent + 1
+                if silent == _SILENT_LOOKS:
+                    silent = 0
+                    if await self.is_empty():
+                        return False
         return True
 
     async def is_empty(self) -> bool:
