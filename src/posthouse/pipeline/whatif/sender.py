@@ -46,9 +46,14 @@ class Attempt:
     text: str | None = None
 
     @property
-    def order(self) -> tuple[int, int, bool, str, int]:
-        """The order of decisions; of one moment what was let through comes first, because it only filled up."""
-        return self.seq, self.boot_ns, self.kind == "refused", self.id, self.record
+    def order(self) -> tuple[int, int, int, str, int]:
+        """The order of decisions.
+
+        Within one moment nothing is freed, so what was let through comes first, then what counted for the rate and
+        was refused after that, last what the rate refused: each then meets at least what it met in life.
+        """
+        rank = 0 if self.kind != "refused" else 2 if self.was == RATE_LIMITED else 1
+        return self.seq, self.boot_ns, rank, self.id, self.record
 
     def refused(self, code: str, times: int, text: str | None) -> Attempt:
         """Return the row with its verdict."""
