@@ -14,7 +14,7 @@ from posthouse.pipeline.report.page import render_page
 from tests.pipeline.report.sample import HOSTILE, NAMES, make_sample
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Dialog, Page
 
 CHROMIUM = which("chromium")
 MEASURE = Path(__file__).with_name("measure.js").read_text()
@@ -49,9 +49,13 @@ class Shown:
         self.requests: list[str] = []
         self.page.on("console", lambda message: self.complaints.append(message.text))
         self.page.on("pageerror", lambda failure: self.complaints.append(str(failure)))
-        self.page.on("dialog", lambda dialog: (self.complaints.append(dialog.message), dialog.dismiss()))
+        self.page.on("dialog", self._dismiss)
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.goto(path.as_uri(), wait_until="load")
+
+    def _dismiss(self, dialog: Dialog) -> None:
+        self.complaints.append(dialog.message)
+        dialog.dismiss()
 
     def scrolls_sideways(self) -> bool:
         return bool(self.page.evaluate("document.documentElement.scrollWidth > window.innerWidth"))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from posthouse.pipeline.report.cards.pairs import cards as pair_cards
 from posthouse.pipeline.report.charts.canvas import Plane, round_steps, spread_labels
 from posthouse.pipeline.report.charts.spans import Spans
-from posthouse.pipeline.report.figures import Edge, Figures
+from posthouse.pipeline.report.figures import Edge, Figures, middle
 from posthouse.pipeline.report.words import count, dollars, duration, fitted, name_of, share
 
 
@@ -63,3 +63,9 @@ def test_matrix_drops_what_all_subjects_share_but_never_makes_two_names_one() ->
     assert ">a<" in "".join(pair_cards(plain))
     mixed = Figures(0, edges={"bus": (Edge("agents.a.inbox", "a", 3), Edge("agents.b.inbox", "agents.c.inbox", 1))})
     assert "agents.a.inbox" in "".join(pair_cards(mixed))
+
+
+def test_middle_counts_each_value_as_often_as_its_weight() -> None:
+    assert middle([(1.0, 5), (1_000_000.0, 4)]) == 1.0
+    assert middle([(3.0, 1), (1.0, 1), (2.0, 1)]) == 2.0
+    assert middle([]) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 
@@ -73,6 +74,18 @@ class AuditSummary:
 
     rows: int
     findings: tuple[Ranked, ...] = ()
+
+
+def middle(values: Iterable[tuple[float, int]]) -> float | None:
+    """Return the value in the middle when each counts as often as its weight says; a mean would follow the nights."""
+    ordered = sorted(pair for pair in values if pair[1] > 0)
+    half = sum(weight for _, weight in ordered) / 2
+    seen = 0
+    for value, weight in ordered:
+        seen += weight
+        if seen >= half:
+            return value
+    return None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from importlib.resources import files
 
 from posthouse.pipeline.report import words
 from posthouse.pipeline.report.cards import audit, contention, cost, latency, outcomes, pairs, refusals, traffic
-from posthouse.pipeline.report.figures import Figures
+from posthouse.pipeline.report.figures import Figures, middle
 from posthouse.pipeline.report.markup import Markup, element, text
 from posthouse.pipeline.report.parts import tile
 
@@ -52,8 +52,7 @@ def _header(figures: Figures) -> Markup:
 def _tiles(figures: Figures) -> Markup:
     opened = sum(row.value for row in figures.outcomes)
     done = sum(row.value for row in figures.outcomes if row.name == "delivered")
-    weight = sum(row.deliveries for row in figures.latency)
-    middle = sum(row.p50_ms * row.deliveries for row in figures.latency) / weight if weight else None
+    usual_ms = middle((row.p50_ms, row.deliveries) for row in figures.latency)
     refused = sum(row.value for row in figures.refusals)
     grants = sum(row.grants for row in figures.contention)
     overs = sum(row.take_overs for row in figures.contention)
@@ -61,7 +60,7 @@ def _tiles(figures: Figures) -> Markup:
         "ul",
         tile("Messages", words.count(figures.messages), _by_source(figures)),
         tile("Delivered", words.share(done, opened), f"of {words.count(opened)} deliveries"),
-        tile("Time to be taken", words.duration(middle), "in the middle, by hour"),
+        tile("Time to be taken", words.duration(usual_ms), "in the usual hour"),
         tile("Cost", words.dollars(figures.cost_usd), f"{words.count(figures.tokens)} tokens"),
         tile("Refused", words.count(refused), "by limits and rules"),
         tile("Locks granted", words.count(grants), f"{words.count(overs)} taken over"),

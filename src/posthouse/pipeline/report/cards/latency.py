@@ -5,7 +5,7 @@ from __future__ import annotations
 from posthouse.pipeline.report.charts.canvas import Plane, legend
 from posthouse.pipeline.report.charts.lines import log_lines
 from posthouse.pipeline.report.charts.spans import Spans
-from posthouse.pipeline.report.figures import Figures, Latency
+from posthouse.pipeline.report.figures import Figures, Latency, middle
 from posthouse.pipeline.report.markup import Markup
 from posthouse.pipeline.report.parts import HALF_PX, card, fitting, nothing
 
@@ -37,11 +37,9 @@ def _chart(figures: Figures, lines: list[tuple[str, str, str, str]], width: floa
 
 
 def _values(rows: tuple[Latency, ...], spans: Spans, source: str, figure: str) -> list[float | None]:
-    """Return the mean of each span, hours weighed by their deliveries."""
-    sums = [0.0] * spans.count
-    weights = [0] * spans.count
+    """Return what was usual in each span: the middle of its hours, weighed by their deliveries."""
+    found: list[list[tuple[float, int]]] = [[] for _ in range(spans.count)]
     for row in rows:
         if row.source == source:
-            sums[spans.index(row.hour)] += getattr(row, figure) * row.deliveries
-            weights[spans.index(row.hour)] += row.deliveries
-    return [total / weight if weight else None for total, weight in zip(sums, weights, strict=True)]
+            found[spans.index(row.hour)].append((getattr(row, figure), row.deliveries))
+    return [middle(each) for each in found]
