@@ -2,7 +2,8 @@
 
 A request without an answer has an unknown outcome, but not for ever: it was sent on one connection, to the process
 that listened when that connection was made. That process had started by then, and nothing it does comes after its
-death, for which the campaign waits. So the last relay that had started when the connection was there bounds it.
+death, for which the campaign waits: its store is SQLite, in the process itself, so no commit is on its way elsewhere.
+So the death of the last relay that had started when the connection was there bounds it.
 """
 
 from __future__ import annotations
