@@ -102,7 +102,8 @@ def erased_outcome(given: Histories) -> Histories:
 
 
 def second_outcome(given: Histories) -> Histories:
-    confirmed, sent = find(given, "delivery.confirmed"), find(given, "delivery.sent", skip=-1)
+    confirmed = find(given, "delivery.confirmed")
+    sent = [row for row in given.journal if row.type == "delivery.sent" and row.epoch == confirmed.epoch][-1]
     body = json.dumps({"ids": json.loads(confirmed.body)["ids"]})
     return replace_record(given, sent, type="delivery.expired", ref=confirmed.ref, actor=confirmed.ref, body=body)
 
