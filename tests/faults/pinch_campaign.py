@@ -13,7 +13,7 @@ from pathlib import Path
 from nacl.signing import SigningKey
 
 from examples.pinch_agent.agent import CONFIRM, MESSAGE, Agent
-from examples.pinch_agent.pinch_pb2 import Envelope
+from examples.pinch_agent.pinch_pb2 import Envelope, MessageType
 from posthouse.relay.ops.maintenance import check_relay
 from posthouse.relay.store.sqlite import FILE_NAME
 from tests.faults.child import Child
@@ -21,6 +21,7 @@ from tests.faults.relay_process import RelayProcess
 
 HOST = "relay.test"
 PATIENCE_S = 300
+QUEUE_STATUS = MessageType.MESSAGE_TYPE_QUEUE_STATUS
 _FLAGS = ("--pinch-host", HOST, "--pinch-rate", "1000000", "--pinch-burst", "1000000", "--queue-max", "10000")
 
 
@@ -53,7 +54,7 @@ class Campaign:
         await self.sender.send(last)
         async with asyncio.timeout(PATIENCE_S):
             while (envelope := await self.sender.receive()).message_id != last.message_id:
-                assert envelope.type in (MESSAGE, CONFIRM), envelope
+                assert envelope.type in (MESSAGE, CONFIRM, QUEUE_STATUS), envelope
                 self._hear(envelope)
         await self.sender.confirm(last)
         while (await self.sender.receive()).type != CONFIRM:  # of the note to itself
