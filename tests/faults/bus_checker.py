@@ -15,6 +15,7 @@ from posthouse.journal.verify import verify_store
 from posthouse.sqlite.connection import open_reader
 from tests.bus.counters import depth_counter
 from tests.bus.mailboxes import Mailbox
+from tests.faults.audited import audit_findings
 from tests.faults.bus_terms import SUBJECT, ids_in, lines_of
 
 PAGE = 1_000
@@ -30,6 +31,7 @@ async def findings(folder: Path, publishers: tuple[str, ...]) -> list[str]:
     found += _journal(root, published, handled)
     found += _files(root)
     found += await _derived(root)
+    found += audit_findings(root / "bus.db")
     return found
 
 

@@ -60,6 +60,12 @@ class Campaign:
         self._chance = chance
         self._count = 0
 
+    def stores(self) -> list[Path]:
+        """Return the files of every store of the campaign."""
+        names = ("outbox.db", "inbox.db")
+        daemons = [daemon.directory / name for daemon in self.daemons.values() for name in names]
+        return [self.relay.data_dir / "relay.db", *daemons]
+
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Everything up, and gone afterwards."""

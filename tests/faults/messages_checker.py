@@ -16,6 +16,7 @@ import apsw
 from posthouse.relay.ops.maintenance import check_relay
 from posthouse.relay.store.sqlite import FILE_NAME
 from posthouse.sqlite.connection import open_reader
+from tests.faults.audited import audit_findings
 from tests.faults.messages_campaign import Ledger, Seen
 
 
@@ -31,6 +32,7 @@ def check_messages(data_dir: Path, ledger: Ledger) -> list[str]:
             *_check_reader(ledger),
             *_check_was_stored(db, ledger),
             *_check_told(db, ledger),
+            *audit_findings(path),
         ]
     finally:
         db.close()

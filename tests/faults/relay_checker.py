@@ -13,6 +13,7 @@ from posthouse.journal.verify import verify_store
 from posthouse.relay.store.sqlite import FILE_NAME
 from posthouse.relay.store.sqlite.check import RULES
 from posthouse.sqlite.connection import open_reader
+from tests.faults.audited import audit_findings
 from tests.faults.relay_campaign import KIND, Ledger
 
 
@@ -25,6 +26,7 @@ def check_campaign(data_dir: Path, ledger: Ledger) -> list[str]:
         *_check_answers(ledger, stored),
         *_check_contents(path),
         *_check_subscribers(ledger, stored),
+        *audit_findings(path),
     ]
 
 

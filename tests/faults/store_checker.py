@@ -9,12 +9,13 @@ from pathlib import Path
 from posthouse.journal.read import read_after
 from posthouse.journal.verify import verify_store
 from posthouse.sqlite.connection import open_reader
+from tests.faults.audited import audit_findings
 
 
 def findings(path: Path, answered: Iterable[str]) -> list[str]:
     """Return what is wrong with the store at `path`, given the lines its processes told."""
     stored = _stored(path)
-    return [*verify_store(path), *_twice(stored), *_lost(stored, answered)]
+    return [*verify_store(path), *_twice(stored), *_lost(stored, answered), *audit_findings(path)]
 
 
 def _stored(path: Path) -> list[tuple[str, int]]:

@@ -12,6 +12,7 @@ from posthouse.model.event import decode_event
 from posthouse.relay.ops.maintenance import check_relay
 from posthouse.relay.store.sqlite import SqliteStore
 from tests.faults.accept_worker import AUTHORS, event_of
+from tests.faults.audited import audit_findings
 from tests.faults.campaign import chance, rounds
 from tests.faults.child import Child
 from tests.relay.authors import Author
@@ -33,6 +34,7 @@ def test_answered_events_survive_kill_and_none_is_there_twice(tmp_path: Path) ->
         stored = asyncio.run(stored_seqs(folder / "relay.db", told))
         assert {key: stored[key] for key in told} == told
         first = follow_on(stored)
+    assert audit_findings(folder / "relay.db") == []
 
 
 def compare(told: Told, lines: list[str]) -> None:

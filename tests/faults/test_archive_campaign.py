@@ -18,6 +18,7 @@ from posthouse.pipeline.archive.bronze import Bronze, Choice
 from posthouse.pipeline.lake import Lake
 from posthouse.relay.ops.maintenance import check_relay
 from posthouse.sqlite.connection import open_reader
+from tests.faults.audited import audit_findings
 from tests.faults.campaign import chance, rounds
 from tests.faults.child import Child
 from tests.faults.relay_process import RelayProcess
@@ -104,6 +105,7 @@ async def test_archive_killed_anywhere_loses_nothing_and_deletes_nothing_needed(
         assert check_relay(store) == []
         assert lost(lake, store, made["ids"]) == []
         await _check_needed(relay, key, reader, made, tmp_path)
+        assert audit_findings(store) == []
 
 
 async def _check_needed(relay: RelayProcess, key: NodeKey, reader: NodeKey, made: dict[str, Any], folder: Path) -> None:

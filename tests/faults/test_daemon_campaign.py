@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.faults.audited import audit_findings
 from tests.faults.campaign import chance, rounds
 from tests.faults.daemon_campaign import Campaign
 from tests.faults.daemon_checker import check_campaign
@@ -54,6 +55,7 @@ async def test_what_was_accepted_arrives_once_and_in_order_whatever_is_killed_or
     assert ledger.repeats > 0, "no send had to be repeated"
     assert check_campaign(ledger) == [], ledger.faults
     assert relay_check(campaign)["findings"] == []
+    assert audit_findings(*campaign.stores()) == []
 
 
 async def test_control_a_program_that_sends_again_under_a_new_id_is_read_twice(tmp_path: Path) -> None:
