@@ -1,7 +1,8 @@
 """Handing out answers: from the writer's thread to the loops and threads that wait for them.
 
 One wake-up per event loop, however many of its callers wait. A caller that is gone (cancelled, its loop closed)
-never keeps another from its answer.
+never keeps another from its answer. Answers are heard in the order of the commits: by a call at once, or, behind a
+future whose callbacks are still to run, by a call after those.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -21,6 +22,9 @@ from posthouse.sqlite.transaction import Item, TxT
 
 log = get_log(__name__)
 
+#: Called on the caller's loop with the result, or with what the work raised.
+Heard = Callable[[Any, BaseException | None], None]
+
 
 class Letterbox:
     """Where an event loop finds the answers to its items; made on that loop, filled by the writer's thread alone."""
@@ -29,6 +33,8 @@ class Letterbox:
         self.loop = loop
         self._bell = Bell()
         self._batches: deque[Sequence[Waiting[Any]]] = deque()
+        #: whether callbacks of futures that were settled here are still to run
+        self._is_behind = False
         loop.add_reader(self._bell.fileno(), self._empty)
 
     def put(self, items: Sequence[Waiting[Any]]) -> None:
@@ -47,7 +53,32 @@ class Letterbox:
     def _empty(self) -> None:
         self._bell.hear()
         while self._batches:
-            _settle(self._batches.popleft())
+            for item in self._batches.popleft():
+                self._settle(item)
+        if self._is_behind:
+            self.loop.call_soon(self._catch_up)  # after the callbacks and calls of this turn
+
+    def _settle(self, item: Waiting[Any]) -> None:
+        waiting = item.answer
+        if isinstance(waiting, asyncio.Future):
+            if not waiting.done():  # done: cancelled by its caller
+                self._is_behind = True
+                _settle_future(waiting, item)
+        elif isinstance(waiting, threading.Event):  # a thread's: `answer` has told it
+            pass
+        elif self._is_behind:
+            self.loop.call_soon(self._tell, waiting, item)
+        else:
+            self._tell(waiting, item)
+
+    def _tell(self, heard: Heard, item: Waiting[Any]) -> None:
+        try:
+            heard(item.result, item.error)
+        except Exception as defect:  # noqa: BLE001 - as a callback of a future: the others still hear theirs
+            self.loop.call_exception_handler({"message": "an answer was not taken", "exception": defect})
+
+    def _catch_up(self) -> None:
+        self._is_behind = False
 
     def _end(self) -> None:
         self._empty()
@@ -55,16 +86,19 @@ class Letterbox:
 
 
 class Waiting(Item[TxT], eq=False):
-    """An item whose caller waits on an event loop or on a thread."""
+    """An item whose caller waits on an event loop or on a thread, or is called on its loop."""
 
     size: int = 0
     #: None: `answer` is the event a thread waits for.
     letterbox: Letterbox | None = None
-    answer: asyncio.Future[Any] | threading.Event = msgspec.field(default_factory=threading.Event)
+    answer: asyncio.Future[Any] | threading.Event | Heard = msgspec.field(default_factory=threading.Event)
 
 
 def answer(batch: Sequence[Waiting[TxT]]) -> None:
     """Tell every caller of the batch what became of its item."""
+    if len(batch) == 1 and (alone := batch[0].letterbox) is not None:
+        alone.put(batch)
+        return
     by_letterbox: dict[Letterbox, list[Waiting[TxT]]] = {}
     for item in batch:
         if item.letterbox is not None:
@@ -75,12 +109,8 @@ def answer(batch: Sequence[Waiting[TxT]]) -> None:
         letterbox.put(items)
 
 
-def _settle(items: Sequence[Waiting[Any]]) -> None:
-    for item in items:
-        future = item.answer
-        if not isinstance(future, asyncio.Future) or future.done():  # done: cancelled by its caller
-            continue
-        if item.error is not None:
-            future.set_exception(item.error)
-        else:
-            future.set_result(item.result)
+def _settle_future(future: asyncio.Future[Any], item: Waiting[Any]) -> None:
+    if item.error is not None:
+        future.set_exception(item.error)
+    else:
+        future.set_result(item.result)

@@ -14,12 +14,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from posthouse.log import get_log
 from posthouse.model.clock import Clock
 from posthouse.model.errors import Fatal, PosthouseError, Transient, error
-from posthouse.sqlite.answers import Letterbox, Waiting, answer
+from posthouse.sqlite.answers import Heard, Letterbox, Waiting, answer
 from posthouse.sqlite.bell import Bell
 from posthouse.sqlite.connection import leave_wal
 from posthouse.sqlite.failures import again
@@ -81,12 +81,16 @@ class Writer(Generic[TxT]):
 
     def submit(self, work: Callable[[TxT], R], *, size: int = 0) -> asyncio.Future[R]:
         """Queue `work` at once, keeping the order of calls, and return the future of its answer."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[R] = loop.create_future()
-        letterbox = self._letterboxes.get(loop) or self._open_letterbox(loop)
-        if self._put(Waiting(work, None, None, size, letterbox, future)):
-            loop.call_soon(self._bell.ring)
+        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._hand_in(work, future, size)
         return future
+
+    def hand_in(self, work: Callable[[TxT], Any], heard: Heard, *, size: int = 0) -> None:
+        """Queue `work` at once, keeping the order of calls; `heard` is called on this loop with its answer.
+
+        That is what a future would say without the turns of the loop that its callbacks wait for.
+        """
+        self._hand_in(work, heard, size)
 
     def run_blocking(self, work: Callable[[TxT], R], *, size: int = 0) -> R:
         """Commit `work` from a thread that may block."""
@@ -135,6 +139,12 @@ class Writer(Generic[TxT]):
             "batches": self._batches,
             "committed_items": self._committed_items,
         }
+
+    def _hand_in(self, work: Callable[[TxT], Any], answer: asyncio.Future[Any] | Heard, size: int) -> None:
+        loop = asyncio.get_running_loop()
+        letterbox = self._letterboxes.get(loop) or self._open_letterbox(loop)
+        if self._put(Waiting(work, None, None, size, letterbox, answer)):
+            loop.call_soon(self._bell.ring)
 
     def _put(self, item: Waiting[TxT]) -> bool:
         """Take the item in; return whether the caller has to wake the writer."""

@@ -134,18 +134,17 @@ class AcceptPath:
     def _submit(self, group: list[Parcel]) -> None:
         size = sum(len(job.raw) for parcel in group for job in parcel.jobs)
         try:
-            future = self._store.submit(lambda unit: write_group(unit, group, self._intake), size=size)
+            self._store.hand_in(
+                lambda unit: write_group(unit, group, self._intake), partial(self._committed, group), size=size
+            )
         except PosthouseError as refusal:
             self._finish(group, _declined(group, refusal))
             return
         self._groups_ahead += 1
-        future.add_done_callback(partial(self._committed, group))
 
-    def _committed(self, group: list[Parcel], future: asyncio.Future[Written]) -> None:
+    def _committed(self, group: list[Parcel], written: Written, failure: BaseException | None) -> None:
         self._groups_ahead -= 1
-        failure = future.exception()
         if failure is None:
-            written = future.result()
             self._finish(group, written.answers)
             if written.mail:
                 self._on_mail(written.mail)

@@ -6,6 +6,8 @@ A refusal is a value too, the error whose problem is sent. If you change a field
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from posthouse.model.errors import PosthouseError, error
@@ -61,6 +63,9 @@ class LockPage(msgspec.Struct, frozen=True):
 
 Success = Granted | Freed | LockState | LockPage
 Answer = Success | PosthouseError
+
+#: Called once with the answer, or with what kept the store from giving one; with neither when the caller was gone.
+Told = Callable[[Answer | None, BaseException | None], None]
 
 
 def answer_of(outcome: Grant | Released | Denied | LockView, resource: str) -> Answer:

@@ -25,7 +25,7 @@ from posthouse.model.limits import (
     WAITERS_MAX,
 )
 from posthouse.relay.accept.buckets import Buckets
-from posthouse.relay.locks.answers import Answer, LockPage, answer_of
+from posthouse.relay.locks.answers import Answer, LockPage, Told, answer_of
 from posthouse.relay.locks.arguments import Acquire, Inspect, ListLocks, Release, Renew
 from posthouse.relay.locks.decide import Decider, Decision
 from posthouse.relay.locks.listing import list_locks
@@ -90,28 +90,29 @@ class Locks:
 
         `is_gone` tells whether the caller is still there; only a wait asks it, and on the writer's thread.
         """
+        future: asyncio.Future[Answer] = self._loop.create_future()
+        self.put(node, wanted, partial(_settle, future), lambda: future.done() or is_gone())
+        return future
+
+    def put(self, node: str, wanted: Wanted, told: Told, is_gone: Callable[[], bool]) -> None:
+        """Do one operation as `ask` does; `told` is called with the answer, at once when it is refused here."""
         name = _NAMES[type(wanted)]
         refusal = self._refusal(node, wanted)
         if refusal is not None:
-            return self._told(name, refusal)
-        if isinstance(wanted, Acquire) and wanted.wait_ms > 0:
+            self._observer.count("posthouse_relay_lock_operations_total", name, refusal.code)
+            told(refusal, None)
+            return
+        limit = None
+        if type(wanted) is Acquire and wanted.wait_ms > 0:
             limit = self._queues.full_at((wanted.mesh, wanted.resource))
             if limit is None:
-                answer = self._room.enter(node, wanted, is_gone)
-                answer.add_done_callback(partial(self._count_answer, name))
-                return answer
-            return self._submit(name, node, wanted, limit)
-        return self._submit(name, node, wanted)
+                self._room.enter(node, wanted, partial(self._count_answer, name, told), is_gone)
+                return
+        self._store.hand_in(self._work(node, wanted), partial(self._decided, told, name, wanted, limit))
 
     async def list(self, node: str, wanted: ListLocks) -> LockPage:
         """Return part of the locks that a node may see: a picture for people, not part of the order of things."""
         return await list_locks(self._store, self._meshes, self._clock, node, wanted)
-
-    def _submit(self, name: str, node: str, wanted: Wanted, full: int | None = None) -> asyncio.Future[Answer]:
-        answer: asyncio.Future[Answer] = self._loop.create_future()
-        work = self._work(node, wanted)
-        self._store.submit(work).add_done_callback(partial(self._decided, answer, name, wanted, full))
-        return answer
 
     def _work(self, node: str, wanted: Wanted) -> Callable[[Unit], Decision]:
         decider = self._decider
@@ -125,26 +126,22 @@ class Locks:
 
     def _decided(
         self,
-        answer: asyncio.Future[Answer],
+        told: Told,
         name: str,
         wanted: Wanted,
         full: int | None,
-        future: asyncio.Future[Decision],
+        decision: Decision,
+        failure: BaseException | None,
     ) -> None:
-        failure = future.exception()
         if failure is not None:
-            if not answer.done():
-                answer.set_exception(failure)
+            told(None, failure)
             return
-        decision = future.result()
         self._room.note((wanted.mesh, wanted.resource), decision)
         outcome = decision.outcome
         assert outcome is not None  # only a wait is left without one
         self._count_outcome(name, outcome)
-        if not answer.done():
-            is_full = full is not None and isinstance(outcome, Denied) and outcome.code == "held"
-            told = error("wait_queue_full", limit=full) if is_full else answer_of(outcome, wanted.resource)
-            answer.set_result(told)
+        is_full = full is not None and isinstance(outcome, Denied) and outcome.code == "held"
+        told(error("wait_queue_full", limit=full) if is_full else answer_of(outcome, wanted.resource), None)
 
     def _refusal(self, node: str, wanted: Wanted) -> PosthouseError | None:
         right = _RIGHTS.get(type(wanted))
@@ -156,20 +153,25 @@ class Locks:
             return None
         return error("locks_too_fast", node=node, rate=self._buckets.rate.per_s, retry_after_s=wait_ns / SECOND_NS)
 
-    def _told(self, name: str, refusal: PosthouseError) -> asyncio.Future[Answer]:
-        self._observer.count("posthouse_relay_lock_operations_total", name, refusal.code)
-        answer: asyncio.Future[Answer] = self._loop.create_future()
-        answer.set_result(refusal)
-        return answer
-
     def _count_outcome(self, name: str, outcome: Grant | Released | Denied | LockView) -> None:
         code = outcome.code if isinstance(outcome, Denied) else "done"
         self._observer.count("posthouse_relay_lock_operations_total", name, code)
         if isinstance(outcome, Grant) and outcome.took_over:
             self._observer.count("posthouse_relay_lock_take_overs_total")
 
-    def _count_answer(self, name: str, future: asyncio.Future[Answer]) -> None:
-        if not future.cancelled():
-            answer = future.result()
+    def _count_answer(self, name: str, told: Told, answer: Answer | None, failure: BaseException | None) -> None:
+        if answer is not None:
             code = answer.code if isinstance(answer, PosthouseError) else "done"
             self._observer.count("posthouse_relay_lock_operations_total", name, code)
+        told(answer, failure)
+
+
+def _settle(future: asyncio.Future[Answer], answer: Answer | None, failure: BaseException | None) -> None:
+    if future.done():  # its caller does not wait any more
+        return
+    if failure is not None:
+        future.set_exception(failure)
+    elif answer is None:
+        future.cancel()
+    else:
+        future.set_result(answer)

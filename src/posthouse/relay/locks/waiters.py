@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from itertools import count
 
-from posthouse.relay.locks.answers import Answer
+from posthouse.relay.locks.answers import Answer, Told
 from posthouse.relay.locks.arguments import Acquire
 
 Key = tuple[str, str]
@@ -21,10 +21,20 @@ Key = tuple[str, str]
 class Waiter:
     """Somebody who waits for a lock."""
 
-    __slots__ = ("alarm", "answer", "is_gone", "is_withdrawn", "owner", "since_boot_ns", "ticket", "wanted")
+    __slots__ = (
+        "_told",
+        "alarm",
+        "is_answered",
+        "is_gone",
+        "is_withdrawn",
+        "owner",
+        "since_boot_ns",
+        "ticket",
+        "wanted",
+    )
 
     def __init__(
-        self, ticket: int, owner: str, wanted: Acquire, since_boot_ns: int, is_gone: Callable[[], bool]
+        self, ticket: int, owner: str, wanted: Acquire, since_boot_ns: int, told: Told, is_gone: Callable[[], bool]
     ) -> None:
         self.ticket = ticket
         self.owner = owner
@@ -34,14 +44,21 @@ class Waiter:
         self.is_gone = is_gone
         #: set before its last look: from then on only that look may serve it
         self.is_withdrawn = False
-        self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._told = told
+        self.is_answered = False
         #: ends the wait
         self.alarm: asyncio.TimerHandle | None = None
 
     @property
     def may_be_served(self) -> bool:
         """Whether a transaction may give the lock to this waiter."""
-        return not self.is_withdrawn and not self.is_gone() and not self.answer.done()
+        return not self.is_withdrawn and not self.is_gone() and not self.is_answered
+
+    def answer(self, answer: Answer | None) -> None:
+        """Tell the caller, once; None says that it is gone."""
+        if not self.is_answered:
+            self.is_answered = True
+            self._told(answer, None)
 
     @property
     def request(self) -> tuple[str, str] | None:
@@ -90,10 +107,10 @@ class WaitQueues:
         return self._max_per_lock if queue is not None and len(queue.waiters) >= self._max_per_lock else None
 
     def add(
-        self, key: Key, owner: str, wanted: Acquire, since_boot_ns: int, is_gone: Callable[[], bool]
+        self, key: Key, owner: str, wanted: Acquire, since_boot_ns: int, told: Told, is_gone: Callable[[], bool]
     ) -> tuple[WaitQueue, Waiter]:
         """Let somebody wait at the end of the queue."""
-        waiter = Waiter(next(self._tickets), owner, wanted, since_boot_ns, is_gone)
+        waiter = Waiter(next(self._tickets), owner, wanted, since_boot_ns, told, is_gone)
         with self._gate:
             queue = self._queues.setdefault(key, WaitQueue(key))
             queue.waiters[waiter.ticket] = waiter

@@ -18,7 +18,7 @@ from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.lease import Denied, Grant, LockRow
 from posthouse.model.limits import SECOND_NS
-from posthouse.relay.locks.answers import Answer, answer_of
+from posthouse.relay.locks.answers import Answer, Told, answer_of
 from posthouse.relay.locks.arguments import Acquire
 from posthouse.relay.locks.decide import Decider, Decision, Served
 from posthouse.relay.locks.observer import Nobody, Observer
@@ -42,17 +42,16 @@ class WaitingRoom:
         self.observer: Observer = Nobody()
         self._is_closed = False
 
-    def enter(self, owner: str, wanted: Acquire, is_gone: Callable[[], bool]) -> asyncio.Future[Answer]:
-        """Wait for a lock at the end of its queue; the future is answered with the grant or the refusal."""
+    def enter(self, owner: str, wanted: Acquire, told: Told, is_gone: Callable[[], bool]) -> None:
+        """Wait for a lock at the end of its queue; `told` hears the grant or the refusal."""
         key = (wanted.mesh, wanted.resource)
-        queue, waiter = self._queues.add(key, owner, wanted, self._clock.boot_ns(), is_gone)
+        queue, waiter = self._queues.add(key, owner, wanted, self._clock.boot_ns(), told, is_gone)
+        until = self._loop.time() + wanted.wait_ms / 1000
         try:
-            self._submit(lambda unit: self._decider.join(unit, waiter), partial(self._joined, queue, waiter))
+            self._submit(lambda unit: self._decider.join(unit, waiter), partial(self._joined, queue, waiter, until))
         except PosthouseError:
             self._queues.remove(queue, waiter)
             raise
-        waiter.alarm = self._loop.call_later(wanted.wait_ms / 1000, self._look_last, queue, waiter)
-        return waiter.answer
 
     def note(self, key: Key, decision: Decision) -> None:
         """Answer those whom a commit served, and look again when the lease ends for those who still wait."""
@@ -74,13 +73,17 @@ class WaitingRoom:
             for waiter in list(queue.waiters.values()):
                 self._answer(queue, waiter, error("relay_stopping"))
 
-    def _joined(self, queue: WaitQueue, waiter: Waiter, result: Decision | PosthouseError) -> None:
+    def _joined(self, queue: WaitQueue, waiter: Waiter, until: float, result: Decision | PosthouseError) -> None:
         if isinstance(result, PosthouseError):
             self._look_last(queue, waiter)  # a later commit may have served it: only its last look knows
             return
         self.note(queue.key, result)
         outcome = result.outcome
-        if outcome is None or waiter.answer.done():
+        if waiter.is_answered:
+            return
+        if outcome is None:
+            if not waiter.is_withdrawn:  # most are answered by now: only who really waits needs an alarm
+                waiter.alarm = self._loop.call_at(until, self._look_last, queue, waiter)
             return
         if isinstance(outcome, Denied) and outcome.code == "held_by_self":
             self._look_last(queue, waiter)
@@ -89,7 +92,7 @@ class WaitingRoom:
 
     def _look_last(self, queue: WaitQueue, waiter: Waiter) -> None:
         """End a wait: nobody else may serve this waiter from now on."""
-        if waiter.answer.done() or self._is_closed:
+        if waiter.is_answered or self._is_closed:
             return
         waiter.is_withdrawn = True
         try:
@@ -106,9 +109,9 @@ class WaitingRoom:
         self.note(queue.key, result)
         if result.outcome is not None:
             self._answer(queue, waiter, answer_of(result.outcome, waiter.wanted.resource))
-        elif not waiter.answer.done():  # its caller is gone
+        elif not waiter.is_answered:  # its caller is gone
             self._queues.remove(queue, waiter)
-            waiter.answer.cancel()
+            waiter.answer(None)
 
     def _settle(self, served: Served, queue: WaitQueue | None) -> None:
         waiter, outcome = served.waiter, served.outcome
@@ -130,8 +133,7 @@ class WaitingRoom:
 
     def _answer(self, queue: WaitQueue, waiter: Waiter, answer: Answer) -> None:
         self._queues.remove(queue, waiter)
-        if not waiter.answer.done():
-            waiter.answer.set_result(answer)
+        waiter.answer(answer)
 
     def _watch(self, queue: WaitQueue, row: LockRow) -> None:
         queue.deadline_boot_ns = 0 if row.is_released else row.deadline_boot_ns
@@ -163,14 +165,15 @@ class WaitingRoom:
             self.note(queue.key, result)
 
     def _submit(self, work: Callable[[Unit], Decision], heard: Callable[[Decision | PosthouseError], None]) -> None:
-        self._store.submit(work).add_done_callback(partial(_hear, heard))
+        self._store.hand_in(work, partial(_hear, heard))
 
 
-def _hear(heard: Callable[[Decision | PosthouseError], None], future: asyncio.Future[Decision]) -> None:
+def _hear(
+    heard: Callable[[Decision | PosthouseError], None], decision: Decision, failure: BaseException | None
+) -> None:
     """Hand on what became of a unit of work; a defect counts as a failure of the relay."""
-    failure = future.exception()
     if failure is None:
-        heard(future.result())
+        heard(decision)
         return
     if not isinstance(failure, PosthouseError):
         log.error("lock_decision_failed", exc_info=failure)

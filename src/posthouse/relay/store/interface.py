@@ -268,6 +268,12 @@ class RelayStore(Protocol):
         """
         ...
 
+    def hand_in(
+        self, work: Callable[[Unit], Any], heard: Callable[[Any, BaseException | None], None], *, size: int = 0
+    ) -> None:
+        """Queue a unit at once as `submit` does; `heard` gets its result, or its failure, after the commit."""
+        ...
+
     async def extent(self) -> Extent:
         """Return epoch, horizon and head."""
         ...

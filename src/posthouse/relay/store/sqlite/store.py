@@ -78,6 +78,11 @@ class SqliteStore:
     def submit(self, work: Callable[[Unit], R], *, size: int = 0) -> asyncio.Future[R]:
         return self._store.writer.submit(lambda tx: work(SqliteUnit(tx, self._clock)), size=size)
 
+    def hand_in(
+        self, work: Callable[[Unit], Any], heard: Callable[[Any, BaseException | None], None], *, size: int = 0
+    ) -> None:
+        self._store.writer.hand_in(lambda tx: work(SqliteUnit(tx, self._clock)), heard, size=size)
+
     async def extent(self) -> Extent:
         return await self._store.pool.run(read_extent)
 

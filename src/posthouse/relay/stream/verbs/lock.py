@@ -6,7 +6,6 @@ connection that ends gives up its waits.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -72,22 +71,20 @@ def _ask(connection: Connection, req: str, wanted: Arguments) -> None:
     if isinstance(wanted, ListLocks):
         connection.start(_list(connection, req, node, wanted))
         return
-    future = locks.ask(node, wanted, lambda: not connection.outbox.is_open)
-    future.add_done_callback(partial(_answer, connection, req))
+    locks.put(node, wanted, partial(_answer, connection, req), lambda: not connection.outbox.is_open)
 
 
-def _answer(connection: Connection, req: str, future: asyncio.Future[Answer]) -> None:
-    if future.cancelled():  # its caller was gone
+def _answer(connection: Connection, req: str, answer: Answer | None, failure: BaseException | None) -> None:
+    refusal = answer if failure is None else failure
+    if refusal is None:  # its caller was gone
         return
-    failure = future.exception()
-    answer = failure if failure is not None else future.result()
-    if isinstance(answer, PosthouseError):
-        connection.send("LOCKED", req, answer.problem())
-    elif isinstance(answer, BaseException):
-        log.error("lock_failed", exc_info=answer)
-        connection.send("LOCKED", req, error("internal", reason=type(answer).__name__).problem())
+    if isinstance(refusal, PosthouseError):
+        connection.send("LOCKED", req, refusal.problem())
+    elif isinstance(refusal, BaseException):
+        log.error("lock_failed", exc_info=refusal)
+        connection.send("LOCKED", req, error("internal", reason=type(refusal).__name__).problem())
     else:
-        connection.send("LOCKED", req, answer)
+        connection.send("LOCKED", req, refusal)
 
 
 async def _list(connection: Connection, req: str, node: str, wanted: ListLocks) -> None:
