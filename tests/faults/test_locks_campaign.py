@@ -9,10 +9,11 @@ import pytest
 from posthouse.relay.locks.replay import replay_store
 from posthouse.relay.locks.table import all_locks
 from posthouse.sqlite.connection import open_reader
+from tests.faults.audited import audit_findings
 from tests.faults.campaign import chance, rounds
 from tests.faults.locks_campaign import CLIENTS, RESOURCES, Campaign
 from tests.faults.locks_linear import find_violation
-from tests.faults.locks_model import INITIAL, Op, changed, step
+from tests.faults.locks_model import INITIAL, Op, changed, covers, step
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.xdist_group("lock-faults")]
 
@@ -24,10 +25,11 @@ def test_histories_under_stops_kills_delays_and_clock_steps_are_linearizable(tmp
     for resource in RESOURCES:
         ops = history[resource]
         assert len({op.client for op in ops} - {"relay"}) == CLIENTS
-        stuck = find_violation(ops, INITIAL, step)
+        stuck = find_violation(ops, INITIAL, step, covers)
         assert stuck is None, f"{resource} of {len(ops)}: {stuck}"
         assert _is_noticed(ops), resource
     _check_journal(tmp_path / "relay" / "relay.db", history)
+    assert audit_findings(tmp_path / "relay" / "relay.db") == []
 
 
 def _is_noticed(ops: list[Op]) -> bool:
@@ -39,7 +41,7 @@ def _is_noticed(ops: list[Op]) -> bool:
     wrong = grants[len(grants) // 2]
     assert wrong.answer is not None
     planted = [changed(op, token=wrong.answer["token"] + 1) if op is wrong else op for op in ops]
-    return find_violation(planted, INITIAL, step) is not None
+    return find_violation(planted, INITIAL, step, covers) is not None
 
 
 def _check_journal(path: Path, history: dict[str, list[Op]]) -> None:
