@@ -55,6 +55,8 @@
       }
     });
   }
+  for (const node of document.querySelectorAll(".scroll"))
+    if (node.scrollWidth > node.clientWidth + 1) faults.clipped.push("a table");
   const wordy = [...document.querySelectorAll("body *")].filter(
     (node) => seen(node) && [...node.childNodes].some((child) => child.nodeType === 3 && child.data.trim()),
   );
