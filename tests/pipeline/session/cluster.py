@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO
 
 import pyspark
 
@@ -18,6 +18,8 @@ from posthouse.pipeline.session.session import java_environment
 
 _CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 _SOURCE = Path(posthouse.__path__[0]).parent  # what the workers must not find
+_MEMORY = "1200m"  # an executor asks for 1 GB
+_START_S, _LOOK_S = 120.0, 0.1
 _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
 
@@ -27,26 +29,17 @@ def standalone_cluster(folder: Path) -> Iterator[str]:
     """Yield the URL of a master that has two workers of one core each."""
     environ = _environment(folder)
     with ExitStack() as running:
-        master = running.enter_context(
-            _process(environ, _MASTER, "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
-        )
-        url = _wait_for(master, "Starting Spark master at ").split()[-1]
+        given = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+        log = running.enter_context(_process(environ, folder / "master.log", _MASTER, *given))
+        url = _wait_for(log, "Starting Spark master at ").split()[-1]
         for number in range(2):
-            place = folder / f"worker{number}"
-            given = (
-                "--host",
-                "127.0.0.1",
-                "--cores",
-                "1",
-                "--memory",
-                "600m",
-                "--webui-port",
-                "0",
-                "--work-dir",
-                str(place),
+            given = ("--host", "127.0.0.1", "--cores", "1", "--memory", _MEMORY, "--webui-port", "0")
+            place = ("--work-dir", str(folder / f"worker{number}"))
+            worker = folder / f"worker{number}.log"
+            _wait_for(
+                running.enter_context(_process(environ, worker, _WORKER, *given, *place, url)),
+                "Successfully registered with master",
             )
-            worker = running.enter_context(_process(environ, _WORKER, *given, url))
-            _wait_for(worker, "Successfully registered with master")
         yield url
 
 
@@ -71,21 +64,21 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 @contextmanager
-def _process(environ: dict[str, str], *command: str) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen([str(_CLASS), *command], env=environ, stderr=subprocess.PIPE, text=True)
+def _process(environ: dict[str, str], log: Path, *command: str) -> Iterator[Path]:
+    with log.open("w") as stream:
+        process = subprocess.Popen([str(_CLASS), *command], env=environ, stderr=stream, stdout=stream)
     try:
-        yield process
+        yield log
     finally:
         process.kill()
         process.wait(30)
-        if process.stderr is not None:
-            process.stderr.close()
 
 
-def _wait_for(process: subprocess.Popen[str], words: str) -> str:
-    assert process.stderr is not None
-    stream: IO[str] = process.stderr
-    for line in stream:
-        if words in line:
-            return line.strip()
-    raise AssertionError(f"the process ended before it said {words!r}")
+def _wait_for(log: Path, words: str) -> str:
+    """Return the line of a log that holds some words, once it is there."""
+    for _ in range(round(_START_S / _LOOK_S)):
+        for line in log.read_text().splitlines():
+            if words in line:
+                return line.strip()
+        time.sleep(_LOOK_S)
+    raise AssertionError(f"{log.name} never said {words!r}: {log.read_text()[-2000:]}")

@@ -34,7 +34,7 @@ def test_a_cluster_makes_the_same_tables(spark: SparkSession, tmp_path: Path) ->
             env=os.environ | {"POSTHOUSE_HOME": str(tmp_path / "home"), "SPARK_LOCAL_IP": "127.0.0.1"},
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=300,
             check=False,
         )
     assert told.returncode == 0, told.stderr

@@ -11,6 +11,7 @@ import pytest
 from posthouse.pipeline.run.workers import run_in_workers
 from posthouse.pipeline.source.source import register_source
 from posthouse.pipeline.source.store import Access, read_history
+from tests.pipeline.source.looking import read_and_look
 from tests.pipeline.stores import GrowingStore
 
 if TYPE_CHECKING:
@@ -69,16 +70,8 @@ def test_a_stream_takes_what_is_there_in_bounded_batches_and_ends(
 
 
 def test_workers_read_without_apsw(spark: SparkSession, store: GrowingStore) -> None:
-    (loaded,) = run_in_workers(spark, _read_and_look, [Access(str(store.path))])
+    (loaded,) = run_in_workers(spark, read_and_look, [Access(str(store.path))])
     assert loaded == []
-
-
-def _read_and_look(access: Access) -> list[str]:
-    import sys
-
-    before = {name for name in sys.modules if name.partition(".")[0] in ("apsw", "sqlite3")}
-    read_history(access)
-    return sorted({name for name in sys.modules if name.partition(".")[0] in ("apsw", "sqlite3")} | before)
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ class _Holder(threading.Thread):
         """Return once the lock is held, or raise why it is not."""
         self._settled.wait()
         if self._failure is not None:
-            if self._failure.code in ("held", "lock_timeout"):
+            if self._failure.code in ("held", "held_by_self"):
                 raise error("lake_busy", path=str(self._lake)) from self._failure
             raise self._failure
 
