@@ -70,9 +70,7 @@ def summarise_audit(spark: SparkSession, lake: Lake) -> AuditSummary:
 
     audited = audit_frames(lake_frames(spark, lake))
     counts = sorted(audited.counts.items(), key=lambda item: (-item[1], item[0]))
-    return AuditSummary(
-        audited.records, tuple(Ranked(code, count, CODES.get(code, "")) for code, count in counts)
-    )
+    return AuditSummary(audited.records, tuple(Ranked(code, count, CODES.get(code, "")) for code, count in counts))
 
 
 def show_page(path: Path) -> None:
