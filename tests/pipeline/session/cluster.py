@@ -33,13 +33,10 @@ def standalone_cluster(folder: Path) -> Iterator[str]:
         log = running.enter_context(_process(environ, folder / "master.log", _MASTER, *given))
         url = _wait_for(log, "Starting Spark master at ").split()[-1]
         for number in range(2):
-            given = ("--host", "127.0.0.1", "--cores", "1", "--memory", _MEMORY, "--webui-port", "0")
+            size = ("--host", "127.0.0.1", "--cores", "1", "--memory", _MEMORY, "--webui-port", "0")
             place = ("--work-dir", str(folder / f"worker{number}"))
-            worker = folder / f"worker{number}.log"
-            _wait_for(
-                running.enter_context(_process(environ, worker, _WORKER, *given, *place, url)),
-                "Successfully registered with master",
-            )
+            worker = _process(environ, folder / f"worker{number}.log", _WORKER, *size, *place, url)
+            _wait_for(running.enter_context(worker), "Successfully registered with master")
         yield url
 
 
