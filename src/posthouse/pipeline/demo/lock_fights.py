@@ -10,11 +10,12 @@ from posthouse.pipeline.demo.cast import Agent
 from posthouse.pipeline.demo.timeline import Timeline
 from posthouse.relay.core import Core
 from posthouse.relay.locks.answers import Answer, Granted
-from posthouse.relay.locks.arguments import Acquire, Inspect, Release, Renew
+from posthouse.relay.locks.arguments import Acquire, Release, Renew
 
 RESOURCES = ("deploy/production", "branch/main", "index/rebuild", "ledger/march")
 _LEASE_MS = 20_000
-_WAIT_MS = 300_000
+_WAIT_MS = 600_000  # of real time, which hardly passes here
+_MOMENT_S = 0.001  # after a lease: before the relay's own timer looks, which runs in real time
 _RENEW_S = 8.0
 _DIES = 0.12
 _IMPATIENT = 0.15  # of those who wait: they leave before their turn
@@ -53,7 +54,7 @@ class LockFights:
         if not isinstance(grant, Granted):
             return
         if self._rng.random() < _DIES:
-            self._timeline.after(_LEASE_MS / 1000 + self._rng.uniform(0.1, 2), partial(self._look, agent, grant))
+            self._timeline.after(_LEASE_MS / 1000 + _MOMENT_S, partial(self._look, agent, grant))
         else:
             self._work(agent, grant, self._rng.uniform(1, 40))
 
@@ -72,5 +73,7 @@ class LockFights:
         await self._core.locks.ask(agent.node, Release(grant.resource, grant.token))
 
     async def _look(self, agent: Agent, grant: Granted) -> None:
-        """Somebody looks at a lock whose holder has died: whoever waits has it then."""
-        await self._core.locks.ask(agent.node, Inspect(grant.resource))
+        """Ask for a lock whose holder has died: whoever waits has it then, or else who asks."""
+        again = await self._core.locks.ask(agent.node, Acquire(grant.resource, _LEASE_MS))
+        if isinstance(again, Granted):
+            self._work(agent, again, self._rng.uniform(1, 5))

@@ -34,6 +34,7 @@ _QUEUE_MAX = 40  # small, so that somebody who is away for long has a full one
 _QUEUE_TTL_S = 2 * DAY_S
 _EVENT_RATE = Rate(5, 50)  # events of one agent: a flood is refused, a conversation never
 _FIGHTS_PER_DAY = 6
+_QUIET_TURNS = 2  # the second one sees written what the first has sent
 _SETTLE_TURNS = 30_000  # of a millisecond: only a defect needs so many
 
 
@@ -103,11 +104,15 @@ class _Scene:
 
     async def _settle(self) -> None:
         """Wait until the writer and the mailboxes have done everything that the last action led to."""
+        quiet = 0
         for _ in range(_SETTLE_TURNS):
             await self._core.store.submit(_nothing)
-            if not self._core.mailboxes.statistics()["behind"]:
+            await asyncio.sleep(0)
+            quiet = 0 if self._core.mailboxes.statistics()["behind"] else quiet + 1
+            if quiet == _QUIET_TURNS:
                 return
-            await asyncio.sleep(0.001)
+            if not quiet:
+                await asyncio.sleep(0.001)
         raise error("internal", reason="the relay of the demo does not come to rest")
 
 
