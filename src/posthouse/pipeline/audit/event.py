@@ -14,7 +14,7 @@ from posthouse.model.confirmation import read_confirmation
 from posthouse.model.errors import PosthouseError
 from posthouse.model.event import Event, decode_event
 from posthouse.model.fence import read_fence_tag
-from posthouse.model.kinds import CONFIRMATION, MESSAGE
+from posthouse.model.kinds import CONFIRMATION, MESSAGE, is_replacing
 from posthouse.model.message import message_fingerprint, read_message
 
 
@@ -44,8 +44,9 @@ def prove(row: EventRow, content: str) -> Proof:
     except (PosthouseError, UnicodeEncodeError) as fault:
         return Proof((("event_unreadable", str(fault)),))
     faults = []
-    if event_id(canonical) != event.id or event.id != row.id:
-        faults.append(("event_id_wrong", f"its content has the id {event_id(canonical)}, it says {event.id}"))
+    derived = event_id(canonical)
+    if not derived == event.id == row.id:
+        faults.append(("event_id_wrong", f"its content has the id {derived}, it says {event.id}"))
     try:
         verify(event.pubkey, canonical, event.sig)
     except PosthouseError as fault:
@@ -60,29 +61,36 @@ def prove(row: EventRow, content: str) -> Proof:
 
 
 def _facts(event: Event, size: int) -> dict[str, Any]:
-    facts: dict[str, Any] = {"pubkey": event.pubkey, "mesh": event.mesh, "size": size}
     if event.kind == MESSAGE:
-        message = read_message(event)
-        facts |= {
-            "type": "message.accepted",
-            "client_message_id": message.client_message_id,
-            "fingerprint": message_fingerprint(message, event).hex(),
-            "destination_kind": message.destination_kind.value,
-            "destination_ref": message.destination_ref,
-        }
-        if message.mentions:
-            facts["mentions"] = list(message.mentions)
-        if message.reply_to is not None:
-            facts["reply_to"] = message.reply_to
-        return facts
+        return _message_facts(event, size)
+    facts: dict[str, Any] = {"pubkey": event.pubkey, "size": size}
     if event.kind == CONFIRMATION:
-        confirmation = read_confirmation(event)
-        return facts | {"type": "confirmation.accepted", "sender": confirmation.sender, "ids": confirmation.ids}
-    return facts | {"type": "event.accepted", "kind": event.kind}
+        told = read_confirmation(event)
+        return facts | {"type": "confirmation.accepted", "mesh": told.mesh, "sender": told.sender, "ids": told.ids}
+    return facts | {"type": "event.accepted", "mesh": event.mesh, "kind": event.kind}
+
+
+def _message_facts(event: Event, size: int) -> dict[str, Any]:
+    message = read_message(event)
+    facts = {
+        "type": "message.accepted",
+        "pubkey": event.pubkey,
+        "mesh": message.mesh,
+        "size": size,
+        "client_message_id": message.client_message_id,
+        "fingerprint": message_fingerprint(message, event).hex(),
+        "destination_kind": message.destination_kind.value,
+        "destination_ref": message.destination_ref,
+    }
+    if message.mentions:
+        facts["mentions"] = list(message.mentions)
+    if message.reply_to is not None:
+        facts["reply_to"] = message.reply_to
+    return facts
 
 
 def _fence(event: Event) -> tuple[str, str, list[Any]] | None:
-    if event.tag("fence") is None or (fence := read_fence_tag(event)) is None:
-        return None
+    if not is_replacing(event.kind) or (fence := read_fence_tag(event)) is None:
+        return None  # others cannot be fenced
     address = f"{event.kind}:{event.pubkey}:{event.d}"
     return event.mesh, fence.resource, ["fence", event.id, event.pubkey, fence.token, address, fence.is_strict]
