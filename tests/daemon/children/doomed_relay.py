@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 
 from posthouse.cli.main import main
-from posthouse.model.kinds import MESSAGE
 from posthouse.relay.accept.job import Parcel
 from posthouse.relay.accept.path import AcceptPath
-from posthouse.relay.accept.write import Written
+from posthouse.relay.answers import Answer
+from posthouse.relay.deliver.answers import MessageAccepted
 
-_answer = AcceptPath._committed
+_finish = AcceptPath._finish
 
 
-def _die(path: AcceptPath, group: list[Parcel], done: asyncio.Future[Written]) -> None:
-    rows = [job.row for parcel in group for job in parcel.jobs]
-    if any(row is not None and row.event.kind == MESSAGE for row in rows) and done.exception() is None:
+def _die(path: AcceptPath, group: list[Parcel], answers: list[Answer]) -> None:
+    if any(isinstance(answer, MessageAccepted) for answer in answers):
         os.kill(os.getpid(), signal.SIGKILL)
-    _answer(path, group, done)
+    _finish(path, group, answers)
 
 
 if __name__ == "__main__":
-    AcceptPath._committed = _die  # type: ignore[method-assign, assignment]
+    AcceptPath._finish = _die  # type: ignore[method-assign, assignment]
     main()
