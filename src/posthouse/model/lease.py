@@ -156,7 +156,7 @@ def renew(row: LockRow | None, owner: str, token: int, lease_ms: int, now_ns: in
     denied = _not_the_holder(row, owner, token, now_ns)
     if row is None or denied is not None:
         return denied or Denied("unknown_resource")
-    extended = replace(row, lease_ms=lease_ms, deadline_boot_ns=now_ns + lease_ms * MILLISECOND_NS)
+    extended = LockRow(row.resource, row.owner, row.token, lease_ms, now_ns + lease_ms * MILLISECOND_NS)
     return Grant(extended, wall_ns + lease_ms * MILLISECOND_NS)
 
 
@@ -165,7 +165,7 @@ def release(row: LockRow | None, owner: str, token: int, now_ns: int) -> Release
     denied = _not_the_holder(row, owner, token, now_ns)
     if row is None or denied is not None:
         return denied or Denied("unknown_resource")
-    return Released(replace(row, is_released=True))
+    return Released(LockRow(row.resource, row.owner, row.token, row.lease_ms, row.deadline_boot_ns, True))
 
 
 def inspect(row: LockRow | None, resource: str, now_ns: int) -> LockView:

@@ -7,7 +7,6 @@ given away, so whoever is woken runs at once. Rings that nobody has heard yet co
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import weakref
@@ -32,8 +31,10 @@ class Bell:
 
     def hear(self) -> None:
         """Take note of the rings so far, without waiting."""
-        with contextlib.suppress(BlockingIOError):  # there was none
+        try:
             os.eventfd_read(self._fd)
+        except BlockingIOError:  # there was none
+            return
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for a ring and return whether there was one."""

@@ -24,10 +24,10 @@ class BulkInsert:
 
     def run(self, db: apsw.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
         """Insert the rows in order."""
-        if len(rows) == 1:
-            db.execute(self._texts[1], rows[0])
-            return
         start, left = 0, len(rows)
+        if (whole := self._texts.get(left)) is not None:
+            db.execute(whole, tuple(chain.from_iterable(rows)))
+            return
         for size in _SIZES:
             text = self._texts[size]
             while left >= size:

@@ -15,6 +15,7 @@ from posthouse.sqlite.bulk import BulkInsert
 INSERT_EVENTS = BulkInsert(SQL.insert_events, 10)
 INSERT_TERMS = BulkInsert(SQL.insert_terms, 2)
 INSERT_CURRENT = BulkInsert(SQL.insert_current, 4, SQL.keep_larger)
+_EVENT_BY_ID = SQL.event_by_id
 _KEY_AT = len(NODE_SCHEME) + 1
 
 
@@ -39,11 +40,15 @@ def add_events(tx: JournalTransaction, rows: Sequence[EventRow]) -> list[int]:
             current.append((address, created_at_ns, key, seq))
     INSERT_EVENTS.run(tx.db, events)
     INSERT_TERMS.run(tx.db, sorted(terms))  # in the order of the tree: neighbours share their pages
-    INSERT_CURRENT.run(tx.db, current)
+    if current:
+        INSERT_CURRENT.run(tx.db, current)
     return seqs
 
 
 def known_ids(db: apsw.Connection, ids: Sequence[str]) -> dict[str, int]:
     """Return the seq of each of these ids that was accepted before."""
+    if len(ids) == 1:
+        seq = db.execute(_EVENT_BY_ID, (bytes.fromhex(ids[0]),)).get
+        return {} if seq is None else {ids[0]: seq}
     keys = tuple(bytes.fromhex(id_) for id_ in ids)
     return {key.hex(): seq for key, seq in db.execute(SQL.known_ids, (apsw.carray(keys),))} if keys else {}
