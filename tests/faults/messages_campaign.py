@@ -67,6 +67,7 @@ class Campaign:
         self._child: Child | None = None
         self._runs = 0
         self._taken = 0
+        self._bodies: set[str] = set()
 
     def client(self, key: NodeKey) -> Client:
         """Make a client of a sender."""
@@ -114,6 +115,12 @@ class Campaign:
                         return False
         return True
 
+    async def await_reader(self, behind: int) -> None:
+        """Wait until the reader has seen all but so many of the messages sent."""
+        async with asyncio.timeout(PATIENCE_S):
+            while len(self.ledger.sent) - self._count_seen() > behind:  # noqa: ASYNC110 - nobody announces it
+                await asyncio.sleep(_LOOK_S)
+
     async def is_empty(self) -> bool:
         """Tell whether nothing waits for the reader any more."""
         async with self.client(self.reader_key) as client:
@@ -141,6 +148,10 @@ class Campaign:
             self._take(self._child.lines)
         return self._taken
 
+    def _count_seen(self) -> int:
+        self._read()
+        return len(self._bodies)
+
     def _take(self, lines: Sequence[str]) -> None:
         for line in lines[self._taken :]:
             kind, *rest = line.split(" ")
@@ -150,4 +161,5 @@ class Campaign:
                 connection, seq, body, was_stored, attempt = rest
                 place = (self._runs, int(connection))
                 self.ledger.seen.append(Seen(place, int(seq), body, was_stored == "1", int(attempt)))
+                self._bodies.add(body)
         self._taken = len(lines)

@@ -16,6 +16,7 @@ from tests.faults.messages_wire import Wire, wire_to
 pytestmark = pytest.mark.faults
 
 LIVE = 5
+AHEAD = 500  # several windows, far from the length of a queue
 BACKLOG = [f"backlog-{number}" for number in range(1_000)]
 
 
@@ -175,6 +176,7 @@ async def read_at_the_tail(campaign: Campaign, key: NodeKey) -> None:
 
 
 async def send_in_bursts(campaign: Campaign, name: str, key: NodeKey, count: int) -> None:
-    """Send numbered messages of one sender, some at a time."""
+    """Send numbered messages of one sender, some at a time, and never so far ahead that the queue would be full."""
     for start in range(0, count, 20):
+        await campaign.await_reader(AHEAD)
         await campaign.send([f"{name}-{number}" for number in range(start, start + 20)], key)
