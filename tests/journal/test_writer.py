@@ -88,6 +88,49 @@ async def test_items_commit_in_the_order_of_submission_and_seq_is_that_order(tmp
         assert refs(store) == [str(n) for n in range(2_000)]
 
 
+async def test_calls_and_futures_are_told_in_the_order_of_the_commits(tmp_path: Path) -> None:
+    with opened(tmp_path / "s.db") as store:
+        told: list[int] = []
+        done = asyncio.get_running_loop().create_future()
+
+        def hear(answer: int, failure: BaseException | None) -> None:
+            assert failure is None
+            told.append(answer)
+            if answer == 300:
+                done.set_result(None)
+
+        for number in range(1, 301):
+            if number % 3 == 1:
+                store.writer.submit(note(str(number))).add_done_callback(lambda future: told.append(future.result()))
+            else:
+                store.writer.hand_in(note(str(number)), hear)
+        await asyncio.wait_for(done, 30)
+        assert told == list(range(1, 301))
+
+
+async def test_a_lone_call_is_told_result_or_failure(tmp_path: Path) -> None:
+    with opened(tmp_path / "s.db") as store:
+        heard: asyncio.Queue[tuple[int | None, BaseException | None]] = asyncio.Queue()
+        for work in (note("one"), failing("two"), note("three")):
+            store.writer.hand_in(work, lambda answer, failure: heard.put_nowait((answer, failure)))
+            answer, failure = await asyncio.wait_for(heard.get(), 30)
+            assert isinstance(failure, ValueError) if answer is None else failure is None
+        assert refs(store) == ["one", "three"]
+
+
+async def test_a_call_that_raises_keeps_nobody_from_the_next_answer(tmp_path: Path) -> None:
+    loop, raised = asyncio.get_running_loop(), list[object]()
+    loop.set_exception_handler(lambda _loop, context: raised.append(context["exception"]))
+
+    def trip(_answer: int, _failure: BaseException | None) -> None:
+        raise LookupError("not taken")
+
+    with opened(tmp_path / "s.db") as store:
+        store.writer.hand_in(note("one"), trip)
+        assert await asyncio.wait_for(store.writer.submit(note("two")), 30) == 2
+    assert [type(each) for each in raised] == [LookupError]
+
+
 async def test_what_waits_is_bounded_and_nothing_queued_is_lost(tmp_path: Path) -> None:
     with opened(tmp_path / "s.db") as store:
         store.writer._max_items = 10
