@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
@@ -42,6 +43,21 @@ def test_a_commit_carries_files_bounds_and_how_far_it_got(tmp_path: Path) -> Non
         (4, 6, 9, {"day": "2026-01-01"}),
     ]
     assert stat.S_IMODE((tmp_path / "t").stat().st_mode) == 0o700
+
+
+def test_nobody_else_can_read_the_log_of_a_table_whatever_the_umask(tmp_path: Path) -> None:
+    table = Delta(tmp_path / "t")
+    before = os.umask(0)
+    try:
+        table.commit(write(table, 1, 5), SCHEMA, ("day",))
+        table.commit(write(table, 6, 9), SCHEMA, ("day",))
+    finally:
+        os.umask(before)
+    log = tmp_path / "t" / "_delta_log"
+    assert stat.S_IMODE(log.stat().st_mode) == 0o700
+    assert [(path.name, stat.S_IMODE(path.stat().st_mode)) for path in sorted(log.iterdir())] == [
+        (f"{version:020}.json", 0o600) for version in range(2)
+    ]
 
 
 def test_a_batch_that_is_there_already_is_refused(tmp_path: Path) -> None:

@@ -86,8 +86,7 @@ def _check_rebuild(spark: SparkSession, lake: Lake, store: GrowingStore) -> None
 
 def _check_private(path: Path) -> None:
     for each in [path, *path.rglob("*")]:
-        if "_delta_log" not in each.parts:
-            assert stat.S_IMODE(each.stat().st_mode) == (0o700 if each.is_dir() else 0o600), each
+        assert stat.S_IMODE(each.stat().st_mode) == (0o700 if each.is_dir() else 0o600), each
 
 
 def test_two_runs_that_planned_the_same_batch_commit_it_once(

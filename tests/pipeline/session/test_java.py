@@ -12,7 +12,7 @@ import pytest
 
 from posthouse.model.errors import PosthouseError
 from posthouse.pipeline.session.java import Origin, choose_java, packaged_java, probe_version
-from posthouse.pipeline.session.shim import java_home_of
+from posthouse.pipeline.session.shim import java_home_of, real_program
 
 PACKAGED = Path("/package/bin/java")
 
@@ -66,6 +66,22 @@ def test_the_shim_hands_on_every_option_but_the_module_that_is_lacking(tmp_path:
     options = ["-cp", "a b", "--add-modules=jdk.incubator.vector", "$HOME", "", "Main"]
     told = subprocess.run([home / "bin" / "java", *options], capture_output=True, text=True, check=True, timeout=30)
     assert told.stdout.split("\n")[:-1] == ["-cp", "a b", "$HOME", "", "Main"]
+
+
+def test_a_process_that_inherits_the_shim_finds_the_program_behind_it(tmp_path: Path) -> None:
+    real = java_at(tmp_path / "jdk" / "bin")
+    place = tmp_path / "home"
+    home = java_home_of(real, place)
+    inherited = choose_java({"JAVA_HOME": str(home), "PATH": ""}, None, lambda _: 17)
+    assert inherited.program == real
+    assert java_home_of(inherited.program, place) == java_home_of(home / "bin" / "java", place) == home
+    subprocess.run([home / "bin" / "java"], check=True, timeout=30)  # a shim of itself would never end
+
+
+def test_two_programs_have_a_shim_each(tmp_path: Path) -> None:
+    programs = [java_at(tmp_path / name / "bin") for name in ("one", "two")]
+    homes = [java_home_of(program, tmp_path / "home") for program in programs]
+    assert [real_program(home / "bin" / "java") for home in homes] == programs
 
 
 @pytest.mark.slow

@@ -10,12 +10,15 @@ If you change what a table holds: 1. SCHEMA_VERSION, 2. docs/explain/pipeline.md
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from posthouse.files import private_dir
+from posthouse.files.private import FILE_MODE
 from posthouse.model.errors import PosthouseError, error
 from posthouse.pipeline.lake.data_file import DataFile
 
@@ -50,13 +53,17 @@ class Delta:
         self._table: DeltaTable | None = None
 
     @property
+    def _log(self) -> Path:
+        return self.path / "_delta_log"
+
+    @property
     def name(self) -> str:
         return self.path.name
 
     @property
     def exists(self) -> bool:
         """Whether anything was ever committed."""
-        return any((self.path / "_delta_log").glob("*.json"))
+        return any(self._log.glob("*.json"))
 
     def version(self) -> int:
         """Return the number of the newest commit; -1 before the first."""
@@ -90,8 +97,16 @@ class Delta:
             self._write(commit, schema, partition_by, properties)
         else:
             self._create(commit, schema, partition_by, properties)
+        self._close_to_others()
         self._table = None
         return self.version()
+
+    def _close_to_others(self) -> None:
+        """Take away what the umask left of a log that delta-rs writes; nobody else gets into its directory anyway."""
+        for path in self._log.iterdir():
+            with suppress(FileNotFoundError):  # another writer's, moved to its place meanwhile
+                if stat.S_IMODE(path.stat().st_mode) != FILE_MODE:
+                    path.chmod(FILE_MODE)
 
     def _refuse_repeat(self, planned_after: Mapping[str, int | None]) -> None:
         self._table = None
@@ -105,6 +120,7 @@ class Delta:
         from deltalake.transaction import create_table_with_add_actions
 
         private_dir(self.path)
+        private_dir(self._log)
         try:
             create_table_with_add_actions(
                 str(self.path),

