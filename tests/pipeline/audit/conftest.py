@@ -10,15 +10,16 @@ import pytest
 from posthouse.pipeline.audit import Histories
 from posthouse.pipeline.audit.stores import read_stores
 from posthouse.pipeline.demo.history import make_history
+from tests.pipeline.audit.activity import write_pinch
 from tests.pipeline.audit.daemons import write_letters
 
 
 @pytest.fixture(scope="session")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The files of a relay and a bus with a week of traffic, and of a relay with two daemons."""
+    """The files of a relay and a bus with a week of traffic, of a relay with two daemons, and of one for Pinch."""
     folder = tmp_path_factory.mktemp("audit")
     demo = make_history(folder / "demo", seed=5, agents=5, messages=250)
-    return [demo.relay_db, demo.bus_db, *asyncio.run(write_letters(folder))]
+    return [demo.relay_db, demo.bus_db, *asyncio.run(write_letters(folder)), asyncio.run(write_pinch(folder / "pinch"))]
 
 
 @pytest.fixture(scope="session")

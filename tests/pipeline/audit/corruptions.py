@@ -9,14 +9,18 @@ from typing import NamedTuple
 from posthouse.keys import NodeKey
 from posthouse.model.canonical import canonical_event_bytes, event_id
 from posthouse.pipeline.audit import Histories
+from tests.pipeline.audit.activity import WRITER, fence
 from tests.pipeline.audit.planting import (
     Body,
     content_of,
     find,
+    find_event,
     remove_record,
     replace_body,
     replace_event,
     replace_record,
+    sign_again,
+    token_of,
 )
 
 
@@ -124,6 +128,47 @@ def forged_release(given: Histories) -> Histories:
     return replace_body(given, find(given, "lock.released"), owner=NodeKey.generate().node)
 
 
+def stale_fence(given: Histories) -> Histories:
+    """Let the former holder have written with its old token, rightly signed."""
+    first, late = find_event(given, "first"), find_event(given, "late")
+    return sign_again(given, late, WRITER, ("d", "late"), fence(token_of(first)))
+
+
+def foreign_fence(given: Histories) -> Histories:
+    """Let somebody have written with the token that another node holds."""
+    second, late = find_event(given, "second"), find_event(given, "late")
+    return sign_again(given, late, WRITER, ("d", "late"), fence(token_of(second)))
+
+
+def fence_after_release(given: Histories) -> Histories:
+    """Let somebody have written when nobody held the lock any more."""
+    first, after = find_event(given, "first"), find_event(given, "after all")
+    return sign_again(given, after, WRITER, ("d", "after"), fence(token_of(first)))
+
+
+def second_strict_write(given: Histories) -> Histories:
+    """Let one grant have made two writes of a page that allows one."""
+    first, draft = find_event(given, "first"), find_event(given, "draft")
+    return sign_again(given, draft, WRITER, ("d", "page"), fence(token_of(first), "strict"))
+
+
+def forged_pinch_confirm(given: Histories) -> Histories:
+    row = find(given, "pinch.confirmed")
+    signature = json.loads(row.body)["signature"]
+    return replace_body(given, row, signature=f"{int(signature[0], 16) ^ 1:x}{signature[1:]}")
+
+
+def moved_pinch_confirm(given: Histories) -> Histories:
+    row = find(given, "pinch.confirmed")
+    return replace_body(given, row, timestamp=json.loads(row.body)["timestamp"] + 1)
+
+
+def foreign_pinch_confirm(given: Histories) -> Histories:
+    """Let a reader have confirmed to somebody who never wrote to it; the signature does not name the sender."""
+    row = find(given, "pinch.confirmed")
+    return replace_body(given, row, sender=row.actor)
+
+
 def broken_chain(given: Histories) -> Histories:
     row = find(given, "outbox.aborted", lambda body: "superseded_by" in body)
     return replace_body(given, row, superseded_by="01ARZ3NDEKTSV4RRFFQ69G5FAV")
@@ -211,6 +256,13 @@ CORRUPTIONS = {
     "falling token": Corruption(falling_token, "token_not_growing"),
     "overlapping leases": Corruption(overlapping_leases, "lease_overlap"),
     "forged release": Corruption(forged_release, "lock_record_wrong"),
+    "stale fence": Corruption(stale_fence, "fence_violated"),
+    "foreign fence": Corruption(foreign_fence, "fence_violated"),
+    "fence after release": Corruption(fence_after_release, "fence_violated"),
+    "second strict write": Corruption(second_strict_write, "fence_violated"),
+    "forged Pinch confirm": Corruption(forged_pinch_confirm, "pinch_signature_invalid"),
+    "moved Pinch confirm": Corruption(moved_pinch_confirm, "pinch_signature_invalid"),
+    "foreign Pinch confirm": Corruption(foreign_pinch_confirm, "pinch_unknown"),
     "broken chain": Corruption(broken_chain, "chain_broken"),
     "forked chain": Corruption(forked_chain, "chain_broken"),
     "sent from nowhere": Corruption(sent_from_nowhere, "outbox_unknown"),

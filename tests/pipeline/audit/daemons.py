@@ -1,4 +1,7 @@
-"""Two daemons on a relay that write to each other; some rows are replaced by an operator, some messages are seen."""
+"""Two daemons on a relay that write to each other; some rows are replaced by an operator, some messages are seen.
+
+Writers behind fences use the same relay.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import Event
 from tests.client.house import open_house
 from tests.daemon.hosts import Host, host_at
+from tests.pipeline.audit.activity import write_fenced
 
 
 async def write_letters(folder: Path) -> list[Path]:
@@ -26,6 +30,7 @@ async def write_letters(folder: Path) -> list[Path]:
             items = (await bob.get("/v1/inbox"))["items"]
             await bob.post("/v1/inbox/seen", ids=[item["id"] for item in items[:4]])
             hosts = (alice, bob)
+        await write_fenced(house)
         stores = [host.settings.directory / name for host in hosts for name in ("outbox.db", "inbox.db")]
         relay = house.settings.data_dir / "relay.db"
     return [relay, *stores]

@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from posthouse.keys import NodeKey
+from posthouse.model.canonical import canonical_event_bytes, event_id
 from posthouse.pipeline.audit import ContentRow, Histories, JournalRow
 
 Body = dict[str, Any]
@@ -47,6 +49,35 @@ def replace_event(given: Histories, event: ContentRow, **fields: Any) -> Histori
 def content_of(given: Histories, row: JournalRow) -> ContentRow:
     """Return the event of a record."""
     return next(each for each in given.events if (each.epoch, each.seq) == (row.epoch, row.seq))
+
+
+def find_event(given: Histories, content: str) -> ContentRow:
+    """Return the event that says something."""
+    return next(each for each in given.events if each.event and json.loads(each.event)["content"] == content)
+
+
+def token_of(event: ContentRow) -> int:
+    """Return the token an event was fenced with."""
+    tags = json.loads(str(event.event))["tags"]
+    return int(next(tag[2] for tag in tags if tag[0] == "fence"))
+
+
+def sign_again(given: Histories, event: ContentRow, key: NodeKey, *tags: tuple[str, ...]) -> Histories:
+    """Return the history with other tags on an event: its author signs it, and the record tells of it as it is now."""
+    fields = json.loads(str(event.event))
+    kept = [tag for tag in fields["tags"] if tag[0] not in {each[0] for each in tags}]
+    fields["tags"] = [*kept, *(list(tag) for tag in tags)]
+    canonical = canonical_event_bytes(
+        *(fields[name] for name in ("pubkey", "created_at_ns", "kind", "tags", "content"))
+    )
+    row = next(each for each in given.journal if (each.epoch, each.seq) == (event.epoch, event.seq))
+    fields |= {"id": event_id(canonical), "sig": key.sign(canonical).hex()}
+    planted = replace_event(given, event, **fields)
+    moved = next(each for each in planted.events if (each.epoch, each.seq) == (event.epoch, event.seq))
+    events = [moved._replace(id=fields["id"]) if each == moved else each for each in planted.events]
+    planted = replace_body(planted._replace(events=events), row, size=len(canonical))
+    changed = next(each for each in planted.journal if (each.epoch, each.seq) == (row.epoch, row.seq))
+    return replace_record(planted, changed, ref=fields["id"])
 
 
 def _is_after(row: JournalRow | ContentRow, other: JournalRow) -> bool:

@@ -100,6 +100,17 @@ async def test_a_pruned_relay_whose_snapshot_was_edited_is_found(tmp_path: Path)
     assert {"delivery_unknown", "snapshot_disagrees"} <= codes
 
 
+async def test_a_counter_of_a_snapshot_that_was_edited_is_found(tmp_path: Path) -> None:
+    history = read_stores([await pruned(tmp_path)])
+    row = find(history, "journal.snapshot")
+    for name in ("open", "parked"):
+        state = json.loads(row.body)["state"]
+        counter = next(each for each in state["deliveries"]["counters"] if each["node"] == READER.node)
+        counter[name] += 1
+        found = audit_histories(replace_body(history, row, state=state))
+        assert [(finding.code, finding.ref) for finding in found] == [("snapshot_disagrees", READER.node)], name
+
+
 async def test_a_history_without_its_beginning_and_without_a_snapshot_is_found(tmp_path: Path) -> None:
     async with open_house(tmp_path) as house:
         await live(house, "first")
