@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from posthouse.cli.bench_terms import BenchDir, Quick, show_required
 from posthouse.cli.console import PLAIN, Output
@@ -13,6 +16,15 @@ def pipeline(
     *,
     directory: BenchDir = None,
     quick: Quick = False,
+    growth: Annotated[
+        tuple[int, ...],
+        Parameter(
+            negative=(),
+            consume_multiple=True,
+            show_default=False,
+            help="Only this: whole runs over histories of so many rows, with the memory they take.",
+        ),
+    ] = (),
     output: Output = PLAIN,
 ) -> None:
     """Measure the pipeline on two cores of this machine, in one warm session of Spark.
@@ -24,10 +36,14 @@ def pipeline(
 
         posthouse bench pipeline
         posthouse bench pipeline --quick --json
+        posthouse bench pipeline --growth 100000 1000000 10000000 --json
     """
-    from posthouse.bench.pipeline.report import measure_pipeline
+    from posthouse.bench.pipeline.report import measure_pipeline, measure_sizes
     from posthouse.bench.pipeline.terms import QUICK, Scale
 
     with tempfile.TemporaryDirectory(prefix="posthouse-bench-", dir=directory or Path.cwd()) as scratch:
-        report = measure_pipeline(Path(scratch), QUICK if quick else Scale(), output.note)
+        if growth:
+            report = measure_sizes(Path(scratch), growth, output.note)
+        else:
+            report = measure_pipeline(Path(scratch), QUICK if quick else Scale(), output.note)
     output.answer(report, show_required(report))

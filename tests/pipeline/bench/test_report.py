@@ -25,7 +25,9 @@ def test_a_report_holds_every_figure_that_something_is_required_of(spark: SparkS
     report = measure_with(spark, tmp_path, scale, told.append)
     assert [each["name"] for each in report["required"]] == [each.name for each in REQUIRED]
     assert report["bronze"]["rows_per_s"] > 0 and report["growth"]["times"] > 0
-    assert len(told) == 5
+    assert [each["rows"] for each in report["growth"]["sizes"]] == [100, 1_000]
+    assert all(report["growth"]["sizes"][1]["memory_mib"].values())
+    assert len(told) == 8
 
 
 def test_the_measured_records_have_the_size_that_is_said(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import stat
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from posthouse.journal.record import Record
@@ -48,3 +50,9 @@ def check_seals(lake: Lake) -> int:
         assert root(leaves_of(rows, seal.after, seal.to)).hex() == seal.root
         count += 1
     return count
+
+
+def check_private(lake: Path) -> None:
+    """See that nobody else can read anything of a lake, the logs of its tables included."""
+    for each in [lake, *lake.rglob("*")]:
+        assert stat.S_IMODE(each.stat().st_mode) == (0o700 if each.is_dir() else 0o600), each

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,7 @@ from posthouse.pipeline.run import bring_up_to_date
 from posthouse.pipeline.run.bronze import Copier
 from posthouse.pipeline.run.progress import Step
 from posthouse.pipeline.source.store import Access
-from tests.pipeline.run.lakes import check_seals, journal_rows, table_rows
+from tests.pipeline.run.lakes import check_private, check_seals, journal_rows, table_rows
 from tests.pipeline.stores import GrowingStore
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ def test_a_lake_over_growth_and_restore_equals_its_stores_and_a_rebuild(
     assert check_seals(lake) == 4
     assert (read_committed(lake.path, first), read_committed(lake.path, second)) == (85, 70)
     _check_rebuild(spark, lake, store)
-    _check_private(lake.path)
+    check_private(lake.path)
 
 
 def _check_rebuild(spark: SparkSession, lake: Lake, store: GrowingStore) -> None:
@@ -82,11 +81,6 @@ def _check_rebuild(spark: SparkSession, lake: Lake, store: GrowingStore) -> None
     bring_up_to_date(spark, lake, [Access(str(store.path))], clock=store.clock, is_rebuild=True)
     assert table_rows(spark, lake) == kept
     assert kept["silver_refusals"].total() == 31
-
-
-def _check_private(path: Path) -> None:
-    for each in [path, *path.rglob("*")]:
-        assert stat.S_IMODE(each.stat().st_mode) == (0o700 if each.is_dir() else 0o600), each
 
 
 def test_two_runs_that_planned_the_same_batch_commit_it_once(

@@ -1,4 +1,8 @@
-"""A standalone cluster: a master and two workers as real processes, without our package in their environment."""
+"""A standalone cluster: a master and two workers as real processes, without our package in their environment.
+
+Everything is small: the cluster shares a machine with the tests. What its processes said is part of the failure of
+whatever ran on it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyspark
@@ -18,64 +23,116 @@ from posthouse.pipeline.session.session import java_environment
 
 _CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 _SOURCE = Path(posthouse.__path__[0]).parent  # what the workers must not find
-_MEMORY = "1200m"  # an executor asks for 1 GB
-_START_S, _LOOK_S = 120.0, 0.1
+_WORKERS = 2
+_MEMORY = "1g"  # a worker's offer
+_EXECUTOR_MEMORY = "512m"  # what is asked of it: the least that Spark takes is 450 MB
+_START_S, _LOOK_S, _END_S = 240.0, 0.1, 30.0
+_TAIL_CHARS = 3_000
 _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
+_QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # none of these JVMs lives long enough for more
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster that runs: its URL, and what a driver's environment must hold to use it."""
+
+    url: str
+    environ: dict[str, str]
+    folder: Path
+
+    def executors(self) -> list[int]:
+        """Return how many executors each worker has started."""
+        return [len(list((self.folder / f"worker{number}").glob("app-*/*"))) for number in range(_WORKERS)]
 
 
 @contextmanager
-def standalone_cluster(folder: Path) -> Iterator[str]:
-    """Yield the URL of a master that has two workers of one core each."""
+def standalone_cluster(folder: Path) -> Iterator[Cluster]:
+    """Yield a cluster of a master and two workers of one core each; a failure is told with their logs."""
     environ = _environment(folder)
-    with ExitStack() as running:
-        given = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
-        log = running.enter_context(_process(environ, folder / "master.log", _MASTER, *given))
-        url = _wait_for(log, "Starting Spark master at ").split()[-1]
-        for number in range(2):
-            size = ("--host", "127.0.0.1", "--cores", "1", "--memory", _MEMORY, "--webui-port", "0")
-            place = ("--work-dir", str(folder / f"worker{number}"))
-            worker = _process(environ, folder / f"worker{number}.log", _WORKER, *size, *place, url)
-            _wait_for(running.enter_context(worker), "Successfully registered with master")
-        yield url
+    try:
+        with ExitStack() as running:
+            given = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+            master = running.enter_context(_process(environ, folder / "master.log", _MASTER, *given))
+            url = master.wait_for("Starting Spark master at ").split()[-1]
+            master.wait_for("New state: ALIVE")
+            workers = [running.enter_context(_worker(environ, folder, number, url)) for number in range(_WORKERS)]
+            for worker in workers:
+                worker.wait_for("Successfully registered with master")
+            yield Cluster(url, {"SPARK_CONF_DIR": str(folder / "conf"), "SPARK_LOCAL_IP": "127.0.0.1"}, folder)
+    except BaseException as failure:
+        for log in sorted([*folder.glob("*.log"), *folder.glob("worker*/app-*/*/stderr")]):
+            failure.add_note(f"--- {log.relative_to(folder)}\n{log.read_text(errors='replace')[-_TAIL_CHARS:]}")
+        raise
+
+
+@dataclass(frozen=True)
+class _Running:
+    """One process of the cluster and where it writes what it does."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def wait_for(self, words: str) -> str:
+        """Return the line of the log that holds some words, once it is there."""
+        for _ in range(round(_START_S / _LOOK_S)):
+            for line in self.log.read_text().splitlines():
+                if words in line:
+                    return line.strip()
+            assert self.process.poll() is None, f"{self.log.name}: ended with {self.process.returncode}"
+            time.sleep(_LOOK_S)
+        raise AssertionError(f"{self.log.name} never said {words!r}")
+
+
+def _worker(environ: dict[str, str], folder: Path, number: int, master: str) -> AbstractContextManager[_Running]:
+    size = ("--host", "127.0.0.1", "--cores", "1", "--memory", _MEMORY, "--webui-port", "0")
+    place = ("--work-dir", str(folder / f"worker{number}"))
+    return _process(environ, folder / f"worker{number}.log", _WORKER, *size, *place, master)
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    log = folder / "log4j2.properties"
-    log.write_text(
-        "rootLogger.level = info\nrootLogger.appenderRef.c.ref = c\nappender.c.type = Console\nappender.c.name = c\n"
-        "appender.c.target = SYSTEM_ERR\nappender.c.layout.type = PatternLayout\nappender.c.layout.pattern = %m%n\n"
-    )
-    (folder / "site").mkdir()
-    (folder / "site" / "sitecustomize.py").write_text(
+    """Write the cluster's configuration and return the environment of its processes."""
+    log, site = _write_configuration(folder), folder / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(
         f"import sys\nsys.path[:] = [each for each in sys.path if each != {str(_SOURCE)!r}]\n"
     )
     options = {
-        "PYTHONPATH": str(folder / "site"),
+        "PYTHONPATH": str(site),
+        "SPARK_CONF_DIR": str(folder / "conf"),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": f"-Dlog4j2.configurationFile={log.as_uri()}",
+        "SPARK_DAEMON_JAVA_OPTS": f"{_QUICK_START} -Dlog4j2.configurationFile={log.as_uri()}",
         "PYSPARK_PYTHON": sys.executable,
     }
     return os.environ | java_environment(find_java()) | options
 
 
+def _write_configuration(folder: Path) -> Path:
+    """Write what belongs to a cluster, small; return the file that makes its processes tell what they do."""
+    (folder / "conf").mkdir()
+    log = folder / "conf" / "log4j2.properties"
+    log.write_text(
+        "rootLogger.level = info\nrootLogger.appenderRef.c.ref = c\nappender.c.type = Console\nappender.c.name = c\n"
+        "appender.c.target = SYSTEM_ERR\nappender.c.layout.type = PatternLayout\nappender.c.layout.pattern = %m%n\n"
+    )
+    (folder / "conf" / "spark-defaults.conf").write_text(
+        f"spark.executor.memory {_EXECUTOR_MEMORY}\nspark.executor.extraJavaOptions {_QUICK_START}\n"
+        "spark.sql.shuffle.partitions 2\n"
+    )
+    return log
+
+
 @contextmanager
-def _process(environ: dict[str, str], log: Path, *command: str) -> Iterator[Path]:
+def _process(environ: dict[str, str], log: Path, *command: str) -> Iterator[_Running]:
     with log.open("w") as stream:
         process = subprocess.Popen([str(_CLASS), *command], env=environ, stderr=stream, stdout=stream)
     try:
-        yield log
+        yield _Running(process, log)
     finally:
-        process.kill()
-        process.wait(30)
-
-
-def _wait_for(log: Path, words: str) -> str:
-    """Return the line of a log that holds some words, once it is there."""
-    for _ in range(round(_START_S / _LOOK_S)):
-        for line in log.read_text().splitlines():
-            if words in line:
-                return line.strip()
-        time.sleep(_LOOK_S)
-    raise AssertionError(f"{log.name} never said {words!r}: {log.read_text()[-2000:]}")
+        process.terminate()  # a worker that is asked to end takes its executors along
+        try:
+            process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(_END_S)

@@ -11,35 +11,43 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from posthouse.bench.pipeline.stores import make_mixed_store
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.run import bring_up_to_date
 from posthouse.pipeline.source.store import Access
 from tests.pipeline.run.lakes import journal_rows, table_rows
-from tests.pipeline.session.cluster import standalone_cluster
-from tests.pipeline.stores import GrowingStore
+from tests.pipeline.session.cluster import Cluster, standalone_cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+_RUN_S = 400  # for a driver, two executors and every table, on a machine that does other things too
+_ROWS = 200
+
+
 @pytest.mark.slow
 @pytest.mark.xdist_group("spark")
 def test_a_cluster_makes_the_same_tables(spark: SparkSession, tmp_path: Path) -> None:
-    store = GrowingStore(tmp_path / "relay")
-    store.grow(300)
-    with standalone_cluster(tmp_path) as master:
-        given = ("--source", str(store.path), "--lake", str(tmp_path / "far"), "--master", master, "--json")
-        told = subprocess.run(
-            [sys.executable, "-m", "posthouse.cli.main", "pipeline", "run", *given],
-            env=os.environ | {"POSTHOUSE_HOME": str(tmp_path / "home"), "SPARK_LOCAL_IP": "127.0.0.1"},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-    assert told.returncode == 0, told.stderr
-    assert json.loads(told.stdout.splitlines()[-1])["rows"] == 300
+    store = make_mixed_store(tmp_path / "relay", _ROWS)
     far, near = Lake(tmp_path / "far"), Lake(tmp_path / "near")
-    bring_up_to_date(spark, near, [Access(str(store.path))], clock=store.clock)
+    with standalone_cluster(tmp_path) as cluster:
+        told = _run(cluster, store, far)
+        assert told.returncode == 0, told.stderr
+        assert json.loads(told.stdout.splitlines()[-1])["rows"] == _ROWS
+        assert all(cluster.executors()), "a worker had nothing to do"
+    bring_up_to_date(spark, near, [Access(str(store))])
     assert journal_rows(spark, far) == journal_rows(spark, near)
     assert table_rows(spark, far) == table_rows(spark, near)
+
+
+def _run(cluster: Cluster, store: Path, lake: Lake) -> subprocess.CompletedProcess[str]:
+    given = ("--source", str(store), "--lake", str(lake.path), "--master", cluster.url, "--json")
+    return subprocess.run(
+        [sys.executable, "-m", "posthouse.cli.main", "pipeline", "run", *given],
+        env=os.environ | cluster.environ | {"POSTHOUSE_HOME": str(cluster.folder / "home")},
+        capture_output=True,
+        text=True,
+        timeout=_RUN_S,
+        check=False,
+    )

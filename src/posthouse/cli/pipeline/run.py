@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -28,7 +30,8 @@ def run(
     """Copy what is new in the journals into the lake, then bring every table up to date.
 
     A run that fails or is killed is simply run again: nothing is there twice, nothing is missing. With a relay among
-    the sources the Merkle root of every new batch is published there as a signed event.
+    the sources the Merkle root of every new batch is published there as a signed event. With --every it goes on until
+    Ctrl-C or SIGTERM; SIGTERM lets a run that works come to its end.
 
     For example:
 
@@ -42,14 +45,25 @@ def run(
     open_sources(place)  # before Spark is started for nothing
     spark = place.session()
     try:
-        while True:
-            _run_once(place, output, is_rebuild=rebuild)
-            if wait_s is None:
-                return
-            rebuild = False
-            _wait(wait_s)
+        ended = _ended_by_signal() if wait_s is not None else None
+        _run_once(place, output, is_rebuild=rebuild)
+        while ended is not None and not ended.wait(wait_s):
+            _run_once(place, output, is_rebuild=False)
     finally:
         spark.stop()
+
+
+def _ended_by_signal() -> threading.Event:
+    """Return what SIGTERM sets: the run that works just then is finished first; a second SIGTERM ends at once."""
+    ended = threading.Event()
+
+    def end(number: int, _frame: object) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        # Not from here: the main thread may hold the event's lock just now.
+        threading.Thread(target=ended.set).start()
+
+    signal.signal(signal.SIGTERM, end)
+    return ended
 
 
 def _run_once(place: Place, output: Output, *, is_rebuild: bool) -> None:
@@ -82,9 +96,3 @@ def _tell(output: Output, step: Step) -> None:
 def _answer(output: Output, report: RunReport, published: int) -> None:
     value = {"rows": report.rows, "versions": report.versions, "published": published}
     output.answer(value, table(("table", "version"), list(report.versions.items())))
-
-
-def _wait(seconds: float) -> None:
-    import threading
-
-    threading.Event().wait(seconds)
