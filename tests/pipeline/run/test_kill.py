@@ -39,9 +39,9 @@ def test_a_run_killed_anywhere_leaves_a_lake_that_the_next_one_completes(spark: 
     bring_up_to_date(spark, lake, [Access(str(store.path))])
     assert [row[1] for row in journal_rows(spark, lake)] == store.records()
     check_seals(lake)
-    kept = table_rows(spark, lake)
+    kept = table_rows(lake)
     bring_up_to_date(spark, lake, [Access(str(store.path))], is_rebuild=True)
-    assert table_rows(spark, lake) == kept
+    assert table_rows(lake) == kept
 
 
 def _run_and_kill(folder: Path, luck: Random) -> None:

@@ -77,9 +77,9 @@ def test_a_lake_over_growth_and_restore_equals_its_stores_and_a_rebuild(
 
 
 def _check_rebuild(spark: SparkSession, lake: Lake, store: GrowingStore) -> None:
-    kept = table_rows(spark, lake)
+    kept = table_rows(lake)
     bring_up_to_date(spark, lake, [Access(str(store.path))], clock=store.clock, is_rebuild=True)
-    assert table_rows(spark, lake) == kept
+    assert table_rows(lake) == kept
     assert kept["silver_refusals"].total() == 31
 
 
