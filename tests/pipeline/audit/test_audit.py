@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
@@ -24,6 +21,7 @@ from posthouse.pipeline.run.bronze import Copier
 from posthouse.pipeline.run.progress import silent
 from posthouse.pipeline.source.store import Access
 from posthouse.sqlite.connection import Durability, open_writer
+from tests.pipeline.audit.forging import rewrite
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -42,19 +40,6 @@ def lake(filled: Lake, tmp_path: Path) -> Lake:
     """A copy that a test may ruin."""
     shutil.copytree(filled.path, tmp_path / "lake")
     return Lake(tmp_path / "lake")
-
-
-def rewrite(lake: Lake, table: str, change: Callable[[dict[str, object]], None]) -> None:
-    """Alter the first row of the largest file of a table, and let the log agree with the new size."""
-    path, file = max(
-        ((lake.path / table / each.path, each) for each in lake.delta(table).files()), key=lambda f: f[1].rows
-    )
-    rows = pq.ParquetFile(path).read()
-    values = rows.to_pylist()
-    change(values[0])
-    pq.write_table(pa.Table.from_pylist(values, schema=rows.schema), path)
-    for log in (lake.path / table / "_delta_log").glob("*.json"):
-        log.write_text(log.read_text().replace(f'"size":{file.size_bytes}', f'"size":{path.stat().st_size}'))
 
 
 def test_a_clean_lake_and_its_stores_have_no_findings(spark: SparkSession, filled: Lake, stores: list[Path]) -> None:

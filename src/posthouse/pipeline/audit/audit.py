@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING
 
 from posthouse.pipeline.audit.finding import Finding
 from posthouse.pipeline.audit.frames import Frames, audit_frames
-from posthouse.pipeline.audit.seals import audit_lake, check_published
+from posthouse.pipeline.audit.published import check_rows, check_sealed, read_published
+from posthouse.pipeline.audit.seals import audit_lake, read_seals
 from posthouse.pipeline.audit.sources import Sources, lake_frames
 from posthouse.pipeline.audit.stores import check_store
+from posthouse.pipeline.lake.bronze import COPIES
+from posthouse.pipeline.source.feeds import JOURNAL
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,18 +59,29 @@ def audit(spark: SparkSession, lake: Lake | None, sources: Sequence[Access] = ()
         if not access.address.is_relay:
             report.add(check_store(Path(access.address.url)))
     if lake is None:
-        _judge(report, Sources(spark, sources).frames())
+        given = Sources(spark, sources)
+        frames = given.frames()
+        report.add(list(given.check_published(read_published(frames.events))))
+        _judge(report, frames)
         return report
     seals = audit_lake(spark, lake)
     report.add(seals)
     if any(each.code == "lake_altered" and not each.seq for each in seals):
         return report
     frames = lake_frames(spark, lake)
-    report.add(list(check_published(lake, frames.events)))
+    report.add(_check_published(spark, lake, frames))
     if sources:
         report.add(list(Sources(spark, sources).compare(lake)))
     _judge(report, frames)
     return report
+
+
+def _check_published(spark: SparkSession, lake: Lake, frames: Frames) -> list[Finding]:
+    seals = [seal for table in COPIES for seal in read_seals(lake, table)]
+    findings, others = check_sealed(read_published(frames.events), seals)
+    held = [(seal.epoch, seal.after, seal.to) for seal in seals if seal.feed == JOURNAL.name]
+    rows = lake.rows(spark, "bronze_journal", ("epoch", *JOURNAL.columns))
+    return findings + list(check_rows(others, rows, held, "lake_altered"))
 
 
 def _judge(report: Report, frames: Frames) -> None:

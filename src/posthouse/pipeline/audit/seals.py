@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from posthouse.model.errors import PosthouseError
-from posthouse.model.kinds import LAKE_ROOT
 from posthouse.pipeline.audit.finding import Finding
 from posthouse.pipeline.audit.line import ALL
 from posthouse.pipeline.lake.bronze import COPIES
@@ -79,33 +78,6 @@ def audit_lake(spark: Any, lake: Lake) -> list[Finding]:
             continue
         findings += check_seals(seals, leaves, "lake_altered", feed.name)
     return findings
-
-
-def check_published(lake: Lake, events: DataFrame) -> Iterator[Finding]:
-    """Compare the roots that were published as signed events with those that the commits carry now."""
-    from pyspark.sql import functions as f
-
-    content = f.get_json_object("event", "$.content")
-    published = events.where((f.col("kind") == LAKE_ROOT) & f.col("event").isNotNull()).select("id", "seq", content)
-    sealed = {(seal.epoch, seal.feed, seal.to): seal.root for table in COPIES for seal in read_seals(lake, table)}
-    for id_, seq, text in published.collect():
-        try:
-            told = msgspec.json.decode(text or "", type=_Published)
-        except msgspec.MsgspecError:
-            continue  # somebody else's event of this kind
-        root_now = sealed.get((told.epoch, told.feed, told.to))
-        if root_now is not None and root_now != told.root:
-            detail = f"{told.feed} up to {told.to} was published as {told.root}, its commit says {root_now}"
-            yield Finding("lake_altered", "lake", told.epoch, id_, seq, detail)
-
-
-class _Published(msgspec.Struct):
-    """A seal as it is published."""
-
-    epoch: str
-    feed: str
-    to: int
-    root: str
 
 
 def leaves_of_rows(rows: DataFrame, seals: Sequence[Seal], columns: Sequence[str]) -> DataFrame:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from posthouse.pipeline.audit.finding import Finding
 from posthouse.pipeline.audit.frames import EVENT_COLUMNS, JOURNAL_COLUMNS, Frames
 from posthouse.pipeline.audit.line import EpochRow
+from posthouse.pipeline.audit.published import Published, check_rows
 from posthouse.pipeline.audit.seals import check_seals, leaves_of_rows, read_seals
 from posthouse.pipeline.lake.merkle import BLOCK_ROWS, Seal
 from posthouse.pipeline.run.bronze import application_id
@@ -65,6 +66,17 @@ class Sources:
         rows = self._rows(JOURNAL, ("epoch", *JOURNAL.columns))
         leaves = [tuple(row) for row in leaves_of_rows(rows, held, JOURNAL.columns).where("after >= 0").collect()]
         for finding in check_seals(held, leaves, "store_altered", JOURNAL.name):
+            yield finding._replace(store=self._kind(finding.epoch))
+
+    def check_published(self, published: Sequence[Published]) -> Iterator[Finding]:
+        """Compare what the sources hold with the roots that lakes have published of them."""
+        held = [
+            (each.epoch, max(each.fork_seq, history.pruned_through), history.end_of(position))
+            for _access, history in self._found
+            for position, each in enumerate(history.lineage)
+        ]
+        rows = self._rows(JOURNAL, ("epoch", *JOURNAL.columns))
+        for finding in check_rows(published, rows, held, "store_altered"):
             yield finding._replace(store=self._kind(finding.epoch))
 
     def _rows(self, feed: Feed, columns: Sequence[str]) -> DataFrame:
