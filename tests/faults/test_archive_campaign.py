@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ def kill_on_the_way(relay: RelayProcess, lake: Path, dice: random.Random) -> boo
     target = before + dice.choice([1, 100, 300, 700])
     with archiving(relay, lake) as child:
         while (reached := pruned_through(store)) < target and not child.is_over:
-            pass  # each look costs a moment; a child that hangs ends by its own timeouts
+            time.sleep(0.002)  # leaves the processor to the two; a child that hangs ends by its own timeouts
         if dice.random() < 0.6:
             relay.kill()
             relay.start()

@@ -1,7 +1,6 @@
 """The memory of a run while it works: of this process, of Spark's JVM, of its Python workers.
 
-Looked at from the outside, a few times a second, in what the kernel tells of every process below this one. Short peaks
-between two looks are missed; what grows with the history is not.
+Looked at a few times a second. Short peaks between two looks are missed; what grows with the history is not.
 """
 
 from __future__ import annotations
@@ -9,16 +8,12 @@ from __future__ import annotations
 import os
 import threading
 from collections import defaultdict
-from pathlib import Path
 from types import TracebackType
 
-from posthouse.bench.bus.memory import resident_bytes
+from posthouse.bench.pipeline.processes import family
 
 _LOOK_S = 0.25
 _MIB = 1 << 20
-_PROC = Path("/proc")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_PARENT, _RESIDENT = 1, 21  # fields of /proc/PID/stat behind the name
 
 
 class MemoryWatch:
@@ -49,29 +44,8 @@ class MemoryWatch:
 
 def _resident() -> dict[str, int]:
     """Return the bytes that each kind of process has now."""
-    found: dict[str, int] = defaultdict(int, driver=resident_bytes())
-    processes = _processes()
-    below = {os.getpid()}
-    while fresh := {pid for pid, (parent, _, _) in processes.items() if parent in below} - below:
-        below |= fresh
-    for pid in below - {os.getpid()}:
-        _, name, size = processes[pid]
-        found["jvm" if name == "java" else "workers"] += size
-    return found
-
-
-def _processes() -> dict[int, tuple[int, str, int]]:
-    """Return every process: its parent, its name, its resident bytes."""
-    found: dict[int, tuple[int, str, int]] = {}
-    for path in _PROC.glob("[0-9]*/stat"):
-        try:
-            head, _, rest = path.read_text().rpartition(")")
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it has ended meanwhile
-        fields = rest.split()
-        found[int(path.parent.name)] = (
-            int(fields[_PARENT]),
-            head.partition("(")[2],
-            int(fields[_RESIDENT]) * _PAGE_BYTES,
-        )
+    found: dict[str, int] = defaultdict(int)
+    for each in family():
+        kind = "driver" if each.pid == os.getpid() else "jvm" if each.name == "java" else "workers"
+        found[kind] += each.resident_bytes
     return found
