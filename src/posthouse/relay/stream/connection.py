@@ -132,11 +132,6 @@ class Connection:
         """Whether the next frame is not read because too many events are unanswered."""
         return not self._has_room.is_set()
 
-    @property
-    def has_room(self) -> bool:
-        """Whether few events are unanswered and few answers unsent."""
-        return self._has_room.is_set() and self.outbox.unsent_bytes <= HELD_BACK_BYTES
-
     async def wait_for_room(self) -> None:
         """Wait until few events are unanswered and few answers are unsent: only then is the next frame read."""
         await self._has_room.wait()

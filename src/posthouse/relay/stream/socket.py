@@ -1,47 +1,30 @@
 """The WebSocket below a connection: handshake, reading messages, pongs, and the end.
 
 Reading uses the HTTP library's parser; writing goes through the outbox, straight to the transport. A frame above the
-bound is answered by a NOTICE before the library closes the connection. Frames are taken in the order they came: at once
-when this is the only thing the connection waits for, else by its task.
+bound is answered by a NOTICE before the library closes the connection.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from functools import partial
 from typing import Literal
 
-import structlog
 from aiohttp import WSCloseCode, WSMsgType, web
-from aiohttp._websocket.reader import WebSocketDataQueue
 
 from posthouse.model.errors import error
 from posthouse.relay.edge import Edge
 from posthouse.relay.stream.connection import CLOSE_S, Connection
 from posthouse.relay.stream.frame import pong_frame
 from posthouse.relay.stream.outbox import Outbox
-from posthouse.relay.stream.queue import FrameQueue
 
-log = structlog.get_logger(__name__)
 _names = itertools.count(1)
 
 
 class _Socket(web.WebSocketResponse[Literal[False]]):
-    """A WebSocket that hands frames on at once where it can, and tells its connection of one that is too large."""
+    """A WebSocket that tells its connection before it is closed for a frame that is too large."""
 
     connection: Connection | None = None
-    #: None until the handshake
-    queue: FrameQueue | None = None
-
-    @property
-    def _reader(self) -> WebSocketDataQueue | None:
-        return self.queue
-
-    @_reader.setter
-    def _reader(self, made: WebSocketDataQueue | None) -> None:
-        """Put our queue in the place of the library's, which nobody has used yet."""
-        self.queue = None if made is None else FrameQueue.instead_of(made)
 
     async def close(self, *, code: int = WSCloseCode.OK, message: bytes = b"", drain: bool = True) -> bool:
         if code == WSCloseCode.MESSAGE_TOO_BIG and self.connection is not None and not self.closed:
@@ -80,17 +63,9 @@ async def serve_stream(edge: Edge, request: web.BaseRequest) -> web.StreamRespon
 
 async def _read(socket: _Socket, connection: Connection) -> None:
     loop = asyncio.get_running_loop()
-    queue = socket.queue
-    take = partial(_take_at_once, connection, loop)
     while True:
-        if queue is not None:
-            queue.take = take
         message = await socket.receive()
-        if queue is not None:
-            queue.take = None
         connection.heard_at = loop.time()
-        if message.type is WSMsgType.TEXT and connection.ending is None and not connection.has_room:
-            await connection.wait_for_room()
         if connection.ending is not None and message.type in (WSMsgType.TEXT, WSMsgType.BINARY):
             connection.take_late_frame(message.data)
             continue  # it was told why; only its half of the closing handshake is of interest now
@@ -106,17 +81,3 @@ async def _read(socket: _Socket, connection: Connection) -> None:
             return
         if connection.ending is None:
             await connection.wait_for_room()
-
-
-def _take_at_once(connection: Connection, loop: asyncio.AbstractEventLoop, data: bytes) -> bool:
-    """Take a frame whose bytes have just come, unless the connection ends or has to wait for room first."""
-    if connection.ending is not None or not connection.has_room:
-        return False
-    connection.heard_at = loop.time()
-    try:
-        connection.take_frame(data)
-    except Exception:
-        log.exception("frame_failed")
-        connection.end(1011, "internal")
-        connection.outbox.abort()
-    return True
