@@ -6,6 +6,7 @@ import importlib
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,18 +26,27 @@ VERSIONS = ("2025-06-18", "2025-11-25", "2026-07-28")
 
 
 def exchange(folder: Path, *requests: dict[str, Any]) -> list[str]:
-    """Send lines to a server over stdio; return its lines."""
+    """Send lines to a server over stdio; return its answers. Its input stays open until it has given them all."""
     lines = "".join(json.dumps({"jsonrpc": "2.0"} | request) + "\n" for request in requests)
-    done = subprocess.run(
+    with subprocess.Popen(
         [sys.executable, *command(folder / "no-daemon")],
-        input=lines,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         env=environment(folder),
-        capture_output=True,
         text=True,
-        timeout=BOUND_S,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    ) as server:
+        assert server.stdin is not None and server.stdout is not None
+        watchdog = threading.Timer(BOUND_S, server.kill)
+        watchdog.start()
+        try:
+            server.stdin.write(lines)
+            server.stdin.flush()
+            answers = [server.stdout.readline().rstrip("\n") for request in requests if "id" in request]
+            server.stdin.close()
+            assert server.wait(BOUND_S) == 0
+        finally:
+            watchdog.cancel()
+    return answers
 
 
 def listed(folder: Path, version: str) -> str:

@@ -59,6 +59,9 @@ async def _correspond(hosts: Hosts, admin: NodeKey) -> tuple[list[str], dict[str
         for name, node in (("alice", hosts.alice.node), ("bob", hosts.bob.node)):
             await client.meshes.add_member("main", node, name, "member")
     with DaemonClient(hosts.alice.directory) as alice, DaemonClient(hosts.bob.directory) as bob:
+        async with asyncio.timeout(60):
+            while not (alice.health().connected and bob.health().connected):  # noqa: ASYNC110 - nobody announces it
+                await asyncio.sleep(0.05)
         bob.create_topic("news")
         bob.subscribe("news")
         posts = [f"post {number}" for number in range(MESSAGES)]
