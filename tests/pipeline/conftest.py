@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from posthouse.pipeline.session import spark_session
+from tests.pipeline.quick_start import QUICK_START
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,13 +18,14 @@ if TYPE_CHECKING:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A real Spark on this machine, small; a test that uses it carries the mark xdist_group("spark")."""
     place = tmp_path_factory.mktemp("spark")
-    # The second compiler pays off after minutes of the same work, and takes a core until then.
-    quick_start = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1"}
     session = spark_session(
         "local[2]",
         shuffle_partitions=2,
-        settings=quick_start
-        | {"spark.local.dir": str(place / "local"), "spark.sql.warehouse.dir": str(place / "warehouse")},
+        settings={
+            "spark.driver.defaultJavaOptions": QUICK_START,
+            "spark.local.dir": str(place / "local"),
+            "spark.sql.warehouse.dir": str(place / "warehouse"),
+        },
     )
     yield session
     session.stop()

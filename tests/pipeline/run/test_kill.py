@@ -15,6 +15,7 @@ from posthouse.pipeline.source.store import Access
 from posthouse.pipeline.tables import TABLES
 from tests.faults.campaign import chance, rounds
 from tests.faults.child import Child
+from tests.pipeline.quick_start import quick_environment
 from tests.pipeline.run.lakes import check_seals, journal_rows, table_rows
 from tests.pipeline.stores import GrowingStore
 
@@ -47,7 +48,7 @@ def test_a_run_killed_anywhere_leaves_a_lake_that_the_next_one_completes(spark: 
 def _run_and_kill(folder: Path, luck: Random) -> None:
     """Run until it has told some steps, and kill it a little later."""
     given = ("--source", folder / "relay", "--lake", folder / "lake", "--master", "local[2]", "--json")
-    env = {"POSTHOUSE_HOME": str(folder / "home"), "POSTHOUSE_PIPELINE_BATCH_ROWS": "700"}
+    env = {"POSTHOUSE_HOME": str(folder / "home"), "POSTHOUSE_PIPELINE_BATCH_ROWS": "700"} | quick_environment(folder)
     steps = luck.randrange(_STEPS)
     with Child("posthouse.cli.main", "pipeline", "run", *given, env=env) as child:
         if steps:

@@ -118,7 +118,7 @@ def _write_configuration(folder: Path) -> Path:
     )
     (folder / "conf" / "spark-defaults.conf").write_text(
         f"spark.executor.memory {_EXECUTOR_MEMORY}\nspark.executor.extraJavaOptions {_QUICK_START}\n"
-        "spark.sql.shuffle.partitions 2\n"
+        f"spark.driver.defaultJavaOptions {_QUICK_START}\nspark.sql.shuffle.partitions 2\n"
     )
     return log
 
