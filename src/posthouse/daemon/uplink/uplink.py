@@ -8,6 +8,7 @@ another key, or it lacks what the contract needs. Everything else is waited out.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -30,6 +31,7 @@ log = structlog.get_logger(__name__)
 _AGAIN_S = 5.0  # after a refusal that only somebody else can lift
 _PROBE_S = 2.0  # while the inbox cannot be written
 _REFRESH_S = 60.0
+_ASKING_S = 2.0  # for somebody who asks who is here
 _LEARN_AGAIN_NS = 1_000_000_000
 _ENDING = frozenset(
     {
@@ -106,6 +108,13 @@ class Uplink:
         client = self.client
         self._roster.take_members(await client.meshes.members(self._settings.mesh))
         self._roster.take_topics(await client.meshes.topics(self._settings.mesh))
+
+    async def freshen(self) -> None:
+        """Refresh for somebody who asks who is here, unless that was just done; a slow relay is not waited for."""
+        if self.is_up:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_ASKING_S):
+                    await self._learn()
 
     # the life of the connection
 
@@ -187,7 +196,7 @@ class Uplink:
             await asyncio.sleep(_REFRESH_S)
 
     async def _learn(self) -> None:
-        """Refresh for the sake of an unknown sender; guests of an open mesh stay unknown, so not for each of them."""
+        """Refresh, unless that was done a moment ago; guests of an open mesh stay unknown, so not for each of them."""
         now_ns = self._settings.clock.boot_ns()
         if now_ns - self._learned_ns >= _LEARN_AGAIN_NS:
             self._learned_ns = now_ns

@@ -27,6 +27,7 @@ class _Profile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
 async def peers(call: Call) -> Answer:
     """Return the members with who is online; without the relay as last heard."""
     daemon = call.daemon
+    await daemon.uplink.freshen()
     online = daemon.uplink.online
     listed = {member.node: {"name": member.name, "role": member.role} for member in daemon.roster.members}
     for node, entry in online.items():
