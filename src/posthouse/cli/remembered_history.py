@@ -81,29 +81,10 @@ def _wanted(of: str, own: str, names: dict[str, str]) -> tuple[Callable[[Event],
 
 
 def _shown(seq: int, event: Event, names: dict[str, str], own: str) -> dict[str, Any]:
-    import msgspec
+    from posthouse.model.history_item import history_item
 
-    from posthouse.model.message import read_message
-    from posthouse.model.timestamps import format_utc
-
-    message = read_message(event)
     body, undecryptable = _opened(event, own)
-    return {
-        "message_id": event.id,
-        "history_id": seq,
-        "client_message_id": message.client_message_id,
-        "mesh": message.mesh,
-        "topic": None if message.recipient is not None else message.destination_ref,
-        "to": message.recipient,
-        "sender": event.pubkey,
-        "sender_name": names.get(event.pubkey),
-        "body": body,
-        "meta": msgspec.json.decode(message.meta) if message.meta else None,
-        "reply_to_id": message.reply_to,
-        "priority": message.priority.value,
-        "sent_at": format_utc(event.created_at_ns),
-        "undecryptable": undecryptable,
-    }
+    return history_item(seq, event, names.get(event.pubkey), body, undecryptable)
 
 
 def _opened(event: Event, own: str) -> tuple[str | None, str | None]:

@@ -5,7 +5,9 @@ Times stay whole nanoseconds; days and hours are text in UTC, whatever time zone
 
 from __future__ import annotations
 
-from pyspark.sql import Column
+from collections.abc import Mapping
+
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType
 
@@ -13,12 +15,24 @@ _SECOND_NS = 1_000_000_000
 _HOUR_S = 3_600
 _DAY_S = 24 * _HOUR_S
 
+_PLACE = ("epoch", "seq", "at_ns")
 TEXT, LONG = StringType(), LongType()
 
 
 def struct(**fields: DataType) -> StructType:
     """Return a schema of nullable columns in the order given."""
     return StructType([StructField(name, kind) for name, kind in fields.items()])
+
+
+def complete(rows: DataFrame, schema: StructType, given: Mapping[str, Column]) -> DataFrame:
+    """Return rows of the journal in a schema: what is given, their place in history, and NULL for the rest."""
+    columns = [
+        given.get(field.name, f.col(field.name) if field.name in _PLACE else f.lit(None))
+        .cast(field.dataType)
+        .alias(field.name)
+        for field in schema.fields
+    ]
+    return rows.select(*columns)
 
 
 def day(at_ns: Column) -> Column:

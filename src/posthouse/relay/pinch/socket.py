@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Literal
+from typing import Any, Literal
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
@@ -89,12 +89,17 @@ async def _answer(socket: _Socket, connection: PinchConnection) -> bytes:
     """Return the first binary frame; anything but control frames before it is no answer."""
     while True:
         message = await socket.receive()
-        if message.type is WSMsgType.PING:
-            connection.outbox.write(pong_frame(message.data))
-        elif message.type is WSMsgType.PONG:
-            connection.take_pong(message.data)
-        else:
+        if not _take_control(connection, message.type, message.data):
             return bytes(message.data) if message.type is WSMsgType.BINARY else b""
+
+
+def _take_control(connection: PinchConnection, kind: WSMsgType, data: Any) -> bool:
+    """Answer a ping or note a pong; return whether it was one."""
+    if kind is WSMsgType.PING:
+        connection.outbox.write(pong_frame(data))
+    elif kind is WSMsgType.PONG:
+        connection.take_pong(data)
+    return kind in (WSMsgType.PING, WSMsgType.PONG)
 
 
 def _refuse(connection: PinchConnection, reason: str) -> None:
@@ -106,10 +111,8 @@ async def _read(socket: _Socket, connection: PinchConnection) -> None:
     """Take frames until the connection has ended; without a login only the closing handshake is of interest."""
     while True:
         message = await socket.receive()
-        if message.type is WSMsgType.PING:
-            connection.outbox.write(pong_frame(message.data))
-        elif message.type is WSMsgType.PONG:
-            connection.take_pong(message.data)
+        if _take_control(connection, message.type, message.data):
+            pass
         elif message.type in (WSMsgType.BINARY, WSMsgType.TEXT):
             if connection.address and message.type is WSMsgType.BINARY:
                 connection.take_frame(message.data)

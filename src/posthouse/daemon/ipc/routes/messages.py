@@ -12,9 +12,8 @@ from posthouse.daemon.ipc.call import Call
 from posthouse.daemon.roster import TOPIC_MARK
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event_structure import is_event_id
+from posthouse.model.history_item import history_item
 from posthouse.model.kinds import MESSAGE
-from posthouse.model.message import read_message
-from posthouse.model.timestamps import format_utc
 
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 500
@@ -60,27 +59,11 @@ async def history(call: Call) -> Answer:
 
 def _shown(client: Client, call: Call, stored: Stored) -> dict[str, Any]:
     event = stored.event
-    message = read_message(event)
     try:
         body, undecryptable = client.open(event), None
     except PosthouseError as failure:
         body, undecryptable = None, failure.code
-    return {
-        "message_id": event.id,
-        "history_id": stored.seq,
-        "client_message_id": message.client_message_id,
-        "mesh": message.mesh,
-        "topic": None if message.recipient is not None else message.destination_ref,
-        "to": message.recipient,
-        "sender": event.pubkey,
-        "sender_name": call.daemon.roster.name_of(event.pubkey),
-        "body": body,
-        "meta": msgspec.json.decode(message.meta) if message.meta else None,
-        "reply_to_id": message.reply_to,
-        "priority": message.priority.value,
-        "sent_at": format_utc(event.created_at_ns),
-        "undecryptable": undecryptable,
-    }
+    return history_item(stored.seq, event, call.daemon.roster.name_of(event.pubkey), body, undecryptable)
 
 
 async def _row(call: Call) -> dict[str, Any] | None:

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import BooleanType
 
-from posthouse.pipeline.tables.columns import LONG, TEXT, day, hour, number, struct, text
+from posthouse.pipeline.tables.columns import LONG, TEXT, complete, day, hour, number, struct, text
 from posthouse.pipeline.tables.table import LOST, Table, Upkeep
 
 KEYS = ("source", "mesh", "reader", "message_id")
@@ -182,13 +182,7 @@ def _rows(rows: DataFrame, values: dict[str, Column]) -> DataFrame:
     is_pinch = f.col("mesh") == "pinch"
     given = {"source": f.when(is_pinch, "pinch").otherwise("relay"), "mesh": f.coalesce("mesh", f.lit(""))} | values
     given.setdefault("recipient", given["reader"])
-    columns = [
-        given.get(field.name, f.col(field.name) if field.name in ("epoch", "seq", "at_ns") else f.lit(None))
-        .cast(field.dataType)
-        .alias(field.name)
-        for field in SCHEMA.fields
-    ]
-    return rows.select(*columns)
+    return complete(rows, SCHEMA, given)
 
 
 def latest(facts: DataFrame) -> DataFrame:

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import DoubleType
 
-from posthouse.pipeline.tables.columns import LONG, TEXT, day, hour, number, struct, text
+from posthouse.pipeline.tables.columns import LONG, TEXT, complete, day, hour, number, struct, text
 from posthouse.pipeline.tables.table import LOST, Table, Upkeep
 
 ACCEPTED, CONTENT = "accepted", "content"
@@ -129,13 +129,7 @@ def _pinch(journal: DataFrame) -> DataFrame:
 
 def _rows(rows: DataFrame, fact: str, source: str, message_id: Column, **values: Column) -> DataFrame:
     given = {"fact": f.lit(fact), "source": f.lit(source), "message_id": message_id} | values
-    columns = [
-        given.get(field.name, f.col(field.name) if field.name in ("epoch", "seq", "at_ns") else f.lit(None))
-        .cast(field.dataType)
-        .alias(field.name)
-        for field in SCHEMA.fields
-    ]
-    return rows.select(*columns)
+    return complete(rows, SCHEMA, given)
 
 
 def _length(body: Column, field: str) -> Column:
