@@ -1,6 +1,6 @@
 """A message of the past as people and programs see it, whoever remembers it: the relay or the lake. Pure.
 
-If you change a field: 1. docs/protocol.md, 2. what reads it (cli history, the MCP tool).
+If you change a field: what reads it changes too, `posthouse history` and the MCP tool of that name.
 """
 
 from __future__ import annotations
