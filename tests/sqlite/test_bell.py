@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from pathlib import Path
+
+import pytest
 
 from posthouse.sqlite.bell import Bell
 
 PATIENCE_S = 30.0
+
+
+@pytest.fixture(params=["event counter", "pipe"], autouse=True)
+def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test runs with the event counter of Linux, and with the pipe of other systems."""
+    if request.param == "pipe":
+        monkeypatch.delattr(os, "eventfd")
 
 
 def test_ring_wakes_a_thread_that_waits() -> None:
@@ -64,3 +74,10 @@ def test_bell_that_is_forgotten_leaves_no_open_file() -> None:
     for _ in range(10):
         Bell().ring()
     assert open_files() == before
+
+
+def test_ring_that_nobody_hears_for_long_does_not_block() -> None:
+    bell = Bell()
+    for _ in range(20_000):  # more than a pipe takes
+        bell.ring()
+    assert bell.wait(0)

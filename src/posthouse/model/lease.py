@@ -7,8 +7,10 @@ change nothing. Refusals are values (their code and fields); the caller raises o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from posthouse.model.errors import error
 from posthouse.model.limits import (
@@ -22,8 +24,7 @@ from posthouse.model.limits import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class LockRow:
+class LockRow(msgspec.Struct, frozen=True):
     """What is kept about one resource."""
 
     resource: str
@@ -36,8 +37,7 @@ class LockRow:
     is_released: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RequestRecord:
+class RequestRecord(msgspec.Struct, frozen=True):
     """A granted request_id, kept 24 hours per (mesh, resource, owner): what a retry is answered with."""
 
     request_id: str
@@ -49,8 +49,7 @@ class RequestRecord:
     granted_at_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(msgspec.Struct, frozen=True):
     """An acquire or renew that succeeded."""
 
     row: LockRow
@@ -64,23 +63,20 @@ class Grant:
     is_repeat: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Released:
+class Released(msgspec.Struct, frozen=True):
     """A release that succeeded."""
 
     row: LockRow
 
 
-@dataclass(frozen=True, slots=True)
-class Denied:
+class Denied(msgspec.Struct, frozen=True):
     """A refusal: a registered error code and its fields."""
 
     code: str
-    fields: dict[str, Any] = field(default_factory=dict)
+    fields: dict[str, Any] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class LockView:
+class LockView(msgspec.Struct, frozen=True):
     """What inspect tells."""
 
     resource: str

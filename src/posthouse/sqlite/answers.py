@@ -2,7 +2,8 @@
 
 One wake-up per event loop, however many of its callers wait. A caller that is gone (cancelled, its loop closed)
 never keeps another from its answer. Answers are heard in the order of the commits: by a call at once, or, behind a
-future whose callbacks are still to run, by a call after those.
+future whose callbacks are still to run, by a call after those. While a loop and the writer take turns (turns.py), the
+loop stays awake for a moment after an answer.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,8 +21,11 @@ import msgspec
 from posthouse.log import get_log
 from posthouse.sqlite.bell import Bell
 from posthouse.sqlite.transaction import Item, TxT
+from posthouse.sqlite.turns import Partner
 
 log = get_log(__name__)
+
+LOOK_OUT_NS = 80_000  # how long a loop that takes turns with the writer stays awake for the next item
 
 #: Called on the caller's loop with the result, or with what the work raised.
 Heard = Callable[[Any, BaseException | None], None]
@@ -31,6 +36,8 @@ class Letterbox:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
+        self.partner = Partner()
+        self._until_ns = 0
         self._bell = Bell()
         self._batches: deque[Sequence[Waiting[Any]]] = deque()
         #: whether callbacks of futures that were settled here are still to run
@@ -45,6 +52,10 @@ class Letterbox:
         self._batches.append(items)
         self._bell.ring()
 
+    def asked(self) -> None:
+        """Stop looking out, the next item is there: the writer needs the processor that they share."""
+        self._until_ns = 0
+
     def close(self) -> None:
         """Release what the loop watches, once it has settled everything; called after the last `put`."""
         with contextlib.suppress(RuntimeError):  # a closed loop has released it
@@ -55,6 +66,9 @@ class Letterbox:
         while self._batches:
             for item in self._batches.popleft():
                 self._settle(item)
+        if self.partner.takes_turns:
+            self._until_ns = time.monotonic_ns() + LOOK_OUT_NS
+            self.loop.call_soon(self._look_out)
         if self._is_behind:
             self.loop.call_soon(self._catch_up)  # after the callbacks and calls of this turn
 
@@ -76,6 +90,11 @@ class Letterbox:
             heard(item.result, item.error)
         except Exception as defect:  # noqa: BLE001 - as a callback of a future: the others still hear theirs
             self.loop.call_exception_handler({"message": "an answer was not taken", "exception": defect})
+
+    def _look_out(self) -> None:
+        """Keep the loop from sleeping: whoever was answered mostly asks again before a processor could be woken."""
+        if time.monotonic_ns() < self._until_ns:
+            self.loop.call_soon(self._look_out)
 
     def _catch_up(self) -> None:
         self._is_behind = False

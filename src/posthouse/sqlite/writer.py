@@ -6,7 +6,8 @@ is committed, and cannot take the answers of others with it. What waits is bound
 that the caller is refused (store_busy) before anything is queued.
 
 An event loop wakes the sleeping writer at the end of its turn, not at the first item: callers that were answered
-together come back together, and so share the next sync too.
+together come back together, and so share the next sync too. While items come one by one there is nobody to wait for:
+loop and writer take turns (turns.py), and the item is rung for at once.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from posthouse.sqlite.bell import Bell
 from posthouse.sqlite.connection import leave_wal
 from posthouse.sqlite.failures import again
 from posthouse.sqlite.transaction import TxT, run_items
+from posthouse.sqlite.turns import SILENCE_S, Turns
 
 R = TypeVar("R")
 log = get_log(__name__)
@@ -143,7 +145,11 @@ class Writer(Generic[TxT]):
     def _hand_in(self, work: Callable[[TxT], Any], answer: asyncio.Future[Any] | Heard, size: int) -> None:
         loop = asyncio.get_running_loop()
         letterbox = self._letterboxes.get(loop) or self._open_letterbox(loop)
-        if self._put(Waiting(work, None, None, size, letterbox, answer)):
+        must_ring = self._put(Waiting(work, None, None, size, letterbox, answer))
+        letterbox.asked()
+        if must_ring and letterbox.partner.takes_turns:
+            self._bell.ring()
+        elif must_ring:
             loop.call_soon(self._bell.ring)
 
     def _put(self, item: Waiting[TxT]) -> bool:
@@ -172,14 +178,17 @@ class Writer(Generic[TxT]):
             return letterbox
 
     def _serve(self) -> None:
+        turns = Turns()
         try:
-            while batch := self._gather():
+            while batch := self._gather(turns):
                 fatal = run_items(self._tx, batch, self._clock, self._path)
                 self._account(batch)
                 if fatal:
                     self._fail(fatal, batch)
                     return
                 answer(batch)
+                alone = batch[0].letterbox if len(batch) == 1 else None
+                turns.note(alone.partner if alone is not None else None)
             if isinstance(self._refusal, Fatal):
                 self._fail(self._refusal, [])
         except BaseException as defect:
@@ -187,11 +196,12 @@ class Writer(Generic[TxT]):
             self._fail(_as_fatal(defect, self._path), [])
             raise
         finally:
+            turns.end()
             self._tx.db.close()
             for letterbox in self._letterboxes.values():
                 letterbox.close()
 
-    def _gather(self) -> list[Waiting[TxT]]:
+    def _gather(self, turns: Turns) -> list[Waiting[TxT]]:
         """Return what has arrived, waiting for it if there is nothing; empty when the writer has to end."""
         while True:
             with self._gate:
@@ -201,7 +211,8 @@ class Writer(Generic[TxT]):
                 if self._refusal is not None:
                     return []
                 self._is_asleep = True
-            if not self._bell.wait(_LOOK_EVERY_S):
+            if not self._bell.wait(SILENCE_S if turns.is_dialogue else _LOOK_EVERY_S):
+                turns.end()
                 with self._gate:
                     self._ringing = None
 

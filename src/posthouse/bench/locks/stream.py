@@ -12,7 +12,6 @@ from posthouse.bench.relay.raw_stream import RawStream
 from posthouse.keys import NodeKey
 
 LEASE_MS = 30_000
-WAIT_MS = 60_000
 _PATIENCE_S = 120
 
 
@@ -26,6 +25,7 @@ class LockStream(RawStream):
         self._asked = 0
         self._resource = ""
         self._left = 0
+        self._wait_ms = 0
         self._is_held = False
 
     def data_received(self, data: bytes) -> None:
@@ -43,17 +43,17 @@ class LockStream(RawStream):
         if self._done is not None and not self._done.done():
             self._done.set_exception(ConnectionError("the relay closed the stream"))
 
-    async def pairs(self, resource: str, count: int) -> None:
+    async def pairs(self, resource: str, count: int, wait_ms: int) -> None:
         """Acquire and release a resource so many times, waiting for it where others hold it."""
         if not count:
             return
-        self._resource, self._left = resource, count
+        self._resource, self._left, self._wait_ms = resource, count, wait_ms
         self._done = asyncio.get_running_loop().create_future()
         self._acquire()
         await self._done
 
     def _acquire(self) -> None:
-        self._ask("acquire", {"resource": self._resource, "lease_ms": LEASE_MS, "wait_ms": WAIT_MS})
+        self._ask("acquire", {"resource": self._resource, "lease_ms": LEASE_MS, "wait_ms": self._wait_ms})
 
     def _ask(self, op: str, arguments: dict[str, Any]) -> None:
         self._asked += 1
