@@ -14,6 +14,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from posthouse.log import get_log
 
@@ -24,6 +25,7 @@ SILENCE_S = 0.01  # without an item ends the dialogue
 STRETCH_NS = 250_000_000  # after which they are let go and judged anew
 ROOM = 0.9  # of one processor: what both may need together
 SLOWER = 2  # times as long as unbound: somebody else needs this processor
+_THREADS = Path("/proc/self/task")
 _CAN_BIND = hasattr(os, "sched_setaffinity")
 
 
@@ -116,15 +118,14 @@ class Turns:
 
 
 def _processor_of(tid: int) -> int:
-    with open(f"/proc/self/task/{tid}/stat", encoding="utf-8", errors="replace") as file:
-        after_name = file.read().rpartition(")")[2]
-    return int(after_name.split()[36])
+    about = (_THREADS / str(tid) / "stat").read_text("utf-8", "replace")
+    return int(about.rpartition(")")[2].split()[36])  # what precedes is its number and its name
 
 
 def _let_go(processor: int, allowed: set[int]) -> None:
     """Let every thread of this process that is bound to `processor` run where the process may."""
-    for name in os.listdir("/proc/self/task"):
-        tid = int(name)
+    for thread in _THREADS.iterdir():
+        tid = int(thread.name)
         try:
             if os.sched_getaffinity(tid) == {processor}:
                 os.sched_setaffinity(tid, allowed)
