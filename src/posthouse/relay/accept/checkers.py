@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 
 from posthouse.model.limits import KIB
-from posthouse.relay.accept.check import check_jobs
+from posthouse.relay.accept.check import check_job
 from posthouse.relay.accept.job import Job
 
 SLICE = 16  # about a millisecond of signatures: long enough to pay, short enough to share
@@ -49,7 +49,7 @@ class Checkers:
             return False
         self._has_checked_alone = True
         self._loop.call_soon(self._end_turn)
-        check_jobs((job,))
+        check_job(job)
         return True
 
     def add(self, jobs: Sequence[Job]) -> None:
@@ -80,7 +80,8 @@ class Checkers:
 
     def _serve(self) -> None:
         while (jobs := self._slices.get()) is not None:
-            check_jobs(jobs)
+            for job in jobs:
+                check_job(job)
             self._loop.call_soon_threadsafe(self._back, jobs)
 
     def _back(self, jobs: list[Job]) -> None:
