@@ -2,7 +2,7 @@
 
 A thread that is woken on a sleeping processor starts 20 to 40 us late; on the processor of whoever woke it, it starts
 at once. The scheduler prefers the sleeping one, because it cannot know that the waker is about to wait for the answer.
-The writer knows: while items come one by one and both threads together need less than one processor, they lose nothing
+The writer knows: while items come one by one and the whole process needs less than one processor, the two lose nothing
 by sharing it. They are let go as soon as two items meet, when nobody asks for a moment, when sharing makes them slower,
 and in any case soon, so that the scheduler chooses anew. Threads that the loop starts meanwhile are bound with it and
 let go with it. Where processors cannot be chosen, nothing of this happens.
@@ -23,7 +23,7 @@ log = get_log(__name__)
 DIALOGUE = 16  # items that come alone, one after the other, before the two threads are bound
 SILENCE_S = 0.01  # without an item ends the dialogue
 STRETCH_NS = 250_000_000  # after which they are let go and judged anew
-ROOM = 0.9  # of one processor: what both may need together
+ROOM = 0.9  # of one processor: what all threads of the process may need together
 SLOWER = 2  # times as long as unbound: somebody else needs this processor
 _THREADS = Path("/proc/self/task")
 _CAN_BIND = hasattr(os, "sched_setaffinity")
@@ -36,11 +36,6 @@ class Partner:
         #: whether it shares a processor with the writer now; the writer says so
         self.takes_turns = False
         self.tid = threading.get_native_id()
-        self._clock = time.pthread_getcpuclockid(threading.get_ident()) if _CAN_BIND else 0
-
-    def used_ns(self) -> int:
-        """Return the processor time it has used; OSError when it has ended."""
-        return time.clock_gettime_ns(self._clock)
 
 
 class Turns:
@@ -53,7 +48,7 @@ class Turns:
         self._partner: Partner | None = None
         self._processor: int | None = None
         self._items = 0
-        #: when the present sixteen items began, how much both had used then, and how long the unbound sixteen took
+        #: when the present sixteen items began, what the process had used then, and how long the unbound sixteen took
         self._began_ns = self._used_ns = self._unbound_ns = 0
         self._until_ns = 0
 
@@ -83,11 +78,8 @@ class Turns:
             self._processor = None
 
     def _begin(self, partner: Partner) -> None:
-        try:
-            self._used_ns = self._writer.used_ns() + partner.used_ns()
-        except OSError:  # the loop's thread has ended
-            return
-        self._partner, self._items, self._began_ns = partner, 0, self._now_ns()
+        self._partner, self._items = partner, 0
+        self._began_ns, self._used_ns = self._now_ns(), time.process_time_ns()
 
     def _judge(self, partner: Partner) -> None:
         """Bind the two threads, or look whether that is still right."""
@@ -98,12 +90,12 @@ class Turns:
             if now_ns > self._until_ns or took_ns > SLOWER * self._unbound_ns:
                 self.end()
             return
+        if time.process_time_ns() - self._used_ns > ROOM * took_ns:
+            self.end()
+            return
         try:
-            if self._writer.used_ns() + partner.used_ns() - self._used_ns > ROOM * took_ns:
-                self.end()
-            else:
-                self._bind(partner)
-                self._unbound_ns, self._until_ns = took_ns, now_ns + STRETCH_NS
+            self._bind(partner)
+            self._unbound_ns, self._until_ns = took_ns, now_ns + STRETCH_NS
         except OSError as refusal:  # the loop's thread has ended, or processors may not be chosen here
             log.debug("threads_not_bound", reason=str(refusal))
             self.end()
@@ -111,6 +103,8 @@ class Turns:
     def _bind(self, partner: Partner) -> None:
         """Bind both to where the writer came back from its sync: close to the disk's interrupts, as a rule."""
         processor = _processor_of(self._writer.tid)
+        if not (_THREADS / str(partner.tid)).exists():  # its number may be another program's by now
+            raise ProcessLookupError("the thread of the loop has ended")
         self._processor = processor
         os.sched_setaffinity(self._writer.tid, {processor})
         os.sched_setaffinity(partner.tid, {processor})
