@@ -190,7 +190,7 @@ async def test_retry_costs_no_rate(tmp_path: Path) -> None:
 
 
 async def test_record_outlives_its_content(edge: Edge, alice: Author, bob: Author) -> None:
-    message = direct(alice, bob, "soon gone", "c-1", ("expiration", str(alice.event()["created_at_ns"] // 10**9 + 1)))
+    message = direct(alice, bob, "soon gone", "c-1", ("expiration", str(alice.event()["created_at_ns"] // 10**9 + 2)))
     assert (await send(edge, message))[0].status == 201
     store = edge.server.edge.core.store
 

@@ -36,6 +36,7 @@ class Addressed(msgspec.Struct, frozen=True, gc=False):
 
     message: Message
     fingerprint: bytes
+    key: RecordKey
 
 
 class KnownMessage(NamedTuple):

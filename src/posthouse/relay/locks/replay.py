@@ -7,11 +7,11 @@ of a run re-opens what was not released and adds the leap after a restore, exact
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import apsw
 import msgspec
+from msgspec.structs import replace
 
 from posthouse.journal.record import Record
 from posthouse.model.lease import LockRow, reopen

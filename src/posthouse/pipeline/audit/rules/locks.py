@@ -8,8 +8,9 @@ accepted only for the owner of the current token.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from posthouse.model import lease
 from posthouse.model.lease import Denied, LockRow
