@@ -219,6 +219,8 @@ class Writer:
         if fact == "handled":
             self.append(epoch, "bus.handled", place | {"handler_ms": 7}, ref=id_)
         elif fact in ("failed", "dead"):
+            if fact == "dead" and self.random.random() < 0.5:
+                letter |= {"created_at_ms": self.random.randrange(10) * 60_000, "refused": "access_denied"}
             self.append(epoch, f"bus.{fact}", letter, actor="relay.agent.c", ref=id_)
             if self.random.random() < 0.5:
                 self.append(epoch, "bus.purged", {"ids": [id_]}, ref=place["endpoint_hash"])

@@ -56,6 +56,25 @@ def messages_per_hour(history: History) -> Counter[int]:
     return Counter(row["at_ns"] // HOUR_NS for row in _kept(history) if row["type"] == "message.accepted")
 
 
+def refusals(history: History) -> dict[tuple[str, str, str, str], tuple[int, int]]:
+    """Return how many were refused and in how many minutes, by day, source, code and key; dead letters included."""
+    sums: Counter[tuple[str, str, str, str]] = Counter()
+    minutes: dict[tuple[str, str, str, str], set[int]] = defaultdict(set)
+    for row in _kept(history):
+        body = json.loads(row["body"])
+        if row["type"] in ("refused", "bus.refused"):
+            code, key, minute, count = row["ref"], body["key"], body["minute"], body["count"]
+        elif row["type"] == "bus.dead" and "refused" in body:
+            code, key, count = body["refused"], f"{row['actor']} {body['subject']}", 1
+            minute = body["created_at_ms"] // 60_000
+        else:
+            continue
+        entry = (_day(minute * 60 * 10**9), "relay" if row["type"] == "refused" else "bus", code, key)
+        sums[entry] += count
+        minutes[entry].add(minute)
+    return {entry: (count, len(minutes[entry])) for entry, count in sums.items()}
+
+
 def conversations(history: History) -> Counter[str]:
     """Return how many messages each conversation of the relay has."""
     said: dict[str, Any] = {}

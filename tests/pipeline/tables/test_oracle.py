@@ -54,6 +54,13 @@ def test_messages_per_hour_equal_counts_in_plain_python(made: Made, history: His
     assert found == oracle.messages_per_hour(history)
 
 
+def test_refusals_equal_sums_in_plain_python_dead_letters_of_the_bus_among_them(made: Made, history: History) -> None:
+    rows = made.view(BY_NAME["gold_refusals_daily"]).collect()
+    found = {(row["day"], row["source"], row["code"], row["key"]): (row["count"], row["minutes"]) for row in rows}
+    assert found == oracle.refusals(history)
+    assert {code for _day, source, code, _key in found if source == "bus"} >= {"access_denied", "backpressure"}
+
+
 def test_conversations_equal_chains_followed_in_plain_python(made: Made, history: History) -> None:
     rows = made.view(BY_NAME["silver_conversations"]).where("source = 'relay'").collect()
     assert {row["conversation"]: row["messages"] for row in rows} == oracle.conversations(history)

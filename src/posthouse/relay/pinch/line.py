@@ -15,7 +15,6 @@ from posthouse.relay.pinch.settings import PinchSettings
 from posthouse.relay.stream.frame import binary_frame, close_frame, ping_frame
 from posthouse.relay.stream.outbox import HELD_BACK_BYTES, Outbox
 
-CLOSE_S = 2.0  # for the closing handshake: whoever does not answer it is gone
 POLICY = 1008
 NO_PONG = "no pong"
 
@@ -77,7 +76,7 @@ class Line:
         if self.ending is None:
             self.ending = (code, reason)
             self.outbox.write(close_frame(code, reason))
-            asyncio.get_running_loop().call_later(CLOSE_S, self.outbox.abort)
+            self.outbox.abort_soon()
 
     def look(self, now_ns: int) -> None:
         """Send the regular ping when it is due; end a peer that did not answer the last one."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any, Literal
+from functools import partial
+from typing import Any
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
@@ -16,42 +17,24 @@ from posthouse.model.errors import error
 from posthouse.model.limits import PINCH_FRAME_MAX_BYTES
 from posthouse.relay.edge import Edge
 from posthouse.relay.pinch.connection import PinchConnection
-from posthouse.relay.pinch.line import CLOSE_S, POLICY
+from posthouse.relay.pinch.line import POLICY
 from posthouse.relay.pinch.login import ALREADY_CONNECTED, AUTHENTICATION_FAILED, Login
 from posthouse.relay.pinch.service import Pinch
 from posthouse.relay.pinch.wire import auth_result
 from posthouse.relay.stream.frame import pong_frame
-from posthouse.relay.stream.outbox import Outbox
-
-
-class _Socket(web.WebSocketResponse[Literal[False]]):
-    """A WebSocket that closes a frame above the hard bound with a code of its own."""
-
-    connection: PinchConnection | None = None
-
-    async def close(self, *, code: int = WSCloseCode.OK, message: bytes = b"", drain: bool = True) -> bool:
-        if code == WSCloseCode.MESSAGE_TOO_BIG and self.connection is not None and not self.closed:
-            self.connection.end(code, "frame too large")
-        return await super().close(code=code, message=message, drain=drain)
+from posthouse.relay.stream.websocket import WebSocket
 
 
 async def serve_pinch(edge: Edge, pinch: Pinch, request: web.BaseRequest) -> web.StreamResponse:
     """Run one connection from the handshake to its end."""
     if not pinch.settings.origins.allow(request.headers.get("Origin")):
         raise error("pinch_origin_refused", origin=request.headers.get("Origin", "")[:80])
-    socket = _Socket(
-        timeout=CLOSE_S, autoping=False, compress=False, max_msg_size=PINCH_FRAME_MAX_BYTES + 1, decode_text=False
-    )
-    try:
-        writer = await socket.prepare(request)
-    except web.HTTPException as refusal:
-        raise error("upgrade_required", reason=(refusal.text or "the handshake is not valid")[:200]) from refusal
-    transport = request.transport
-    if transport is None:
+    socket = WebSocket(PINCH_FRAME_MAX_BYTES + 1)
+    outbox = await socket.open(request, edge.limits)
+    if outbox is None:
         return socket
-    limits = edge.limits
-    outbox = Outbox(transport, writer.drain, max_events=limits.buffer_events, max_bytes=limits.buffer_bytes)
-    connection = socket.connection = PinchConnection(pinch, outbox)
+    connection = PinchConnection(pinch, outbox)
+    socket.on_too_large = partial(connection.end, WSCloseCode.MESSAGE_TOO_BIG, "frame too large")
     pinch.connections[connection] = None
     try:
         if await _log_in(socket, connection):
@@ -60,12 +43,11 @@ async def serve_pinch(edge: Edge, pinch: Pinch, request: web.BaseRequest) -> web
     finally:
         pinch.leave(connection)
         await connection.close()
-        # the library closes the transport next, which sends what is unsent first: for ever if the peer does not read
-        asyncio.get_running_loop().call_later(CLOSE_S, transport.abort)
+        outbox.abort_soon()
     return socket
 
 
-async def _log_in(socket: _Socket, connection: PinchConnection) -> bool:
+async def _log_in(socket: WebSocket, connection: PinchConnection) -> bool:
     pinch = connection.pinch
     login = Login(pinch.settings, pinch.core.clock)
     connection.send(login.challenge())
@@ -85,7 +67,7 @@ async def _log_in(socket: _Socket, connection: PinchConnection) -> bool:
     return True
 
 
-async def _answer(socket: _Socket, connection: PinchConnection) -> bytes:
+async def _answer(socket: WebSocket, connection: PinchConnection) -> bytes:
     """Return the first binary frame; anything but control frames before it is no answer."""
     while True:
         message = await socket.receive()
@@ -107,7 +89,7 @@ def _refuse(connection: PinchConnection, reason: str) -> None:
     connection.end(POLICY, reason)
 
 
-async def _read(socket: _Socket, connection: PinchConnection) -> None:
+async def _read(socket: WebSocket, connection: PinchConnection) -> None:
     """Take frames until the connection has ended; without a login only the closing handshake is of interest."""
     while True:
         message = await socket.receive()

@@ -34,7 +34,6 @@ from posthouse.relay.stream.verbs.table import SELF_METERED, VERBS
 log = structlog.get_logger(__name__)
 
 _FEATURES = ("events", "live", "lists", "meshes", "locks")
-CLOSE_S = 2.0  # for the closing handshake: whoever does not answer it is gone
 
 
 class Connection:
@@ -93,11 +92,16 @@ class Connection:
             self.ending = (code, reason)
             self.edge.meters.count("posthouse_relay_streams_closed_total", reason)
             self.outbox.write(close_frame(code, reason))
-            asyncio.get_running_loop().call_later(CLOSE_S, self.outbox.abort)
+            self.outbox.abort_soon()
 
     def refuse_binary(self) -> None:
         """Answer a binary frame."""
         self._fault(error("frame_not_text"))
+
+    def refuse_size(self) -> None:
+        """Answer a frame that is too large; the library closes the connection for it next."""
+        self.notice(error("frame_too_large", limit=self.edge.limits.frame_bytes))
+        self.end(1009, "frame_too_large")
 
     def take_frame(self, data: bytes) -> None:
         """Run the commands of one text frame, in order."""

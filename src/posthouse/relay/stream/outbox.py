@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from posthouse.model.limits import KIB
 from posthouse.relay.stream.frame import text_frame
 
+CLOSE_S = 2.0  # for the closing handshake: whoever does not answer it is gone
 HELD_BACK_BYTES = 256 * KIB  # unsent above it, the connection's next command waits
 
 
@@ -88,6 +89,10 @@ class Outbox:
     def abort(self) -> None:
         """Drop the connection and everything unsent."""
         self._transport.abort()
+
+    def abort_soon(self) -> None:
+        """Drop the connection in a moment: closing it in good order waits for ever for a peer that does not read."""
+        asyncio.get_running_loop().call_later(CLOSE_S, self.abort)
 
     def _settle(self) -> None:
         sent = self._written - self._transport.get_write_buffer_size()

@@ -1,6 +1,7 @@
 """silver_refusals: what was refused, per code, key and minute, by relay and bus.
 
-A record is a sum already, and one minute may have several; nothing changes later, so the facts are their own view.
+A record of refusals is a sum already, and one minute may have several. A message that the bus refused and kept as a
+dead letter counts as one. Nothing changes later, so the facts are their own view.
 """
 
 from __future__ import annotations
@@ -10,28 +11,31 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from posthouse.pipeline.tables.columns import LONG, TEXT, day, number, struct, text
+from posthouse.pipeline.tables.columns import LONG, TEXT, day, number, struct, text, whole
 from posthouse.pipeline.tables.table import Table, Upkeep
 
-_MINUTE_NS = 60 * 1_000_000_000
+_MINUTE_MS = 60_000
+_MILLISECOND_NS = 1_000_000
 
 SCHEMA = struct(epoch=TEXT, seq=LONG, at_ns=LONG, source=TEXT, code=TEXT, key=TEXT, minute=LONG, count=LONG, day=TEXT)
 
 
 def refusals(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """Return a row for each record of refusals."""
-    records = inputs["bronze_journal"].where(f.col("type").isin("refused", "bus.refused"))
-    body, is_bus = f.col("body"), f.col("type") == "bus.refused"
-    return records.select(
+    records, body, type_ = inputs["bronze_journal"], f.col("body"), f.col("type")
+    letters = (type_ == "bus.dead") & text(body, "refused").isNotNull()
+    is_letter = type_ == "bus.dead"
+    minute = f.when(is_letter, whole(number(body, "created_at_ms"), _MINUTE_MS)).otherwise(number(body, "minute"))
+    return records.where(type_.isin("refused", "bus.refused") | letters).select(
         "epoch",
         "seq",
         "at_ns",
-        f.when(is_bus, "bus").otherwise("relay").alias("source"),
-        f.col("ref").alias("code"),
-        text(body, "key").alias("key"),
-        number(body, "minute").alias("minute"),
-        number(body, "count").alias("count"),
-        day(number(body, "minute") * f.lit(_MINUTE_NS)).alias("day"),
+        f.when(type_ == "refused", "relay").otherwise("bus").alias("source"),
+        f.when(is_letter, text(body, "refused")).otherwise(f.col("ref")).alias("code"),
+        f.when(is_letter, f.concat_ws(" ", "actor", text(body, "subject"))).otherwise(text(body, "key")).alias("key"),
+        minute.alias("minute"),
+        f.when(is_letter, 1).otherwise(number(body, "count")).alias("count"),
+        day(minute * f.lit(_MINUTE_MS * _MILLISECOND_NS)).alias("day"),
     )
 
 
