@@ -34,8 +34,8 @@ _CONFIGURATION = {
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
-    # Which table is small is known after it was shuffled, not from the size of its files: those of a long history shrink
-    # a hundredfold, and what was broadcast because of it did not fit into the driver's memory.
+    # Which table is small is known after it was shuffled, not from the size of its files: those of a long history may
+    # shrink a hundredfold, and what was broadcast because of that did not fit into the driver's memory.
     "spark.sql.autoBroadcastJoinThreshold": "-1",
     "spark.sql.adaptive.autoBroadcastJoinThreshold": "4m",
     "spark.sql.catalogImplementation": "in-memory",

@@ -8,7 +8,7 @@ meanwhile: the store's lock is held shared.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from posthouse.pipeline.source.conditions import Condition
 
+_BUSY_MS = 5_000  # the last to close a store has it alone for a moment, and so has the first to open it after a crash
 RANGE_ROWS = 16_384  # about 5 MB and 30 ms: short for the store, long enough to be fast
 APPLICATION_ID = 0x706F7374  # what posthouse.sqlite writes into its files
 
@@ -67,10 +68,11 @@ class FileStore:
         with self._opened:
             self._opened.enter_context(looking(self.path))
             try:
-                self._db = dbapi.connect(f"file:{quote(str(self.path))}?mode=ro")
+                self._db = dbapi.connect(f"file:{quote(str(self.path))}?mode=ro", autocommit=True)
             except Error as failure:
                 raise self._damaged(failure) from failure
             self._opened.callback(self._db.close)
+            self._rows(f"PRAGMA busy_timeout = {_BUSY_MS}")
             self._opened = self._opened.pop_all()
         return self
 
@@ -79,6 +81,10 @@ class FileStore:
 
     def history(self) -> History:
         """Return what the store holds now, in one snapshot; refuse a file that is not ours or is newer."""
+        with self._snapshot():
+            return self._history()
+
+    def _history(self) -> History:
         kind = self._kind()
         epochs = [
             Ancestor(row["epoch"], row["parent_epoch"], row["fork_seq"], row["started_at_ns"])
@@ -109,6 +115,17 @@ class FileStore:
             found = self._table(text, (low, min(low + RANGE_ROWS, to), *values))
             # a column of NULLs alone comes untyped
             yield found.cast(schema) if found.schema != schema else found
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[None]:
+        """Let several statements see the same rows; at any other time a statement is a transaction of its own."""
+        connection = self._db.adbc_connection
+        connection.set_autocommit(False)
+        try:
+            yield
+        finally:
+            connection.rollback()
+            connection.set_autocommit(True)
 
     def _kind(self) -> str:
         (application,) = self._rows("PRAGMA application_id")
