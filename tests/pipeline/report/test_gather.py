@@ -64,6 +64,7 @@ def test_figures_are_what_the_journals_say(history: History, figures: Figures) -
     assert sum(each.grants for each in figures.contention) == types["lock.acquired"] + types["lock.taken_over"]
     assert sum(each.take_overs for each in figures.contention) == types["lock.taken_over"]
     counted = sum(r.decoded_body()["count"] for r in [*relay, *bus] if r.type in ("refused", "bus.refused"))
+    counted += sum("refused" in r.decoded_body() for r in bus if r.type == "bus.dead")  # those that left a letter
     assert sum(row.value for row in figures.refusals) == counted
     assert figures.cost_usd > 0 and figures.tokens > 0
 

@@ -41,19 +41,22 @@ async def run_command(command: Sequence[str], resource: str, token: int, *, grac
 
 
 async def _end(process: asyncio.subprocess.Process, grace_s: float) -> None:
-    """End the whole group: SIGTERM, and SIGKILL for what is left after the grace."""
+    """End the whole group: SIGTERM, and SIGKILL for what is left after the grace, whatever happens meanwhile."""
     _signal_group(process.pid, signal.SIGTERM)
     _signal_group(process.pid, signal.SIGCONT)  # a stopped command would never hear the first
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(grace_s):
-            await process.wait()
-            await _group_gone(process.pid)
-    _signal_group(process.pid, signal.SIGKILL)
+    gone = asyncio.ensure_future(_gone(process))
+    try:
+        await asyncio.wait((gone,), timeout=grace_s)  # not asyncio.timeout: within a cancellation it may not end one
+    finally:
+        gone.cancel()
+        _signal_group(process.pid, signal.SIGKILL)
     await process.wait()
 
 
-async def _group_gone(group: int) -> None:
-    while _signal_group(group, 0):  # noqa: ASYNC110 - nobody tells when a process group is gone
+async def _gone(process: asyncio.subprocess.Process) -> None:
+    """Wait for the end of the command and of everything in its group."""
+    await process.wait()
+    while _signal_group(process.pid, 0):  # noqa: ASYNC110 - nobody tells when a process group is gone
         await asyncio.sleep(0.005)
 
 
