@@ -36,7 +36,7 @@ REQUIRED = (
 class Scale:
     """How much is done."""
 
-    rounds: int = 7
+    rounds: int = 21
     #: pairs per round of one client; many clients share four times as many
     pairs: int = 300
 
