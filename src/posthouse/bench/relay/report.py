@@ -93,7 +93,7 @@ def _measure_large(runner: asyncio.Runner, folder: Path, scale: Scale, tell: Cal
             "large_store",
             lambda: runner.run(ours.rate(next(mine), IN_FLIGHT)),
             lambda: runner.run(bare.rate(next(theirs), IN_FLIGHT)),
-            rounds=scale.rounds,
+            rounds=3 * scale.rounds,
             required=0.8,
             aim=1.0,
         )
