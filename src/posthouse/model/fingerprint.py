@@ -53,10 +53,10 @@ def fingerprint(
     """
     fields = (
         ENVELOPE_VERSION,
-        destination_kind,
+        DestinationKind(destination_kind),
         destination_ref,
         reply_to or "",
-        priority or DEFAULT_PRIORITY,
+        Priority(priority or DEFAULT_PRIORITY),
         "" if meta_text in ("null", "{}") else meta_text,
         hashlib.sha256(body).hexdigest(),
     )

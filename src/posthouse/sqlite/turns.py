@@ -43,7 +43,7 @@ class Turns:
 
     def __init__(self, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self._now_ns = now_ns
-        self._writer = Partner()
+        self._tid = threading.get_native_id()
         self._allowed = os.sched_getaffinity(0) if _CAN_BIND else set()
         self._partner: Partner | None = None
         self._processor: int | None = None
@@ -102,11 +102,11 @@ class Turns:
 
     def _bind(self, partner: Partner) -> None:
         """Bind both to where the writer came back from its sync: close to the disk's interrupts, as a rule."""
-        processor = _processor_of(self._writer.tid)
+        processor = _processor_of(self._tid)
         if not (_THREADS / str(partner.tid)).exists():  # its number may be another program's by now
             raise ProcessLookupError("the thread of the loop has ended")
         self._processor = processor
-        os.sched_setaffinity(self._writer.tid, {processor})
+        os.sched_setaffinity(self._tid, {processor})
         os.sched_setaffinity(partner.tid, {processor})
         partner.takes_turns = True
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,25 +30,27 @@ REQUIRED = (
 
 def measure_pipeline(folder: Path, scale: Scale, tell: Callable[[str], None]) -> dict[str, Any]:
     """Measure everything in `folder`, which must be empty, and return the report."""
-    from posthouse.pipeline.session import spark_session
-
-    spark = spark_session(MASTER, shuffle_partitions=4)
-    try:
+    with _session() as spark:
         return measure_with(spark, folder, scale, tell)
-    finally:
-        spark.stop()
 
 
 def measure_sizes(folder: Path, sizes: Sequence[int], tell: Callable[[str], None]) -> dict[str, Any]:
     """Measure only how the cost of a run grows over histories of these sizes, and return the report."""
+    with _session() as spark:
+        report = _head() | {"growth": measure_growth(spark, folder, sizes, tell)}
+    return report | {"required": [each.judge(report) for each in REQUIRED if each.name == GROWTH]}
+
+
+@contextmanager
+def _session() -> Iterator[SparkSession]:
+    """A session of Spark for one measurement."""
     from posthouse.pipeline.session import spark_session
 
     spark = spark_session(MASTER, shuffle_partitions=4)
     try:
-        report = _head() | {"growth": measure_growth(spark, folder, sizes, tell)}
+        yield spark
     finally:
         spark.stop()
-    return report | {"required": [each.judge(report) for each in REQUIRED if each.name == GROWTH]}
 
 
 def _head() -> dict[str, Any]:

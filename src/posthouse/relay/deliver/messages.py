@@ -49,7 +49,7 @@ class Messages:
         self._settings = settings
         self._audience = audience
         self._mail = mail
-        keys = [row.matter.key for row in rows if isinstance(row.matter, Addressed)]
+        keys = [_key(row, row.matter) for row in rows if isinstance(row.matter, Addressed)]
         self._records = unit.deliveries.records(keys) if keys else {}
         self._boxes = Boxes(unit, settings, mail)
         self._boxes.load([node for row in rows for node in _direct(row)])
@@ -62,7 +62,7 @@ class Messages:
 
     def known(self, row: EventRow, addressed: Addressed) -> Answer | str | None:
         """Return the answer to a client_message_id that is known, the id of its message in this group, or None."""
-        key = addressed.key
+        key = _key(row, addressed)
         record = self._records.get(key)
         if record is not None:
             if record.fingerprint != addressed.fingerprint:
@@ -91,7 +91,7 @@ class Messages:
                 return error(QUEUE_FULL, id=row.event.id, recipient=message.recipient)
             plan = self._plan(row, (message.recipient,), ())
         self._plans[row.event.id] = plan
-        self._fresh[addressed.key] = (row.event.id, addressed.fingerprint)
+        self._fresh[_key(row, addressed)] = (row.event.id, addressed.fingerprint)
         for node in plan.readers:
             self._boxes.take(row.mesh, node)
         return None
@@ -168,6 +168,10 @@ class Messages:
     def _involved(self, row: EventRow) -> tuple[str, ...]:
         plan = self._plans[row.event.id]
         return (row.event.pubkey, *plan.readers, *plan.blocked)
+
+
+def _key(row: EventRow, addressed: Addressed) -> RecordKey:
+    return row.mesh, row.event.pubkey, addressed.message.client_message_id
 
 
 def _direct(row: EventRow) -> list[tuple[str, str]]:

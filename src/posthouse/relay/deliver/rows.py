@@ -36,7 +36,6 @@ class Addressed(msgspec.Struct, frozen=True, gc=False):
 
     message: Message
     fingerprint: bytes
-    key: RecordKey
 
 
 class KnownMessage(NamedTuple):

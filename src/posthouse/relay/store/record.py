@@ -31,17 +31,18 @@ def describe(event: Event, size: int) -> Description:
 def _message(event: Event, size: int) -> Description:
     message = read_message(event)
     digest = message_fingerprint(message, event)
-    body = (
-        f'{{"size":{size},"client_message_id":{_encode(message.client_message_id).decode()},'
-        f'"fingerprint":"{digest.hex()}","destination_kind":"{message.destination_kind.value}",'
-        f'"destination_ref":"{message.destination_ref}"'  # neither needs an escape: both were judged
-    )
+    body = {
+        "size": size,
+        "client_message_id": message.client_message_id,
+        "fingerprint": digest.hex(),
+        "destination_kind": message.destination_kind.value,
+        "destination_ref": message.destination_ref,
+    }
     if message.mentions:
-        body += f',"mentions":{_encode(message.mentions).decode()}'
+        body["mentions"] = message.mentions
     if message.reply_to is not None:
-        body += f',"reply_to":"{message.reply_to}"'
-    key = message.mesh, event.pubkey, message.client_message_id
-    return "message.accepted", body + "}", message.recipient, Addressed(message, digest, key)
+        body["reply_to"] = message.reply_to
+    return "message.accepted", _encode(body).decode(), message.recipient, Addressed(message, digest)
 
 
 def _confirmation(event: Event, size: int) -> Description:

@@ -23,10 +23,9 @@ SCHEMA = struct(epoch=TEXT, seq=LONG, at_ns=LONG, source=TEXT, code=TEXT, key=TE
 def refusals(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """Return a row for each record of refusals."""
     records, body, type_ = inputs["bronze_journal"], f.col("body"), f.col("type")
-    letters = (type_ == "bus.dead") & text(body, "refused").isNotNull()
-    is_letter = type_ == "bus.dead"
+    is_letter = (type_ == "bus.dead") & text(body, "refused").isNotNull()
     minute = f.when(is_letter, whole(number(body, "created_at_ms"), _MINUTE_MS)).otherwise(number(body, "minute"))
-    return records.where(type_.isin("refused", "bus.refused") | letters).select(
+    return records.where(type_.isin("refused", "bus.refused") | is_letter).select(
         "epoch",
         "seq",
         "at_ns",

@@ -17,8 +17,8 @@ INSERT INTO mailboxes (mesh, node, open_rows) VALUES
 ON CONFLICT (mesh, node) DO UPDATE SET open_rows = open_rows + excluded.open_rows
 
 -- :name find_mailboxes
-SELECT json_group_array(json_array(m.node, m.mailbox, m.open_rows))
-FROM json_each(?2) AS n CROSS JOIN mailboxes AS m ON m.mesh = ?1 AND m.node = n.value
+SELECT json_group_array(json_array(node, mailbox, open_rows)) FROM mailboxes
+WHERE mesh = ? AND node IN (SELECT value FROM carray(?))
 
 -- :name find_records
 SELECT json_group_array(json_array(

@@ -62,7 +62,7 @@ class SqliteDeliveries(ClosingDeliveries):
     def boxes(self, mesh: str, nodes: Sequence[str]) -> dict[str, Box]:
         if not nodes:
             return {}
-        found = _rows(self._db.execute(SQL.find_mailboxes, (mesh, _encode(nodes).decode())).get)
+        found = _rows(self._db.execute(SQL.find_mailboxes, (mesh, apsw.carray(tuple(nodes)))).get)
         return {node: Box(mailbox, open_rows) for node, mailbox, open_rows in found}
 
     def grow(self, counts: Sequence[tuple[str, str, int]]) -> None:
