@@ -16,12 +16,12 @@ from tests.relay.deliver.correspondents import confirmation, direct, post, readi
 from tests.relay.edge import Author
 
 PLANTED = {
-    "a record without its message": "UPDATE message_records SET id = zeroblob(32)",
+    "a record without its message": "UPDATE message_records SET seq = seq + 1000000",
     "a message without its record": "DELETE FROM message_records WHERE seq = (SELECT max(seq) FROM message_records)",
     "a record that says its message is gone": "UPDATE message_records SET history_available = 0",
     "content that is gone unmarked": "UPDATE events SET raw = NULL WHERE kind = 1000",
     "another fingerprint": "UPDATE message_records SET fingerprint = zeroblob(32)",
-    "another sender": "UPDATE message_records SET sender = replace(sender, substr(sender, 9, 8), '00000000')",
+    "another sender": "UPDATE message_records SET sender = (SELECT max(mailbox) FROM mailboxes WHERE mailbox != sender)",
     "another client_message_id": "UPDATE message_records SET client_message_id = client_message_id || 'x'",
     "another destination": "UPDATE message_records SET destination_ref = 'elsewhere' WHERE destination_kind = 'topic'",
     "a delivery without its record": "UPDATE deliveries SET seq = seq + 1000000 WHERE state = 'rejected'",

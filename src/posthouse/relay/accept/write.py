@@ -16,7 +16,7 @@ from posthouse.relay.accept.destination import Destination, destination_of
 from posthouse.relay.accept.job import Job, Parcel
 from posthouse.relay.answers import Accepted, Answer, Declined
 from posthouse.relay.deliver.answers import naming_message
-from posthouse.relay.deliver.intake import Intake
+from posthouse.relay.deliver.intake import Handler, Intake
 from posthouse.relay.deliver.mail import Mail
 from posthouse.relay.store.interface import EventRow, Unit
 
@@ -48,6 +48,7 @@ class _Ledger:
         rows = [job.row for job in jobs if job.row is not None and not is_ephemeral(job.row.event.kind)]
         self._known = unit.known([row.event.id for row in rows])
         self._batch = intake.begin(unit, rows)
+        self._handlers = self._batch.handlers
         self.mail = self._batch.mail
         self._answers: list[Answer | int] = []
         self._fresh: list[EventRow] = []
@@ -59,14 +60,15 @@ class _Ledger:
         if row is None:
             self._answers.append(_declined(job, job.refusal))
             return True
-        if (known := self._known_answer(row)) is not None:
+        handler = self._handlers.get(type(row.matter))
+        if (known := self._known_answer(row, handler)) is not None:
             self._answers.append(known)
             return isinstance(known, Declined)
-        refusal = self._refusal(job, row, held_back)
-        if refusal is not None:
-            self._answers.append(_declined(job, refusal))
+        claimed = self._claim(job, row, handler, held_back)
+        if isinstance(claimed, PosthouseError):
+            self._answers.append(_declined(job, claimed))
             return True
-        self._take(row)
+        self._take(claimed)
         return False
 
     def close(self) -> list[Answer]:
@@ -81,14 +83,15 @@ class _Ledger:
         """Return the answer of the fresh row at a place; a negative one stands for a repetition of it."""
         at = place if place >= 0 else ~place
         row, seq, is_repeated = self._fresh[at], seqs[at], place < 0
-        if row.matter is not None:
-            return self._batch.answer(row, seq, is_repeated=is_repeated)
+        handler = self._handlers.get(type(row.matter))
+        if handler is not None:
+            return handler.answer(row, seq, is_repeated=is_repeated)
         return Accepted(row.event.id, seq, is_repeated)
 
-    def _known_answer(self, row: EventRow) -> Answer | int | None:
+    def _known_answer(self, row: EventRow, handler: Handler | None) -> Answer | int | None:
         event_id = row.event.id
-        if row.matter is not None:
-            message = self._batch.known(row)
+        if handler is not None:
+            message = handler.known(row)
             if isinstance(message, str):
                 return ~self._places[message]
             if message is not None:
@@ -99,15 +102,17 @@ class _Ledger:
         place = self._places.get(event_id)
         return None if place is None else ~place
 
-    def _refusal(self, job: Job, row: EventRow, held_back: set[Destination]) -> PosthouseError | None:
-        limited = job.refusal
-        if limited is not None and (row.event.kind != CONFIRMATION or limited.code != "rate_limited"):
+    def _claim(
+        self, job: Job, row: EventRow, handler: Handler | None, held_back: set[Destination]
+    ) -> EventRow | PosthouseError:
+        limited, kind = job.refusal, row.event.kind
+        if limited is not None and (kind != CONFIRMATION or limited.code != "rate_limited"):
             return limited
-        if held_back and row.event.kind != CONFIRMATION and destination_of(row) in held_back:
+        if held_back and kind != CONFIRMATION and destination_of(row) in held_back:
             return error("earlier_refused")
-        if row.matter is not None:
-            return self._batch.claim(row, limited)
-        return claim(self._unit, row)
+        if handler is not None:
+            return handler.claim(row, limited)
+        return claim(self._unit, row) or row
 
     def _take(self, row: EventRow) -> None:
         if is_ephemeral(row.event.kind):
@@ -115,7 +120,7 @@ class _Ledger:
             return
         place = len(self._fresh)
         self._places[row.event.id] = place
-        self._fresh.append(row if row.matter is None else self._batch.complete(row))
+        self._fresh.append(row)
         self._answers.append(place)
 
 

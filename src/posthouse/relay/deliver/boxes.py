@@ -1,8 +1,8 @@
-"""Mailbox rows as one group of messages sees and changes them: numbers and depths, read once, written once."""
+"""The mailboxes a group of messages touches: how full they are, counted on in memory while the group is judged."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from posthouse.relay.deliver.mail import Mail
 from posthouse.relay.deliver.settings import DeliverySettings
@@ -13,10 +13,16 @@ Name = tuple[str, str]
 _EXPIRED_PER_LOOK = 1_000
 
 
-class _Depth:
-    __slots__ = ("added", "rows")
+class GroupBox:
+    """A mailbox as one group sees it."""
 
-    def __init__(self) -> None:
+    __slots__ = ("added", "mesh", "node", "number", "rows")
+
+    def __init__(self, mesh: str, node: str) -> None:
+        self.mesh = mesh
+        self.node = node
+        #: in the store; 0 while there is no such mailbox, all that were written have one
+        self.number = 0
         self.rows = 0
         #: rows of this group, not written yet
         self.added = 0
@@ -29,51 +35,45 @@ class Boxes:
         self._unit = unit
         self._settings = settings
         self._mail = mail
-        self._depths: dict[Name, _Depth] = {}
-        #: of the mailboxes that exist; all that were written do
-        self.numbers: dict[Name, int] = {}
+        self._boxes: dict[Name, GroupBox] = {}
 
-    def load(self, names: Iterable[Name]) -> None:
-        """Read the rows of mailboxes that were not read yet."""
-        wanted: dict[str, list[str]] = {}
-        for name in names:
-            if name not in self._depths:
-                self._depths[name] = _Depth()
-                wanted.setdefault(name[0], []).append(name[1])
-        for mesh, nodes in wanted.items():
-            self._read(mesh, nodes)
+    def load(self, names: Iterable[Name]) -> list[GroupBox]:
+        """Return mailboxes, in order; those that were not read yet are read with one statement per mesh."""
+        names = list(names)
+        fresh = [name for name in dict.fromkeys(names) if name not in self._boxes]
+        self._boxes |= {name: GroupBox(*name) for name in fresh}
+        self._read(fresh)
+        return [self._boxes[name] for name in names]
 
-    def has_room(self, mesh: str, node: str) -> bool:
+    def find(self, mesh: str, node: str) -> GroupBox:
+        """Return a mailbox that was loaded."""
+        return self._boxes[mesh, node]
+
+    def has_room(self, box: GroupBox) -> bool:
         """Tell whether one more message fits; what is too old makes room first."""
-        depth = self._depths[mesh, node]
-        if depth.rows + depth.added < self._settings.queue_max:
+        most = self._settings.queue_max
+        if box.rows + box.added < most:
             return True
         before_ns = self._unit.now_ns - self._settings.queue_ttl_ns
-        closed = self._unit.deliveries.expire(mesh, node, before_ns, _EXPIRED_PER_LOOK)
+        closed = self._unit.deliveries.expire(box.mesh, box.node, before_ns, _EXPIRED_PER_LOOK)
         if closed.seqs:
-            depth.rows -= len(closed.seqs)
+            box.rows -= len(closed.seqs)
             self._mail.closed.append(closed)
-        return depth.rows + depth.added < self._settings.queue_max
+        return box.rows + box.added < most
 
-    def take(self, mesh: str, node: str) -> None:
-        """Take the room of one message."""
-        self._depths[mesh, node].added += 1
-
-    def write(self, names: Sequence[Name]) -> None:
+    def write(self, boxes: Iterable[GroupBox]) -> None:
         """Write the depths; afterwards every one of these mailboxes has its number."""
-        changed = [name for name in dict.fromkeys(names) if self._depths[name].added or name not in self.numbers]
-        self._unit.deliveries.grow([(mesh, node, self._depths[mesh, node].added) for mesh, node in changed])
-        missing: dict[str, list[str]] = {}
-        for mesh, node in changed:
-            depth = self._depths[mesh, node]
-            depth.rows, depth.added = depth.rows + depth.added, 0
-            if (mesh, node) not in self.numbers:
-                missing.setdefault(mesh, []).append(node)
-        for mesh, nodes in missing.items():
-            self._read(mesh, nodes)
+        changed = [box for box in dict.fromkeys(boxes) if box.added or not box.number]
+        self._unit.deliveries.grow([(box.mesh, box.node, box.added) for box in changed])
+        for box in changed:
+            box.rows, box.added = box.rows + box.added, 0
+        self._read([(box.mesh, box.node) for box in changed if not box.number])
 
-    def _read(self, mesh: str, nodes: list[str]) -> None:
-        for node, box in self._unit.deliveries.boxes(mesh, nodes).items():
-            depth = self._depths[mesh, node]
-            depth.rows = box.open_rows
-            self.numbers[mesh, node] = box.mailbox
+    def _read(self, names: list[Name]) -> None:
+        nodes: dict[str, list[str]] = {}
+        for mesh, node in names:
+            nodes.setdefault(mesh, []).append(node)
+        for mesh, wanted in nodes.items():
+            for node, found in self._unit.deliveries.boxes(mesh, wanted).items():
+                box = self._boxes[mesh, node]
+                box.number, box.rows = found.mailbox, found.open_rows

@@ -38,11 +38,16 @@ class Confirmations:
         self._mail = mail
         self._effects: dict[str, _Effect] = {}
 
-    def claim(self, row: EventRow, confirmation: Confirmation, limited: PosthouseError | None) -> PosthouseError | None:
-        """Close the rows a confirmation names; without any effect return why it is refused.
+    def known(self, _row: EventRow) -> None:
+        """Return nothing: a confirmation is known by its id alone."""
 
-        `limited` is the refusal for want of rate, which counts only for one without effect.
+    def claim(self, row: EventRow, limited: PosthouseError | None) -> EventRow | PosthouseError:
+        """Close the rows a confirmation names and return its row; without any effect return why it is refused.
+
+        The record is complete then: it names the ids that were closed. `limited` is the refusal for want of rate,
+        which counts only for one without effect.
         """
+        confirmation = _confirmation(row)
         boxes = self._unit.deliveries.boxes(row.mesh, (confirmation.reader, confirmation.sender))
         reader, sender = boxes.get(confirmation.reader), boxes.get(confirmation.sender)
         ids = tuple(dict.fromkeys(confirmation.ids))
@@ -60,15 +65,21 @@ class Confirmations:
         seqs = [each.seq for each in closing]
         self._unit.deliveries.confirm(reader.mailbox, seqs, opened, len(closing) - opened)
         self._effects[row.event.id] = _Effect(number, closing, ignored)
-        return None
+        closed = _encode([each.id for each in closing]).decode()
+        return msgspec.structs.replace(row, record_body=f'{row.record_body[:-1]},"ids":{closed}}}')
 
-    def complete(self, row: EventRow) -> EventRow:
-        """Return the row with its record's body complete: which ids it closes is known now."""
-        ids = [each.id for each in self._effects[row.event.id].rows]
-        return msgspec.structs.replace(row, record_body=f'{row.record_body[:-1]},"ids":{_encode(ids).decode()}}}')
+    def write(self, accepted: Sequence[tuple[EventRow, int]]) -> None:
+        """Record what confirmations that have their seq now closed, and keep them for their senders."""
+        for row, seq in accepted:
+            self._write(row, seq)
 
-    def write(self, row: EventRow, confirmation: Confirmation, seq: int) -> None:
-        """Record what a confirmation with its seq closed, and keep it for the sender."""
+    def answer(self, row: EventRow, seq: int, *, is_repeated: bool) -> ConfirmationAccepted:
+        """Return the answer of a confirmation of this group."""
+        effect = self._effects[row.event.id]
+        ids = tuple(each.id for each in effect.rows)
+        return ConfirmationAccepted(row.event.id, seq, is_repeated, ids, effect.ignored)
+
+    def _write(self, row: EventRow, seq: int) -> None:
         effect = self._effects[row.event.id]
         at_ns = self._unit.now_ns
         items = _encode([{"id": each.id, "was_stored": each.was_stored, "at_ns": at_ns} for each in effect.rows])
@@ -83,13 +94,12 @@ class Confirmations:
         self._unit.append("delivery.confirmed", mesh=row.mesh, actor=row.event.pubkey, ref=row.event.pubkey, body=body)
         seqs = tuple(each.seq for each in effect.rows)
         text = b'["CONFIRMED",%b,%b]' % (items, row.raw)
-        self._mail.confirmed.append(Confirmed(row.mesh, row.event.pubkey, confirmation.sender, seqs, seq, text))
+        self._mail.confirmed.append(Confirmed(row.mesh, row.event.pubkey, _confirmation(row).sender, seqs, seq, text))
 
-    def answer(self, row: EventRow, seq: int, *, is_repeated: bool) -> ConfirmationAccepted:
-        """Return the answer of a confirmation of this group."""
-        effect = self._effects[row.event.id]
-        ids = tuple(each.id for each in effect.rows)
-        return ConfirmationAccepted(row.event.id, seq, is_repeated, ids, effect.ignored)
+
+def _confirmation(row: EventRow) -> Confirmation:
+    assert isinstance(row.matter, Confirmation)
+    return row.matter
 
 
 def _reason(row: Row | None, sender: int, before_ns: int) -> str | None:

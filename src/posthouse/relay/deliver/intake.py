@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from posthouse.model.confirmation import Confirmation
 from posthouse.model.errors import PosthouseError
@@ -14,6 +15,26 @@ from posthouse.relay.deliver.messages import Messages
 from posthouse.relay.deliver.rows import Addressed
 from posthouse.relay.deliver.settings import DEFAULT_SETTINGS, DeliverySettings
 from posthouse.relay.store.interface import EventRow, Unit
+
+
+class Handler(Protocol):
+    """Handles the rows of one group whose tags have a meaning of one sort."""
+
+    def known(self, row: EventRow) -> Answer | str | None:
+        """Return the answer to what was accepted before under another id, or the id of the same in this group."""
+        ...
+
+    def claim(self, row: EventRow, limited: PosthouseError | None) -> EventRow | PosthouseError:
+        """Judge what only the tables can tell; return the row with its record complete, or why it cannot be written."""
+        ...
+
+    def write(self, accepted: Sequence[tuple[EventRow, int]]) -> None:
+        """Write everything that belongs to rows that have their seq now."""
+        ...
+
+    def answer(self, row: EventRow, seq: int, *, is_repeated: bool) -> Accepted:
+        """Return the answer of a row of this group; a repeated one is in it twice."""
+        ...
 
 
 class Intake:
@@ -29,39 +50,19 @@ class Intake:
 
 
 class Batch:
-    """The messages and confirmations of one group; every method is for rows that have a matter."""
+    """The messages and confirmations of one group."""
 
     def __init__(self, unit: Unit, settings: DeliverySettings, audience: Audience, rows: Sequence[EventRow]) -> None:
         self.mail = Mail()
-        self._messages = Messages(unit, settings, audience, rows, self.mail)
-        self._confirmations = Confirmations(unit, settings, self.mail)
+        #: by what the tags say
+        self.handlers: dict[type, Handler] = {
+            Addressed: Messages(unit, settings, audience, rows, self.mail),
+            Confirmation: Confirmations(unit, settings, self.mail),
+        }
 
-    def known(self, row: EventRow) -> Answer | str | None:
-        """Return the answer to a message that was accepted before, or the id of the one in this group."""
-        return self._messages.known(row, row.matter) if isinstance(row.matter, Addressed) else None
-
-    def claim(self, row: EventRow, limited: PosthouseError | None) -> PosthouseError | None:
-        """Judge what only the tables can tell; return why the row cannot be written, or None."""
-        if isinstance(row.matter, Addressed):
-            return self._messages.claim(row, row.matter)
-        assert isinstance(row.matter, Confirmation)
-        return self._confirmations.claim(row, row.matter, limited)
-
-    def complete(self, row: EventRow) -> EventRow:
-        """Return a claimed row with its record complete."""
-        return (self._messages if isinstance(row.matter, Addressed) else self._confirmations).complete(row)
-
-    def write(self, rows: Sequence[tuple[EventRow, int]]) -> None:
+    def write(self, accepted: Sequence[tuple[EventRow, int]]) -> None:
         """Write everything that belongs to rows that have their seq now."""
-        messages = [(row, seq) for row, seq in rows if isinstance(row.matter, Addressed)]
-        if messages:
-            self._messages.write(messages)
-        for row, seq in rows:
-            if isinstance(row.matter, Confirmation):
-                self._confirmations.write(row, row.matter, seq)
-
-    def answer(self, row: EventRow, seq: int, *, is_repeated: bool) -> Accepted:
-        """Return the answer of a row of this group; a repeated one is in it twice."""
-        if isinstance(row.matter, Addressed):
-            return self._messages.answer(row, row.matter, seq, is_repeated=is_repeated)
-        return self._confirmations.answer(row, seq, is_repeated=is_repeated)
+        for matter, handler in self.handlers.items():
+            rows = [each for each in accepted if type(each[0].matter) is matter]
+            if rows:
+                handler.write(rows)

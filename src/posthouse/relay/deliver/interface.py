@@ -17,7 +17,6 @@ from posthouse.relay.deliver.rows import (
     NewDelivery,
     NewRecord,
     Page,
-    RecordKey,
     Row,
     Totals,
 )
@@ -27,8 +26,8 @@ from posthouse.relay.meshes.rows import MeshRows
 class DeliveryUnit(Protocol):
     """Deliveries inside the writer's transaction."""
 
-    def records(self, keys: Sequence[RecordKey]) -> dict[RecordKey, KnownMessage]:
-        """Return the records under these keys."""
+    def records(self, keys: Sequence[tuple[int, str]]) -> dict[tuple[int, str], KnownMessage]:
+        """Return the records under these keys: the number of the sender's mailbox and the client_message_id."""
         ...
 
     def audience_version(self, mesh: str) -> int | None:

@@ -3,40 +3,55 @@
 One object serves the messages of one group. B0 looks the records up, B2 finds out who gets a message and whether
 there is room, B3 writes everything with few statements. Queue depths are counted on in memory while the group is
 judged, so that its messages see each other; nothing but rows is left behind when it is run again.
+
+Where the messages of a sender to a destination go is the same for all of them as long as there is room, so it is
+worked out once in a group.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
 from posthouse.model.errors import PosthouseError, error
+from posthouse.model.message import Message
 from posthouse.relay.answers import Accepted, Answer, Declined
-from posthouse.relay.deliver.answers import (
-    QUEUE_FULL,
-    MessageAccepted,
-    NotQueued,
-    known_answer,
-    reused,
-)
+from posthouse.relay.deliver.answers import QUEUE_FULL, MessageAccepted, NotQueued, known_answer, reused
 from posthouse.relay.deliver.audience import Audience, MeshAudience
-from posthouse.relay.deliver.boxes import Boxes
+from posthouse.relay.deliver.boxes import Boxes, GroupBox, Name
 from posthouse.relay.deliver.mail import Mail, Opening
 from posthouse.relay.deliver.rows import Addressed, KnownMessage, NewDelivery, NewRecord, RecordKey
 from posthouse.relay.deliver.settings import DeliverySettings
 from posthouse.relay.store.interface import EventRow, Unit
 
 _encode = msgspec.json.Encoder().encode
+#: mesh, sender, kind and name of the destination
+_Way = tuple[str, str, str, str]
 
 
 class _Plan(msgspec.Struct, frozen=True, gc=False):
-    """What becomes of one message."""
+    """What becomes of a message."""
 
-    readers: tuple[str, ...]
+    sender: GroupBox
+    queued: tuple[GroupBox, ...]
     #: readers that block the sender; it must not notice
-    blocked: tuple[str, ...]
+    blocked: tuple[GroupBox, ...]
     not_queued: tuple[NotQueued, ...]
+    #: nodes it is queued for
+    readers: tuple[str, ...]
+    #: how the body of its record ends
+    ending: str
+
+
+class _Route(msgspec.Struct, frozen=True, gc=False):
+    """Where the messages of a sender to one destination go."""
+
+    sender: GroupBox
+    readers: tuple[GroupBox, ...]
+    blockers: frozenset[str]
+    #: as long as all have room
+    plan: _Plan
 
 
 class Messages:
@@ -49,21 +64,23 @@ class Messages:
         self._settings = settings
         self._audience = audience
         self._mail = mail
-        keys = [_key(row, row.matter) for row in rows if isinstance(row.matter, Addressed)]
-        self._records = unit.deliveries.records(keys) if keys else {}
         self._boxes = Boxes(unit, settings, mail)
-        self._boxes.load([node for row in rows for node in _direct(row)])
+        self._boxes.load([name for row in rows for name in _direct(row)])
+        self._records = self._find_records(rows)
+        #: nothing else runs while a group is judged, so one look is enough
+        self._audiences: dict[str, MeshAudience | None] = {}
+        self._blockers: dict[Name, frozenset[str]] = {}
+        self._routes: dict[_Way, _Route] = {}
+        #: event id -> what becomes of it
         self._plans: dict[str, _Plan] = {}
         #: key -> the message of this group that has it
-        self._fresh: dict[RecordKey, tuple[str, bytes]] = {}
-        #: nothing else runs while a group is judged, so one look per mesh is enough
-        self._audiences: dict[str, MeshAudience | None] = {}
-        self._blockers: dict[tuple[str, str], frozenset[str]] = {}
+        self._fresh: dict[RecordKey, EventRow] = {}
 
-    def known(self, row: EventRow, addressed: Addressed) -> Answer | str | None:
+    def known(self, row: EventRow) -> Answer | str | None:
         """Return the answer to a client_message_id that is known, the id of its message in this group, or None."""
+        addressed = _addressed(row)
         key = _key(row, addressed)
-        record = self._records.get(key)
+        record = self._records.get(key) if self._records else None
         if record is not None:
             if record.fingerprint != addressed.fingerprint:
                 return Declined(row.event.id, reused(addressed))
@@ -71,42 +88,34 @@ class Messages:
         fresh = self._fresh.get(key)
         if fresh is None:
             return None
-        return fresh[0] if fresh[1] == addressed.fingerprint else Declined(row.event.id, reused(addressed))
+        is_same = _addressed(fresh).fingerprint == addressed.fingerprint
+        return fresh.event.id if is_same else Declined(row.event.id, reused(addressed))
 
-    def claim(self, row: EventRow, addressed: Addressed) -> PosthouseError | None:
-        """Find the readers of a message and take their room, or return why it cannot be queued."""
+    def claim(self, row: EventRow, _limited: PosthouseError | None) -> EventRow | PosthouseError:
+        """Take the room of a message's readers and return its row, or why it cannot be queued.
+
+        The record is complete then: it names who the message is queued for.
+        """
+        event, addressed = row.event, _addressed(row)
         message = addressed.message
-        audience = self._audience_of(row.mesh)
-        if audience is None:
-            return error("mesh_unknown", mesh=row.mesh)
-        if message.recipient is None:
-            if not audience.has_topic(message.destination_ref):
-                return error("topic_unknown", topic=message.destination_ref, mesh=row.mesh)
-            readers = tuple(node for node in audience.readers(message.destination_ref) if node != row.event.pubkey)
-            plan = self._plan_topic(row, readers)
-        else:
-            if not audience.has_member(message.recipient):
-                return error("member_unknown", node=message.recipient, mesh=row.mesh)
-            if not self._boxes.has_room(row.mesh, message.recipient):
-                return error(QUEUE_FULL, id=row.event.id, recipient=message.recipient)
-            plan = self._plan(row, (message.recipient,), ())
-        self._plans[row.event.id] = plan
-        self._fresh[_key(row, addressed)] = (row.event.id, addressed.fingerprint)
-        for node in plan.readers:
-            self._boxes.take(row.mesh, node)
-        return None
-
-    def complete(self, row: EventRow) -> EventRow:
-        """Return the row with its record's body complete: who the message was queued for is known now."""
-        plan = self._plans[row.event.id]
-        recipients = ",".join([f'"{node}"' for node in plan.readers])
-        rest = ""
-        if plan.blocked:
-            rest += f',"blocked":{_encode(plan.blocked).decode()}'
-        if plan.not_queued:
-            rest += f',"not_queued":{_encode(plan.not_queued).decode()}'
-        body = f'{row.record_body[:-1]},"recipients":[{recipients}]{rest}}}'
-        return msgspec.structs.replace(row, record_body=body)
+        way = (row.mesh, event.pubkey, message.destination_kind, message.destination_ref)
+        route = self._routes.get(way)
+        if route is None:
+            found = self._find_route(row, message)
+            if isinstance(found, PosthouseError):
+                return found
+            route = self._routes[way] = found
+        plan = route.plan
+        full = [box for box in route.readers if not self._boxes.has_room(box)]
+        if full:
+            if message.recipient is not None:
+                return error(QUEUE_FULL, id=event.id, recipient=message.recipient)
+            plan = _plan(route.sender, route.readers, route.blockers, dict.fromkeys(full))
+        for box in plan.queued:
+            box.added += 1
+        self._plans[event.id] = plan
+        self._fresh[_key(row, addressed)] = row
+        return msgspec.structs.replace(row, record_body=row.record_body[:-1] + plan.ending)
 
     def write(self, accepted: Sequence[tuple[EventRow, int]]) -> None:
         """Write records, deliveries, counters and mentions of messages that have their seq now."""
@@ -115,59 +124,89 @@ class Messages:
         mentions: list[tuple[str, int]] = []
         now_ns, retention_ns = self._unit.now_ns, self._settings.record_retention_ns
         expires_at_ns = None if retention_ns is None else now_ns + retention_ns
-        self._boxes.write([(row.mesh, node) for row, _ in accepted for node in self._involved(row)])
-        numbers = self._boxes.numbers
+        used = {id(plan): plan for plan in self._plans.values()}.values()
+        self._boxes.write([box for plan in used for box in (plan.sender, *plan.queued, *plan.blocked)])
         for row, seq in accepted:
-            event, mesh, addressed = row.event, row.mesh, row.matter
-            assert isinstance(addressed, Addressed)
-            message, plan, key = addressed.message, self._plans[event.id], bytes.fromhex(event.id)
-            kind, ref = message.destination_kind, message.destination_ref
-            sender, id_ = numbers[mesh, event.pubkey], message.client_message_id
-            records.append(
-                (seq, mesh, event.pubkey, id_, key, addressed.fingerprint, kind, ref, now_ns, expires_at_ns, 1)
-            )
-            for node in plan.readers:
-                deliveries.append((seq, numbers[mesh, node], "event", key, sender, seq, "queued", now_ns, None))
-            for node in plan.blocked:
-                deliveries.append((seq, numbers[mesh, node], "event", key, sender, seq, "blocked", now_ns, now_ns))
+            event, addressed = row.event, _addressed(row)
+            message, plan, id_ = addressed.message, self._plans[event.id], bytes.fromhex(event.id)
+            kind, ref, sender = message.destination_kind, message.destination_ref, plan.sender.number
+            key = message.client_message_id
+            records.append((seq, sender, key, addressed.fingerprint, kind, ref, now_ns, expires_at_ns, 1))
+            for box in plan.queued:
+                deliveries.append((seq, box.number, "event", id_, sender, seq, "queued", now_ns, None))
+            for box in plan.blocked:
+                deliveries.append((seq, box.number, "event", id_, sender, seq, "blocked", now_ns, now_ns))
             if message.mentions:
                 mentions += [(node, seq) for node in message.mentions]
             if plan.readers:
-                self._mail.openings.append(Opening(seq, mesh, event.id, row.raw, plan.readers))
+                self._mail.openings.append(Opening(seq, row.mesh, event.id, row.raw, plan.readers))
         self._unit.deliveries.open(records, deliveries, mentions)
 
-    def answer(self, row: EventRow, addressed: Addressed, seq: int, *, is_repeated: bool) -> Accepted:
+    def answer(self, row: EventRow, seq: int, *, is_repeated: bool) -> Accepted:
         """Return the answer of a message of this group."""
+        addressed = _addressed(row)
         client_message_id = addressed.message.client_message_id
         if is_repeated:
             known = KnownMessage(seq, row.event.id, addressed.fingerprint, self._unit.now_ns, True)
             return known_answer(known, client_message_id)
         return MessageAccepted(row.event.id, seq, False, client_message_id, self._plans[row.event.id].not_queued)
 
+    def _find_records(self, rows: Sequence[EventRow]) -> dict[RecordKey, KnownMessage]:
+        """Return the records under the keys of these messages; who never sent or got anything has none."""
+        names: dict[tuple[int, str], RecordKey] = {}
+        for row in rows:
+            if isinstance(row.matter, Addressed):
+                key = _key(row, row.matter)
+                names[self._boxes.find(key[0], key[1]).number, key[2]] = key
+        keys = [name for name in names if name[0]]
+        return {names[name]: found for name, found in self._unit.deliveries.records(keys).items()} if keys else {}
+
+    def _find_route(self, row: EventRow, message: Message) -> _Route | PosthouseError:
+        mesh, sender, ref = row.mesh, row.event.pubkey, message.destination_ref
+        audience = self._audience_of(mesh)
+        if audience is None:
+            return error("mesh_unknown", mesh=mesh)
+        if message.recipient is not None:
+            if not audience.has_member(message.recipient):
+                return error("member_unknown", node=message.recipient, mesh=mesh)
+            nodes = [message.recipient]
+        else:
+            if not audience.has_topic(ref):
+                return error("topic_unknown", topic=ref, mesh=mesh)
+            nodes = [node for node in audience.readers(ref) if node != sender]
+        author, *boxes = self._boxes.load([(mesh, node) for node in (sender, *nodes)])
+        readers, blockers = tuple(boxes), self._blockers_of(mesh, sender)
+        return _Route(author, readers, blockers, _plan(author, readers, blockers, ()))
+
     def _audience_of(self, mesh: str) -> MeshAudience | None:
         if mesh not in self._audiences:
             self._audiences[mesh] = self._audience.of(self._unit.deliveries, mesh)
         return self._audiences[mesh]
 
-    def _plan_topic(self, row: EventRow, readers: tuple[str, ...]) -> _Plan:
-        self._boxes.load([(row.mesh, node) for node in readers])
-        roomy = tuple(node for node in readers if self._boxes.has_room(row.mesh, node))
-        full = () if len(roomy) == len(readers) else tuple(node for node in readers if node not in set(roomy))
-        return self._plan(row, roomy, tuple(NotQueued(node, QUEUE_FULL) for node in full))
-
-    def _plan(self, row: EventRow, readers: tuple[str, ...], not_queued: tuple[NotQueued, ...]) -> _Plan:
-        key = (row.mesh, row.event.pubkey)
-        blockers = self._blockers.get(key)
+    def _blockers_of(self, mesh: str, sender: str) -> frozenset[str]:
+        blockers = self._blockers.get((mesh, sender))
         if blockers is None:
-            blockers = self._blockers[key] = self._unit.deliveries.blockers(*key)
-        if not blockers:
-            return _Plan(readers, (), not_queued)
-        blocked = tuple(node for node in readers if node in blockers)
-        return _Plan(tuple(node for node in readers if node not in blockers), blocked, not_queued)
+            blockers = self._blockers[mesh, sender] = self._unit.deliveries.blockers(mesh, sender)
+        return blockers
 
-    def _involved(self, row: EventRow) -> tuple[str, ...]:
-        plan = self._plans[row.event.id]
-        return (row.event.pubkey, *plan.readers, *plan.blocked)
+
+def _plan(sender: GroupBox, readers: Sequence[GroupBox], blockers: frozenset[str], full: Collection[GroupBox]) -> _Plan:
+    roomy = [box for box in readers if box not in full]
+    queued = tuple(box for box in roomy if box.node not in blockers)
+    blocked = tuple(box for box in roomy if box.node in blockers)
+    not_queued = tuple(NotQueued(box.node, QUEUE_FULL) for box in full)
+    nodes = tuple(box.node for box in queued)
+    ending = f',"recipients":{_encode(nodes).decode()}'
+    if blocked:
+        ending += f',"blocked":{_encode([box.node for box in blocked]).decode()}'
+    if not_queued:
+        ending += f',"not_queued":{_encode(not_queued).decode()}'
+    return _Plan(sender, queued, blocked, not_queued, nodes, ending + "}")
+
+
+def _addressed(row: EventRow) -> Addressed:
+    assert isinstance(row.matter, Addressed)
+    return row.matter
 
 
 def _key(row: EventRow, addressed: Addressed) -> RecordKey:

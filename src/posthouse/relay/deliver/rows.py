@@ -56,9 +56,9 @@ class Box(NamedTuple):
 
 
 # Rows to be written are plain tuples: there are many of them, and they go to the store as they are.
-#: seq, mesh, sender, client_message_id, id, fingerprint, destination_kind, destination_ref, first_seen_at_ns,
+#: seq, the sender's mailbox, client_message_id, fingerprint, destination_kind, destination_ref, first_seen_at_ns,
 #: expires_at_ns, history_available
-NewRecord = tuple[int, str, str, str, bytes, bytes, str, str, int, int | None, int]
+NewRecord = tuple[int, int, str, bytes, str, str, int, int | None, int]
 #: seq, mailbox, source, id, the sender's mailbox, position, state, opened_at_ns, closed_at_ns
 NewDelivery = tuple[int, int, str, bytes, int, int, str, int, int | None]
 

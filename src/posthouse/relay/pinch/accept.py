@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from posthouse.model.node import PINCH_MESH
 from posthouse.model.pinch import delivery_id
-from posthouse.relay.deliver.boxes import Boxes
+from posthouse.relay.deliver.boxes import Boxes, GroupBox
 from posthouse.relay.deliver.mail import Mail
 from posthouse.relay.deliver.mailbox import Offer
 from posthouse.relay.deliver.rows import NewDelivery
@@ -47,11 +47,12 @@ class Postings:
         """Take the room of an envelope, or say why there is none."""
         if self._is_known(posting):
             return Outcome.DUPLICATE
-        if not self._boxes.has_room(PINCH_MESH, posting.recipient):
+        box = self._box(posting.recipient)
+        if not self._boxes.has_room(box):
             return Outcome.QUEUE_FULL
         is_blocked = posting.recipient in self._blockers_of(posting.sender)
         if not is_blocked:
-            self._boxes.take(PINCH_MESH, posting.recipient)
+            box.added += 1
         self._plans.append(_Plan(posting, is_blocked))
         self._fresh.add((posting.sender, posting.message_id))
         return Outcome.ACCEPTED
@@ -59,9 +60,7 @@ class Postings:
     def write(self) -> None:
         """Write everything that was claimed, in order."""
         plans = self._plans
-        self._boxes.write(
-            [(PINCH_MESH, name) for plan in plans for name in (plan.posting.sender, plan.posting.recipient)]
-        )
+        self._boxes.write([self._box(name) for plan in plans for name in (plan.posting.sender, plan.posting.recipient)])
         envelopes: list[NewEnvelope] = []
         deliveries: list[NewDelivery] = []
         for plan in plans:
@@ -71,11 +70,11 @@ class Postings:
             self._unit.deliveries.open((), deliveries, ())
 
     def _write(self, plan: _Plan, envelopes: list[NewEnvelope], deliveries: list[NewDelivery]) -> None:
-        posting, now_ns, numbers = plan.posting, self._unit.now_ns, self._boxes.numbers
+        posting, now_ns = plan.posting, self._unit.now_ns
         number = 0 if posting.message_id else secrets.randbits(62)
         key = delivery_id(posting.sender, posting.message_id, now_ns, number)
         seq = self._append(plan, key)
-        sender, reader = numbers[PINCH_MESH, posting.sender], numbers[PINCH_MESH, posting.recipient]
+        sender, reader = self._box(posting.sender).number, self._box(posting.recipient).number
         envelopes.append((seq, key, sender, posting.message_id, posting.message_type, now_ns, posting.raw))
         if plan.is_blocked:
             deliveries.append((seq, reader, "pinch", key, sender, seq, "blocked", now_ns, now_ns))
@@ -103,9 +102,12 @@ class Postings:
             return False
         if (posting.sender, posting.message_id) in self._fresh:
             return True
-        sender = self._boxes.numbers.get((PINCH_MESH, posting.sender))
+        sender = self._box(posting.sender).number
         since_ns = self._unit.now_ns - self._settings.queue_ttl_ns
-        return sender is not None and self._unit.pinch.is_known(sender, posting.message_id, since_ns)
+        return sender != 0 and self._unit.pinch.is_known(sender, posting.message_id, since_ns)
+
+    def _box(self, address: str) -> GroupBox:
+        return self._boxes.find(PINCH_MESH, address)
 
     def _blockers_of(self, sender: str) -> frozenset[str]:
         blockers = self._blockers.get(sender)

@@ -1,7 +1,7 @@
 -- :name insert_records
 INSERT INTO message_records (
-    seq, mesh, sender, client_message_id, id, fingerprint, destination_kind, destination_ref,
-    first_seen_at_ns, expires_at_ns, history_available
+    seq, sender, client_message_id, fingerprint, destination_kind, destination_ref, first_seen_at_ns, expires_at_ns,
+    history_available
 ) VALUES
 
 -- :name insert_deliveries
@@ -22,10 +22,11 @@ WHERE mesh = ? AND node IN (SELECT value FROM carray(?))
 
 -- :name find_records
 SELECT json_group_array(json_array(
-    r.mesh, r.sender, r.client_message_id, r.seq, lower(hex(r.id)), lower(hex(r.fingerprint)),
-    r.first_seen_at_ns, r.history_available))
+    r.sender, r.client_message_id, r.seq, lower(hex(e.id)), lower(hex(r.fingerprint)), r.first_seen_at_ns,
+    r.history_available))
 FROM json_each(?) AS k CROSS JOIN message_records AS r
-ON r.mesh = k.value ->> 0 AND r.sender = k.value ->> 1 AND r.client_message_id = k.value ->> 2
+    ON r.sender = k.value ->> 0 AND r.client_message_id = k.value ->> 1
+CROSS JOIN events AS e ON e.seq = r.seq
 
 -- :name audience_version
 SELECT version FROM audience_versions WHERE mesh = ?

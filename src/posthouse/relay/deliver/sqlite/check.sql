@@ -1,6 +1,7 @@
 -- :name records_without_event
 SELECT r.seq FROM message_records AS r LEFT JOIN events AS e ON e.seq = r.seq
-WHERE e.seq IS NULL OR e.id != r.id OR e.kind != 1000 OR r.history_available != (e.raw IS NOT NULL)
+LEFT JOIN mailboxes AS s ON s.mailbox = r.sender
+WHERE e.seq IS NULL OR s.mailbox IS NULL OR e.mesh != s.mesh OR 'ed25519:' || lower(hex(e.pubkey)) != s.node OR e.kind != 1000 OR r.history_available != (e.raw IS NOT NULL)
 
 -- :name events_without_record
 SELECT e.seq FROM events AS e LEFT JOIN message_records AS r ON r.seq = e.seq
@@ -12,9 +13,9 @@ AND j.at_ns > (SELECT coalesce(max(at_ns), 0) FROM journal) - :least_ns
 SELECT d.seq, m.node FROM deliveries AS d
 LEFT JOIN mailboxes AS m ON m.mailbox = d.mailbox
 LEFT JOIN message_records AS r ON r.seq = d.seq
-LEFT JOIN mailboxes AS s ON s.mailbox = d.sender
+LEFT JOIN events AS e ON e.seq = d.seq
 WHERE d.source = 'event' AND (
-    r.seq IS NULL OR r.id != d.id OR m.mailbox IS NULL OR r.mesh != m.mesh OR s.mesh IS NOT r.mesh OR s.node IS NOT r.sender)
+    r.seq IS NULL OR e.id IS NOT d.id OR m.mailbox IS NULL OR e.mesh != m.mesh OR d.sender != r.sender)
 
 -- :name wrong_counters
 SELECT m.mesh, m.node FROM mailboxes AS m
@@ -35,16 +36,18 @@ OR (m.node NOT GLOB 'pinch:*' AND (e.seq IS NULL OR e.kind != 1001 OR e.raw IS N
 SELECT n.seq FROM mentions AS n LEFT JOIN message_records AS r ON r.seq = n.seq WHERE r.seq IS NULL
 
 -- :name mentions_above
-SELECT lower(hex(r.id)), json_group_array(n.node) FROM mentions AS n JOIN message_records AS r ON r.seq = n.seq
+SELECT lower(hex(e.id)), json_group_array(n.node) FROM mentions AS n JOIN message_records AS r ON r.seq = n.seq
+JOIN events AS e ON e.seq = r.seq
 WHERE n.seq > ? GROUP BY r.seq
 
 -- :name records_with_content
-SELECT r.seq, r.mesh, r.sender, r.client_message_id, r.fingerprint, r.destination_kind, r.destination_ref, e.raw
-FROM message_records AS r JOIN events AS e ON e.seq = r.seq WHERE e.raw IS NOT NULL ORDER BY r.seq
+SELECT r.seq, s.mesh, s.node, r.client_message_id, r.fingerprint, r.destination_kind, r.destination_ref, e.raw
+FROM message_records AS r JOIN events AS e ON e.seq = r.seq JOIN mailboxes AS s ON s.mailbox = r.sender
+WHERE e.raw IS NOT NULL ORDER BY r.seq
 
 -- :name states
 SELECT m.mesh, m.node, lower(hex(d.id)), d.seq, d.state
 FROM deliveries AS d JOIN mailboxes AS m ON m.mailbox = d.mailbox ORDER BY d.seq
 
 -- :name record_ids
-SELECT lower(hex(id)) FROM message_records UNION ALL SELECT lower(hex(id)) FROM pinch_envelopes
+SELECT lower(hex(e.id)) FROM message_records AS r JOIN events AS e ON e.seq = r.seq UNION ALL SELECT lower(hex(id)) FROM pinch_envelopes

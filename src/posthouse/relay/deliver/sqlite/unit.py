@@ -13,14 +13,14 @@ from typing import Any
 import apsw
 import msgspec
 
-from posthouse.relay.deliver.rows import NONE_CLOSED, Box, Closed, KnownMessage, NewDelivery, NewRecord, RecordKey
+from posthouse.relay.deliver.rows import NONE_CLOSED, Box, Closed, KnownMessage, NewDelivery, NewRecord
 from posthouse.relay.deliver.sqlite.close import ClosingDeliveries
 from posthouse.relay.deliver.sqlite.component import ACCEPT_SQL as SQL
 from posthouse.relay.deliver.sqlite.component import CLOSE_SQL
 from posthouse.relay.meshes.rows import AccessRow, MemberRow, MeshRow, MeshRows, Role, TopicRow, Verdict
 from posthouse.sqlite.bulk import BulkInsert
 
-_RECORDS = BulkInsert(SQL.insert_records, 11)
+_RECORDS = BulkInsert(SQL.insert_records, 9)
 _DELIVERIES = BulkInsert(SQL.insert_deliveries, 9)
 _MENTIONS = BulkInsert(SQL.insert_mentions, 2)
 _GROW = BulkInsert(SQL.grow_mailboxes, 3, SQL.grown)
@@ -32,11 +32,11 @@ _names = msgspec.json.Decoder(frozenset[str]).decode
 class SqliteDeliveries(ClosingDeliveries):
     """Accepting messages and telling senders; closing rows is inherited."""
 
-    def records(self, keys: Sequence[RecordKey]) -> dict[RecordKey, KnownMessage]:
+    def records(self, keys: Sequence[tuple[int, str]]) -> dict[tuple[int, str], KnownMessage]:
         found = _rows(self._db.execute(SQL.find_records, (_encode(keys).decode(),)).get)
         return {
-            (mesh, sender, client_message_id): KnownMessage(seq, id_, bytes.fromhex(digest), at_ns, bool(is_there))
-            for mesh, sender, client_message_id, seq, id_, digest, at_ns, is_there in found
+            (sender, client_message_id): KnownMessage(seq, id_, bytes.fromhex(digest), at_ns, bool(is_there))
+            for sender, client_message_id, seq, id_, digest, at_ns, is_there in found
         }
 
     def audience_version(self, mesh: str) -> int | None:
