@@ -53,10 +53,10 @@ def fingerprint(
     """
     fields = (
         ENVELOPE_VERSION,
-        DestinationKind(destination_kind),
+        destination_kind,
         destination_ref,
         reply_to or "",
-        Priority(priority or DEFAULT_PRIORITY),
+        priority or DEFAULT_PRIORITY,
         "" if meta_text in ("null", "{}") else meta_text,
         hashlib.sha256(body).hexdigest(),
     )

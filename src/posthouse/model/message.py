@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.event import Event, Tag
+from posthouse.model.event import Event
 from posthouse.model.event_structure import is_event_id
 from posthouse.model.fingerprint import DEFAULT_PRIORITY, DestinationKind, Priority, fingerprint
 from posthouse.model.jcs import parse_jcs
@@ -22,8 +22,8 @@ from posthouse.model.mesh_budget import MeshBudget, decode_mesh_budget
 from posthouse.model.node import DEFAULT_MESH, NODE_SCHEME, is_node_id
 from posthouse.model.subjects import validate_topic
 
-#: tags by their name
-_Tags = dict[str, list[Tag]]
+#: tags that a message has once at most, with exactly one value
+_SINGLE = frozenset({"t", "p", "c", "e", "priority", "meta", "budget"})
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _KEY_AT = len(NODE_SCHEME) + 1
 _BOX_OVERHEAD = 24 + 16  # nonce and authenticator
@@ -52,20 +52,20 @@ def read_message(event: Event) -> Message:
     """Return the message in an event of kind 1000, or raise message_malformed, topic_invalid or body_too_large."""
     if event.kind != MESSAGE:
         raise _malformed(f"its kind is {event.kind}, not {MESSAGE}")
-    tags = _by_name(event)
-    _check_size(event, _first(tags, "enc"))
-    kind, ref, recipient = _destination(tags)
+    values = _first_values(event)
+    _check_size(event, values.get("enc"))
+    kind, ref, recipient = _destination(values)
     return Message(
-        mesh=_first(tags, "mesh") or DEFAULT_MESH,
-        client_message_id=_client_message_id(tags),
+        mesh=values.get("mesh") or DEFAULT_MESH,
+        client_message_id=_client_message_id(values),
         destination_kind=kind,
         destination_ref=ref,
         recipient=recipient,
-        reply_to=_reply_to(tags),
-        priority=_priority(tags),
-        meta=_meta(tags),
-        budget=_budget(tags),
-        mentions=_mentions(event) if "mention" in tags else (),
+        reply_to=_reply_to(values["e"]) if "e" in values else None,
+        priority=_priority(values["priority"]) if "priority" in values else DEFAULT_PRIORITY,
+        meta=_meta(values["meta"]) if "meta" in values else "",
+        budget=_budget(values["budget"]) if "budget" in values else None,
+        mentions=_mentions(event) if "mention" in values else (),
     )
 
 
@@ -116,32 +116,23 @@ def _malformed(reason: str) -> PosthouseError:
     return error("message_malformed", reason=reason)
 
 
-def _by_name(event: Event) -> _Tags:
-    tags: _Tags = {}
+def _first_values(event: Event) -> dict[str, str]:
+    """Return the first value of the first tag of each name, "" where it has none."""
+    values: dict[str, str] = {}
     for tag in event.tags:
-        tags.setdefault(tag[0], []).append(tag)
-    return tags
+        name = tag[0]
+        if name in _SINGLE:
+            if name in values:
+                raise _malformed(f"it has more than one {name} tag")
+            if len(tag) != 2:
+                raise _malformed(f"its {name} tag has not exactly one value")
+        if name not in values:
+            values[name] = tag[1] if len(tag) > 1 else ""
+    return values
 
 
-def _first(named: _Tags, name: str) -> str | None:
-    """Return the first value of the first tag of a name, as Event.value does."""
-    tags = named.get(name)
-    return tags[0][1] if tags is not None and len(tags[0]) > 1 else None
-
-
-def _single(named: _Tags, name: str) -> str | None:
-    tags = named.get(name)
-    if tags is None:
-        return None
-    if len(tags) > 1:
-        raise _malformed(f"it has {len(tags)} {name} tags")
-    if len(tags[0]) != 2:
-        raise _malformed(f"its {name} tag has not exactly one value")
-    return tags[0][1]
-
-
-def _client_message_id(tags: _Tags) -> str:
-    value = _single(tags, "c")
+def _client_message_id(values: dict[str, str]) -> str:
+    value = values.get("c")
     if value is None:
         raise _malformed("it has no c tag")
     if (reason := _id_fault(value)) is not None:
@@ -149,8 +140,8 @@ def _client_message_id(tags: _Tags) -> str:
     return value
 
 
-def _destination(tags: _Tags) -> tuple[DestinationKind, str, str | None]:
-    topic, recipient = _single(tags, "t"), _single(tags, "p")
+def _destination(values: dict[str, str]) -> tuple[DestinationKind, str, str | None]:
+    topic, recipient = values.get("t"), values.get("p")
     if recipient is None and topic is not None:
         return DestinationKind.TOPIC, validate_topic(topic), None
     if topic is None and recipient is not None:
@@ -160,25 +151,20 @@ def _destination(tags: _Tags) -> tuple[DestinationKind, str, str | None]:
     raise _malformed("it has not exactly one of the tags t and p")
 
 
-def _reply_to(tags: _Tags) -> str | None:
-    value = _single(tags, "e")
-    if value is not None and not is_event_id(value):
+def _reply_to(value: str) -> str:
+    if not is_event_id(value):
         raise _malformed("its e tag is not an event id")
     return value
 
 
-def _priority(tags: _Tags) -> Priority:
-    value = _single(tags, "priority")
+def _priority(value: str) -> Priority:
     try:
-        return DEFAULT_PRIORITY if value is None else Priority(value)
+        return Priority(value)
     except ValueError as fault:
         raise _malformed("its priority is not now, next or low") from fault
 
 
-def _meta(tags: _Tags) -> str:
-    text = _single(tags, "meta")
-    if text is None:
-        return ""
+def _meta(text: str) -> str:
     try:
         meta: Any = parse_jcs(text)
     except PosthouseError as fault:
@@ -188,10 +174,9 @@ def _meta(tags: _Tags) -> str:
     return text if meta else ""
 
 
-def _budget(tags: _Tags) -> MeshBudget | None:
-    text = _single(tags, "budget")
+def _budget(text: str) -> MeshBudget:
     try:
-        return None if text is None else decode_mesh_budget(text)
+        return decode_mesh_budget(text)
     except PosthouseError as fault:
         raise _malformed(f"its budget is not valid: {fault}") from fault
 
@@ -210,4 +195,6 @@ def _id_fault(client_message_id: str) -> str | None:
         return "it is not valid text"
     if not 1 <= size <= CLIENT_MESSAGE_ID_MAX_BYTES:
         return f"it has {size} bytes, not 1 to {CLIENT_MESSAGE_ID_MAX_BYTES}"
+    if client_message_id.isprintable():  # as nearly all are, and quickly told
+        return None
     return "it holds a control character" if _CONTROL.search(client_message_id) else None

@@ -5,7 +5,8 @@ at once. The scheduler prefers the sleeping one, because it cannot know that the
 The writer knows: while items come one by one and the whole process needs less than one processor, the two lose nothing
 by sharing it. They are let go as soon as two items meet, when nobody asks for a moment, when sharing makes them slower,
 and in any case soon, so that the scheduler chooses anew. Threads that the loop starts meanwhile are bound with it and
-let go with it. Where processors cannot be chosen, nothing of this happens.
+let go with it; those that were bound to this processor before stay so. Where processors cannot be chosen, nothing of
+this happens.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ class Turns:
         self._allowed = os.sched_getaffinity(0) if _CAN_BIND else set()
         self._partner: Partner | None = None
         self._processor: int | None = None
+        #: threads that were bound to this processor before
+        self._settled: set[int] = set()
         self._items = 0
         #: when the present sixteen items began, what the process had used then, and how long the unbound sixteen took
         self._began_ns = self._used_ns = self._unbound_ns = 0
@@ -74,7 +77,8 @@ class Turns:
             self._partner.takes_turns = False
             self._partner = None
         if self._processor is not None:
-            _let_go(self._processor, self._allowed)
+            for tid in _bound_to(self._processor) - self._settled:
+                _let_go(tid, self._allowed)
             self._processor = None
 
     def _begin(self, partner: Partner) -> None:
@@ -105,7 +109,7 @@ class Turns:
         processor = _processor_of(self._tid)
         if not (_THREADS / str(partner.tid)).exists():  # its number may be another program's by now
             raise ProcessLookupError("the thread of the loop has ended")
-        self._processor = processor
+        self._processor, self._settled = processor, _bound_to(processor)
         os.sched_setaffinity(self._tid, {processor})
         os.sched_setaffinity(partner.tid, {processor})
         partner.takes_turns = True
@@ -116,12 +120,21 @@ def _processor_of(tid: int) -> int:
     return int(about.rpartition(")")[2].split()[36])  # what precedes is its number and its name
 
 
-def _let_go(processor: int, allowed: set[int]) -> None:
-    """Let every thread of this process that is bound to `processor` run where the process may."""
+def _bound_to(processor: int) -> set[int]:
+    """Return the threads of this process that may run on `processor` only."""
+    bound = set()
     for thread in _THREADS.iterdir():
         tid = int(thread.name)
         try:
             if os.sched_getaffinity(tid) == {processor}:
-                os.sched_setaffinity(tid, allowed)
+                bound.add(tid)
         except ProcessLookupError:  # it has ended
             continue
+    return bound
+
+
+def _let_go(tid: int, allowed: set[int]) -> None:
+    try:
+        os.sched_setaffinity(tid, allowed)
+    except ProcessLookupError:  # it has ended
+        return

@@ -1,7 +1,10 @@
-"""The threads that check events: as many as there are cores, several events per hand-over.
+"""The threads that check events: as many as there are cores, each bound to its own, several events per hand-over.
 
-Handing one event over costs about as much as checking it without its signature, so what has gathered since the last
-look goes in slices. Slices come back in any order; the lanes put them in order again.
+Handing one event over costs about as much as checking it without its signature, so a thread takes what waits in
+slices, and goes on until nothing does. Slices come back in any order; the lanes put them in order again.
+
+Each thread has its processor, because the scheduler is slow to part two threads that it once put on the same one: they
+are woken together, work for a few milliseconds and sleep again, which left one processor idle most of the time.
 
 A small event that comes alone is checked on the loop: nobody waits behind it, and two changes of thread would take
 longer than the check. That holds for one event per turn of the loop and only while the threads have nothing to
@@ -11,16 +14,21 @@ do, so that no flood is ever verified there.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 
+from posthouse.log import get_log
 from posthouse.model.limits import KIB
 from posthouse.relay.accept.check import check_job
 from posthouse.relay.accept.job import Job
 
+log = get_log(__name__)
+
 SLICE = 16  # about a millisecond of signatures: long enough to pay, short enough to share
+_PROCESSORS = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []  # as the process began
 LONE_BYTES = 4 * KIB  # of JSON: checked in about a tenth of a millisecond, most of it the signature
 
 
@@ -31,11 +39,13 @@ class Checkers:
         self._on_checked = on_checked
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[Job] = deque()
-        self._slices: SimpleQueue[list[Job] | None] = SimpleQueue()
+        #: True calls a thread to work, False sends it home
+        self._calls: SimpleQueue[bool] = SimpleQueue()
         self._idle = threads
         self._has_checked_alone = False
         self._threads = [
-            threading.Thread(target=self._serve, name=f"checker {number}", daemon=True) for number in range(threads)
+            threading.Thread(target=self._serve, args=(number,), name=f"checker {number}", daemon=True)
+            for number in range(threads)
         ]
         for thread in self._threads:
             thread.start()
@@ -53,9 +63,9 @@ class Checkers:
         return True
 
     def add(self, jobs: Sequence[Job]) -> None:
-        """Queue jobs: an idle thread takes them at once, what comes while all are busy gathers."""
+        """Queue jobs: idle threads take them at once, what comes while all are busy gathers."""
         self._waiting.extend(jobs)
-        self._look()
+        self._call()
 
     @property
     def waiting(self) -> int:
@@ -65,26 +75,55 @@ class Checkers:
     def close(self) -> None:
         """Let the threads finish what they have and end."""
         for _ in self._threads:
-            self._slices.put(None)
+            self._calls.put(False)
         for thread in self._threads:
             thread.join()
 
     def _end_turn(self) -> None:
         self._has_checked_alone = False
 
-    def _look(self) -> None:
-        while self._idle and self._waiting:
-            count = min(SLICE, -(-len(self._waiting) // self._idle))
+    def _call(self) -> None:
+        """Call as many idle threads as there are jobs for."""
+        for _ in range(min(self._idle, len(self._waiting))):
             self._idle -= 1
-            self._slices.put([self._waiting.popleft() for _ in range(count)])
+            self._calls.put(True)
 
-    def _serve(self) -> None:
-        while (jobs := self._slices.get()) is not None:
-            for job in jobs:
-                check_job(job)
-            self._loop.call_soon_threadsafe(self._back, jobs)
+    def _back(self, jobs: Sequence[Job], is_idle: bool) -> None:
+        if is_idle:
+            self._idle += 1
+            self._call()  # for what came after its last look
+        if jobs:
+            self._on_checked(jobs)
 
-    def _back(self, jobs: list[Job]) -> None:
-        self._idle += 1
-        self._look()
-        self._on_checked(jobs)
+    def _serve(self, number: int) -> None:
+        _bind(number)
+        while self._calls.get():
+            jobs = self._take()
+            is_idle = False
+            while not is_idle:
+                for job in jobs:
+                    check_job(job)
+                following = self._take()
+                is_idle = not following
+                self._loop.call_soon_threadsafe(self._back, jobs, is_idle)
+                jobs = following
+
+    def _take(self) -> list[Job]:
+        """Return the next slice, nothing when no job waits; called by the threads."""
+        jobs: list[Job] = []
+        try:
+            for _ in range(min(SLICE, -(-len(self._waiting) // len(self._threads)))):
+                jobs.append(self._waiting.popleft())
+        except IndexError:  # another thread was faster
+            pass
+        return jobs
+
+
+def _bind(number: int) -> None:
+    """Bind this thread to a processor of its own, where processors can be chosen."""
+    if not _PROCESSORS:
+        return
+    try:
+        os.sched_setaffinity(0, {_PROCESSORS[number % len(_PROCESSORS)]})
+    except OSError as refusal:
+        log.debug("checker_not_bound", reason=str(refusal))

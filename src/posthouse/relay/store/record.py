@@ -6,6 +6,7 @@ import msgspec
 
 from posthouse.model.confirmation import Confirmation, read_confirmation
 from posthouse.model.event import Event
+from posthouse.model.fingerprint import DestinationKind
 from posthouse.model.kinds import CONFIRMATION, MESSAGE
 from posthouse.model.message import message_fingerprint, read_message
 from posthouse.relay.deliver.rows import Addressed
@@ -14,6 +15,18 @@ _encode = msgspec.json.Encoder().encode
 
 #: type and body of the record, the one node beside the author that may read the event, and what its tags say
 Description = tuple[str, str, str | None, Addressed | Confirmation | None]
+
+
+class _MessageBody(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """What the record of a message says; who it was queued for is added when that is known."""
+
+    size: int
+    client_message_id: str
+    fingerprint: str
+    destination_kind: DestinationKind
+    destination_ref: str
+    mentions: tuple[str, ...] = ()
+    reply_to: str | None = None
 
 
 def describe(event: Event, size: int) -> Description:
@@ -31,17 +44,15 @@ def describe(event: Event, size: int) -> Description:
 def _message(event: Event, size: int) -> Description:
     message = read_message(event)
     digest = message_fingerprint(message, event)
-    body = {
-        "size": size,
-        "client_message_id": message.client_message_id,
-        "fingerprint": digest.hex(),
-        "destination_kind": message.destination_kind.value,
-        "destination_ref": message.destination_ref,
-    }
-    if message.mentions:
-        body["mentions"] = message.mentions
-    if message.reply_to is not None:
-        body["reply_to"] = message.reply_to
+    body = _MessageBody(
+        size,
+        message.client_message_id,
+        digest.hex(),
+        message.destination_kind,
+        message.destination_ref,
+        message.mentions,
+        message.reply_to,
+    )
     return "message.accepted", _encode(body).decode(), message.recipient, Addressed(message, digest)
 
 
