@@ -46,9 +46,9 @@ class _Ledger:
     def __init__(self, unit: Unit, jobs: list[Job], intake: Intake) -> None:
         self._unit = unit
         rows = [job.row for job in jobs if job.row is not None and not is_ephemeral(job.row.event.kind)]
-        self._known = unit.known([row.event.id for row in rows])
         self._batch = intake.begin(unit, rows)
         self._handlers = self._batch.handlers
+        self._known = unit.known([row.event.id for row in rows if self._is_told_by_id(row)])
         self.mail = self._batch.mail
         self._answers: list[Answer | int] = []
         self._fresh: list[EventRow] = []
@@ -78,6 +78,10 @@ class _Ledger:
         if mail:
             self._batch.write(mail)
         return [answer if not isinstance(answer, int) else self._settled(answer, seqs) for answer in self._answers]
+
+    def _is_told_by_id(self, row: EventRow) -> bool:
+        handler = self._handlers.get(type(row.matter))
+        return handler is None or handler.is_told_by_id(row)
 
     def _settled(self, place: int, seqs: list[int]) -> Accepted:
         """Return the answer of the fresh row at a place; a negative one stands for a repetition of it."""

@@ -20,6 +20,10 @@ from posthouse.relay.store.interface import EventRow, Unit
 class Handler(Protocol):
     """Handles the rows of one group whose tags have a meaning of one sort."""
 
+    def is_told_by_id(self, row: EventRow) -> bool:
+        """Tell whether only its id can tell that a row was accepted before; else `known` does."""
+        ...
+
     def known(self, row: EventRow) -> Answer | str | None:
         """Return the answer to what was accepted before under another id, or the id of the same in this group."""
         ...

@@ -30,6 +30,10 @@ class DeliveryUnit(Protocol):
         """Return the records under these keys: the number of the sender's mailbox and the client_message_id."""
         ...
 
+    def swept_through_ns(self) -> int:
+        """Return when the youngest message was first seen whose record is over and deleted; 0 when there is none."""
+        ...
+
     def audience_version(self, mesh: str) -> int | None:
         """Return what changes whenever members, access, topics or subscriptions of a mesh do."""
         ...

@@ -15,6 +15,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from posthouse.model.errors import PosthouseError, error
+from posthouse.model.limits import DAY_S, SECOND_NS
 from posthouse.model.message import Message
 from posthouse.relay.answers import Accepted, Answer, Declined
 from posthouse.relay.deliver.answers import QUEUE_FULL, MessageAccepted, NotQueued, known_answer, reused
@@ -26,6 +27,9 @@ from posthouse.relay.deliver.settings import DeliverySettings
 from posthouse.relay.store.interface import EventRow, Unit
 
 _encode = msgspec.json.Encoder().encode
+_CLOCKS_DIFFER_NS = (
+    DAY_S * SECOND_NS
+)  # far more than a message may be made after it is seen, see CREATED_AT_MAX_AHEAD_NS
 #: mesh, sender, kind and name of the destination
 _Way = tuple[str, str, str, str]
 
@@ -71,10 +75,17 @@ class Messages:
         self._audiences: dict[str, MeshAudience | None] = {}
         self._blockers: dict[Name, frozenset[str]] = {}
         self._routes: dict[_Way, _Route] = {}
+        self._swept_through_ns: int | None = None
         #: event id -> what becomes of it
         self._plans: dict[str, _Plan] = {}
         #: key -> the message of this group that has it
         self._fresh: dict[RecordKey, EventRow] = {}
+
+    def is_told_by_id(self, row: EventRow) -> bool:
+        """Tell whether a message may have been accepted although it has no record any more."""
+        if self._swept_through_ns is None:
+            self._swept_through_ns = self._unit.deliveries.swept_through_ns()
+        return row.event.created_at_ns <= self._swept_through_ns + _CLOCKS_DIFFER_NS
 
     def known(self, row: EventRow) -> Answer | str | None:
         """Return the answer to a client_message_id that is known, the id of its message in this group, or None."""

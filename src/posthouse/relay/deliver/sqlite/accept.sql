@@ -17,8 +17,12 @@ INSERT INTO mailboxes (mesh, node, open_rows) VALUES
 ON CONFLICT (mesh, node) DO UPDATE SET open_rows = open_rows + excluded.open_rows
 
 -- :name find_mailboxes
-SELECT json_group_array(json_array(node, mailbox, open_rows)) FROM mailboxes
-WHERE mesh = ? AND node IN (SELECT value FROM carray(?))
+SELECT json_group_array(json((
+    SELECT json_array(node, mailbox, open_rows) FROM mailboxes WHERE mesh = ?1 AND node = c.value)))
+FROM carray(?2) AS c
+
+-- :name swept_through
+SELECT first_seen_through_ns FROM swept_records
 
 -- :name find_records
 SELECT json_group_array(json_array(

@@ -138,7 +138,7 @@ class ClosingDeliveries:
     def sweep_records(self, before_ns: int, limit: int) -> int:
         seqs = [seq for (seq,) in self._db.execute(SQL.over_records, (before_ns, limit))]
         if seqs:
-            for statement in (SQL.delete_mentions, SQL.delete_deliveries, SQL.delete_records):
+            for statement in (SQL.note_swept, SQL.delete_mentions, SQL.delete_deliveries, SQL.delete_records):
                 self._db.execute(statement, (_ints(seqs),))
         return len(seqs)
 

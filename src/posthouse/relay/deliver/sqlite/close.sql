@@ -79,6 +79,10 @@ SELECT r.seq FROM message_records AS r WHERE r.expires_at_ns < ?
 AND NOT EXISTS (SELECT 1 FROM deliveries AS d WHERE d.seq = r.seq AND d.state IN ('queued', 'sent', 'rejected', 'dead'))
 ORDER BY r.expires_at_ns LIMIT ?
 
+-- :name note_swept
+UPDATE swept_records SET first_seen_through_ns = max(first_seen_through_ns, (
+    SELECT max(first_seen_at_ns) FROM message_records WHERE seq IN (SELECT value FROM carray(?))))
+
 -- :name delete_records
 DELETE FROM message_records WHERE seq IN (SELECT value FROM carray(?))
 

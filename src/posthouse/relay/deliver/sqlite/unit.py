@@ -26,6 +26,7 @@ _MENTIONS = BulkInsert(SQL.insert_mentions, 2)
 _GROW = BulkInsert(SQL.grow_mailboxes, 3, SQL.grown)
 _encode = msgspec.json.Encoder().encode
 _rows = msgspec.json.Decoder(list[list[Any]]).decode
+_boxes = msgspec.json.Decoder(list[tuple[str, int, int] | None]).decode
 _names = msgspec.json.Decoder(frozenset[str]).decode
 
 
@@ -38,6 +39,10 @@ class SqliteDeliveries(ClosingDeliveries):
             (sender, client_message_id): KnownMessage(seq, id_, bytes.fromhex(digest), at_ns, bool(is_there))
             for sender, client_message_id, seq, id_, digest, at_ns, is_there in found
         }
+
+    def swept_through_ns(self) -> int:
+        through_ns: int = self._db.execute(SQL.swept_through).get
+        return through_ns
 
     def audience_version(self, mesh: str) -> int | None:
         version: int | None = self._db.execute(SQL.audience_version, (mesh,)).get
@@ -62,8 +67,8 @@ class SqliteDeliveries(ClosingDeliveries):
     def boxes(self, mesh: str, nodes: Sequence[str]) -> dict[str, Box]:
         if not nodes:
             return {}
-        found = _rows(self._db.execute(SQL.find_mailboxes, (mesh, apsw.carray(tuple(nodes)))).get)
-        return {node: Box(mailbox, open_rows) for node, mailbox, open_rows in found}
+        found = _boxes(self._db.execute(SQL.find_mailboxes, (mesh, apsw.carray(tuple(nodes)))).get)
+        return {node: Box(mailbox, open_rows) for node, mailbox, open_rows in filter(None, found)}
 
     def grow(self, counts: Sequence[tuple[str, str, int]]) -> None:
         _GROW.run(self._db, counts)
