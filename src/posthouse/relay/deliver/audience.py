@@ -1,10 +1,13 @@
-"""Who a topic's messages are for at the moment of their commit: subscriptions that match, with the right to read.
+"""Who gets messages at the moment of their commit: who subscribed and may read, and who blocks the sender.
 
 Used on the writer's thread only, inside transactions. What was worked out is kept as long as the mesh's version says
 that nothing it depends on has changed, so it can neither lag behind a commit nor outlive a rollback.
 """
 
 from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection
 
 from posthouse.model.trie import PatternTrie
 from posthouse.relay.deliver.interface import DeliveryUnit
@@ -25,6 +28,10 @@ class MeshAudience:
             for pattern in sorted(patterns):
                 self._patterns.add(pattern, node)
         self._readers: dict[str, tuple[str, ...]] = {}
+        self._blockers: defaultdict[str, set[str]] = defaultdict(set)
+        for node, blocked in mesh.blocks.items():
+            for each in blocked:
+                self._blockers[each].add(node)
 
     def has_topic(self, topic: str) -> bool:
         """Tell whether a topic exists."""
@@ -33,6 +40,10 @@ class MeshAudience:
     def has_member(self, node: str) -> bool:
         """Tell whether a node can be written to."""
         return self._mesh.role(node) is not None
+
+    def blockers(self, node: str) -> Collection[str]:
+        """Return who blocks a node."""
+        return self._blockers.get(node, ())
 
     def readers(self, topic: str) -> tuple[str, ...]:
         """Return who has a matching subscription and may read, each once."""

@@ -13,7 +13,7 @@ from posthouse.relay.deliver.rows import (
     Box,
     Closed,
     ConfirmationPage,
-    KnownMessage,
+    KnownMessages,
     NewDelivery,
     NewRecord,
     Page,
@@ -26,20 +26,16 @@ from posthouse.relay.meshes.rows import MeshRows
 class DeliveryUnit(Protocol):
     """Deliveries inside the writer's transaction."""
 
-    def records(self, keys: Sequence[tuple[int, str]]) -> dict[tuple[int, str], KnownMessage]:
+    def records(self, keys: Sequence[tuple[int, str]]) -> KnownMessages:
         """Return the records under these keys: the number of the sender's mailbox and the client_message_id."""
         ...
 
-    def swept_through_ns(self) -> int:
-        """Return when the youngest message was first seen whose record is over and deleted; 0 when there is none."""
-        ...
-
     def audience_version(self, mesh: str) -> int | None:
-        """Return what changes whenever members, access, topics or subscriptions of a mesh do."""
+        """Return what changes whenever members, access, topics, subscriptions or blocks of a mesh do."""
         ...
 
     def audience_rows(self, mesh: str) -> MeshRows:
-        """Return one mesh with its members, access rows, topics and subscriptions, blocks left out."""
+        """Return one mesh with its members, access rows, topics, subscriptions and blocks."""
         ...
 
     def blockers(self, mesh: str, node: str) -> frozenset[str]:

@@ -20,7 +20,7 @@ from posthouse.model.message import Message
 from posthouse.relay.answers import Accepted, Answer, Declined
 from posthouse.relay.deliver.answers import QUEUE_FULL, MessageAccepted, NotQueued, known_answer, reused
 from posthouse.relay.deliver.audience import Audience, MeshAudience
-from posthouse.relay.deliver.boxes import Boxes, GroupBox, Name
+from posthouse.relay.deliver.boxes import Boxes, GroupBox
 from posthouse.relay.deliver.mail import Mail, Opening
 from posthouse.relay.deliver.rows import Addressed, KnownMessage, NewDelivery, NewRecord, RecordKey
 from posthouse.relay.deliver.settings import DeliverySettings
@@ -53,7 +53,7 @@ class _Route(msgspec.Struct, frozen=True, gc=False):
 
     sender: GroupBox
     readers: tuple[GroupBox, ...]
-    blockers: frozenset[str]
+    blockers: Collection[str]
     #: as long as all have room
     plan: _Plan
 
@@ -70,12 +70,10 @@ class Messages:
         self._mail = mail
         self._boxes = Boxes(unit, settings, mail)
         self._boxes.load([name for row in rows for name in _direct(row)])
-        self._records = self._find_records(rows)
+        self._records, self._swept_through_ns = self._find_records(rows)
         #: nothing else runs while a group is judged, so one look is enough
         self._audiences: dict[str, MeshAudience | None] = {}
-        self._blockers: dict[Name, frozenset[str]] = {}
         self._routes: dict[_Way, _Route] = {}
-        self._swept_through_ns: int | None = None
         #: event id -> what becomes of it
         self._plans: dict[str, _Plan] = {}
         #: key -> the message of this group that has it
@@ -83,8 +81,6 @@ class Messages:
 
     def is_told_by_id(self, row: EventRow) -> bool:
         """Tell whether a message may have been accepted although it has no record any more."""
-        if self._swept_through_ns is None:
-            self._swept_through_ns = self._unit.deliveries.swept_through_ns()
         return row.event.created_at_ns <= self._swept_through_ns + _CLOCKS_DIFFER_NS
 
     def known(self, row: EventRow) -> Answer | str | None:
@@ -162,15 +158,21 @@ class Messages:
             return known_answer(known, client_message_id)
         return MessageAccepted(row.event.id, seq, False, client_message_id, self._plans[row.event.id].not_queued)
 
-    def _find_records(self, rows: Sequence[EventRow]) -> dict[RecordKey, KnownMessage]:
-        """Return the records under the keys of these messages; who never sent or got anything has none."""
+    def _find_records(self, rows: Sequence[EventRow]) -> tuple[dict[RecordKey, KnownMessage], int]:
+        """Return the records under the keys of these messages, and when the youngest was seen whose record is gone.
+
+        Who has no mailbox never sent anything, and has no records.
+        """
         names: dict[tuple[int, str], RecordKey] = {}
         for row in rows:
             if isinstance(row.matter, Addressed):
                 key = _key(row, row.matter)
-                names[self._boxes.find(key[0], key[1]).number, key[2]] = key
-        keys = [name for name in names if name[0]]
-        return {names[name]: found for name, found in self._unit.deliveries.records(keys).items()} if keys else {}
+                if number := self._boxes.find(key[0], key[1]).number:
+                    names[number, key[2]] = key
+        if not names:
+            return {}, 0
+        known = self._unit.deliveries.records(list(names))
+        return {names[name]: record for name, record in known.records.items()}, known.swept_through_ns
 
     def _find_route(self, row: EventRow, message: Message) -> _Route | PosthouseError:
         mesh, sender, ref = row.mesh, row.event.pubkey, message.destination_ref
@@ -186,7 +188,7 @@ class Messages:
                 return error("topic_unknown", topic=ref, mesh=mesh)
             nodes = [node for node in audience.readers(ref) if node != sender]
         author, *boxes = self._boxes.load([(mesh, node) for node in (sender, *nodes)])
-        readers, blockers = tuple(boxes), self._blockers_of(mesh, sender)
+        readers, blockers = tuple(boxes), audience.blockers(sender)
         return _Route(author, readers, blockers, _plan(author, readers, blockers, ()))
 
     def _audience_of(self, mesh: str) -> MeshAudience | None:
@@ -194,14 +196,10 @@ class Messages:
             self._audiences[mesh] = self._audience.of(self._unit.deliveries, mesh)
         return self._audiences[mesh]
 
-    def _blockers_of(self, mesh: str, sender: str) -> frozenset[str]:
-        blockers = self._blockers.get((mesh, sender))
-        if blockers is None:
-            blockers = self._blockers[mesh, sender] = self._unit.deliveries.blockers(mesh, sender)
-        return blockers
 
-
-def _plan(sender: GroupBox, readers: Sequence[GroupBox], blockers: frozenset[str], full: Collection[GroupBox]) -> _Plan:
+def _plan(
+    sender: GroupBox, readers: Sequence[GroupBox], blockers: Collection[str], full: Collection[GroupBox]
+) -> _Plan:
     roomy = [box for box in readers if box not in full]
     queued = tuple(box for box in roomy if box.node not in blockers)
     blocked = tuple(box for box in roomy if box.node in blockers)

@@ -48,6 +48,15 @@ class KnownMessage(NamedTuple):
     is_history_available: bool
 
 
+class KnownMessages(NamedTuple):
+    """What records know of some messages."""
+
+    #: by the number of the sender's mailbox and the client_message_id
+    records: dict[tuple[int, str], KnownMessage]
+    #: messages that were first seen up to here may have no record any more; 0 when all have theirs
+    swept_through_ns: int
+
+
 class Box(NamedTuple):
     """A mailbox row: its number and how many unconfirmed rows it has."""
 

@@ -21,13 +21,10 @@ SELECT json_group_array(json((
     SELECT json_array(node, mailbox, open_rows) FROM mailboxes WHERE mesh = ?1 AND node = c.value)))
 FROM carray(?2) AS c
 
--- :name swept_through
-SELECT first_seen_through_ns FROM swept_records
-
 -- :name find_records
-SELECT json_group_array(json_array(
+SELECT json_array((SELECT first_seen_through_ns FROM swept_records), json_group_array(json_array(
     r.sender, r.client_message_id, r.seq, lower(hex(e.id)), lower(hex(r.fingerprint)), r.first_seen_at_ns,
-    r.history_available))
+    r.history_available)))
 FROM json_each(?) AS k CROSS JOIN message_records AS r
     ON r.sender = k.value ->> 0 AND r.client_message_id = k.value ->> 1
 CROSS JOIN events AS e ON e.seq = r.seq
@@ -49,6 +46,9 @@ SELECT mesh, topic, creator FROM topics WHERE mesh = ?
 
 -- :name subscriptions_of
 SELECT mesh, node, pattern FROM subscriptions WHERE mesh = ? ORDER BY node, pattern
+
+-- :name blocks_of
+SELECT mesh, node, blocked FROM blocks WHERE mesh = ?
 
 -- :name blockers
 SELECT json_group_array(node) FROM blocks WHERE mesh = ? AND blocked = ?

@@ -13,7 +13,15 @@ from typing import Any
 import apsw
 import msgspec
 
-from posthouse.relay.deliver.rows import NONE_CLOSED, Box, Closed, KnownMessage, NewDelivery, NewRecord
+from posthouse.relay.deliver.rows import (
+    NONE_CLOSED,
+    Box,
+    Closed,
+    KnownMessage,
+    KnownMessages,
+    NewDelivery,
+    NewRecord,
+)
 from posthouse.relay.deliver.sqlite.close import ClosingDeliveries
 from posthouse.relay.deliver.sqlite.component import ACCEPT_SQL as SQL
 from posthouse.relay.deliver.sqlite.component import CLOSE_SQL
@@ -27,22 +35,20 @@ _GROW = BulkInsert(SQL.grow_mailboxes, 3, SQL.grown)
 _encode = msgspec.json.Encoder().encode
 _rows = msgspec.json.Decoder(list[list[Any]]).decode
 _boxes = msgspec.json.Decoder(list[tuple[str, int, int] | None]).decode
+_found = msgspec.json.Decoder(tuple[int, list[tuple[int, str, int, str, str, int, int]]]).decode
 _names = msgspec.json.Decoder(frozenset[str]).decode
 
 
 class SqliteDeliveries(ClosingDeliveries):
     """Accepting messages and telling senders; closing rows is inherited."""
 
-    def records(self, keys: Sequence[tuple[int, str]]) -> dict[tuple[int, str], KnownMessage]:
-        found = _rows(self._db.execute(SQL.find_records, (_encode(keys).decode(),)).get)
-        return {
+    def records(self, keys: Sequence[tuple[int, str]]) -> KnownMessages:
+        swept_through_ns, found = _found(self._db.execute(SQL.find_records, (_encode(keys).decode(),)).get)
+        records = {
             (sender, client_message_id): KnownMessage(seq, id_, bytes.fromhex(digest), at_ns, bool(is_there))
             for sender, client_message_id, seq, id_, digest, at_ns, is_there in found
         }
-
-    def swept_through_ns(self) -> int:
-        through_ns: int = self._db.execute(SQL.swept_through).get
-        return through_ns
+        return KnownMessages(records, swept_through_ns)
 
     def audience_version(self, mesh: str) -> int | None:
         version: int | None = self._db.execute(SQL.audience_version, (mesh,)).get
@@ -58,7 +64,7 @@ class SqliteDeliveries(ClosingDeliveries):
             ],
             topics=[TopicRow(*row) for row in db.execute(SQL.topics_of, key)],
             subscriptions=[(m, node, pattern) for m, node, pattern in db.execute(SQL.subscriptions_of, key)],
-            blocks=[],
+            blocks=[(m, node, blocked) for m, node, blocked in db.execute(SQL.blocks_of, key)],
         )
 
     def blockers(self, mesh: str, node: str) -> frozenset[str]:

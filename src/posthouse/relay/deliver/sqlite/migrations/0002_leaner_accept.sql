@@ -1,4 +1,4 @@
--- Less work for every message: nothing is lost, and nothing new is said.
+-- Less work for every message that is accepted; what the tables say stays the same.
 
 -- Records name their sender by its mailbox, which says the mesh too, and leave the id to the event: a third of the bytes
 -- in the tree that every message enters by its key.
@@ -69,3 +69,11 @@ DROP TABLE former_deliveries;
 
 CREATE INDEX deliveries_open ON deliveries (mailbox, position, opened_at_ns) WHERE closed_at_ns IS NULL;
 CREATE INDEX deliveries_parked ON deliveries (mailbox, position) WHERE state IN ('rejected', 'dead');
+
+-- Blocks are part of what an audience is worked out from.
+CREATE TRIGGER blocks_inserted AFTER INSERT ON blocks BEGIN
+    UPDATE audience_versions SET version = random() WHERE mesh = NEW.mesh;
+END;
+CREATE TRIGGER blocks_deleted AFTER DELETE ON blocks BEGIN
+    UPDATE audience_versions SET version = random() WHERE mesh = OLD.mesh;
+END;
