@@ -16,13 +16,12 @@ import msgspec
 
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.limits import DAY_S, SECOND_NS
-from posthouse.model.message import Message
 from posthouse.relay.answers import Accepted, Answer, Declined
 from posthouse.relay.deliver.answers import QUEUE_FULL, MessageAccepted, NotQueued, known_answer, reused
 from posthouse.relay.deliver.audience import Audience, MeshAudience
 from posthouse.relay.deliver.boxes import Boxes, GroupBox
 from posthouse.relay.deliver.mail import Mail, Opening
-from posthouse.relay.deliver.rows import Addressed, KnownMessage, NewDelivery, NewRecord, RecordKey
+from posthouse.relay.deliver.rows import Addressed, KnownMessage, NewDelivery, NewRecord, RecordKey, Way
 from posthouse.relay.deliver.settings import DeliverySettings
 from posthouse.relay.store.interface import EventRow, Unit
 
@@ -30,8 +29,6 @@ _encode = msgspec.json.Encoder().encode
 _CLOCKS_DIFFER_NS = (
     DAY_S * SECOND_NS
 )  # far more than a message may be made after it is seen, see CREATED_AT_MAX_AHEAD_NS
-#: mesh, sender, kind and name of the destination
-_Way = tuple[str, str, str, str]
 
 
 class _Plan(msgspec.Struct, frozen=True, gc=False):
@@ -69,11 +66,12 @@ class Messages:
         self._audience = audience
         self._mail = mail
         self._boxes = Boxes(unit, settings, mail)
-        self._boxes.load([name for row in rows for name in _direct(row)])
-        self._records, self._swept_through_ns = self._find_records(rows)
+        self._records, self._swept_through_ns = self._find_records(
+            [row.matter for row in rows if isinstance(row.matter, Addressed)]
+        )
         #: nothing else runs while a group is judged, so one look is enough
         self._audiences: dict[str, MeshAudience | None] = {}
-        self._routes: dict[_Way, _Route] = {}
+        self._routes: dict[Way, _Route] = {}
         #: event id -> what becomes of it
         self._plans: dict[str, _Plan] = {}
         #: key -> the message of this group that has it
@@ -86,7 +84,7 @@ class Messages:
     def known(self, row: EventRow) -> Answer | str | None:
         """Return the answer to a client_message_id that is known, the id of its message in this group, or None."""
         addressed = _addressed(row)
-        key = _key(row, addressed)
+        key = addressed.key
         record = self._records.get(key) if self._records else None
         if record is not None:
             if record.fingerprint != addressed.fingerprint:
@@ -105,13 +103,12 @@ class Messages:
         """
         event, addressed = row.event, _addressed(row)
         message = addressed.message
-        way = (row.mesh, event.pubkey, message.destination_kind, message.destination_ref)
-        route = self._routes.get(way)
+        route = self._routes.get(addressed.way)
         if route is None:
-            found = self._find_route(row, message)
+            found = self._find_route(addressed.way)
             if isinstance(found, PosthouseError):
                 return found
-            route = self._routes[way] = found
+            route = self._routes[addressed.way] = found
         plan = route.plan
         full = [box for box in route.readers if not self._boxes.has_room(box)]
         if full:
@@ -121,7 +118,7 @@ class Messages:
         for box in plan.queued:
             box.added += 1
         self._plans[event.id] = plan
-        self._fresh[_key(row, addressed)] = row
+        self._fresh[addressed.key] = row
         return msgspec.structs.replace(row, record_body=row.record_body[:-1] + plan.ending)
 
     def write(self, accepted: Sequence[tuple[EventRow, int]]) -> None:
@@ -158,31 +155,29 @@ class Messages:
             return known_answer(known, client_message_id)
         return MessageAccepted(row.event.id, seq, False, client_message_id, self._plans[row.event.id].not_queued)
 
-    def _find_records(self, rows: Sequence[EventRow]) -> tuple[dict[RecordKey, KnownMessage], int]:
-        """Return the records under the keys of these messages, and when the youngest was seen whose record is gone.
+    def _find_records(self, messages: Sequence[Addressed]) -> tuple[dict[RecordKey, KnownMessage], int]:
+        """Return the records under the keys of messages, and when the youngest was seen whose record is gone.
 
         Who has no mailbox never sent anything, and has no records.
         """
-        names: dict[tuple[int, str], RecordKey] = {}
-        for row in rows:
-            if isinstance(row.matter, Addressed):
-                key = _key(row, row.matter)
-                if number := self._boxes.find(key[0], key[1]).number:
-                    names[number, key[2]] = key
+        ways = dict.fromkeys(each.way for each in messages)
+        self._boxes.load([(mesh, node) for mesh, *nodes, _ref in ways for node in nodes if node is not None])
+        numbers = {way: self._boxes.find(way[0], way[1]).number for way in ways}
+        names = {(numbers[each.way], each.key[2]): each.key for each in messages if numbers[each.way]}
         if not names:
             return {}, 0
         known = self._unit.deliveries.records(list(names))
         return {names[name]: record for name, record in known.records.items()}, known.swept_through_ns
 
-    def _find_route(self, row: EventRow, message: Message) -> _Route | PosthouseError:
-        mesh, sender, ref = row.mesh, row.event.pubkey, message.destination_ref
+    def _find_route(self, way: Way) -> _Route | PosthouseError:
+        mesh, sender, recipient, ref = way
         audience = self._audience_of(mesh)
         if audience is None:
             return error("mesh_unknown", mesh=mesh)
-        if message.recipient is not None:
-            if not audience.has_member(message.recipient):
-                return error("member_unknown", node=message.recipient, mesh=mesh)
-            nodes = [message.recipient]
+        if recipient is not None:
+            if not audience.has_member(recipient):
+                return error("member_unknown", node=recipient, mesh=mesh)
+            nodes = [recipient]
         else:
             if not audience.has_topic(ref):
                 return error("topic_unknown", topic=ref, mesh=mesh)
@@ -216,15 +211,3 @@ def _plan(
 def _addressed(row: EventRow) -> Addressed:
     assert isinstance(row.matter, Addressed)
     return row.matter
-
-
-def _key(row: EventRow, addressed: Addressed) -> RecordKey:
-    return row.mesh, row.event.pubkey, addressed.message.client_message_id
-
-
-def _direct(row: EventRow) -> list[tuple[str, str]]:
-    """Return the mailboxes a message will surely need: its sender's, and its recipient's."""
-    if not isinstance(row.matter, Addressed):
-        return []
-    recipient = row.matter.message.recipient
-    return [(row.mesh, row.event.pubkey)] + ([] if recipient is None else [(row.mesh, recipient)])

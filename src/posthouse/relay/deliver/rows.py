@@ -31,11 +31,18 @@ PARKED = frozenset({State.REJECTED, State.DEAD})
 RecordKey = tuple[str, str, str]
 
 
+#: mesh, sender, recipient of a direct message, name of the destination
+Way = tuple[str, str, str | None, str]
+
+
 class Addressed(msgspec.Struct, frozen=True, gc=False):
     """A message and what tells a retry of it from another one; worked out where the event is checked."""
 
     message: Message
     fingerprint: bytes
+    key: RecordKey
+    #: messages with the same one go to the same readers
+    way: Way
 
 
 class KnownMessage(NamedTuple):

@@ -53,7 +53,9 @@ def _message(event: Event, size: int) -> Description:
         message.mentions,
         message.reply_to,
     )
-    return "message.accepted", _encode(body).decode(), message.recipient, Addressed(message, digest)
+    mesh, sender, recipient = message.mesh, event.pubkey, message.recipient
+    key, way = (mesh, sender, message.client_message_id), (mesh, sender, recipient, message.destination_ref)
+    return "message.accepted", _encode(body).decode(), recipient, Addressed(message, digest, key, way)
 
 
 def _confirmation(event: Event, size: int) -> Description:
