@@ -37,7 +37,10 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def tag(self, name: str) -> Tag | None:
         """Return the first tag of a name, or None."""
-        return next((tag for tag in self.tags if tag and tag[0] == name), None)
+        for tag in self.tags:
+            if tag and tag[0] == name:
+                return tag
+        return None
 
     def values(self, name: str) -> list[str]:
         """Return the first value of every tag of a name that has one, in order."""
@@ -89,6 +92,11 @@ def encode_event(event: Event) -> bytes:
 
 def decode_event(data: bytes | msgspec.Raw) -> Event:
     """Return the event in a JSON text, or raise the code of what is wrong with the text."""
+    return read_event(data)[0]
+
+
+def read_event(data: bytes | msgspec.Raw) -> tuple[Event, bytes]:
+    """Return the event in a JSON text and how `encode_event` writes it, or raise what is wrong with the text."""
     raw = bytes(data)
     if len(raw) > EVENT_MAX_JSON_BYTES:
         raise error("event_too_large", bytes=len(raw), limit=EVENT_MAX_JSON_BYTES)
@@ -99,9 +107,10 @@ def decode_event(data: bytes | msgspec.Raw) -> Event:
     except (ValueError, RecursionError) as fault:
         raise error("json_invalid", reason=str(fault)) from fault
     # msgspec keeps the last of two equal keys; the text it would write itself has none, so look only at others
-    if _ENCODER.encode(event) != raw:
+    text = _ENCODER.encode(event)
+    if text != raw:
         refuse_duplicate_keys(raw)
-    return event
+    return event, text
 
 
 def event_from(value: Any) -> Event:

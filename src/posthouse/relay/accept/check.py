@@ -10,7 +10,7 @@ import structlog
 
 from posthouse.keys.signature import verify
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.event import Event, decode_event
+from posthouse.model.event import Event, decode_event, read_event
 from posthouse.model.event_structure import check_publishable, check_structure
 from posthouse.relay.accept.job import Job
 from posthouse.relay.store.rows import row_of
@@ -21,12 +21,12 @@ log = structlog.get_logger(__name__)
 def check_job(job: Job) -> None:
     """Leave the row of the event in its job, or the refusal."""
     try:
-        event = decode_event(job.raw)
+        event, text = read_event(job.raw)
         job.event_id = event.id
         check_publishable(event)
         canonical = check_structure(event)
         verify(event.pubkey, canonical, event.sig)
-        job.row = row_of(event, canonical)
+        job.row = row_of(event, canonical, text)
     except PosthouseError as refusal:
         job.refusal = refusal
     except Exception as defect:

@@ -67,8 +67,7 @@ def event_address(event: Event) -> bytes | None:
 
 def event_terms(event: Event, mesh: str, address: bytes | None) -> tuple[bytes, ...]:
     """Return all terms of an event, each once."""
-    author, kind = event.pubkey, event.kind
-    terms = {author_term(author), kind_term(kind), author_kind_term(author, kind), mesh_term(mesh)}
+    terms = set(_common_terms(event.pubkey, event.kind, mesh))
     for tag in event.tags:
         if len(tag) > 1 and is_indexed(tag[0]):
             terms.add(tag_term(tag[0], tag[1]))
@@ -86,3 +85,9 @@ def _term(name: str, value: str) -> bytes:
 
 
 _short = lru_cache(maxsize=32_768)(_term)
+
+
+@lru_cache(maxsize=4_096)
+def _common_terms(author: str, kind: int, mesh: str) -> tuple[bytes, ...]:
+    """Return the terms that all events of an author and a kind in a mesh have."""
+    return author_term(author), kind_term(kind), author_kind_term(author, kind), mesh_term(mesh)
