@@ -33,6 +33,9 @@ class Scale:
     crowd_rounds: int = 3
     #: messages per round when sending is compared with publishing
     sends: int = 6_000
+    #: how many of them go before it is the other's turn
+    turn: int = 10 * IN_FLIGHT
+    send_rounds: int = 9
 
 
-QUICK = Scale(rounds=1, queue=100, readers=4, crowd_rounds=1, sends=256)
+QUICK = Scale(rounds=1, queue=100, readers=4, crowd_rounds=1, sends=256, turn=IN_FLIGHT, send_rounds=1)
