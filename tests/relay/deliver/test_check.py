@@ -23,7 +23,7 @@ PLANTED = {
     "another fingerprint": "UPDATE message_records SET fingerprint = zeroblob(32)",
     "another sender": "UPDATE message_records SET sender = (SELECT max(mailbox) FROM mailboxes WHERE mailbox != sender)",
     "another client_message_id": "UPDATE message_records SET client_message_id = client_message_id || 'x'",
-    "another destination": "UPDATE message_records SET destination_ref = 'elsewhere' WHERE destination_kind = 'topic'",
+    "another destination": "UPDATE message_records SET topic = 'elsewhere' WHERE topic IS NOT NULL",
     "a delivery without its record": "UPDATE deliveries SET seq = seq + 1000000 WHERE state = 'rejected'",
     "a delivery that is missing": "DELETE FROM deliveries WHERE state = 'confirmed'",
     "a delivery in another state": "UPDATE deliveries SET state = 'dead' WHERE state = 'rejected'",

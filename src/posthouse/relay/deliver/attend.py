@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from functools import partial
 
 import structlog
 
 from posthouse.model.errors import PosthouseError
 from posthouse.relay.deliver.mailboxes import Mailboxes
-from posthouse.relay.deliver.rows import Totals
+from posthouse.relay.deliver.rows import SweptRecords, Totals
+from posthouse.relay.store.interface import Unit
 
 log = structlog.get_logger(__name__)
 
@@ -31,6 +33,8 @@ class Attendance:
         self._store = mailboxes.store
         self._settings = mailboxes.settings
         self.totals = Totals(0, 0, 0, None)
+        #: up to here all records are kept for ever
+        self._lasting_through = 0
         self._task = asyncio.create_task(self._serve(), name="attend queues")
 
     async def close(self) -> None:
@@ -46,9 +50,7 @@ class Attendance:
         while due := await self._store.deliveries.due(self._before_ns(), _MAILBOXES_PER_READ):
             for mesh, node in due:
                 expired += await self._expire(mesh, node)
-        now_ns = self._mailboxes.clock.wall_ns()
-        while await self._store.submit(lambda unit: unit.deliveries.sweep_records(now_ns, _ROWS_PER_UNIT)):
-            pass
+        await self._sweep_records(self._mailboxes.clock.wall_ns())
         while await self._store.submit(lambda unit: unit.pinch.sweep(self._before_ns(), _ROWS_PER_UNIT)):
             pass
         return expired
@@ -57,6 +59,21 @@ class Attendance:
         """Bring the figures up to date; while the store cannot be read they stay as they are."""
         with contextlib.suppress(PosthouseError):
             self.totals = await self._store.deliveries.totals()
+
+    async def _sweep_records(self, now_ns: int) -> None:
+        """Delete records that are over, oldest first.
+
+        They end in the order they were accepted, so the first that is not over ends the look; after a change of the
+        setting a younger one may have to wait for it. Records that are kept for ever are passed over once.
+        """
+        after_seq: int | None = self._lasting_through
+        while after_seq is not None:
+            swept = await self._store.submit(
+                partial(_sweep_records, after_seq=after_seq, before_ns=now_ns, limit=_ROWS_PER_UNIT)
+            )
+            if after_seq == self._lasting_through:
+                self._lasting_through = swept.lasting_seq
+            after_seq = swept.through_seq
 
     async def _expire(self, mesh: str, node: str) -> int:
         expired, before_ns = 0, self._before_ns()
@@ -88,3 +105,7 @@ class Attendance:
 
     def _before_ns(self) -> int:
         return self._mailboxes.clock.wall_ns() - self._settings.queue_ttl_ns
+
+
+def _sweep_records(unit: Unit, *, after_seq: int, before_ns: int, limit: int) -> SweptRecords:
+    return unit.deliveries.sweep_records(after_seq, before_ns, limit)

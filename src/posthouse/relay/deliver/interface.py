@@ -17,7 +17,9 @@ from posthouse.relay.deliver.rows import (
     NewDelivery,
     NewRecord,
     Page,
+    QueuedDelivery,
     Row,
+    SweptRecords,
     Totals,
 )
 from posthouse.relay.meshes.rows import MeshRows
@@ -51,9 +53,13 @@ class DeliveryUnit(Protocol):
         ...
 
     def open(
-        self, records: Sequence[NewRecord], deliveries: Sequence[NewDelivery], mentions: Sequence[tuple[str, int]]
+        self,
+        records: Sequence[NewRecord],
+        queued: Sequence[QueuedDelivery],
+        deliveries: Sequence[NewDelivery],
+        mentions: Sequence[tuple[str, int]],
     ) -> None:
-        """Write the rows of accepted messages; counters and the journal are the caller's."""
+        """Write the rows of accepted messages, `queued` for the usual ones; counters and journal are the caller's."""
         ...
 
     def rows(self, mailbox: int, ids: Sequence[str]) -> list[Row]:
@@ -108,8 +114,11 @@ class DeliveryUnit(Protocol):
         """Open parked rows again at the tail; return the ids of those, and of those that had no room."""
         ...
 
-    def sweep_records(self, before_ns: int, limit: int) -> int:
-        """Delete records that are over, with their closed deliveries; return how many."""
+    def sweep_records(self, after_seq: int, before_ns: int, limit: int) -> SweptRecords:
+        """Look at so many records in the order of their seq, up to the first that ends later.
+
+        Delete those that are over, with their deliveries, unless one of these is open or parked.
+        """
         ...
 
 

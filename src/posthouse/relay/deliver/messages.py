@@ -21,7 +21,7 @@ from posthouse.relay.deliver.answers import QUEUE_FULL, MessageAccepted, NotQueu
 from posthouse.relay.deliver.audience import Audience, MeshAudience
 from posthouse.relay.deliver.boxes import Boxes, GroupBox
 from posthouse.relay.deliver.mail import Mail, Opening
-from posthouse.relay.deliver.rows import Addressed, KnownMessage, NewDelivery, NewRecord, RecordKey, Way
+from posthouse.relay.deliver.rows import Addressed, KnownMessage, NewDelivery, NewRecord, QueuedDelivery, RecordKey, Way
 from posthouse.relay.deliver.settings import DeliverySettings
 from posthouse.relay.store.interface import EventRow, Unit
 
@@ -124,7 +124,8 @@ class Messages:
     def write(self, accepted: Sequence[tuple[EventRow, int]]) -> None:
         """Write records, deliveries, counters and mentions of messages that have their seq now."""
         records: list[NewRecord] = []
-        deliveries: list[NewDelivery] = []
+        queued: list[QueuedDelivery] = []
+        others: list[NewDelivery] = []
         mentions: list[tuple[str, int]] = []
         now_ns, retention_ns = self._unit.now_ns, self._settings.record_retention_ns
         expires_at_ns = None if retention_ns is None else now_ns + retention_ns
@@ -133,18 +134,19 @@ class Messages:
         for row, seq in accepted:
             event, addressed = row.event, _addressed(row)
             message, plan, id_ = addressed.message, self._plans[event.id], bytes.fromhex(event.id)
-            kind, ref, sender = message.destination_kind, message.destination_ref, plan.sender.number
-            key = message.client_message_id
-            records.append((seq, sender, key, addressed.fingerprint, kind, ref, now_ns, expires_at_ns, 1))
+            sender, topic = plan.sender.number, message.destination_ref if message.recipient is None else None
+            records.append(
+                (seq, sender, message.client_message_id, addressed.fingerprint, topic, now_ns, expires_at_ns)
+            )
             for box in plan.queued:
-                deliveries.append((seq, box.number, "event", id_, sender, seq, "queued", now_ns, None))
+                queued.append((seq, box.number, id_, sender, seq, now_ns))
             for box in plan.blocked:
-                deliveries.append((seq, box.number, "event", id_, sender, seq, "blocked", now_ns, now_ns))
+                others.append((seq, box.number, "event", id_, sender, seq, "blocked", now_ns, now_ns))
             if message.mentions:
                 mentions += [(node, seq) for node in message.mentions]
             if plan.readers:
                 self._mail.openings.append(Opening(seq, row.mesh, event.id, row.raw, plan.readers))
-        self._unit.deliveries.open(records, deliveries, mentions)
+        self._unit.deliveries.open(records, queued, others, mentions)
 
     def answer(self, row: EventRow, seq: int, *, is_repeated: bool) -> Accepted:
         """Return the answer of a message of this group."""

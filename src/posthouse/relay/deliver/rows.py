@@ -72,9 +72,10 @@ class Box(NamedTuple):
 
 
 # Rows to be written are plain tuples: there are many of them, and they go to the store as they are.
-#: seq, the sender's mailbox, client_message_id, fingerprint, destination_kind, destination_ref, first_seen_at_ns,
-#: expires_at_ns, history_available
-NewRecord = tuple[int, int, str, bytes, str, str, int, int | None, int]
+#: seq, the sender's mailbox, client_message_id, fingerprint, topic, first_seen_at_ns, expires_at_ns
+NewRecord = tuple[int, int, str, bytes, str | None, int, int | None]
+#: of a message for its reader: seq, mailbox, id, the sender's mailbox, position, opened_at_ns
+QueuedDelivery = tuple[int, int, bytes, int, int, int]
 #: seq, mailbox, source, id, the sender's mailbox, position, state, opened_at_ns, closed_at_ns
 NewDelivery = tuple[int, int, str, bytes, int, int, str, int, int | None]
 
@@ -102,6 +103,15 @@ class Closed(NamedTuple):
 
 
 NONE_CLOSED = Closed("", "", [])
+
+
+class SweptRecords(NamedTuple):
+    """What became of the next records, in their order."""
+
+    #: the last of those in front that are kept for ever
+    lasting_seq: int
+    #: where to go on; None when one came that is not over, or the end
+    through_seq: int | None
 
 
 class Page(NamedTuple):

@@ -67,7 +67,7 @@ class Postings:
             self._write(plan, envelopes, deliveries)
         if plans:
             self._unit.pinch.add(envelopes)
-            self._unit.deliveries.open((), deliveries, ())
+            self._unit.deliveries.open((), (), deliveries, ())
 
     def _write(self, plan: _Plan, envelopes: list[NewEnvelope], deliveries: list[NewDelivery]) -> None:
         posting, now_ns = plan.posting, self._unit.now_ns

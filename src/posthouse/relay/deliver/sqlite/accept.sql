@@ -1,8 +1,10 @@
 -- :name insert_records
 INSERT INTO message_records (
-    seq, sender, client_message_id, fingerprint, destination_kind, destination_ref, first_seen_at_ns, expires_at_ns,
-    history_available
+    seq, sender, client_message_id, fingerprint, topic, first_seen_at_ns, expires_at_ns
 ) VALUES
+
+-- :name insert_queued
+INSERT INTO deliveries (seq, mailbox, id, sender, position, opened_at_ns) VALUES
 
 -- :name insert_deliveries
 INSERT INTO deliveries (seq, mailbox, source, id, sender, position, state, opened_at_ns, closed_at_ns) VALUES

@@ -1,7 +1,8 @@
 -- :name records_without_event
 SELECT r.seq FROM message_records AS r LEFT JOIN events AS e ON e.seq = r.seq
 LEFT JOIN mailboxes AS s ON s.mailbox = r.sender
-WHERE e.seq IS NULL OR s.mailbox IS NULL OR e.mesh != s.mesh OR 'ed25519:' || lower(hex(e.pubkey)) != s.node OR e.kind != 1000 OR r.history_available != (e.raw IS NOT NULL)
+WHERE e.seq IS NULL OR s.mailbox IS NULL OR e.mesh != s.mesh OR 'ed25519:' || lower(hex(e.pubkey)) != s.node
+OR e.kind != 1000 OR r.history_available != (e.raw IS NOT NULL)
 
 -- :name events_without_record
 SELECT e.seq FROM events AS e LEFT JOIN message_records AS r ON r.seq = e.seq
@@ -41,7 +42,8 @@ JOIN events AS e ON e.seq = r.seq
 WHERE n.seq > ? GROUP BY r.seq
 
 -- :name records_with_content
-SELECT r.seq, s.mesh, s.node, r.client_message_id, r.fingerprint, r.destination_kind, r.destination_ref, e.raw
+SELECT r.seq, s.mesh, s.node, r.client_message_id, r.fingerprint, iif(r.topic IS NULL, 'dm', 'topic'),
+    coalesce(r.topic, lower(hex(e.recipient))), e.raw
 FROM message_records AS r JOIN events AS e ON e.seq = r.seq JOIN mailboxes AS s ON s.mailbox = r.sender
 WHERE e.raw IS NOT NULL ORDER BY r.seq
 

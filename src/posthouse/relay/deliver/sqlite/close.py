@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
 import apsw
@@ -11,7 +12,7 @@ import msgspec
 
 from posthouse.journal.append import JournalTransaction
 from posthouse.model.limits import FLAP_ATTEMPTS_MAX, TIMEOUT_ATTEMPTS_MAX
-from posthouse.relay.deliver.rows import NONE_CLOSED, OPEN, PARKED, Closed, Row
+from posthouse.relay.deliver.rows import NONE_CLOSED, OPEN, PARKED, Closed, Row, SweptRecords
 from posthouse.relay.deliver.sqlite.component import CLOSE_SQL as SQL
 
 _encode = msgspec.json.Encoder().encode
@@ -135,12 +136,15 @@ class ClosingDeliveries:
         self._db.execute(SQL.shrink_mailbox, (-len(reopened), -len(reopened), mailbox))
         return reopened, [row[1] for row in found[room:]]
 
-    def sweep_records(self, before_ns: int, limit: int) -> int:
-        seqs = [seq for (seq,) in self._db.execute(SQL.over_records, (before_ns, limit))]
-        if seqs:
+    def sweep_records(self, after_seq: int, before_ns: int, limit: int) -> SweptRecords:
+        rows: list[Any] = self._db.execute(SQL.look_at_records, (after_seq, limit)).fetchall()
+        lasting = [seq for seq, _at, _needed in takewhile(lambda row: row[1] is None, rows)]
+        ended = list(takewhile(lambda row: row[1] is None or row[1] < before_ns, rows))
+        over = [seq for seq, expires_at_ns, is_needed in ended if expires_at_ns is not None and not is_needed]
+        if over:
             for statement in (SQL.note_swept, SQL.delete_mentions, SQL.delete_deliveries, SQL.delete_records):
-                self._db.execute(statement, (_ints(seqs),))
-        return len(seqs)
+                self._db.execute(statement, (_ints(over),))
+        return SweptRecords(lasting[-1] if lasting else after_seq, ended[-1][0] if ended and ended == rows else None)
 
     def _purgeable(self, mailbox: int, ids: Sequence[str] | None, states: Sequence[str], limit: int) -> list[list[Any]]:
         named = None if ids is None else _encode(ids).decode()

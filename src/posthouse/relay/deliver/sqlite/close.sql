@@ -74,10 +74,10 @@ WHERE mailbox = ? AND seq = ?
 -- :name open_rows
 SELECT open_rows FROM mailboxes WHERE mailbox = ?
 
--- :name over_records
-SELECT r.seq FROM message_records AS r WHERE r.expires_at_ns < ?
-AND NOT EXISTS (SELECT 1 FROM deliveries AS d WHERE d.seq = r.seq AND d.state IN ('queued', 'sent', 'rejected', 'dead'))
-ORDER BY r.expires_at_ns LIMIT ?
+-- :name look_at_records
+SELECT r.seq, r.expires_at_ns, EXISTS (
+    SELECT 1 FROM deliveries AS d WHERE d.seq = r.seq AND d.state IN ('queued', 'sent', 'rejected', 'dead'))
+FROM message_records AS r WHERE r.seq > ? ORDER BY r.seq LIMIT ?
 
 -- :name note_swept
 UPDATE swept_records SET first_seen_through_ns = max(first_seen_through_ns, (

@@ -21,6 +21,7 @@ from posthouse.relay.deliver.rows import (
     KnownMessages,
     NewDelivery,
     NewRecord,
+    QueuedDelivery,
 )
 from posthouse.relay.deliver.sqlite.close import ClosingDeliveries
 from posthouse.relay.deliver.sqlite.component import ACCEPT_SQL as SQL
@@ -28,7 +29,8 @@ from posthouse.relay.deliver.sqlite.component import CLOSE_SQL
 from posthouse.relay.meshes.rows import AccessRow, MemberRow, MeshRow, MeshRows, Role, TopicRow, Verdict
 from posthouse.sqlite.bulk import BulkInsert
 
-_RECORDS = BulkInsert(SQL.insert_records, 9)
+_RECORDS = BulkInsert(SQL.insert_records, 7)
+_QUEUED = BulkInsert(SQL.insert_queued, 6)
 _DELIVERIES = BulkInsert(SQL.insert_deliveries, 9)
 _MENTIONS = BulkInsert(SQL.insert_mentions, 2)
 _GROW = BulkInsert(SQL.grow_mailboxes, 3, SQL.grown)
@@ -80,9 +82,14 @@ class SqliteDeliveries(ClosingDeliveries):
         _GROW.run(self._db, counts)
 
     def open(
-        self, records: Sequence[NewRecord], deliveries: Sequence[NewDelivery], mentions: Sequence[tuple[str, int]]
+        self,
+        records: Sequence[NewRecord],
+        queued: Sequence[QueuedDelivery],
+        deliveries: Sequence[NewDelivery],
+        mentions: Sequence[tuple[str, int]],
     ) -> None:
         _RECORDS.run(self._db, records)
+        _QUEUED.run(self._db, queued)
         _DELIVERIES.run(self._db, deliveries)
         _MENTIONS.run(self._db, mentions)
 
