@@ -44,7 +44,10 @@ AND (timeouts >= ? OR flaps >= ?) ORDER BY position
 -- :name expired_rows
 SELECT json_group_array(json_array(seq, lower(hex(id)))) FROM (
     SELECT seq, id FROM deliveries
-    WHERE mailbox = ? AND closed_at_ns IS NULL AND opened_at_ns < ? ORDER BY position LIMIT ?)
+    WHERE mailbox = ?1 AND closed_at_ns IS NULL AND position < coalesce((
+        SELECT position FROM deliveries
+        WHERE mailbox = ?1 AND closed_at_ns IS NULL AND opened_at_ns >= ?2 ORDER BY position LIMIT 1), 9223372036854775807)
+    ORDER BY position LIMIT ?3)
 
 -- :name rows_of_sender
 SELECT json_group_array(json_array(seq, lower(hex(id)))) FROM (

@@ -17,7 +17,10 @@ FROM (
     ORDER BY d.position LIMIT ?)
 
 -- :name waiting
-SELECT count(*) FROM deliveries WHERE mailbox = ? AND closed_at_ns IS NULL AND opened_at_ns >= ?
+SELECT count(*) FROM deliveries
+WHERE mailbox = ?1 AND closed_at_ns IS NULL AND position >= (
+    SELECT position FROM deliveries
+    WHERE mailbox = ?1 AND closed_at_ns IS NULL AND opened_at_ns >= ?2 ORDER BY position LIMIT 1)
 
 -- :name confirmation_page
 SELECT count(*), max(seq), CAST(group_concat('["CONFIRMED",' || items || ',' || raw || ']', ',') AS BLOB)
@@ -38,8 +41,10 @@ LIMIT ?
 -- :name totals
 SELECT
     coalesce(sum(open_rows), 0), coalesce(sum(parked_rows), 0), coalesce(sum(confirmation_ids), 0),
-    (SELECT min(opened_at_ns) FROM deliveries INDEXED BY deliveries_open WHERE closed_at_ns IS NULL)
-FROM mailboxes
+    min(iif(m.open_rows > 0, (
+        SELECT d.opened_at_ns FROM deliveries AS d
+        WHERE d.mailbox = m.mailbox AND d.closed_at_ns IS NULL ORDER BY d.position LIMIT 1), NULL))
+FROM mailboxes AS m
 
 -- :name record_of_message
 SELECT r.seq, s.mesh, s.node, r.client_message_id, iif(r.topic IS NULL, 'dm', 'topic'),

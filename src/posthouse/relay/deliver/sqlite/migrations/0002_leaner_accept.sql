@@ -66,7 +66,8 @@ INSERT INTO deliveries SELECT * FROM former_deliveries ORDER BY seq, mailbox;
 
 DROP TABLE former_deliveries;
 
-CREATE INDEX deliveries_open ON deliveries (mailbox, position, opened_at_ns) WHERE closed_at_ns IS NULL;
+-- Without opened_at_ns: what is queued later is opened later, so that the first row tells how old the others can be.
+CREATE INDEX deliveries_open ON deliveries (mailbox, position) WHERE closed_at_ns IS NULL;
 CREATE INDEX deliveries_parked ON deliveries (mailbox, position) WHERE state IN ('rejected', 'dead');
 
 -- Blocks are part of what an audience is worked out from.
