@@ -39,11 +39,15 @@ class Boxes:
 
     def load(self, names: Iterable[Name]) -> list[GroupBox]:
         """Return mailboxes, in order; those that were not read yet are read with one statement per mesh."""
-        names = list(names)
-        fresh = [name for name in dict.fromkeys(names) if name not in self._boxes]
-        self._boxes |= {name: GroupBox(*name) for name in fresh}
-        self._read(fresh)
-        return [self._boxes[name] for name in names]
+        boxes, unread = [], []
+        for name in names:
+            box = self._boxes.get(name)
+            if box is None:
+                box = self._boxes[name] = GroupBox(*name)
+                unread.append(name)
+            boxes.append(box)
+        self._read(unread)
+        return boxes
 
     def find(self, mesh: str, node: str) -> GroupBox:
         """Return a mailbox that was loaded."""

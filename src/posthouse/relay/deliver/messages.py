@@ -35,9 +35,9 @@ class _Plan(msgspec.Struct, frozen=True, gc=False):
     """What becomes of a message."""
 
     sender: GroupBox
-    queued: tuple[GroupBox, ...]
+    queued: Sequence[GroupBox]
     #: readers that block the sender; it must not notice
-    blocked: tuple[GroupBox, ...]
+    blocked: Sequence[GroupBox]
     not_queued: tuple[NotQueued, ...]
     #: nodes it is queued for
     readers: tuple[str, ...]
@@ -49,7 +49,7 @@ class _Route(msgspec.Struct, frozen=True, gc=False):
     """Where the messages of a sender to one destination go."""
 
     sender: GroupBox
-    readers: tuple[GroupBox, ...]
+    readers: Sequence[GroupBox]
     blockers: Collection[str]
     #: as long as all have room
     plan: _Plan
@@ -165,11 +165,12 @@ class Messages:
         ways = dict.fromkeys(each.way for each in messages)
         self._boxes.load([(mesh, node) for mesh, *nodes, _ref in ways for node in nodes if node is not None])
         numbers = {way: self._boxes.find(way[0], way[1]).number for way in ways}
-        names = {(numbers[each.way], each.key[2]): each.key for each in messages if numbers[each.way]}
-        if not names:
+        keys = [(number, each.key[2]) for each in messages if (number := numbers[each.way])]
+        if not keys:
             return {}, 0
-        known = self._unit.deliveries.records(list(names))
-        return {names[name]: record for name, record in known.records.items()}, known.swept_through_ns
+        known, swept_through_ns = self._unit.deliveries.records(keys)
+        senders = {number: way[:2] for way, number in numbers.items()} if known else {}
+        return {(*senders[number], id_): record for (number, id_), record in known.items()}, swept_through_ns
 
     def _find_route(self, way: Way) -> _Route | PosthouseError:
         mesh, sender, recipient, ref = way
@@ -179,13 +180,12 @@ class Messages:
         if recipient is not None:
             if not audience.has_member(recipient):
                 return error("member_unknown", node=recipient, mesh=mesh)
-            nodes = [recipient]
+            readers = [self._boxes.find(mesh, recipient)]
         else:
             if not audience.has_topic(ref):
                 return error("topic_unknown", topic=ref, mesh=mesh)
-            nodes = [node for node in audience.readers(ref) if node != sender]
-        author, *boxes = self._boxes.load([(mesh, node) for node in (sender, *nodes)])
-        readers, blockers = tuple(boxes), audience.blockers(sender)
+            readers = self._boxes.load([(mesh, node) for node in audience.readers(ref) if node != sender])
+        author, blockers = self._boxes.find(mesh, sender), audience.blockers(sender)
         return _Route(author, readers, blockers, _plan(author, readers, blockers, ()))
 
     def _audience_of(self, mesh: str) -> MeshAudience | None:
@@ -197,15 +197,17 @@ class Messages:
 def _plan(
     sender: GroupBox, readers: Sequence[GroupBox], blockers: Collection[str], full: Collection[GroupBox]
 ) -> _Plan:
-    roomy = [box for box in readers if box not in full]
-    queued = tuple(box for box in roomy if box.node not in blockers)
-    blocked = tuple(box for box in roomy if box.node in blockers)
-    not_queued = tuple(NotQueued(box.node, QUEUE_FULL) for box in full)
-    nodes = tuple(box.node for box in queued)
+    roomy = [box for box in readers if box not in full] if full else readers
+    queued = [box for box in roomy if box.node not in blockers] if blockers else roomy
+    nodes = tuple([box.node for box in queued])
     ending = f',"recipients":{_encode(nodes).decode()}'
-    if blocked:
+    blocked: list[GroupBox] = []
+    not_queued: tuple[NotQueued, ...] = ()
+    if len(queued) < len(roomy):
+        blocked = [box for box in roomy if box.node in blockers]
         ending += f',"blocked":{_encode([box.node for box in blocked]).decode()}'
-    if not_queued:
+    if full:
+        not_queued = tuple(NotQueued(box.node, QUEUE_FULL) for box in full)
         ending += f',"not_queued":{_encode(not_queued).decode()}'
     return _Plan(sender, queued, blocked, not_queued, nodes, ending + "}")
 
