@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
+import random
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,7 @@ import uvloop
 from posthouse.bench.drain.crowd import Crowd, open_crowd
 from posthouse.bench.drain.mail import MailIngest, open_sender
 from posthouse.bench.drain.requirements import REQUIRED
-from posthouse.bench.drain.terms import IN_FLIGHT, SETTINGS, SMALL_QUEUE, WINDOW, Scale
+from posthouse.bench.drain.terms import IN_FLIGHT, SETTINGS, SMALL_QUEUE, TURN, WINDOW, Scale
 from posthouse.bench.relay.process import RunningRelay, running_relay
 from posthouse.bench.relay.terms import KIND
 from posthouse.keys import NodeKey
@@ -86,31 +87,35 @@ async def _depth(crowd: Crowd, sender: MailIngest, scale: Scale) -> dict[str, An
 async def _sending(sender: MailIngest, scale: Scale) -> dict[str, Any]:
     """Compare messages for readers that are away with plain events of the same size and the same tags.
 
-    Within a round they take turns every few hundredths of a second: the machine is fast and slow by tenths.
+    They take turns every few hundredths of a second, because the machine is fast and slow by tenths. Checkpoints of
+    the store fall into the turns of the one or the other: the turns differ in length, and all rounds together count.
     """
-    rounds = [await _sending_round(sender, scale, is_first=bool(number % 2)) for number in range(scale.send_rounds + 1)]
-    messages, events = zip(*rounds[1:], strict=True)  # the first round warms up
-    costs = [message / event for message, event in zip(messages, events, strict=True)]
+    dice = random.Random(0)
+    rounds = [await _sending_round(sender, scale, dice) for _ in range(scale.send_rounds + 1)][1:]  # the first warms up
+    messages, events = (sum(seconds) for seconds in zip(*rounds, strict=True))
     return {
-        "cost": round(statistics.median(costs), 3),
-        "messages_per_s": round(scale.sends / statistics.median(messages)),
-        "events_per_s": round(scale.sends / statistics.median(events)),
-        "rounds": [round(cost, 3) for cost in costs],
+        "cost": round(messages / events, 3),
+        "messages_per_s": round(scale.sends * len(rounds) / messages),
+        "events_per_s": round(scale.sends * len(rounds) / events),
+        "rounds": [round(message / event, 3) for message, event in rounds],
     }
 
 
-async def _sending_round(sender: MailIngest, scale: Scale, *, is_first: bool) -> tuple[float, float]:
+async def _sending_round(sender: MailIngest, scale: Scale, dice: random.Random) -> tuple[float, float]:
     """Return how many seconds the messages and the events of one round took."""
     nodes = [_node() for _ in range(max(1, scale.sends // scale.queue))]
     each = scale.sends // len(nodes)
     commands = {kind: sender.supply.messages(nodes, each, kind) for kind in (MESSAGE, KIND)}
     seconds = {MESSAGE: 0.0, KIND: 0.0}
-    order = (MESSAGE, KIND) if is_first else (KIND, MESSAGE)
-    for start in range(0, each * len(nodes), scale.turn):
+    order = [MESSAGE, KIND]
+    start = 0
+    while start < each * len(nodes):
+        end = start + dice.randrange(*TURN) * IN_FLIGHT
+        dice.shuffle(order)
         for kind in order:
-            part = commands[kind][start : start + scale.turn]
+            part = commands[kind][start:end]
             seconds[kind] += len(part) / await sender.rate(part, IN_FLIGHT)
-        order = order[::-1]
+        start = end
     return seconds[MESSAGE], seconds[KIND]
 
 

@@ -12,6 +12,8 @@ QUEUE = 1_000
 READERS = 50
 SMALL_QUEUE = 10
 IN_FLIGHT = 64
+#: list frames before it is the other's turn, when sending is compared with publishing: at least, and fewer than
+TURN = (4, 17)
 BODY_CHARS = 200
 #: settings of the measured relay that are not the default; a queue of 1,000 is within the default cap
 SETTINGS: dict[str, int] = {
@@ -33,9 +35,7 @@ class Scale:
     crowd_rounds: int = 3
     #: messages per round when sending is compared with publishing
     sends: int = 6_000
-    #: how many of them go before it is the other's turn
-    turn: int = 10 * IN_FLIGHT
-    send_rounds: int = 9
+    send_rounds: int = 15
 
 
-QUICK = Scale(rounds=1, queue=100, readers=4, crowd_rounds=1, sends=256, turn=IN_FLIGHT, send_rounds=1)
+QUICK = Scale(rounds=1, queue=100, readers=4, crowd_rounds=1, sends=256, send_rounds=1)
