@@ -171,6 +171,23 @@ def test_thread_started_meanwhile_is_let_go_too(loop: Loop) -> None:
         child.end()
 
 
+def test_thread_that_had_this_processor_before_keeps_it(loop: Loop) -> None:
+    watch, settled = Watch(), [Loop() for _ in ALLOWED]
+    for processor, other in zip(ALLOWED, settled, strict=True):
+        os.sched_setaffinity(other.partner.tid, {processor})
+    dialogue = Turns(watch)
+    try:
+        talk(dialogue, watch, loop.partner, DIALOGUE + 1)
+        assert loop.takes_turns()
+        dialogue.end()
+        assert [other.processors for other in settled] == [{processor} for processor in ALLOWED]
+        assert loop.processors == os.sched_getaffinity(0) == ALLOWED
+    finally:
+        dialogue.end()
+        for other in settled:
+            other.end()
+
+
 def test_loop_whose_thread_has_ended_is_forgotten(loop: Loop) -> None:
     watch, gone = Watch(), Loop()
     dialogue = Turns(watch)

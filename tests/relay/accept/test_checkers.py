@@ -1,23 +1,28 @@
-"""Where events are checked: a lone small one on the loop, everything else on the threads."""
+"""Where events are checked: a lone small one on the loop, everything else on the threads, one for each processor."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
+import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 import pytest
 
+from posthouse.model.clock import SystemClock
 from posthouse.model.event import encode_event
 from posthouse.relay.accept import checkers
 from posthouse.relay.accept.check import check_job
 from posthouse.relay.accept.job import Job
 from posthouse.relay.answers import Accepted, Answer, Declined
-from posthouse.relay.core import Core
+from posthouse.relay.core import Core, CoreSettings
 from tests.relay.authors import ALICE, BOB
 
 WAIT_S = 30
+PROCESSORS = sorted(os.sched_getaffinity(0))
 
 
 @pytest.fixture
@@ -32,6 +37,41 @@ def checked_on(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
     monkeypatch.setattr(checkers, "check_job", check)
     return seen
+
+
+@pytest.mark.skipif(len(PROCESSORS) < 2, reason="one processor: there is nothing to choose")
+async def test_each_thread_has_a_processor_of_its_own() -> None:
+    before = set(threading.enumerate())
+    threads = checkers.Checkers(len(PROCESSORS), lambda _jobs: None)
+    started = [thread for thread in threading.enumerate() if thread not in before]
+    try:
+        deadline = time.monotonic() + WAIT_S
+        while sorted(map(processors_of, started)) != [[processor] for processor in PROCESSORS]:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.001)
+        assert sorted(os.sched_getaffinity(0)) == PROCESSORS
+    finally:
+        threads.close()
+
+
+async def test_where_processors_cannot_be_chosen_events_are_checked_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(_tid: int, _processors: set[int]) -> None:
+        raise PermissionError("not here")
+
+    monkeypatch.setattr(os, "sched_setaffinity", refuse)
+    core = await Core.start(CoreSettings(tmp_path / "relay", ALICE.node), SystemClock())
+    try:
+        answers = await asyncio.wait_for(core.accept_many([ALICE.raw() for _ in range(20)]), WAIT_S)
+        assert [answer.status for answer in answers] == [201] * 20
+    finally:
+        await core.close()
+
+
+def processors_of(thread: threading.Thread) -> list[int]:
+    assert thread.native_id is not None
+    return sorted(os.sched_getaffinity(thread.native_id))
 
 
 async def test_a_lone_small_event_is_checked_without_a_change_of_thread(core: Core, checked_on: list[bool]) -> None:

@@ -217,6 +217,55 @@ async def test_records_end_with_their_retention(tmp_path: Path) -> None:
         assert [reply.status for reply in await send(edge, direct(alice, bob, "y", "c-1"))] == [201]
 
 
+async def test_message_whose_record_is_over_is_known_by_its_id(tmp_path: Path) -> None:
+    clock = FakeClock()
+    alice, bob = Author(clock), Author(clock)
+    message = direct(alice, bob, "x", "c-1")
+    async with checked(tmp_path / "relay", clock, record_retention_days=7, queue_ttl_s=3600) as edge:
+        (first,) = await send(edge, message)
+        clock.advance(8 * 86_400)
+        await edge.server.edge.core.attendance.sweep()
+        (again,) = await send(edge, message)
+        assert (again.status, again.value["duplicate"], again.value["seq"]) == (200, True, first.value["seq"])
+        younger = direct(alice, bob, "z", "c-2")
+        assert [reply.status for reply in await send(edge, younger, younger)] == [201, 200]
+
+
+async def test_record_that_is_needed_does_not_keep_those_behind_it(tmp_path: Path) -> None:
+    clock = FakeClock()
+    alice, bob = Author(clock), Author(clock)
+    parked, done = direct(alice, bob, "x", "c-1"), direct(alice, bob, "x", "c-2")
+    async with checked(tmp_path / "relay", clock, record_retention_days=7, queue_ttl_s=3600) as edge:
+        await send(edge, parked, done)
+        async with reading(edge, bob) as box:
+            await box.delivered(2)
+            await box.stream.send("REJECT", parked["id"], "no")
+            await box.next("OK")
+            await box.confirm(alice, done["id"])
+        clock.advance(8 * 86_400)
+        await edge.server.edge.core.attendance.sweep()
+        replies = await send(edge, direct(alice, bob, "y", "c-1"), direct(alice, bob, "y", "c-2"))
+        assert [reply.status for reply in replies] == [409, 201]
+
+
+@pytest.mark.parametrize("looks_before", [0, 1])
+async def test_records_kept_for_ever_do_not_keep_those_behind_them(tmp_path: Path, looks_before: int) -> None:
+    clock = FakeClock()
+    alice, bob = Author(clock), Author(clock)
+    async with checked(tmp_path / "relay", clock, record_retention_days=None, queue_ttl_s=3600) as edge:
+        await send(edge, direct(alice, bob, "x", "c-1"), direct(alice, bob, "x", "c-2"))
+    async with checked(tmp_path / "relay", clock, record_retention_days=7, queue_ttl_s=3600) as edge:
+        attendance = edge.server.edge.core.attendance
+        await send(edge, direct(alice, bob, "x", "c-3"))
+        for _ in range(looks_before):
+            await attendance.sweep()
+        clock.advance(8 * 86_400)
+        await send(edge, direct(alice, bob, "x", "c-4"))
+        await attendance.sweep()
+        again = [direct(alice, bob, "y", f"c-{number}") for number in range(1, 5)]
+        assert [reply.status for each in again for reply in await send(edge, each)] == [409, 409, 201, 409]
+
+
 async def test_topic_message_goes_to_subscribers_that_may_read_and_never_to_its_author(
     edge: Edge, alice: Author, bob: Author, carol: Author
 ) -> None:
