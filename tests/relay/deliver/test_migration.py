@@ -16,13 +16,8 @@ from tests.relay.deliver.checked import checked, findings
 from tests.relay.deliver.correspondents import direct, post, reading, send
 from tests.relay.edge import Author
 
-_CREATED_AGAIN = (
-    "TABLE message_records",
-    "TABLE deliveries",
-    "INDEX message_records_by_expiry",
-    "INDEX mailboxes_waiting",
-)
-_INDEXES = ("INDEX deliveries_open", "INDEX deliveries_parked")
+_TABLES = ("message_records", "deliveries")
+_INDEXES = ("message_records_by_expiry", "mailboxes_waiting", "deliveries_open", "deliveries_parked")
 
 
 def make_old(path: Path) -> None:
