@@ -110,8 +110,8 @@ class Drain:
             if rows:
                 began_s, accepted, is_full = loop.time(), self._outbox.accepted, len(rows) == FRAME_ROWS
                 failures, rows = await self._frame(destination, rows, failures)
-                accepted = self._outbox.accepted - accepted
-                await asyncio.sleep(rest_s(is_full=is_full, accepted=accepted, took_s=loop.time() - began_s))
+                accepted, took_s = self._outbox.accepted - accepted, loop.time() - began_s
+                await asyncio.sleep(rest_s(is_full=is_full, accepted=accepted, took_s=took_s, lanes=self.lanes))
             elif destination not in self._news:
                 del self._lanes[destination]
                 return

@@ -29,8 +29,8 @@ log = get_log(__name__)
 
 SLICE = 16  # about a millisecond of signatures: long enough to pay, short enough to share
 REPORT = 2 * SLICE  # a thread that goes on tells so many at once: the loop would take the interpreter lock from it
-_PROCESSORS = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []  # as the process began
 LONE_BYTES = 4 * KIB  # of JSON: checked in about a tenth of a millisecond, most of it the signature
+_PROCESSORS = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []  # as the process began
 
 
 class Checkers:

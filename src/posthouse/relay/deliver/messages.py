@@ -26,9 +26,7 @@ from posthouse.relay.deliver.settings import DeliverySettings
 from posthouse.relay.store.interface import EventRow, Unit
 
 _encode = msgspec.json.Encoder().encode
-_CLOCKS_DIFFER_NS = (
-    DAY_S * SECOND_NS
-)  # far more than a message may be made after it is seen, see CREATED_AT_MAX_AHEAD_NS
+_CLOCKS_DIFFER_NS = DAY_S * SECOND_NS  # far more than a message may be ahead of the relay's clock
 
 
 class _Plan(msgspec.Struct, frozen=True, gc=False):
@@ -129,8 +127,8 @@ class Messages:
         mentions: list[tuple[str, int]] = []
         now_ns, retention_ns = self._unit.now_ns, self._settings.record_retention_ns
         expires_at_ns = None if retention_ns is None else now_ns + retention_ns
-        used = {id(plan): plan for plan in self._plans.values()}.values()
-        self._boxes.write([box for plan in used for box in (plan.sender, *plan.queued, *plan.blocked)])
+        plans = {id(plan): plan for plan in self._plans.values()}.values()  # messages of one way share theirs
+        self._boxes.write([box for plan in plans for box in (plan.sender, *plan.queued, *plan.blocked)])
         for row, seq in accepted:
             event, addressed = row.event, _addressed(row)
             message, plan, id_ = addressed.message, self._plans[event.id], bytes.fromhex(event.id)
