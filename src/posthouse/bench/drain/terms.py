@@ -35,7 +35,7 @@ class Scale:
     crowd_rounds: int = 3
     #: messages per round when sending is compared with publishing
     sends: int = 6_000
-    send_rounds: int = 15
+    send_rounds: int = 30
 
 
 QUICK = Scale(rounds=1, queue=100, readers=4, crowd_rounds=1, sends=256, send_rounds=1)
