@@ -28,7 +28,7 @@ def test_a_row_alone_tells_no_more_than_what_this_host_knows(status: str, state:
         ("done", ["confirmed", "dead"], "sent"),
         ("done", ["rejected", "expired", "purged", "dead"], "dead"),
         ("inflight", ["confirmed"], "confirmed"),
-        ("inflight", [], "queued"),
+        ("inflight", [], "sent"),
         ("aborted", ["confirmed"], "dead"),
         (None, ["confirmed"], "confirmed"),
         (None, ["queued"], "sent"),

@@ -30,8 +30,8 @@ def outbox_state(status: str) -> State:
 def message_state(row: Mapping[str, Any] | None, recipients: Sequence[str] | None) -> State:
     """Return the state by the outbox row, if it was sent from here, and the relay's states per recipient, if known."""
     if row is not None and (own := outbox_state(row["status"])) != "sent":
-        # the relay's word goes before an answer that was lost
-        return own if not recipients or own == "dead" else _together(recipients)
+        # the relay's word goes before an answer that was lost, or is not written yet
+        return own if recipients is None or own == "dead" else _together(recipients)
     return _together(recipients or ())
 
 
