@@ -96,15 +96,11 @@ def check_body(body: bytes) -> bytes:
     return body
 
 
-def check_content(event: Event) -> None:
+def _check_size(event: Event, enc: str | None) -> None:
     """Raise body_too_large for content that cannot hold a body within the limit; for relays, after sealing.
 
     An age armor's size depends on its recipients, so only the limit of the whole event bounds it.
     """
-    _check_size(event, event.value("enc"))
-
-
-def _check_size(event: Event, enc: str | None) -> None:
     if enc == "age":
         return
     size = len(event.content.encode("utf-8"))

@@ -36,7 +36,7 @@ def _has_node_form(text: str) -> bool:
 
 def validate_node_id(node: str) -> str:
     """Return the node id unchanged, or raise node_id_invalid."""
-    if type(node) is not str or _NODE.fullmatch(node) is None:
+    if type(node) is not str or not is_node_id(node):
         raise error("node_id_invalid", node=node, reason="it has another form")
     return node
 

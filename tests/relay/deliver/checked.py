@@ -14,7 +14,8 @@ from posthouse.pipeline.audit.stores import read_stores
 from posthouse.relay.deliver.settings import DeliverySettings
 from posthouse.relay.store.sqlite import FILE_NAME
 from posthouse.relay.store.sqlite.check import RULES
-from tests.relay.edge import Edge, running
+from tests.relay.deliver.correspondents import confirmation, direct, post, reading, send
+from tests.relay.edge import Author, Edge, running
 
 
 @asynccontextmanager
@@ -30,3 +31,20 @@ def findings(data_dir: Path) -> list[str]:
     """Return what `relay check`, `relay verify` and the pipeline's audit say about a store."""
     path = data_dir / FILE_NAME
     return [*verify_store(path, RULES), *(f"audit: {finding}" for finding in audit_histories(read_stores([path])))]
+
+
+async def history(data_dir: Path) -> None:
+    """Leave a store in which everything there is to check occurs."""
+    alice, bob, carol = Author(), Author(), Author()
+    async with checked(data_dir) as edge:
+        await edge.post("/v1/meshes/main/topics", {"name": "news"}, await edge.token(alice))
+        for author in (bob, carol):
+            await edge.post("/v1/meshes/main/subscriptions", {"pattern": "news"}, await edge.token(author))
+        await edge.post("/v1/meshes/main/blocks", {"node": alice.node}, await edge.token(carol))
+        messages = [direct(alice, bob, str(number)) for number in range(4)]
+        await send(edge, *messages, post(alice, "news", "x", None, ("mention", bob.node)))
+        async with reading(edge, bob, window=4) as box:
+            await box.delivered(4)
+            await box.stream.send("REJECT", messages[0]["id"], "no")
+            await box.next("OK")
+        await send(edge, confirmation(bob, alice, [messages[1]["id"]]))

@@ -11,8 +11,8 @@ from posthouse.journal.record import digest_contents, digest_records
 from posthouse.relay.deliver.check import DELIVERY_RULES
 from posthouse.relay.ops.prune import ArchivedRange, Pruning
 from posthouse.relay.store.sqlite import FILE_NAME
-from tests.relay.deliver.checked import checked, findings
-from tests.relay.deliver.correspondents import confirmation, direct, post, reading, send
+from tests.relay.deliver.checked import checked, findings, history
+from tests.relay.deliver.correspondents import direct, reading, send
 from tests.relay.edge import Author
 
 PLANTED = {
@@ -45,23 +45,6 @@ PLANTED = {
         "UPDATE journal SET type = 'delivery.expired' WHERE type = 'delivery.sent'"
     ),
 }  # fmt: skip
-
-
-async def history(data_dir: Path) -> None:
-    """Leave a store in which everything there is to check occurs."""
-    alice, bob, carol = Author(), Author(), Author()
-    async with checked(data_dir) as edge:
-        await edge.post("/v1/meshes/main/topics", {"name": "news"}, await edge.token(alice))
-        for author in (bob, carol):
-            await edge.post("/v1/meshes/main/subscriptions", {"pattern": "news"}, await edge.token(author))
-        await edge.post("/v1/meshes/main/blocks", {"node": alice.node}, await edge.token(carol))
-        messages = [direct(alice, bob, str(number)) for number in range(4)]
-        await send(edge, *messages, post(alice, "news", "x", None, ("mention", bob.node)))
-        async with reading(edge, bob, window=4) as box:
-            await box.delivered(4)
-            await box.stream.send("REJECT", messages[0]["id"], "no")
-            await box.next("OK")
-        await send(edge, confirmation(bob, alice, [messages[1]["id"]]))
 
 
 @pytest.mark.parametrize("what", PLANTED)

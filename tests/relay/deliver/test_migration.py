@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import apsw
-import pytest
 
 from posthouse.model.clock import FakeClock
 from posthouse.relay.deliver.sqlite import DELIVERIES
 from posthouse.relay.store.sqlite import FILE_NAME
-from tests.relay.deliver.checked import checked, findings
-from tests.relay.deliver.correspondents import direct, post, reading, send
+from tests.relay.deliver.checked import checked, findings, history
+from tests.relay.deliver.correspondents import direct, send
 from tests.relay.edge import Author
 
 _TABLES = ("message_records", "deliveries")
@@ -64,26 +63,9 @@ def contents(path: Path) -> dict[str, list[Any]]:
     return tables
 
 
-@pytest.fixture
-async def data_dir(tmp_path: Path) -> Path:
-    """A store with messages of every sort, made old."""
-    alice, bob, carol = Author(), Author(), Author()
-    async with checked(tmp_path / "relay") as edge:
-        await edge.post("/v1/meshes/main/topics", {"name": "news"}, await edge.token(alice))
-        for author in (bob, carol):
-            await edge.post("/v1/meshes/main/subscriptions", {"pattern": "news"}, await edge.token(author))
-        await edge.post("/v1/meshes/main/blocks", {"node": alice.node}, await edge.token(carol))
-        messages = [direct(alice, bob, str(number)) for number in range(3)]
-        await send(edge, *messages, post(alice, "news", "x", None, ("mention", bob.node)))
-        async with reading(edge, bob) as box:
-            await box.delivered(4)
-            await box.confirm(alice, messages[0]["id"])
-            await box.stream.send("REJECT", messages[1]["id"], "no")
-            await box.next("OK")
-    return tmp_path / "relay"
-
-
-async def test_an_old_store_becomes_what_a_new_one_is(data_dir: Path) -> None:
+async def test_an_old_store_becomes_what_a_new_one_is(tmp_path: Path) -> None:
+    data_dir = tmp_path / "relay"
+    await history(data_dir)
     path = data_dir / FILE_NAME
     before = contents(path)
     make_old(path)

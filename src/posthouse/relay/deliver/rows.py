@@ -29,8 +29,6 @@ PARKED = frozenset({State.REJECTED, State.DEAD})
 
 #: mesh, sender, client_message_id
 RecordKey = tuple[str, str, str]
-
-
 #: mesh, sender, recipient of a direct message, name of the destination
 Way = tuple[str, str, str | None, str]
 

@@ -144,7 +144,8 @@ class ClosingDeliveries:
         if over:
             for statement in (SQL.note_swept, SQL.delete_mentions, SQL.delete_deliveries, SQL.delete_records):
                 self._db.execute(statement, (_ints(over),))
-        return SweptRecords(lasting[-1] if lasting else after_seq, ended[-1][0] if ended and ended == rows else None)
+        has_more = ended and len(ended) == len(rows)
+        return SweptRecords(lasting[-1] if lasting else after_seq, ended[-1][0] if has_more else None)
 
     def _purgeable(self, mailbox: int, ids: Sequence[str] | None, states: Sequence[str], limit: int) -> list[list[Any]]:
         named = None if ids is None else _encode(ids).decode()
