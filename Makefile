@@ -39,7 +39,7 @@ house: setup ## sizes of files and functions, forbidden names
 	@$(BIN)/python scripts/house.py
 
 bench: setup ## measure this machine, side by side with the bare libraries
-	@for part in $(BENCH); do $(BIN)/posthouse bench $$part --json || exit; done
+	@for part in $(BENCH); do $(BIN)/python -m bench $$part --json || exit; done
 
 faults: setup ## the whole fault campaign: kill -9, full disks, stalled readers
 	@POSTHOUSE_FAULTS=full $(BIN)/pytest -m faults $(PYTEST_ARGS)

@@ -12,7 +12,7 @@ import pytest
 _MODULES = (
     "posthouse.sqlite.checkpoint",
     "posthouse.sqlite.writer",
-    "posthouse.sqlite.answers",
+    "posthouse.sqlite.handover",
     "posthouse.bus.ledger",
 )
 _LOG_FROM_EACH = f"""

@@ -9,9 +9,8 @@ import sys
 
 from posthouse import Event, NodeKey, Refused
 from posthouse.keys import open_sealed, seal, sign_native, verify
-from posthouse.model.canonical import canonical_event_bytes, event_id
 from posthouse.model.clock import system_clock
-from posthouse.model.event_structure import check_structure
+from posthouse.model.event import canonical_event_bytes, check_structure, event_id
 from posthouse.model.kinds import MESSAGE
 
 

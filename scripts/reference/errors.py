@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from posthouse.model.codes.registry import AREAS
 from posthouse.model.codes.spec import ErrorSpec, Exit
+from posthouse.model.errors import AREAS
 from scripts.reference.markdown import code, table
 
 _INTRO = """\

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from posthouse.journal.records import TYPES, RecordType
+from posthouse.journal.records import RECORD_TYPES, RecordType
 from scripts.reference.markdown import code, table
 
 _INTRO = """\
@@ -14,7 +14,7 @@ meaning; a change raises its version and keeps old fields readable.
 
 def render() -> str:
     """Return the body of the page."""
-    return "\n".join([_INTRO, *(_section(TYPES[name]) for name in sorted(TYPES))])
+    return "\n".join([_INTRO, *(_section(RECORD_TYPES[name]) for name in sorted(RECORD_TYPES))])
 
 
 def _section(record: RecordType) -> str:

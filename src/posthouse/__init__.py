@@ -15,23 +15,25 @@ if TYPE_CHECKING:
     from posthouse.bus.bus import Bus
     from posthouse.bus.results import PublishResult, Rejection
     from posthouse.client.client import Client
-    from posthouse.client.daemon.client import DaemonClient
+    from posthouse.client.daemon.daemon_client import DaemonClient
     from posthouse.fence import Fence, FenceTable
     from posthouse.keys.identity import NodeKey
-    from posthouse.model.access import AccessRule, Action
+    from posthouse.model.access_rules import AccessRule, Action
     from posthouse.model.budget import Budget
-    from posthouse.model.envelope import DeadLetter, Envelope
-    from posthouse.model.errors import Fatal, PosthouseError, Refused, Transient
-    from posthouse.model.event import Event
-    from posthouse.model.payload import (
+    from posthouse.model.envelope import (
         Attachment,
         ChannelType,
+        DeadLetter,
+        Envelope,
         Performative,
         ResponseContext,
+        Signal,
+        SignalType,
         StandardPayload,
         Usage,
     )
-    from posthouse.model.signal import Signal, SignalType
+    from posthouse.model.errors import Fatal, PosthouseError, Refused, Transient
+    from posthouse.model.event import Event
     from posthouse.model.subjects import matches, validate_subject
     from posthouse.version import __version__
 
@@ -72,23 +74,25 @@ _HOMES = {
     "bus.bus": ("Bus",),
     "bus.results": ("PublishResult", "Rejection"),
     "client.client": ("Client",),
-    "client.daemon.client": ("DaemonClient",),
+    "client.daemon.daemon_client": ("DaemonClient",),
     "fence": ("Fence", "FenceTable"),
     "keys.identity": ("NodeKey",),
-    "model.access": ("AccessRule", "Action"),
+    "model.access_rules": ("AccessRule", "Action"),
     "model.budget": ("Budget",),
-    "model.envelope": ("DeadLetter", "Envelope"),
-    "model.errors": ("Fatal", "PosthouseError", "Refused", "Transient"),
-    "model.event": ("Event",),
-    "model.payload": (
+    "model.envelope": (
         "Attachment",
         "ChannelType",
+        "DeadLetter",
+        "Envelope",
         "Performative",
         "ResponseContext",
+        "Signal",
+        "SignalType",
         "StandardPayload",
         "Usage",
     ),
-    "model.signal": ("Signal", "SignalType"),
+    "model.errors": ("Fatal", "PosthouseError", "Refused", "Transient"),
+    "model.event": ("Event",),
     "model.subjects": ("matches", "validate_subject"),
     "version": ("__version__",),
 }

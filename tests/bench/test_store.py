@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from posthouse.bench.rounds import compare
-from posthouse.bench.store import measure_store
-from posthouse.journal.read import Record, read_after
+from bench.comparison import compare
+from bench.store import measure_store
+from posthouse.journal.read import read_after
+from posthouse.journal.records import Record
 from posthouse.journal.verify import verify_store
 from posthouse.sqlite.connection import open_reader
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from posthouse import Bus
-from posthouse.model.access import AccessRule
+from posthouse.model.access_rules import AccessRule
 from posthouse.model.errors import PosthouseError
 from tests.bus.house import House
 from tests.bus.mailboxes import hash_of

@@ -72,7 +72,7 @@ async def test_requeue_of_an_unknown_letter_says_so(bus: Bus) -> None:
 async def test_requeue_obeys_the_access_rules_and_loses_nothing(house: House, bus: Bus) -> None:
     import msgspec
 
-    from posthouse.model.access import AccessRule
+    from posthouse.model.access_rules import AccessRule
 
     message_id = await one_failed(bus, house)
     deny = {"from": "c", "to": "a.b", "action": "deny", "priority": 1}

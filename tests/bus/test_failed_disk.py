@@ -113,7 +113,7 @@ async def test_bus_whose_recovery_fails_leaves_nothing_open(house: House, monkey
         raise OSError(5, "Input/output error")
 
     before = open_files(house.root)
-    monkeypatch.setattr("posthouse.bus.sweep.recover", fail)
+    monkeypatch.setattr("posthouse.bus.recovery.recover", fail)
     with pytest.raises(OSError, match="Input/output"):
         await Bus(house.root, clock=FakeClock()).open()
     assert open_files(house.root) == before

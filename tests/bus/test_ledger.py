@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from posthouse import Bus
-from posthouse.bus.ledger import LAZY_MOST, Ledger
-from posthouse.bus.page import Page
+from posthouse.bus.ledger import DEFERRED_MAX_OPERATIONS, Ledger
+from posthouse.bus.transaction import BusTransaction
 from tests.bus.waiting import eventually
 
 
@@ -17,9 +17,9 @@ class Noted:
         self._notes = notes
         self._name = name
         self._then = then
-        self._pages: list[Page] = []
+        self._pages: list[BusTransaction] = []
 
-    def apply(self, page: Page) -> None:
+    def apply(self, page: BusTransaction) -> None:
         self._pages.append(page)  # alive, so that no other page gets its identity
         self._notes.append((self._name, id(page)))
 
@@ -80,13 +80,13 @@ async def test_other_operations_come_after_all_that_was_there_before_them(bus: B
 
 async def test_many_ends_do_not_wait_for_a_later_transaction(bus: Bus) -> None:
     ledger, notes = ledger_of(bus), list[tuple[str, int]]()
-    operations = [Noted(notes, "end") for _ in range(LAZY_MOST)]
+    operations = [Noted(notes, "end") for _ in range(DEFERRED_MAX_OPERATIONS)]
     opening = Noted(notes, "reserve")
     for operation in operations:
         ledger.submit_lazily(operation)
     ledger.submit_opening(opening)
-    await eventually(lambda: len(notes) == LAZY_MOST + 1)
-    assert groups(notes) == [["end"] * LAZY_MOST + ["reserve"]]
+    await eventually(lambda: len(notes) == DEFERRED_MAX_OPERATIONS + 1)
+    assert groups(notes) == [["end"] * DEFERRED_MAX_OPERATIONS + ["reserve"]]
 
 
 async def test_flush_and_run_leave_nothing_behind_them(bus: Bus) -> None:

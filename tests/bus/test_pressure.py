@@ -5,9 +5,8 @@ import asyncio
 import pytest
 
 from posthouse import Bus
-from posthouse.model.envelope import Envelope
+from posthouse.model.envelope import Envelope, Signal
 from posthouse.model.reliability import Reliability
-from posthouse.model.signal import Signal
 from tests.bus.house import House
 from tests.bus.limits import reasons, reliability, settled
 from tests.bus.listening import Recorder

@@ -9,8 +9,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from posthouse import Bus
-from posthouse.bus.retention import Retention, user_retention
-from posthouse.journal.committed import note_committed
+from posthouse.bus.housekeeping import Retention, user_retention
+from posthouse.journal.cursor import note_committed
 from posthouse.journal.read import read_extent
 from posthouse.journal.verify import verify_store
 from posthouse.model.errors import PosthouseError

@@ -8,8 +8,8 @@ import pytest
 
 from posthouse import Bus
 from posthouse.bus import TooManyListenersWarning
+from posthouse.model.envelope import Signal, SignalType
 from posthouse.model.errors import PosthouseError
-from posthouse.model.signal import Signal, SignalType
 from tests.bus.house import House
 from tests.bus.waiting import eventually
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,14 +37,17 @@ class Outcome:
 class CommandLine:
     """A command line with a posthouse home of its own."""
 
-    def __init__(self, home: Path, capture: pytest.CaptureFixture[str]) -> None:
+    def __init__(
+        self, home: Path, capture: pytest.CaptureFixture[str], program: Callable[[Sequence[str]], None] = main
+    ) -> None:
         self.home = home
         self._capture = capture
+        self._program = program
 
     def __call__(self, *tokens: str) -> Outcome:
         self._capture.readouterr()
         with pytest.raises(SystemExit) as ended:
-            main(tokens)
+            self._program(tokens)
         out, err = self._capture.readouterr()
         assert isinstance(ended.value.code, int)
         return Outcome(int(ended.value.code), out, err)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from posthouse.cli.doctor import storage, system
-from posthouse.cli.home import Home
-from posthouse.sqlite import library
+from posthouse.cli import doctor
+from posthouse.cli.config import Home
+from posthouse.sqlite import connection
 from tests.cli.command_line import CommandLine, Outcome
 
 
@@ -73,25 +73,25 @@ def test_stepped_clock_is_shown(cli: CommandLine, tmp_path: Path, monkeypatch: p
 
 
 def test_sqlite_with_the_wal_corruption_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "library_version", lambda: (3, 51, 2))
-    assert system.check_sqlite().state == "fail"
+    monkeypatch.setattr(connection, "library_version", lambda: (3, 51, 2))
+    assert doctor.check_sqlite().state == "fail"
 
 
 def test_little_room_on_the_disk_is_worth_a_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = Home(tmp_path / "not" / "there")
-    assert storage.check_disk(home).text.endswith(str(tmp_path))
-    monkeypatch.setattr(storage, "_LOW_DISK", 1 << 62)
-    assert storage.check_disk(home).state == "warn"
-    monkeypatch.setattr(storage, "_NO_DISK", 1 << 62)
-    assert storage.check_disk(home).state == "fail"
+    assert doctor.check_disk(home).text.endswith(str(tmp_path))
+    monkeypatch.setattr(doctor, "_LOW_DISK", 1 << 62)
+    assert doctor.check_disk(home).state == "warn"
+    monkeypatch.setattr(doctor, "_NO_DISK", 1 << 62)
+    assert doctor.check_disk(home).state == "fail"
 
 
 def test_low_inotify_limits_come_with_the_command_that_raises_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "max_user_watches").write_text("10\n")
-    monkeypatch.setattr(system, "_INOTIFY", tmp_path)
-    watches, instances = system.check_inotify()
+    monkeypatch.setattr(doctor, "_INOTIFY", tmp_path)
+    watches, instances = doctor.check_inotify()
     assert watches.state == "warn"
     assert "sysctl fs.inotify.max_user_watches=8192" in watches.hint
     assert instances.text == "unknown"
@@ -102,7 +102,7 @@ def test_what_the_doctor_cannot_look_at_is_a_finding(cli: CommandLine, monkeypat
         raise PermissionError(13, "Permission denied")
 
     denied.__name__ = "check_disk"
-    monkeypatch.setattr(storage, "CHECKS", (denied,))
+    monkeypatch.setattr(doctor, "CHECKS", (denied,))
     outcome = cli("doctor", "--json")
     assert outcome.exit == 1
     assert checks(outcome)["disk"]["state"] == "fail"

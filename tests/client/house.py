@@ -10,7 +10,7 @@ from typing import Any
 
 from posthouse.client import Client, ClientOptions, Pins
 from posthouse.keys import NodeKey
-from posthouse.relay.listen import Place
+from posthouse.relay.listen import ListenAddress
 from posthouse.relay.server import RelayServer, ServerSettings
 
 QUICK = ClientOptions(reconnect_most_s=0.2, publish_timeout_s=20.0, connect_timeout_s=10.0)
@@ -23,7 +23,7 @@ class House:
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.folder = folder
         self.settings = ServerSettings(
-            place=Place("127.0.0.1", 0), data_dir=folder / "relay", admins=(ADMIN.node,), **settings
+            place=ListenAddress("127.0.0.1", 0), data_dir=folder / "relay", admins=(ADMIN.node,), **settings
         )
         self.server: RelayServer | None = None
         self.clients: list[Client] = []

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from posthouse.client.backoff import Backoff
+from posthouse.client.failures import Backoff
 
 
 def test_waits_double_up_to_the_bound_and_begin_anew_after_a_success() -> None:

@@ -15,7 +15,7 @@ from posthouse.client import Published
 from posthouse.keys import NodeKey
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import Event
-from posthouse.model.fingerprint import DestinationKind, Priority, fingerprint, fingerprint_prefix, meta_field
+from posthouse.model.message import DestinationKind, Priority, fingerprint, fingerprint_prefix, meta_field
 from posthouse.model.node import node_hex
 from tests.client.house import House
 from tests.client.waiting import until

@@ -12,9 +12,9 @@ import pytest
 
 from posthouse.bus.bus import Bus
 from posthouse.bus.results import Letter
+from posthouse.model.budget import MeshBudget
 from posthouse.model.envelope import Envelope
 from posthouse.model.errors import PosthouseError
-from posthouse.model.mesh_budget import MeshBudget
 from posthouse.model.node import node_hex
 from posthouse.model.reliability import Backpressure, RateLimit, Reliability
 from tests.client.house import House

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from posthouse.client import Published
-from posthouse.daemon.outbox import Outbox
-from posthouse.daemon.uplink.refusals import is_permanent, wait_s
+from posthouse.daemon.drain import backoff_s, is_permanent
+from posthouse.daemon.outbox.outbox import Outbox
 from posthouse.keys import NodeKey
 from posthouse.model.clock import FakeClock
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import Event
-from posthouse.relay.deliver.settings import DeliverySettings
+from posthouse.relay.messages.settings import DeliverySettings
 from tests.client.house import House, open_house
 from tests.client.waiting import until
 from tests.daemon.hosts import Host, eventually, host_at, make_host, restart, running
@@ -250,14 +250,14 @@ def test_missing_rights_are_for_good_only_once_the_relay_let_the_node_in() -> No
 def test_waits_double_from_half_a_second_to_thirty_with_a_quarter_of_jitter() -> None:
     failure, chance = error("queue_full", recipient="x"), random.Random(7)
     for failures, base in ((1, 0.5), (2, 1.0), (3, 2.0), (4, 4.0), (6, 16.0), (7, 30.0), (50, 30.0), (10_000, 30.0)):
-        waits = [wait_s(failures, failure, chance) for _ in range(200)]
+        waits = [backoff_s(failures, failure, chance) for _ in range(200)]
         assert 0.75 * base <= min(waits) < 0.8 * base
         assert 1.2 * base < max(waits) <= 1.25 * base
 
 
 def test_a_relay_that_names_a_longer_wait_gets_it() -> None:
     failure = error("rate_limited", key="k", rate=1, retry_after_s=9)
-    assert wait_s(1, failure, random.Random(1)) == 9
+    assert backoff_s(1, failure, random.Random(1)) == 9
 
 
 # the store

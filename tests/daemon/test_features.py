@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from posthouse.daemon.daemon import Daemon
-from posthouse.daemon.uplink.features import Offer, bounded_max_age_h, read_offer
+from posthouse.daemon.features import Offer, bounded_max_age_h, read_offer
 from posthouse.model.errors import PosthouseError
-from posthouse.model.outbox_age import default_max_age_h, max_age_bound_h
-from posthouse.relay.deliver.settings import DeliverySettings
+from posthouse.model.outbox_rules import default_max_age_h, max_age_bound_h
+from posthouse.relay.messages.settings import DeliverySettings
 from tests.client.house import open_house
 from tests.daemon.hosts import host_at, make_host, running
 from tests.daemon.offering_relay import OFFER, offering

@@ -14,8 +14,14 @@ import structlog
 
 from posthouse.daemon import daemon as daemon_module
 from posthouse.daemon.directory import DaemonDirectory
-from posthouse.daemon.host import HostFingerprint, accept_host, read_host
-from posthouse.daemon.identity import accept_this_host, is_ephemeral_by_default, remint
+from posthouse.daemon.identity import (
+    HostFingerprint,
+    accept_host,
+    accept_this_host,
+    is_ephemeral_by_default,
+    read_host,
+    remint,
+)
 from posthouse.daemon.settings import ClonePolicy
 from posthouse.keys import NodeKey
 from posthouse.model.clock import FakeClock

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from posthouse.client import Delivery, Mailbox
-from posthouse.daemon.inbox import Inbox, NewItem, Wanted
+from posthouse.daemon.inbox.inbox import Inbox, InboxFilter, NewItem
 from posthouse.model.clock import FakeClock
 from posthouse.model.errors import error
 from tests.client.house import House
@@ -46,7 +46,7 @@ async def test_a_message_is_stored_once_per_sender_and_id_and_told_once(tmp_path
         other = await inbox.put([item(6, sender="t", client_id="c1")])
         assert [each.body for each in (*first, *again, *other)] == ["m1", "m2", "m5", "m6"]
         assert told == [each.id for each in (*first, *again, *other)]
-        assert [each.body for each in await inbox.items(Wanted())] == ["m6", "m5", "m2", "m1"]
+        assert [each.body for each in await inbox.items(InboxFilter())] == ["m6", "m5", "m2", "m1"]
     finally:
         inbox.close()
 
@@ -60,7 +60,7 @@ async def test_old_messages_are_deleted_and_their_places_not_given_out_again(tmp
         assert await inbox.delete_before(clock.wall_ns() - 30 * 86_400 * 10**9) == 1
         [second] = await inbox.put([item(2)])
         assert second.position > first.position
-        assert [each.id for each in await inbox.items(Wanted())] == [second.id]
+        assert [each.id for each in await inbox.items(InboxFilter())] == [second.id]
     finally:
         inbox.close()
 
@@ -209,7 +209,7 @@ async def test_a_daemon_that_cannot_write_its_inbox_does_not_receive_until_it_ca
 
     monkeypatch.setattr(bob.daemon.inbox, "put", put_or_refuse)
     monkeypatch.setattr(bob.daemon.inbox, "probe", probe_or_refuse)
-    monkeypatch.setattr("posthouse.daemon.uplink.uplink._PROBE_S", 0.05)
+    monkeypatch.setattr("posthouse.daemon.uplink._PROBE_S", 0.05)
     sent = await alice.send(bob.node, "later")
     await until(lambda: bob.daemon.uplink._mailbox is None)
     await alice.until_status(sent["client_message_id"], "done")

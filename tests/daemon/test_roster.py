@@ -115,7 +115,7 @@ async def test_a_daemon_that_is_no_member_waits_and_loses_nothing(house: House, 
     await admin.meshes.create("team", is_open=False, name="admin")
     host = make_host(tmp_path, house.url, "late", mesh="team")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("posthouse.daemon.uplink.uplink._AGAIN_S", 0.05)
+        patch.setattr("posthouse.daemon.uplink._AGAIN_S", 0.05)
         async with running(host):
             await until(lambda: host.daemon.uplink.is_up)
             assert (await host.send(ADMIN.node, "hello", client_message_id="c")).status == 202
@@ -143,7 +143,7 @@ async def test_a_member_that_was_put_out_loses_nothing_until_it_is_let_in_again(
     await admin.meshes.create("team", is_open=False, name="admin")
     host = make_host(tmp_path, house.url, "member", mesh="team")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("posthouse.daemon.uplink.uplink._AGAIN_S", 0.05)
+        patch.setattr("posthouse.daemon.uplink._AGAIN_S", 0.05)
         async with running(host):
             await admin.meshes.add_member("team", host.node, "member")
             await host.connected()

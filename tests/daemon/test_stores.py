@@ -8,14 +8,11 @@ from pathlib import Path
 import pytest
 
 from posthouse.client import Published
-from posthouse.daemon.housekeeping import look_at_room, sweep
-from posthouse.daemon.integrity import damage_of
-from posthouse.daemon.outbox import Claimed, Depth
-from posthouse.daemon.outbox.progress import Result
-from posthouse.daemon.pressure import Pressure
-from posthouse.daemon.recover import recover_outbox
-from posthouse.daemon.retention import Retention
-from posthouse.journal.committed import note_committed
+from posthouse.daemon.housekeeping import Pressure, measure_outbox, sweep
+from posthouse.daemon.outbox.transitions import Claimed, Depth, SendOutcome
+from posthouse.daemon.recovery import damage_of, recover_outbox
+from posthouse.daemon.settings import Retention
+from posthouse.journal.cursor import note_committed
 from posthouse.journal.store import Store
 from posthouse.journal.verify import verify_store
 from posthouse.keys import NodeKey
@@ -186,7 +183,7 @@ async def test_a_settled_frame_is_written_however_long_the_store_is_full(house: 
     settle = alice.daemon.outbox.settle
     failures = 2
 
-    async def fail_twice(results: Sequence[Result], destination: str, limit: int) -> list[Claimed]:
+    async def fail_twice(results: Sequence[SendOutcome], destination: str, limit: int) -> list[Claimed]:
         nonlocal failures
         if failures:
             failures -= 1
@@ -201,7 +198,7 @@ async def test_a_settled_frame_is_written_however_long_the_store_is_full(house: 
         return await submit(events)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("posthouse.daemon.uplink.drain._STORE_AGAIN_S", 0.01)
+        patch.setattr("posthouse.daemon.drain._STORE_AGAIN_S", 0.01)
         patch.setattr(alice.daemon.outbox, "settle", fail_twice)
         patch.setattr(alice.daemon.drain, "_submit", count)
         await alice.send(READER, "hello", client_message_id="c")
@@ -265,8 +262,8 @@ async def test_pressure_is_recorded_once(tmp_path: Path) -> None:
     async with running(host):
         while (await host.send(READER, "x" * 300)).status == 202:
             pass
-        await look_at_room(host.daemon)
-        await look_at_room(host.daemon)
+        await measure_outbox(host.daemon)
+        await measure_outbox(host.daemon)
         assert await count_records(host.daemon.outbox.store, "outbox.pressure") == 1
 
 

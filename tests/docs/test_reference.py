@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from posthouse.cli.commands import build
-from posthouse.journal.records import TYPES
-from posthouse.model.codes.registry import REGISTRY
+from posthouse.journal.records import RECORD_TYPES
+from posthouse.model.errors import ERROR_CODES
 from posthouse.model.settings import SETTINGS
 from scripts.reference.commands import walk
 from scripts.reference.metrics import declared
@@ -34,8 +34,8 @@ def test_every_command_is_documented() -> None:
 
 def test_every_error_code_is_documented_with_text_and_hint() -> None:
     page = text_of("docs/reference/errors.md")
-    assert [code for code in REGISTRY if f"| `{code}` |" not in page] == []
-    assert [code for code, spec in REGISTRY.items() if not spec.text or not spec.hint] == []
+    assert [code for code in ERROR_CODES if f"| `{code}` |" not in page] == []
+    assert [code for code, spec in ERROR_CODES.items() if not spec.text or not spec.hint] == []
 
 
 def test_every_setting_is_documented_with_its_three_names() -> None:
@@ -53,7 +53,7 @@ def test_every_metric_is_documented() -> None:
 
 def test_every_record_type_is_documented_with_its_fields() -> None:
     page = text_of("docs/reference/journal.md")
-    for record in TYPES.values():
+    for record in RECORD_TYPES.values():
         section = page.partition(f"## {record.name}\n")[2].partition("\n## ")[0]
         assert f"Version {record.version}." in section, record.name
         assert [name for name in record.body if f"`{name}`" not in section] == [], record.name

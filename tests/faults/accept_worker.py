@@ -12,11 +12,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from posthouse.model.bucket import Rate
 from posthouse.model.clock import SystemClock
 from posthouse.model.event import encode_event
-from posthouse.relay.answers import Accepted, Answer
-from posthouse.relay.core import Core, CoreSettings
+from posthouse.model.rate import Rate
+from posthouse.relay.engine import EngineSettings, RelayEngine
+from posthouse.relay.wire.accept_results import Accepted, Answer
 from tests.relay.authors import Author
 
 AUTHORS = 4
@@ -32,7 +32,7 @@ def event_of(author: Author, number: int) -> bytes:
 class Connection:
     """Sends the events of one author and tells the answers."""
 
-    def __init__(self, core: Core, author: int, first: int) -> None:
+    def __init__(self, core: RelayEngine, author: int, first: int) -> None:
         self._author = author
         self._signer = Author(author)
         self._next = max(0, first - REPEATED)
@@ -58,7 +58,7 @@ class Connection:
 async def main(folder: Path, first: int) -> None:
     """Accept until the process ends."""
     fast = Rate(10**9, 10**9)
-    core = await Core.start(CoreSettings(folder, Author(99).node, event_rate=fast), SystemClock())
+    core = await RelayEngine.start(EngineSettings(folder, Author(99).node, event_rate=fast), SystemClock())
     for author in range(1, AUTHORS + 1):
         Connection(core, author, first).send(_AHEAD)
     await asyncio.Event().wait()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from posthouse.pipeline.audit import Finding
+from posthouse.pipeline.audit.finding import Finding
 from posthouse.pipeline.audit.stores import audit_stores, kind_of
 
 
@@ -23,8 +23,8 @@ def audit_findings(*paths: Path) -> list[str]:
 
 def _audit_on_spark(paths: tuple[Path, ...]) -> list[Finding]:
     from posthouse.pipeline.audit.audit import audit
+    from posthouse.pipeline.connector.source_access import Access
     from posthouse.pipeline.session import spark_session
-    from posthouse.pipeline.source.store import Access
 
     sources = [Access(str(path)) for path in paths if kind_of(path) != "journal"]  # those have no feeds
     if not sources:

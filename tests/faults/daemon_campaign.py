@@ -15,8 +15,8 @@ from pathlib import Path
 
 from posthouse.client import Client, Pins
 from posthouse.client.daemon import AsyncDaemonClient, DaemonClient, InboxItem, OutboxRow, calls, daemon_place
+from posthouse.client.daemon.async_daemon_client import AsyncTransport
 from posthouse.client.daemon.calls import SendOptions
-from posthouse.client.daemon.session import Session
 from posthouse.keys import keyfile
 from posthouse.model.errors import PosthouseError
 from tests.faults.daemon_between import Manner, between
@@ -95,14 +95,14 @@ class Campaign:
         async with AsyncExitStack() as stack:
             daemon = self.daemons[name]
             front = await stack.enter_async_context(between(daemon.directory, self.folder / f"{name}f", manner))
-            session = Session(daemon_place(front, None), 10)
+            session = AsyncTransport(daemon_place(front, None), 10)
             stack.push_async_callback(session.close)
             for number in range(count):
                 await self._insist(session, f"{name} {number}", is_naive)
                 accepted.append(f"{name} {number}")
                 self._count += 1
 
-    async def _insist(self, session: Session, body: str, is_naive: bool) -> None:
+    async def _insist(self, session: AsyncTransport, body: str, is_naive: bool) -> None:
         """Send until there is an answer; the repeats are made here, where they are counted."""
         options: SendOptions = {} if is_naive else {"client_message_id": body}
         while True:

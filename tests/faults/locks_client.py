@@ -18,7 +18,7 @@ from typing import Any
 
 import aiohttp
 
-from posthouse.client.signing import Signer
+from posthouse.client.trust.signing import Signer
 from posthouse.keys import NodeKey
 from posthouse.model.clock import system_clock
 from posthouse.model.event import encode_event

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from posthouse import Client, Fence, NodeKey, PosthouseError
 from posthouse.client import Pins
-from posthouse.client.options import ClientOptions
+from posthouse.client.transport import ClientOptions
 from posthouse.files import write_atomic
 
 LEASE_S = 1.0

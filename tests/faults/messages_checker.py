@@ -14,7 +14,7 @@ from pathlib import Path
 import apsw
 
 from posthouse.relay.ops.maintenance import check_relay
-from posthouse.relay.store.sqlite import FILE_NAME
+from posthouse.relay.store.sqlite.store import FILE_NAME
 from posthouse.sqlite.connection import open_reader
 from tests.faults.audited import audit_findings
 from tests.faults.messages_campaign import Ledger, Seen

@@ -15,7 +15,7 @@ from nacl.signing import SigningKey
 from examples.pinch_agent.agent import CONFIRM, MESSAGE, Agent
 from examples.pinch_agent.pinch_pb2 import Envelope, MessageType
 from posthouse.relay.ops.maintenance import check_relay
-from posthouse.relay.store.sqlite import FILE_NAME
+from posthouse.relay.store.sqlite.store import FILE_NAME
 from tests.faults.child import Child
 from tests.faults.relay_process import RelayProcess
 

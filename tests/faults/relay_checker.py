@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from posthouse.journal.verify import verify_store
-from posthouse.relay.store.sqlite import FILE_NAME
-from posthouse.relay.store.sqlite.check import RULES
+from posthouse.relay.ops.maintenance import RULES
+from posthouse.relay.store.sqlite.store import FILE_NAME
 from posthouse.sqlite.connection import open_reader
 from tests.faults.audited import audit_findings
 from tests.faults.relay_campaign import KIND, Ledger

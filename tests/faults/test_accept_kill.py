@@ -10,7 +10,7 @@ import pytest
 from posthouse.model.clock import SystemClock
 from posthouse.model.event import decode_event
 from posthouse.relay.ops.maintenance import check_relay
-from posthouse.relay.store.sqlite import SqliteStore
+from posthouse.relay.store.sqlite.store import SqliteStore
 from tests.faults.accept_worker import AUTHORS, event_of
 from tests.faults.audited import audit_findings
 from tests.faults.campaign import chance, rounds

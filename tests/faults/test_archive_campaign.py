@@ -11,19 +11,18 @@ from typing import Any
 import pytest
 
 from posthouse.client import Client
-from posthouse.client.pins import Pins
+from posthouse.client.trust.pins import Pins
 from posthouse.keys import NodeKey, keyfile
-from posthouse.model.canonical import event_id
-from posthouse.model.event import decode_event
-from posthouse.pipeline.archive.bronze import Bronze, Choice
+from posthouse.model.event import decode_event, event_id
 from posthouse.pipeline.lake import Lake
+from posthouse.pipeline.lake.lake import BronzeScan, RowFilter
 from posthouse.relay.ops.maintenance import check_relay
 from posthouse.sqlite.connection import open_reader
 from tests.faults.audited import audit_findings
 from tests.faults.campaign import chance, rounds
 from tests.faults.child import Child
 from tests.faults.relay_process import RelayProcess
-from tests.pipeline.archive.lakes import fill_lake
+from tests.pipeline.filled_lake import fill_lake
 
 pytestmark = [pytest.mark.faults, pytest.mark.xdist_group("archive-faults")]
 
@@ -121,7 +120,7 @@ async def _check_needed(relay: RelayProcess, key: NodeKey, reader: NodeKey, made
 def lost(lake: Lake, store: Path, ids: list[str]) -> list[str]:
     """Return the events that neither the lake nor the store has, whole."""
     found = set()
-    rows = Bronze(lake, "bronze_events").rows(Choice(), ("event",))
+    rows = BronzeScan(lake, "bronze_events").rows(RowFilter(), ("event",))
     contents = [row["event"].encode() for row in rows if row["event"] is not None]
     db = open_reader(store)
     try:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from posthouse.relay.locks.replay import replay_store
-from posthouse.relay.locks.table import all_locks
+from posthouse.relay.ops.maintenance import replay_store_locks
+from posthouse.relay.store.sqlite.meshes_and_locks import all_locks
 from posthouse.sqlite.connection import open_reader
 from tests.faults.audited import audit_findings
 from tests.faults.campaign import chance, rounds
@@ -61,5 +61,5 @@ def _check_journal(path: Path, history: dict[str, list[Op]]) -> None:
             if op.kind == "acquire" and op.answer is not None and op.code is None:
                 assert granted[resource, op.answer["token"]] == op.client
     table = {(entry.mesh, entry.row.resource): entry.row for entry in all_locks(db)}
-    assert replay_store(db) == table
+    assert replay_store_locks(db) == table
     db.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from posthouse.journal.committed import DIRECTORY, note_committed, read_committed
+from posthouse.journal.cursor import DIRECTORY, note_committed, read_committed
 
 EPOCH, OTHER = "a" * 32, "b" * 32
 

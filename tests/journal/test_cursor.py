@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posthouse.journal.cursor import Cursor, parse_cursor
-from posthouse.journal.extent import Extent, resolve
+from posthouse.journal.cursor import Cursor, Extent, parse_cursor, resolve_cursor
 from posthouse.model.errors import PosthouseError
 
 A, B, C, OTHER = ("aa" * 16, "bb" * 16, "cc" * 16, "00" * 16)
@@ -33,16 +32,16 @@ def test_any_other_text_is_refused(text: str) -> None:
 
 def refused(cursor: Cursor) -> PosthouseError:
     with pytest.raises(PosthouseError) as failure:
-        resolve(EXTENT, str(cursor))
+        resolve_cursor(EXTENT, str(cursor))
     return failure.value
 
 
 def test_a_cursor_of_this_epoch_continues_where_it_stands() -> None:
-    assert [resolve(EXTENT, str(Cursor(C, seq))) for seq in (20, 21, 350, 400)] == [20, 21, 350, 400]
+    assert [resolve_cursor(EXTENT, str(Cursor(C, seq))) for seq in (20, 21, 350, 400)] == [20, 21, 350, 400]
 
 
 def test_no_cursor_starts_at_the_oldest_record() -> None:
-    assert resolve(EXTENT, None) == 20
+    assert resolve_cursor(EXTENT, None) == 20
 
 
 def test_a_cursor_beyond_the_head_was_never_given_out() -> None:
@@ -70,4 +69,4 @@ def test_a_stale_cursor_is_reset_to_where_the_histories_were_one(stale: Cursor, 
     failure = refused(stale)
     assert failure.code == "cursor_reset"
     assert failure.fields["cursor"] == str(Cursor(C, restart))
-    assert resolve(EXTENT, failure.fields["cursor"]) == restart
+    assert resolve_cursor(EXTENT, failure.fields["cursor"]) == restart

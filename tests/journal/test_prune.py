@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from posthouse.journal.extent import resolve
+from posthouse.journal.cursor import resolve_cursor
 from posthouse.journal.prune import digest_range, prune_prefix
-from posthouse.journal.record import Record, canonical_line, digest_records
+from posthouse.journal.records import Record, canonical_line, digest_records
 from posthouse.journal.verify import verify_store
 from posthouse.model.errors import PosthouseError
 from tests.journal.facts import all_records, note, opened, refs
@@ -25,10 +25,10 @@ async def test_pruning_leaves_a_snapshot_and_the_rest(tmp_path: Path) -> None:
         assert (snapshot.seq, snapshot.type) == (11, "journal.snapshot")
         assert snapshot.decoded_body() == {"through_seq": 6, "state": {"locks": ["a"]}}
         with pytest.raises(PosthouseError) as pruned:
-            resolve(store.extent(), old)
+            resolve_cursor(store.extent(), old)
         assert pruned.value.code == "cursor_pruned"
         assert pruned.value.fields["oldest_seq"] == 7
-        assert resolve(store.extent(), None) == 6
+        assert resolve_cursor(store.extent(), None) == 6
     assert verify_store(tmp_path / "s.db") == []
 
 

@@ -7,8 +7,7 @@ import sys
 
 import pytest
 
-from posthouse.journal.records import TYPES, RecordType
-from posthouse.journal.records.registry import by_name
+from posthouse.journal.records import RECORD_TYPES, RecordType, types_by_name
 
 NAMED = [
     "event.accepted",
@@ -42,13 +41,13 @@ NAMED = [
 
 
 def test_every_named_type_is_declared() -> None:
-    assert set(NAMED) <= TYPES.keys()
+    assert set(NAMED) <= RECORD_TYPES.keys()
     for area in ("member", "mesh", "topic", "outbox", "inbox"):
-        assert any(name.startswith(f"{area}.") for name in TYPES), area
+        assert any(name.startswith(f"{area}.") for name in RECORD_TYPES), area
 
 
 def test_every_type_says_what_its_ref_and_fields_mean() -> None:
-    for name, declared in TYPES.items():
+    for name, declared in RECORD_TYPES.items():
         assert declared.name == name
         assert declared.version >= 1
         assert declared.ref
@@ -56,14 +55,14 @@ def test_every_type_says_what_its_ref_and_fields_mean() -> None:
 
 
 def test_records_of_outbox_and_inbox_have_no_bodies() -> None:
-    for name, declared in TYPES.items():
+    for name, declared in RECORD_TYPES.items():
         if name.startswith(("outbox.", "inbox.")):
             assert not {"body", "message", "content", "event", "meta"} & declared.body.keys(), name
 
 
 def test_a_type_declared_twice_is_a_defect() -> None:
     with pytest.raises(ValueError, match="twice"):
-        by_name([RecordType("a.b", "x"), RecordType("a.b", "y")])
+        types_by_name([RecordType("a.b", "x"), RecordType("a.b", "y")])
 
 
 @pytest.mark.parametrize("module", ["records", "cursor", "extent", "record"])

@@ -9,8 +9,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from posthouse.journal.cursor import Cursor
-from posthouse.journal.extent import resolve
+from posthouse.journal.cursor import Cursor, resolve_cursor
 from posthouse.journal.restore import restore_store
 from posthouse.journal.store import JOURNAL
 from posthouse.journal.verify import verify_store
@@ -53,7 +52,7 @@ def test_restore_makes_a_new_epoch_and_old_cursors_are_reset(path: Path, backup:
         assert (extent.epoch, extent.fork_seq, extent.head) == (epoch, 3, 3)
         assert epoch != before.epoch
         with pytest.raises(PosthouseError) as reset:
-            resolve(extent, str(before.cursor(5)))
+            resolve_cursor(extent, str(before.cursor(5)))
         assert reset.value.code == "cursor_reset"
         assert reset.value.fields["cursor"] == str(Cursor(epoch, 3))
         assert store.writer.run_blocking(note("after")) == 4

@@ -9,14 +9,13 @@ from pathlib import Path
 import apsw
 import pytest
 
-from posthouse.journal.marker import set_marker
 from posthouse.journal.store import Store
 from posthouse.journal.verify import verify_store
 from posthouse.model.clock import FakeClock
 from posthouse.model.errors import Fatal, PosthouseError
 from posthouse.sqlite.backup import backup_store
 from posthouse.sqlite.connection import Durability, open_writer
-from posthouse.sqlite.presence import Presence
+from posthouse.sqlite.store_lock import StoreLock, set_marker
 from tests.faults.failing_vfs import FailingVFS
 from tests.journal.facts import note, opened, opened_directly, refs
 
@@ -46,7 +45,7 @@ def test_a_store_that_cannot_be_opened_leaves_no_threads_and_no_lock(tmp_path: P
     with pytest.raises(apsw.SQLError):
         Store(path, (), FakeClock())
     assert set(threading.enumerate()) == threads
-    Presence(path, exclusive=True).close()
+    StoreLock(path, exclusive=True).close()
 
 
 def test_a_half_restored_store_is_refused(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 import apsw
 import pytest
 
-from posthouse.journal.marker import set_marker
 from posthouse.journal.prune import prune_prefix
 from posthouse.journal.verify import verify_store
 from posthouse.model.clock import FakeClock
+from posthouse.sqlite.store_lock import set_marker
 from tests.journal.facts import note, opened
 
 

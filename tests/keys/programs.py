@@ -10,7 +10,7 @@ import pytest
 
 from posthouse.files import write_atomic
 from posthouse.keys import NodeKey
-from posthouse.keys.openssh import write_private, write_public_line
+from posthouse.keys.ssh import write_private_key, write_public_line
 
 needs_ssh_keygen = pytest.mark.skipif(
     shutil.which("ssh-keygen") is None, reason="ssh-keygen is not installed: agreement with OpenSSH is not tested"
@@ -34,6 +34,6 @@ def output(*command: str | Path, stdin: bytes = b"") -> bytes:
 
 def store_openssh(key: NodeKey, path: Path) -> Path:
     """Write the key where OpenSSH and age find it, with its public half beside it."""
-    write_atomic(path, write_private(key).encode())
+    write_atomic(path, write_private_key(key).encode())
     write_atomic(path.with_name(path.name + ".pub"), f"{write_public_line(key.node)}\n".encode())
     return path

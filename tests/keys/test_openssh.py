@@ -9,9 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from posthouse.keys import NodeKey, keyfile, node_id, read_public_line, write_public_line
-from posthouse.keys.encoding import encode_base64
-from posthouse.keys.openssh import read_private, write_private
-from posthouse.keys.sshwire import armor, pack, pack_public, unarmor
+from posthouse.keys.ssh import armor, encode_base64, pack, pack_public, read_private_key, unarmor, write_private_key
 from tests.keys.programs import needs_ssh_keygen, output, store_openssh
 from tests.keys.refusal import refused
 
@@ -29,7 +27,7 @@ def keygen(path: Path, *options: str, passphrase: str = "") -> Path:
 @settings(max_examples=20)
 def test_a_key_survives_the_openssh_format(seed: bytes) -> None:
     key = NodeKey(seed)
-    assert read_private(write_private(key)).reveal_seed() == seed
+    assert read_private_key(write_private_key(key)).reveal_seed() == seed
 
 
 @given(st.binary(min_size=32, max_size=32))
@@ -102,7 +100,7 @@ def spoil(text: str, at: int, piece: bytes) -> str:
     return armor("OPENSSH PRIVATE KEY", bytes(data), 70)
 
 
-TEXT = write_private(KEY)
+TEXT = write_private_key(KEY)
 SIZE = len(unarmor("OPENSSH PRIVATE KEY", TEXT))
 
 
@@ -125,7 +123,7 @@ SIZE = len(unarmor("OPENSSH PRIVATE KEY", TEXT))
 )
 def test_damaged_keys_are_refused_without_showing_them(text: str) -> None:
     with refused("key_malformed") as errors:
-        read_private(text, source="/some/file")
+        read_private_key(text, source="/some/file")
     told = str(errors[0].problem())
     assert "/some/file" in told
     assert KEY.reveal_seed().hex() not in told
@@ -136,7 +134,7 @@ def test_halves_that_do_not_belong_together_are_refused() -> None:
     at = mixed.index(KEY.public)
     mixed[at : at + 32] = OTHER.public
     with refused("key_malformed"):
-        read_private(armor("OPENSSH PRIVATE KEY", bytes(mixed), 70))
+        read_private_key(armor("OPENSSH PRIVATE KEY", bytes(mixed), 70))
 
 
 LINE = write_public_line(KEY.node)

@@ -11,9 +11,8 @@ from nacl.public import Box
 from nacl.signing import SigningKey
 
 from posthouse.keys import NodeKey, open_sealed, seal, write_public_line
-from posthouse.keys.age import open_age, seal_age
-from posthouse.keys.box import open_box, seal_box, seal_box_with_nonce
-from posthouse.keys.encoding import decode_base64, encode_base64
+from posthouse.keys.sealing import open_age, open_box, seal_age, seal_box, seal_box_with_nonce
+from posthouse.keys.ssh import decode_base64, encode_base64
 from posthouse.model.errors import Refused
 from tests.keys.programs import needs_age, output, store_openssh
 from tests.keys.refusal import refused

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from posthouse.keys import NodeKey, sign_native, sign_sshsig, sshsig, verify
+from posthouse.keys import NodeKey, sign_native, sign_sshsig, signature, verify
 from tests.keys.edwards import NEUTRAL, ORDER, lax_verify, sign_oddly, torsion
 from tests.keys.refusal import refused
 
@@ -50,7 +50,7 @@ def test_any_flipped_bit_of_the_message_is_refused(message: bytes, data: st.Data
 
 
 def _sign(message: bytes, form: str) -> str:
-    hashes: dict[str, sshsig.HashName] = {"sha256": "sha256", "sha512": "sha512"}
+    hashes: dict[str, signature.HashName] = {"sha256": "sha256", "sha512": "sha512"}
     return sign_sshsig(KEY, message, hashes[form]) if form in hashes else sign_native(KEY, message)
 
 
@@ -98,7 +98,7 @@ def test_a_native_signature_does_not_pass_for_an_ssh_one() -> None:
     """The bytes under the two forms differ, so neither can be turned into the other."""
     raw = bytes.fromhex(sign_native(KEY, b"text"))
     with refused("signature_invalid"):
-        verify(KEY.node, b"text", sshsig.write(KEY.public, "sha512", raw))
+        verify(KEY.node, b"text", signature.write_sshsig(KEY.public, "sha512", raw))
 
 
 def test_a_signature_that_fits_only_with_the_cofactor_is_refused() -> None:

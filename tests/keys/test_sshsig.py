@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from posthouse.keys import NodeKey, sign_sshsig, sshsig, verify, write_public_line
-from posthouse.keys.sshwire import armor, pack, pack_public
+from posthouse.keys import NodeKey, sign_sshsig, signature, verify, write_public_line
+from posthouse.keys.ssh import armor, pack, pack_public
 from posthouse.model.errors import Refused
 from tests.keys.programs import needs_ssh_keygen, output, run, store_openssh
 from tests.keys.refusal import refused
@@ -18,7 +18,7 @@ from tests.keys.refusal import refused
 KEY = NodeKey(b"\x07" * 32)
 OTHER = NodeKey(b"\x08" * 32)
 MESSAGE = "posthouse: café ☕ \x00\n".encode()
-HASHES: list[sshsig.HashName] = ["sha256", "sha512"]
+HASHES: list[signature.HashName] = ["sha256", "sha512"]
 NAMESPACE = "posthouse-event-v1"
 
 
@@ -142,7 +142,7 @@ def test_the_usual_line_lengths_and_a_stripped_end_are_accepted(columns: int) ->
 
 @needs_ssh_keygen
 @pytest.mark.parametrize("hash_name", HASHES)
-def test_ssh_keygen_accepts_our_signatures(tmp_path: Path, hash_name: sshsig.HashName) -> None:
+def test_ssh_keygen_accepts_our_signatures(tmp_path: Path, hash_name: signature.HashName) -> None:
     signature = tmp_path / "sig"
     signature.write_text(sign_sshsig(KEY, MESSAGE, hash_name))
     signers = tmp_path / "signers"
@@ -155,7 +155,7 @@ def test_ssh_keygen_accepts_our_signatures(tmp_path: Path, hash_name: sshsig.Has
 @needs_ssh_keygen
 @pytest.mark.parametrize("hash_name", HASHES)
 def test_we_accept_signatures_of_ssh_keygen_and_they_are_ours_to_the_byte(
-    tmp_path: Path, hash_name: sshsig.HashName
+    tmp_path: Path, hash_name: signature.HashName
 ) -> None:
     made = _sign_with_ssh_keygen(tmp_path, KEY, NAMESPACE, hash_name)
     verify(KEY.node, MESSAGE, made)

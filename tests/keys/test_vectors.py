@@ -11,12 +11,11 @@ from blake3 import blake3
 from nacl.bindings import crypto_sign_ed25519_pk_to_curve25519
 
 from posthouse.keys import NodeKey, public_key, read_public_line, sign_native, sign_sshsig, verify, write_public_line
-from posthouse.keys.age import open_age
-from posthouse.keys.box import open_box, seal_box_with_nonce
-from posthouse.keys.openssh import read_private, write_private
-from posthouse.model.canonical import canonical_event_bytes, event_id
+from posthouse.keys.sealing import open_age, open_box, seal_box_with_nonce
+from posthouse.keys.ssh import read_private_key, write_private_key
 from posthouse.model.errors import Refused
-from posthouse.model.fingerprint import fingerprint, meta_field
+from posthouse.model.event import canonical_event_bytes, event_id
+from posthouse.model.message import fingerprint, meta_field
 from tests.keys import edwards, vectors
 from tests.keys.refusal import refused
 
@@ -39,8 +38,8 @@ def test_keys_derive_from_their_seeds(vector: Vector) -> None:
     assert key.node == vector["node"]
     assert write_public_line(key.node) == vector["ssh_public_line"]
     assert read_public_line(vector["ssh_public_line"]) == key.node
-    assert write_private(key) == vector["ssh_private_key"]
-    assert read_private(vector["ssh_private_key"]).node == key.node
+    assert write_private_key(key) == vector["ssh_private_key"]
+    assert read_private_key(vector["ssh_private_key"]).node == key.node
     assert key.exchange_secret().hex() == vector["x25519_secret"]
     assert crypto_sign_ed25519_pk_to_curve25519(key.public).hex() == vector["x25519_public"]
 

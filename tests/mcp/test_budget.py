@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from posthouse.model.mesh_budget import MeshBudget, decode_mesh_budget
+from posthouse.model.budget import MeshBudget, decode_mesh_budget
 from tests.client.house import House
 from tests.daemon.hosts import Host
 from tests.mcp.agents import BOUND_S, stdio_agent

@@ -14,7 +14,7 @@ from typing import Any
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 
-from posthouse.mcp.tools import TOOLS
+from posthouse.mcp.server import TOOLS
 from tests.mcp.agents import BOUND_S, command, environment
 
 #: brings its vocabularies along: counting needs no network

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from mcp_types import RequestParamsMeta
 
-from posthouse.mcp.key import META_NAMES, meta_key
+from posthouse.mcp.tool import META_NAMES, meta_key
 from posthouse.model.errors import PosthouseError
 from tests.daemon.hosts import Host
 from tests.mcp.agents import WAYS, Agent, Way, agent_at, http_agent, http_server, stdio_agent, structured

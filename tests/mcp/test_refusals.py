@@ -9,8 +9,8 @@ import pytest
 from mcp import MCPError
 from mcp_types import INVALID_PARAMS
 
-from posthouse.mcp.tools import TOOLS
-from posthouse.model.codes.registry import REGISTRY
+from posthouse.mcp.server import TOOLS
+from posthouse.model.errors import ERROR_CODES
 from tests.daemon.hosts import Host
 from tests.mcp.agents import MODES, WAYS, Way, agent_at, stdio_agent
 
@@ -84,7 +84,7 @@ async def test_what_the_daemon_refuses_reaches_the_agent_with_its_code(alice: Ho
     async with stdio_agent(alice.settings.directory) as agent:
         told = [(tool, arguments, (await agent.refused(tool, **arguments))["code"]) for tool, arguments, _ in REFUSED]
     assert [code for _, _, code in told] == [code for _, _, code in REFUSED]
-    assert all(code in REGISTRY for _, _, code in told)
+    assert all(code in ERROR_CODES for _, _, code in told)
 
 
 async def test_an_absent_argument_may_be_null_and_a_number_may_be_text(alice: Host, bob: Host) -> None:

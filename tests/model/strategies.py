@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from posthouse.model.canonical import canonical_event_bytes, event_id
-from posthouse.model.event import Event, Tag
+from posthouse.model.event import Event, Tag, canonical_event_bytes, event_id
 
 #: few and short tokens, so that random subjects and patterns meet often
 TOKENS = st.sampled_from(["a", "b", "c", "A", "a-1", "_"])

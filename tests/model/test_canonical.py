@@ -8,8 +8,8 @@ from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posthouse.model.canonical import canonical_event_bytes, event_id
 from posthouse.model.errors import Refused
+from posthouse.model.event import canonical_event_bytes, event_id
 from tests.model.strategies import NODES, TAGS, TEXTS
 
 NODE = "ed25519:" + "a" * 64

@@ -9,17 +9,24 @@ from hypothesis import strategies as st
 
 from posthouse.model.budget import Budget
 from posthouse.model.envelope import (
+    Attachment,
+    ChannelType,
     DeadLetter,
     Envelope,
+    Performative,
+    Signal,
+    SignalType,
+    StandardPayload,
+    Usage,
     decode_dead_letter,
     decode_envelope,
     encode_dead_letter,
     encode_envelope,
     json_payload,
+    read_payload,
+    read_signal,
 )
 from posthouse.model.errors import Refused
-from posthouse.model.payload import Attachment, ChannelType, Performative, StandardPayload, Usage, read_payload
-from posthouse.model.signal import Signal, SignalType, read_signal
 from tests.model.strategies import SUBJECTS, patterns
 from tests.model.test_strict_json import JSON_VALUES
 

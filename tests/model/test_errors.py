@@ -5,18 +5,17 @@ import re
 
 import pytest
 
-from posthouse.model.codes.registry import AREAS, REGISTRY
-from posthouse.model.errors import Fatal, Refused, Transient, error
+from posthouse.model.errors import AREAS, ERROR_CODES, Fatal, Refused, Transient, error
 
 
 def test_every_code_is_well_formed_and_explained() -> None:
-    for spec in REGISTRY.values():
+    for spec in ERROR_CODES.values():
         assert re.fullmatch(r"[a-z][a-z0-9_]*", spec.code)
         assert 400 <= spec.status <= 599
         assert spec.text
         assert spec.hint.endswith((".", "?"))
         assert spec.describe({})
-    assert sum(len(area) for area in AREAS.values()) == len(REGISTRY)
+    assert sum(len(area) for area in AREAS.values()) == len(ERROR_CODES)
 
 
 def test_the_registry_picks_the_class() -> None:

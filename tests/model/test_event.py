@@ -8,9 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posthouse.model.coordinate import Coordinate, coordinate_of, parse_coordinate
 from posthouse.model.errors import Refused
-from posthouse.model.event import Event, decode_event, encode_event, event_from
+from posthouse.model.event import (
+    Coordinate,
+    Event,
+    coordinate_of,
+    decode_event,
+    encode_event,
+    event_from,
+    parse_coordinate,
+)
 from posthouse.model.kinds import KindClass, is_addressable, is_ephemeral, is_replacing, kind_class
 from tests.model.strategies import NODES, TAGS, TEXTS, make_event
 

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posthouse.model.errors import Refused
-from posthouse.model.event import Event, Tag
-from posthouse.model.event_structure import check_publishable, check_structure, check_times
+from posthouse.model.event import Event, Tag, check_publishable, check_structure, check_times
 from posthouse.model.limits import SECOND_NS
 from tests.model.strategies import NODES, TAGS, TEXTS, make_event
 

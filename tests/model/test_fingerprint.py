@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posthouse.model.errors import Refused
-from posthouse.model.fingerprint import DestinationKind, Priority, fingerprint, fingerprint_prefix, meta_field
+from posthouse.model.message import DestinationKind, Priority, fingerprint, fingerprint_prefix, meta_field
 from tests.model.test_jcs import VALUES
 
 FIELDS = st.tuples(

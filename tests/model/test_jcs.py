@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posthouse.model.errors import Refused
-from posthouse.model.jcs import is_jcs, jcs, parse_jcs
+from posthouse.model.strict_json import is_jcs, jcs, parse_jcs
 
 SAFE = st.integers(-(2**53) + 1, 2**53 - 1)
 FLOATS = st.floats(allow_nan=False, allow_infinity=False).filter(lambda f: abs(f) < 2**53 or abs(f) >= 1e21)

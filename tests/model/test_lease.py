@@ -6,17 +6,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from posthouse.model.codes.registry import REGISTRY
-from posthouse.model.errors import Refused
-from posthouse.model.fence import FenceTag, fence_admits, judge_fence
+from posthouse.model.errors import ERROR_CODES, Refused
 from posthouse.model.lease import (
     Denied,
+    FenceTag,
     Grant,
     LockRow,
     LockView,
     Released,
     RequestRecord,
     acquire,
+    fence_admits,
+    fence_error,
     inspect,
     is_active,
     release,
@@ -39,7 +40,7 @@ def granted(outcome: Grant | Denied) -> LockRow:
 
 def code(outcome: Grant | Released | Denied) -> str:
     assert isinstance(outcome, Denied), outcome
-    assert outcome.code in REGISTRY
+    assert outcome.code in ERROR_CODES
     return outcome.code
 
 
@@ -279,10 +280,10 @@ def test_the_relay_judges_a_fence_by_the_lock(
     token: int, author: str, now_ms: int, last_written: int | None, strict: bool, expected: str | None
 ) -> None:
     row = LockRow("r", "ada", 2, 1000, ms(1000))
-    assert judge_fence(FenceTag("r", token, strict), author, row, ms(now_ms), last_written) == expected
+    assert fence_error(FenceTag("r", token, strict), author, row, ms(now_ms), last_written) == expected
 
 
 def test_a_fence_of_a_resource_nobody_locked_is_unknown_and_of_a_released_one_stale() -> None:
-    assert judge_fence(FenceTag("r", 1, False), "ada", None, 0) == "fence_unknown"
+    assert fence_error(FenceTag("r", 1, False), "ada", None, 0) == "fence_unknown"
     row = LockRow("r", "ada", 1, 1000, ms(1000), is_released=True)
-    assert judge_fence(FenceTag("r", 1, False), "ada", row, 0) == "fence_stale"
+    assert fence_error(FenceTag("r", 1, False), "ada", row, 0) == "fence_stale"

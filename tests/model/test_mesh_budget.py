@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posthouse.model.errors import Refused
-from posthouse.model.mesh_budget import (
+from posthouse.model.budget import (
     MeshBudget,
     charge_mesh_budget,
     check_mesh_budget,
@@ -17,6 +16,7 @@ from posthouse.model.mesh_budget import (
     to_bus_budget,
     to_mesh_budget,
 )
+from posthouse.model.errors import Refused
 
 NOW = 1_700_000_000_000
 BUDGETS = st.builds(

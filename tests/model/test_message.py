@@ -2,16 +2,18 @@ from __future__ import annotations
 
 import pytest
 
-from posthouse.model.confirmation import Confirmation, read_confirmation
+from posthouse.model.budget import MeshBudget
 from posthouse.model.errors import Refused
-from posthouse.model.event import Tag
-from posthouse.model.event_structure import check_structure
-from posthouse.model.fingerprint import DestinationKind, Priority, fingerprint
-from posthouse.model.mesh_budget import MeshBudget
+from posthouse.model.event import Tag, check_structure
 from posthouse.model.message import (
+    Confirmation,
+    DestinationKind,
     Message,
+    Priority,
     check_body,
+    fingerprint,
     message_fingerprint,
+    read_confirmation,
     read_message,
     validate_client_message_id,
 )

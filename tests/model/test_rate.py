@@ -3,9 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posthouse.model.bucket import Rate, full_bucket, is_full, take
 from posthouse.model.limits import SECOND_NS
-from posthouse.model.rate import judge_log, judge_rate, limit_for
+from posthouse.model.rate import Rate, check_rate, check_rate_log, full_bucket, is_full, limit_for, take
 from posthouse.model.reliability import RateLimit
 
 
@@ -20,7 +19,7 @@ def test_the_window_agrees_with_a_naive_log(gaps: list[int], window_s: int, limi
     for gap in gaps:
         now_ns += gap
         recent = [t for t in log if now_ns - t < window_s * SECOND_NS]
-        verdict = judge_log(log, "a", now_ns, config)
+        verdict = check_rate_log(log, "a", now_ns, config)
         assert verdict.allowed == (len(recent) < limit)
         assert verdict.count == len(recent)
         kept = [t for t in log if t > verdict.horizon_ns]
@@ -32,13 +31,13 @@ def test_the_window_agrees_with_a_naive_log(gaps: list[int], window_s: int, limi
 
 
 def test_the_text_of_a_refusal() -> None:
-    verdict = judge_rate(100, "a", 0, RateLimit())
+    verdict = check_rate(100, "a", 0, RateLimit())
     assert verdict.text == "rate limit exceeded: 100/100 messages in 60s window"
     assert not verdict.allowed
 
 
 def test_a_disabled_limit_lets_everything_through() -> None:
-    assert judge_rate(10_000, "a", 0, RateLimit(enabled=False)).allowed
+    assert check_rate(10_000, "a", 0, RateLimit(enabled=False)).allowed
 
 
 def test_the_longest_prefix_at_a_token_boundary_overrides() -> None:

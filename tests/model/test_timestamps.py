@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from posthouse.model.clock import format_utc, parse_utc
 from posthouse.model.errors import Refused
-from posthouse.model.timestamps import format_utc, parse_utc
 
 
 @given(st.datetimes(datetime(1970, 1, 1), datetime(9999, 12, 31)))

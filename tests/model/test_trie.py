@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from posthouse.model.subjects import matches
-from posthouse.model.trie import LiteralTrie, PatternTrie
+from posthouse.model.subjects import LiteralTrie, PatternTrie, matches
 from tests.model.strategies import SUBJECTS, patterns
 
 #: what is added, and whether it is removed again

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from posthouse.pipeline.lake import Lake
-from posthouse.pipeline.tables import BY_NAME
+from posthouse.pipeline.tables.catalog import BY_NAME
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from posthouse.client import Client
-from posthouse.client.pins import Pins
+from posthouse.client.trust.pins import Pins
 from posthouse.keys import NodeKey, keyfile
-from posthouse.pipeline.sink import SinkOptions
+from posthouse.pipeline.connector.sink_rows import SinkOptions
 from tests.faults.relay_process import RelayProcess
 
 QUIET_S = 0.5  # how long nothing more comes before a mailbox counts as read; what was accepted comes at once

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from posthouse.journal.record import digest_contents, digest_records
-from posthouse.relay.store.interface import RelayStore
+from posthouse.journal.records import digest_contents, digest_records
+from posthouse.relay.store.protocol import RelayStore
 from tests.relay.edge import Edge, Reply
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from posthouse.keys import NodeKey, sign_native
-from posthouse.model.canonical import canonical_event_bytes, event_id
 from posthouse.model.clock import Clock, FakeClock
-from posthouse.model.event import Event, encode_event
+from posthouse.model.event import Event, canonical_event_bytes, encode_event, event_id
 
 
 class Author:

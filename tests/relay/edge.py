@@ -14,14 +14,14 @@ import aiohttp
 from yarl import URL
 
 from posthouse.keys import NodeKey, sign_native
-from posthouse.model.bucket import Rate
-from posthouse.model.canonical import canonical_event_bytes, event_id
 from posthouse.model.clock import Clock, system_clock
-from posthouse.relay.deliver.settings import DEFAULT_SETTINGS, DeliverySettings
-from posthouse.relay.limits import DEFAULT_LIMITS
-from posthouse.relay.listen import Place
+from posthouse.model.event import canonical_event_bytes, event_id
+from posthouse.model.rate import Rate
+from posthouse.relay.listen import ListenAddress
+from posthouse.relay.messages.settings import DEFAULT_SETTINGS, DeliverySettings
 from posthouse.relay.pinch.settings import PinchSettings
 from posthouse.relay.server import RelayServer, ServerSettings
+from posthouse.relay.wire.edge_limits import DEFAULT_LIMITS
 
 PATIENCE_S = 20  # bound of every wait in these tests; nothing here takes a second by itself
 FAST = Rate(1_000_000, 1_000_000)
@@ -234,7 +234,7 @@ async def running(
     """Run a relay on a free port of loopback, with other limits where given."""
     admin = Author(clock)
     settings = ServerSettings(
-        place=Place("127.0.0.1", 0),
+        place=ListenAddress("127.0.0.1", 0),
         data_dir=data_dir,
         admins=(admin.node,),
         event_rate=event_rate,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from posthouse.model.errors import PosthouseError
-from posthouse.relay.listen import Place, Protection, advertised, check_listen, is_loopback, parse_listen
+from posthouse.relay.listen import ListenAddress, Protection, advertised, check_listen, is_loopback, parse_listen
 
 TLS = Protection(Path("cert.pem"), Path("key.pem"), has_admin=True)
 
@@ -15,13 +15,13 @@ TLS = Protection(Path("cert.pem"), Path("key.pem"), has_admin=True)
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ("127.0.0.1:7420", Place("127.0.0.1", 7420)),
-        ("localhost:0", Place("localhost", 0)),
-        ("[::1]:65535", Place("::1", 65535)),
-        ("0.0.0.0:1", Place("0.0.0.0", 1)),
+        ("127.0.0.1:7420", ListenAddress("127.0.0.1", 7420)),
+        ("localhost:0", ListenAddress("localhost", 0)),
+        ("[::1]:65535", ListenAddress("::1", 65535)),
+        ("0.0.0.0:1", ListenAddress("0.0.0.0", 1)),
     ],
 )
-def test_place_is_read_and_shown_alike(text: str, place: Place) -> None:
+def test_place_is_read_and_shown_alike(text: str, place: ListenAddress) -> None:
     assert parse_listen(text) == place
     assert str(place) == text
 
@@ -37,8 +37,8 @@ def test_text_that_is_no_place_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.10", "::1", "localhost"])
 def test_loopback_needs_no_protection(host: str) -> None:
-    assert is_loopback(Place(host, 0))
-    check_listen(Place(host, 0), Protection())
+    assert is_loopback(ListenAddress(host, 0))
+    check_listen(ListenAddress(host, 0), Protection())
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "::ffff:192.0.2.1", "2001:db8::1"])
@@ -57,17 +57,17 @@ def test_beyond_loopback_tls_and_an_administrator_are_needed(
     host: str, protection: Protection, code: str | None
 ) -> None:
     if code is None:
-        check_listen(Place(host, 0), protection)
+        check_listen(ListenAddress(host, 0), protection)
         return
     with pytest.raises(PosthouseError) as refused:
-        check_listen(Place(host, 0), protection)
+        check_listen(ListenAddress(host, 0), protection)
     assert refused.value.code == code
 
 
 def test_certificate_and_key_go_together() -> None:
     for protection in (Protection(tls_cert=Path("c")), Protection(tls_key=Path("k"))):
         with pytest.raises(PosthouseError) as refused:
-            check_listen(Place("127.0.0.1", 0), protection)
+            check_listen(ListenAddress("127.0.0.1", 0), protection)
         assert refused.value.code == "tls_invalid"
 
 

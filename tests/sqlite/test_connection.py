@@ -10,8 +10,7 @@ import apsw
 import pytest
 
 from posthouse.model.errors import PosthouseError
-from posthouse.sqlite.connection import Durability, open_reader, open_writer
-from posthouse.sqlite.library import SAFE_VERSION, library_version
+from posthouse.sqlite.connection import SAFE_VERSION, Durability, library_version, open_reader, open_writer
 
 
 @pytest.fixture(params=[0o000, 0o022, 0o077])

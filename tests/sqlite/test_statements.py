@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posthouse.sqlite.bulk import BulkInsert
-from posthouse.sqlite.statements import Statements
+from posthouse.sqlite.statements import BulkInsert, Statements
 
 
 def write_package(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> str:

@@ -1,6 +1,7 @@
 """The bus: durable mailboxes and safety rules for agents on one machine."""
 
 from posthouse.bus.bus import Bus
+from posthouse.bus.housekeeping import Retention
 from posthouse.bus.results import (
     AckAnswer,
     BreakerView,
@@ -13,9 +14,8 @@ from posthouse.bus.results import (
     Rejection,
     SubscriptionView,
 )
-from posthouse.bus.retention import Retention
 from posthouse.bus.signals import TooManyListenersWarning
-from posthouse.bus.tap import Tap
+from posthouse.bus.taps import Tap
 
 __all__ = [
     "AckAnswer",

@@ -1,12 +1,13 @@
-"""The bus: an embedded message bus for agents on one machine.
+"""The embedded message bus for agents on one machine.
 
     async with Bus() as bus:
         await bus.register_endpoint("team.alpha")
         await bus.subscribe("team.*", handler)
         await bus.publish("team.alpha", {"content": "hello"}, from_="team.beta")
 
-This is the facade: every method checks that the bus is open and hands on to the part that does the work. One Bus
-belongs to the event loop that opened it; several processes may open the same data directory.
+This is the public interface: every method validates its arguments, checks that the bus is open and calls the part
+that does the work. One Bus belongs to the event loop that opened it; several processes may open the same data
+directory. `publish_bridged` is the second way in, for messages that the daemon's bridge receives from a mesh.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from posthouse.bus import breakers, dead_letters, endpoints, inbox
-from posthouse.bus.directory import default_path, endpoint_hash
-from posthouse.bus.draft import Draft
-from posthouse.bus.inherit import INHERITED, budget_of
-from posthouse.bus.observers import LetterObserver, observe_letters
-from posthouse.bus.page import read_depths
-from posthouse.bus.publish import Reserve
+from posthouse.bus import dead_letters, endpoints, polling
+from posthouse.bus.admission import INHERITED, Draft, budget_of_message
+from posthouse.bus.data_directory import default_path, endpoint_hash
+from posthouse.bus.dead_letters import LetterObserver, observe_letters
+from posthouse.bus.handlers import Handler, Subscription, Unsubscribe
+from posthouse.bus.housekeeping import Retention
+from posthouse.bus.publishing import ReservePublish
 from posthouse.bus.results import (
     AckAnswer,
     BreakerView,
@@ -38,19 +39,25 @@ from posthouse.bus.results import (
     PublishResult,
     SubscriptionView,
 )
-from posthouse.bus.retention import Retention
-from posthouse.bus.session import Session, Settings
+from posthouse.bus.session import BusOptions, Session
 from posthouse.bus.signals import SignalHandler
-from posthouse.bus.subscriptions import Handler, Subscription, Unsubscribe
-from posthouse.bus.tap import Tap, TapHandler, start_tap
-from posthouse.model.access import AccessRule
-from posthouse.model.budget import Budget, BudgetCeiling, CycleRule, GivenBudget
+from posthouse.bus.taps import Tap, TapHandler, start_tap
+from posthouse.bus.transaction import read_depths
+from posthouse.model.access_rules import AccessRule
+from posthouse.model.budget import (
+    MESH_CEILING,
+    Budget,
+    BudgetCeiling,
+    CycleRule,
+    GivenBudget,
+    MeshBudget,
+    to_bus_budget,
+)
 from posthouse.model.clock import Clock, system_clock
-from posthouse.model.envelope import Envelope, json_payload
+from posthouse.model.envelope import Envelope, Signal, json_payload
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.limits import BUS_CALL_BUDGET, BUS_MAX_HOPS, BUS_TTL_MS, DEAD_LETTER_KEEP_DAYS
 from posthouse.model.reliability import Reliability
-from posthouse.model.signal import Signal
 from posthouse.model.subjects import validate_subject
 
 _encode = msgspec.json.Encoder().encode
@@ -79,7 +86,7 @@ class Bus:
         _check_choice("cycle_rule", cycle_rule, get_args(CycleRule))
         _check_positive("handler_timeout_s", handler_timeout_s)
         _check_positive("max_listeners", max_listeners)
-        self._settings = Settings(
+        self._settings = BusOptions(
             self.path,
             BudgetCeiling(max_hops=max_hops, ttl_ms=default_ttl_ms, call_budget=default_call_budget),
             cycle_rule,
@@ -218,10 +225,10 @@ class Bus:
         raw = msgspec.Raw(_encode(json_payload(payload)))
         inherited = INHERITED.get()
         if in_reply_to is not None:
-            inherited = await budget_of(session, in_reply_to, from_, inherited)
+            inherited = await budget_of_message(session, in_reply_to, from_, inherited)
         future = session.loop.create_future()
         draft = Draft(subject, raw, from_, future, reply_to=reply_to, inherited=inherited, given=budget)
-        session.ledger.submit_opening(Reserve(session, draft))
+        session.ledger.submit_opening(ReservePublish(session, draft))
         result: PublishResult = await future
         return result
 
@@ -238,11 +245,11 @@ class Bus:
 
     async def read_inbox(self, subject: str, limit: int = 100, after: str | None = None) -> list[Envelope]:
         """Return waiting messages of an endpoint, oldest first; consumes nothing."""
-        return inbox.read_inbox(self._open, subject, limit, after)
+        return polling.read_inbox(self._open, subject, limit, after)
 
     async def ack(self, subject: str, id: str) -> AckAnswer:  # noqa: A002 - the word of the API
         """End a waiting message: "acked", "unknown", or "being_served" when a process serves the endpoint."""
-        return inbox.ack(self._open, subject, id)
+        return polling.ack(self._open, subject, id)
 
     # signals
 
@@ -300,11 +307,11 @@ class Bus:
 
     async def breakers(self) -> list[BreakerView]:
         """Return the breaker of every endpoint."""
-        return breakers.list_breakers(self._open)
+        return endpoints.list_breakers(self._open)
 
     async def reset_breaker(self, subject: str) -> None:
         """Close the breaker of an endpoint."""
-        breakers.reset_breaker(self._open, endpoints.find_endpoint(self._open, subject))
+        endpoints.reset_breaker(self._open, endpoints.find_endpoint(self._open, subject))
 
     # the index
 
@@ -352,3 +359,19 @@ def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
 def _check_positive(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
         raise error("value_invalid", name=name, reason=f"{value!r} is not a positive number")
+
+
+async def publish_bridged(
+    bus: Bus, subject: str, payload: Any, *, from_: str, budget: MeshBudget, reply_to: str | None = None
+) -> PublishResult:
+    """Store a message from the mesh in every mailbox its subject reaches."""
+    session = bus.session
+    for name in (subject, from_, *(() if reply_to is None else (reply_to,))):
+        validate_subject(name)
+    raw = msgspec.Raw(msgspec.json.encode(json_payload(payload)))
+    future = session.loop.create_future()
+    given = to_bus_budget(budget)
+    draft = Draft(subject, raw, from_, future, reply_to=reply_to, given=given, ceiling=MESH_CEILING)
+    session.ledger.submit(ReservePublish(session, draft))
+    result: PublishResult = await future
+    return result

@@ -1,30 +1,36 @@
-"""Dead letters: list them, send one again, throw old ones away.
+"""Dead letters: list, observe, requeue and purge them.
 
-The files in failed/ are the truth. A letter that is sent again goes through the publish stage with a fresh budget
-(access, back-pressure and breaker still decide) and leaves failed/ only when it was stored.
+The files in failed/ are the truth. A requeued letter goes through publishing with a fresh budget (access, back-
+pressure and breaker still decide) and leaves failed/ only when it was stored. Observers see the dead letters of all
+processes, in the order of the journal; one that was requeued before it could be read is shown from its record,
+without an envelope.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from posthouse.bus.directory import UNROUTED, endpoint_hash
-from posthouse.bus.draft import Draft
-from posthouse.bus.publish import Reserve
+from posthouse.bus.admission import Draft
+from posthouse.bus.data_directory import UNROUTED, endpoint_hash
+from posthouse.bus.publishing import ReservePublish
 from posthouse.bus.results import Letter, PublishResult
+from posthouse.bus.taps import Follower
+from posthouse.journal.read import read_extent
+from posthouse.journal.records import Record
+from posthouse.model.clock import format_utc, parse_utc
 from posthouse.model.envelope import decode_dead_letter
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.ids import validate_ulid
 from posthouse.model.subjects import is_pattern
-from posthouse.model.timestamps import parse_utc
+from posthouse.model.ulid import validate_ulid
 
 if TYPE_CHECKING:
-    from posthouse.bus.page import Page
     from posthouse.bus.session import Session
+    from posthouse.bus.transaction import BusTransaction
 
 
 def read_letter(session: Session, hash_: str, id_: str) -> Letter | None:
@@ -43,7 +49,7 @@ def read_letter(session: Session, hash_: str, id_: str) -> Letter | None:
 
 def list_letters(session: Session, subject: str | None = None) -> list[Letter]:
     """Return the dead letters of one endpoint, or all, oldest first."""
-    hashes = [*session.directory.hashes(), UNROUTED] if subject is None else _mailboxes(session, subject)
+    hashes = [*session.directory.hashes(), UNROUTED] if subject is None else _candidate_mailboxes(session, subject)
     found = [letter for hash_ in hashes for letter in _letters(session, hash_)]
     if subject is not None:
         own = endpoint_hash(subject)
@@ -61,7 +67,7 @@ def _letters(session: Session, hash_: str) -> Iterator[Letter]:
 async def requeue(session: Session, subject: str, id_: str) -> PublishResult:
     """Publish a dead letter again, with a fresh budget."""
     validate_ulid(id_)
-    hash_, letter = _find(session, subject, id_)
+    hash_, letter = _find_letter(session, subject, id_)
     if letter.envelope is None:
         raise error("dead_letter_unknown", subject=subject, id=id_, hint="What is left of it is no message.")
     envelope = letter.envelope
@@ -73,30 +79,30 @@ async def requeue(session: Session, subject: str, id_: str) -> PublishResult:
         reply_to=envelope.reply_to,
         requeued_from=id_,
     )
-    session.ledger.submit(Reserve(session, draft))
+    session.ledger.submit(ReservePublish(session, draft))
     result = await draft.future
     if result.delivered_to:
-        _forget(session, hash_, letter, result.message_id)
+        _remove_requeued(session, hash_, letter, result.message_id)
     return result
 
 
-def _find(session: Session, subject: str, id_: str) -> tuple[str, Letter]:
+def _find_letter(session: Session, subject: str, id_: str) -> tuple[str, Letter]:
     own = endpoint_hash(subject)
-    for hash_ in _mailboxes(session, subject):
+    for hash_ in _candidate_mailboxes(session, subject):
         letter = read_letter(session, hash_, id_)
         if letter is not None and (hash_ == own or letter.subject == subject):
             return hash_, letter
     raise error("dead_letter_unknown", subject=subject, id=id_)
 
 
-def _mailboxes(session: Session, subject: str) -> list[str]:
+def _candidate_mailboxes(session: Session, subject: str) -> list[str]:
     """Return where letters of a subject can lie: its own mailbox, those that catch it, and unrouted."""
     book = session.ledger.run(lambda page: page.book)
     caught = [] if is_pattern(subject) else [endpoint.hash for endpoint in book.catch_alls(subject)]
     return [endpoint_hash(subject), *caught, UNROUTED]
 
 
-def _forget(session: Session, hash_: str, letter: Letter, message_id: str) -> None:
+def _remove_requeued(session: Session, hash_: str, letter: Letter, message_id: str) -> None:
     endpoint = session.ledger.book.by_hash.get(hash_)
     body = {"endpoint": endpoint.subject if endpoint else letter.subject, "endpoint_hash": hash_}
     body |= {"message_id": message_id}
@@ -120,5 +126,26 @@ def purge(session: Session, older_than: timedelta) -> int:
     return count
 
 
-def _record_purge(page: Page, hash_: str, ids: list[str]) -> Any:
+def _record_purge(page: BusTransaction, hash_: str, ids: list[str]) -> Any:
     return page.tx.append("bus.purged", ref=hash_, body={"ids": ids})
+
+
+LetterObserver = Callable[[Letter], Awaitable[Any] | Any]
+
+
+async def observe_letters(session: Session, observer: LetterObserver) -> Follower:
+    """Tell `observer` of every dead letter from now on."""
+
+    async def take(record: Record) -> None:
+        body = record.decoded_body()
+        id_ = record.ref or ""
+        letter = read_letter(session, body["endpoint_hash"], id_) or Letter(
+            id_, body["subject"], body["endpoint_hash"], body["reason"], format_utc(record.at_ns), None
+        )
+        answer = observer(letter)
+        if inspect.isawaitable(answer):
+            await answer
+
+    session.ledger.flush()
+    extent = await session.store.pool.run(read_extent)
+    return session.followers.add(extent.head, ("bus.failed", "bus.dead"), take)

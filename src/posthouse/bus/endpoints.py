@@ -1,8 +1,9 @@
-"""Registering endpoints: one owner each, across processes and restarts.
+"""Register and unregister endpoints; list and reset their breakers.
 
-The row in bus.db decides who owns a subject; the mailbox directory and its endpoint.json are made before the row, so
-that whoever sees the row finds the mailbox. Unregistering takes serve.lock first, so nobody serves what goes away;
-unread mail needs force and becomes dead letters in unrouted/, as those of the endpoint do.
+The row in bus.db decides who owns a subject; the mailbox directory and its endpoint.json exist before the row, so
+that a process that sees the row finds the mailbox. Unregistering takes serve.lock first, so that no process serves
+an endpoint that is being removed; unread messages need `force` and become dead letters in unrouted/, with the
+endpoint's own dead letters. The breaker's rules are in posthouse.model.breaker.
 """
 
 from __future__ import annotations
@@ -13,23 +14,21 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from posthouse.bus.directory import UNROUTED, endpoint_hash
-from posthouse.bus.ending import letter_body
-from posthouse.bus.file_stamp import read_stamped
-from posthouse.bus.letters import letter_bytes, write_letter
-from posthouse.bus.mailbox import Mailbox
-from posthouse.bus.page import Page
-from posthouse.bus.results import Endpoint
-from posthouse.bus.serve_lock import ServeLock
-from posthouse.bus.settle import open_envelope
-from posthouse.bus.statements import SQL
+from posthouse.bus.data_directory import UNROUTED, endpoint_hash
+from posthouse.bus.maildir import Mailbox, ServeLock, encode_dead_letter, write_dead_letter
+from posthouse.bus.operator_files import read_regular_file
+from posthouse.bus.results import BreakerView, Endpoint
+from posthouse.bus.settling import dead_letter_body, decode_for_endpoint
+from posthouse.bus.transaction import SQL, BusTransaction, breaker_of
 from posthouse.files import write_atomic
+from posthouse.model.breaker import BreakerState
+from posthouse.model.clock import format_utc
 from posthouse.model.errors import error
 from posthouse.model.subjects import ONE, validate_subject
-from posthouse.model.timestamps import format_utc
 
 if TYPE_CHECKING:
     from posthouse.bus.session import Session
+
 
 UNREGISTERED = "endpoint unregistered"
 
@@ -58,9 +57,9 @@ def register(session: Session, subject: str, owner: str | None, private_to: int 
     registered_at = format_utc(session.clock.wall_ns())
     _refuse_collision(session, subject, hash_)
     session.directory.make_mailbox(hash_)
-    endpoint = session.ledger.run(lambda page: _enter(page, hash_, subject, owner, registered_at, private_to))
+    endpoint = session.ledger.run(lambda page: _insert_endpoint(page, hash_, subject, owner, registered_at, private_to))
     session.directory.make_mailbox(hash_)  # again: an unregister may have removed it in between
-    _describe(session, endpoint)
+    _write_description(session, endpoint)
     session.serving.registered(endpoint)
     return endpoint
 
@@ -69,7 +68,7 @@ def _refuse_collision(session: Session, subject: str, hash_: str) -> None:
     path = session.directory.path_of(hash_)
     if path.is_symlink():
         raise error("store_path_unsafe", path=str(path), reason="it is a symbolic link")
-    data = read_stamped(path / "endpoint.json")
+    data = read_regular_file(path / "endpoint.json")
     if data is None:
         return
     try:
@@ -80,8 +79,8 @@ def _refuse_collision(session: Session, subject: str, hash_: str) -> None:
         raise error("endpoint_collision", hash=hash_, subject=subject, other=other)
 
 
-def _enter(
-    page: Page, hash_: str, subject: str, owner: str | None, registered_at: str, private_to: int | None
+def _insert_endpoint(
+    page: BusTransaction, hash_: str, subject: str, owner: str | None, registered_at: str, private_to: int | None
 ) -> Endpoint:
     row: Any = page.db.execute(SQL.endpoint_by_hash, (hash_,)).fetchone()
     if row is not None:
@@ -98,10 +97,10 @@ def _enter(
     return Endpoint(number, hash_, subject, owner, registered_at)
 
 
-def _describe(session: Session, endpoint: Endpoint) -> None:
+def _write_description(session: Session, endpoint: Endpoint) -> None:
     path = session.directory.path_of(endpoint.hash) / "endpoint.json"
     data = msgspec.json.encode(_Description(endpoint.subject, endpoint.registered_at, endpoint.owner)) + b"\n"
-    if read_stamped(path) != data:
+    if read_regular_file(path) != data:
         write_atomic(path, data, sync=session.syncer is not None)
 
 
@@ -127,8 +126,8 @@ def unregister(session: Session, endpoint: Endpoint, *, force: bool) -> None:
     try:
         if not lock.take():
             raise error("endpoint_served", subject=endpoint.subject)
-        session.ledger.run(lambda page: _leave(page, endpoint))
-        _bury_mail(session, endpoint, mailbox)
+        session.ledger.run(lambda page: _delete_endpoint(page, endpoint))
+        _dead_letter_unread(session, endpoint, mailbox)
         _move_letters(session, mailbox)
         path = session.directory.path_of(endpoint.hash)
         session.directory.forget(endpoint.hash)
@@ -138,7 +137,7 @@ def unregister(session: Session, endpoint: Endpoint, *, force: bool) -> None:
         lock.close()
 
 
-def _leave(page: Page, endpoint: Endpoint) -> None:
+def _delete_endpoint(page: BusTransaction, endpoint: Endpoint) -> None:
     page.db.execute(SQL.remove_mail_of_endpoint, (endpoint.number,))
     page.db.execute(SQL.remove_endpoint, (endpoint.number,))
     page.db.execute(SQL.bump_endpoints)
@@ -146,7 +145,7 @@ def _leave(page: Page, endpoint: Endpoint) -> None:
     page.tx.append("bus.unregistered", actor=endpoint.owner, ref=endpoint.subject, body=body)
 
 
-def _bury_mail(session: Session, endpoint: Endpoint, mailbox: Mailbox) -> None:
+def _dead_letter_unread(session: Session, endpoint: Endpoint, mailbox: Mailbox) -> None:
     """Turn unread mail into dead letters of unrouted/: force throws nothing away."""
     failed_at = format_utc(session.clock.wall_ns())
     for box in ("cur", "new"):
@@ -155,13 +154,13 @@ def _bury_mail(session: Session, endpoint: Endpoint, mailbox: Mailbox) -> None:
                 data = mailbox.read(f"{box}/{name}")
             except OSError:
                 continue
-            envelope, _reason = open_envelope(endpoint, name, data)
+            envelope, _reason = decode_for_endpoint(endpoint, name, data)
             if envelope is None:
                 continue
-            letter = letter_bytes(data, UNREGISTERED, failed_at)
-            write_letter(session.directory.unrouted, name, session.instance.name, letter)
+            letter = encode_dead_letter(data, UNREGISTERED, failed_at)
+            write_dead_letter(session.directory.unrouted, name, session.instance.name, letter)
             body = {"endpoint": endpoint.subject, "endpoint_hash": UNROUTED}
-            body |= letter_body(envelope, endpoint, name, UNREGISTERED)
+            body |= dead_letter_body(envelope, endpoint, name, UNREGISTERED)
             session.ledger.run(
                 lambda page, name=name, envelope=envelope, body=body: page.tx.append(  # type: ignore[misc]
                     "bus.dead", actor=envelope.from_, ref=name, body=body
@@ -173,3 +172,32 @@ def _move_letters(session: Session, mailbox: Mailbox) -> None:
     unrouted = session.directory.unrouted
     for name in mailbox.names("failed"):
         os.rename(f"failed/{name}", f"failed/{name}", src_dir_fd=mailbox.fd, dst_dir_fd=unrouted.fd)
+
+
+def list_breakers(session: Session) -> list[BreakerView]:
+    """Return the breaker of every endpoint, by subject; what another boot remembered is void."""
+
+    def work(page: BusTransaction) -> list[BreakerView]:
+        rows: Any = page.db.execute(SQL.breakers).fetchall()
+        return [_breaker_view(subject, hash_, breaker_of(*columns), page.boot_id) for subject, hash_, *columns in rows]
+
+    return session.ledger.run(work)
+
+
+def reset_breaker(session: Session, endpoint: Endpoint) -> None:
+    """Close a breaker, whatever it has counted."""
+
+    def work(page: BusTransaction) -> None:
+        counters = page.endpoint(endpoint.number)
+        if counters is not None:
+            counters.set_breaker(BreakerState(boot_id=page.boot_id))
+            body = {"endpoint": endpoint.subject, "endpoint_hash": endpoint.hash}
+            page.tx.append("bus.breaker_reset", ref=endpoint.subject, body=body)
+
+    session.ledger.run(work)
+
+
+def _breaker_view(subject: str, hash_: str, state: BreakerState, boot_id: str) -> BreakerView:
+    if state.boot_id != boot_id:
+        state = BreakerState()
+    return BreakerView(subject, hash_, state.circuit, state.failures, state.successes, state.probes)

@@ -1,11 +1,10 @@
-"""The ledger: everything this process wants to write to bus.db, in one short transaction per turn of the loop.
+"""Group commit: all operations of this process on bus.db, in one short transaction per event-loop iteration.
 
-Operations queue in order; all that wait when the loop comes round share a transaction, without any artificial
-delay. Ends of messages, which nobody waits for, let publishes go first and ride with the transaction that follows
-these: then one of the two has no record to write. Each operation is applied inside a transaction and hears of the
-commit afterwards, in the same order: only then may it touch files or tell anybody. When the store refuses (no room,
-locked out), operations that must not be lost wait and are tried again; others are told. Runs on the event loop's
-thread only.
+Operations run in the order they were submitted; those that wait when the loop comes round share a transaction,
+without an artificial delay. Deferred operations (the ends of messages, on which no caller waits) let publishes go
+first and join the transaction that follows. Each operation is applied inside the transaction and notified after the
+commit, in the same order; only then may it touch files or answer a caller. When the store refuses (disk full,
+locked), operations that must not be lost are retried and the others fail. Runs on the event loop's thread only.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ from collections.abc import Callable
 from contextvars import Context
 from typing import Protocol, TypeVar
 
-from posthouse.bus.book import EndpointBook
-from posthouse.bus.page import Page, Rows
+from posthouse.bus.transaction import BusTransaction, EndpointRegistry, RowCache
 from posthouse.journal.append import JournalTransaction
 from posthouse.journal.store import DirectStore
 from posthouse.log import get_log
@@ -26,22 +24,23 @@ from posthouse.model.errors import Fatal, PosthouseError, Transient
 
 R = TypeVar("R")
 log = get_log(__name__)
-
-LAZY_S = 0.002  # how long an ended message may wait for company before it is booked
-LAZY_MOST = 64
-LOOK_S = 0.02  # how long a changed settings file may go unnoticed under load
-GATHER_S = 0.001  # the longest a publish waits for handlers that are running through a backlog
-GATHER_MOST = 256
-_ROUNDS_AT_ONCE = 3  # reserve, close, and what a server then finds; more lets the loop turn first
-_STILL_TURNS = 3  # a handler that does not wait takes two turns of the loop
+DEFERRED_MAX_WAIT_S = 0.002  # how long an ended message may wait for company before it is booked
+DEFERRED_MAX_OPERATIONS = 64
+OPERATOR_FILES_CHECK_S = 0.02  # how long a changed settings file may go unnoticed under load
+BATCH_MAX_WAIT_S = 0.001  # the longest a publish waits for handlers that are running through a backlog
+BATCH_MAX_OPERATIONS = 256
+_MAX_ROUNDS = 3  # reserve, close, and what a server then finds; more lets the loop turn first
+_MAX_IDLE_ITERATIONS = 3  # a handler that does not wait takes two turns of the loop
 _RETRY_S = 0.05
-_FLUSH_TURNS = 8  # an operation leads to one or two more; when the store refuses, the sweep of the next open goes on
+_FLUSH_MAX_ROUNDS = (
+    8  # an operation leads to one or two more; when the store refuses, the sweep of the next open goes on
+)
 
 
 class Operation(Protocol):
     """One entry of the ledger."""
 
-    def apply(self, page: Page) -> None:
+    def apply(self, page: BusTransaction) -> None:
         """Do the writing; raising undoes it."""
 
     def committed(self) -> None:
@@ -57,7 +56,7 @@ class Ledger:
     def __init__(
         self,
         store: DirectStore,
-        book: EndpointBook,
+        book: EndpointRegistry,
         clock: Clock,
         tick_fd: int,
         loop: asyncio.AbstractEventLoop,
@@ -69,7 +68,7 @@ class Ledger:
         self._tick_fd = tick_fd
         self._loop = loop
         self._context = context
-        self._rows = Rows()
+        self._rows = RowCache()
         self._waiting: list[Operation] = []
         #: what came after all that waits, in no order between the two
         self._openings: list[Operation] = []
@@ -105,7 +104,7 @@ class Ledger:
     def submit_lazily(self, operation: Operation) -> None:
         """Queue an operation nobody waits for: it rides with the next transaction, or goes after a moment."""
         self._lazies.append(operation)
-        if self._handle is None and len(self._lazies) >= LAZY_MOST:
+        if self._handle is None and len(self._lazies) >= DEFERRED_MAX_OPERATIONS:
             self._handle = self._loop.call_soon(self._run, context=self._context)
         else:
             self._watch_lazies()
@@ -117,13 +116,13 @@ class Ledger:
 
     def flush(self) -> None:
         """Write what waits, and what that leads to, now."""
-        for _ in range(_FLUSH_TURNS):
+        for _ in range(_FLUSH_MAX_ROUNDS):
             if self._is_telling or not self._count():
                 return
             self._put_in_order()
             self._run()
 
-    def run(self, work: Callable[[Page], R]) -> R:
+    def run(self, work: Callable[[BusTransaction], R]) -> R:
         """Run one piece of work at once, after what waits, and return its answer.
 
         From inside `committed` what waits goes on waiting: it must not overtake operations of the same batch.
@@ -145,8 +144,8 @@ class Ledger:
         self._announce(head)
         return answer
 
-    def _page(self, tx: JournalTransaction) -> Page:
-        return Page(tx, self.book, self._rows, self._clock.boot_ns(), self._clock.boot_id)
+    def _page(self, tx: JournalTransaction) -> BusTransaction:
+        return BusTransaction(tx, self.book, self._rows, self._clock.boot_ns(), self._clock.boot_id)
 
     def _count(self) -> int:
         return len(self._waiting) + len(self._openings) + len(self._lazies)
@@ -161,26 +160,26 @@ class Ledger:
         if self._is_telling:
             self._has_more = True
         elif self._handle is None:
-            self._wait_until = self._loop.time() + GATHER_S
+            self._wait_until = self._loop.time() + BATCH_MAX_WAIT_S
             self._handle = self._loop.call_soon(self._turn, context=self._context)
 
     def _watch_lazies(self) -> None:
         if self._lazies and self._handle is None and self._timer is None:
-            self._timer = self._loop.call_later(LAZY_S, self._run, context=self._context)
+            self._timer = self._loop.call_later(DEFERRED_MAX_WAIT_S, self._run, context=self._context)
 
     def _turn(self) -> None:
         """Write, unless handlers are running through a backlog right now: what they lead to then comes along."""
         steps = self.steps()
         self._still = self._still + 1 if steps == self._steps else 0
         self._steps = steps
-        may_wait = steps >= 0 and self._still < _STILL_TURNS and self._count() < GATHER_MOST
+        may_wait = steps >= 0 and self._still < _MAX_IDLE_ITERATIONS and self._count() < BATCH_MAX_OPERATIONS
         if may_wait and self._loop.time() < self._wait_until:
             self._handle = self._loop.call_soon(self._turn, context=self._context)
         else:
             self._run()
 
     def _run(self) -> None:
-        for _ in range(_ROUNDS_AT_ONCE):
+        for _ in range(_MAX_ROUNDS):
             self._has_more = False
             self._run_once()
             if not self._has_more:
@@ -194,7 +193,7 @@ class Ledger:
         if not operations:
             return
         if self._loop.time() >= self._next_look:
-            self._next_look = self._loop.time() + LOOK_S
+            self._next_look = self._loop.time() + OPERATOR_FILES_CHECK_S
             for prepare in self.before:
                 prepare()
         try:
@@ -206,13 +205,13 @@ class Ledger:
         self._is_telling = True
         try:
             for operation in operations:
-                _tell(operation)
+                _notify_committed(operation)
         finally:
             self._is_telling = False
 
     def _take(self) -> list[Operation]:
         """Return what is written now: openings alone when nothing else is due."""
-        if self._openings and not self._waiting and len(self._lazies) < LAZY_MOST:
+        if self._openings and not self._waiting and len(self._lazies) < DEFERRED_MAX_OPERATIONS:
             operations, self._openings = self._openings, []
             return operations
         self._put_in_order()
@@ -220,7 +219,7 @@ class Ledger:
         return operations
 
     def _write(self, operations: list[Operation]) -> int:
-        def work(tx: JournalTransaction) -> Page:
+        def work(tx: JournalTransaction) -> BusTransaction:
             page = self._page(tx)
             for operation in operations:
                 operation.apply(page)
@@ -251,7 +250,7 @@ class Ledger:
         except Exception as failure:  # noqa: BLE001 - as above
             self._failed([operation], failure)
         else:
-            _tell(operation)
+            _notify_committed(operation)
 
     def _announce(self, head: int) -> None:
         """Wake the readers of the journal if there is something to read."""
@@ -271,7 +270,7 @@ class Ledger:
             self._timer = None
 
 
-def _tell(operation: Operation) -> None:
+def _notify_committed(operation: Operation) -> None:
     """Let an operation go on; what goes wrong there (a mailbox that vanished) must not keep the others from it."""
     try:
         operation.committed()

@@ -1,4 +1,4 @@
-"""What the bus answers: plain frozen values, with empty containers instead of absent ones."""
+"""Values that the bus returns: frozen structs, with empty containers instead of None."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Who serves what: the endpoints this process registered, those it serves, and those it stands by for.
+"""Endpoints that this process has registered, serves, or stands by for.
 
-A process serves an endpoint while it has registered it, has a subscription its mail can reach, and holds its
-serve.lock. One that lacks only the lock stands by and tries again every moment; the kernel frees the lock of a
-process that dies, so a stand-by takes over within a second. A new server starts with a closed breaker.
+A process serves an endpoint while it has registered it, has a subscription that its messages can reach, and holds
+its serve.lock. A process that lacks only the lock stands by and polls for it; the kernel releases the lock of a dead
+process, so a stand-by takes over within a second. A new server starts with a closed breaker.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from posthouse.bus.deliver import Server
-from posthouse.bus.page import Page
+from posthouse.bus.endpoint_server import EndpointServer
+from posthouse.bus.handlers import overlaps
+from posthouse.bus.maildir import ServeLock
 from posthouse.bus.results import Endpoint
-from posthouse.bus.serve_lock import ServeLock
-from posthouse.bus.statements import SQL
-from posthouse.bus.subscriptions import overlaps
+from posthouse.bus.transaction import SQL, BusTransaction
 from posthouse.log import get_log
 from posthouse.model.breaker import BreakerState
 from posthouse.model.errors import PosthouseError
@@ -24,19 +23,19 @@ from posthouse.model.subjects import is_pattern, matches
 if TYPE_CHECKING:
     from posthouse.bus.session import Session
 
-log = get_log(__name__)
 
+log = get_log(__name__)
 STANDBY_POLL_S = 0.1  # a dead server is replaced well within a second
 _CLOSE_GRACE_S = 1.0  # how long handlers may finish when the bus closes
 
 
-class Serving:
+class EndpointServers:
     """The serving side of one open Bus."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._registered: dict[str, Endpoint] = {}
-        self._servers: dict[int, Server] = {}
+        self._servers: dict[int, EndpointServer] = {}
         self._standby: dict[int, tuple[Endpoint, ServeLock]] = {}
         self._poll: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
@@ -46,7 +45,7 @@ class Serving:
         #: grows whenever a handler starts or ends
         self.steps = 0
 
-    def server(self, number: int) -> Server | None:
+    def server(self, number: int) -> EndpointServer | None:
         """Return the server of an endpoint if this process serves it."""
         return self._servers.get(number)
 
@@ -55,7 +54,7 @@ class Serving:
         return self.steps if self.backlogged else -1
 
     @property
-    def servers(self) -> list[Server]:
+    def servers(self) -> list[EndpointServer]:
         return list(self._servers.values())
 
     def registered(self, endpoint: Endpoint) -> None:
@@ -119,10 +118,10 @@ class Serving:
             self._standby[endpoint.number] = (endpoint, lock)
             self._schedule()
             return False
-        server = self._servers[endpoint.number] = Server(self._session, endpoint, lock)
+        server = self._servers[endpoint.number] = EndpointServer(self._session, endpoint, lock)
         try:
             number = self._session.instance.number
-            last_id = self._session.ledger.run(lambda page: take_endpoint(page, endpoint, number))
+            last_id = self._session.ledger.run(lambda page: record_served(page, endpoint, number))
             self._session.watch.add_mailbox(self._session.directory.path_of(endpoint.hash) / "new", server)
             server.start(last_id)
         except (OSError, PosthouseError):
@@ -142,11 +141,11 @@ class Serving:
             if server.stop():
                 self.stopped(server)
 
-    def stopped(self, server: Server) -> None:
+    def stopped(self, server: EndpointServer) -> None:
         """A server has nothing in work any more: book what it did, then free the lock."""
-        self._session.ledger.submit(_Leave(self, server, self._session.instance.number))
+        self._session.ledger.submit(_ReleaseEndpoint(self, server, self._session.instance.number))
 
-    def left(self, server: Server) -> None:
+    def left(self, server: EndpointServer) -> None:
         """Everything the server did is booked."""
         if self._servers.get(server.endpoint.number) is server:
             del self._servers[server.endpoint.number]
@@ -198,20 +197,20 @@ class Serving:
         self._session.ledger.flush()
 
 
-class _Leave:
+class _ReleaseEndpoint:
     """The last entry of a server: the lock is freed only after all before it is booked."""
 
     __slots__ = ("_instance", "_server", "_serving")
 
-    def __init__(self, serving: Serving, server: Server, instance: int) -> None:
+    def __init__(self, serving: EndpointServers, server: EndpointServer, instance: int) -> None:
         self._serving = serving
         self._server = server
         self._instance = instance
 
-    def apply(self, page: Page) -> None:
+    def apply(self, page: BusTransaction) -> None:
         page.db.execute(SQL.clear_served, (self._server.endpoint.number, self._instance))
         if page.db.changes() == 1:
-            record_left(page, self._server.endpoint)
+            record_unserved(page, self._server.endpoint)
         counters = page.endpoint(self._server.endpoint.number)
         if counters is not None and counters.served_by == self._instance:
             counters.served_by = None
@@ -223,7 +222,7 @@ class _Leave:
         return True
 
 
-def take_endpoint(page: Page, endpoint: Endpoint, instance: int) -> str | None:
+def record_served(page: BusTransaction, endpoint: Endpoint, instance: int) -> str | None:
     """Enter this process as the server and close the breaker; return the newest id reserved so far."""
     page.db.execute(SQL.set_served, (instance, endpoint.number))
     counters = page.endpoint(endpoint.number)
@@ -236,7 +235,7 @@ def take_endpoint(page: Page, endpoint: Endpoint, instance: int) -> str | None:
     return counters.last_id
 
 
-def record_left(page: Page, endpoint: Endpoint) -> None:
+def record_unserved(page: BusTransaction, endpoint: Endpoint) -> None:
     """Write down that nobody serves the endpoint any more."""
     page.tx.append(
         "bus.left", ref=endpoint.subject, body={"endpoint": endpoint.subject, "endpoint_hash": endpoint.hash}

@@ -1,8 +1,9 @@
-"""Everything an open Bus holds, opened in order and closed in reverse.
+"""Open a data directory and close it again: everything that one open Bus holds.
 
-Opening: directory, life sign, store, recovery of what dead processes left, then the event loop's parts. Closing
-stops serving, books what is left, and releases locks, descriptors, threads and databases. When the disk fails under
-the store the session ends itself and every later call raises that failure.
+Opening order: directory, instance lock, store, recovery of what dead processes left, then the parts that run on the
+event loop. Closing stops serving, commits the remaining operations, and releases locks, descriptors, threads and
+databases in reverse order. When the disk fails under the store, the session closes itself and every later call
+raises that failure.
 """
 
 from __future__ import annotations
@@ -13,30 +14,21 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from posthouse.bus.book import EndpointBook
-from posthouse.bus.config_file import ConfigFile
-from posthouse.bus.directory import BusDirectory
-from posthouse.bus.follow import Followers
-from posthouse.bus.housekeeping import Housekeeping
-from posthouse.bus.indexing import Indexing
-from posthouse.bus.inherit import clean_context
-from posthouse.bus.instance import Instance
+from posthouse.bus.admission import clean_context
+from posthouse.bus.data_directory import BusDirectory, Instance
+from posthouse.bus.handlers import HandlerThreads, Subscriptions
+from posthouse.bus.housekeeping import Housekeeping, Retention
+from posthouse.bus.index.message_index import IndexUpdater
+from posthouse.bus.inotify import Watcher
 from posthouse.bus.ledger import Ledger
-from posthouse.bus.mailbox import Mailbox
-from posthouse.bus.page import Page
-from posthouse.bus.refusals import Refusals
-from posthouse.bus.request import Requests
-from posthouse.bus.reserve import Policy
-from posthouse.bus.retention import Retention
-from posthouse.bus.rules_file import RulesFile
-from posthouse.bus.serving import Serving
+from posthouse.bus.maildir import SPARE_MAX_FILES, Mailbox, SpareFiles
+from posthouse.bus.operator_files import ConfigFile, Policy, RulesFile
+from posthouse.bus.publishing import RefusalLog, Syncer
+from posthouse.bus.request_reply import Requests
+from posthouse.bus.serving import EndpointServers
 from posthouse.bus.signals import Signals
-from posthouse.bus.spares import MAX_FILES, Spares
-from posthouse.bus.statements import SQL
-from posthouse.bus.subscriptions import Subscriptions
-from posthouse.bus.syncer import Syncer
-from posthouse.bus.threads import HandlerThreads
-from posthouse.bus.watch import Watcher
+from posthouse.bus.taps import Followers
+from posthouse.bus.transaction import SQL, BusTransaction, EndpointRegistry
 from posthouse.journal.store import DirectStore
 from posthouse.log import get_log
 from posthouse.model.budget import BudgetCeiling, CycleRule
@@ -47,13 +39,12 @@ from posthouse.model.reliability import Reliability
 from posthouse.sqlite.schema import Component
 
 log = get_log(__name__)
-
 BUS = Component("bus", "posthouse.bus")
 _RESTART_AT_PAGES = 4_000  # 16 MiB of WAL: a message changes the same few pages, and each is then copied less often
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class BusOptions:
     """What the Bus was told when it was made."""
 
     path: Path
@@ -71,7 +62,7 @@ class Settings:
 class Session:
     """The parts of one open Bus."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: BusOptions) -> None:
         self.clock = settings.clock
         self.handler_timeout_s = settings.handler_timeout_s
         self.retention = settings.retention
@@ -87,7 +78,7 @@ class Session:
             self._opened = opened.pop_all()
         self._is_open = True
 
-    def _open(self, settings: Settings, opened: ExitStack) -> None:
+    def _open(self, settings: BusOptions, opened: ExitStack) -> None:
         """Open what has to be released, each in the way of none before it when a later one fails."""
         self.directory = BusDirectory(settings.path)
         opened.callback(self.directory.close)
@@ -107,26 +98,26 @@ class Session:
             settings.ceiling, settings.cycle_rule, settings.reliability, RulesFile(self.directory.rules)
         )
         self.config = ConfigFile(self.directory.config, self.policy)
-        self.ledger = Ledger(self.store, EndpointBook(), self.clock, tick_fd, self.loop, self.context)
+        self.ledger = Ledger(self.store, EndpointRegistry(), self.clock, tick_fd, self.loop, self.context)
         self.ledger.before += [self.policy.rules.refresh, self.config.refresh]
         self.instance.number = self.ledger.run(
             lambda page: page.db.execute(SQL.add_instance, (self.instance.name,)).get
         )
 
-    def _assemble(self, settings: Settings) -> None:
-        max_spares = 0 if settings.is_power_safe else MAX_FILES
-        self.spares = Spares(self.instance.name, self.find_mailbox, max_spares)
+    def _assemble(self, settings: BusOptions) -> None:
+        max_spares = 0 if settings.is_power_safe else SPARE_MAX_FILES
+        self.spares = SpareFiles(self.instance.name, self.find_mailbox, max_spares)
         self.threads = HandlerThreads()
         self.subscriptions = Subscriptions()
         self.signals = Signals(self.loop, self.context, settings.max_listeners)
-        self.refusals = Refusals(self.ledger, lambda: self.clock.wall_ns() // (60 * SECOND_NS))
+        self.refusals = RefusalLog(self.ledger, lambda: self.clock.wall_ns() // (60 * SECOND_NS))
         self.watch = Watcher(self.loop, self.context)
-        self.serving = Serving(self)
+        self.serving = EndpointServers(self)
         self.ledger.steps = self.serving.count_steps
         self.syncer = Syncer(self) if settings.is_power_safe else None
         self.followers = Followers(self)
         self.requests = Requests(self)
-        self.indexing = Indexing(self)
+        self.indexing = IndexUpdater(self)
         self.housekeeping = Housekeeping(self)
 
     async def start(self) -> None:
@@ -169,7 +160,7 @@ class Session:
         """Take our name off the list; what stays there when the store refuses is swept like that of a dead process."""
         number = self.instance.number
 
-        def work(page: Page) -> None:
+        def work(page: BusTransaction) -> None:
             page.db.execute(SQL.clear_served_by, (number,))
             if not page.db.execute(SQL.open_mail_of_instance, (number,)).fetchall():
                 page.db.execute(SQL.remove_instance, (number,))

@@ -1,7 +1,7 @@
-"""Signals: hints that live in memory and reach the handlers of this process only.
+"""Signals: in-memory hints for the handlers of this process only.
 
-A handler that raises does not stop the others; async handlers run as tasks. Many listeners on one pattern are
-usually a leak, so more than `max_listeners` are warned about, once per pattern.
+A handler that raises does not stop the others; async handlers run as tasks. Many listeners on one pattern usually
+are a leak, so the bus warns once per pattern above `max_listeners`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from contextvars import Context
 from typing import Any
 
 from posthouse.log import get_log
-from posthouse.model.signal import Signal
-from posthouse.model.subjects import validate_subject
-from posthouse.model.trie import PatternTrie
+from posthouse.model.envelope import Signal
+from posthouse.model.subjects import PatternTrie, validate_subject
 
 SignalHandler = Callable[[str, Signal], Awaitable[Any] | Any]
 log = get_log(__name__)

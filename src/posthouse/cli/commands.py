@@ -1,22 +1,56 @@
-"""The list of commands. One line adds one: its name, and where its function or its noun's app is.
+"""The list of commands, and the two commands about the command line itself: `version` and `completion`.
 
-Nothing is imported before it is used: `posthouse version` loads one small file. A command module imports the
-layer it drives inside its function, so that `posthouse --help` works without any extra installed.
+One line in COMMANDS adds a command: its name, and the module and attribute of its function or app. Nothing is
+imported before it is used: `posthouse version` loads this module and `output`. A command module imports the layer it
+drives inside its functions, so that `posthouse --help` works without any extra installed.
 """
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
+from typing import Annotated, Literal
 
-from cyclopts import App
+from cyclopts import App, Parameter
 
+from posthouse.cli.output import PLAIN, Output
 from posthouse.version import __version__
+
+
+def version(*, output: Output = PLAIN) -> None:
+    """Show the version of posthouse and of the Python it runs on.
+
+    For example:
+
+        posthouse version
+        posthouse version --json
+    """
+    value = {"posthouse": __version__, "python": platform.python_version()}
+    output.answer(value, f"posthouse {__version__} (Python {value['python']})")
+
+
+Shell = Annotated[Literal["bash", "zsh", "fish"], Parameter(help="The shell to write for.")]
+
+
+def completion(shell: Shell, /, *, output: Output = PLAIN) -> None:
+    """Print the completion script of a shell.
+
+    For example:
+
+        posthouse completion bash > ~/.local/share/bash-completion/completions/posthouse
+        posthouse completion zsh > ~/.zfunc/_posthouse
+        posthouse completion fish > ~/.config/fish/completions/posthouse.fish
+    """
+
+    script = build(eager=True).generate_completion(shell=shell)
+    output.answer({"shell": shell, "script": script}, script)
+
 
 #: Name on the command line -> module and attribute; what is not installed is left out.
 COMMANDS = {
-    "version": "posthouse.cli.version:version",
+    "version": "posthouse.cli.commands:version",
     "doctor": "posthouse.cli.doctor:doctor",
     "config": "posthouse.cli.config:config",
     "keys": "posthouse.cli.keys:app",
@@ -24,8 +58,8 @@ COMMANDS = {
     "relay": "posthouse.cli.relay:app",
     "event": "posthouse.cli.event:app",
     "mesh": "posthouse.cli.mesh:app",
-    "join": "posthouse.cli.join:join",
-    "trust": "posthouse.cli.trust:trust",
+    "join": "posthouse.cli.mesh:join",
+    "trust": "posthouse.cli.keys:trust",
     "message": "posthouse.cli.message:app",
     "queue": "posthouse.cli.queue:app",
     "daemon": "posthouse.cli.daemon:app",
@@ -33,18 +67,16 @@ COMMANDS = {
     "inbox": "posthouse.cli.inbox:app",
     "peers": "posthouse.cli.peers:peers",
     "topic": "posthouse.cli.topic:app",
-    "profile": "posthouse.cli.profile:profile",
-    "tail": "posthouse.cli.tail:tail",
+    "profile": "posthouse.cli.peers:profile",
+    "tail": "posthouse.cli.inbox:tail",
     "history": "posthouse.cli.history:history",
     "trace": "posthouse.cli.trace:trace",
     "lock": "posthouse.cli.lock:app",
     "mcp": "posthouse.cli.mcp:mcp",
     "connect": "posthouse.cli.connect:connect",
     "pipeline": "posthouse.cli.pipeline:app",
-    "bench": "posthouse.cli.bench:app",
-    "completion": "posthouse.cli.completion:completion",
+    "completion": "posthouse.cli.commands:completion",
 }
-
 _HELP = "The relay for teams of AI agents: durable messages, budgets, locks, and a history that can be proved."
 
 

@@ -1,17 +1,129 @@
-"""`posthouse config`: every setting, its value, and where the value comes from."""
+"""Settings of this process: config.toml in the home directory, the environment, flags; and `posthouse config`.
+
+posthouse.model.settings defines what a setting may be; this module reads the sources, generates the flags of a
+command from the registry (`relay.queue_max` is `--queue-max`), and shows each value with its source. A file that
+cannot be read or names an unknown setting is an error, never ignored.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, make_dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, Optional
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
-from posthouse.cli.console import PLAIN, Output, table
-from posthouse.cli.home import find_home
-from posthouse.cli.settings import load
+from posthouse.cli.output import PLAIN, Output, table
+from posthouse.files import home_directory
 from posthouse.model.errors import error
-from posthouse.model.settings import Resolved
+from posthouse.model.settings import SETTINGS, Setting
+from posthouse.model.settings_sources import Resolved, Source, resolve_settings
+
+CONFIG_NAME = "config.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The home directory of posthouse and the files in it."""
+
+    path: Path
+
+    @property
+    def key(self) -> Path:
+        """The key file of this user's node."""
+        return self.path / "key.json"
+
+    @property
+    def config(self) -> Path:
+        """The file of settings."""
+        return self.path / CONFIG_NAME
+
+
+def find_home(environ: Mapping[str, str] = os.environ) -> Home:
+    """Return the home that the environment names, or the default one."""
+    return Home(home_directory(environ))
+
+
+def load_settings(
+    flags: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] = os.environ,
+    own: Mapping[str, Any] | None = None,
+) -> dict[str, Resolved]:
+    """Return every setting by name, with its value and where it comes from; `flags` are keyed by setting.
+
+    `own` is a parsed file that goes before the one of the home.
+    """
+    home = find_home(environ)
+    file = read_settings_file(home.config)
+    for area, values in (own or {}).items():
+        file[area] = {**file.get(area, {}), **values} if isinstance(values, dict) else values
+    resolved = resolve_settings(file, environ, flags)
+    return {name: _resolve_in_home(value, home) for name, value in resolved.items()}
+
+
+def _resolve_in_home(value: Resolved, home: Home) -> Resolved:
+    """Put a default place of the home where the home is: POSTHOUSE_HOME moves everything below it."""
+    if value.source is not Source.DEFAULT or not isinstance(value.value, str):
+        return value
+    inside = value.value.removeprefix("~/.posthouse/")
+    return value if inside == value.value else replace(value, value=str(home.path / inside))
+
+
+def read_settings_file(path: Path) -> dict[str, Any]:
+    """Return the parsed file of settings; a file that does not exist sets nothing."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as failure:
+        raise error("config_unreadable", path=str(path), reason=str(failure)) from failure
+
+
+_SETTINGS_GROUP = Group("Settings", sort_key=5)
+
+
+@dataclass(frozen=True)
+class Flags:
+    """The options that were given; a setting without one keeps what file and environment say."""
+
+    def given(self) -> dict[str, Any]:
+        """Return the values by setting name; None where the option was not used."""
+        return {item.metadata["setting"]: getattr(self, item.name) for item in fields(self)}
+
+
+def flags_of(*areas: str) -> type[Flags]:
+    """Make the parameter type with an option for every setting of these areas."""
+    chosen = [setting for setting in SETTINGS.values() if setting.area in areas]
+    if {setting.area for setting in chosen} != set(areas):
+        raise ValueError(f"not every area of {areas} has settings")
+    columns = [(s.key, _hint(s), field(default=None, metadata={"setting": s.name})) for s in chosen]
+    place = {"__module__": __name__}  # without one it looks like a built-in type, which has no options
+    made = make_dataclass("Flags", columns, bases=(Flags,), namespace=place, frozen=True, kw_only=True)
+    return Parameter(name="*", group=_SETTINGS_GROUP)(made)
+
+
+def setting_tokens(given: dict[str, Any]) -> list[str]:
+    """Return the options that say the same to another process."""
+    tokens: list[str] = []
+    for name, value in given.items():
+        flag = SETTINGS[name].flag
+        if isinstance(value, bool):
+            tokens.append(flag if value else flag.replace("--", "--no-", 1))
+        elif value is not None:
+            tokens += [flag, str(value)]
+    return tokens
+
+
+def _hint(setting: Setting) -> Any:
+    kind: Any = Literal[setting.choices] if setting.choices else setting.type
+    unit = f" In {setting.unit}." if setting.unit else ""
+    default = "" if setting.default is None else f" [default: {setting.default}]"
+    shown = Parameter(name=setting.flag, show_default=False, help=f"{setting.help}{unit}{default}")
+    return Annotated[Optional[kind], shown]  # noqa: UP045 - `kind | None` does not work with a Literal made here
+
 
 Pairs = Annotated[
     tuple[str, ...],
@@ -36,7 +148,7 @@ def config(
         posthouse config journal
         posthouse config relay.queue_max --set relay.queue_max=500 --json
     """
-    values = load(dict(_split(pair) for pair in set_))
+    values = load_settings(dict(_split(pair) for pair in set_))
     shown = [value for value in values.values() if value.setting.name.startswith(name)]
     if not shown:
         raise error("usage", text=f"no setting is called {name!r}", hint="Run `posthouse config` to see all.")

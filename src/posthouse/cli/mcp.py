@@ -1,20 +1,54 @@
-"""`posthouse mcp`: serve the Model Context Protocol, so that an agent can use the daemon as its own."""
+"""`posthouse mcp`: serve the Model Context Protocol over stdio or HTTP; and the command line that starts it.
+
+A caller acts as the member of the daemon; over HTTP every request needs the token in mcp_token of the daemon's
+directory. server_entry is what `posthouse connect` writes: this posthouse, independent of PATH, for the chosen
+daemon.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from posthouse.cli.console import PLAIN, Output
-from posthouse.cli.flags import flags_of
-from posthouse.cli.near import USUAL, Near
+from posthouse.cli.config import flags_of
+from posthouse.cli.options import DEFAULT_DAEMON, DaemonOptions
+from posthouse.cli.output import PLAIN, Output
+from posthouse.files import HOME_ENV, home_directory
 
 if TYPE_CHECKING:
-    from posthouse.cli.flags import Flags as McpFlags
-    from posthouse.mcp.http.serve import Listening
+    from posthouse.cli.config import Flags as McpFlags
+    from posthouse.mcp.streamable_http import Listening
 else:
     McpFlags = flags_of("mcp")
+
+
+@dataclass(frozen=True)
+class ServerEntry:
+    """A command with its environment."""
+
+    command: str
+    args: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        return (self.command, *self.args)
+
+
+def server_entry(near: DaemonOptions, environ: Mapping[str, str] = os.environ) -> ServerEntry:
+    """Return how `posthouse mcp` is started for a daemon."""
+    from posthouse.cli.daemon_service import program
+
+    options = [] if near.mesh is None else ["--mesh", near.mesh]
+    if near.directory is not None:
+        options += ["--dir", str(near.place().directory)]
+    command, *rest = program()
+    env = {HOME_ENV: str(home_directory(environ))} if environ.get(HOME_ENV) else {}
+    return ServerEntry(command, (*rest, "mcp", *options), env)
 
 
 def mcp(
@@ -22,7 +56,7 @@ def mcp(
     http: Annotated[
         bool, Parameter(negative=(), show_default=False, help="Serve streamable HTTP on 127.0.0.1 instead of stdio.")
     ] = False,
-    near: Near = USUAL,
+    near: DaemonOptions = DEFAULT_DAEMON,
     flags: McpFlags | None = None,
     output: Output = PLAIN,
 ) -> None:
@@ -37,22 +71,22 @@ def mcp(
         posthouse mcp --mesh team
         posthouse mcp --http --port 7421
     """
+    from posthouse.cli.config import load_settings
     from posthouse.cli.log import configure_log
-    from posthouse.cli.settings import load
 
-    values = load(flags.given() if flags is not None else None)
+    values = load_settings(flags.given() if flags is not None else None)
     configure_log(values)
     wait_max_s = int(str(values["mcp.wait_max_s"].value))
     if not http:
-        from posthouse.mcp.stdio import serve_stdio
+        from posthouse.mcp.server import serve_stdio
 
         serve_stdio(near.place(), wait_max_s)
         return
-    from posthouse.mcp.http.serve import serve_http
+    from posthouse.mcp.streamable_http import serve_http
 
-    serve_http(near.place(), wait_max_s, int(str(values["mcp.port"].value)), lambda where: _say(where, output))
+    serve_http(near.place(), wait_max_s, int(str(values["mcp.port"].value)), lambda where: _announce(where, output))
 
 
-def _say(where: Listening, output: Output) -> None:
+def _announce(where: Listening, output: Output) -> None:
     value = {"url": where.url, "token_file": where.token_file}
     output.answer(value, f"posthouse mcp listens on {where.url}; its token is in {where.token_file}")

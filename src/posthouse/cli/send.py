@@ -1,24 +1,79 @@
-"""`posthouse send`: a message to a member or a topic, through the daemon if one answers.
+"""`posthouse send`: a message to a member or a topic, through the daemon if one answers; and the options of a message.
 
-The daemon is asked first, within 100 ms. Without one this process connects to the relay itself, as the daemon's node if
-the daemon has a key here, else as this user's, and says so. Once a daemon has answered, nothing is sent around it.
+The daemon is tried first, for at most 100 ms. Without one this process connects to the relay itself, with the
+daemon's key if there is one, else with this user's, and says so. Once a daemon has answered, nothing is sent around
+it.
 """
 
 from __future__ import annotations
 
+import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
-from posthouse.cli.console import PLAIN, Output
-from posthouse.cli.message_options import NO_FLAGS, MessageFlags, Text, read_text
-from posthouse.cli.near import Near
-from posthouse.cli.reach import DEFAULT_REACH, MeshName, Reach
-from posthouse.model.errors import PosthouseError
+from posthouse.cli.options import DEFAULT_RELAY, DaemonOptions, MeshName, RelayOptions
+from posthouse.cli.output import PLAIN, Output
+from posthouse.model.errors import PosthouseError, error
 
 if TYPE_CHECKING:
     from posthouse.client import Client, Sent
+    from posthouse.client.daemon.calls import SendOptions
+
+
+_GROUP = Group("Message", sort_key=3)
+_MANY = Parameter(negative=(), show_default=False)
+#: The text of a message.
+Text = Annotated[str, Parameter(allow_leading_hyphen=True, help="The text; `-` reads it from stdin.")]
+
+
+@Parameter(name="*", group=_GROUP)
+@dataclass(frozen=True)
+class MessageFlags:
+    """The options of a message."""
+
+    priority: Annotated[
+        Literal["now", "next", "low"] | None, Parameter(help="A word to the reader; never reorders.")
+    ] = None
+    meta: Annotated[str | None, Parameter(help="A JSON object that travels in the clear.")] = None
+    reply_to: Annotated[str | None, Parameter(help="Event id of the message it answers.")] = None
+    mention: Annotated[tuple[str, ...], _MANY, Parameter(help="A member it speaks of. Several times.")] = ()
+    client_message_id: Annotated[
+        str | None, Parameter(name="--id", help="Your own id: the same id and message is sent once, however often.")
+    ] = None
+
+    def given(self) -> SendOptions:
+        """Return the options as the daemon takes them."""
+        return {
+            "priority": self.priority,
+            "meta": self.parsed_meta(),
+            "reply_to_id": self.reply_to,
+            "mentions": list(self.mention) or None,
+            "client_message_id": self.client_message_id,
+        }
+
+    def parsed_meta(self) -> dict[str, Any] | None:
+        """Return the meta object, or raise a usage error."""
+        import msgspec
+
+        if self.meta is None:
+            return None
+        try:
+            return msgspec.json.decode(self.meta, type=dict[str, Any])
+        except ValueError as fault:
+            raise error("usage", text=f"--meta is not a JSON object: {fault}") from fault
+
+
+#: The default of every command's `flags`.
+NO_FLAGS = MessageFlags()
+
+
+def read_text(text: str) -> str:
+    """Return the text, from stdin if it is `-`."""
+    return sys.stdin.read() if text == "-" else text
+
 
 PROBE_S = 0.1
 
@@ -31,7 +86,7 @@ def send(
     flags: MessageFlags = NO_FLAGS,
     mesh: MeshName = "main",
     directory: Annotated[Path | None, Parameter(name="--dir", help="Directory of the daemon.")] = None,
-    reach: Reach = DEFAULT_REACH,
+    reach: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
     """Send a message; done when the daemon, or without one the relay, has it on its disk.
@@ -44,7 +99,7 @@ def send(
     """
     options = flags.given()
     text = read_text(message)
-    near = Near(mesh=mesh, directory=directory)
+    near = DaemonOptions(mesh=mesh, directory=directory)
     why_not = _why_no_daemon(near)
     if why_not is None:
         with near.client() as daemon:
@@ -58,7 +113,7 @@ def send(
     output.answer(_value_of_sent(sent), f"{sent.client_message_id}  {state}  {sent.id}")
 
 
-def _why_no_daemon(near: Near) -> str | None:
+def _why_no_daemon(near: DaemonOptions) -> str | None:
     """Return why there is no daemon to use, or None when one answers."""
     try:
         with near.client(PROBE_S) as daemon:
@@ -70,17 +125,17 @@ def _why_no_daemon(near: Near) -> str | None:
     return None
 
 
-def _send_alone(to: str, text: str, flags: MessageFlags, near: Near, reach: Reach) -> Sent:
+def _send_alone(to: str, text: str, flags: MessageFlags, near: DaemonOptions, reach: RelayOptions) -> Sent:
     from dataclasses import replace
 
-    from posthouse.cli.daemon.terms import noted_relay
+    from posthouse.cli.daemon_start import recorded_relay
 
     directory = near.place().directory
     daemon_key = directory / "keypair.json"
     if reach.key_file is None and daemon_key.exists():
         reach = replace(reach, key_file=daemon_key)
     if reach.relay is None:
-        reach = replace(reach, relay=noted_relay(directory))
+        reach = replace(reach, relay=recorded_relay(directory))
 
     async def work(client: Client) -> Sent:
         return await client.send(

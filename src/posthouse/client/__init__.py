@@ -1,18 +1,21 @@
 """The client of a relay, for agents, daemons and the command line."""
 
 from posthouse.client.client import Client
-from posthouse.client.invite import Invite, parse_invite
-from posthouse.client.locks import Held, Lock, LockCalls, LockGrant, LockList, LockStatus
-from posthouse.client.memberships import Membership, Memberships
+from posthouse.client.locks.held_lock import Held, Lock
+from posthouse.client.locks.lock_calls import LockCalls
 from posthouse.client.meshes import Access, Member, Meshes
-from posthouse.client.messages import Confirmed, Delivery, Mailbox, Presence, Receipt, RosterEntry, Sent
-from posthouse.client.messages.queues import DeliveryState, MessageStates, Queue, QueueRow, Queues, Requeued
-from posthouse.client.options import ClientOptions
-from posthouse.client.pins import Pins
-from posthouse.client.relay_url import RelayUrl, parse_relay_url
-from posthouse.client.signing import Signer, sign_event
-from posthouse.client.stored import Page, Stored
-from posthouse.client.stream import Published, Received, Subscription
+from posthouse.client.messages.confirmations import Confirmed, Delivery, Presence, Receipt
+from posthouse.client.messages.queues import Queues
+from posthouse.client.messages.receiver import Mailbox, RosterEntry
+from posthouse.client.messages.sender import Sent
+from posthouse.client.relay_url import Invite, RelayUrl, parse_invite, parse_relay_url
+from posthouse.client.stored_events import Page, Stored
+from posthouse.client.stream.publisher import Published
+from posthouse.client.stream.subscription import Received, Subscription
+from posthouse.client.transport import ClientOptions
+from posthouse.client.trust.pins import Membership, Memberships, Pins
+from posthouse.client.trust.signing import Signer, sign_event
+from posthouse.model.api import DeliveryState, LockGrant, LockList, LockStatus, MessageStates, Queue, QueueRow, Requeued
 
 __all__ = [
     "Access",

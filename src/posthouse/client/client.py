@@ -20,41 +20,32 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack
 
-from posthouse.client.archive import Archive
-from posthouse.client.backoff import Backoff
-from posthouse.client.events import Events
-from posthouse.client.invite import Invite
-from posthouse.client.locks.calls import LockCalls
-from posthouse.client.locks.commands import LockCommands
-from posthouse.client.locks.lock import Lock
+from posthouse.client.failures import Backoff
+from posthouse.client.locks.held_lock import Lock
+from posthouse.client.locks.lock_calls import LockCalls, LockCommands
 from posthouse.client.meshes import Meshes
-from posthouse.client.messages.compose import TOPIC_MARK, Composer, MessageOptions, Request
-from posthouse.client.messages.delivery import Confirmed, Presence
-from posthouse.client.messages.mailbox import Mailbox
-from posthouse.client.messages.queues import MessageStates, Queues
-from posthouse.client.messages.receiving import Receiving
-from posthouse.client.messages.sender import Sender, Sent
-from posthouse.client.options import ClientOptions
-from posthouse.client.pins import Pins, relay_key_changed
-from posthouse.client.relay_url import RelayUrl, parse_relay_url
-from posthouse.client.requests import Requests
-from posthouse.client.sealing import open_content, seal_content
-from posthouse.client.signing import Signer, with_mesh
-from posthouse.client.stored import Page, Stored
-from posthouse.client.stream import Link, Published, Publisher, Subscription, Subscriptions, dial
-from posthouse.client.stream.connection import CheckFeatures, Connection
-from posthouse.client.stream.lists import Lists
-from posthouse.client.stream.observer import Observer
-from posthouse.client.transport import Transport
+from posthouse.client.messages.confirmations import Confirmed, Presence
+from posthouse.client.messages.queues import Queues
+from posthouse.client.messages.receiver import Mailbox, Receiver
+from posthouse.client.messages.sender import TOPIC_MARK, Composer, MessageOptions, Request, Sender, Sent
+from posthouse.client.relay_url import Invite, RelayUrl, parse_relay_url
+from posthouse.client.stored_events import Archive, Page, Stored, StoredEvents
+from posthouse.client.stream.connection import CheckFeatures, Connection, dial
+from posthouse.client.stream.link import ConnectionObserver, Link
+from posthouse.client.stream.publisher import BatchSubmitter, Published, Publisher
+from posthouse.client.stream.subscription import Subscription, Subscriptions
+from posthouse.client.transport import ClientOptions, Requests, Transport
+from posthouse.client.trust.pins import Pins, relay_key_changed
+from posthouse.client.trust.signing import Signer, open_content, seal_content, with_mesh
 from posthouse.keys import NodeKey
+from posthouse.model.api import MessageStates
 from posthouse.model.clock import Clock, system_clock
-from posthouse.model.coordinate import Coordinate, parse_coordinate
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.event import Event
-from posthouse.model.ids import Minter
+from posthouse.model.event import Coordinate, Event, parse_coordinate
 from posthouse.model.lease import validate_lease_ms, validate_resource
 from posthouse.model.limits import RECEIVE_WINDOW
 from posthouse.model.node import DEFAULT_MESH
+from posthouse.model.ulid import Minter
 
 Tags = Iterable[Sequence[str]]
 
@@ -94,15 +85,17 @@ class Client:
         self._signer = Signer(key, self._clock)
         self._transport = Transport(url, self.options)
         self._requests = Requests(self._transport, self._signer, self._check_relay)
-        self._events = Events(self._requests, is_verifying=self.options.is_verifying)
+        self._events = StoredEvents(self._requests, is_verifying=self.options.is_verifying)
         #: making meshes, members, access, topics, invites
         self.meshes = Meshes(self._requests, self._signer, self._pins, lambda: self.relay)
         backoff = Backoff(most_s=self.options.reconnect_most_s)
         self._link = Link(self._dial, backoff, url.origin, is_verifying=self.options.is_verifying)
         self._publisher = Publisher(self._link.send, url.origin, self.options, lambda: self._link.last_fault)
         self._subscriptions = Subscriptions(self._link.send, url.origin, self.options)
-        self._lists = Lists(self._link.send_list, lambda: self._link.is_up, url.origin, self.options.publish_timeout_s)
-        self._receiving = Receiving(
+        self._lists = BatchSubmitter(
+            self._link.send_list, lambda: self._link.is_up, url.origin, self.options.publish_timeout_s
+        )
+        self._receiving = Receiver(
             self._signer,
             self._link.send,
             self._link.restart,
@@ -136,7 +129,7 @@ class Client:
 
     def observe(self, on_up: Callable[[], None], on_lost: Callable[[int | None, str], None]) -> None:
         """Be told of every connection that is made or lost; call it before `connect`."""
-        observer = Observer(on_up, on_lost)
+        observer = ConnectionObserver(on_up, on_lost)
         self._link.join(observer, {}, on_lost=observer.take_lost)
 
     @property

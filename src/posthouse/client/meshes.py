@@ -1,7 +1,7 @@
-"""Meshes over HTTP: making them, who belongs to them with which rights, topics, and invites.
+"""Meshes over HTTP: create them, manage members, access, topics, subscriptions, blocks and invites.
 
-Names of members are pinned when they are read: a name that suddenly stands for another key is refused until somebody
-trusts it. What a role may do is decided by the relay.
+Reading members pins their names: a name that suddenly has another key is refused until a person trusts the change.
+The relay decides what a role may do.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from posthouse.client.invite import Invite, parse_invite
-from posthouse.client.pins import Pins
-from posthouse.client.requests import Requests
-from posthouse.client.signing import Signer
+from posthouse.client.relay_url import Invite, parse_invite
+from posthouse.client.transport import Requests
+from posthouse.client.trust.pins import Pins
+from posthouse.client.trust.signing import Signer
 from posthouse.model.errors import error
 from posthouse.model.node import PINCH_MESH, is_node_id, validate_mesh_name
-from posthouse.model.pinch.address import SCHEME, parse_address
+from posthouse.model.pinch import SCHEME, parse_address
 
 Role = Literal["reader", "member", "admin"]
 Verdict = Literal["allow", "deny"]

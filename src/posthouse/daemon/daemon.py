@@ -14,34 +14,32 @@ from typing import Any
 
 import structlog
 
-from posthouse.client.messages.compose import Composer
-from posthouse.client.sealing import open_content
-from posthouse.client.signing import Signer
-from posthouse.daemon.bridge.bridge import Bridge
+from posthouse.client.messages.sender import Composer
+from posthouse.client.trust.signing import Signer, open_content
+from posthouse.daemon.bridge import Bridge
 from posthouse.daemon.directory import DaemonDirectory
-from posthouse.daemon.events import Events
-from posthouse.daemon.host import check_host, read_host
-from posthouse.daemon.housekeeping import keep_house, look_at_room
-from posthouse.daemon.identity import load_identity
-from posthouse.daemon.inbox import Inbox, InboxItem
-from posthouse.daemon.integrity import check_outbox, quarantine_inbox
+from posthouse.daemon.drain import Drain
+from posthouse.daemon.event_hub import EventHub
+from posthouse.daemon.features import Offer, bounded_max_age_h
+from posthouse.daemon.housekeeping import Pressure, measure_outbox, run_housekeeping
+from posthouse.daemon.identity import check_host, load_identity, read_host
+from posthouse.daemon.inbox.inbox import Inbox, InboxItem
+from posthouse.daemon.ipc.dispatch import Service
 from posthouse.daemon.ipc.guard import Guard
-from posthouse.daemon.ipc.listen import is_container, listen_tcp, listen_unix
-from posthouse.daemon.ipc.protocol import IpcServer
-from posthouse.daemon.ipc.service import Service
-from posthouse.daemon.ipc.table import ROUTES
+from posthouse.daemon.ipc.routes import ROUTES
+from posthouse.daemon.ipc.sockets import IpcServer, is_container, listen_tcp, listen_unix
 from posthouse.daemon.metrics import Meters
-from posthouse.daemon.outbox import Outbox
-from posthouse.daemon.pressure import Pressure
+from posthouse.daemon.outbox.outbox import Outbox
+from posthouse.daemon.recovery import check_outbox, quarantine_inbox
 from posthouse.daemon.roster import Roster
 from posthouse.daemon.send import Sending
 from posthouse.daemon.settings import DaemonSettings
-from posthouse.daemon.uplink import Drain, Offer, Uplink, bounded_max_age_h
+from posthouse.daemon.uplink import Uplink
 from posthouse.keys import NodeKey
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.ids import Minter
 from posthouse.model.limits import BODY_MAX_BYTES
 from posthouse.model.node import validate_mesh_name
+from posthouse.model.ulid import Minter
 
 log = structlog.get_logger(__name__)
 _HANG_UP_S = 2.0
@@ -66,7 +64,7 @@ class Daemon:
         self.clock = settings.clock
         self.directory = DaemonDirectory(settings.directory)
         self.meters = Meters()
-        self.events = Events(self.clock)
+        self.events = EventHub(self.clock)
         self.is_stopping = False
         self.started_ns = self.clock.boot_ns()
         #: port on loopback, if it listens there
@@ -145,11 +143,11 @@ class Daemon:
         self._assemble()
         self._refuse_old_age()
         await self._open_bridge()
-        await look_at_room(self)
+        await measure_outbox(self)
         self._spawn(self.uplink.run(), self._uplink_ended)
         self._opened.push_async_callback(self.drain.close)
         await self.drain.start()
-        self._spawn(keep_house(self))
+        self._spawn(run_housekeeping(self))
         await self._listen()
         self.directory.note_pid()
         if self.settings.ttl_s is not None:

@@ -13,11 +13,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from posthouse.files import private_dir, read_private, write_atomic
-from posthouse.files.home import home_directory
+from posthouse.files import home_directory, private_dir, read_private, write_atomic
 from posthouse.keys import new_token
 from posthouse.model.errors import PosthouseError, error
-from posthouse.sqlite.presence import Presence
+from posthouse.sqlite.store_lock import StoreLock
 
 SCHEMA_VERSION = 1
 _READABLE = 0o644
@@ -61,10 +60,10 @@ class DaemonDirectory:
                 "store_schema_newer", path=str(self.root), component="daemon", found=found, known=SCHEMA_VERSION
             )
 
-    def lock(self) -> Presence:
+    def lock(self) -> StoreLock:
         """Take the directory for this process; raises daemon_running."""
         try:
-            return Presence(self.root / "daemon", exclusive=True)
+            return StoreLock(self.root / "daemon", exclusive=True)
         except PosthouseError as failure:
             if failure.code != "store_in_use":
                 raise

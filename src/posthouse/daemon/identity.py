@@ -1,26 +1,135 @@
-"""The key a daemon acts with: kept in its directory, or only in memory for as long as it runs.
+"""The identity of a daemon: its node key, and the machine it was made on.
 
-What is in the outbox was signed by one key; messages of another key that were not sent can never be sent, so an
-ephemeral daemon gives up what an earlier one left behind, and `remint` refuses while something waits.
+The host fingerprint is written when the identity is made and compared at every start, because a copied directory
+would let two machines act as one node. A machine without a host id never counts as a different one. Outbox rows are
+signed by one key: an ephemeral daemon aborts rows of an earlier key, and `remint` refuses while rows are pending.
+
+    fingerprint  sha256("v2" NUL host id NUL stable MAC); nothing of it leaves the machine
+    file         {"format": "posthouse-host-v2", "fingerprint": "<64 hex>", "host": "<64 hex>"}
+
+If you change the form: give it a new name, read the old one too, add a test with a file of each.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
+import msgspec
 import structlog
 
 from posthouse.daemon.directory import DaemonDirectory
-from posthouse.daemon.host import accept_host, read_host
-from posthouse.daemon.outbox import Outbox
-from posthouse.daemon.outbox.operate import abort_open
-from posthouse.daemon.outbox.outbox import read_depth
+from posthouse.daemon.outbox.outbox import Outbox, read_depth
+from posthouse.daemon.outbox.transitions import abort_open_rows
+from posthouse.daemon.settings import ClonePolicy
+from posthouse.files import read_private, write_atomic
 from posthouse.keys import NodeKey, keyfile
 from posthouse.model.clock import Clock
 from posthouse.model.errors import error
 
+FINGERPRINT_VERSION = "v2"
+_HOST_ID_FILES = ("etc/machine-id", "var/lib/dbus/machine-id")
+_WIRED, _WIRELESS = ("en", "eth"), ("wl",)
+_NO_MAC = "00:00:00:00:00:00"
+
+
+@dataclass(frozen=True, slots=True)
+class HostFingerprint:
+    """What tells a machine from others."""
+
+    host_id: str
+    mac: str
+
+    @property
+    def digest(self) -> str:
+        """The fingerprint, in hexadecimal digits."""
+        return hashlib.sha256("\0".join((FINGERPRINT_VERSION, self.host_id, self.mac)).encode()).hexdigest()
+
+    @property
+    def host_digest(self) -> str:
+        """A digest of the host id alone: the same machine with another card."""
+        return hashlib.sha256("\0".join((FINGERPRINT_VERSION, self.host_id)).encode()).hexdigest()
+
+
+def read_host(root: Path = Path("/")) -> HostFingerprint:
+    """Return the fingerprint of the machine whose files lie below `root`; parts it lacks are empty."""
+    return HostFingerprint(_host_id(root), _stable_mac(root / "sys/class/net"))
+
+
+def _host_id(root: Path) -> str:
+    for name in _HOST_ID_FILES:
+        try:
+            text = (root / name).read_text().strip()
+        except OSError:
+            continue
+        if text and text != "uninitialized":
+            return text
+    return ""
+
+
+def _stable_mac(interfaces: Path) -> str:
+    try:
+        names = sorted(path.name for path in interfaces.iterdir())
+    except OSError:
+        return ""
+    for kinds in (_WIRED, _WIRELESS):
+        for name in names:
+            if name.startswith(kinds) and (mac := _physical_mac(interfaces / name)):
+                return mac
+    return ""
+
+
+def _physical_mac(interface: Path) -> str | None:
+    """Return the address of a card; only hardware has a device behind it, virtual interfaces have none."""
+    if not (interface / "device").exists() or (interface / "bridge").exists():
+        return None
+    try:
+        mac = (interface / "address").read_text().strip().lower()
+    except OSError:
+        return None
+    return mac if mac and mac != _NO_MAC else None
+
+
 log = structlog.get_logger(__name__)
+
+
+class _HostFile(msgspec.Struct):
+    format: Literal["posthouse-host-v2"]
+    fingerprint: str
+    #: of the host id alone
+    host: str
+
+
+def check_host(path: Path, host: HostFingerprint, policy: ClonePolicy, directory: Path) -> None:
+    """Compare this machine with the one the identity was made on; raises host_changed under `refuse`."""
+    try:
+        known = msgspec.json.decode(read_private(path), type=_HostFile)
+    except FileNotFoundError:
+        accept_host(path, host)
+        return
+    except msgspec.MsgspecError as fault:
+        raise error("host_changed", directory=str(directory), reason=f"{path.name} cannot be read") from fault
+    if known.fingerprint == host.digest:
+        return
+    if known.host == host.host_digest:
+        log.info("host_card_moved")
+        accept_host(path, host)
+        return
+    if policy is ClonePolicy.REFUSE:
+        raise error("host_changed", directory=str(directory))
+    log.log(30 if policy is ClonePolicy.WARN else 20, "host_changed", policy=policy.value)
+
+
+def accept_host(path: Path, host: HostFingerprint) -> None:
+    """Write down that the identity lives on this machine."""
+    content = _HostFile("posthouse-host-v2", host.digest, host.host_digest)
+    write_atomic(path, msgspec.json.encode(content) + b"\n")
+
+
 _CI = ("CI", "GITHUB_ACTIONS", "GITLAB_CI", "BUILDKITE", "CIRCLECI", "JENKINS_URL")
 
 
@@ -73,6 +182,6 @@ def _give_up_rows(directory: DaemonDirectory, mesh: str, clock: Clock, *, abort_
         rows = depth.pending + depth.inflight
         if rows and not abort_pending:
             raise error("remint_pending", rows=rows)
-        outbox.store.writer.run_blocking(lambda tx: abort_open(tx, mesh))
+        outbox.store.writer.run_blocking(lambda tx: abort_open_rows(tx, mesh))
     finally:
         outbox.close()

@@ -12,24 +12,25 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from posthouse.client.messages.compose import Composer, MessageOptions, Request
-from posthouse.daemon.inbox import Inbox
-from posthouse.daemon.outbox import NewRow, Outbox, OutboxRow
-from posthouse.model.accept_table import Action
-from posthouse.model.clock import Clock
-from posthouse.model.errors import PosthouseError, error
-from posthouse.model.event import Event, decode_event, encode_event
-from posthouse.model.ids import Minter
-from posthouse.model.jcs import parse_jcs
-from posthouse.model.limits import BODY_MAX_BYTES, MILLISECOND_NS
-from posthouse.model.mesh_budget import (
+from posthouse.client.messages.sender import Composer, MessageOptions, Request
+from posthouse.daemon.inbox.inbox import Inbox
+from posthouse.daemon.outbox.outbox import Outbox
+from posthouse.daemon.outbox.transitions import NewRow, OutboxRow
+from posthouse.model.budget import (
     MeshBudget,
     charge_mesh_budget,
     check_mesh_budget,
     decode_mesh_budget,
     effective_mesh_budget,
 )
+from posthouse.model.clock import Clock
+from posthouse.model.errors import PosthouseError, error
+from posthouse.model.event import Event, decode_event, encode_event
+from posthouse.model.limits import BODY_MAX_BYTES, MILLISECOND_NS
 from posthouse.model.message import Message, read_message, validate_client_message_id
+from posthouse.model.outbox_rules import AcceptAction
+from posthouse.model.strict_json import parse_jcs
+from posthouse.model.ulid import Minter
 
 #: a name, prefix, node id or #topic -> node id or #topic
 Resolve = Callable[[str], Awaitable[str]]
@@ -47,7 +48,7 @@ class SendRequest(msgspec.Struct, forbid_unknown_fields=True):
     client_message_id: str | None = None
 
 
-class Answer(NamedTuple):
+class SendResult(NamedTuple):
     """What a caller gets."""
 
     status: int
@@ -80,7 +81,9 @@ class Sending:
         #: bytes of a body the relay takes
         self.max_payload = BODY_MAX_BYTES
 
-    async def send(self, given: SendRequest, header_id: str | None = None, budget: MeshBudget | None = None) -> Answer:
+    async def send(
+        self, given: SendRequest, header_id: str | None = None, budget: MeshBudget | None = None
+    ) -> SendResult:
         """Accept a message; `budget` is what it inherits from the bus."""
         client_message_id = header_id if header_id is not None else given.client_message_id
         if client_message_id is None:
@@ -90,11 +93,11 @@ class Sending:
             row = self._freeze(request)
             outcome = await self._outbox.accept(row, self._capacity_bytes())
         except PosthouseError as failure:
-            raise _naming(failure, client_message_id) from failure
+            raise _with_client_message_id(failure, client_message_id) from failure
         body = {"client_message_id": client_message_id} | outcome.body
-        if outcome.action is Action.REFUSE:
+        if outcome.action is AcceptAction.REFUSE:
             body["hint"] = "Use a new client_message_id for a new message; repeat a request unchanged to retry it."
-        return Answer(outcome.status, body)
+        return SendResult(outcome.status, body)
 
     async def requeue(self, key: str, new_id: str | None, message: str | None) -> dict[str, Any]:
         """Replace a dead or pending row by a new one under a fresh id, with the same or another message."""
@@ -103,7 +106,7 @@ class Sending:
         try:
             await self._outbox.requeue(row, successor := self._freeze(request), self._capacity_bytes())
         except PosthouseError as failure:
-            raise _naming(failure, request.client_message_id) from failure
+            raise _with_client_message_id(failure, request.client_message_id) from failure
         return {
             "aborted_row_id": row.id,
             "new_row_id": successor.id,
@@ -190,6 +193,6 @@ def _options(before: Message, client_message_id: str) -> MessageOptions:
     }
 
 
-def _naming(failure: PosthouseError, client_message_id: str) -> PosthouseError:
+def _with_client_message_id(failure: PosthouseError, client_message_id: str) -> PosthouseError:
     fields = failure.fields | {"client_message_id": client_message_id}
     return type(failure)(failure.spec, fields, failure.hint)

@@ -1,4 +1,8 @@
-"""What a daemon is told when it starts."""
+"""Settings of one daemon: its directory, relay and mesh, the bounds of its local interface, and what it keeps for how
+long.
+
+Plain frozen values. Nothing here reads a file or the environment; the command line builds them.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,20 @@ from pathlib import Path
 from typing import Literal
 
 from posthouse.client import ClientOptions
-from posthouse.daemon.retention import Retention
-from posthouse.model.bucket import Rate
 from posthouse.model.clock import Clock, system_clock
-from posthouse.model.limits import GB, MIB
+from posthouse.model.limits import GB, JOURNAL_KEEP_DAYS, JOURNAL_MAX_BYTES, MIB
+from posthouse.model.rate import Rate
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What of a journal may go."""
+
+    keep_days: float = JOURNAL_KEEP_DAYS
+    max_bytes: int = JOURNAL_MAX_BYTES
+    #: set: only what the lake has committed
+    lake: str | None = None
+
 
 KEEP_DAYS = 30
 RETENTION = Retention()

@@ -13,15 +13,14 @@ from typing import Any
 import apsw
 import msgspec
 
-from posthouse.journal.records import TYPES
-from posthouse.sqlite.bulk import BulkInsert
-from posthouse.sqlite.statements import Statements
+from posthouse.journal.records import RECORD_TYPES
+from posthouse.sqlite.statements import BulkInsert, Statements
 from posthouse.sqlite.transaction import Transaction
 
 SQL = Statements("posthouse.journal", "journal.sql")
 _HEAD, _ADD_BYTES = SQL.head, SQL.add_bytes
 _APPEND = BulkInsert(SQL.append.rpartition("(")[0], 7)
-_FIELDS = {name: frozenset(declared.body) for name, declared in TYPES.items()}
+_FIELDS = {name: frozenset(declared.body) for name, declared in RECORD_TYPES.items()}
 _encode = msgspec.json.Encoder().encode
 
 #: type, mesh, actor, ref, body as JSON text

@@ -1,7 +1,7 @@
 """Pruning: the journal loses only a prefix, and only after a snapshot of what replay needs from it.
 
-The snapshot record stands above the prefix it replaces; what is still needed lives in its own tables. A cursor
-below the horizon is told so.
+The snapshot record stands above the prefix it replaces; rows that are still needed live in their own tables. A
+cursor below the horizon gets cursor_pruned.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from posthouse.journal.append import SQL, JournalTransaction
-from posthouse.journal.committed import read_committed
-from posthouse.journal.record import Record, canonical_line, digest_records
+from posthouse.journal.cursor import read_committed
+from posthouse.journal.records import Record, canonical_line, digest_records
 from posthouse.model.errors import error
 
 __all__ = ["append_snapshot", "canonical_line", "delete_prefix", "digest_range", "prunable_through", "prune_prefix"]

@@ -17,15 +17,14 @@ from pathlib import Path
 import apsw
 
 from posthouse.files import fsync_dir
-from posthouse.journal.epochs import fork_epoch
-from posthouse.journal.marker import clear_marker, set_marker
+from posthouse.journal.read import fork_epoch
 from posthouse.journal.verify import verify_database
 from posthouse.model.clock import Clock
 from posthouse.model.errors import error
 from posthouse.sqlite.backup import backup_store, sync_file
 from posthouse.sqlite.connection import Durability, open_writer, safe_path
-from posthouse.sqlite.presence import Presence
 from posthouse.sqlite.schema import Component, migrate
+from posthouse.sqlite.store_lock import StoreLock, clear_marker, set_marker
 
 Adjust = Callable[[apsw.Connection], None]
 
@@ -46,7 +45,7 @@ def restore_store(
     `adjust` runs in the transaction that begins the epoch: the place to raise what must only grow.
     """
     target = safe_path(target)
-    presence = Presence(target, exclusive=True)
+    presence = StoreLock(target, exclusive=True)
     try:
         _remove_leftovers(target)
         fresh = target.with_name(f".{target.name}.{secrets.token_hex(8)}.restored")

@@ -15,19 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from posthouse.journal.append import JournalTransaction
-from posthouse.journal.epochs import begin_first_epoch
-from posthouse.journal.extent import Extent
-from posthouse.journal.marker import refuse_half_restored
-from posthouse.journal.read import read_extent
+from posthouse.journal.cursor import Extent
+from posthouse.journal.read import begin_first_epoch, read_extent
 from posthouse.model.clock import Clock
 from posthouse.model.codes.spec import Exit
 from posthouse.model.errors import Fatal
 from posthouse.sqlite.checkpoint import Checkpointer
 from posthouse.sqlite.connection import Durability, open_writer, safe_path
-from posthouse.sqlite.direct import DirectWriter
-from posthouse.sqlite.presence import Presence
 from posthouse.sqlite.read_pool import ReadPool
 from posthouse.sqlite.schema import Component, migrate, refuse_unknown
+from posthouse.sqlite.store_lock import StoreLock, refuse_half_restored
+from posthouse.sqlite.transaction import DirectWriter
 from posthouse.sqlite.writer import Writer
 
 JOURNAL = Component("journal", "posthouse.journal")
@@ -61,7 +59,7 @@ class _Opened:
         self._restart_at_pages = restart_at_pages
         self._on_fatal = on_fatal
         with ExitStack() as opened:
-            opened.callback(Presence(self.path).close)
+            opened.callback(StoreLock(self.path).close)
             self._prepare((JOURNAL, *components))
             self.pool = ReadPool(self.path, clock, size=readers, vfs=vfs)
             # Closed last: a read-only connection that closes last would leave its WAL behind.

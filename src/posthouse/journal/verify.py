@@ -12,12 +12,11 @@ from pathlib import Path
 import apsw
 
 from posthouse.journal.append import SQL
-from posthouse.journal.marker import refuse_half_restored
-from posthouse.journal.records import TYPES
+from posthouse.journal.records import RECORD_TYPES
 from posthouse.model.errors import Fatal, PosthouseError
 from posthouse.sqlite.connection import open_reader
-from posthouse.sqlite.presence import looking
 from posthouse.sqlite.schema import APPLICATION_ID
+from posthouse.sqlite.store_lock import refuse_half_restored, shared_store_lock
 
 Rule = Callable[[apsw.Connection], Iterator[str]]
 _DAMAGE = ("store_not_ours", "store_half_restored")
@@ -26,7 +25,7 @@ _DAMAGE = ("store_not_ours", "store_half_restored")
 def verify_store(path: Path, rules: tuple[Rule, ...] = ()) -> list[str]:
     """Return what is wrong with the store at `path`; an empty list means nothing is."""
     try:
-        with looking(path):
+        with shared_store_lock(path):
             refuse_half_restored(path)
             db = open_reader(path)
             try:
@@ -105,7 +104,7 @@ def _time(db: apsw.Connection) -> Iterator[str]:
 
 def _types(db: apsw.Connection) -> Iterator[str]:
     for (name,) in db.execute(SQL.types):
-        if name not in TYPES:
+        if name not in RECORD_TYPES:
             yield f"journal: records of the unknown type {name!r}"
 
 

@@ -1,19 +1,54 @@
-"""Who a node is: an Ed25519 key pair, and the node id `ed25519:<64 lower-case hex>` made of its public half.
+"""Secrets that prove who a caller is: the Ed25519 key of a node with its node id, and bearer tokens.
 
-Invariant: a node id that passed `public_key`, or came from a NodeKey, names a sound point of the curve, in
-one spelling only. NodeKey keeps its secret out of repr, pickles and copies; `reveal_seed` is the way to it.
+Invariant: a node id that passed `public_key`, or came from a NodeKey, names a canonical point of the prime-order
+group, in one spelling. Refused are points off the curve, non-canonical encodings and points with a small-order part:
+without this one owner could hold several ids, and a signature under a small-order key would fit any message. NodeKey
+keeps its secret out of repr, pickles and copies; `reveal_seed` is the only way to it. Compare tokens with
+`same_token` only (constant time).
 """
 
 from __future__ import annotations
 
+import hmac
 import secrets
 from functools import lru_cache
 from typing import NoReturn, Self
 
-from nacl.bindings import crypto_sign, crypto_sign_ed25519_sk_to_curve25519, crypto_sign_seed_keypair
+from nacl.bindings import (
+    crypto_core_ed25519_is_valid_point,
+    crypto_sign,
+    crypto_sign_ed25519_sk_to_curve25519,
+    crypto_sign_seed_keypair,
+)
 
-from posthouse.keys.curve import check_point
+from posthouse.model.errors import error
 from posthouse.model.node import node_from_key, node_key
+
+PUBLIC_BYTES = 32
+_FIELD = 2**255 - 19  # p: the coordinates of the curve are numbers below it
+_SIGN_BIT = 1 << 255  # of x, carried in the topmost bit of the encoded y
+
+
+def check_point(public: bytes) -> None:
+    """Refuse `public` unless it is the one encoding of a point that a key can have."""
+    reason = _point_fault(public)
+    if reason:
+        raise error("node_id_invalid", node=f"ed25519:{public.hex()}", reason=reason)
+
+
+def _point_fault(public: bytes) -> str | None:
+    if len(public) != PUBLIC_BYTES:
+        return f"it has {len(public)} bytes, not {PUBLIC_BYTES}"
+    number = int.from_bytes(public, "little")
+    y = number & ~_SIGN_BIT
+    if y >= _FIELD:
+        return "its encoding is not canonical: y is not below p"
+    if number & _SIGN_BIT and y in (1, _FIELD - 1):  # the two points with x = 0
+        return "its encoding is not canonical: x is zero and has a sign"
+    if not crypto_core_ed25519_is_valid_point(public):
+        return "it is not a point of the prime-order group"
+    return None
+
 
 SEED_BYTES = 32
 SIGNATURE_BYTES = 64
@@ -71,3 +106,21 @@ def public_key(node: str) -> bytes:
     public = node_key(node)
     check_point(public)
     return public
+
+
+TOKEN_BYTES = 32
+
+
+def new_token() -> str:
+    """Return a fresh token of 43 characters."""
+    return secrets.token_urlsafe(TOKEN_BYTES)
+
+
+def same_token(given: str | bytes, expected: str | bytes) -> bool:
+    """Tell whether two tokens are equal, in a time that does not depend on where they differ."""
+    return hmac.compare_digest(_as_bytes(given), _as_bytes(expected))
+
+
+def _as_bytes(token: str | bytes) -> bytes:
+    # surrogates come from header bytes that are no UTF-8: they must compare unequal, not raise
+    return token.encode("utf-8", "surrogatepass") if isinstance(token, str) else token

@@ -17,7 +17,7 @@ from typing import Literal
 import msgspec
 
 from posthouse.files import create_atomic, private_dir, read_private
-from posthouse.keys import openssh
+from posthouse.keys import ssh
 from posthouse.keys.identity import SEED_BYTES, NodeKey
 from posthouse.model.errors import error
 
@@ -45,7 +45,7 @@ def load(path: str | os.PathLike[str], passphrase: str | bytes | None = None) ->
         raise error("key_malformed", source=source, reason="it is not text") from None
     if text.lstrip().startswith("{"):
         return _parse(text, source)
-    return openssh.read_private(text, passphrase, source=source)
+    return ssh.read_private_key(text, passphrase, source=source)
 
 
 def create(path: str | os.PathLike[str], key: NodeKey | None = None) -> NodeKey:

@@ -1,32 +1,71 @@
-"""The server: lists the tools, checks arguments, runs handlers, and turns whatever happens into a result.
+"""The MCP server: lists the tools, validates arguments, runs handlers, turns every outcome into a result; and serves
+over stdio.
 
-A refusal is a result with is_error and one JSON object with code, message and hint, so that the model can act on it; it
-carries no structured content, since that has to fit the tool's output schema. Only a tool that does not exist is an
-error of the protocol. An unexpected failure is `internal`, with a log line.
+There are at most eight tools, together below 1,500 tokens of definition (a test counts both); schemas come from the
+structs that validate, without titles and descriptions. A refusal is a result with is_error and one JSON object with
+code, message and hint, so that the model can act on it; it has no structured content, because that must fit the
+output schema. Only an unknown tool is a protocol error.
 """
 
 from __future__ import annotations
 
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import anyio
 import mcp_types as types
 import msgspec
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
 
 from posthouse.client.daemon import AsyncDaemonClient, DaemonPlace
 from posthouse.log import get_log
-from posthouse.mcp.call import ToolCall
-from posthouse.mcp.key import meta_key
-from posthouse.mcp.schema import schema_of
-from posthouse.mcp.tools import TOOLS
-from posthouse.mcp.tools.spec import ToolSpec
+from posthouse.mcp.tool import ToolCall, ToolSpec, meta_key
+from posthouse.mcp.tools.lock import LOCK
+from posthouse.mcp.tools.reading import HISTORY, INBOX, READ, WAIT
+from posthouse.mcp.tools.sending import SEND, STATUS
+from posthouse.mcp.tools.who import WHO
 from posthouse.model.errors import PosthouseError, error
 from posthouse.version import __version__
 
+_LEFT_OUT = frozenset({"title", "default", "description"})
+_REFERENCE = "#/$defs/"
+
+
+def schema_of(struct: type[msgspec.Struct]) -> dict[str, Any]:
+    """Return the schema of a struct as one object without references."""
+    made = msgspec.json.schema(struct)
+    inlined: dict[str, Any] = _inline(made, made.get("$defs", {}))
+    return inlined
+
+
+def _inline(node: Any, definitions: dict[str, Any]) -> Any:
+    if isinstance(node, list):
+        return [_inline(each, definitions) for each in node]
+    if not isinstance(node, dict):
+        return node
+    if "$ref" in node:
+        return _inline(definitions[node["$ref"].removeprefix(_REFERENCE)], definitions)
+    return {name: _member(name, value, definitions) for name, value in node.items() if _is_kept(name, value)}
+
+
+def _member(name: str, value: Any, definitions: dict[str, Any]) -> Any:
+    # below `properties` the names are those of fields, none of which is a keyword
+    if name == "properties":
+        return {field: _inline(about, definitions) for field, about in value.items()}
+    return _inline(value, definitions)
+
+
+def _is_kept(name: str, value: Any) -> bool:
+    return name not in _LEFT_OUT and not (name == "required" and value == [])
+
+
+#: by name; the order is fixed, so that clients can keep the list in their caches
+TOOLS: dict[str, ToolSpec] = {tool.name: tool for tool in (SEND, INBOX, WAIT, READ, WHO, HISTORY, LOCK, STATUS)}
 log = get_log(__name__)
 NAME = "posthouse"
 ERROR_META = "posthouse/error"
@@ -75,10 +114,10 @@ class ToolServer:
         try:
             answer = await tool.run(self._context(tool, ctx), read_arguments(tool, params.arguments))
         except PosthouseError as failure:
-            return refusal(failure)
+            return error_result(failure)
         except Exception as failure:
             log.error("tool_failed", tool=tool.name, exc_info=failure)
-            return refusal(error("internal", reason=type(failure).__name__))
+            return error_result(error("internal", reason=type(failure).__name__))
         return _result(answer)
 
     def _context(self, tool: ToolSpec, ctx: ServerRequestContext[AsyncDaemonClient]) -> ToolCall:
@@ -95,7 +134,7 @@ def read_arguments(tool: ToolSpec, given: dict[str, Any] | None) -> msgspec.Stru
         raise error("tool_arguments_invalid", tool=tool.name, reason=str(fault)) from fault
 
 
-def refusal(failure: PosthouseError) -> types.CallToolResult:
+def error_result(failure: PosthouseError) -> types.CallToolResult:
     """Return a failure as a result that a model can act on."""
     told = {"code": failure.code, "message": str(failure), "hint": failure.hint} | _fields(failure)
     text = msgspec.json.encode(told, enc_hook=repr).decode()
@@ -131,3 +170,15 @@ def _definition(tool: ToolSpec, wait_max_s: int) -> types.Tool:
         output_schema=schema_of(tool.answer),
         annotations=hints,
     )
+
+
+def serve_stdio(place: DaemonPlace, wait_max_s: int) -> None:
+    """Serve until stdin ends. A signal ends the process at once: nothing is held here that could be lost."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    anyio.run(_serve, place, wait_max_s)
+
+
+async def _serve(place: DaemonPlace, wait_max_s: int) -> None:
+    server = ToolServer(place, wait_max_s).server
+    async with stdio_server() as (read, write):
+        await server.run(read, write, server.create_initialization_options())

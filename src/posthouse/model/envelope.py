@@ -1,25 +1,103 @@
-"""The envelope: a bus message as it lies in a mailbox file, and the dead letter around one.
+"""What travels on the bus: envelopes and dead letters (files), the standard payload, and signals (never stored).
 
-A file holds one JSON object in camelCase, as DorkOS writes it; `publishedTo` is ours and says which pattern
-a fan-out was published to. Values are validated on the way in and on the way out of a file. Fields this
-version does not know are ignored, so that newer programs may add some.
+A mailbox file holds one JSON object in camelCase, as DorkOS writes it; `publishedTo` is ours and names the pattern a
+fan-out was published to. Values are validated on the way in and out of a file; unknown fields are ignored, so newer
+programs may add some. A payload may be any JSON value; StandardPayload is the shape agents agree on.
 
-If you change the format: 1. docs/explain storage format, 2. the vectors in tests/model/test_envelope.py,
-3. the index rebuild of the bus.
+If you change the file format: 1. docs/explain storage format, 2. the vectors in tests/model/test_envelope.py, 3. the
+index rebuild of the bus.
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+import enum
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from posthouse.model.budget import Budget
+from posthouse.model.clock import parse_utc
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.ids import validate_ulid
 from posthouse.model.strict_json import check_json_value
 from posthouse.model.subjects import validate_subject
-from posthouse.model.timestamps import parse_utc
+from posthouse.model.ulid import validate_ulid
+
+NonNegative = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Performative(enum.StrEnum):
+    """What a message wants to do in a conversation."""
+
+    REQUEST = "request"
+    INFORM = "inform"
+    QUERY = "query"
+    PROPOSE = "propose"
+    ACCEPT = "accept"
+    REJECT = "reject"
+    CFP = "cfp"
+    FAILURE = "failure"
+
+
+class ChannelType(enum.StrEnum):
+    """Where a conversation takes place."""
+
+    DM = "dm"
+    GROUP = "group"
+    CHANNEL = "channel"
+    THREAD = "thread"
+
+
+class Attachment(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A file that goes with a message; the bus carries its path, not its bytes."""
+
+    path: str
+    filename: str
+    mime_type: str
+    size: NonNegative | None = None
+
+
+class ResponseContext(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """How an answer should look where it is shown."""
+
+    platform: str
+    max_length: NonNegative | None = None
+    supported_formats: tuple[str, ...] | None = None
+    instructions: str | None = None
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What a message cost to make; cost figures are computed from it."""
+
+    model: str
+    input_tokens: NonNegative
+    output_tokens: NonNegative
+    cost_usd: Annotated[float, msgspec.Meta(ge=0)]
+
+
+class StandardPayload(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A message between agents, or between an agent and a channel."""
+
+    content: str
+    sender_name: str | None = None
+    sender_avatar: str | None = None
+    channel_name: str | None = None
+    channel_type: ChannelType | None = None
+    attachments: tuple[Attachment, ...] | None = None
+    response_context: ResponseContext | None = None
+    performative: Performative | None = None
+    conversation_id: str | None = None
+    correlation_id: str | None = None
+    usage: Usage | None = None
+    platform_data: dict[str, Any] | None = None
+
+
+def read_payload(value: Any) -> StandardPayload:
+    """Return an envelope's payload as a standard payload, or raise value_invalid."""
+    try:
+        return msgspec.convert(value, StandardPayload)
+    except msgspec.ValidationError as fault:
+        raise error("value_invalid", name="payload", reason=str(fault)) from fault
+
 
 T = TypeVar("T")
 
@@ -106,3 +184,43 @@ def _decode(decoder: msgspec.json.Decoder[T], data: bytes, name: str) -> T:
         raise
     except (msgspec.MsgspecError, ValueError, RecursionError) as fault:
         raise error("value_invalid", name=name, reason=str(fault)) from fault
+
+
+class SignalType(enum.StrEnum):
+    """What a signal tells."""
+
+    TYPING = "typing"
+    PRESENCE = "presence"
+    READ_RECEIPT = "read_receipt"
+    DELIVERY_RECEIPT = "delivery_receipt"
+    PROGRESS = "progress"
+    BACKPRESSURE = "backpressure"
+
+
+class Signal(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """One signal about an endpoint."""
+
+    type: SignalType
+    state: str
+    endpoint_subject: str
+    #: ISO-8601, UTC
+    timestamp: str
+    data: Any = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.type, SignalType):
+            raise error("value_invalid", name="type", reason=f"{self.type!r} is not a signal type")
+        if type(self.state) is not str or not self.state:
+            raise error("value_invalid", name="state", reason="it is not a text, or empty")
+        validate_subject(self.endpoint_subject)
+        parse_utc(self.timestamp)
+
+
+def read_signal(value: Any) -> Signal:
+    """Return a signal from plain JSON values, or raise value_invalid."""
+    try:
+        return msgspec.convert(value, Signal)
+    except PosthouseError:
+        raise
+    except msgspec.ValidationError as fault:
+        raise error("value_invalid", name="signal", reason=str(fault)) from fault

@@ -1,21 +1,61 @@
-"""Every failure posthouse reports, as one small tree.
+"""Every error posthouse reports, as one small tree, and the registry of error codes.
 
     PosthouseError
-    ├── Refused      the caller may act on it: the input, a rule or a right says no
+    ├── Refused      the caller may act: the input, a rule or a right says no
     ├── Transient    nothing was written; the same call may succeed later
     └── Fatal        the connection or the process has to end
 
-What an error means lives in the registry (posthouse.model.codes): code, HTTP status, exit code, text and hint.
-Raise with ``raise error("code", field=value)``; the registry picks the class, so a code can never
-carry the wrong severity. Texts must not contain secrets: fields travel to peers and logs.
+Raise with ``raise error("code", field=value)``: the registry (one area file each in posthouse.model.codes) picks the
+class, so a code never carries the wrong severity. Texts must not contain secrets: fields travel to peers and logs.
 """
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any, ClassVar
 
-from posthouse.model.codes.registry import REGISTRY
+from posthouse.model.codes.agent_errors import AGENTS
+from posthouse.model.codes.bus_errors import BUS
+from posthouse.model.codes.client_errors import CLIENT
+from posthouse.model.codes.command_errors import COMMAND
+from posthouse.model.codes.daemon_errors import DAEMON
+from posthouse.model.codes.http_errors import EDGE
+from posthouse.model.codes.key_errors import KEYS
+from posthouse.model.codes.pinch_errors import PINCH
+from posthouse.model.codes.pipeline_errors import GIVING, PIPELINE
+from posthouse.model.codes.relay_errors import RELAY
 from posthouse.model.codes.spec import ErrorSpec, Severity
+from posthouse.model.codes.storage_errors import STORAGE
+from posthouse.model.codes.value_errors import VALUES
+
+#: Areas in the order the reference shows them.
+AREAS: dict[str, tuple[ErrorSpec, ...]] = {
+    "Values": VALUES,
+    "Keys": KEYS,
+    "Storage": STORAGE,
+    "Bus": BUS,
+    "Relay": RELAY,
+    "Relay's edge": EDGE,
+    "Pinch": PINCH,
+    "Client": CLIENT,
+    "Daemon": DAEMON,
+    "Pipeline": PIPELINE,
+    "Giving back": GIVING,
+    "Agents": AGENTS,
+    "Command line": COMMAND,
+}
+
+
+def _gather() -> dict[str, ErrorSpec]:
+    specs: dict[str, ErrorSpec] = {}
+    for spec in chain.from_iterable(AREAS.values()):
+        if spec.code in specs:
+            raise ValueError(f"error code {spec.code} is registered twice")
+        specs[spec.code] = spec
+    return specs
+
+
+ERROR_CODES: dict[str, ErrorSpec] = _gather()
 
 
 class PosthouseError(Exception):
@@ -68,5 +108,5 @@ _CLASSES: dict[Severity, type[PosthouseError]] = {cls.severity: cls for cls in (
 
 def error(code: str, *, hint: str | None = None, **fields: Any) -> PosthouseError:
     """Build the error registered under `code`; a code that is not registered is a programming error."""
-    spec = REGISTRY[code]
+    spec = ERROR_CODES[code]
     return _CLASSES[spec.severity](spec, fields, hint)

@@ -1,21 +1,96 @@
-"""The event: a signed statement of a node, and what its tags say.
+"""The event: a signed statement of a node. Its fields and tags, canonical form, structure rules, and coordinate.
 
-An Event in memory has the right types but proves nothing: structure is checked in event_structure, the signature
-in posthouse.keys. Reading an event from JSON is strict, because two readers must never see two different events
-in one text.
+The canonical bytes are the UTF-8 of the JSON array ["posthouse-event-v1", pubkey, created_at_ns, kind, tags,
+content] without spaces, as msgspec writes it. If they change, every signature ever made is void: make a new version
+name instead. An Event in memory has the right types but proves nothing: `check_structure` checks everything that
+needs no key, store or clock; the signature is verified in posthouse.keys. The two time rules stand apart because a
+retry of an accepted event gets its answer also when the event has expired. Reading JSON is strict: two readers must
+never see two different events in one text. A coordinate `kind:pubkey:d` addresses the latest replaceable or
+addressable event.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import msgspec
+from blake3 import blake3
 
-from posthouse.model.canonical import encode_canonical
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.limits import EVENT_MAX_JSON_BYTES, SECOND_NS
-from posthouse.model.node import DEFAULT_MESH
+from posthouse.model.kinds import AUTHENTICATION, is_addressable, is_replacing, kind_class
+from posthouse.model.lease import FenceTag, validate_resource
+from posthouse.model.limits import (
+    CREATED_AT_MAX_AHEAD_NS,
+    EVENT_MAX_CANONICAL_BYTES,
+    EVENT_MAX_JSON_BYTES,
+    EVENT_MAX_TAGS,
+    INT64_MAX,
+    SECOND_NS,
+    SIGNATURE_ARMOR_MAX_CHARS,
+    TAG_VALUE_MAX_BYTES,
+)
+from posthouse.model.node import DEFAULT_MESH, is_node_id, validate_mesh_name, validate_node_id
 from posthouse.model.strict_json import refuse_duplicate_keys
+
+_FENCE_TOKEN = re.compile(r"[1-9][0-9]{0,18}")
+
+
+def read_fence_tag(event: Event) -> FenceTag | None:
+    """Return the fence an event claims, None when it claims none, or raise tag_malformed."""
+    tag = event.tag("fence")
+    if tag is None:
+        return None
+    if not is_replacing(event.kind):
+        raise error("tag_malformed", tag="fence", reason="only replaceable and addressable events are fenced")
+    if len(tag) not in (3, 4) or (len(tag) == 4 and tag[3] != "strict"):
+        raise error("tag_malformed", tag="fence", reason='it is not resource, token and perhaps "strict"')
+    if _FENCE_TOKEN.fullmatch(tag[2]) is None or int(tag[2]) > INT64_MAX:
+        raise error("tag_malformed", tag="fence", reason="the token is not a positive integer")
+    return FenceTag(validate_resource(tag[1]), int(tag[2]), len(tag) == 4)
+
+
+EVENT_VERSION = "posthouse-event-v1"
+_ENCODER = msgspec.json.Encoder()
+
+
+def canonical_event_bytes(
+    pubkey: str, created_at_ns: int, kind: int, tags: Sequence[Sequence[str]], content: str
+) -> bytes:
+    """Return the canonical bytes, or raise what keeps the fields from having any."""
+    _check_fields(pubkey, created_at_ns, kind, tags, content)
+    return encode_canonical(pubkey, created_at_ns, kind, tags, content)
+
+
+def encode_canonical(pubkey: str, created_at_ns: int, kind: int, tags: Sequence[Sequence[str]], content: str) -> bytes:
+    """Return the canonical bytes of fields whose types are known to be right."""
+    try:
+        return _ENCODER.encode((EVENT_VERSION, pubkey, created_at_ns, kind, tags, content))
+    except UnicodeEncodeError as fault:
+        raise error("event_text_invalid", field="a tag or the content", reason="a lone surrogate") from fault
+
+
+def event_id(canonical: bytes) -> str:
+    """Return the id of an event: BLAKE3-256 of its canonical bytes, in hexadecimal."""
+    return blake3(canonical).hexdigest()
+
+
+def _check_fields(pubkey: str, created_at_ns: int, kind: int, tags: Sequence[Sequence[str]], content: str) -> None:
+    for name, number in (("created_at_ns", created_at_ns), ("kind", kind)):
+        if type(number) is not int:
+            raise error("event_field_type", field=name, reason=f"{number!r} is not an integer")
+    if not 0 <= created_at_ns <= INT64_MAX:
+        raise error("event_created_at_range", created_at_ns=created_at_ns)
+    for name, text in (("pubkey", pubkey), ("content", content)):
+        if type(text) is not str:
+            raise error("event_field_type", field=name, reason="it is not a string")
+    if not isinstance(tags, list | tuple):
+        raise error("event_field_type", field="tags", reason="it is not a list of lists of strings")
+    for tag in tags:
+        if not isinstance(tag, list | tuple) or any(type(value) is not str for value in tag):
+            raise error("event_field_type", field="tags", reason="a tag is not a list of strings")
+
 
 Tag = tuple[str, ...]
 
@@ -80,7 +155,6 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return expiration_s is not None and expiration_s * SECOND_NS <= now_ns
 
 
-_ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(Event)
 _FIELDS = frozenset(Event.__struct_fields__)
 
@@ -132,3 +206,142 @@ def _explain(fault: str) -> PosthouseError:
     if field in _FIELDS:
         return error("event_field_type", field=field, reason=reason)
     return error("event_not_object", found=fault.rpartition("got ")[2].strip("`"))
+
+
+_HEX_64 = re.compile(r"[0-9a-f]{64}")
+_HEX_128 = re.compile(r"[0-9a-f]{128}")
+_DECIMAL = re.compile(r"0|[1-9][0-9]{0,18}")
+_ARMOR_BEGIN = "-----BEGIN SSH SIGNATURE-----\n"
+_ARMOR_END = "-----END SSH SIGNATURE-----"
+#: tags that decide something: a second one would make it a matter of taste which one counts
+_SINGLE = ("mesh", "expiration", "fence")
+
+
+def check_structure(event: Event) -> bytes:
+    """Return the canonical bytes of a well-formed event, or raise the code of its first fault.
+
+    The signature is judged by its form only; the caller verifies it over the bytes returned.
+    """
+    _check_forms(event)
+    kind_class(event.kind)
+    check_tags(event)
+    canonical = event.canonical()
+    if len(canonical) > EVENT_MAX_CANONICAL_BYTES:
+        raise error("event_too_large", bytes=len(canonical), limit=EVENT_MAX_CANONICAL_BYTES)
+    expected = event_id(canonical)
+    if event.id != expected:
+        raise error("event_id_mismatch", expected=expected)
+    return canonical
+
+
+def check_publishable(event: Event) -> None:
+    """Raise kind_not_publishable for an authentication event: who could publish it could log in with it."""
+    if event.kind == AUTHENTICATION:
+        raise error("kind_not_publishable", kind=event.kind)
+
+
+def check_times(event: Event, now_ns: int) -> None:
+    """Raise event_created_at_ahead or event_expired by the relay's clock."""
+    ahead_ns = event.created_at_ns - now_ns
+    if ahead_ns > CREATED_AT_MAX_AHEAD_NS:
+        raise error(
+            "event_created_at_ahead",
+            ahead_s=ahead_ns // SECOND_NS,
+            limit_s=CREATED_AT_MAX_AHEAD_NS // SECOND_NS,
+        )
+    if event.is_expired(now_ns):
+        raise error("event_expired", expiration=event.expiration_s)
+
+
+def is_event_id(text: str) -> bool:
+    """Tell whether a text has the form of an event id."""
+    return _HEX_64.fullmatch(text) is not None
+
+
+def check_tags(event: Event) -> None:
+    """Raise the code of the first fault in the tags, those this module knows the meaning of included."""
+    if len(event.tags) > EVENT_MAX_TAGS:
+        raise error("tags_too_many", count=len(event.tags), limit=EVENT_MAX_TAGS)
+    names: dict[str, Tag] = {}
+    for index, tag in enumerate(event.tags):
+        _check_tag_size(index, tag)
+        if tag[0] in _SINGLE and tag[0] in names:
+            raise error("tag_repeated", tag=tag[0])
+        names.setdefault(tag[0], tag)
+    if is_addressable(event.kind) and len(names.get("d", ())) < 2:
+        raise error("address_needs_d")
+    _check_known_tags(event, names)
+
+
+def _check_forms(event: Event) -> None:
+    if not is_event_id(event.id):
+        raise error("event_id_form")
+    if not is_node_id(event.pubkey):
+        raise error("event_pubkey_form", reason="it has another form")
+    if not 0 <= event.created_at_ns <= INT64_MAX:
+        raise error("event_created_at_range", created_at_ns=event.created_at_ns)
+    if _HEX_128.fullmatch(event.sig) is None and not _is_armor(event.sig):
+        raise error("event_sig_form")
+
+
+def _is_armor(sig: str) -> bool:
+    return (
+        len(sig) <= SIGNATURE_ARMOR_MAX_CHARS and sig.startswith(_ARMOR_BEGIN) and sig.rstrip("\n").endswith(_ARMOR_END)
+    )
+
+
+def _check_tag_size(index: int, tag: Tag) -> None:
+    if not tag or not tag[0]:
+        raise error("tag_empty", index=index)
+    for value in tag:
+        # a text has at most four bytes for each character, so that most need no encoding to be judged
+        if len(value) * 4 > TAG_VALUE_MAX_BYTES:
+            size = len(value.encode("utf-8", "surrogatepass"))
+            if size > TAG_VALUE_MAX_BYTES:
+                raise error("tag_value_too_long", index=index, bytes=size, limit=TAG_VALUE_MAX_BYTES)
+
+
+def _check_known_tags(event: Event, names: dict[str, Tag]) -> None:
+    if (mesh := names.get("mesh")) is not None:
+        if len(mesh) != 2:
+            raise error("tag_malformed", tag="mesh", reason="it has not exactly one value")
+        validate_mesh_name(mesh[1])
+    if (expiration := names.get("expiration")) is not None and (
+        len(expiration) != 2 or _DECIMAL.fullmatch(expiration[1]) is None
+    ):
+        raise error("tag_malformed", tag="expiration", reason="it is not one number of unix seconds")
+    if "fence" in names:
+        read_fence_tag(event)
+
+
+_KIND = re.compile(r"[1-9][0-9]{4}")
+
+
+class Coordinate(NamedTuple):
+    """What names the latest of a line of events."""
+
+    kind: int
+    pubkey: str
+    d: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.pubkey}:{self.d}"
+
+
+def coordinate_of(event: Event) -> Coordinate:
+    """Return the coordinate of an event of a replacing kind."""
+    return Coordinate(event.kind, event.pubkey, event.d)
+
+
+def parse_coordinate(text: str) -> Coordinate:
+    """Return the coordinate in a text, or raise coordinate_invalid."""
+    parts = text.split(":", 3)
+    if len(parts) != 4:
+        raise error("coordinate_invalid", coordinate=text, reason="it has not four parts")
+    kind, scheme, digits, d = parts
+    if _KIND.fullmatch(kind) is None or not is_replacing(int(kind)):
+        raise error("coordinate_invalid", coordinate=text, reason="its kind is not replaceable or addressable")
+    try:
+        return Coordinate(int(kind), validate_node_id(f"{scheme}:{digits}"), d)
+    except PosthouseError as fault:
+        raise error("coordinate_invalid", coordinate=text, reason=str(fault)) from fault

@@ -1,13 +1,14 @@
-"""Leases: the rules of locks as pure transitions over a frozen row.
+"""Leases and fencing tokens: the rules of locks as pure transitions over a frozen row.
 
-One row per (mesh, resource) that stays for ever, so that tokens grow strictly through release, expiry, take-over
-and restart. A lease is active iff now < deadline, compared at the moment of use, on boot time; wall-clock steps
-change nothing. Refusals are values (their code and fields); the caller raises or answers them.
+One row per (mesh, resource) stays for ever, so tokens grow strictly through release, expiry, take-over and restart.
+A lease is active iff now < deadline, compared at the moment of use, on boot time; wall-clock steps change nothing. A
+consumer of a fence remembers the highest token it has seen and refuses lower ones; `strict` refuses the same token
+too. The relay checks a fence tag against the lock itself. Refusals are values; the caller raises or answers them.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -74,6 +75,11 @@ class Denied(msgspec.Struct, frozen=True):
 
     code: str
     fields: dict[str, Any] = {}
+
+
+def remaining_ms(row: LockRow, now_ns: int) -> int:
+    """Return the milliseconds a lease still holds, rounded up: whoever waits them finds it over."""
+    return max(0, -((now_ns - row.deadline_boot_ns) // MILLISECOND_NS))
 
 
 class LockView(msgspec.Struct, frozen=True):
@@ -178,11 +184,6 @@ def reopen(row: LockRow, now_ns: int) -> LockRow:
     return replace(row, deadline_boot_ns=now_ns + row.lease_ms * MILLISECOND_NS)
 
 
-def remaining_ms(row: LockRow, now_ns: int) -> int:
-    """Return the milliseconds a lease still holds, rounded up: whoever waits them finds it over."""
-    return max(0, -((now_ns - row.deadline_boot_ns) // MILLISECOND_NS))
-
-
 def is_record_alive(record: RequestRecord, wall_ns: int) -> bool:
     """Tell whether a request record still counts."""
     return wall_ns - record.granted_at_ns < REQUEST_RECORD_S * SECOND_NS
@@ -205,3 +206,43 @@ def _not_the_holder(row: LockRow | None, owner: str, token: int, now_ns: int) ->
     if token < row.token:
         return Denied("stale_token", {"token": row.token})
     return None if is_active(row, now_ns) else Denied("lease_expired")
+
+
+class FenceTag(NamedTuple):
+    """What a fence tag claims."""
+
+    resource: str
+    token: int
+    is_strict: bool
+
+
+def fence_admits(last_seen: int | None, token: int, strict: bool = False) -> bool:
+    """Tell whether a consumer that has seen `last_seen` may take a write with this token."""
+    if last_seen is None:
+        return True
+    return token > last_seen if strict else token >= last_seen
+
+
+def fence_error(
+    fence: FenceTag,
+    author: str,
+    row: LockRow | None,
+    now_ns: int,
+    last_written: int | None = None,
+) -> Literal["fence_stale", "fence_unknown"] | None:
+    """Return why the relay refuses a fenced event, or None.
+
+    `last_written` is the token of the last fenced write of the same coordinate under the same resource; only a
+    strict fence looks at it.
+    """
+    if row is None or fence.token > row.token:
+        return "fence_unknown"
+    if fence.token < row.token:
+        return "fence_stale"
+    if author != row.owner:
+        return "fence_unknown"
+    if not is_active(row, now_ns):
+        return "fence_stale"
+    if fence.is_strict and not fence_admits(last_written, fence.token, strict=True):
+        return "fence_stale"
+    return None

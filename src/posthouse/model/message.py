@@ -1,26 +1,97 @@
-"""Messages: events of kind 1000, read into what delivery needs to know.
+"""Messages (events of kind 1000) and their confirmations (kind 1001), read into what delivery needs.
 
-Reading judges the tags completely, so that whoever holds a Message need not doubt any field. The body stays in
-the event; it is sealed in direct messages and nobody on the way looks into it.
+Reading validates the tags completely, so no field of a Message or Confirmation needs a second check. The body stays
+in the event; in direct messages it is sealed. Whether a confirmed id names a delivery of this reader is decided
+where the deliveries are stored.
+
+The fingerprint tells a retry from a different request under the same client_message_id: SHA-256 over seven UTF-8
+fields joined by NUL; a NUL inside a field is refused. The daemon computes it over the plaintext, the relay over the
+content as received. If it changes, every dedupe record stops matching: raise ENVELOPE_VERSION and keep the old
+function.
 """
 
 from __future__ import annotations
 
+import enum
+import hashlib
 import re
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from posthouse.model.budget import MeshBudget, decode_mesh_budget
+from posthouse.model.clock import format_utc
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.event import Event
-from posthouse.model.event_structure import is_event_id
-from posthouse.model.fingerprint import DEFAULT_PRIORITY, DestinationKind, Priority, fingerprint
-from posthouse.model.jcs import parse_jcs
-from posthouse.model.kinds import MESSAGE
-from posthouse.model.limits import BODY_MAX_BYTES, CLIENT_MESSAGE_ID_MAX_BYTES
-from posthouse.model.mesh_budget import MeshBudget, decode_mesh_budget
+from posthouse.model.event import Event, is_event_id
+from posthouse.model.kinds import CONFIRMATION, MESSAGE
+from posthouse.model.limits import BODY_MAX_BYTES, CLIENT_MESSAGE_ID_MAX_BYTES, CONFIRMATION_MAX_IDS
 from posthouse.model.node import DEFAULT_MESH, NODE_SCHEME, is_node_id
+from posthouse.model.strict_json import jcs, parse_jcs
 from posthouse.model.subjects import validate_topic
+
+ENVELOPE_VERSION = "1"
+PREFIX_BYTES = 8  # enough to compare two requests by eye, too few to probe a secret
+
+
+class DestinationKind(enum.StrEnum):
+    """Where a message goes."""
+
+    TOPIC = "topic"
+    DM = "dm"
+    QUEUE = "queue"
+
+
+class Priority(enum.StrEnum):
+    """How urgent a sender finds its message; never reorders anything."""
+
+    NOW = "now"
+    NEXT = "next"
+    LOW = "low"
+
+
+DEFAULT_PRIORITY = Priority.NEXT
+
+
+def fingerprint(
+    destination_kind: DestinationKind,
+    destination_ref: str,
+    reply_to: str | None,
+    priority: Priority | None,
+    meta_text: str,
+    body: bytes,
+) -> bytes:
+    """Return the 32 bytes; `meta_text` is meta_field() of the meta value or a text already in JCS form.
+
+    `destination_ref` is the topic's name, or the recipient's key as 64 lower-case digits.
+    """
+    fields = (
+        ENVELOPE_VERSION,
+        destination_kind,
+        destination_ref,
+        reply_to or "",
+        priority or DEFAULT_PRIORITY,
+        "" if meta_text in ("null", "{}") else meta_text,
+        hashlib.sha256(body).hexdigest(),
+    )
+    text = "\0".join(fields)
+    if text.count("\0") != len(fields) - 1:
+        raise error("value_invalid", name="a field of the fingerprint", reason="it holds a NUL")
+    try:
+        return hashlib.sha256(text.encode("utf-8")).digest()
+    except UnicodeEncodeError as fault:
+        raise error("value_invalid", name="a field of the fingerprint", reason="a lone surrogate") from fault
+
+
+def meta_field(meta: Any) -> str:
+    """Return the meta field: the JCS text, or nothing when meta is absent, null or {}."""
+    return "" if meta is None or meta == {} else jcs(meta)
+
+
+def fingerprint_prefix(digest: bytes) -> str:
+    """Return the digits of a fingerprint that conflicts tell."""
+    return digest[:PREFIX_BYTES].hex()
+
 
 #: tags that a message has once at most, with exactly one value
 _SINGLE = frozenset({"t", "p", "c", "e", "priority", "meta", "budget"})
@@ -194,3 +265,65 @@ def _id_fault(client_message_id: str) -> str | None:
     if client_message_id.isprintable():  # as nearly all are, and quickly told
         return None
     return "it holds a control character" if _CONTROL.search(client_message_id) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """What the tags of a confirmation say."""
+
+    mesh: str
+    #: the node that confirms
+    reader: str
+    #: the node whose messages are confirmed
+    sender: str
+    #: in the order given; an id may stand twice
+    ids: tuple[str, ...]
+
+
+def read_confirmation(event: Event) -> Confirmation:
+    """Return the confirmation in an event of kind 1001, or raise confirmation_malformed."""
+    if event.kind != CONFIRMATION:
+        raise _confirmation_malformed(f"its kind is {event.kind}, not {CONFIRMATION}")
+    ids = _values(event, "e")
+    if not 1 <= len(ids) <= CONFIRMATION_MAX_IDS:
+        raise _confirmation_malformed(f"it has {len(ids)} e tags, not 1 to {CONFIRMATION_MAX_IDS}")
+    if not all(is_event_id(id_) for id_ in ids):
+        raise _confirmation_malformed("an e tag is not an event id")
+    senders = _values(event, "p")
+    if len(senders) != 1 or not is_node_id(senders[0]):
+        raise _confirmation_malformed("it has not exactly one p tag with a node id")
+    return Confirmation(event.mesh, event.pubkey, senders[0], tuple(ids))
+
+
+def _values(event: Event, name: str) -> list[str]:
+    tags = [tag for tag in event.tags if tag[0] == name]
+    if any(len(tag) != 2 for tag in tags):
+        raise _confirmation_malformed(f"an {name} tag has not exactly one value")
+    return [tag[1] for tag in tags]
+
+
+def _confirmation_malformed(reason: str) -> PosthouseError:
+    return error("confirmation_malformed", reason=reason)
+
+
+def history_item(
+    seq: int, event: Event, sender_name: str | None, body: str | None, undecryptable: str | None
+) -> dict[str, Any]:
+    """Return a message with its body opened, or with the code of why it cannot be."""
+    message = read_message(event)
+    return {
+        "message_id": event.id,
+        "history_id": seq,
+        "client_message_id": message.client_message_id,
+        "mesh": message.mesh,
+        "topic": None if message.recipient is not None else message.destination_ref,
+        "to": message.recipient,
+        "sender": event.pubkey,
+        "sender_name": sender_name,
+        "body": body,
+        "meta": msgspec.json.decode(message.meta) if message.meta else None,
+        "reply_to_id": message.reply_to,
+        "priority": message.priority.value,
+        "sent_at": format_utc(event.created_at_ns),
+        "undecryptable": undecryptable,
+    }

@@ -1,8 +1,8 @@
-"""The rate limit of the bus: a sliding window log of the publishes a sender was let through.
+"""Rate limits as pure rules: the token bucket of relay and daemon, and the sliding window of the bus.
 
-A publish is allowed while fewer than the limit lie within the window that ends now; one that is refused leaves no
-trace, so a sender that keeps trying is not punished for it. Times are boot times of one boot: the store drops those
-of another. The text of the refusal is a contract.
+Bucket: tokens are counted in billionths, so refilling is exact integer arithmetic over nanoseconds. Window: a
+publish is allowed while fewer than the limit lie within the window that ends now; a refused one leaves no trace.
+Times are boot times of one boot; a step back counts as no time passed. The text of the bus's refusal is a contract.
 """
 
 from __future__ import annotations
@@ -14,6 +14,47 @@ from dataclasses import dataclass
 from posthouse.model.limits import SECOND_NS
 from posthouse.model.reliability import RateLimit
 from posthouse.model.subjects import prefixes
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Tokens per second, and how many may be saved up."""
+
+    per_s: int
+    burst: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """What one key has left."""
+
+    #: billionths of a token
+    level: int
+    at_ns: int
+
+
+def full_bucket(rate: Rate, now_ns: int) -> Bucket:
+    """Return the bucket of a key that was not seen before."""
+    return Bucket(rate.burst * SECOND_NS, now_ns)
+
+
+def take(bucket: Bucket, rate: Rate, now_ns: int, tokens: int = 1) -> tuple[Bucket, int]:
+    """Take tokens: return the new bucket and 0, or the refilled bucket and the nanoseconds until they are there.
+
+    More tokens than the burst are never there at once; they are granted to a full bucket and leave it in debt.
+    """
+    elapsed = max(0, now_ns - bucket.at_ns)
+    level = min(rate.burst * SECOND_NS, bucket.level + elapsed * rate.per_s)
+    at_ns = max(now_ns, bucket.at_ns)
+    needed = min(tokens, rate.burst) * SECOND_NS
+    if level >= needed:
+        return Bucket(level - tokens * SECOND_NS, at_ns), 0
+    return Bucket(level, at_ns), -(-(needed - level) // rate.per_s)
+
+
+def is_full(bucket: Bucket, rate: Rate, now_ns: int) -> bool:
+    """Tell whether the bucket would be full by now, so that its key may be forgotten."""
+    return bucket.level + max(0, now_ns - bucket.at_ns) * rate.per_s >= rate.burst * SECOND_NS
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +85,7 @@ def window_start_ns(now_ns: int, config: RateLimit) -> int:
     return now_ns - config.window_secs * SECOND_NS
 
 
-def judge_rate(count: int, sender: str, now_ns: int, config: RateLimit) -> RateVerdict:
+def check_rate(count: int, sender: str, now_ns: int, config: RateLimit) -> RateVerdict:
     """Decide one publish of a sender that has `count` publishes after window_start_ns."""
     limit = limit_for(sender, config)
     horizon_ns = window_start_ns(now_ns, config)
@@ -54,7 +95,7 @@ def judge_rate(count: int, sender: str, now_ns: int, config: RateLimit) -> RateV
     return RateVerdict(False, count, limit, horizon_ns, text)
 
 
-def judge_log(times_ns: Sequence[int], sender: str, now_ns: int, config: RateLimit) -> RateVerdict:
+def check_rate_log(times_ns: Sequence[int], sender: str, now_ns: int, config: RateLimit) -> RateVerdict:
     """Decide one publish from the ascending log of the sender's former ones."""
     count = len(times_ns) - bisect_right(times_ns, window_start_ns(now_ns, config))
-    return judge_rate(count, sender, now_ns, config)
+    return check_rate(count, sender, now_ns, config)

@@ -1,16 +1,21 @@
-"""Configuration of the bus's safety rules: rate limit, circuit breaker, back-pressure.
+"""Configuration of the bus's safety rules (rate limit, circuit breaker, back-pressure), and the back-pressure rule.
 
-Operators write it as `{"reliability": {...}}` in config.json; agents cannot change it when they publish. A file is
-valid as a whole or not at all, and what it does not name keeps its value. The rules themselves are in
-rate, breaker and pressure.
+Operators write `{"reliability": {...}}` in config.json; agents cannot change it when they publish. A file is valid
+as a whole or not at all; fields it does not name keep their value. A full mailbox refuses, so it never holds more
+than its maximum; depth counts the messages waiting or in work before the one being decided. The text of the refusal
+and the signal's content are contracts. The other rules are in rate and breaker.
 """
 
 from __future__ import annotations
 
+import enum
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
 
+from posthouse.model.clock import format_utc
+from posthouse.model.envelope import Signal, SignalType
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.limits import (
     BREAKER_COOLDOWN_MIN_MS,
@@ -106,3 +111,57 @@ def _objects(value: Any, where: str) -> dict[str, Any]:
     if type(value) is not dict:
         raise error("reliability_invalid", reason=f"{where} is not an object")
     return value
+
+
+class PressureState(enum.StrEnum):
+    """How a mailbox feels."""
+
+    OK = "ok"
+    WARNING = "warning"
+    CRITICAL = "critical"
+
+
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """The pressure of one mailbox and what follows from it."""
+
+    #: 0 (empty) to 1 (full)
+    level: float
+    state: PressureState
+    current_size: int
+    max_mailbox_size: int
+    #: why the message is refused, or None
+    text: str | None = None
+
+    @property
+    def is_refused(self) -> bool:
+        return self.text is not None
+
+
+def check_pressure(depth: int, config: Backpressure) -> Pressure:
+    """Decide one message for a mailbox that holds `depth` messages."""
+    most = config.max_mailbox_size
+    level = min(1.0, depth / most)
+    if not config.enabled:
+        return Pressure(level, PressureState.OK, depth, most)
+    if depth >= most:
+        return Pressure(level, PressureState.CRITICAL, depth, most, f"backpressure: mailbox full ({depth}/{most})")
+    state = PressureState.WARNING if level >= config.pressure_warning_at else PressureState.OK
+    return Pressure(level, state, depth, most)
+
+
+def pressure_signal(pressure: Pressure, endpoint: str, wall_ns: int) -> Signal | None:
+    """Return the signal the sender gets about the endpoint, or None when there is nothing to tell."""
+    if pressure.state is PressureState.OK:
+        return None
+    return Signal(
+        type=SignalType.BACKPRESSURE,
+        state=pressure.state.value,
+        endpoint_subject=endpoint,
+        timestamp=format_utc(wall_ns),
+        data={
+            "pressure": pressure.level,
+            "currentSize": pressure.current_size,
+            "maxMailboxSize": pressure.max_mailbox_size,
+        },
+    )

@@ -1,9 +1,11 @@
-"""Strict JSON: text that has one meaning only, and values that survive the way through JSON unchanged.
+"""Strict JSON: text with exactly one meaning, values that survive JSON unchanged, and the canonical form (JCS).
 
-Refused are duplicate keys, NaN and infinities, lone surrogates, bytes that are not UTF-8 and nesting beyond
-JSON_MAX_DEPTH; each with its own code. Typed values are decoded with msgspec where they are declared; it keeps the
-last of two equal keys, hence `refuse_duplicate_keys`. Text that is exactly what msgspec writes for the value it reads
-can hold none of these, so most of what programs send is read that fast way.
+Duplicate keys, NaN, infinities, lone surrogates, invalid UTF-8 and nesting beyond JSON_MAX_DEPTH are refused, each
+with its own code. msgspec keeps the last of two equal keys, hence `refuse_duplicate_keys`. Text that is exactly what
+msgspec writes for the value it reads can hold none of these faults, so most input takes that fast path.
+
+`jcs` is RFC 8785, one to one: a value that would not be read back equal (integers beyond 2^53-1, also written as
+floats, keys that are not strings) is refused.
 """
 
 from __future__ import annotations
@@ -14,9 +16,10 @@ import re
 from typing import Any, NoReturn
 
 import msgspec
+import rfc8785
 
-from posthouse.model.errors import error
-from posthouse.model.limits import INT64_MAX, JSON_MAX_DEPTH
+from posthouse.model.errors import PosthouseError, error
+from posthouse.model.limits import INT64_MAX, JSON_MAX_DEPTH, SAFE_INTEGER_MAX
 
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 _UINT64_MAX = 2 * INT64_MAX + 1
@@ -159,3 +162,46 @@ def _text_fault(text: str) -> str | None:
     except UnicodeEncodeError:
         return "a text holds a lone surrogate"
     return None
+
+
+_FIRST_EXPONENT_FORM = 1e21  # from here on JCS writes an exponent, so the text cannot be taken for an integer
+
+
+def jcs(value: Any) -> str:
+    """Return the canonical text of a JSON value, or raise not_canonical."""
+    _refuse_large_floats(value)
+    try:
+        return rfc8785.dumps(value).decode("utf-8")
+    except RecursionError as fault:
+        raise error("not_canonical", reason="it is nested too deep") from fault
+    except ValueError as fault:  # the library's own errors and the codec's are both ValueErrors
+        raise error("not_canonical", reason=str(fault)) from fault
+
+
+def parse_jcs(text: str) -> Any:
+    """Return the value of a text in JCS form, or raise not_canonical (or why it is no JSON at all)."""
+    value = parse_json(text)
+    if jcs(value) != text:
+        raise error("not_canonical", reason="the text is not in JCS form")
+    return value
+
+
+def is_jcs(text: str) -> bool:
+    """Tell whether a text is the canonical form of its value."""
+    try:
+        parse_jcs(text)
+    except PosthouseError:
+        return False
+    return True
+
+
+def _refuse_large_floats(value: Any) -> None:
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, dict):
+            waiting.extend(item.values())
+        elif isinstance(item, list | tuple):
+            waiting.extend(item)
+        elif isinstance(item, float) and SAFE_INTEGER_MAX < abs(item) < _FIRST_EXPONENT_FORM:
+            raise error("not_canonical", reason=f"{item!r} is written as an integer beyond 2^53-1")

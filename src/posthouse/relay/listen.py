@@ -18,7 +18,7 @@ _LISTEN = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.%a-z]+)\]|(?P<host>[^:\[\]/?#@\s
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ListenAddress:
     """An address to listen on."""
 
     host: str
@@ -42,7 +42,7 @@ class Protection:
         return self.tls_cert is not None
 
 
-def parse_listen(text: str) -> Place:
+def parse_listen(text: str) -> ListenAddress:
     """Return the place a text names, or raise listen_invalid."""
     found = _LISTEN.fullmatch(text)
     if found is None:
@@ -50,10 +50,10 @@ def parse_listen(text: str) -> Place:
     port = int(found["port"])
     if port > 65_535:
         raise error("listen_invalid", listen=text, reason="a port is at most 65535")
-    return Place(found["six"] or found["host"], port)
+    return ListenAddress(found["six"] or found["host"], port)
 
 
-def check_listen(place: Place, protection: Protection) -> None:
+def check_listen(place: ListenAddress, protection: Protection) -> None:
     """Raise unless listening there is safe: listen_unprotected or listen_without_admin."""
     if (protection.tls_cert is None) != (protection.tls_key is None):
         raise error("tls_invalid", reason="--tls-cert and --tls-key go together")
@@ -65,7 +65,7 @@ def check_listen(place: Place, protection: Protection) -> None:
         raise error("listen_without_admin", listen=str(place))
 
 
-def is_loopback(place: Place) -> bool:
+def is_loopback(place: ListenAddress) -> bool:
     """Tell whether every address behind a host is this machine's own."""
     try:
         infos = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

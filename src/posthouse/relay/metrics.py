@@ -1,14 +1,14 @@
-"""The relay's metrics: counted as plain numbers on the event loop, rendered when somebody asks.
+"""The relay's metrics: plain numbers counted on the event loop, rendered for Prometheus on request.
 
-Counting costs one dictionary entry and no lock, because only the loop's thread counts; gauges are read at the
-moment of rendering from whoever knows. Only what posthouse.model.metrics declares can be counted.
+Counting costs one dictionary entry and no lock, because only the loop's thread counts; gauges are read when they are
+rendered. Only what posthouse.model.metrics declares can be counted.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -16,6 +16,29 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from posthouse.model.metrics import METRICS, Metric
+
+
+class MetricsObserver(Protocol):
+    """Counts and measures by the names that posthouse.model.metrics declares."""
+
+    def count(self, name: str, *labels: str, by: int = 1) -> None:
+        """Add to a counter."""
+        ...
+
+    def observe(self, name: str, value: float) -> None:
+        """Add one value to a histogram."""
+        ...
+
+
+class NullObserver:
+    """Listens to nothing."""
+
+    def count(self, name: str, *labels: str, by: int = 1) -> None:
+        """Forget it."""
+
+    def observe(self, name: str, value: float) -> None:
+        """Forget it."""
+
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _DECLARED = {metric.name: metric for metric in METRICS}

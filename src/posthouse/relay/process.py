@@ -1,15 +1,93 @@
-"""Running a relay as a process: the event loop, the signals that end it, and the word that it is ready."""
+"""Run a relay as a process: settings in, signals handled, ready reported.
+
+`server_settings` turns resolved settings (file, environment, flags) into ServerSettings; `run_relay` serves in the
+foreground until SIGTERM or SIGINT. Nothing here knows what a relay does.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import uvloop
 
-from posthouse.collector import settle
+from posthouse.http.server import freeze_heap
+from posthouse.keys import public_key
+from posthouse.model.pinch import validate_host
+from posthouse.model.rate import Rate
+from posthouse.model.settings_sources import Resolved
+from posthouse.relay.listen import Protection, parse_listen
+from posthouse.relay.messages.settings import ConnectionPolicy, DeliverySettings
+from posthouse.relay.pinch.settings import ANY_ORIGIN, PinchSettings, parse_origins
 from posthouse.relay.server import RelayServer, ServerSettings
+from posthouse.relay.wire.edge_limits import DEFAULT_LIMITS, EdgeLimits
+
+
+def server_settings(values: Mapping[str, Resolved], default_admin: str | None = None) -> ServerSettings:
+    """Return the settings of a server; `default_admin` administers it when no other node is named."""
+    given: dict[str, Any] = {
+        name.removeprefix("relay."): each.value for name, each in values.items() if name.startswith("relay.")
+    }
+    admin = given["admin"] or default_admin
+    if admin is not None:
+        public_key(admin)
+    return ServerSettings(
+        place=parse_listen(given["listen"]),
+        data_dir=Path(given["data_dir"]).expanduser().absolute(),
+        protection=Protection(
+            tls_cert=_path(given["tls_cert"]),
+            tls_key=_path(given["tls_key"]),
+            is_behind_proxy=given["behind_proxy"],
+            has_admin=admin is not None,
+        ),
+        admins=() if admin is None else (admin,),
+        event_rate=Rate(given["event_rate"], given["event_burst"]),
+        ephemeral_rate=Rate(given["ephemeral_rate"], given["ephemeral_burst"]),
+        limits=_limits(given),
+        deliveries=_deliveries(given),
+        pinch=_pinch(given),
+    )
+
+
+def _limits(given: Mapping[str, Any]) -> EdgeLimits:
+    limits = replace(
+        DEFAULT_LIMITS,
+        buffer_events=given["stream_buffer_events"],
+        buffer_bytes=given["stream_buffer_bytes"],
+        ping_s=given["ping_s"],
+    )
+    # a proxy is one address for everybody behind it
+    return replace(limits, connections_per_address=limits.connections) if given["behind_proxy"] else limits
+
+
+def _deliveries(given: Mapping[str, Any]) -> DeliverySettings:
+    return DeliverySettings(
+        queue_max=given["queue_max"],
+        queue_ttl_s=given["queue_ttl_s"],
+        confirm_timeout_s=given["confirm_timeout_s"],
+        policy=ConnectionPolicy(given["connection_policy"]),
+        record_retention_days=None if given["records_permanent"] else given["record_retention_days"],
+    )
+
+
+def _pinch(given: Mapping[str, Any]) -> PinchSettings | None:
+    origins = ANY_ORIGIN if given["pinch_origins"] is None else parse_origins(given["pinch_origins"])
+    if given["pinch_host"] is None:
+        return None
+    return PinchSettings(
+        host=validate_host(given["pinch_host"]),
+        rate_per_s=given["pinch_rate"],
+        burst=given["pinch_burst"],
+        origins=origins,
+    )
+
+
+def _path(text: Any) -> Path | None:
+    return None if text is None else Path(text).expanduser()
 
 
 def run_relay(settings: ServerSettings, on_ready: Callable[[RelayServer], None]) -> None:
@@ -26,7 +104,7 @@ async def _serve(settings: ServerSettings, on_ready: Callable[[RelayServer], Non
     server = RelayServer(settings)
     await server.start()
     try:
-        settle()
+        freeze_heap()
         on_ready(server)
         await ended.wait()
     finally:

@@ -1,8 +1,8 @@
-"""A relay process: what it opens, in which order, and how it ends.
+"""A relay server: what it opens, in which order, how it stops, and which metric is read from where.
 
-Start: the data directory and its lock, the relay's key, the core, then the listening socket; so whoever can
-connect finds everything ready. Stop: the socket first, then streams and requests that run, then the core, which commits
-what was taken in; the lock last.
+Start: the data directory and its lock, the relay's key, the engine, then the listening socket, so a client that can
+connect finds everything ready. Stop: the socket first, then open streams and running requests, then the engine,
+which commits everything it accepted; the lock last.
 """
 
 from __future__ import annotations
@@ -11,36 +11,35 @@ import asyncio
 import ssl
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import structlog
 
 from posthouse.files import private_dir
 from posthouse.keys import NodeKey, keyfile
-from posthouse.model.bucket import Rate
 from posthouse.model.clock import Clock, system_clock
 from posthouse.model.errors import error
-from posthouse.model.limits import EPHEMERAL_BURST, EPHEMERAL_RATE_PER_S, EVENT_BURST, EVENT_RATE_PER_S
+from posthouse.model.limits import EPHEMERAL_BURST, EPHEMERAL_RATE_PER_S, EVENT_BURST, EVENT_RATE_PER_S, SECOND_NS
+from posthouse.model.rate import Rate
 from posthouse.relay.auth import Challenges, Tokens
-from posthouse.relay.core import Core, CoreSettings
-from posthouse.relay.deliver.settings import DEFAULT_SETTINGS, DeliverySettings
-from posthouse.relay.edge import Edge
-from posthouse.relay.http.protocol import Server
+from posthouse.relay.context import Edge
+from posthouse.relay.engine import EngineSettings, RelayEngine
 from posthouse.relay.http.router import Router
-from posthouse.relay.http.serve import Service
-from posthouse.relay.http.table import ROUTES
-from posthouse.relay.limits import DEFAULT_LIMITS, EdgeLimits
-from posthouse.relay.listen import Place, Protection, check_listen, is_loopback, tls_context
+from posthouse.relay.http.server import Server, Service
+from posthouse.relay.listen import ListenAddress, Protection, check_listen, is_loopback, tls_context
 from posthouse.relay.live import Live
+from posthouse.relay.messages.settings import DEFAULT_SETTINGS, DeliverySettings
 from posthouse.relay.metrics import Meters
+from posthouse.relay.openapi import ROUTES
 from posthouse.relay.pinch.connection import PinchConnection
-from posthouse.relay.pinch.routes import pinch_routes
+from posthouse.relay.pinch.endpoint import pinch_routes
 from posthouse.relay.pinch.service import Pinch
 from posthouse.relay.pinch.settings import PinchSettings
 from posthouse.relay.stream.connection import Connection
-from posthouse.relay.stream.keeper import keep_alive
-from posthouse.relay.watch import watch
-from posthouse.sqlite.presence import Presence
+from posthouse.relay.stream.endpoint import keep_alive
+from posthouse.relay.wire.edge_limits import DEFAULT_LIMITS, EdgeLimits
+from posthouse.sqlite.store_lock import StoreLock
 
 log = structlog.get_logger(__name__)
 GOING_AWAY = 1001
@@ -54,7 +53,7 @@ _BACKLOG = 1_024
 class ServerSettings:
     """What a relay process is told."""
 
-    place: Place
+    place: ListenAddress
     data_dir: Path
     protection: Protection = NO_PROTECTION
     admins: tuple[str, ...] = ()
@@ -98,10 +97,10 @@ class RelayServer:
     async def _open(self, tls: ssl.SSLContext | None) -> None:
         settings = self.settings
         data_dir = private_dir(settings.data_dir)
-        lock = Presence(data_dir / "relay", exclusive=True)
+        lock = StoreLock(data_dir / "relay", exclusive=True)
         self._opened.callback(lock.close)
         self.key = keyfile.load_or_create(data_dir / "key.json")
-        core = await Core.start(self._core_settings(data_dir), settings.clock)
+        core = await RelayEngine.start(self._core_settings(data_dir), settings.clock)
         self._opened.push_async_callback(core.close)
         head = (await core.store.extent()).head
         self.edge = _make_edge(core, self.key, settings, head)
@@ -118,7 +117,7 @@ class RelayServer:
         pinch = self.edge.pinch
         service = Service(self.edge, Router(ROUTES if pinch is None else (*ROUTES, *pinch_routes(pinch))))
         server = Server(self.edge, service)
-        watch(self.edge, server, service)
+        watch_metrics(self.edge, server, service)
         try:
             listening = await asyncio.get_running_loop().create_server(
                 server, settings.place.host, settings.place.port, ssl=tls, backlog=_BACKLOG
@@ -130,7 +129,7 @@ class RelayServer:
         self._opened.push_async_callback(self._hang_up, server)
         self._opened.callback(listening.close)
         port = listening.sockets[0].getsockname()[1]
-        self.place = Place(settings.place.host, port)
+        self.place = ListenAddress(settings.place.host, port)
         self.edge.address = str(self.place)
 
     async def _hang_up(self, server: Server) -> None:
@@ -146,9 +145,9 @@ class RelayServer:
         server.pre_shutdown()
         await server.shutdown(self.settings.limits.stop_s)
 
-    def _core_settings(self, data_dir: Path) -> CoreSettings:
+    def _core_settings(self, data_dir: Path) -> EngineSettings:
         settings = self.settings
-        return CoreSettings(
+        return EngineSettings(
             data_dir=data_dir,
             relay=self.key.node,
             is_main_open=is_loopback(settings.place),
@@ -160,7 +159,7 @@ class RelayServer:
         )
 
 
-def _make_edge(core: Core, key: NodeKey, settings: ServerSettings, head: int) -> Edge:
+def _make_edge(core: RelayEngine, key: NodeKey, settings: ServerSettings, head: int) -> Edge:
     clock = settings.clock
     return Edge(
         core=core,
@@ -177,3 +176,66 @@ def _make_edge(core: Core, key: NodeKey, settings: ServerSettings, head: int) ->
 async def _end(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+def watch_metrics(edge: Edge, server: Server, service: Service) -> None:
+    """Let the metrics of this relay be read when they are shown."""
+    meters, live = edge.meters, edge.live
+    meters.watch("posthouse_relay_requests_running", lambda: service.running)
+    meters.watch("posthouse_relay_connections", lambda: server.open)
+    meters.watch("posthouse_relay_streams", lambda: len(edge.connections))
+    meters.watch("posthouse_relay_subscriptions", lambda: len(live))
+    meters.watch("posthouse_relay_live_events_total", lambda: live.offered)
+    meters.watch("posthouse_relay_live_matches_total", lambda: live.comparisons)
+    meters.watch("posthouse_relay_live_deliveries_total", lambda: live.delivered)
+    meters.watch("posthouse_relay_lock_waiters", lambda: edge.core.locks.waiters)
+    edge.core.locks.tell(meters)
+    watch_queues(edge)
+    if (pinch := edge.pinch) is not None:
+        meters.watch("posthouse_relay_pinch_connections", lambda: len(pinch))
+    meters.watch("posthouse_relay_tokens", lambda: len(edge.tokens))
+    meters.watch("posthouse_relay_journal_head", lambda: live.head)
+    for metric, name in _STORE.items():
+        meters.watch(metric, partial(_read_store, edge, name))
+
+
+def _read_store(edge: Edge, name: str) -> float:
+    return float(edge.core.store.statistics()[name])
+
+
+#: metric -> key of the core's statistics
+_STORE = {
+    "posthouse_relay_writer_waiting_items": "waiting_items",
+    "posthouse_relay_writer_waiting_bytes": "waiting_bytes",
+    "posthouse_relay_commits_total": "batches",
+    "posthouse_relay_committed_items_total": "committed_items",
+    "posthouse_relay_wal_bytes": "wal_bytes",
+}
+
+
+def watch_queues(edge: Edge) -> None:
+    """Let the metrics of queues be read when they are shown."""
+    meters, core = edge.meters, edge.core
+    mailboxes, attendance = core.mailboxes, core.attendance
+    meters.watch("posthouse_relay_mailboxes", lambda: mailboxes.statistics()["open"])
+    meters.watch("posthouse_relay_messages_in_flight", lambda: mailboxes.statistics()["in_flight"])
+    meters.watch("posthouse_relay_queued_messages", lambda: attendance.totals.open_rows)
+    meters.watch("posthouse_relay_parked_messages", lambda: attendance.totals.parked_rows)
+    meters.watch("posthouse_relay_waiting_confirmation_ids", lambda: attendance.totals.confirmation_ids)
+    meters.watch("posthouse_relay_queue_oldest_seconds", partial(_oldest_s, edge))
+    mailboxes.on_flushed = partial(meters.observe, "posthouse_relay_flush_seconds")
+    mailboxes.on_sent = partial(_count_sent, edge)
+    mailboxes.on_closed = partial(_count_closed, edge)
+
+
+def _oldest_s(edge: Edge) -> float:
+    oldest_ns = edge.core.attendance.totals.oldest_ns
+    return 0.0 if oldest_ns is None else max(0.0, (edge.clock.wall_ns() - oldest_ns) / SECOND_NS)
+
+
+def _count_sent(edge: Edge, count: int, was_stored: bool) -> None:
+    edge.meters.count("posthouse_relay_deliveries_total", "queue" if was_stored else "tail", by=count)
+
+
+def _count_closed(edge: Edge, state: str, count: int) -> None:
+    edge.meters.count("posthouse_relay_deliveries_closed_total", state, by=count)

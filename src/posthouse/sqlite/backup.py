@@ -16,9 +16,8 @@ import apsw
 
 from posthouse.files import fsync_dir
 from posthouse.model.errors import error
-from posthouse.sqlite.connection import open_copy, open_reader
-from posthouse.sqlite.failures import translate
-from posthouse.sqlite.presence import looking
+from posthouse.sqlite.connection import open_copy, open_reader, translate
+from posthouse.sqlite.store_lock import shared_store_lock
 
 _PAGES_PER_STEP = 4_096  # 16 MiB between two looks at the progress
 Progress = Callable[[int, int], None]
@@ -26,7 +25,7 @@ Progress = Callable[[int, int], None]
 
 def backup_store(source: Path, target: Path, progress: Progress | None = None) -> None:
     """Copy the store at `source`, running or not, to the new file `target`."""
-    with looking(source):
+    with shared_store_lock(source):
         db = open_reader(source)
         try:
             copy_database(db, target, progress)

@@ -19,8 +19,7 @@ import apsw
 
 from posthouse.log import get_log
 from posthouse.model.errors import Fatal, PosthouseError, Transient, error
-from posthouse.sqlite.connection import WAL_KEPT_BYTES, Durability, leave_wal, open_writer, patience
-from posthouse.sqlite.failures import translate
+from posthouse.sqlite.connection import WAL_KEPT_BYTES, Durability, leave_wal, open_writer, patience, translate
 
 log = get_log(__name__)
 

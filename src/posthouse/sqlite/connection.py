@@ -1,9 +1,10 @@
-"""Opening SQLite databases: one library, one set of pragmas, private files, no symbolic links.
+"""Opening SQLite databases (one library, one set of pragmas, private files), and what a failing call means.
 
-Every connection of posthouse is made here. The file is created with mode 0600 before SQLite sees it (its -wal and
--shm copies follow that mode whatever the umask). WAL always; durability is named by the caller, because an answer
-that promises survival of power loss needs FULL and one that promises survival of a crash needs NORMAL.
-Checkpoints never run on a writing connection: see checkpoint.py.
+Every connection of posthouse is made here. The file is created with mode 0600 before SQLite sees it. WAL always; the
+caller names the durability: FULL survives power loss, NORMAL the crash of any process. Checkpoints never run on a
+writing connection (checkpoint.py). SQLite before 3.51.3 can corrupt a WAL database, so an older library is a defect
+of the installation. A full disk may get room again (Transient); an I/O error under a commit or sync, or a database
+that was moved away, means that acknowledged data may be lost (Fatal).
 """
 
 from __future__ import annotations
@@ -17,8 +18,58 @@ from pathlib import Path
 import apsw
 
 from posthouse.files import fsync_dir
-from posthouse.model.errors import error
-from posthouse.sqlite.failures import translate
+from posthouse.model.errors import PosthouseError, error
+
+SAFE_VERSION = (3, 51, 3)
+
+
+def library_version() -> tuple[int, int, int]:
+    """Return the version of the SQLite library in use."""
+    major, minor, patch = (int(part) for part in apsw.sqlite_lib_version().split(".")[:3])
+    return major, minor, patch
+
+
+#: The wal-index could not grow: out of room, and nothing of the transaction has been synced yet.
+_NO_ROOM_FOR_INDEX = {apsw.SQLITE_IOERR_SHMSIZE, apsw.SQLITE_IOERR_SHMMAP, apsw.SQLITE_IOERR_SHMOPEN}
+_ENDING = (
+    apsw.BusyError,
+    apsw.CorruptError,
+    apsw.FullError,
+    apsw.IOError,
+    apsw.NoMemError,
+    apsw.NotADBError,
+    apsw.ProtocolError,
+    apsw.ReadOnlyError,
+)
+
+
+def is_fatal(exc: apsw.Error, *, committing: bool) -> bool:
+    """Tell whether the process must end: an I/O error, unless it only kept a transaction from starting."""
+    if isinstance(exc, apsw.CorruptError | apsw.NotADBError | apsw.ReadOnlyError):
+        return True
+    return isinstance(exc, apsw.IOError) and (committing or getattr(exc, "extendedresult", 0) not in _NO_ROOM_FOR_INDEX)
+
+
+def ends_transaction(exc: BaseException) -> bool:
+    """Tell whether SQLite may have rolled back the whole transaction, not just the statement."""
+    return isinstance(exc, _ENDING)
+
+
+def translate(exc: apsw.Error, path: str, *, committing: bool = False) -> PosthouseError:
+    """Return the posthouse error for a failed SQLite call."""
+    if is_fatal(exc, committing=committing):
+        return error("store_failed", path=path, reason=str(exc))
+    if isinstance(exc, apsw.BusyError | apsw.LockedError | apsw.ProtocolError):
+        return error("store_locked", path=path)
+    if isinstance(exc, apsw.FullError | apsw.NoMemError | apsw.IOError):
+        return error("store_full", path=path, reason=str(exc))
+    return error("internal", reason=str(exc))
+
+
+def copy_error(failure: PosthouseError) -> PosthouseError:
+    """Return a copy to raise: one exception raised for many callers would keep the traceback of each."""
+    return type(failure)(failure.spec, failure.fields, failure.hint)
+
 
 BUSY_TIMEOUT_MS = 5_000  # another process commits in well under this; longer means it hangs
 WAL_KEPT_BYTES = 64 * 1024 * 1024  # a WAL that a stalled reader made larger is cut back when it begins anew

@@ -20,8 +20,7 @@ import apsw
 
 from posthouse.model.clock import Clock
 from posthouse.model.errors import error
-from posthouse.sqlite.connection import leave_wal, open_reader
-from posthouse.sqlite.failures import ends_transaction, translate
+from posthouse.sqlite.connection import ends_transaction, leave_wal, open_reader, translate
 
 R = TypeVar("R")
 

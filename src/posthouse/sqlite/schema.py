@@ -17,8 +17,7 @@ import apsw
 
 from posthouse.model.errors import PosthouseError, error
 from posthouse.sqlite.backup import copy_database
-from posthouse.sqlite.connection import leave_wal, open_reader
-from posthouse.sqlite.failures import translate
+from posthouse.sqlite.connection import leave_wal, open_reader, translate
 
 APPLICATION_ID = 0x706F7374  # "post": tells our files from any other SQLite database
 

@@ -1,12 +1,19 @@
-"""Named SQL: statements live in .sql files, each under a line ``-- :name of_the_statement``.
+"""SQL statements: named in .sql files under ``-- :name of_the_statement``, and bulk inserts.
 
-A statement that is asked for but not there fails when its module is imported, not when it first runs.
+A statement that is asked for but missing fails when its module is imported, not when it first runs. Each step of a
+statement gives up the interpreter lock and has to win it back; beside a busy event loop that costs more than the
+row. So BulkInsert writes rows in groups of fixed sizes, each size one prepared statement.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from importlib.resources import files
+from itertools import chain
+from typing import Any
+
+import apsw
 
 _NAME = re.compile(r"^-- :name ([a-z][a-z0-9_]*)\s*$", re.MULTILINE)
 
@@ -32,3 +39,27 @@ class Statements:
     def names(self) -> frozenset[str]:
         """Return the names of all statements in the file."""
         return frozenset(self._texts)
+
+
+_SIZES = (64, *range(16, 0, -1))  # few texts to prepare; a handful of rows, or hundreds, are few statements
+
+
+class BulkInsert:
+    """An INSERT of any number of rows; `head` ends with VALUES, `tail` may hold an ON CONFLICT clause."""
+
+    def __init__(self, head: str, columns: int, tail: str = "") -> None:
+        row = "(" + ", ".join("?" * columns) + ")"
+        self._texts = {size: f"{head} {', '.join([row] * size)} {tail}" for size in _SIZES}
+
+    def run(self, db: apsw.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Insert the rows in order."""
+        start, left = 0, len(rows)
+        if (whole := self._texts.get(left)) is not None:
+            db.execute(whole, tuple(chain.from_iterable(rows)))
+            return
+        for size in _SIZES:
+            text = self._texts[size]
+            while left >= size:
+                db.execute(text, tuple(chain.from_iterable(rows[start : start + size])))
+                start += size
+                left -= size

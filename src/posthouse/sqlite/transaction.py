@@ -1,16 +1,16 @@
-"""One write transaction for many items: one item's failure leaves its siblings alone.
+"""One write transaction for many items, where one item's failure leaves the others alone; and the DirectWriter.
 
-`run_items` is the only way rows get into a store. It keeps two promises: an item's rows are all there or not at
-all, and an item has its answer only after COMMIT returned. What an error did to the transaction is asked of
-SQLite (`in_transaction`), never assumed: FULL, NOMEM and some BUSY roll back everything, not the savepoint.
-
-Failures are rare, so items first run without savepoints; when one fails, the batch is rolled back and run again
-with a savepoint each, and when the whole transaction fails, item by item. So an item may run more than once
-before it has its answer: only what its last run wrote exists.
+`run_items` is the only way rows get into a store. An item's rows are all there or none, and an item has its result
+only after COMMIT returned. What an error did to the transaction is asked of SQLite (`in_transaction`), never
+assumed: FULL, NOMEM and some BUSY roll back everything, not the savepoint. Items run first without savepoints; when
+one fails, the batch is rolled back and run again with a savepoint each, and when the whole transaction fails, one by
+one. So an item may run more than once; only what its last run wrote exists. DirectWriter gives the same promises for
+one item at a time on the calling thread: the bus's NORMAL commits cost less than handing them to another thread.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -19,7 +19,7 @@ import msgspec
 
 from posthouse.model.clock import Clock
 from posthouse.model.errors import Fatal, PosthouseError, error
-from posthouse.sqlite.failures import again, ends_transaction, translate
+from posthouse.sqlite.connection import copy_error, ends_transaction, leave_wal, translate
 
 
 class Transaction:
@@ -230,5 +230,67 @@ def _roll_back(tx: Transaction, path: str) -> None:
 def _fail_all(items: Sequence[Item[Any]], failure: BaseException) -> Fatal | None:
     for item in items:
         item.result = None
-        item.error = again(failure) if isinstance(failure, PosthouseError) else failure
+        item.error = copy_error(failure) if isinstance(failure, PosthouseError) else failure
     return failure if isinstance(failure, Fatal) else None
+
+
+R = TypeVar("R")
+
+
+class DirectWriter(Generic[TxT]):
+    """Commits one piece of work at a time on the thread that asks for it."""
+
+    def __init__(self, tx: TxT, clock: Clock, path: str, *, on_fatal: Callable[[Fatal], None]) -> None:
+        self._tx = tx
+        self._clock = clock
+        self._path = path
+        self._on_fatal = on_fatal
+        self._lock = threading.Lock()
+        self._holder = 0
+        self._refusal: PosthouseError | None = None
+        self._is_closed = False
+
+    def run(self, work: Callable[[TxT], R]) -> R:
+        """Commit `work` and return its result; it must not call back into this writer."""
+        item = Item(work)
+        thread = threading.get_ident()
+        if self._holder == thread:
+            raise RuntimeError("a transaction was started inside a transaction of the same store")
+        with self._lock:
+            if self._refusal is not None:
+                raise copy_error(self._refusal)
+            self._holder = thread
+            try:
+                fatal = run_items(self._tx, [item], self._clock, self._path)
+            finally:
+                self._holder = 0
+            if fatal:
+                self._refusal = fatal
+        if fatal:
+            self._on_fatal(fatal)
+        if item.error is not None:
+            raise item.error
+        result: R = item.result
+        return result
+
+    def refuse(self, fatal: Fatal) -> None:
+        """Answer every later call with `fatal`: another part of the store found that the disk failed."""
+        with self._lock:
+            self._refusal = fatal
+
+    @property
+    def state(self) -> str:
+        """Return "open", "failed" or "closed"."""
+        if self._refusal is None:
+            return "open"
+        return "failed" if isinstance(self._refusal, Fatal) else "closed"
+
+    def close(self) -> None:
+        """Close the connection; later calls get store_closed."""
+        with self._lock:
+            if isinstance(self._refusal, Fatal) and not self._is_closed:
+                leave_wal(self._tx.db)
+            if self._refusal is None:
+                self._refusal = error("store_closed", path=self._path)
+            self._is_closed = True
+            self._tx.db.close()

@@ -20,10 +20,8 @@ from typing import Any, Generic, TypeVar
 from posthouse.log import get_log
 from posthouse.model.clock import Clock
 from posthouse.model.errors import Fatal, PosthouseError, Transient, error
-from posthouse.sqlite.answers import Heard, Letterbox, Waiting, answer
-from posthouse.sqlite.bell import Bell
-from posthouse.sqlite.connection import leave_wal
-from posthouse.sqlite.failures import again
+from posthouse.sqlite.connection import copy_error, leave_wal
+from posthouse.sqlite.handover import LoopResults, OnDone, PendingItem, WakeUp, answer
 from posthouse.sqlite.transaction import TxT, run_items
 from posthouse.sqlite.turns import SILENCE_S, Turns
 
@@ -56,13 +54,13 @@ class Writer(Generic[TxT]):
         self._max_items = max_items
         self._max_bytes = max_bytes
         self._gate = threading.Lock()
-        self._arrived: list[Waiting[TxT]] = []
+        self._arrived: list[PendingItem[TxT]] = []
         self._waiting_items = 0
         self._waiting_bytes = 0
-        self._bell = Bell()
+        self._bell = WakeUp()
         self._is_asleep = False
-        self._ringing: Letterbox | None = None
-        self._letterboxes: dict[asyncio.AbstractEventLoop, Letterbox] = {}
+        self._ringing: LoopResults | None = None
+        self._letterboxes: dict[asyncio.AbstractEventLoop, LoopResults] = {}
         self._refusal: PosthouseError | None = None
         self._trouble: PosthouseError | None = None
         self._batches = 0
@@ -87,7 +85,7 @@ class Writer(Generic[TxT]):
         self._hand_in(work, future, size)
         return future
 
-    def hand_in(self, work: Callable[[TxT], Any], heard: Heard, *, size: int = 0) -> None:
+    def hand_in(self, work: Callable[[TxT], Any], heard: OnDone, *, size: int = 0) -> None:
         """Queue `work` at once, keeping the order of calls; `heard` is called on this loop with its answer.
 
         That is what a future would say without the turns of the loop that its callbacks wait for.
@@ -97,7 +95,7 @@ class Writer(Generic[TxT]):
     def run_blocking(self, work: Callable[[TxT], R], *, size: int = 0) -> R:
         """Commit `work` from a thread that may block."""
         event = threading.Event()
-        item = Waiting(work, None, None, size, None, event)
+        item = PendingItem(work, None, None, size, None, event)
         if self._put(item):
             self._bell.ring()
         event.wait()
@@ -142,21 +140,21 @@ class Writer(Generic[TxT]):
             "committed_items": self._committed_items,
         }
 
-    def _hand_in(self, work: Callable[[TxT], Any], answer: asyncio.Future[Any] | Heard, size: int) -> None:
+    def _hand_in(self, work: Callable[[TxT], Any], answer: asyncio.Future[Any] | OnDone, size: int) -> None:
         loop = asyncio.get_running_loop()
         letterbox = self._letterboxes.get(loop) or self._open_letterbox(loop)
-        must_ring = self._put(Waiting(work, None, None, size, letterbox, answer))
+        must_ring = self._put(PendingItem(work, None, None, size, letterbox, answer))
         letterbox.asked()
         if must_ring and letterbox.partner.takes_turns:
             self._bell.ring()
         elif must_ring:
             loop.call_soon(self._bell.ring)
 
-    def _put(self, item: Waiting[TxT]) -> bool:
+    def _put(self, item: PendingItem[TxT]) -> bool:
         """Take the item in; return whether the caller has to wake the writer."""
         with self._gate:
             if self._refusal is not None:
-                raise again(self._refusal)
+                raise copy_error(self._refusal)
             waiting = self._waiting_items
             if waiting >= self._max_items or (waiting and self._waiting_bytes + item.size > self._max_bytes):
                 raise error("store_busy", items=waiting, bytes=self._waiting_bytes)
@@ -168,13 +166,13 @@ class Writer(Generic[TxT]):
             self._ringing = item.letterbox
             return True
 
-    def _open_letterbox(self, loop: asyncio.AbstractEventLoop) -> Letterbox:
+    def _open_letterbox(self, loop: asyncio.AbstractEventLoop) -> LoopResults:
         with self._gate:
             if self._refusal is not None:  # the thread that closes letterboxes may have ended
-                raise again(self._refusal)
+                raise copy_error(self._refusal)
             for former in [each for each in self._letterboxes if each.is_closed()]:
                 del self._letterboxes[former]
-            letterbox = self._letterboxes[loop] = Letterbox(loop)
+            letterbox = self._letterboxes[loop] = LoopResults(loop)
             return letterbox
 
     def _serve(self) -> None:
@@ -201,7 +199,7 @@ class Writer(Generic[TxT]):
             for letterbox in self._letterboxes.values():
                 letterbox.close()
 
-    def _gather(self, turns: Turns) -> list[Waiting[TxT]]:
+    def _gather(self, turns: Turns) -> list[PendingItem[TxT]]:
         """Return what has arrived, waiting for it if there is nothing; empty when the writer has to end."""
         while True:
             with self._gate:
@@ -216,7 +214,7 @@ class Writer(Generic[TxT]):
                 with self._gate:
                     self._ringing = None
 
-    def _take(self) -> list[Waiting[TxT]]:
+    def _take(self) -> list[PendingItem[TxT]]:
         arrived = self._arrived
         if len(arrived) <= MAX_BATCH_ITEMS and self._waiting_bytes <= MAX_BATCH_BYTES:
             self._arrived = []
@@ -230,7 +228,7 @@ class Writer(Generic[TxT]):
         self._arrived = arrived[count:]
         return arrived[:count]
 
-    def _account(self, batch: list[Waiting[TxT]]) -> None:
+    def _account(self, batch: list[PendingItem[TxT]]) -> None:
         failed, size, trouble = 0, 0, None
         for item in batch:
             size += item.size
@@ -252,12 +250,12 @@ class Writer(Generic[TxT]):
             log.info("store_writable_again", path=self._path)
         self._trouble = trouble
 
-    def _fail(self, fatal: Fatal, batch: list[Waiting[TxT]]) -> None:
+    def _fail(self, fatal: Fatal, batch: list[PendingItem[TxT]]) -> None:
         with self._gate:
             self._refusal = fatal
             rest, self._arrived = self._arrived, []
         for item in rest:
-            item.error = again(fatal)
+            item.error = copy_error(fatal)
         log.error("store_failed", path=self._path, reason=str(fatal))
         leave_wal(self._tx.db)
         try:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from posthouse.client.daemon.sse import EventReader
-from posthouse.client.daemon.values import DaemonEvent
+from posthouse.client.daemon.event_stream import EventReader
+from posthouse.client.daemon.local_api import DaemonEvent
 
 
 def read(*lines: str) -> list[DaemonEvent]:

@@ -6,15 +6,14 @@ import os
 import signal
 
 from posthouse.cli.main import main
-from posthouse.relay.accept.job import Parcel
 from posthouse.relay.accept.path import AcceptPath
-from posthouse.relay.answers import Answer
-from posthouse.relay.deliver.answers import MessageAccepted
+from posthouse.relay.accept.submission import Submission
+from posthouse.relay.wire.accept_results import Answer, MessageAccepted
 
 _finish = AcceptPath._finish
 
 
-def _die(path: AcceptPath, group: list[Parcel], answers: list[Answer]) -> None:
+def _die(path: AcceptPath, group: list[Submission], answers: list[Answer]) -> None:
     if any(isinstance(answer, MessageAccepted) for answer in answers):
         os.kill(os.getpid(), signal.SIGKILL)
     _finish(path, group, answers)

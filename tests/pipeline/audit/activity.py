@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from posthouse.keys import NodeKey
-from posthouse.relay.store.sqlite import FILE_NAME
+from posthouse.relay.store.sqlite.store import FILE_NAME
 from tests.client.house import House
 from tests.relay.pinch.house import pinching, wire
 

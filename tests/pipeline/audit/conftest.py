@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from posthouse.pipeline.audit import Histories
-from posthouse.pipeline.audit.stores import read_stores
-from posthouse.pipeline.demo.history import make_history
+from posthouse.pipeline.audit.stores import Histories, read_stores
+from posthouse.pipeline.demo.demo_history import make_history
 from tests.pipeline.audit.activity import write_pinch
 from tests.pipeline.audit.daemons import write_letters
 

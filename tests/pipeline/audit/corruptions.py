@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from posthouse.keys import NodeKey
-from posthouse.model.canonical import canonical_event_bytes, event_id
-from posthouse.pipeline.audit import Histories
+from posthouse.model.event import canonical_event_bytes, event_id
+from posthouse.pipeline.audit.stores import Histories
 from tests.pipeline.audit.activity import WRITER, fence
 from tests.pipeline.audit.planting import (
     Body,

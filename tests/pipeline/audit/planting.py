@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from posthouse.keys import NodeKey
-from posthouse.model.canonical import canonical_event_bytes, event_id
-from posthouse.pipeline.audit import ContentRow, Histories, JournalRow
+from posthouse.model.event import canonical_event_bytes, event_id
+from posthouse.pipeline.audit.stores import ContentRow, Histories, JournalRow
 
 Body = dict[str, Any]
 

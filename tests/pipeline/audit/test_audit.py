@@ -9,17 +9,15 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from posthouse.cli.console import Output
-from posthouse.cli.pipeline.audit import audit as audit_command
-from posthouse.cli.pipeline.place import Place
+from posthouse.cli.output import Output
+from posthouse.cli.pipeline import audit as audit_command
+from posthouse.cli.pipeline_options import PipelineOptions
 from posthouse.model.clock import FakeClock
-from posthouse.pipeline.audit.audit import audit
+from posthouse.pipeline.audit.audit import Sources, audit
 from posthouse.pipeline.audit.seals import audit_lake
-from posthouse.pipeline.audit.sources import Sources
+from posthouse.pipeline.connector.source_access import Access
 from posthouse.pipeline.lake import Lake
-from posthouse.pipeline.run.bronze import Copier
-from posthouse.pipeline.run.progress import silent
-from posthouse.pipeline.source.store import Access
+from posthouse.pipeline.run.copy_feeds import Copier, ignore_step
 from posthouse.sqlite.connection import Durability, open_writer
 from tests.pipeline.audit.forging import rewrite
 
@@ -31,7 +29,7 @@ def filled(spark: SparkSession, stores: list[Path], tmp_path_factory: pytest.Tem
     """A lake that holds the stores, in batches of one block."""
     lake = Lake(tmp_path_factory.mktemp("lake") / "lake")
     for path in stores:
-        Copier(spark, lake, Access(str(path)), FakeClock(), 4_096, silent).copy()
+        Copier(spark, lake, Access(str(path)), FakeClock(), 4_096, ignore_step).copy()
     return lake
 
 
@@ -82,7 +80,7 @@ def test_the_command_tells_every_finding_and_fails(
 ) -> None:
     monkeypatch.setattr(type(spark), "stop", lambda _self: None)  # it is everybody's
     rewrite(lake, "bronze_journal", lambda row: row.update(ref="somebody else"))
-    assert audit_command(place=Place(lake=lake.path), output=Output(json=True)) == 1
+    assert audit_command(place=PipelineOptions(lake=lake.path), output=Output(json=True)) == 1
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
     assert lines[-1]["findings"] == len(lines) - 1 > 0
     assert {"code", "store", "epoch", "ref", "seq", "detail"} == set(lines[0])

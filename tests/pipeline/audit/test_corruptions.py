@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from posthouse.pipeline.audit import Histories, audit_histories
-from posthouse.pipeline.audit.stores import audit_stores
+from posthouse.pipeline.audit.stores import Histories, audit_histories, audit_stores
 from tests.pipeline.audit.corruptions import CORRUPTIONS
 
 #: what the clean stores must tell of, or a clean result would say little

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from posthouse.pipeline.audit import CODES
+from posthouse.pipeline.audit.finding import CODES
 
 ROOT = Path(__file__).parents[3]
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from posthouse.keys import NodeKey
 from posthouse.model.clock import system_clock
-from posthouse.pipeline.audit import Histories, audit_histories
-from posthouse.pipeline.audit.stores import audit_stores, read_stores
+from posthouse.pipeline.audit.stores import Histories, audit_histories, audit_stores, read_stores
 from posthouse.relay.ops.maintenance import backup_relay, restore_relay
 from tests.client.house import ADMIN, House, open_house
 from tests.pipeline.audit.planting import find, replace_body

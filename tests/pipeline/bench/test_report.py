@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from posthouse.bench.pipeline.report import REQUIRED, measure_with
-from posthouse.bench.pipeline.stores import make_store
-from posthouse.bench.pipeline.terms import ROW_BYTES, Scale
+from bench.pipeline import REQUIRED, measure_with
+from bench.pipeline_stores import make_store
+from bench.scales import ROW_BYTES, PipelineScale
 from posthouse.journal.read import read_after
 from posthouse.sqlite.connection import open_reader
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @pytest.mark.xdist_group("spark")
 def test_a_report_holds_every_figure_that_something_is_required_of(spark: SparkSession, tmp_path: Path) -> None:
     told: list[str] = []
-    scale = Scale(rows=2_000, growth_rows=100, events=100, rounds=1)
+    scale = PipelineScale(rows=2_000, growth_rows=100, events=100, rounds=1)
     report = measure_with(spark, tmp_path, scale, told.append)
     assert [each["name"] for each in report["required"]] == [each.name for each in REQUIRED]
     assert report["bronze"]["rows_per_s"] > 0 and report["growth"]["times"] > 0

@@ -13,9 +13,8 @@ import pytest
 from posthouse.model.clock import SystemClock
 from posthouse.model.errors import PosthouseError
 from posthouse.pipeline.lake.data_file import describe_file
-from posthouse.pipeline.lake.delta import Commit, Delta, check_files
-from posthouse.pipeline.lake.hold import holding
-from posthouse.pipeline.lake.vacuum import vacuum
+from posthouse.pipeline.lake.delta import Commit, Delta, check_files, vacuum
+from posthouse.pipeline.run.lake_run import hold_lake
 
 SCHEMA = pa.schema([("epoch", pa.string()), ("seq", pa.int64()), ("day", pa.string())])
 
@@ -119,9 +118,9 @@ def test_files_that_no_commit_names_are_removed_after_a_while(tmp_path: Path) ->
 
 
 def test_a_second_run_is_told_that_the_lake_is_busy(tmp_path: Path) -> None:
-    with holding(tmp_path / "lake"):
-        with pytest.raises(PosthouseError) as refused, holding(tmp_path / "lake"):
+    with hold_lake(tmp_path / "lake"):
+        with pytest.raises(PosthouseError) as refused, hold_lake(tmp_path / "lake"):
             pass
         assert refused.value.code == "lake_busy"
-    with holding(tmp_path / "lake"):
+    with hold_lake(tmp_path / "lake"):
         pass

@@ -8,9 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 from blake3 import blake3
 
-from posthouse.journal.record import Record, canonical_line
+from posthouse.journal.records import Record, canonical_line
+from posthouse.pipeline.connector.feeds import JOURNAL
 from posthouse.pipeline.lake.merkle import BLOCK_ROWS, blocks, leaves_of, root
-from posthouse.pipeline.source.feeds import JOURNAL
 
 
 def record(seq: int, body: str = "{}") -> Record:

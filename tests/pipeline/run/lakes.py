@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from posthouse.journal.record import Record
+from posthouse.journal.records import Record
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.lake.delta import Delta
 from posthouse.pipeline.lake.merkle import leaves_of, root
-from posthouse.pipeline.run.roots import seals
-from posthouse.pipeline.tables import TABLES
+from posthouse.pipeline.run.lake_run import sealed_commits
+from posthouse.pipeline.tables.catalog import TABLES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,7 +46,7 @@ def check_seals(lake: Lake) -> int:
     delta = lake.delta("bronze_journal")
     tables = [pq.ParquetFile(delta.path / file.path).read() for file in delta.files()]
     count = 0
-    for _version, seal in seals(lake, "bronze_journal"):
+    for _version, seal in sealed_commits(lake, "bronze_journal"):
         import pyarrow.compute as pc
 
         parts = [

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from posthouse.pipeline.connector.source_access import Access
 from posthouse.pipeline.lake import Lake
-from posthouse.pipeline.run import bring_up_to_date
-from posthouse.pipeline.source.store import Access
-from posthouse.pipeline.tables import TABLES
+from posthouse.pipeline.run.lake_run import bring_up_to_date
+from posthouse.pipeline.tables.catalog import TABLES
 from tests.faults.campaign import chance, rounds
 from tests.faults.child import Child
 from tests.pipeline.quick_start import quick_environment

@@ -19,7 +19,7 @@ import pyspark
 
 import posthouse
 from posthouse.pipeline.session.java import find_java
-from posthouse.pipeline.session.session import java_environment
+from posthouse.pipeline.session.spark import java_environment
 
 _CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 _SOURCE = Path(posthouse.__path__[0]).parent  # what the workers must not find

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from posthouse.bench.pipeline.stores import make_mixed_store
+from bench.pipeline_stores import make_mixed_store
+from posthouse.pipeline.connector.source_access import Access
 from posthouse.pipeline.lake import Lake
-from posthouse.pipeline.run import bring_up_to_date
-from posthouse.pipeline.source.store import Access
+from posthouse.pipeline.run.lake_run import bring_up_to_date
 from tests.pipeline.run.lakes import journal_rows, table_rows
 from tests.pipeline.session.cluster import Cluster, standalone_cluster
 

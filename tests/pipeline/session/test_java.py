@@ -11,8 +11,14 @@ from pathlib import Path
 import pytest
 
 from posthouse.model.errors import PosthouseError
-from posthouse.pipeline.session.java import Origin, choose_java, packaged_java, probe_version
-from posthouse.pipeline.session.shim import java_home_of, real_program
+from posthouse.pipeline.session.java import (
+    Origin,
+    choose_java,
+    java_home_of,
+    packaged_java,
+    probe_version,
+    real_program,
+)
 
 PACKAGED = Path("/package/bin/java")
 

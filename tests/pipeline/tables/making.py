@@ -8,7 +8,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from posthouse.pipeline.tables import LOST, TABLES, Table, Upkeep
+from posthouse.pipeline.tables.catalog import TABLES
+from posthouse.pipeline.tables.declaration import LOST, Table, Upkeep
 from tests.pipeline.tables.history import EPOCHS_SCHEMA, EVENTS_SCHEMA, JOURNAL_SCHEMA, History, Row
 
 

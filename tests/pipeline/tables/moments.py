@@ -15,7 +15,7 @@ from pathlib import Path
 from posthouse.files import private_dir
 from posthouse.journal.read import read_after
 from posthouse.model.clock import system_clock
-from posthouse.pipeline.demo.history import tell_history
+from posthouse.pipeline.demo.demo_history import make_history_async
 from posthouse.relay.ops.maintenance import backup_relay, restore_relay
 from posthouse.sqlite.backup import backup_store
 from posthouse.sqlite.connection import Durability, open_reader, open_writer
@@ -48,7 +48,7 @@ async def write_restored(folder: Path, seed: int, messages: int) -> Moments:
     Some of what was lost was read before. The restore lies before the last run, not in it: it has everything made anew.
     """
     luck = random.Random(f"restored {seed}")
-    made = await tell_history(folder / "week", seed, agents=4, messages=messages)
+    made = await make_history_async(folder / "week", seed, agents=4, messages=messages)
     backup = folder / "backup.db"
     backup_relay(made.relay_db, backup)
     await write_pinch(made.relay_dir, 3)
@@ -72,7 +72,7 @@ async def _live(directory: Path, round_: str) -> None:
 async def write_daemons(folder: Path, seed: int, messages: int) -> Moments:
     """A week of a relay and a bus, and letters between two daemons at another relay."""
     luck = random.Random(f"daemons {seed}")
-    made = await tell_history(folder / "week", seed + 1_000, agents=5, messages=messages)
+    made = await make_history_async(folder / "week", seed + 1_000, agents=5, messages=messages)
     relay, outbox, _inbox, _outbox, inbox = await write_letters(private_dir(folder / "letters"))
     final = [made.relay_db, made.bus_db, relay, outbox, inbox]
     return Moments([*cut_anywhere(final, luck, folder / "cut"), final], final)

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from posthouse.pipeline.connector.source_access import Access
 from posthouse.pipeline.lake import Lake
-from posthouse.pipeline.lake.bronze import COPIES
-from posthouse.pipeline.run import bring_up_to_date
-from posthouse.pipeline.source.store import Access
-from posthouse.pipeline.tables import TABLES
+from posthouse.pipeline.run.lake_run import bring_up_to_date
+from posthouse.pipeline.tables.bronze import COPIES
+from posthouse.pipeline.tables.catalog import TABLES
 from tests.faults.campaign import rounds
 from tests.pipeline.tables.moments import write_moments
 

@@ -7,7 +7,8 @@ from datetime import datetime
 import pytest
 from pyspark.sql import SparkSession
 
-from posthouse.pipeline.tables import BY_NAME, LOST, TABLES, Upkeep
+from posthouse.pipeline.tables.catalog import BY_NAME, TABLES
+from posthouse.pipeline.tables.declaration import LOST, Upkeep
 from tests.faults.campaign import rounds
 from tests.pipeline.tables import oracle
 from tests.pipeline.tables.history import HOUR_NS, History, write_history

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from posthouse.pipeline.whatif.mailbox import Change
-from posthouse.pipeline.whatif.sender import Attempt
+from posthouse.pipeline.whatif.proposed_rules import Attempt, Change
 
 SECOND_NS = 1_000_000_000
 

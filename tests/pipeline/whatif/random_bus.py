@@ -11,8 +11,8 @@ from pathlib import Path
 from random import Random
 
 from posthouse.bus import Bus
-from posthouse.bus.retention import Retention
-from posthouse.model.access import AccessRule, Action
+from posthouse.bus.housekeeping import Retention
+from posthouse.model.access_rules import AccessRule, Action
 from posthouse.model.budget import GivenBudget
 from posthouse.model.clock import FakeClock
 from posthouse.model.envelope import Envelope

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from posthouse.model.access import AccessRule, AccessRules, Action
+from posthouse.model.access_rules import AccessRule, AccessRules, Action
 from posthouse.model.budget import Budget
 from posthouse.model.reliability import Backpressure, CircuitBreaker, Reliability
-from posthouse.pipeline.whatif.mailbox import Change, judge_mailbox
-from posthouse.pipeline.whatif.proposal import BudgetProposal, Proposal
-from posthouse.pipeline.whatif.sender import Attempt
+from posthouse.pipeline.whatif.proposed_rules import Attempt, BudgetProposal, Change, Proposal, simulate_mailbox
 from tests.pipeline.whatif.attempts import attempt, change, refused
 
 SMALL = Proposal(Reliability(backpressure=Backpressure(max_mailbox_size=2)))
@@ -18,7 +16,7 @@ DENY = AccessRules([AccessRule(from_="crowd.>", to="work.a", action=Action.DENY,
 
 
 def codes(rows: list[Attempt], changes: list[Change], proposal: Proposal) -> list[str | None]:
-    return [row.would for row in judge_mailbox(rows, changes, proposal)]
+    return [row.would for row in simulate_mailbox(rows, changes, proposal)]
 
 
 def test_full_mailbox_would_refuse_until_something_ends_there() -> None:
@@ -72,7 +70,7 @@ def test_stored_write_counts_as_success_only_where_nobody_serves() -> None:
 def test_access_comes_before_the_full_mailbox() -> None:
     rows = [attempt(number) for number in (1, 2, 3)]
     proposal = Proposal(SMALL.reliability, DENY)
-    judged = list(judge_mailbox(rows, [], proposal))
+    judged = list(simulate_mailbox(rows, [], proposal))
     assert {row.would for row in judged} == {"access_denied"}
     assert judged[0].text == "access denied: the rule from crowd.> to work.a keeps crowd.one from work.a"
 
@@ -85,7 +83,7 @@ def test_budget_is_judged_as_it_was_before_the_endpoint_was_charged() -> None:
         (BudgetProposal(max_hops=2), "max hops exceeded (2/2)"),
         (BudgetProposal(call_budget=0), "call budget exhausted"),
     ):
-        (judged,) = judge_mailbox([row], [], Proposal(Reliability(), None, given))
+        (judged,) = simulate_mailbox([row], [], Proposal(Reliability(), None, given))
         assert (judged.text if judged.would else None) == expected
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from posthouse.model.errors import PosthouseError
 from posthouse.model.reliability import Reliability
-from posthouse.pipeline.whatif import read_proposal
+from posthouse.pipeline.whatif.proposed_rules import read_proposal
 
 
 def write(folder: Path, name: str, text: str) -> Path:

@@ -6,19 +6,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posthouse.model.reliability import RateLimit
-from posthouse.pipeline.whatif.sender import Attempt, judge_sender
+from posthouse.pipeline.whatif.proposed_rules import Attempt, simulate_sender
 from tests.pipeline.whatif.attempts import attempt, refused
 
 LIMIT = RateLimit(window_secs=10, max_per_window=2)
 
 
 def codes(rows: list[Attempt], boots: tuple[int, ...] = (), config: RateLimit = LIMIT) -> list[tuple[str | None, int]]:
-    return [(row.would, row.would_times) for row in judge_sender(rows, boots, config)]
+    return [(row.would, row.would_times) for row in simulate_sender(rows, boots, config)]
 
 
 def test_third_publish_within_the_window_would_be_refused_with_the_text_of_the_bus() -> None:
     rows = [attempt(number, number) for number in range(1, 4)]
-    judged = list(judge_sender(rows, (), LIMIT))
+    judged = list(simulate_sender(rows, (), LIMIT))
     assert [row.would for row in judged] == [None, None, "rate_limited"]
     assert judged[-1].text == "rate limit exceeded: 2/2 messages in 10s window"
 
@@ -37,7 +37,7 @@ def test_refused_publish_leaves_no_trace_in_the_window() -> None:
 
 def test_wider_limit_lets_part_of_a_burst_through_and_counts_it() -> None:
     rows = [attempt(1, 0), refused(2, 1, "rate_limited", times=5), attempt(3, 2)]
-    judged = list(judge_sender(rows, (), RateLimit(window_secs=10, max_per_window=4)))
+    judged = list(simulate_sender(rows, (), RateLimit(window_secs=10, max_per_window=4)))
     assert [(row.would, row.was_times) for row in judged] == [
         *((None, 0), (None, 3)),
         *(("rate_limited", 2), ("rate_limited", 0)),
@@ -70,4 +70,4 @@ def test_verdicts_equal_a_count_over_all_that_passed(times: list[int], most: int
         expected.append(None if is_allowed else "rate_limited")
         passed += [at_s] if is_allowed else []
     config = RateLimit(window_secs=window, max_per_window=most)
-    assert [row.would for row in judge_sender(rows, (), config)] == expected
+    assert [row.would for row in simulate_sender(rows, (), config)] == expected

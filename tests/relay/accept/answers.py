@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from posthouse.relay.answers import Accepted, Answer, Declined
+from posthouse.relay.wire.accept_results import Accepted, Answer, Declined
 
 
 def accepted(answer: Answer) -> Accepted:

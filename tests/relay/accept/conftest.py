@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from posthouse.model.bucket import Rate
 from posthouse.model.clock import FakeClock
-from posthouse.relay.core import Core, CoreSettings
+from posthouse.model.rate import Rate
+from posthouse.relay.engine import EngineSettings, RelayEngine
 from tests.relay.authors import Author
 
 RELAY = Author(99).node
@@ -20,10 +20,10 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-async def core(tmp_path: Path, clock: FakeClock) -> AsyncIterator[Core]:
-    settings = CoreSettings(
+async def core(tmp_path: Path, clock: FakeClock) -> AsyncIterator[RelayEngine]:
+    settings = EngineSettings(
         tmp_path / "relay", RELAY, admins=(ADMIN.node,), event_rate=Rate(100, 500), ephemeral_rate=Rate(10, 20)
     )
-    started = await Core.start(settings, clock)
+    started = await RelayEngine.start(settings, clock)
     yield started
     await started.close()

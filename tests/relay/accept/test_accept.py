@@ -11,8 +11,8 @@ from posthouse.keys import sign_sshsig
 from posthouse.model.clock import FakeClock
 from posthouse.model.event import decode_event, encode_event
 from posthouse.model.filters import Filter
-from posthouse.relay.committed import Committed
-from posthouse.relay.core import Core
+from posthouse.relay.engine import RelayEngine
+from posthouse.relay.wire.accept_results import Committed
 from tests.relay.accept.answers import accepted, code, codes
 from tests.relay.authors import ALICE, BOB, CAROL
 
@@ -20,14 +20,14 @@ WAIT_S = 20
 SECOND_NS = 1_000_000_000
 
 
-def heard(core: Core) -> list[Committed]:
+def heard(core: RelayEngine) -> list[Committed]:
     """Return the list that fills with what listeners hear."""
     news: list[Committed] = []
     core.listen(news.extend)
     return news
 
 
-async def test_new_event_is_answered_201_with_its_seq_and_read_back(core: Core) -> None:
+async def test_new_event_is_answered_201_with_its_seq_and_read_back(core: RelayEngine) -> None:
     event = ALICE.event(1, ("t", "x"), content="hello")
     answer = accepted(await core.accept(encode_event(event)))
     assert (answer.status, answer.id, answer.duplicate) == (201, event.id, False)
@@ -35,7 +35,7 @@ async def test_new_event_is_answered_201_with_its_seq_and_read_back(core: Core) 
     assert (found.seq, decode_event(found.raw)) == (answer.seq, event)
 
 
-async def test_known_event_is_answered_200_and_nobody_hears_of_it_again(core: Core) -> None:
+async def test_known_event_is_answered_200_and_nobody_hears_of_it_again(core: RelayEngine) -> None:
     raw = ALICE.raw()
     first = accepted(await core.accept(raw))
     news = heard(core)
@@ -44,7 +44,7 @@ async def test_known_event_is_answered_200_and_nobody_hears_of_it_again(core: Co
     assert news == []
 
 
-async def test_same_event_sent_many_times_at_once_is_stored_once(core: Core) -> None:
+async def test_same_event_sent_many_times_at_once_is_stored_once(core: RelayEngine) -> None:
     raw, news = ALICE.raw(), heard(core)
     answers = await asyncio.gather(*(core.accept(raw) for _ in range(40)))
     assert sorted(codes(answers)) == ["200"] * 39 + ["201"]
@@ -52,14 +52,14 @@ async def test_same_event_sent_many_times_at_once_is_stored_once(core: Core) -> 
     assert len(news) == 1
 
 
-async def test_same_event_twice_in_one_list_is_stored_once(core: Core) -> None:
+async def test_same_event_twice_in_one_list_is_stored_once(core: RelayEngine) -> None:
     raw = ALICE.raw()
     first, second = await core.accept_many([raw, raw])
     assert (code(first), code(second)) == ("201", "200")
     assert accepted(first).seq == accepted(second).seq
 
 
-async def test_ephemeral_event_is_passed_on_and_not_stored(core: Core) -> None:
+async def test_ephemeral_event_is_passed_on_and_not_stored(core: RelayEngine) -> None:
     news, event = heard(core), ALICE.event(20_001, content="here")
     answer = accepted(await core.accept(encode_event(event)))
     assert (answer.status, answer.seq) == (202, None)
@@ -67,7 +67,7 @@ async def test_ephemeral_event_is_passed_on_and_not_stored(core: Core) -> None:
     assert (await core.query(ALICE.node, [Filter()])).events == []
 
 
-async def test_listener_hears_only_what_a_reader_would_find(core: Core) -> None:
+async def test_listener_hears_only_what_a_reader_would_find(core: RelayEngine) -> None:
     findings: list[bool] = []
 
     def look(news: Sequence[Committed]) -> None:
@@ -81,7 +81,7 @@ async def test_listener_hears_only_what_a_reader_would_find(core: Core) -> None:
     assert findings == [True] * 30
 
 
-async def test_listener_that_ended_hears_nothing(core: Core) -> None:
+async def test_listener_that_ended_hears_nothing(core: RelayEngine) -> None:
     news: list[Committed] = []
     end = core.listen(news.extend)
     end()
@@ -89,13 +89,13 @@ async def test_listener_that_ended_hears_nothing(core: Core) -> None:
     assert news == []
 
 
-async def test_event_with_an_ssh_signature_is_accepted(core: Core) -> None:
+async def test_event_with_an_ssh_signature_is_accepted(core: RelayEngine) -> None:
     event = ALICE.event()
     fields = json.loads(encode_event(event)) | {"sig": sign_sshsig(ALICE.key, event.canonical())}
     assert code(await core.accept(json.dumps(fields).encode())) == "201"
 
 
-async def test_text_with_spaces_and_escapes_is_served_compact(core: Core) -> None:
+async def test_text_with_spaces_and_escapes_is_served_compact(core: RelayEngine) -> None:
     event = ALICE.event(content="é")
     spaced = json.dumps(json.loads(encode_event(event)), indent=2).encode()
     assert b"\\u00e9" in spaced
@@ -148,27 +148,29 @@ MALFORMED: list[tuple[str, bytes]] = [
 
 @pytest.mark.parametrize(("expected", "raw"), MALFORMED, ids=[f"{name}-{n}" for n, (name, _) in enumerate(MALFORMED)])
 async def test_malformed_event_is_refused_with_its_code_and_nothing_is_stored(
-    core: Core, expected: str, raw: bytes
+    core: RelayEngine, expected: str, raw: bytes
 ) -> None:
     head = (await core.store.extent()).head
     assert code(await core.accept(raw)) == expected
     assert (await core.store.extent()).head == head
 
 
-async def test_small_order_key_is_refused(core: Core) -> None:
+async def test_small_order_key_is_refused(core: RelayEngine) -> None:
     fields = json.loads(ALICE.raw()) | {"pubkey": "ed25519:" + "01" + "00" * 31}
     refused = await core.accept(json.dumps(fields).encode())
     assert code(refused) in ("event_id_mismatch", "node_id_invalid")
 
 
-async def test_event_from_too_far_ahead_is_refused_until_its_time_comes_near(core: Core, clock: FakeClock) -> None:
+async def test_event_from_too_far_ahead_is_refused_until_its_time_comes_near(
+    core: RelayEngine, clock: FakeClock
+) -> None:
     raw = ALICE.raw(created_at_ns=clock.wall_ns() + 15 * 60 * SECOND_NS + 1)
     assert code(await core.accept(raw)) == "event_created_at_ahead"
     clock.advance(1)
     assert code(await core.accept(raw)) == "201"
 
 
-async def test_retry_of_an_accepted_event_gets_its_answer_after_it_expired(core: Core, clock: FakeClock) -> None:
+async def test_retry_of_an_accepted_event_gets_its_answer_after_it_expired(core: RelayEngine, clock: FakeClock) -> None:
     raw = ALICE.raw(1, ("expiration", str(clock.wall_ns() // SECOND_NS + 10)))
     first = accepted(await core.accept(raw))
     clock.advance(11)
@@ -177,7 +179,7 @@ async def test_retry_of_an_accepted_event_gets_its_answer_after_it_expired(core:
     assert (again.duplicate, again.seq) == (True, first.seq)
 
 
-async def test_retry_gets_its_answer_after_the_clock_was_set_back(core: Core, clock: FakeClock) -> None:
+async def test_retry_gets_its_answer_after_the_clock_was_set_back(core: RelayEngine, clock: FakeClock) -> None:
     raw = ALICE.raw()
     await core.accept(raw)
     clock.step_wall(-3_600)
@@ -185,12 +187,12 @@ async def test_retry_gets_its_answer_after_the_clock_was_set_back(core: Core, cl
     assert code(await core.accept(CAROL.raw(created_at_ns=clock.wall_ns() + 3_600 * SECOND_NS))) != "201"
 
 
-async def test_expiration_beyond_any_date_is_accepted(core: Core) -> None:
+async def test_expiration_beyond_any_date_is_accepted(core: RelayEngine) -> None:
     assert code(await core.accept(ALICE.raw(1, ("expiration", "9" * 19)))) == "201"
     assert len((await core.query(ALICE.node, [Filter()])).events) == 1
 
 
-async def test_caller_that_goes_away_takes_neither_its_event_nor_the_answers_of_others(core: Core) -> None:
+async def test_caller_that_goes_away_takes_neither_its_event_nor_the_answers_of_others(core: RelayEngine) -> None:
     event = ALICE.event()
     gone = asyncio.ensure_future(core.accept(encode_event(event)))
     await asyncio.sleep(0)
@@ -200,7 +202,7 @@ async def test_caller_that_goes_away_takes_neither_its_event_nor_the_answers_of_
     assert await core.store.known([event.id])
 
 
-async def test_core_that_closes_answers_what_is_on_the_way_and_refuses_the_rest(core: Core) -> None:
+async def test_core_that_closes_answers_what_is_on_the_way_and_refuses_the_rest(core: RelayEngine) -> None:
     running = [asyncio.ensure_future(core.accept(ALICE.raw())) for _ in range(20)]
     await asyncio.sleep(0)
     await core._path.close()

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from posthouse.relay.accept import check, path
-from posthouse.relay.accept.job import Parcel
-from posthouse.relay.accept.write import Written, write_group
-from posthouse.relay.answers import Answer
-from posthouse.relay.committed import Committed
-from posthouse.relay.core import Core
-from posthouse.relay.deliver.intake import Intake
-from posthouse.relay.store.interface import Unit
+from posthouse.relay.accept import path, verify
+from posthouse.relay.accept.commit import CommittedGroup, commit_group
+from posthouse.relay.accept.submission import Submission
+from posthouse.relay.engine import RelayEngine
+from posthouse.relay.messages.accept import Intake
+from posthouse.relay.store.protocol import Unit
+from posthouse.relay.wire.accept_results import Answer, Committed
 from tests.relay.accept.answers import code, codes
 from tests.relay.authors import ALICE, BOB
 
@@ -22,19 +21,19 @@ WAIT_S = 20
 
 
 async def test_check_that_breaks_is_answered_and_the_next_event_goes_through(
-    core: Core, monkeypatch: pytest.MonkeyPatch
+    core: RelayEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("a defect")
 
     with monkeypatch.context() as patch:
-        patch.setattr(check, "row_of", broken)
+        patch.setattr(verify, "row_of", broken)
         for _ in range(8):  # more than there are threads
             assert code(await asyncio.wait_for(core.accept(ALICE.raw()), WAIT_S)) == "internal"
     assert code(await asyncio.wait_for(core.accept(ALICE.raw()), WAIT_S)) == "201"
 
 
-async def test_listener_that_breaks_keeps_nobody_else_from_hearing(core: Core) -> None:
+async def test_listener_that_breaks_keeps_nobody_else_from_hearing(core: RelayEngine) -> None:
     def broken(_news: Sequence[Committed]) -> None:
         raise RuntimeError("a defect")
 
@@ -45,7 +44,7 @@ async def test_listener_that_breaks_keeps_nobody_else_from_hearing(core: Core) -
     assert len(heard) == 2
 
 
-async def test_connection_that_breaks_keeps_no_answer_from_another(core: Core) -> None:
+async def test_connection_that_breaks_keeps_no_answer_from_another(core: RelayEngine) -> None:
     def broken(_answers: Sequence[Answer]) -> None:
         raise RuntimeError("a defect")
 
@@ -55,12 +54,12 @@ async def test_connection_that_breaks_keeps_no_answer_from_another(core: Core) -
 
 
 async def test_parcel_that_trips_the_writer_does_not_take_its_group_along(
-    core: Core, monkeypatch: pytest.MonkeyPatch
+    core: RelayEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def tripping(unit: Unit, parcels: Sequence[Parcel], intake: Intake) -> Written:
+    def tripping(unit: Unit, parcels: Sequence[Submission], intake: Intake) -> CommittedGroup:
         if any(b"trips" in job.raw for parcel in parcels for job in parcel.jobs):
             raise RuntimeError("a defect")
-        return write_group(unit, parcels, intake)
+        return commit_group(unit, parcels, intake)
 
     monkeypatch.setattr(path, "write_group", tripping)
     events = [ALICE.raw(content="trips" if number == 7 else "fine") for number in range(20)]

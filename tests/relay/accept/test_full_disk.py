@@ -10,7 +10,7 @@ import pytest
 from posthouse.model.clock import FakeClock
 from posthouse.model.errors import Fatal
 from posthouse.model.event import encode_event
-from posthouse.relay.core import Core, CoreSettings
+from posthouse.relay.engine import EngineSettings, RelayEngine
 from tests.faults.failing_vfs import FailingVFS
 from tests.relay.accept.answers import accepted, code, codes
 from tests.relay.accept.conftest import RELAY
@@ -20,7 +20,7 @@ from tests.relay.authors import ALICE, BOB
 class Disk:
     """A core on a file system that fails on demand."""
 
-    def __init__(self, core: Core, vfs: FailingVFS, fatal: list[Fatal]) -> None:
+    def __init__(self, core: RelayEngine, vfs: FailingVFS, fatal: list[Fatal]) -> None:
         self.core = core
         self.vfs = vfs
         self.fatal = fatal
@@ -29,8 +29,8 @@ class Disk:
 @pytest.fixture
 async def disk(tmp_path: Path, clock: FakeClock) -> AsyncIterator[Disk]:
     vfs, fatal = FailingVFS(), list[Fatal]()
-    settings = CoreSettings(tmp_path / "relay", RELAY)
-    core = await Core.start(settings, clock, vfs=vfs.name, on_fatal=fatal.append)
+    settings = EngineSettings(tmp_path / "relay", RELAY)
+    core = await RelayEngine.start(settings, clock, vfs=vfs.name, on_fatal=fatal.append)
     yield Disk(core, vfs, fatal)
     vfs.write_failure = vfs.sync_failure = None
     await core.close()

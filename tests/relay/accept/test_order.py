@@ -12,9 +12,8 @@ from posthouse.model.clock import FakeClock
 from posthouse.model.errors import PosthouseError
 from posthouse.model.event import encode_event
 from posthouse.relay.accept import path
-from posthouse.relay.answers import Accepted, Answer
-from posthouse.relay.committed import Committed
-from posthouse.relay.core import Core
+from posthouse.relay.engine import RelayEngine
+from posthouse.relay.wire.accept_results import Accepted, Answer, Committed
 from tests.relay.accept.answers import codes
 from tests.relay.authors import ALICE, BOB, CAROL, Author
 
@@ -24,7 +23,7 @@ WAIT_S = 30
 class Connection:
     """A lane that collects its answers by id."""
 
-    def __init__(self, core: Core, expected: int) -> None:
+    def __init__(self, core: RelayEngine, expected: int) -> None:
         self.answers: list[Answer] = []
         self.done = asyncio.Event()
         self._expected = expected
@@ -45,7 +44,7 @@ def seqs_in_order(answers: dict[str | None, Answer], ids: list[str]) -> list[int
     return [answer.seq for answer in found if isinstance(answer, Accepted) and answer.seq is not None]
 
 
-async def test_events_of_a_connection_keep_their_order_whatever_their_checks_take(core: Core) -> None:
+async def test_events_of_a_connection_keep_their_order_whatever_their_checks_take(core: RelayEngine) -> None:
     chance = random.Random(5)
     authors = [ALICE, BOB, CAROL]
     connections = [Connection(core, 60) for _ in authors]
@@ -63,7 +62,7 @@ async def test_events_of_a_connection_keep_their_order_whatever_their_checks_tak
         assert seqs == sorted(seqs)
 
 
-async def test_listeners_hear_of_events_in_seq_order_without_a_gap(core: Core) -> None:
+async def test_listeners_hear_of_events_in_seq_order_without_a_gap(core: RelayEngine) -> None:
     heard: list[Committed] = []
     core.listen(heard.extend)
     connections = [Connection(core, 50) for _ in range(4)]
@@ -78,7 +77,7 @@ async def test_listeners_hear_of_events_in_seq_order_without_a_gap(core: Core) -
     assert seqs == list(range(seqs[0] or 0, (seqs[0] or 0) + 200))
 
 
-async def test_ephemeral_event_is_not_heard_before_what_was_sent_before_it(core: Core) -> None:
+async def test_ephemeral_event_is_not_heard_before_what_was_sent_before_it(core: RelayEngine) -> None:
     heard: list[int] = []
     core.listen(lambda news: heard.extend(item.event.kind for item in news))
     connection = Connection(core, 3)
@@ -88,14 +87,16 @@ async def test_ephemeral_event_is_not_heard_before_what_was_sent_before_it(core:
     assert heard == [1, 20_001, 2]
 
 
-async def test_refused_event_holds_back_later_ones_of_its_destination_only(core: Core) -> None:
+async def test_refused_event_holds_back_later_ones_of_its_destination_only(core: RelayEngine) -> None:
     bad = ALICE.raw(1, ("t", "x"), ("mesh", "nowhere"))
     later = ALICE.raw(2, ("t", "x"), ("mesh", "nowhere"))
     events = [ALICE.raw(1, ("t", "x")), bad, ALICE.raw(1, ("t", "x")), later, ALICE.raw(1, ("t", "y"))]
     assert codes(await core.accept_many(events)) == ["201", "mesh_unknown", "201", "mesh_unknown", "201"]
 
 
-async def test_event_behind_a_refused_one_is_held_back_and_goes_through_alone(core: Core, clock: FakeClock) -> None:
+async def test_event_behind_a_refused_one_is_held_back_and_goes_through_alone(
+    core: RelayEngine, clock: FakeClock
+) -> None:
     too_early = ALICE.raw(1, ("t", "x"), created_at_ns=clock.wall_ns() + 10**13)
     behind, beside = ALICE.raw(1, ("t", "x")), ALICE.raw(1, ("t", "z"))
     answers = await core.accept_many([beside, too_early, behind, ALICE.raw(1)])
@@ -104,26 +105,28 @@ async def test_event_behind_a_refused_one_is_held_back_and_goes_through_alone(co
     assert codes([await core.accept(behind)]) == ["201"]
 
 
-async def test_held_back_event_holds_back_those_behind_it(core: Core, clock: FakeClock) -> None:
+async def test_held_back_event_holds_back_those_behind_it(core: RelayEngine, clock: FakeClock) -> None:
     too_early = ALICE.raw(1, ("p", BOB.node), created_at_ns=clock.wall_ns() + 10**13)
     behind = [ALICE.raw(1, ("p", BOB.node)) for _ in range(3)]
     answers = await core.accept_many([too_early, *behind])
     assert codes(answers) == ["event_created_at_ahead"] + ["earlier_refused"] * 3
 
 
-async def test_known_event_holds_nothing_back(core: Core) -> None:
+async def test_known_event_holds_nothing_back(core: RelayEngine) -> None:
     raw = ALICE.raw(1, ("t", "x"))
     await core.accept(raw)
     assert codes(await core.accept_many([raw, ALICE.raw(1, ("t", "x"))])) == ["200", "201"]
 
 
-async def test_versions_of_one_line_are_held_back_by_a_refused_one(core: Core, clock: FakeClock) -> None:
+async def test_versions_of_one_line_are_held_back_by_a_refused_one(core: RelayEngine, clock: FakeClock) -> None:
     early = ALICE.raw(30_000, ("d", "a"), created_at_ns=clock.wall_ns() + 10**13)
     answers = await core.accept_many([early, ALICE.raw(30_000, ("d", "b")), ALICE.raw(30_000, ("d", "a"))])
     assert codes(answers) == ["event_created_at_ahead", "201", "earlier_refused"]
 
 
-async def test_refusal_on_a_connection_holds_back_nothing_of_another_submission(core: Core, clock: FakeClock) -> None:
+async def test_refusal_on_a_connection_holds_back_nothing_of_another_submission(
+    core: RelayEngine, clock: FakeClock
+) -> None:
     connection = Connection(core, 2)
     connection.lane.submit([ALICE.raw(1, ("t", "x"), created_at_ns=clock.wall_ns() + 10**13)])
     connection.lane.submit([ALICE.raw(1, ("t", "x"))])
@@ -132,7 +135,7 @@ async def test_refusal_on_a_connection_holds_back_nothing_of_another_submission(
 
 
 async def test_submission_beyond_the_bound_is_refused_before_anything_is_taken(
-    core: Core, monkeypatch: pytest.MonkeyPatch
+    core: RelayEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(path, "MAX_EVENTS", 10)
     connection = Connection(core, 10)
@@ -146,7 +149,7 @@ async def test_submission_beyond_the_bound_is_refused_before_anything_is_taken(
     assert codes([await core.accept(ALICE.raw())]) == ["201"]
 
 
-async def test_closed_lane_hears_nothing_and_its_events_are_accepted(core: Core) -> None:
+async def test_closed_lane_hears_nothing_and_its_events_are_accepted(core: RelayEngine) -> None:
     connection = Connection(core, 1)
     event = ALICE.event()
     connection.lane.submit([encode_event(event)])

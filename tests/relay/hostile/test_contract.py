@@ -14,11 +14,10 @@ from hypothesis import HealthCheck, Phase, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import content_type_conformance, status_code_conformance
 
-from posthouse.relay.http.openapi import describe
-from posthouse.relay.http.table import ROUTES
+from posthouse.relay.openapi import ROUTES, describe_routes
 from tests.relay.edge import running
 
-SCHEMA = schemathesis.openapi.from_dict({**describe([route for route in ROUTES if route.path != "/v1/stream"])})
+SCHEMA = schemathesis.openapi.from_dict({**describe_routes([route for route in ROUTES if route.path != "/v1/stream"])})
 
 
 class Running:

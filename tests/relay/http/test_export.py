@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from posthouse.pipeline.source.feeds import FEEDS
+from posthouse.pipeline.connector.feeds import FEEDS
 from tests.relay.edge import Author, Edge
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from posthouse.model.bucket import Rate
 from posthouse.model.metrics import METRICS
-from posthouse.relay.http.openapi import describe, encode
-from posthouse.relay.http.table import ROUTES
+from posthouse.model.rate import Rate
+from posthouse.relay.openapi import ROUTES, describe_routes, encode_document
 from tests.relay.edge import Author, Edge, running
 
 CONTRACT = Path(__file__).parents[3] / "docs" / "openapi.json"
@@ -79,7 +78,7 @@ async def test_export_is_for_administrators_and_known_feeds(edge: Edge, author: 
 
 
 def test_committed_contract_is_what_the_routes_say() -> None:
-    assert CONTRACT.read_bytes() == encode(describe(ROUTES)), "run python -m posthouse.relay.http.openapi"
+    assert CONTRACT.read_bytes() == encode_document(describe_routes(ROUTES)), "run python -m posthouse.relay.openapi"
 
 
 async def test_relay_serves_the_contract(edge: Edge) -> None:

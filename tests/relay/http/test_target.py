@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from posthouse.model.errors import PosthouseError
-from posthouse.relay.http.router import Router
-from posthouse.relay.http.table import ROUTES
-from posthouse.relay.http.target import parse_target
+from posthouse.relay.http.router import Router, parse_target
+from posthouse.relay.openapi import ROUTES
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=12)
 

@@ -11,10 +11,9 @@ from typing import Any
 from posthouse.keys import NodeKey
 from posthouse.model.clock import Clock, FakeClock
 from posthouse.model.errors import PosthouseError
-from posthouse.relay.core import Core, CoreSettings
-from posthouse.relay.locks.answers import Answer, Granted, LockState
-from posthouse.relay.locks.arguments import Acquire, Inspect, Release, Renew
+from posthouse.relay.engine import EngineSettings, RelayEngine
 from posthouse.relay.locks.service import Locks, is_never_gone
+from posthouse.relay.wire.lock_operations import Acquire, Granted, Inspect, LockAnswer, LockState, Release, Renew
 
 RELAY = NodeKey(b"r" * 32).node
 PATIENCE_S = 20
@@ -28,7 +27,7 @@ def node(number: int) -> str:
 class Desk:
     """The locks of a running core."""
 
-    def __init__(self, core: Core, clock: FakeClock) -> None:
+    def __init__(self, core: RelayEngine, clock: FakeClock) -> None:
         self.core = core
         self.clock = clock
 
@@ -43,17 +42,17 @@ class Desk:
         lease_ms: int = 5_000,
         is_gone: Callable[[], bool] = is_never_gone,
         **more: Any,
-    ) -> asyncio.Future[Answer]:
+    ) -> asyncio.Future[LockAnswer]:
         return self.locks.ask(owner, Acquire(resource, lease_ms, **more), is_gone)
 
     async def granted(self, owner: str, resource: str = "r", **more: Any) -> int:
         """Acquire a lock that must be granted, and return its token."""
         return token_of(await self.acquire(owner, resource, **more))
 
-    async def release(self, owner: str, token: int, resource: str = "r") -> Answer:
+    async def release(self, owner: str, token: int, resource: str = "r") -> LockAnswer:
         return await self.locks.ask(owner, Release(resource, token))
 
-    async def renew(self, owner: str, token: int, resource: str = "r", lease_ms: int = 5_000) -> Answer:
+    async def renew(self, owner: str, token: int, resource: str = "r", lease_ms: int = 5_000) -> LockAnswer:
         return await self.locks.ask(owner, Renew(resource, token, lease_ms))
 
     async def inspect(self, resource: str = "r") -> LockState:
@@ -62,13 +61,13 @@ class Desk:
         return answer
 
 
-def token_of(answer: Answer) -> int:
+def token_of(answer: LockAnswer) -> int:
     """Return the token of a grant."""
     assert isinstance(answer, Granted), answer
     return answer.token
 
 
-def code_of(answer: Answer) -> str:
+def code_of(answer: LockAnswer) -> str:
     """Return the code of a refusal."""
     assert isinstance(answer, PosthouseError), answer
     return answer.code
@@ -85,6 +84,6 @@ async def open_desk(folder: Path, clock: FakeClock | None = None) -> AsyncIterat
         await core.close()
 
 
-async def open_core(folder: Path, clock: Clock) -> Core:
+async def open_core(folder: Path, clock: Clock) -> RelayEngine:
     """Start a core in a folder."""
-    return await Core.start(CoreSettings(folder, RELAY, checkers=1), clock)
+    return await RelayEngine.start(EngineSettings(folder, RELAY, checkers=1), clock)

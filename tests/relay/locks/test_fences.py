@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from posthouse.relay.answers import Accepted, Answer
+from posthouse.relay.wire.accept_results import Accepted, Answer
 from tests.relay.authors import Author
 from tests.relay.locks.desk import Desk
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from posthouse.model.clock import FakeClock
 from posthouse.model.errors import PosthouseError
-from posthouse.relay.locks.answers import Answer, Freed, Granted
+from posthouse.relay.wire.lock_operations import Freed, Granted, LockAnswer
 from tests.relay.locks.desk import Desk, node, open_desk
 
 LEASES_MS = [1_000, 1_500, 4_000]
@@ -38,7 +38,7 @@ class Oracle:
     def is_held(self, now_ms: int) -> bool:
         return self.holder is not None and now_ms < self.ends_ms
 
-    def acquire(self, owner: str, lease_ms: int, now_ms: int, answer: Answer) -> None:
+    def acquire(self, owner: str, lease_ms: int, now_ms: int, answer: LockAnswer) -> None:
         if self.is_held(now_ms):
             assert isinstance(answer, PosthouseError)
             assert answer.code == ("held_by_self" if self.holder == owner else "held")
@@ -48,14 +48,14 @@ class Oracle:
         self.holder, self.ends_ms, self.lease_ms, self.last_token = owner, now_ms + lease_ms, lease_ms, answer.token
         self.tokens.append(answer.token)
 
-    def renew(self, owner: str, token: int, lease_ms: int, now_ms: int, answer: Answer) -> None:
+    def renew(self, owner: str, token: int, lease_ms: int, now_ms: int, answer: LockAnswer) -> None:
         if not (self.is_held(now_ms) and (owner, token) == (self.holder, self.last_token)):
             assert isinstance(answer, PosthouseError)
             return
         assert isinstance(answer, Granted) and answer.token == token
         self.ends_ms, self.lease_ms = now_ms + lease_ms, lease_ms
 
-    def release(self, owner: str, token: int, now_ms: int, answer: Answer) -> None:
+    def release(self, owner: str, token: int, now_ms: int, answer: LockAnswer) -> None:
         if not (self.is_held(now_ms) and (owner, token) == (self.holder, self.last_token)):
             assert isinstance(answer, PosthouseError)
             return

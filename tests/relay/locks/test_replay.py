@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from posthouse.journal.record import digest_records
+from posthouse.journal.records import digest_records
 from posthouse.model.clock import FakeClock
 from posthouse.model.errors import PosthouseError
-from posthouse.relay.locks.replay import check_locks, replay_store
-from posthouse.relay.locks.table import all_locks
-from posthouse.relay.ops.prune import ArchivedRange, Pruning
+from posthouse.relay.ops.housekeeping import ArchivedRange, Pruning
+from posthouse.relay.ops.maintenance import check_locks, replay_store_locks
+from posthouse.relay.store.sqlite.meshes_and_locks import all_locks
 from posthouse.sqlite.connection import Durability, open_reader, open_writer
 from tests.relay.locks.desk import Desk, node, open_desk
 
@@ -74,7 +74,7 @@ def test_replayed_journal_gives_the_table(steps: list[tuple[str, int, int]]) -> 
         asyncio.run(live(Path(folder), steps))
         db = open_reader(Path(folder) / "relay.db")
         table = {(entry.mesh, entry.row.resource): entry.row for entry in all_locks(db)}
-        assert replay_store(db) == table
+        assert replay_store_locks(db) == table
         assert list(check_locks(db)) == []
         db.close()
 
@@ -148,7 +148,7 @@ async def test_lock_and_record_are_written_together_or_not_at_all(desk: Desk, mo
         raise apsw.ConstraintError("planted")
 
     with monkeypatch.context() as patch:
-        patch.setattr("posthouse.relay.store.sqlite.unit.SqliteUnit.append", fail)
+        patch.setattr("posthouse.relay.store.sqlite.store.SqliteUnit.append", fail)
         with pytest.raises((apsw.Error, PosthouseError)):
             await desk.release(node(1), 1)
     assert (await desk.inspect()).held and (await desk.core.store.extent()).head == before

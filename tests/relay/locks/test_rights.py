@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from posthouse.relay.meshes.rows import AccessRow, Role, Verdict
+from posthouse.relay.wire.mesh_rows import AccessRow, Role, Verdict
 from tests.relay.edge import Author
 from tests.relay.locks.ways import LEASE_MS, Office, granted, refused
 

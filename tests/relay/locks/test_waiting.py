@@ -9,7 +9,7 @@ from collections import Counter
 import aiohttp
 import pytest
 
-from posthouse.relay.locks.answers import Answer, Granted
+from posthouse.relay.wire.lock_operations import Granted, LockAnswer
 from tests.relay.edge import Edge
 from tests.relay.locks.desk import PATIENCE_S, Desk, code_of, node, token_of
 from tests.relay.locks.until import until
@@ -214,6 +214,6 @@ async def test_waiting_that_is_full_in_all_queues_is_refused(desk: Desk, monkeyp
     await desk.granted(ALICE, "a")
     await desk.granted(ALICE, "b")
     waiting = desk.acquire(BOB, "a", wait_ms=60_000)
-    refusal: Answer = await desk.acquire(CAROL, "b", wait_ms=60_000)
+    refusal: LockAnswer = await desk.acquire(CAROL, "b", wait_ms=60_000)
     assert code_of(refusal) == "wait_queue_full"
     assert not waiting.done()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from posthouse.model.clock import FakeClock
-from posthouse.relay.core import Core, CoreSettings
+from posthouse.relay.engine import EngineSettings, RelayEngine
 from tests.relay.authors import Author
 
 RELAY = Author(99).node
@@ -19,12 +19,12 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> CoreSettings:
-    return CoreSettings(tmp_path / "relay", RELAY, admins=(ADMIN.node,))
+def settings(tmp_path: Path) -> EngineSettings:
+    return EngineSettings(tmp_path / "relay", RELAY, admins=(ADMIN.node,))
 
 
 @pytest.fixture
-async def core(settings: CoreSettings, clock: FakeClock) -> AsyncIterator[Core]:
-    started = await Core.start(settings, clock)
+async def core(settings: EngineSettings, clock: FakeClock) -> AsyncIterator[RelayEngine]:
+    started = await RelayEngine.start(settings, clock)
     yield started
     await started.close()

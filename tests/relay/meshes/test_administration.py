@@ -8,30 +8,30 @@ from posthouse.model.clock import FakeClock
 from posthouse.model.errors import PosthouseError
 from posthouse.model.event import encode_event
 from posthouse.model.filters import Filter
-from posthouse.relay.core import Core, CoreSettings
-from posthouse.relay.meshes.rights import Right
-from posthouse.relay.meshes.rows import AccessRow, Role, Verdict
+from posthouse.relay.accept.authorize import Right
+from posthouse.relay.engine import EngineSettings, RelayEngine
+from posthouse.relay.wire.mesh_rows import AccessRow, Role, Verdict
 from tests.relay.accept.answers import code
 from tests.relay.authors import ALICE, BOB, CAROL
 from tests.relay.meshes.conftest import ADMIN
 from tests.relay.meshes.refusal import refused
 
 
-async def closed_mesh(core: Core) -> None:
+async def closed_mesh(core: RelayEngine) -> None:
     """Make the mesh lab: ALICE administers, BOB is a member, CAROL a reader."""
     await core.administration.create_mesh(ALICE.node, "lab", name="alice")
     await core.administration.save_member(ALICE.node, "lab", BOB.node, "bob", Role.MEMBER)
     await core.administration.save_member(ALICE.node, "lab", CAROL.node, "carol", Role.READER)
 
 
-async def test_main_is_open_and_its_admin_is_listed(core: Core) -> None:
+async def test_main_is_open_and_its_admin_is_listed(core: RelayEngine) -> None:
     assert code(await core.accept(ALICE.raw())) == "201"
     assert [member.node for member in core.administration.members(BOB.node, "main")] == [ADMIN.node]
     assert Right.ADMINISTER in core.meshes.rights(ADMIN.node, "main")
     assert Right.ADMINISTER not in core.meshes.rights(ALICE.node, "main")
 
 
-async def test_roles_may_what_they_say(core: Core) -> None:
+async def test_roles_may_what_they_say(core: RelayEngine) -> None:
     await closed_mesh(core)
     event = ALICE.event(1, ("mesh", "lab"))
     assert code(await core.accept(encode_event(event))) == "201"
@@ -52,7 +52,7 @@ async def test_roles_may_what_they_say(core: Core) -> None:
         await core.participation.create_topic(CAROL.node, "lab", "news")
 
 
-async def test_direct_message_is_hidden_from_the_admin_of_its_mesh(core: Core) -> None:
+async def test_direct_message_is_hidden_from_the_admin_of_its_mesh(core: RelayEngine) -> None:
     await closed_mesh(core)
     message = BOB.event(1000, ("mesh", "lab"), ("p", CAROL.node), ("c", "1"))
     assert code(await core.accept(encode_event(message))) == "201"
@@ -61,7 +61,7 @@ async def test_direct_message_is_hidden_from_the_admin_of_its_mesh(core: Core) -
         await core.event(ALICE.node, message.id)
 
 
-async def test_access_row_narrows_at_once_and_can_be_taken_back(core: Core) -> None:
+async def test_access_row_narrows_at_once_and_can_be_taken_back(core: RelayEngine) -> None:
     await closed_mesh(core)
     await core.administration.save_access(ALICE.node, AccessRow("lab", "*", write=Verdict.DENY))
     assert code(await core.accept(BOB.raw(1, ("mesh", "lab")))) == "right_missing"
@@ -72,7 +72,7 @@ async def test_access_row_narrows_at_once_and_can_be_taken_back(core: Core) -> N
     assert [row.node for row in core.administration.access(ALICE.node, "lab")] == ["*"]
 
 
-async def test_removed_member_of_a_closed_mesh_can_do_nothing_more(core: Core) -> None:
+async def test_removed_member_of_a_closed_mesh_can_do_nothing_more(core: RelayEngine) -> None:
     await closed_mesh(core)
     await core.administration.remove_member(ALICE.node, "lab", BOB.node)
     assert code(await core.accept(BOB.raw(1, ("mesh", "lab")))) == "not_member"
@@ -80,7 +80,7 @@ async def test_removed_member_of_a_closed_mesh_can_do_nothing_more(core: Core) -
         await core.administration.remove_member(ALICE.node, "lab", BOB.node)
 
 
-async def test_name_is_unique_in_a_mesh_and_free_in_another(core: Core) -> None:
+async def test_name_is_unique_in_a_mesh_and_free_in_another(core: RelayEngine) -> None:
     await closed_mesh(core)
     with refused("member_name_taken"):
         await core.administration.save_member(ALICE.node, "lab", ADMIN.node, "bob", Role.MEMBER)
@@ -89,7 +89,7 @@ async def test_name_is_unique_in_a_mesh_and_free_in_another(core: Core) -> None:
     await core.administration.save_member(ALICE.node, "lab", ADMIN.node, "bob", Role.MEMBER)
 
 
-async def test_two_members_who_want_one_name_at_once_do_not_both_get_it(core: Core) -> None:
+async def test_two_members_who_want_one_name_at_once_do_not_both_get_it(core: RelayEngine) -> None:
     await core.administration.create_mesh(ALICE.node, "lab")
     tries = [core.administration.save_member(ALICE.node, "lab", who.node, "x", Role.MEMBER) for who in (BOB, CAROL)]
     answers = await asyncio.gather(*tries, return_exceptions=True)
@@ -97,7 +97,7 @@ async def test_two_members_who_want_one_name_at_once_do_not_both_get_it(core: Co
     assert refusal.code == "member_name_taken"
 
 
-async def test_last_admin_can_neither_leave_nor_step_down(core: Core) -> None:
+async def test_last_admin_can_neither_leave_nor_step_down(core: RelayEngine) -> None:
     await closed_mesh(core)
     with refused("last_admin"):
         await core.administration.remove_member(ALICE.node, "lab", ALICE.node)
@@ -105,7 +105,7 @@ async def test_last_admin_can_neither_leave_nor_step_down(core: Core) -> None:
         await core.administration.save_member(ALICE.node, "lab", ALICE.node, "alice", Role.MEMBER)
 
 
-async def test_node_lists_itself_in_an_open_mesh_only_and_as_no_more_than_it_is(core: Core) -> None:
+async def test_node_lists_itself_in_an_open_mesh_only_and_as_no_more_than_it_is(core: RelayEngine) -> None:
     await core.administration.save_member(BOB.node, "main", BOB.node, "bob", Role.MEMBER)
     with refused("right_missing"):
         await core.administration.save_member(BOB.node, "main", BOB.node, "bob", Role.ADMIN)
@@ -116,7 +116,7 @@ async def test_node_lists_itself_in_an_open_mesh_only_and_as_no_more_than_it_is(
         await core.administration.save_member(BOB.node, "lab", BOB.node, "bob", Role.MEMBER)
 
 
-async def test_mesh_is_created_once(core: Core) -> None:
+async def test_mesh_is_created_once(core: RelayEngine) -> None:
     await core.administration.create_mesh(ALICE.node, "lab")
     with refused("mesh_exists"):
         await core.administration.create_mesh(BOB.node, "lab")
@@ -126,15 +126,15 @@ async def test_mesh_is_created_once(core: Core) -> None:
         await core.administration.create_mesh(BOB.node, "x" * 65)
 
 
-async def test_closing_a_mesh_leaves_listed_members_only(core: Core) -> None:
+async def test_closing_a_mesh_leaves_listed_members_only(core: RelayEngine) -> None:
     await core.administration.create_mesh(ALICE.node, "lab", is_open=True)
     assert code(await core.accept(BOB.raw(1, ("mesh", "lab")))) == "201"
     await core.administration.set_open(ALICE.node, "lab", is_open=False)
     assert code(await core.accept(BOB.raw(1, ("mesh", "lab")))) == "not_member"
 
 
-async def test_everything_is_there_after_a_restart(settings: CoreSettings, clock: FakeClock) -> None:
-    first = await Core.start(settings, clock)
+async def test_everything_is_there_after_a_restart(settings: EngineSettings, clock: FakeClock) -> None:
+    first = await RelayEngine.start(settings, clock)
     await closed_mesh(first)
     await first.administration.save_access(ALICE.node, AccessRow("lab", "*", lock=Verdict.DENY))
     await first.participation.create_topic(BOB.node, "lab", "news.today")
@@ -142,7 +142,7 @@ async def test_everything_is_there_after_a_restart(settings: CoreSettings, clock
     await first.participation.block(CAROL.node, "lab", BOB.node)
     before = first.administration.members(ALICE.node, "lab"), first.administration.access(ALICE.node, "lab")
     await first.close()
-    second = await Core.start(settings, clock)
+    second = await RelayEngine.start(settings, clock)
     after = second.administration.members(ALICE.node, "lab"), second.administration.access(ALICE.node, "lab")
     assert after == before
     assert second.participation.topics(BOB.node, "lab") == ["news.today"]
@@ -151,12 +151,14 @@ async def test_everything_is_there_after_a_restart(settings: CoreSettings, clock
     await second.close()
 
 
-async def test_main_that_must_not_be_open_is_closed_at_the_next_start(settings: CoreSettings, clock: FakeClock) -> None:
-    first = await Core.start(settings, clock)
+async def test_main_that_must_not_be_open_is_closed_at_the_next_start(
+    settings: EngineSettings, clock: FakeClock
+) -> None:
+    first = await RelayEngine.start(settings, clock)
     assert code(await first.accept(ALICE.raw())) == "201"
     await first.close()
-    second = await Core.start(
-        CoreSettings(settings.data_dir, settings.relay, is_main_open=False, admins=(BOB.node,)), clock
+    second = await RelayEngine.start(
+        EngineSettings(settings.data_dir, settings.relay, is_main_open=False, admins=(BOB.node,)), clock
     )
     assert code(await second.accept(ALICE.raw())) == "not_member"
     assert code(await second.accept(BOB.raw())) == "201"
@@ -164,7 +166,7 @@ async def test_main_that_must_not_be_open_is_closed_at_the_next_start(settings: 
     await second.close()
 
 
-async def test_change_goes_through_when_its_caller_goes_away(core: Core) -> None:
+async def test_change_goes_through_when_its_caller_goes_away(core: RelayEngine) -> None:
     going = asyncio.ensure_future(core.administration.create_mesh(ALICE.node, "lab"))
     await asyncio.sleep(0)
     going.cancel()

@@ -7,22 +7,22 @@ import pytest
 
 from posthouse.model.clock import FakeClock
 from posthouse.model.errors import PosthouseError
-from posthouse.relay.core import Core, CoreSettings
+from posthouse.relay.engine import EngineSettings, RelayEngine
 from posthouse.relay.meshes.invites import Invite
-from posthouse.relay.meshes.rows import MemberRow, Role
 from posthouse.relay.ops.maintenance import backup_relay, restore_relay
+from posthouse.relay.wire.mesh_rows import MemberRow, Role
 from tests.relay.accept.answers import code
 from tests.relay.authors import ALICE, BOB, CAROL, Author
 from tests.relay.meshes.refusal import refused
 
 
-async def invite(core: Core, *, uses: int = 1, expires_s: int = 60, role: Role = Role.MEMBER) -> Invite:
+async def invite(core: RelayEngine, *, uses: int = 1, expires_s: int = 60, role: Role = Role.MEMBER) -> Invite:
     if "lab" not in core.meshes:
         await core.administration.create_mesh(ALICE.node, "lab", name="alice")
     return await core.invites.create(ALICE.node, "lab", uses=uses, expires_s=expires_s, role=role)
 
 
-async def test_invite_makes_a_member_that_may_publish(core: Core) -> None:
+async def test_invite_makes_a_member_that_may_publish(core: RelayEngine) -> None:
     given = await invite(core)
     assert code(await core.accept(BOB.raw(1, ("mesh", "lab")))) == "not_member"
     row = await core.invites.redeem(BOB.node, given.code, "bob")
@@ -30,7 +30,7 @@ async def test_invite_makes_a_member_that_may_publish(core: Core) -> None:
     assert code(await core.accept(BOB.raw(1, ("mesh", "lab")))) == "201"
 
 
-async def test_invite_works_once(core: Core) -> None:
+async def test_invite_works_once(core: RelayEngine) -> None:
     given = await invite(core)
     await core.invites.redeem(BOB.node, given.code, "bob")
     with refused("invite_invalid"):
@@ -38,7 +38,7 @@ async def test_invite_works_once(core: Core) -> None:
     assert code(await core.accept(CAROL.raw(1, ("mesh", "lab")))) == "not_member"
 
 
-async def test_two_who_use_one_invite_at_once_do_not_both_get_in(core: Core) -> None:
+async def test_two_who_use_one_invite_at_once_do_not_both_get_in(core: RelayEngine) -> None:
     given = await invite(core, uses=3)
     authors = [Author(number) for number in range(200, 210)]
     tries = [core.invites.redeem(who.node, given.code, f"n{number}") for number, who in enumerate(authors)]
@@ -47,14 +47,14 @@ async def test_two_who_use_one_invite_at_once_do_not_both_get_in(core: Core) -> 
     assert len(core.administration.members(ALICE.node, "lab")) == 4
 
 
-async def test_retry_of_a_join_gets_the_same_answer_and_takes_no_further_use(core: Core) -> None:
+async def test_retry_of_a_join_gets_the_same_answer_and_takes_no_further_use(core: RelayEngine) -> None:
     given = await invite(core, uses=2)
     first = await core.invites.redeem(BOB.node, given.code, "bob")
     assert await core.invites.redeem(BOB.node, given.code, "bob") == first
     await core.invites.redeem(CAROL.node, given.code, "carol")
 
 
-async def test_member_that_was_removed_cannot_use_its_invite_again(core: Core) -> None:
+async def test_member_that_was_removed_cannot_use_its_invite_again(core: RelayEngine) -> None:
     given = await invite(core, uses=5)
     await core.invites.redeem(BOB.node, given.code, "bob")
     await core.administration.remove_member(ALICE.node, "lab", BOB.node)
@@ -62,27 +62,27 @@ async def test_member_that_was_removed_cannot_use_its_invite_again(core: Core) -
         await core.invites.redeem(BOB.node, given.code, "bob")
 
 
-async def test_invite_expires(core: Core, clock: FakeClock) -> None:
+async def test_invite_expires(core: RelayEngine, clock: FakeClock) -> None:
     given = await invite(core, expires_s=60)
     clock.advance(60)
     with refused("invite_invalid"):
         await core.invites.redeem(BOB.node, given.code, "bob")
 
 
-async def test_refused_join_takes_no_use(core: Core) -> None:
+async def test_refused_join_takes_no_use(core: RelayEngine) -> None:
     given = await invite(core)
     with refused("member_name_taken"):
         await core.invites.redeem(BOB.node, given.code, "alice")
     await core.invites.redeem(BOB.node, given.code, "bob")
 
 
-async def test_invite_never_lowers_a_role(core: Core) -> None:
+async def test_invite_never_lowers_a_role(core: RelayEngine) -> None:
     given = await invite(core, role=Role.READER)
     row = await core.invites.redeem(ALICE.node, given.code, "alice")
     assert row.role is Role.ADMIN
 
 
-async def test_only_admins_invite_within_bounds(core: Core) -> None:
+async def test_only_admins_invite_within_bounds(core: RelayEngine) -> None:
     given = await invite(core)
     await core.invites.redeem(BOB.node, given.code, "bob")
     with refused("right_missing"):
@@ -92,7 +92,7 @@ async def test_only_admins_invite_within_bounds(core: Core) -> None:
             await core.invites.create(ALICE.node, "lab", uses=uses, expires_s=expires_s, role=Role.MEMBER)
 
 
-async def test_code_is_nowhere_in_the_store_or_the_journal(core: Core, settings: CoreSettings) -> None:
+async def test_code_is_nowhere_in_the_store_or_the_journal(core: RelayEngine, settings: EngineSettings) -> None:
     given = await invite(core)
     records = await core.store.journal(0, 100, ["mesh.invited"])
     assert [record.ref for record in records] == [given.invite_id]
@@ -101,33 +101,33 @@ async def test_code_is_nowhere_in_the_store_or_the_journal(core: Core, settings:
     assert given.code.encode() not in content
 
 
-async def test_code_means_nothing_under_another_relay_key(settings: CoreSettings, clock: FakeClock) -> None:
-    first = await Core.start(settings, clock)
+async def test_code_means_nothing_under_another_relay_key(settings: EngineSettings, clock: FakeClock) -> None:
+    first = await RelayEngine.start(settings, clock)
     given = await invite(first)
     await first.close()
-    other = await Core.start(CoreSettings(settings.data_dir, Author(97).node), clock)
+    other = await RelayEngine.start(EngineSettings(settings.data_dir, Author(97).node), clock)
     with refused("invite_invalid"):
         await other.invites.redeem(BOB.node, given.code, "bob")
     await other.close()
 
 
 @pytest.mark.parametrize("guess", ["", "x", "\ud800", "é", "a" * 10_000])
-async def test_guessed_code_is_refused(core: Core, guess: str) -> None:
+async def test_guessed_code_is_refused(core: RelayEngine, guess: str) -> None:
     await invite(core)
     with refused("invite_invalid"):
         await core.invites.redeem(BOB.node, guess, "bob")
 
 
 async def test_invite_of_a_backup_is_void_after_it_was_restored(
-    settings: CoreSettings, clock: FakeClock, tmp_path: Path
+    settings: EngineSettings, clock: FakeClock, tmp_path: Path
 ) -> None:
-    first = await Core.start(settings, clock)
+    first = await RelayEngine.start(settings, clock)
     given = await invite(first)
     await asyncio.to_thread(backup_relay, settings.data_dir / "relay.db", tmp_path / "backup.db")
     await first.invites.redeem(BOB.node, given.code, "bob")
     await first.close()
     await asyncio.to_thread(restore_relay, tmp_path / "backup.db", settings.data_dir / "relay.db", clock)
-    second = await Core.start(settings, clock)
+    second = await RelayEngine.start(settings, clock)
     with pytest.raises(PosthouseError, match="used up"):
         await second.invites.redeem(CAROL.node, given.code, "carol")
     await second.close()

@@ -2,15 +2,15 @@ from __future__ import annotations
 
 import pytest
 
-from posthouse.relay.core import Core
+from posthouse.relay.engine import RelayEngine
 from posthouse.relay.meshes import participation
-from posthouse.relay.meshes.rows import AccessRow, Role, Verdict
+from posthouse.relay.wire.mesh_rows import AccessRow, Role, Verdict
 from tests.relay.authors import ALICE, BOB, CAROL
 from tests.relay.meshes.conftest import ADMIN
 from tests.relay.meshes.refusal import refused
 
 
-async def test_topic_is_created_once_and_removed_by_its_creator_or_an_admin(core: Core) -> None:
+async def test_topic_is_created_once_and_removed_by_its_creator_or_an_admin(core: RelayEngine) -> None:
     topics = core.participation
     await topics.create_topic(ALICE.node, "main", "news.today")
     with refused("topic_exists"):
@@ -26,12 +26,12 @@ async def test_topic_is_created_once_and_removed_by_its_creator_or_an_admin(core
 
 
 @pytest.mark.parametrize("topic", ["", "a.*", "a.>", "a..b", "a b", "x" * 161, ".".join("a" * 13)])
-async def test_topic_that_is_no_literal_subject_is_refused(core: Core, topic: str) -> None:
+async def test_topic_that_is_no_literal_subject_is_refused(core: RelayEngine, topic: str) -> None:
     with refused("topic_invalid"):
         await core.participation.create_topic(ALICE.node, "main", topic)
 
 
-async def test_subscribing_twice_is_subscribing_once(core: Core) -> None:
+async def test_subscribing_twice_is_subscribing_once(core: RelayEngine) -> None:
     head = (await core.store.extent()).head
     for _ in range(2):
         await core.participation.subscribe(ALICE.node, "main", "news.>")
@@ -43,7 +43,7 @@ async def test_subscribing_twice_is_subscribing_once(core: Core) -> None:
     assert types == ["member.subscribed", "member.unsubscribed"]
 
 
-async def test_who_may_not_read_cannot_subscribe_but_can_end_it(core: Core) -> None:
+async def test_who_may_not_read_cannot_subscribe_but_can_end_it(core: RelayEngine) -> None:
     await core.participation.subscribe(ALICE.node, "main", "a")
     await core.administration.save_access(ADMIN.node, AccessRow("main", ALICE.node, read=Verdict.DENY))
     with refused("right_missing"):
@@ -51,7 +51,7 @@ async def test_who_may_not_read_cannot_subscribe_but_can_end_it(core: Core) -> N
     await core.participation.unsubscribe(ALICE.node, "main", "a")
 
 
-async def test_block_is_seen_by_who_blocks_and_lifted(core: Core) -> None:
+async def test_block_is_seen_by_who_blocks_and_lifted(core: RelayEngine) -> None:
     await core.participation.block(ALICE.node, "main", BOB.node)
     assert core.participation.blocks(ALICE.node, "main") == [BOB.node]
     assert core.participation.blocks(BOB.node, "main") == []
@@ -61,7 +61,7 @@ async def test_block_is_seen_by_who_blocks_and_lifted(core: Core) -> None:
         await core.participation.block(ALICE.node, "main", "bob")
 
 
-async def test_rows_of_one_node_and_of_a_mesh_are_bounded(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rows_of_one_node_and_of_a_mesh_are_bounded(core: RelayEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(participation, "MAX_SUBSCRIPTIONS", 2)
     for pattern in ("a", "b"):
         await core.participation.subscribe(ALICE.node, "main", pattern)
@@ -73,7 +73,7 @@ async def test_rows_of_one_node_and_of_a_mesh_are_bounded(core: Core, monkeypatc
         await core.participation.subscribe(CAROL.node, "main", "a")
 
 
-async def test_subscriptions_go_with_the_member(core: Core) -> None:
+async def test_subscriptions_go_with_the_member(core: RelayEngine) -> None:
     await core.administration.create_mesh(ALICE.node, "lab")
     await core.administration.save_member(ALICE.node, "lab", BOB.node, "bob", Role.MEMBER)
     await core.participation.subscribe(BOB.node, "lab", "news.>")

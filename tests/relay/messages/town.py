@@ -12,7 +12,7 @@ from posthouse.client import Client, ClientOptions, Delivery, Mailbox, Pins
 from posthouse.keys import NodeKey
 from posthouse.model.clock import TEST_CLOCK_ENV, system_clock
 from posthouse.relay.ops.maintenance import check_relay
-from posthouse.relay.store.sqlite import FILE_NAME
+from posthouse.relay.store.sqlite.store import FILE_NAME
 from tests.faults.relay_process import RelayProcess
 
 PATIENCE_S = 60

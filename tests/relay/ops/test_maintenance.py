@@ -10,12 +10,11 @@ import apsw
 import pytest
 
 from posthouse.model.clock import FakeClock
-from posthouse.model.coordinate import Coordinate
 from posthouse.model.errors import PosthouseError
-from posthouse.model.event import encode_event
-from posthouse.relay.core import Core, CoreSettings
-from posthouse.relay.meshes.rows import AccessRow, Role, Verdict
+from posthouse.model.event import Coordinate, encode_event
+from posthouse.relay.engine import EngineSettings, RelayEngine
 from posthouse.relay.ops.maintenance import backup_relay, check_relay, reindex_relay, restore_relay
+from posthouse.relay.wire.mesh_rows import AccessRow, Role, Verdict
 from posthouse.sqlite.connection import Durability, open_writer
 from tests.relay.authors import ALICE, BOB, CAROL, Author
 
@@ -24,7 +23,7 @@ RELAY = Author(99).node
 
 async def live(folder: Path, clock: FakeClock) -> None:
     """Let a relay have a history in which everything happened once."""
-    core = await Core.start(CoreSettings(folder, RELAY, admins=(ALICE.node,)), clock)
+    core = await RelayEngine.start(EngineSettings(folder, RELAY, admins=(ALICE.node,)), clock)
     for number in range(3):
         await core.accept(ALICE.raw(1, ("t", str(number)), ("e", "0" * 64)))
         await core.accept(BOB.raw(30_000, ("d", "x"), content=str(number)))
@@ -109,16 +108,16 @@ def test_reindex_repairs_what_is_derived(path: Path, db: apsw.Connection, clock:
 async def test_restored_store_has_a_new_epoch_and_goes_on(tmp_path: Path, clock: FakeClock) -> None:
     folder = tmp_path / "relay"
     await live(folder, clock)
-    settings = CoreSettings(folder, RELAY, admins=(ALICE.node,))
+    settings = EngineSettings(folder, RELAY, admins=(ALICE.node,))
     await asyncio.to_thread(backup_relay, folder / "relay.db", tmp_path / "backup.db")
-    first = await Core.start(settings, clock)
+    first = await RelayEngine.start(settings, clock)
     late = BOB.event(30_000, ("d", "x"), content="late")
     await first.accept_many([encode_event(late)])
     cursor, epoch = first.cursor((await first.store.extent()).head), first.store.epoch
     await first.close()
     await asyncio.to_thread(restore_relay, tmp_path / "backup.db", folder / "relay.db", clock)
     assert await asyncio.to_thread(check_relay, folder / "relay.db") == []
-    second = await Core.start(settings, clock)
+    second = await RelayEngine.start(settings, clock)
     assert second.store.epoch != epoch
     with pytest.raises(PosthouseError) as caught:
         await second.query(ALICE.node, [], cursor=cursor)

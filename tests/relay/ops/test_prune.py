@@ -7,16 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from posthouse.journal.record import digest_contents, digest_records
+from posthouse.journal.records import digest_contents, digest_records
 from posthouse.model.clock import FakeClock
-from posthouse.model.coordinate import Coordinate
-from posthouse.model.event import encode_event
+from posthouse.model.event import Coordinate, encode_event
 from posthouse.model.filters import Filter
-from posthouse.relay.core import Core, CoreSettings
-from posthouse.relay.meshes.rows import Role
-from posthouse.relay.ops import prune as pruning
+from posthouse.relay.engine import EngineSettings, RelayEngine
+from posthouse.relay.ops import housekeeping as pruning
+from posthouse.relay.ops.housekeeping import ArchivedRange
 from posthouse.relay.ops.maintenance import check_relay
-from posthouse.relay.ops.prune import ArchivedRange
+from posthouse.relay.wire.mesh_rows import Role
 from tests.relay.accept.answers import accepted, code
 from tests.relay.authors import ALICE, BOB, Author
 from tests.relay.meshes.refusal import refused
@@ -25,14 +24,14 @@ ADMIN = Author(98)
 
 
 @pytest.fixture
-async def core(tmp_path: Path) -> AsyncIterator[Core]:
-    settings = CoreSettings(tmp_path / "relay", Author(99).node, admins=(ADMIN.node,))
-    started = await Core.start(settings, FakeClock())
+async def core(tmp_path: Path) -> AsyncIterator[RelayEngine]:
+    settings = EngineSettings(tmp_path / "relay", Author(99).node, admins=(ADMIN.node,))
+    started = await RelayEngine.start(settings, FakeClock())
     yield started
     await started.close()
 
 
-async def archived(core: Core, from_seq: int, to_seq: int, *, has_contents: bool = True) -> ArchivedRange:
+async def archived(core: RelayEngine, from_seq: int, to_seq: int, *, has_contents: bool = True) -> ArchivedRange:
     """Return a range as the archive tells of it, from what it has read."""
     records = await core.store.journal(from_seq - 1, to_seq - from_seq + 1)
     _columns, rows = await core.store.feed("events", from_seq - 1, to_seq - from_seq + 1)
@@ -41,14 +40,14 @@ async def archived(core: Core, from_seq: int, to_seq: int, *, has_contents: bool
     return ArchivedRange(core.store.epoch, from_seq, to_seq, digest_records(records), contents)
 
 
-async def prune(core: Core, to_seq: int, from_seq: int = 1, *, has_contents: bool = True) -> int:
+async def prune(core: RelayEngine, to_seq: int, from_seq: int = 1, *, has_contents: bool = True) -> int:
     given = await archived(core, from_seq, to_seq, has_contents=has_contents)
     pruned, oldest_seq = await core.prune(ADMIN.node, given)
     assert oldest_seq == to_seq + 1 == (await core.store.extent()).pruned_through + 1
     return pruned.records
 
 
-async def test_pruned_events_lose_their_content_and_current_ones_keep_it(core: Core) -> None:
+async def test_pruned_events_lose_their_content_and_current_ones_keep_it(core: RelayEngine) -> None:
     normal, old, new = ALICE.event(), ALICE.event(10_002, content="old"), ALICE.event(10_002, content="new")
     for event in (normal, old, new):
         await core.accept(encode_event(event))
@@ -61,7 +60,7 @@ async def test_pruned_events_lose_their_content_and_current_ones_keep_it(core: C
     assert check_relay(core.settings.data_dir / "relay.db") == []
 
 
-async def test_pruned_event_is_still_known(core: Core) -> None:
+async def test_pruned_event_is_still_known(core: RelayEngine) -> None:
     raw = ALICE.raw()
     first = accepted(await core.accept(raw))
     await prune(core, first.seq or 0)
@@ -69,7 +68,7 @@ async def test_pruned_event_is_still_known(core: Core) -> None:
     assert (again.duplicate, again.seq) == (True, first.seq)
 
 
-async def test_wrong_digest_deletes_nothing(core: Core) -> None:
+async def test_wrong_digest_deletes_nothing(core: RelayEngine) -> None:
     last = accepted(await core.accept(ALICE.raw())).seq or 0
     with refused("digest_mismatch"):
         await core.prune(ADMIN.node, replace(await archived(core, 1, last), digest="0" * 64))
@@ -79,7 +78,9 @@ async def test_wrong_digest_deletes_nothing(core: Core) -> None:
     assert len((await core.query(ALICE.node, [Filter()])).events) == 1
 
 
-async def test_only_a_short_prefix_of_this_history_is_pruned(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_a_short_prefix_of_this_history_is_pruned(
+    core: RelayEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     last = accepted(await core.accept(ALICE.raw())).seq or 0
     for from_seq, to_seq in ((2, last), (1, last + 1), (last, 1)):
         with refused("prune_range_invalid"):
@@ -91,7 +92,7 @@ async def test_only_a_short_prefix_of_this_history_is_pruned(core: Core, monkeyp
         await core.prune(ADMIN.node, replace(await archived(core, 1, last - 1), epoch="0" * 32))
 
 
-async def test_pruning_and_reading_the_journal_are_for_admins(core: Core) -> None:
+async def test_pruning_and_reading_the_journal_are_for_admins(core: RelayEngine) -> None:
     with refused("right_missing"):
         await core.prune(ALICE.node, await archived(core, 1, 1))
     with refused("right_missing"):
@@ -100,7 +101,7 @@ async def test_pruning_and_reading_the_journal_are_for_admins(core: Core) -> Non
         await core.feed(ALICE.node, "events")
 
 
-async def test_memberships_survive_pruning_and_replay_starts_from_the_snapshot(core: Core) -> None:
+async def test_memberships_survive_pruning_and_replay_starts_from_the_snapshot(core: RelayEngine) -> None:
     await core.administration.create_mesh(ALICE.node, "lab", name="alice")
     await core.administration.save_member(ALICE.node, "lab", BOB.node, "bob", Role.READER)
     head = (await core.store.extent()).head
@@ -110,7 +111,7 @@ async def test_memberships_survive_pruning_and_replay_starts_from_the_snapshot(c
     assert code(await core.accept(BOB.raw(1, ("mesh", "lab")))) == "201"
 
 
-async def test_journal_is_read_by_cursor_and_a_pruned_cursor_is_told(core: Core) -> None:
+async def test_journal_is_read_by_cursor_and_a_pruned_cursor_is_told(core: RelayEngine) -> None:
     for _ in range(5):
         await core.accept(ALICE.raw())
     first, cursor = await core.journal(ADMIN.node, limit=2)
@@ -124,7 +125,7 @@ async def test_journal_is_read_by_cursor_and_a_pruned_cursor_is_told(core: Core)
         await core.journal(ADMIN.node, after=cursor)
 
 
-async def test_cursor_of_a_query_outlives_pruning(core: Core) -> None:
+async def test_cursor_of_a_query_outlives_pruning(core: RelayEngine) -> None:
     for number in range(4):
         await core.accept(ALICE.raw(10_000 + number))
     page = await core.query(BOB.node, [Filter()], limit=1)

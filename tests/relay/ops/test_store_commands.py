@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from posthouse.model.clock import SystemClock
-from posthouse.relay.core import Core, CoreSettings
-from posthouse.relay.meshes.rows import Role
+from posthouse.relay.engine import EngineSettings, RelayEngine
+from posthouse.relay.wire.mesh_rows import Role
 from posthouse.sqlite.connection import Durability, open_writer
 from tests.cli.command_line import CommandLine
 from tests.relay.authors import Author
@@ -21,7 +21,7 @@ RELAY = Author(99).node
 
 async def live(folder: Path) -> str:
     """Accept an event and make an invite; return its code."""
-    core = await Core.start(CoreSettings(folder, RELAY, admins=(ALICE.node,)), CLOCK)
+    core = await RelayEngine.start(EngineSettings(folder, RELAY, admins=(ALICE.node,)), CLOCK)
     await core.accept(ALICE.raw(30_000, ("d", "x")))
     given = await core.invites.create(ALICE.node, "main", uses=1, expires_s=600, role=Role.MEMBER)
     await core.close()
@@ -30,7 +30,7 @@ async def live(folder: Path) -> str:
 
 async def join(folder: Path, code: str) -> str:
     """Use an invite; return the code of the refusal, if there is one."""
-    core = await Core.start(CoreSettings(folder, RELAY), CLOCK)
+    core = await RelayEngine.start(EngineSettings(folder, RELAY), CLOCK)
     try:
         await core.invites.redeem(BOB.node, code, "bob")
     except Exception as refusal:  # noqa: BLE001 - the test looks at it

@@ -13,13 +13,13 @@ from examples.pinch_agent.agent import CONFIRM, MESSAGE, Agent
 from examples.pinch_agent.pinch_pb2 import Envelope, MessageType
 from posthouse.model.clock import Clock
 from posthouse.relay.pinch.connection import PinchConnection
-from posthouse.relay.pinch.jobs import Outcome
 from posthouse.relay.pinch.service import Pinch
 from posthouse.relay.pinch.settings import PinchSettings
-from tests.relay.deliver.checked import checked
-from tests.relay.deliver.waiting import eventually
-from tests.relay.deliver.wires import Got, Told
+from posthouse.relay.pinch.submissions import Outcome
 from tests.relay.edge import PATIENCE_S, Edge
+from tests.relay.messages.checked import checked
+from tests.relay.messages.waiting import eventually
+from tests.relay.messages.wires import Got, Told
 
 HOST = "relay.test"
 QUEUE_FULL = MessageType.MESSAGE_TYPE_QUEUE_FULL

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.relay.deliver.cases import CASES, QUEUE_MAX, Case, case_name
+from tests.relay.messages.cases import CASES, QUEUE_MAX, Case, case_name
 from tests.relay.pinch.house import pinching, wire
 
 

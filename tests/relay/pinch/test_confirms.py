@@ -11,7 +11,7 @@ from examples.pinch_agent.agent import CONFIRM, Agent
 from examples.pinch_agent.pinch_pb2 import Envelope
 from posthouse.model.clock import FakeClock
 from posthouse.model.limits import DAY_S
-from posthouse.relay.pinch.jobs import Outcome
+from posthouse.relay.pinch.submissions import Outcome
 from tests.relay.edge import Edge
 from tests.relay.pinch.house import HOST, PinchParty, pinching, taken, until, wire
 

@@ -10,9 +10,9 @@ from examples.pinch_agent.agent import MESSAGE, Agent
 from examples.pinch_agent.pinch_pb2 import ConnectionRequest, Envelope, MessageType
 from posthouse.model.clock import FakeClock
 from posthouse.model.limits import DAY_S
-from posthouse.relay.pinch.jobs import Outcome
-from tests.relay.deliver.waiting import eventually
+from posthouse.relay.pinch.submissions import Outcome
 from tests.relay.edge import Edge
+from tests.relay.messages.waiting import eventually
 from tests.relay.pinch.house import (
     HOST,
     QUEUE_FULL,

@@ -13,8 +13,8 @@ from examples.pinch_agent.agent import Agent
 from examples.pinch_agent.pinch_pb2 import Envelope
 from posthouse.model.clock import FakeClock
 from posthouse.model.limits import PINCH_PING_S, PINCH_PONG_S
-from tests.relay.deliver.waiting import eventually
 from tests.relay.edge import PATIENCE_S, Edge
+from tests.relay.messages.waiting import eventually
 from tests.relay.pinch.house import HOST, connection_of, pinching, service, until, wire
 from tests.relay.pinch.raw import logged_in
 

@@ -10,10 +10,10 @@ import pytest
 
 from posthouse.model.clock import FakeClock
 from posthouse.model.limits import DAY_S
-from posthouse.relay.pinch.jobs import Outcome
-from posthouse.relay.store.sqlite import FILE_NAME
-from tests.relay.deliver.checked import findings
+from posthouse.relay.pinch.submissions import Outcome
+from posthouse.relay.store.sqlite.store import FILE_NAME
 from tests.relay.edge import Author, Edge
+from tests.relay.messages.checked import findings
 from tests.relay.pinch.house import QUEUE_FULL, PinchParty, pinching, taken, until, wire
 
 QUEUES = "/v1/meshes/pinch/queues"

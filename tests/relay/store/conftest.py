@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from posthouse.model.clock import FakeClock
-from posthouse.relay.store.sqlite import SqliteStore
+from posthouse.relay.store.sqlite.store import SqliteStore
 
 
 @pytest.fixture

@@ -14,13 +14,12 @@ from typing import TypeVar
 import pytest
 
 from posthouse.model.clock import FakeClock
-from posthouse.model.coordinate import Coordinate
 from posthouse.model.errors import PosthouseError
-from posthouse.model.event import Event, decode_event
+from posthouse.model.event import Coordinate, Event, decode_event
 from posthouse.model.filters import Filter
-from posthouse.relay.meshes.rows import AccessRow, InviteRow, MemberRow, MeshRow, Role, Verdict
-from posthouse.relay.store.interface import EventRow, Page, Query, RelayStore, Scope, Unit
-from posthouse.relay.store.rows import row_of
+from posthouse.relay.store.event_rows import EventRow, Page, Query, Scope, event_row
+from posthouse.relay.store.protocol import RelayStore, Unit
+from posthouse.relay.wire.mesh_rows import AccessRow, InviteRow, MemberRow, MeshRow, Role, Verdict
 from tests.relay.authors import ALICE, BOB, CAROL
 
 R = TypeVar("R")
@@ -36,7 +35,7 @@ async def write(store: RelayStore, work: Callable[[Unit], R]) -> R:
 
 async def add(store: RelayStore, *events: Event) -> list[int]:
     """Write events in one unit."""
-    rows = [row_of(event, event.canonical()) for event in events]
+    rows = [event_row(event, event.canonical()) for event in events]
     return await write(store, lambda unit: unit.add_events(rows))
 
 
@@ -80,7 +79,7 @@ class StoreContract:
         event = ALICE.event()
 
         def fail(unit: Unit) -> None:
-            unit.add_events([row_of(event, event.canonical())])
+            unit.add_events([event_row(event, event.canonical())])
             raise LookupError("changed its mind")
 
         with pytest.raises(LookupError):
@@ -91,7 +90,7 @@ class StoreContract:
 
     async def test_units_are_committed_in_the_order_they_were_submitted(self, store: RelayStore) -> None:
         events = [ALICE.event() for _ in range(50)]
-        rows = [row_of(event, event.canonical()) for event in events]
+        rows = [event_row(event, event.canonical()) for event in events]
         futures = [store.submit(partial(_add_one, row)) for row in rows]
         seqs = await asyncio.wait_for(asyncio.gather(*futures), WAIT_S)
         assert [seq for (seq,) in seqs] == list(range(1, 51))

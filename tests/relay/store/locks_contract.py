@@ -8,8 +8,8 @@ from posthouse.model.clock import FakeClock
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.lease import LockRow, RequestRecord
 from posthouse.model.limits import REQUEST_RECORD_S, SECOND_NS
-from posthouse.relay.locks.rows import LockEntry, LockRun
-from posthouse.relay.store.interface import RelayStore, Unit
+from posthouse.relay.store.protocol import RelayStore, Unit
+from posthouse.relay.wire.lock_operations import LockEntry, LockRun
 from tests.relay.store.contract import ODD_D, write
 
 ROW = LockRow("r", "ed25519:a", 3, 5_000, 77)

@@ -13,11 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from posthouse.model.clock import FakeClock
-from posthouse.model.coordinate import coordinate_of
-from posthouse.model.event import Event, decode_event
-from posthouse.relay.store.interface import Scope
-from posthouse.relay.store.sqlite import SqliteStore
-from posthouse.relay.store.sqlite.check import RULES
+from posthouse.model.event import Event, coordinate_of, decode_event
+from posthouse.relay.ops.maintenance import RULES
+from posthouse.relay.store.event_rows import Scope
+from posthouse.relay.store.sqlite.store import SqliteStore
 from tests.relay.authors import ALICE, BOB
 from tests.relay.store.contract import add, write
 

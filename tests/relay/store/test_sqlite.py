@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from posthouse.model.clock import FakeClock
-from posthouse.relay.store.sqlite import SqliteStore
+from posthouse.relay.store.sqlite.store import SqliteStore
 from tests.relay.authors import ALICE
 from tests.relay.store.contract import StoreContract, add
 

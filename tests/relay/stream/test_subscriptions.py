@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from posthouse.relay.committed import Committed
+from posthouse.relay.wire.accept_results import Committed
 from tests.relay.edge import Author, Edge, Stream, running
 
 

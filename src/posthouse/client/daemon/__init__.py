@@ -1,9 +1,8 @@
 """The client of a daemon, for programs on its machine."""
 
-from posthouse.client.daemon.async_client import AsyncDaemonClient
-from posthouse.client.daemon.client import DaemonClient
-from posthouse.client.daemon.place import DaemonPlace, daemon_place
-from posthouse.client.daemon.values import (
+from posthouse.client.daemon.async_daemon_client import AsyncDaemonClient
+from posthouse.client.daemon.daemon_client import DaemonClient
+from posthouse.client.daemon.local_api import (
     Accepted,
     DaemonEvent,
     DaemonVersion,
@@ -13,6 +12,7 @@ from posthouse.client.daemon.values import (
     OutboxRow,
     RequeuedRow,
 )
+from posthouse.client.daemon.locate import DaemonPlace, daemon_place
 
 __all__ = [
     "Accepted",

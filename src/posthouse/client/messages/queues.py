@@ -1,4 +1,7 @@
-"""Where messages are, and the operator's view of queues, over HTTP."""
+"""Where a message is, and the operator's view of queues, over HTTP: list, purge, requeue.
+
+A node sees its own queues, an admin of a mesh sees all of them. Nothing here carries the content of a message.
+"""
 
 from __future__ import annotations
 
@@ -7,81 +10,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from posthouse.client.requests import Requests
+from posthouse.client.transport import Requests
+from posthouse.model.api import MessageStates, Queue, QueueRow, Requeued
 from posthouse.model.errors import error
-from posthouse.model.event_structure import is_event_id
+from posthouse.model.event import is_event_id
 from posthouse.model.node import validate_mesh_name
 
 R = TypeVar("R")
-
-
-class DeliveryState(msgspec.Struct, frozen=True):
-    """How far a message has come to one recipient; None for what has not happened."""
-
-    recipient: str
-    #: queued, sent, confirmed, rejected, dead, expired, purged
-    state: str
-    was_stored: bool | None
-    attempts: int
-    queued_at_ns: int
-    sent_at_ns: int | None
-    closed_at_ns: int | None
-    reason: str | None
-
-
-class MessageStates(msgspec.Struct, frozen=True):
-    """A message and where it is."""
-
-    id: str
-    seq: int
-    mesh: str
-    sender: str
-    client_message_id: str
-    destination_kind: str
-    destination_ref: str
-    first_seen_at_ns: int
-    history_available: bool
-    mentions: tuple[str, ...]
-    deliveries: tuple[DeliveryState, ...]
-
-
-class Queue(msgspec.Struct, frozen=True):
-    """One reader's queue."""
-
-    recipient: str
-    #: unconfirmed messages
-    depth: int
-    #: rejected and dead ones
-    parked: int
-    #: ids of confirmations that wait for this node as a sender
-    confirmations: int
-    oldest_ns: int | None
-
-
-class QueueRow(msgspec.Struct, frozen=True):
-    """A message in a queue, without its content."""
-
-    id: str
-    seq: int
-    position: int
-    recipient: str
-    sender: str
-    state: str
-    was_stored: bool | None
-    attempts: int
-    timeouts: int
-    flaps: int
-    queued_at_ns: int
-    sent_at_ns: int | None
-    closed_at_ns: int | None
-    reason: str | None
-
-
-class Requeued(msgspec.Struct, frozen=True):
-    """Ids of messages that wait again, and of those that found no room."""
-
-    requeued: tuple[str, ...]
-    no_room: tuple[str, ...]
 
 
 class Queues:

@@ -1,24 +1,159 @@
-"""Sending messages: a request is sealed and signed once, and that event is what every retry sends.
+"""Compose and send messages: a request is sealed and signed once, and every retry sends that same event.
 
-The last requests are kept under their client_message_id with the event they became: a repetition of the same request
-gets the original answer of the relay, another request under the same id is refused here. Who must be able to retry
-after the process has ended composes first, keeps the event, and sends it.
+Direct messages are sealed for their reader unless the caller asks otherwise; topics are in the clear. A request has
+a fingerprint over what the caller gave: it tells a retry from another request where the sealed bytes cannot. The
+last requests are kept by client_message_id with their events: repeating a request returns the relay's original
+answer, another request under the same id is refused here. To retry after the process has ended, compose first, keep
+the event, then send it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypedDict
 
 import msgspec
 
-from posthouse.client.messages.compose import Composer, Request
 from posthouse.client.stream.publisher import Published
+from posthouse.client.trust.signing import Signer, seal_content, with_mesh
+from posthouse.model.budget import MeshBudget, encode_mesh_budget
 from posthouse.model.errors import error
-from posthouse.model.event import Event
-from posthouse.model.fingerprint import fingerprint_prefix
+from posthouse.model.event import Event, is_event_id
+from posthouse.model.kinds import MESSAGE
+from posthouse.model.message import (
+    DEFAULT_PRIORITY,
+    DestinationKind,
+    Priority,
+    check_body,
+    fingerprint,
+    fingerprint_prefix,
+    meta_field,
+    validate_client_message_id,
+)
+from posthouse.model.node import node_hex, validate_node_id
+from posthouse.model.subjects import validate_topic
+from posthouse.model.ulid import Minter
 
-KEPT = 1_000  # requests whose events are kept
+TOPIC_MARK = "#"
+
+
+class MessageOptions(TypedDict, total=False):
+    """What can be said about a message beside where it goes and its body."""
+
+    #: the sender's own id, at most 255 bytes; minted when it is absent
+    client_message_id: str | None
+    #: id of the message it answers
+    reply_to: str | None
+    #: now, next (the default) or low; for the reader, never reorders
+    priority: Priority | str | None
+    #: an object, in the clear; meta.usage is what cost figures come from
+    meta: Mapping[str, Any] | None
+    budget: MeshBudget | None
+    #: members (names or node ids) it speaks of
+    mentions: Sequence[str]
+    #: False leaves a direct message in the clear
+    is_sealed: bool
+
+
+class Request(NamedTuple):
+    """What a caller wants to say, checked; `node` or `topic` is where it goes."""
+
+    mesh: str
+    node: str | None
+    topic: str | None
+    body: str
+    client_message_id: str
+    reply_to: str | None
+    priority: Priority
+    #: JCS text, "" when absent
+    meta: str
+    budget: MeshBudget | None
+    mentions: tuple[str, ...]
+    is_sealed: bool
+
+    @property
+    def fingerprint(self) -> bytes:
+        """The request_fingerprint: over the plaintext."""
+        kind = DestinationKind.DM if self.node is not None else DestinationKind.TOPIC
+        ref = node_hex(self.node) if self.node is not None else str(self.topic)
+        return fingerprint(kind, ref, self.reply_to, self.priority, self.meta, self.body.encode())
+
+
+class Composer:
+    """Makes the messages of one node."""
+
+    def __init__(self, signer: Signer, minter: Minter) -> None:
+        self._signer = signer
+        self._minter = minter
+
+    def request(self, destination: str, body: str, mesh: str, given: MessageOptions) -> Request:
+        """Check a request, or raise what is wrong with it; `destination` is a node id or #topic."""
+        check_body(body.encode())
+        is_topic = destination.startswith(TOPIC_MARK)
+        return Request(
+            mesh=mesh,
+            node=None if is_topic else validate_node_id(destination),
+            topic=validate_topic(destination[len(TOPIC_MARK) :]) if is_topic else None,
+            body=body,
+            client_message_id=self._client_message_id(given.get("client_message_id")),
+            reply_to=_checked_id(given.get("reply_to")),
+            priority=_priority(given.get("priority")),
+            meta=_meta(given.get("meta")),
+            budget=given.get("budget"),
+            mentions=tuple(dict.fromkeys(validate_node_id(node) for node in given.get("mentions", ()))),
+            is_sealed=given.get("is_sealed", True) and not is_topic,
+        )
+
+    def freeze(self, request: Request) -> Event:
+        """Seal and sign a request; each call makes other bytes, so keep the event for its retries."""
+        content, tags = self._content(request)
+        return self._signer.sign(MESSAGE, content, with_mesh([*tags, *_tags(request)], request.mesh))
+
+    def _client_message_id(self, given: str | None) -> str:
+        return validate_client_message_id(self._minter.mint() if given is None else given)
+
+    def _content(self, request: Request) -> tuple[str, list[tuple[str, str]]]:
+        if request.topic is not None:
+            return request.body, [("t", request.topic)]
+        assert request.node is not None
+        if request.is_sealed:
+            return seal_content(self._signer.key, [request.node], request.body)
+        return request.body, [("p", request.node)]
+
+
+def _tags(request: Request) -> list[tuple[str, str]]:
+    tags = [("c", request.client_message_id)]
+    if request.reply_to is not None:
+        tags.append(("e", request.reply_to))
+    if request.priority is not DEFAULT_PRIORITY:
+        tags.append(("priority", request.priority.value))
+    if request.meta:
+        tags.append(("meta", request.meta))
+    if request.budget is not None:
+        tags.append(("budget", encode_mesh_budget(request.budget)))
+    return tags + [("mention", node) for node in request.mentions]
+
+
+def _checked_id(event_id: str | None) -> str | None:
+    if event_id is not None and not is_event_id(event_id):
+        raise error("id_invalid", id=event_id, reason="an event id has 64 lower-case hexadecimal digits")
+    return event_id
+
+
+def _priority(given: Priority | str | None) -> Priority:
+    try:
+        return DEFAULT_PRIORITY if given is None else Priority(given)
+    except ValueError as fault:
+        raise error("value_invalid", name="priority", reason="it is not now, next or low") from fault
+
+
+def _meta(meta: Any) -> str:
+    if meta is not None and not isinstance(meta, Mapping):
+        raise error("value_invalid", name="meta", reason="it is not an object")
+    return meta_field(None if meta is None else dict(meta))
+
+
+KEPT_REQUESTS = 1_000  # requests whose events are kept
 
 
 class NotQueued(NamedTuple):
@@ -60,7 +195,7 @@ class Sender:
     async def send_event(self, event: Event) -> Sent:
         """Send a message that was composed before."""
         published = await self._publish(event)
-        return sent_of(event, published)
+        return sent_from(event, published)
 
     def _freeze(self, request: Request) -> Event:
         key = (request.mesh, request.client_message_id)
@@ -68,7 +203,7 @@ class Sender:
         known = self._frozen.pop(key, None)
         if known is None:
             known = (given, self.composer.freeze(request))
-            while len(self._frozen) >= KEPT:
+            while len(self._frozen) >= KEPT_REQUESTS:
                 del self._frozen[next(iter(self._frozen))]
         self._frozen[key] = known
         if known[0] != given:
@@ -81,7 +216,7 @@ class Sender:
         return known[1]
 
 
-def sent_of(event: Event, published: Published) -> Sent:
+def sent_from(event: Event, published: Published) -> Sent:
     """Return the answer to a message, from the answer to its event."""
     answer: dict[str, Any] = published.answer
     return Sent(

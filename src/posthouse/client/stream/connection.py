@@ -1,24 +1,87 @@
-"""One authenticated connection to a relay: HELLO, AUTH, AUTHED, then commands both ways until it ends.
+"""One authenticated WebSocket connection: HELLO, AUTH, AUTHED, then frames both ways, and its write buffer.
 
-The relay's key is checked before anything is signed for it: a proof names the relay it is for, and a relay with
-another key than the pinned one gets none.
+The relay's key is checked before anything is signed for it: a proof names its relay, and a relay with another key
+than the pinned one gets none. The write buffer delays nothing on purpose: the commands of one event-loop iteration
+make one frame, and while the socket is full the next frame grows up to its bound. A list that was handed in as one
+is never split. Its callers bound what waits in it. Reconnecting is the job of `link`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import aiohttp
 
-from posthouse.client.problems import error_from
-from posthouse.client.signing import Signer
-from posthouse.client.stream.commands import Command, read_frame, text_of, value_of, write_event
-from posthouse.client.stream.outgoing import Outgoing
-from posthouse.client.transport import Transport, telling_failures
+from posthouse.client.failures import error_from
+from posthouse.client.stream.frames import Command, read_frame, text_of, value_of, write_event
+from posthouse.client.transport import Transport, translate_network_errors
+from posthouse.client.trust.signing import Signer
 from posthouse.model.errors import PosthouseError, error
+from posthouse.model.limits import EVENTS_PER_REQUEST, MIB
+
+FRAME_COMMANDS = EVENTS_PER_REQUEST  # every relay takes as many in one list
+FRAME_BYTES = 1 * MIB  # a frame of one event, or of one list, may be larger
+
+
+class _Part(NamedTuple):
+    #: commands joined by commas
+    text: bytes
+    commands: int
+
+
+class WriteBuffer:
+    """Gathers commands and sends them in frames."""
+
+    def __init__(self, send: Callable[[bytes], Awaitable[None]]) -> None:
+        self._send = send
+        self._waiting: deque[_Part] = deque()
+        self._wake = asyncio.Event()
+        #: frames sent, for statistics
+        self.frames = 0
+
+    def put(self, command: bytes) -> None:
+        """Take a command; it leaves with the next frame, in the order given."""
+        self._add(_Part(command, 1))
+
+    def put_list(self, commands: Sequence[bytes]) -> None:
+        """Take commands that must stay together in one frame, one after the other."""
+        self._add(_Part(b",".join(commands), len(commands)))
+
+    async def run(self) -> None:
+        """Send what gathers until cancelled; raises what sending raises."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._waiting:
+                await self._send(_frame(self._take()))
+                self.frames += 1
+
+    def _add(self, part: _Part) -> None:
+        self._waiting.append(part)
+        self._wake.set()
+
+    def _take(self) -> list[_Part]:
+        taken = [self._waiting.popleft()]
+        count, size = taken[0].commands, len(taken[0].text)
+        while self._waiting:
+            text, more = self._waiting[0]
+            count, size = count + more, size + len(text)
+            if count > FRAME_COMMANDS or size > FRAME_BYTES:
+                break
+            taken.append(self._waiting.popleft())
+        return taken
+
+
+def _frame(parts: Sequence[_Part]) -> bytes:
+    """Return the frame of several commands; a single one stands alone."""
+    if len(parts) == 1 and parts[0].commands == 1:
+        return parts[0].text
+    return b"[" + b",".join(part.text for part in parts) + b"]"
+
 
 CheckRelay = Callable[[str], None]
 #: looks at what a relay offers; what it raises ends the connection, with the field close_code if there is one
@@ -37,7 +100,7 @@ class Connection:
         self.meshes: list[Any] = []
         #: the words with which the relay ended the connection
         self.close_reason = ""
-        self.outgoing = Outgoing(self._write)
+        self.outgoing = WriteBuffer(self._write)
 
     async def frames(self) -> AsyncIterator[list[Command]]:
         """Yield the commands of each frame until the connection ends."""
@@ -73,7 +136,7 @@ async def dial(
     check_features: CheckFeatures | None = None,
 ) -> Connection:
     """Connect and authenticate, or raise why that is not possible now or at all."""
-    with telling_failures(transport.url.origin):
+    with translate_network_errors(transport.url.origin):
         async with asyncio.timeout(timeout_s):
             socket = await transport.open_stream()
             try:

@@ -1,9 +1,9 @@
-"""The stream to a relay, kept up: when the connection ends another one is made, and everybody goes on.
+"""The stream to a relay, kept up: when a connection ends, another is made and every participant resumes.
 
-Those who take part in the stream (publishing, subscriptions, mailboxes, locks) register what they handle and are told
-when a connection is up: then they send again whatever is still open for them. What they send while there is no
-connection is dropped, because `resume` sends it anyway. A fault that waiting cannot cure (another key, a refused
-proof) ends the link for good, and all of them are told.
+Participants (publisher, subscriptions, receiver, locks) register the verbs they handle and are called when a
+connection is up; then they send again whatever is unanswered. What they send while there is no connection is
+dropped, because `resume` sends it anyway. A failure that waiting cannot cure (another key, a refused proof) ends the
+link for good and fails all participants.
 """
 
 from __future__ import annotations
@@ -15,18 +15,40 @@ from typing import Protocol
 
 import msgspec
 
-from posthouse.client.backoff import Backoff
-from posthouse.client.stream.commands import Command, SentEvent
+from posthouse.client.failures import Backoff
 from posthouse.client.stream.connection import Connection
-from posthouse.client.stream.mail import ForgedMail, SentMail
-from posthouse.client.stream.reader import Forged, read_items
-from posthouse.client.transport import telling_failures
+from posthouse.client.stream.frames import (
+    Command,
+    EventCommand,
+    InvalidEvent,
+    InvalidMessage,
+    MessageCommand,
+    read_items,
+)
+from posthouse.client.transport import translate_network_errors
 from posthouse.model.errors import Fatal, PosthouseError, Transient, error
+
+
+class ConnectionObserver:
+    """Takes part in a link without saying anything."""
+
+    def __init__(self, on_up: Callable[[], None], on_lost: Callable[[int | None, str], None]) -> None:
+        self._on_up = on_up
+        #: is told the code and the words with which the relay ended a connection, if it did
+        self.take_lost = on_lost
+
+    def resume(self) -> None:
+        """Tell that a connection is up."""
+        self._on_up()
+
+    def fail(self, failure: PosthouseError) -> None:
+        """Nothing is open here."""
+
 
 log = logging.getLogger(__name__)  # the standard one: a library is silent unless its user asks
 Handler = Callable[[Sequence[msgspec.Raw]], None]
-OnEvent = Callable[[SentEvent | Forged], None]
-OnMail = Callable[[SentMail | ForgedMail], None]
+OnEvent = Callable[[EventCommand | InvalidEvent], None]
+OnMessage = Callable[[MessageCommand | InvalidMessage], None]
 #: is told the code and the words with which the relay ended a connection, if it did
 OnLost = Callable[[int | None, str], None]
 
@@ -59,7 +81,7 @@ class Link:
         self._participants: list[Participant] = []
         self._handlers: dict[str, list[Handler]] = {}
         self._on_event: OnEvent | None = None
-        self._on_mail: OnMail | None = None
+        self._on_mail: OnMessage | None = None
         self._on_lost: list[OnLost] = []
         #: reading the present connection
         self._serving: asyncio.Task[None] | None = None
@@ -81,7 +103,7 @@ class Link:
         handlers: Mapping[str, Handler],
         on_event: OnEvent | None = None,
         *,
-        on_mail: OnMail | None = None,
+        on_mail: OnMessage | None = None,
         on_lost: OnLost | None = None,
     ) -> None:
         """Let somebody take part: the verbs it handles, and whether events or mail are for it."""
@@ -172,7 +194,7 @@ class Link:
                 raise result
 
     async def _write(self, connection: Connection) -> None:
-        with telling_failures(self._origin):
+        with translate_network_errors(self._origin):
             await connection.outgoing.run()
 
     async def _read(self, connection: Connection) -> None:
@@ -180,7 +202,7 @@ class Link:
             for item in await read_items(commands, self._origin, is_verifying=self._is_verifying):
                 if isinstance(item, Command):
                     self._handle(item)
-                elif isinstance(item, SentEvent | Forged):
+                elif isinstance(item, EventCommand | InvalidEvent):
                     if self._on_event is not None:
                         self._on_event(item)
                 elif self._on_mail is not None:

@@ -1,8 +1,12 @@
-"""Publishing over the stream: every event is kept, as the bytes it was signed as, until the relay has answered for it.
+"""Publish events over the stream: with retries (`Publisher`), or as one list without (`BatchSubmitter`).
 
-After a reconnect everything unanswered is sent again, in order; a relay that has it already says so, and that is a
-success. A transient refusal is retried after the time the relay asks for, and nothing overtakes it meanwhile. How
-much may be unanswered is bounded; beyond it a publish waits for its turn.
+The publisher keeps every event, as the bytes that were signed, until the relay has answered for it. After a
+reconnect it sends everything unanswered again, in order; a relay that has an event already says so, and that is a
+success. A transient refusal is retried after the delay the relay asks for, and nothing overtakes it. Unanswered
+events are bounded; beyond the bound a publish waits.
+
+A submitted list travels in one frame, so the relay refuses what follows a refused event of the same destination. A
+connection that ends before the answers leaves open whether the events were accepted: the caller's outbox decides.
 """
 
 from __future__ import annotations
@@ -13,17 +17,17 @@ from typing import Any
 
 import msgspec
 
-from posthouse.client.backoff import Backoff
-from posthouse.client.options import ClientOptions
-from posthouse.client.problems import error_from, retry_after_s
-from posthouse.client.stream.commands import value_of, write_event
+from posthouse.client.failures import Backoff, error_from, retry_after_s
+from posthouse.client.stream.frames import value_of, write_event
+from posthouse.client.transport import ClientOptions
 from posthouse.model.errors import PosthouseError, Transient, error
 from posthouse.model.event import Event
+from posthouse.model.limits import EVENTS_PER_REQUEST
 
 _RETRY_FIRST_S = 0.05
 _RETRY_MOST_S = 5.0
 #: transient, but it lasts as long as somebody else likes: everything behind it would wait too
-_TOLD_AT_ONCE = frozenset({"queue_full"})
+_RAISED_AT_ONCE = frozenset({"queue_full"})
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -170,7 +174,7 @@ class Publisher:
         return len(self._pending) >= self._options.in_flight_events or self._bytes >= self._options.in_flight_bytes
 
     def _refused(self, pending: _Pending, failure: PosthouseError) -> None:
-        if not isinstance(failure, Transient) or failure.code in _TOLD_AT_ONCE:
+        if not isinstance(failure, Transient) or failure.code in _RAISED_AT_ONCE:
             self._settle(pending, failure)
             return
         pending.fault = failure
@@ -220,3 +224,92 @@ class Publisher:
         if (fault := self._why_down()) is not None:
             return fault
         return error("answer_missing", seconds=self._options.publish_timeout_s, id=event.id)
+
+
+Answer = Published | PosthouseError
+
+
+class BatchSubmitter:
+    """Lists that are on their way."""
+
+    def __init__(
+        self,
+        send_list: Callable[[Sequence[bytes]], None],
+        is_up: Callable[[], bool],
+        origin: str,
+        timeout_s: float,
+    ) -> None:
+        self._send_list = send_list
+        self._is_up = is_up
+        self._origin = origin
+        self._timeout_s = timeout_s
+        #: event id -> event and those who wait for its answer
+        self._waiting: dict[str, list[tuple[Event, asyncio.Future[Answer]]]] = {}
+
+    async def submit(self, events: Sequence[Event]) -> list[Answer]:
+        """Send events in one frame and return an answer or a refusal for each, in order."""
+        if not 1 <= len(events) <= EVENTS_PER_REQUEST:
+            raise error("value_invalid", name="events", reason=f"1 to {EVENTS_PER_REQUEST} travel in one list")
+        if not self._is_up():
+            lost = error("relay_unreachable", relay=self._origin, reason="there is no connection")
+            return [lost] * len(events)
+        futures = [self._expect(event) for event in events]
+        self._send_list([write_event("EVENT", event) for event in events])
+        try:
+            await asyncio.wait(futures, timeout=self._timeout_s)
+        finally:
+            for event, future in zip(events, futures, strict=True):
+                self._forget(event, future)
+        return [self._result(event, future) for event, future in zip(events, futures, strict=True)]
+
+    def take_ok(self, arguments: Sequence[msgspec.Raw]) -> None:
+        """Handle ["OK", id, accepted, result or problem]."""
+        event_id = value_of(arguments[0])
+        waiting = self._waiting.pop(event_id, None) if isinstance(event_id, str) else None
+        if waiting is None:
+            return
+        is_accepted, body = value_of(arguments[1]) is True, value_of(arguments[2])
+        for event, future in waiting:
+            if not future.done():
+                future.set_result(self._answer(event, is_accepted, body))
+
+    def take_lost(self, code: int | None, reason: str) -> None:
+        """Tell everybody who waits that no answer will come."""
+        self._fail(error("relay_unreachable", relay=self._origin, reason="the connection was lost"))
+
+    def resume(self) -> None:
+        """Nothing is sent again here."""
+
+    def fail(self, failure: PosthouseError) -> None:
+        """End every list that is open."""
+        self._fail(failure)
+
+    def _fail(self, failure: PosthouseError) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for same in waiting.values():
+            for _event, future in same:
+                if not future.done():
+                    future.set_result(failure)
+
+    def _expect(self, event: Event) -> asyncio.Future[Answer]:
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(event.id, []).append((event, future))
+        return future
+
+    def _forget(self, event: Event, future: asyncio.Future[Answer]) -> None:
+        waiting = self._waiting.get(event.id)
+        if waiting is not None and not future.done():
+            waiting[:] = [each for each in waiting if each[1] is not future]
+            if not waiting:
+                del self._waiting[event.id]
+
+    def _answer(self, event: Event, is_accepted: bool, body: dict[str, object]) -> Answer:
+        if not is_accepted:
+            return error_from(body, self._origin)
+        seq = body.get("seq")
+        return Published(event, seq if isinstance(seq, int) else None, body.get("duplicate") is True, body)
+
+    def _result(self, event: Event, future: asyncio.Future[Answer]) -> Answer:
+        if future.done():
+            return future.result()
+        return error("answer_missing", seconds=self._timeout_s, id=event.id)

@@ -1,26 +1,123 @@
-"""A subscription: an async iterator over stored events, then live ones, over as many connections as it takes.
+"""Subscriptions: async iterators over stored events, then live ones, over as many connections as it takes.
 
-No gap and no duplicate: each time it is opened anew it goes on from its place. A reader that is too slow costs a
-bounded buffer; when that is full the relay is told to stop, and is asked again from the same place once there is room,
-so one slow reader never holds up the others on the connection. Ephemeral events have no place: those that come while
-the buffer is full are counted and gone.
+No gap and no duplicate: a relay gives cursors at EOSE and CLOSED, events carry only their seq; a subscription
+resumes from its last cursor and drops every seq seen before. A slow reader costs a bounded buffer: when it is full
+the relay is told to stop, and is asked again from the same point once there is room, so it never holds up other
+readers of the connection. Ephemeral events cannot be asked for again: those that arrive while the buffer is full are
+counted and dropped.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
-from posthouse.client.options import ClientOptions
-from posthouse.client.stream.buffer import Buffer
-from posthouse.client.stream.commands import SentEvent, write_command
-from posthouse.client.stream.place import Place
+import msgspec
+
+from posthouse.client.failures import Backoff, error_from
+from posthouse.client.stream.frames import EventCommand, InvalidEvent, text_of, value_of, write_command
+from posthouse.client.transport import ClientOptions
+from posthouse.journal.cursor import Cursor, parse_cursor
 from posthouse.model.errors import PosthouseError, Transient, error
 from posthouse.model.event import Event
 from posthouse.model.filters import Filter, filter_from_json
+
+T = TypeVar("T")
+
+
+class Buffer(Generic[T]):
+    """Items for one reader."""
+
+    def __init__(self, max_items: int, max_bytes: int) -> None:
+        self._max_items = max_items
+        self._max_bytes = max_bytes
+        self._items: deque[tuple[T, int]] = deque()
+        self._bytes = 0
+        self._changed = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another item may be put; the last one may go over the bound of bytes."""
+        return len(self._items) < self._max_items and self._bytes < self._max_bytes
+
+    @property
+    def is_low(self) -> bool:
+        """Whether the reader has taken enough that asking for more is worth it."""
+        return len(self._items) * 2 <= self._max_items and self._bytes * 2 <= self._max_bytes
+
+    def put(self, item: T, size: int = 0) -> None:
+        """Add an item; whoever puts looks at `has_room` first."""
+        self._items.append((item, size))
+        self._bytes += size
+        self._changed.set()
+
+    def take(self) -> T | None:
+        """Remove and return the oldest item, or None when there is none."""
+        if not self._items:
+            return None
+        item, size = self._items.popleft()
+        self._bytes -= size
+        return item
+
+    def wake(self) -> None:
+        """Let the reader look again: something else has changed."""
+        self._changed.set()
+
+    async def wait(self) -> None:
+        """Wait until something was put or changed."""
+        await self._changed.wait()
+        self._changed.clear()
+
+
+class ResumePoint:
+    """A place in a relay's history."""
+
+    def __init__(self, cursor: str | None, limit: int | None) -> None:
+        self._cursor = cursor
+        self._limit = limit
+        self._epoch = _epoch_of(cursor)
+        #: seq of the last event taken; 0 before the first
+        self.seq = 0
+
+    def options(self) -> dict[str, Any]:
+        """Return the options of the REQ that goes on from here."""
+        if self._cursor is not None:
+            return {"cursor": self._cursor}
+        # once events were seen a limit would count from a newer end and leave a gap: take all, drop what was seen
+        return {} if self._limit is None or self.seq else {"limit": self._limit}
+
+    def passes(self, seq: int | None) -> bool:
+        """Tell whether an event is new here."""
+        return seq is None or seq > self.seq
+
+    def advance(self, seq: int) -> str | None:
+        """Note an event, and return the cursor behind it if one can be told."""
+        self.seq = seq
+        if self._epoch is not None:
+            self._cursor = str(Cursor(self._epoch, seq))
+        return self._cursor if self._epoch is not None else None
+
+    def arrive(self, cursor: str | None) -> None:
+        """Note a cursor that the relay gave: everything up to it has been sent."""
+        if cursor is not None:
+            self._cursor = cursor
+            self._epoch = _epoch_of(cursor)
+
+
+def _epoch_of(cursor: str | None) -> str | None:
+    if cursor is None:
+        return None
+    try:
+        return parse_cursor(cursor).epoch
+    except PosthouseError:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +151,7 @@ class Subscription:
     ) -> None:
         self._filters = list(filters)
         self._matchers: list[Filter] = [filter_from_json(each) for each in filters]
-        self._place = Place(cursor, limit)
+        self._place = ResumePoint(cursor, limit)
         self._buffer: Buffer[Received | _CaughtUp] = Buffer(options.buffer_events, options.buffer_bytes)
         self._send = send
         self._forget = forget
@@ -131,7 +228,7 @@ class Subscription:
         self._is_open = False
         self.open()
 
-    def take(self, sent: SentEvent) -> None:
+    def take(self, sent: EventCommand) -> None:
         """Take one event from the relay."""
         if not self._is_open or not self._place.passes(sent.seq):
             return
@@ -190,3 +287,92 @@ class Subscription:
     def _wake_all(self) -> None:
         self._live.set()
         self._buffer.wake()
+
+
+class Subscriptions:
+    """The open subscriptions."""
+
+    def __init__(self, send: Callable[[bytes], None], origin: str, options: ClientOptions) -> None:
+        self._send = send
+        self._origin = origin
+        self._options = options
+        self._open: dict[str, Subscription] = {}
+        self._next_number = 1
+        self._backoff = Backoff(0.05, 5.0)
+        self._timers: set[asyncio.TimerHandle] = set()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def add(self, filters: Sequence[Mapping[str, Any]], cursor: str | None, limit: int | None) -> Subscription:
+        """Make a subscription; it is asked for at once if there is a connection."""
+        number = self._next_number
+        self._next_number += 1
+        plain = [dict(each) for each in filters] or [{}]
+        made = Subscription(number, plain, cursor, limit, self._options, self._send, self._forget)
+        self._open[str(number)] = made
+        made.open()
+        return made
+
+    def take_event(self, item: EventCommand | InvalidEvent) -> None:
+        """Hand an event to its subscription; one that is forged ends it."""
+        found = self._find(item.sub)
+        if found is None:
+            return
+        if isinstance(item, InvalidEvent):
+            found.fail(item.fault)
+        else:
+            found.take(item)
+
+    def take_eose(self, arguments: Sequence[msgspec.Raw]) -> None:
+        """Handle ["EOSE", sub, cursor]."""
+        self._backoff.reset()
+        if (found := self._find(text_of(arguments[0]))) is not None:
+            found.take_end_of_stored(_cursor(arguments[1]))
+
+    def take_closed(self, arguments: Sequence[msgspec.Raw]) -> None:
+        """Handle ["CLOSED", sub, problem, cursor]."""
+        found = self._find(text_of(arguments[0]))
+        if found is None:
+            return
+        problem = value_of(arguments[1])
+        failure = None if problem is None else error_from(problem, self._origin)
+        if found.take_closed(failure, _cursor(arguments[2])):
+            self._open_later(found)
+
+    def resume(self) -> None:
+        """Open everything on a new connection."""
+        for each in self._open.values():
+            each.reopen()
+
+    def fail(self, failure: PosthouseError) -> None:
+        """End everything: quietly when the client was closed, else with the error."""
+        for timer in self._timers:
+            timer.cancel()
+        for each in list(self._open.values()):
+            if failure.code == "client_closed":
+                each.close()
+            else:
+                each.fail(failure)
+
+    def _find(self, wire_id: str) -> Subscription | None:
+        found = self._open.get(wire_id.partition(".")[0])
+        return found if found is not None and found.wire_id == wire_id else None
+
+    def _forget(self, subscription: Subscription) -> None:
+        self._open.pop(subscription.wire_id.partition(".")[0], None)
+
+    def _open_later(self, subscription: Subscription) -> None:
+        def open_now() -> None:
+            self._timers.discard(timer)
+            subscription.open()
+
+        timer = asyncio.get_running_loop().call_later(self._backoff.next_s(), open_now)
+        self._timers.add(timer)
+
+
+def _cursor(argument: msgspec.Raw) -> str | None:
+    value = value_of(argument)
+    if value is not None and not isinstance(value, str):
+        raise ValueError("a cursor is a text")
+    return value

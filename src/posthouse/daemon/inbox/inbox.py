@@ -1,24 +1,116 @@
-"""The inbox: messages for this node, stored before they are confirmed at the relay, each once.
+"""The inbox: messages for this node, stored once each before they are confirmed to the relay.
 
-A message is new when its sender and client_message_id were not seen; only then anybody is told. What is told comes
-after the commit.
+A message is new when its sender and client_message_id were not seen before; only then are the `on_new` callbacks
+called, after the commit. The names in `shown` are a contract of the local interface. If you change one: 1.
+DaemonClient, 2. docs/reference.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import apsw
+import msgspec
 
-from posthouse.daemon.inbox.component import INBOX, SQL
-from posthouse.daemon.inbox.rows import InboxItem, NewItem, Wanted
 from posthouse.journal.append import JournalTransaction
 from posthouse.journal.store import Store, exit_process
-from posthouse.model.clock import Clock
+from posthouse.model.clock import Clock, format_utc
 from posthouse.model.errors import Fatal, error
-from posthouse.model.ids import Minter
+from posthouse.model.ulid import Minter
+from posthouse.sqlite.schema import Component
+from posthouse.sqlite.statements import Statements
+
+_PACKAGE = "posthouse.daemon.inbox"
+INBOX = Component("inbox", _PACKAGE)
+SQL = Statements(_PACKAGE, "inbox.sql")
+
+
+class NewItem(NamedTuple):
+    """A message to be stored."""
+
+    id: str
+    client_message_id: str
+    message_id: str
+    mesh: str
+    topic: str | None
+    sender: str
+    sender_name: str | None
+    #: None when it could not be opened
+    body: str | None
+    #: JCS text, "" when absent
+    meta: str
+    reply_to_id: str | None
+    priority: str
+    #: the text of its budget tag
+    budget: str | None
+    #: why it could not be opened
+    undecryptable: str | None
+
+
+class InboxItem(NamedTuple):
+    """A stored message."""
+
+    position: int
+    id: str
+    client_message_id: str
+    message_id: str
+    mesh: str
+    topic: str | None
+    sender: str
+    sender_name: str | None
+    body: str | None
+    meta: str
+    received_at_ns: int
+    reply_to_id: str | None
+    seen_at_ns: int | None
+    priority: str
+    budget: str | None
+    undecryptable: str | None
+
+    def shown(self) -> dict[str, Any]:
+        """Return the message as the local interface tells it; one that cannot be opened has no body and says why."""
+        return {
+            "id": self.id,
+            "client_message_id": self.client_message_id,
+            "message_id": self.message_id,
+            "mesh": self.mesh,
+            "topic": self.topic,
+            "sender": self.sender,
+            "sender_name": self.sender_name,
+            "body": self.body,
+            "meta": msgspec.json.decode(self.meta) if self.meta else None,
+            "received_at": format_utc(self.received_at_ns),
+            "reply_to_id": self.reply_to_id,
+            "seen_at": None if self.seen_at_ns is None else format_utc(self.seen_at_ns),
+            "priority": self.priority,
+            "undecryptable": self.undecryptable,
+        }
+
+
+class InboxFilter(NamedTuple):
+    """What a reader of the inbox asks for."""
+
+    #: position after which it looks
+    after: int = 0
+    topic: str | None = None
+    sender: str | None = None
+    is_unread: bool = False
+    limit: int = 100
+    #: received at or after, wall time
+    since_ns: int = 0
+
+    def matches(self, item: InboxItem) -> bool:
+        """Tell whether a message is asked for."""
+        return (
+            item.position > self.after
+            and item.received_at_ns >= self.since_ns
+            and self.topic in (None, item.topic)
+            and self.sender in (None, item.sender)
+            and not (self.is_unread and item.seen_at_ns is not None)
+        )
+
 
 FILE_NAME = "inbox.db"
 _SWEEP_ROWS = 500  # per transaction
@@ -68,13 +160,13 @@ class Inbox:
             raise error("inbox_item_unknown", id=key)
         return found
 
-    async def items(self, wanted: Wanted) -> list[InboxItem]:
+    async def items(self, wanted: InboxFilter) -> list[InboxItem]:
         """Return messages, newest first."""
         return await self.store.pool.run(lambda db: list_items(db, wanted, "DESC"))
 
     async def items_after(self, position: int, limit: int) -> list[InboxItem]:
         """Return the messages behind a position, oldest first."""
-        return await self.store.pool.run(lambda db: list_items(db, Wanted(after=position, limit=limit), "ASC"))
+        return await self.store.pool.run(lambda db: list_items(db, InboxFilter(after=position, limit=limit), "ASC"))
 
     async def position_of(self, item_id: str) -> int | None:
         """Return the position of a message."""
@@ -165,7 +257,7 @@ def find_item(db: apsw.Connection, key: str) -> InboxItem | None:
     return None
 
 
-def list_items(db: apsw.Connection, wanted: Wanted, order: str) -> list[InboxItem]:
+def list_items(db: apsw.Connection, wanted: InboxFilter, order: str) -> list[InboxItem]:
     """Return the messages that are asked for."""
     terms, given = ["position > ?"], [wanted.after]  # type: list[str], list[int | str]
     for term, value in (("topic = ?", wanted.topic), ("sender = ?", wanted.sender)):

@@ -14,10 +14,10 @@ import structlog
 from aiohttp import web
 
 from posthouse.keys import same_token
-from posthouse.model.bucket import Rate, full_bucket, take
 from posthouse.model.clock import Clock
 from posthouse.model.errors import error
 from posthouse.model.limits import SECOND_NS
+from posthouse.model.rate import Rate, full_bucket, take
 
 log = structlog.get_logger(__name__)
 _HOST = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)

@@ -1,7 +1,7 @@
-"""The outbox: the store of messages on their way out, and the ways to change and read it.
+"""The outbox: a durable queue of messages that this daemon has accepted and the relay has not acknowledged yet.
 
-Every change goes through the group-commit writer and is durable when it returns. What happened is told to
-`on_change` (a destination has something to send) after the commit, never before.
+Every change goes through the group-commit writer and is durable when the call returns. `on_queued` is called after
+the commit, never before. The rules of each change are in `transitions`.
 """
 
 from __future__ import annotations
@@ -13,16 +13,13 @@ from typing import Any
 
 import apsw
 
-from posthouse.daemon.outbox import operate, progress
-from posthouse.daemon.outbox.accept import accept
-from posthouse.daemon.outbox.component import OUTBOX, SQL
-from posthouse.daemon.outbox.progress import Result
-from posthouse.daemon.outbox.rows import Claimed, Depth, NewRow, OutboxRow
+from posthouse.daemon.outbox import transitions
+from posthouse.daemon.outbox.transitions import OUTBOX, SQL, Claimed, Depth, NewRow, OutboxRow, SendOutcome, accept_row
 from posthouse.journal.append import JournalTransaction
 from posthouse.journal.store import Store, exit_process
-from posthouse.model.accept_table import Action, Outcome
 from posthouse.model.clock import Clock
 from posthouse.model.errors import Fatal, error
+from posthouse.model.outbox_rules import AcceptAction, AcceptOutcome
 
 FILE_NAME = "outbox.db"
 CHAIN_MAX = 1_000  # rows of one chain of requeues that are shown
@@ -45,16 +42,16 @@ class Outbox:
 
     # accepting
 
-    def accept(self, row: NewRow, capacity_bytes: int) -> asyncio.Future[Outcome]:
+    def accept(self, row: NewRow, capacity_bytes: int) -> asyncio.Future[AcceptOutcome]:
         """Accept a message by the table; the answer is durable."""
         mesh = self._mesh
-        future = self.store.writer.submit(lambda tx: accept(tx, row, mesh, capacity_bytes), size=len(row.event))
+        future = self.store.writer.submit(lambda tx: accept_row(tx, row, mesh, capacity_bytes), size=len(row.event))
         future.add_done_callback(lambda done: self._accepted(done, row.destination))
         return future
 
-    def _accepted(self, done: asyncio.Future[Outcome], destination: str) -> None:
+    def _accepted(self, done: asyncio.Future[AcceptOutcome], destination: str) -> None:
         # a caller that went away has cancelled its wait, not its message
-        if done.cancelled() or (done.exception() is None and done.result().action is Action.INSERT):
+        if done.cancelled() or (done.exception() is None and done.result().action is AcceptAction.INSERT):
             self.accepted += 1
             self.on_queued(destination)
 
@@ -62,7 +59,7 @@ class Outbox:
 
     async def recover(self) -> int:
         """Make rows pending that were in flight when the last process ended."""
-        return await self.store.writer.run(progress.reopen_inflight)
+        return await self.store.writer.run(transitions.reopen_inflight_rows)
 
     async def open_destinations(self) -> list[str]:
         """Return the destinations that have something to send."""
@@ -70,24 +67,24 @@ class Outbox:
 
     async def claim(self, destination: str, limit: int) -> list[Claimed]:
         """Take the oldest pending rows of a destination for sending."""
-        return await self.store.writer.run(lambda tx: progress.claim(tx, destination, limit, self._mesh))
+        return await self.store.writer.run(lambda tx: transitions.claim_rows(tx, destination, limit, self._mesh))
 
-    async def settle(self, results: Sequence[Result], destination: str, limit: int) -> list[Claimed]:
+    async def settle(self, results: Sequence[SendOutcome], destination: str, limit: int) -> list[Claimed]:
         """Write what became of claimed rows, and take the next of their destination in the same commit."""
 
         def work(tx: JournalTransaction) -> list[Claimed]:
-            progress.settle(tx, results, self._mesh)
-            return progress.claim(tx, destination, limit, self._mesh) if limit else []
+            transitions.settle_rows(tx, results, self._mesh)
+            return transitions.claim_rows(tx, destination, limit, self._mesh) if limit else []
 
         return await self.store.writer.run(work)
 
     async def bury_expired(self, before_ns: int) -> list[tuple[str, str]]:
         """Give up pending rows queued before a time; return some of them, none when there are none left."""
-        return await self.store.writer.run(lambda tx: progress.bury_expired(tx, before_ns, self._mesh))
+        return await self.store.writer.run(lambda tx: transitions.expire_rows(tx, before_ns, self._mesh))
 
     async def strip_done(self, before_ns: int) -> int:
         """Take events out of rows done before a time; return how many, zero when there are none left."""
-        return await self.store.writer.run(lambda tx: progress.strip_done(tx, before_ns))
+        return await self.store.writer.run(lambda tx: transitions.strip_done_rows(tx, before_ns))
 
     async def note_pressure(self, used: int, capacity: int) -> None:
         """Record that the outbox is nearly full."""
@@ -101,18 +98,18 @@ class Outbox:
     async def requeue(self, row: OutboxRow, successor: NewRow, capacity_bytes: int) -> OutboxRow:
         """Abort a row and queue its successor."""
         before = await self.store.writer.run(
-            lambda tx: operate.requeue(tx, row.position, successor, self._mesh, capacity_bytes)
+            lambda tx: transitions.requeue_row(tx, row.position, successor, self._mesh, capacity_bytes)
         )
         self.on_queued(successor.destination)
         return before
 
     async def drop(self, row: OutboxRow) -> OutboxRow:
         """Abort a row without a successor."""
-        return await self.store.writer.run(lambda tx: operate.drop(tx, row.position, self._mesh))
+        return await self.store.writer.run(lambda tx: transitions.drop_row(tx, row.position, self._mesh))
 
     async def abort_open(self) -> int:
         """Abort everything that was not sent; return how many rows."""
-        return await self.store.writer.run(lambda tx: operate.abort_open(tx, self._mesh))
+        return await self.store.writer.run(lambda tx: transitions.abort_open_rows(tx, self._mesh))
 
     # reading
 

@@ -1,5 +1,1 @@
 """The tools, in the order in which they are listed."""
-
-from posthouse.mcp.tools.table import TOOLS
-
-__all__ = ["TOOLS"]

@@ -11,9 +11,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from posthouse.client.locks.values import LockGrant
-from posthouse.mcp.call import ToolCall
-from posthouse.mcp.tools.spec import ToolSpec
+from posthouse.mcp.tool import ToolCall, ToolSpec
+from posthouse.model.api import LockGrant
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.limits import LEASE_MAX_MS
 from posthouse.model.message import validate_client_message_id

@@ -8,8 +8,7 @@ from typing import Literal, get_args
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from posthouse.mcp.call import ToolCall
-from posthouse.mcp.tools.spec import ToolSpec
+from posthouse.mcp.tool import ToolCall, ToolSpec
 
 MAX_MEMBERS = 200
 #: the words a profile may use; any other text in its place is somebody's own, and not shown

@@ -1,33 +1,141 @@
-"""One audit: the lake's seals, what the lake and its sources say of each other, and every rule over the whole history.
+"""One audit: the lake's seals, lake against sources, and every rule over the whole history.
 
-Without a lake the sources are audited as they are. A lake whose files are missing or cut off is a finding, no failure;
-its rows are then not judged, because most findings would be echoes of that.
+Without a lake the sources are audited as they are. Workers read the sources, so the driver may hold stores open
+through apsw. A lake with missing or truncated files is a finding, not a failure; its rows are then not audited,
+because most findings would be consequences of that.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from posthouse.pipeline.audit.finding import Finding
-from posthouse.pipeline.audit.frames import Frames, audit_frames
-from posthouse.pipeline.audit.published import check_rows, check_sealed, read_published
-from posthouse.pipeline.audit.seals import audit_lake, read_seals
-from posthouse.pipeline.audit.sources import Sources, lake_frames
+from posthouse.pipeline.audit.lineage import EpochRow
+from posthouse.pipeline.audit.seals import (
+    RootEvent,
+    audit_lake,
+    check_rows,
+    check_sealed,
+    check_seals,
+    leaves_of_rows,
+    read_published,
+    read_seals,
+)
+from posthouse.pipeline.audit.spark_audit import EVENT_COLUMNS, JOURNAL_COLUMNS, Frames, audit_frames
 from posthouse.pipeline.audit.stores import check_store
-from posthouse.pipeline.lake.bronze import COPIES
-from posthouse.pipeline.source.feeds import JOURNAL
+from posthouse.pipeline.connector.data_source import register_source
+from posthouse.pipeline.connector.feeds import EVENTS, JOURNAL, Feed
+from posthouse.pipeline.connector.source_access import Access, read_history
+from posthouse.pipeline.epochs import History
+from posthouse.pipeline.lake.merkle import BLOCK_ROWS, Seal
+from posthouse.pipeline.session.spark import run_in_workers
+from posthouse.pipeline.tables.bronze import COPIES, application_id
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from posthouse.pipeline.lake import Lake
-    from posthouse.pipeline.source.store import Access
 
-MOST = 10_000  # findings that are kept; all are counted
+
+def lake_frames(spark: SparkSession, lake: Lake) -> Frames:
+    """Return what a lake holds."""
+    epochs = [
+        EpochRow(each.epoch, each.parent, each.fork_seq, each.store, each.started_at_ns) for each in lake.epochs()
+    ]
+    events = lake.delta("bronze_events")
+    through = {each.epoch: events.reached(application_id(each.epoch, EVENTS.name)) or 0 for each in epochs}
+    return Frames(
+        epochs,
+        lake.rows(spark, "bronze_journal", JOURNAL_COLUMNS),
+        lake.rows(spark, "bronze_events", EVENT_COLUMNS),
+        through,
+    )
+
+
+class Sources:
+    """Some stores and relays, as they are now."""
+
+    def __init__(self, spark: SparkSession, accesses: Sequence[Access]) -> None:
+        self._spark = spark
+        register_source(spark)
+        self._found = list(zip(accesses, run_in_workers(spark, read_history, list(accesses)), strict=True))
+
+    def frames(self) -> Frames:
+        """Return what the sources hold."""
+        epochs = {
+            each.epoch: EpochRow(each.epoch, each.parent, each.fork_seq, history.store, each.started_at_ns or 0)
+            for _access, history in self._found
+            for each in history.lineage
+        }
+        return Frames(list(epochs.values()), self._rows(JOURNAL, JOURNAL_COLUMNS), self._rows(EVENTS, EVENT_COLUMNS))
+
+    def compare(self, lake: Lake) -> Iterator[Finding]:
+        """Compare what the sources still hold with what the lake has sealed; contents of events may have gone since."""
+        seals = [seal for seal in read_seals(lake, "bronze_journal") if self._is_held(seal)]
+        held = [part for seal in seals for part in self._held_part(seal)]
+        rows = self._rows(JOURNAL, ("epoch", *JOURNAL.columns))
+        leaves = [tuple(row) for row in leaves_of_rows(rows, held, JOURNAL.columns).where("after >= 0").collect()]
+        for finding in check_seals(held, leaves, "store_altered", JOURNAL.name):
+            yield finding._replace(store=self._kind(finding.epoch))
+
+    def check_published(self, published: Sequence[RootEvent]) -> Iterator[Finding]:
+        """Compare what the sources hold with the roots that lakes have published of them."""
+        held = [
+            (each.epoch, max(each.fork_seq, history.pruned_through), history.end_of(position))
+            for _access, history in self._found
+            for position, each in enumerate(history.lineage)
+        ]
+        rows = self._rows(JOURNAL, ("epoch", *JOURNAL.columns))
+        for finding in check_rows(published, rows, held, "store_altered"):
+            yield finding._replace(store=self._kind(finding.epoch))
+
+    def _rows(self, feed: Feed, columns: Sequence[str]) -> DataFrame:
+        frames = [
+            self._labelled(access, history, feed).select(*columns)
+            for access, history in self._found
+            if history.store in feed.stores
+        ]
+        if not frames:
+            struct = feed.struct().add("epoch", "string")
+            return self._spark.createDataFrame([], struct).select(*columns)
+        rows = frames[0]
+        for frame in frames[1:]:
+            rows = rows.unionByName(frame)
+        return rows
+
+    def _labelled(self, access: Access, history: History, feed: Feed) -> DataFrame:
+        from pyspark.sql import functions as f
+
+        reader = self._spark.read.format("posthouse").option("url", access.url).option("feed", feed.name)
+        for name, value in (("token", access.token), ("tlsCa", access.tls_ca)):
+            reader = reader.option(name, value) if value else reader
+        epoch = f.lit(history.lineage[0].epoch)
+        for each in history.lineage[1:]:
+            epoch = f.when(f.col("seq") > each.fork_seq, each.epoch).otherwise(epoch)
+        return reader.load().where(f.col("seq") <= history.head).withColumn("epoch", epoch)
+
+    def _is_held(self, seal: Seal) -> bool:
+        return any(each.epoch == seal.epoch for _access, history in self._found for each in history.lineage)
+
+    def _held_part(self, seal: Seal) -> Iterator[Seal]:
+        """Return the blocks of a seal that a source holds whole: above what was pruned, below where a restore left."""
+        for _access, history in self._found:
+            high = history.shared_with(seal.epoch)
+            for number, leaf in enumerate(seal.leaves):
+                after = seal.after + number * BLOCK_ROWS
+                to = min(after + BLOCK_ROWS, seal.to)
+                if history.pruned_through <= after and to <= high:
+                    yield Seal(seal.epoch, seal.feed, after, to, 0, leaf, (leaf,))
+
+    def _kind(self, epoch: str) -> str:
+        return next((h.store for _a, h in self._found if any(each.epoch == epoch for each in h.lineage)), "store")
+
+
+MAX_FINDINGS = 10_000  # findings that are kept; all are counted
 
 
 @dataclass
@@ -49,7 +157,7 @@ class Report:
     def add(self, found: Sequence[Finding]) -> None:
         """Take findings in."""
         self.counts.update(each.code for each in found)
-        self.findings += found[: max(0, MOST - len(self.findings))]
+        self.findings += found[: max(0, MAX_FINDINGS - len(self.findings))]
 
 
 def audit(spark: SparkSession, lake: Lake | None, sources: Sequence[Access] = ()) -> Report:
@@ -62,21 +170,21 @@ def audit(spark: SparkSession, lake: Lake | None, sources: Sequence[Access] = ()
         given = Sources(spark, sources)
         frames = given.frames()
         report.add(list(given.check_published(read_published(frames.events))))
-        _judge(report, frames)
+        _apply_rules(report, frames)
         return report
     seals = audit_lake(spark, lake)
     report.add(seals)
     if any(each.code == "lake_altered" and not each.seq for each in seals):
         return report
     frames = lake_frames(spark, lake)
-    report.add(_check_published(spark, lake, frames))
+    report.add(_check_lake_roots(spark, lake, frames))
     if sources:
         report.add(list(Sources(spark, sources).compare(lake)))
-    _judge(report, frames)
+    _apply_rules(report, frames)
     return report
 
 
-def _check_published(spark: SparkSession, lake: Lake, frames: Frames) -> list[Finding]:
+def _check_lake_roots(spark: SparkSession, lake: Lake, frames: Frames) -> list[Finding]:
     seals = [seal for table in COPIES for seal in read_seals(lake, table)]
     findings, others = check_sealed(read_published(frames.events), seals)
     held = [(seal.epoch, seal.after, seal.to) for seal in seals if seal.feed == JOURNAL.name]
@@ -84,8 +192,8 @@ def _check_published(spark: SparkSession, lake: Lake, frames: Frames) -> list[Fi
     return findings + list(check_rows(others, rows, held, "lake_altered"))
 
 
-def _judge(report: Report, frames: Frames) -> None:
-    audited = audit_frames(frames, MOST)
+def _apply_rules(report: Report, frames: Frames) -> None:
+    audited = audit_frames(frames, MAX_FINDINGS)
     report.records, report.events = audited.records, audited.events
-    report.findings += audited.findings[: max(0, MOST - len(report.findings))]
+    report.findings += audited.findings[: max(0, MAX_FINDINGS - len(report.findings))]
     report.counts.update(audited.counts)

@@ -1,8 +1,8 @@
-"""What a rule is: it takes records apart by key, and judges the steps of one key in the order they were written.
+"""What a rule of the audit is: it takes records apart by key, and audits the steps of one key in order.
 
-Rules are pure Python and know neither Spark nor a database. Spark spreads the keys over its workers; whoever has a
-small history runs the same rules at once. Rows that a restore has lost are told to a judge, and most pass over them:
-they happened, but nothing follows from them.
+Rules are pure Python and know neither Spark nor a database. Spark spreads the keys over its workers; a small history
+runs the same rules in one process. Rows that a restore has lost are passed to an auditor only if its rule asks for
+them: they happened, but nothing follows from them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from posthouse.pipeline.audit.finding import Finding
-from posthouse.pipeline.audit.line import Line
+from posthouse.pipeline.audit.lineage import Line
 
 #: key and what a judge has to know; plain JSON values
 Part = tuple[str, list[Any]]
@@ -44,7 +44,7 @@ class Step(NamedTuple):
     part: list[Any]
 
 
-class Judge:
+class Auditor:
     """Judges the steps of one key; a subclass keeps what it has to remember."""
 
     def __init__(self, line: Line, key: str) -> None:
@@ -73,7 +73,7 @@ class Rule:
     name: str
     types: frozenset[str]
     scatter: Callable[[Entry], Iterable[Part]]
-    judge: Callable[[Line, str], Judge]
+    judge: Callable[[Line, str], Auditor]
     #: whether the key holds for all stores together
     is_shared: bool = False
     #: whether judges want to see what a restore has lost

@@ -1,25 +1,107 @@
-"""Auditing store files directly, in this process: for tests, fault campaigns and the driver's own look at a store.
+"""Audit small histories or store files in this process, without Spark: the same rules, the same findings.
 
-Reads through apsw, so it belongs to processes that are no Spark workers. Besides the rules of the audit, which look at
-the journal alone, a relay's own rules are run here: they compare its tables with its journal.
+For tests, fault campaigns and the driver's own check of a store; everything is held in memory. Reads through apsw,
+so this module must never be imported by a Spark worker. A relay's own consistency checks run here too: they compare
+its tables with its journal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from posthouse.journal.marker import refuse_half_restored
 from posthouse.journal.verify import verify_store
+from posthouse.pipeline.audit.apply_rules import NO_RULE, Scatter, Scattered, audit_steps, finding_of
 from posthouse.pipeline.audit.finding import Finding
-from posthouse.pipeline.audit.line import EpochRow
-from posthouse.pipeline.audit.local import ContentRow, Histories, JournalRow, audit_histories
+from posthouse.pipeline.audit.lineage import MARKS, EpochRow, Extent, Lines, Mark, draw_lines
+from posthouse.pipeline.audit.row_checks import EventRow, read_body
+from posthouse.pipeline.audit.rules.seq_continuity import REPORT, join_blocks
 from posthouse.sqlite.connection import open_reader
-from posthouse.sqlite.presence import looking
+from posthouse.sqlite.store_lock import refuse_half_restored, shared_store_lock
 
 if TYPE_CHECKING:
     import apsw
+
+
+class JournalRow(NamedTuple):
+    """A row of bronze_journal."""
+
+    epoch: str
+    seq: int
+    at_ns: int
+    type: str
+    mesh: str | None
+    actor: str | None
+    ref: str | None
+    body: str
+
+
+class ContentRow(NamedTuple):
+    """A row of bronze_events, as far as the audit looks at it."""
+
+    epoch: str
+    seq: int
+    at_ns: int
+    id: str
+    pubkey: str | None
+    kind: int
+    created_at_ns: int
+    event: str | None
+
+
+class Histories(NamedTuple):
+    """What is audited together."""
+
+    epochs: Sequence[EpochRow]
+    journal: Sequence[JournalRow]
+    events: Sequence[ContentRow] = ()
+
+
+def audit_histories(given: Histories) -> list[Finding]:
+    """Return what is wrong with some histories, in the order of stores and seqs."""
+    lines = outline(given)
+    scatter = Scatter(lines)
+    steps: list[Scattered] = []
+    for row in given.journal:
+        steps.extend(scatter.record(*row))
+    for event in given.events:
+        row_of = EventRow(event.id, event.pubkey, event.kind, event.created_at_ns)
+        steps.extend(scatter.event(event.epoch, event.seq, event.at_ns, row_of, event.event))
+    findings = [finding_of(step) for step in steps if step.rule == NO_RULE]
+    judged = list(audit_steps(lines, sorted((step for step in steps if step.rule != NO_RULE), key=_order)))
+    findings += [each for each in judged if each.code != REPORT]
+    forks = {each.epoch: each.fork_seq for each in given.epochs}
+    findings += join_blocks(lines, forks, (each for each in judged if each.code == REPORT))
+    return sorted(set(findings), key=lambda each: (each.store, each.epoch, each.seq, each.code, each.detail))
+
+
+def outline(given: Histories) -> Lines:
+    """Draw the lines of some histories."""
+    extents: dict[str, list[int]] = {}
+    marks: list[Mark] = []
+    for row in given.journal:
+        found = extents.setdefault(row.epoch, [row.seq, row.seq])
+        found[0], found[1] = min(found[0], row.seq), max(found[1], row.seq)
+        if row.type in MARKS:
+            marks += _mark(row)
+    known = {each.epoch: each for each in given.epochs}
+    stray = [EpochRow(name, None, 0, "unknown") for name in extents if name not in known]
+    return draw_lines(
+        [*given.epochs, *stray], [Extent(name, first, head, head) for name, (first, head) in extents.items()], marks
+    )
+
+
+def _mark(row: JournalRow) -> Iterable[Mark]:
+    body, _fault = read_body(row.type, row.body)
+    if body is not None:
+        numbers = [body.get(name, 0) for name in ("through_seq", "boot_ns", "token_leap")]
+        yield Mark(row.epoch, row.seq, row.type, row.ref or "", *numbers)
+
+
+def _order(step: Scattered) -> tuple[Any, ...]:
+    return step.rule, step.key, step.depth, step.seq, step.rank
+
 
 KINDS = ("relay", "bus", "outbox", "inbox")
 _JOURNAL = "SELECT seq, at_ns, type, mesh, actor, ref, body FROM feed_journal_v1 ORDER BY seq"
@@ -44,7 +126,7 @@ def check_store(path: Path) -> list[Finding]:
     kind = kind_of(path)
     rules: tuple[Any, ...] = ()
     if kind == "relay":
-        from posthouse.relay.store.sqlite.check import RULES
+        from posthouse.relay.ops.maintenance import RULES
 
         rules = RULES
     return [Finding("store_damaged", kind, "", path.name, 0, detail) for detail in verify_store(path, rules)]
@@ -61,7 +143,7 @@ def read_stores(paths: Iterable[Path]) -> Histories:
 
 
 def _read(path: Path, read: Any) -> Any:
-    with looking(path):
+    with shared_store_lock(path):
         refuse_half_restored(path)
         db = open_reader(path)
         try:

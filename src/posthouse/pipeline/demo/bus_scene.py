@@ -15,19 +15,16 @@ from typing import Any
 import msgspec
 
 from posthouse.bus import Bus
+from posthouse.bus.housekeeping import Retention
 from posthouse.bus.results import PublishResult
-from posthouse.bus.retention import Retention
 from posthouse.files import private_dir, write_atomic
-from posthouse.model.access import AccessRule, Action
+from posthouse.model.access_rules import AccessRule, Action
 from posthouse.model.budget import CycleRule, GivenBudget
 from posthouse.model.clock import FakeClock
-from posthouse.model.envelope import Envelope
+from posthouse.model.envelope import Envelope, Performative, StandardPayload, Usage
 from posthouse.model.limits import MILLISECOND_NS
-from posthouse.model.payload import Performative, StandardPayload, Usage
 from posthouse.model.reliability import Backpressure, CircuitBreaker, RateLimit, Reliability
-from posthouse.pipeline.demo.cast import Agent, pick
-from posthouse.pipeline.demo.timeline import Timeline
-from posthouse.pipeline.demo.words import FAILURES, answer_text, moments, request_text
+from posthouse.pipeline.demo.cast import FAILURES, Agent, Timeline, answer_text, moments, pick, request_text
 
 #: what config.json says
 RELIABILITY = Reliability(

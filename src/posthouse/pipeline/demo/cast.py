@@ -1,15 +1,22 @@
-"""Who plays in the made-up history: agents with keys, habits and the models they run on.
+"""The agents of the demo, what they say, and the simulated week they say it in.
 
-Everything about an agent follows from the seed and its number, keys included: they protect nothing.
+Everything about an agent follows from the seed and its number, keys included: they protect nothing. The clock moves
+only between two actions, after everything the last one caused has settled, so each record carries the time at which
+it would have happened.
 """
 
 from __future__ import annotations
 
 import hashlib
+import heapq
+import itertools
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from random import Random
 
 from posthouse.keys import NodeKey
+from posthouse.model.clock import FakeClock
+from posthouse.model.limits import SECOND_NS
 
 _NAMES = (
     *("planner", "coder", "reviewer", "tester", "librarian", "herald"),
@@ -78,3 +85,78 @@ def pick(rng: Random, cast: list[Agent], *without: Agent) -> Agent:
     """Return an agent, the talkative ones more often."""
     others = [agent for agent in cast if agent not in without]
     return rng.choices(others, [agent.weight for agent in others])[0]
+
+
+DAY_S = 86_400
+_HOURS = (1, 1, 1, 1, 1, 2, 4, 8, 16, 24, 28, 26, 14, 20, 28, 26, 22, 16, 10, 7, 5, 3, 2, 1)
+_VERBS = ("check", "rewrite", "measure", "merge", "review", "test", "document", "revert", "explain", "split")
+_THINGS = (
+    *("the parser", "the retry loop", "last night's build", "the failing import", "the invoice run"),
+    *("the search index", "branch 41", "the onboarding text", "the cache sizes", "the migration"),
+)
+_TAILS = (
+    *("before noon", "and tell me what it costs", "with the small model first", "as agreed"),
+    *("and attach the log", "if the queue allows", "once more", ""),
+)
+_ANSWERS = ("Done", "Half done", "Not possible as it stands", "Looks right", "Needs a second pair of eyes", "Finished")
+FAILURES = (
+    "ToolError: the compiler ended with status 1",
+    "TimeoutError: no answer from the search service",
+    "ValueError: the plan has no step 4",
+)
+
+
+def request_text(rng: Random) -> str:
+    """Return what one agent asks of another."""
+    return f"Please {rng.choice(_VERBS)} {rng.choice(_THINGS)} {rng.choice(_TAILS)}".strip() + "."
+
+
+def answer_text(rng: Random) -> str:
+    """Return an answer."""
+    return (
+        f"{rng.choice(_ANSWERS)}: {rng.choice(_VERBS)} {rng.choice(_THINGS)}. {'Details follow. ' * rng.randrange(4)}"
+    )
+
+
+def moments(rng: Random, count: int, days: int) -> list[float]:
+    """Return so many times in seconds since the first midnight, in order, most of them in working hours."""
+    hours = rng.choices(range(24), _HOURS, k=count)
+    return sorted(rng.randrange(days) * DAY_S + hour * 3600 + rng.uniform(0, 3600) for hour in hours)
+
+
+#: answers False when there was nothing to do
+Action = Callable[[], Awaitable[bool | None]]
+Settle = Callable[[], Awaitable[None]]
+
+
+class Timeline:
+    """What is still to happen."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock = clock
+        self._start_ns = clock.wall_ns()
+        self._numbers = itertools.count()
+        self._actions: list[tuple[int, int, Action]] = []
+
+    @property
+    def now_s(self) -> float:
+        """Seconds since the beginning."""
+        return (self.clock.wall_ns() - self._start_ns) / SECOND_NS
+
+    def at(self, seconds: float, action: Action) -> None:
+        """Plan an action for a time since the beginning."""
+        at_ns = self._start_ns + round(seconds * SECOND_NS)
+        heapq.heappush(self._actions, (at_ns, next(self._numbers), action))
+
+    def after(self, seconds: float, action: Action) -> None:
+        """Plan an action for so long from now."""
+        self.at(self.now_s + seconds, action)
+
+    async def play(self, settle: Settle) -> None:
+        """Do everything that is planned, and what that leads to."""
+        while self._actions:
+            at_ns, _, action = heapq.heappop(self._actions)
+            if at_ns > self.clock.wall_ns():
+                self.clock.advance((at_ns - self.clock.wall_ns()) / SECOND_NS)
+            if await action() is not False:
+                await settle()

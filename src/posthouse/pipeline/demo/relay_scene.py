@@ -1,33 +1,128 @@
-"""What happens at the relay: members, topics, threads of messages, offline spells, failures, and fights for locks.
+"""What happens at the demo's relay: members, topics, messages, contended locks, and an operator's evening work.
 
-Drives a relay's core in this process: signed events through the accept path, mailboxes that are opened and lost, locks
-through the one writer.
+Drives a relay's core in this process: signed events through the accept path, reader sessions that open and break,
+locks through the one writer. Some lock holders die and lose the lock to the next.
 """
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from random import Random
 
 from posthouse.keys import NodeKey
-from posthouse.model.bucket import Rate
 from posthouse.model.clock import FakeClock
 from posthouse.model.errors import error
 from posthouse.model.kinds import PROFILE
 from posthouse.model.limits import DAY_S
 from posthouse.model.node import DEFAULT_MESH
-from posthouse.pipeline.demo.attendance import Attendance
-from posthouse.pipeline.demo.cast import Agent
-from posthouse.pipeline.demo.correspondence import Correspondence
-from posthouse.pipeline.demo.lock_fights import LockFights
-from posthouse.pipeline.demo.operator import Operator
-from posthouse.pipeline.demo.timeline import Timeline
-from posthouse.pipeline.demo.words import moments
-from posthouse.relay.core import Core, CoreSettings
-from posthouse.relay.deliver.settings import DeliverySettings
-from posthouse.relay.meshes.rows import Role
-from posthouse.relay.store.interface import Unit
+from posthouse.model.rate import Rate
+from posthouse.pipeline.demo.cast import Agent, Timeline, moments
+from posthouse.pipeline.demo.relay_messages import MessageTraffic, Presence
+from posthouse.relay.engine import EngineSettings, RelayEngine
+from posthouse.relay.messages.settings import DeliverySettings
+from posthouse.relay.store.protocol import Unit
+from posthouse.relay.wire.delivery_rows import PARKED
+from posthouse.relay.wire.lock_operations import Acquire, Granted, LockAnswer, Release, Renew
+from posthouse.relay.wire.mesh_rows import Role
+
+_REQUEUED = 0.6  # of what is parked; the rest goes for good
+
+
+class Operator:
+    """The administrator, who is the first agent, and the members who block."""
+
+    def __init__(self, core: RelayEngine, cast: list[Agent], rng: Random) -> None:
+        self._core = core
+        self._cast = cast
+        self._rng = rng
+        self._blocked = False
+
+    async def look_after_queues(self) -> None:
+        """Open parked messages again, or remove them."""
+        admin = self._cast[0].node
+        for row in await self._core.queues.rows(admin, DEFAULT_MESH, None, sorted(PARKED)):
+            if self._rng.random() < _REQUEUED:
+                await self._core.queues.requeue(admin, DEFAULT_MESH, row["recipient"], [row["id"]])
+            else:
+                states = [row["state"]]
+                await self._core.queues.purge(admin, DEFAULT_MESH, row["recipient"], [row["id"]], states)
+
+    async def change_blocks(self) -> None:
+        """Let the second agent block the third one evening and forgive it the next."""
+        who, nuisance = self._cast[1].node, self._cast[2].node
+        change = self._core.participation.unblock if self._blocked else self._core.participation.block
+        await change(who, DEFAULT_MESH, nuisance)
+        self._blocked = not self._blocked
+
+
+RESOURCES = ("deploy/production", "branch/main", "index/rebuild", "ledger/march")
+_LEASE_MS = 20_000
+_WAIT_MS = 600_000  # of real time, which hardly passes here
+_MOMENT_S = 0.001  # after a lease: before the relay's own timer looks, which runs in real time
+_RENEW_S = 8.0
+_DIES = 0.12
+_IMPATIENT = 0.15  # of those who wait: they leave before their turn
+
+
+class LockContention:
+    """The fights of one history."""
+
+    def __init__(self, core: RelayEngine, timeline: Timeline, cast: list[Agent], rng: Random) -> None:
+        self._core = core
+        self._timeline = timeline
+        self._cast = cast
+        self._rng = rng
+
+    async def start(self) -> None:
+        """Let a few agents go for the same resource within seconds."""
+        resource = self._rng.choice(RESOURCES)
+        fighters = self._rng.sample(self._cast, self._rng.randrange(2, min(6, len(self._cast)) + 1))
+        for agent in fighters:
+            self._timeline.after(self._rng.uniform(0, 6), partial(self._ask, agent, resource))
+
+    async def _ask(self, agent: Agent, resource: str) -> None:
+        gone: list[bool] = []
+        if self._rng.random() < _IMPATIENT:
+
+            async def leave() -> None:
+                gone.append(True)
+
+            self._timeline.after(self._rng.uniform(5, 60), leave)
+        wanted = Acquire(resource, _LEASE_MS, wait_ms=_WAIT_MS, request_id=f"{agent.name}-{self._timeline.now_s:.6f}")
+        answer = self._core.locks.ask(agent.node, wanted, lambda: bool(gone))
+        answer.add_done_callback(lambda future: self._answered(agent, future))
+
+    def _answered(self, agent: Agent, future: asyncio.Future[LockAnswer]) -> None:
+        grant = None if future.cancelled() else future.result()
+        if not isinstance(grant, Granted):
+            return
+        if self._rng.random() < _DIES:
+            self._timeline.after(_LEASE_MS / 1000 + _MOMENT_S, partial(self._look, agent, grant))
+        else:
+            self._work(agent, grant, self._rng.uniform(1, 40))
+
+    def _work(self, agent: Agent, grant: Granted, rest_s: float) -> None:
+        if rest_s > _RENEW_S:
+            self._timeline.after(_RENEW_S, lambda: self._renew(agent, grant, rest_s - _RENEW_S))
+        else:
+            self._timeline.after(rest_s, lambda: self._release(agent, grant))
+
+    async def _renew(self, agent: Agent, grant: Granted, rest_s: float) -> None:
+        answer = await self._core.locks.ask(agent.node, Renew(grant.resource, grant.token, _LEASE_MS))
+        if isinstance(answer, Granted):
+            self._work(agent, grant, rest_s)
+
+    async def _release(self, agent: Agent, grant: Granted) -> None:
+        await self._core.locks.ask(agent.node, Release(grant.resource, grant.token))
+
+    async def _look(self, agent: Agent, grant: Granted) -> None:
+        """Ask for a lock whose holder has died: whoever waits has it then, or else who asks."""
+        again = await self._core.locks.ask(agent.node, Acquire(grant.resource, _LEASE_MS))
+        if isinstance(again, Granted):
+            self._work(agent, again, self._rng.uniform(1, 5))
+
 
 TOPICS = ("builds", "reviews.core", "reviews.docs", "incidents")
 _QUEUE_MAX = 40  # small, so that somebody who is away for long has a full one
@@ -40,7 +135,7 @@ _SETTLE_TURNS = 30_000  # of a millisecond: only a defect needs so many
 
 async def play_relay(directory: Path, clock: FakeClock, cast: list[Agent], seed: int, messages: int, days: int) -> None:
     """Fill a relay's store."""
-    settings = CoreSettings(
+    settings = EngineSettings(
         directory,
         NodeKey(f"relay {seed}".encode().ljust(32, b".")[:32]).node,
         admins=(cast[0].node,),
@@ -48,7 +143,7 @@ async def play_relay(directory: Path, clock: FakeClock, cast: list[Agent], seed:
         deliveries=DeliverySettings(queue_max=_QUEUE_MAX, queue_ttl_s=_QUEUE_TTL_S),
         checkers=1,
     )
-    core = await Core.start(settings, clock)
+    core = await RelayEngine.start(settings, clock)
     try:
         await _Scene(core, clock, cast, seed, messages, days).play()
     finally:
@@ -56,17 +151,19 @@ async def play_relay(directory: Path, clock: FakeClock, cast: list[Agent], seed:
 
 
 class _Scene:
-    def __init__(self, core: Core, clock: FakeClock, cast: list[Agent], seed: int, messages: int, days: int) -> None:
+    def __init__(
+        self, core: RelayEngine, clock: FakeClock, cast: list[Agent], seed: int, messages: int, days: int
+    ) -> None:
         self._core = core
         self._cast = cast
         self._days = days
         self._rng = Random(f"{seed} relay")
         self._timeline = Timeline(clock)
-        self._letters = Correspondence(core, self._timeline, cast, self._rng, messages, days)
-        self._readers = Attendance(core, self._timeline, self._letters.take, self._rng)
+        self._letters = MessageTraffic(core, self._timeline, cast, self._rng, messages, days)
+        self._readers = Presence(core, self._timeline, self._letters.take, self._rng)
         self._letters.on_stall = self._readers.stall
         self._operator = Operator(core, cast, self._rng)
-        self._fights = LockFights(core, self._timeline, cast, self._rng)
+        self._fights = LockContention(core, self._timeline, cast, self._rng)
 
     async def play(self) -> None:
         await self._found()

@@ -1,16 +1,26 @@
-"""One Parquet file of a table: where it lies, how much it holds, and between which values.
+"""Parquet files of a table: written by Spark into a staging directory, moved into place, synced and described.
 
 Statistics come from the file's own footer, so they are never estimated: readers skip a file whose bounds cannot hold
-what they look for. Texts are bounded only when they are short and not cut by the writer.
+what they look for. Texts are bounded only when they are short and the writer did not truncate them. Nothing here is
+visible to readers before a commit names it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+import secrets
+import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from posthouse.files import fsync_dir, private_dir
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
 
 _TEXT_BOUND_CHARS = 64  # longer texts (bodies, events) get no bounds: nobody looks for them by range
 
@@ -79,3 +89,34 @@ def _is_bound(statistics: list[Any]) -> bool:
     if all(isinstance(value, str) for value in values):
         return all(len(value) <= _TEXT_BOUND_CHARS for value in values)
     return all(type(value) in (int, float) for value in values)
+
+
+def write_frame(table: Path, rows: DataFrame, partition_by: Sequence[str]) -> list[DataFile]:
+    """Write rows into new files of a table and return them, none for no rows.
+
+    Spark writes below a directory of its own; the files move from there to where they stay, so that directories of
+    partitions lie right below the table: Spark would not find them deeper when it reads.
+    """
+    batch = secrets.token_hex(12)
+    staging = private_dir(table) / f"staging-{batch}"
+    rows.write.partitionBy(*partition_by).option("compression", "zstd").parquet(str(staging))
+    moved = [
+        _move(table, staging, path, batch) for path in sorted(staging.rglob("*.parquet")) if path.name[0] not in "._"
+    ]
+    shutil.rmtree(staging)
+    for directory in {path.parent for path in moved} | {table}:
+        fsync_dir(directory)
+    return [describe_file(table, path) for path in moved]
+
+
+def _move(table: Path, staging: Path, path: Path, batch: str) -> Path:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fchmod(fd, 0o600)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    directory = table / path.parent.relative_to(staging)
+    if directory != table:
+        private_dir(directory)
+    return path.rename(directory / f"{batch}-{path.name.split('-')[1]}.parquet")

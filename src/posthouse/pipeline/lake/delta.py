@@ -1,10 +1,11 @@
-"""One Delta table of the lake: what it holds now, and commits to it.
+"""One Delta table of the lake: its current files, commits to it, and removal of files that no commit names.
 
 A commit carries the versions its run has reached (application id and version), in the same atomic step as the files.
-delta-rs does not refuse a version that was committed before, so every commit looks again at the newest state and
-refuses to go back, and it never retries over somebody else's commit: of two writers one fails and nothing is twice.
-
-If you change what a table holds: 1. SCHEMA_VERSION, 2. docs/explain/pipeline.md, 3. how old lakes are read.
+delta-rs does not refuse a version that was committed before, so every commit reads the newest state again and
+refuses to go back, and it never retries over another writer's commit: of two writers one fails and no row is there
+twice. Vacuum is for the holder of the lake only and keeps files younger than the grace period, which a reader may
+still need. If you change what a table holds: 1. SCHEMA_VERSION, 2. docs/explain/pipeline.md, 3. how old lakes are
+read.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from posthouse.files import private_dir
-from posthouse.files.private import FILE_MODE
+from posthouse.files import FILE_MODE, private_dir
+from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError, error
 from posthouse.pipeline.lake.data_file import DataFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake import DeltaTable
+
 
 SCHEMA_VERSION = 1  # of every table of the lake
 _VERSION_KEY = "posthouse.schema_version"
@@ -222,3 +224,32 @@ def _data_file(action: Mapping[str, Any]) -> DataFile:
         parts["max"],
         parts["null_count"],
     )
+
+
+GRACE_S = 3_600.0  # longer than any query of a report
+
+
+def vacuum(table: Delta, clock: Clock, grace_s: float = GRACE_S) -> int:
+    """Delete the orphans of one table and return how many there were."""
+    if not table.exists:
+        return 0
+    named = {file.path for file in table.files()}
+    before_ns = clock.wall_ns() - round(grace_s * 1e9)
+    removed = 0
+    for directory, names, files in os.walk(table.path, topdown=False):
+        place = Path(directory)
+        if "_delta_log" in place.relative_to(table.path).parts:
+            continue
+        for name in files:
+            path = place / name
+            if path.relative_to(table.path).as_posix() not in named and path.stat().st_mtime_ns < before_ns:
+                path.unlink()
+                removed += 1
+        if place != table.path and names != ["_delta_log"] and not any(place.iterdir()):
+            _remove_old_directory(place, before_ns)
+    return removed
+
+
+def _remove_old_directory(place: Path, before_ns: int) -> None:
+    if place.stat().st_mtime_ns < before_ns:
+        place.rmdir()

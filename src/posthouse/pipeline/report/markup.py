@@ -1,14 +1,86 @@
-"""Markup with one rule: text becomes markup only here, escaped.
+"""Text and HTML of the page: escaping, numbers as people read them, cards, tiles, bars and tables.
 
-Names, subjects and reasons come from agents and may hold anything; whoever builds an element hands in plain text and
-gets Markup back, and only Markup is put into a page as it is.
+Text becomes Markup only through `text`, which escapes it; only Markup is put into a page as it is. Names, subjects
+and reasons come from agents and may hold anything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, date, datetime
 from html import escape
 from typing import NewType
+
+from posthouse.pipeline.report.figures import Ranked
+
+_NODE_PREFIX = "ed25519:"
+_KEY_DIGITS = 8
+
+
+def count(value: float) -> str:
+    """Return 1,234 or 12.3k or 4.5M."""
+    for size, unit in ((1_000_000_000, "G"), (1_000_000, "M")):
+        if abs(value) >= size:
+            return f"{value / size:.1f}{unit}"
+    if abs(value) >= 100_000:
+        return f"{value / 1000:.0f}k"
+    return f"{value:,.0f}"
+
+
+def share(part: float, whole: float) -> str:
+    """Return a percentage, never 100 % or 0 % when it is not."""
+    if not whole:
+        return "–"
+    percent = 100 * part / whole
+    if 99.9 < percent < 100:
+        return "99.9 %"
+    if 0 < percent < 0.1:
+        return "<0.1 %"
+    return f"{percent:.1f} %" if percent % 1 else f"{percent:.0f} %"
+
+
+def duration(ms: float | None) -> str:
+    """Return a time span in the unit that fits it."""
+    if ms is None:
+        return "–"
+    for size, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s")):
+        if ms >= size:
+            value = ms / size
+            return f"{value:.0f} {unit}" if value >= 10 or value == int(value) else f"{value:.1f} {unit}"
+    return f"{ms:.0f} ms" if ms >= 10 or ms == int(ms) else f"{ms:.1f} ms"
+
+
+def dollars(value: float) -> str:
+    """Return an amount of money."""
+    if value and abs(value) < 0.01:
+        return "<$0.01"
+    return f"${value:,.2f}" if abs(value) < 10_000 else f"${value:,.0f}"
+
+
+def short_day(day: str) -> str:
+    """Return 2 Mar for 2026-03-02."""
+    found = date.fromisoformat(day)
+    return f"{found.day} {found:%b}"
+
+
+def moment(at_s: float) -> str:
+    """Return a time in UTC."""
+    return datetime.fromtimestamp(at_s, UTC).strftime("%-d %B %Y, %H:%M UTC")
+
+
+def name_of(who: str, names: dict[str, str]) -> str:
+    """Return what to call a node or a subject: its name, else the beginning of its key."""
+    if who in names:
+        return names[who]
+    if who.startswith(_NODE_PREFIX):
+        return f"{who[len(_NODE_PREFIX) :][:_KEY_DIGITS]}…"
+    return who
+
+
+def fitted(name: str, characters: int) -> str:
+    """Return a name that takes at most so many characters."""
+    return name if len(name) <= characters else f"{name[: max(1, characters - 1)]}…"
+
 
 Markup = NewType("Markup", str)
 _EMPTY = {"path", "rect", "line", "circle", "meta"}
@@ -40,3 +112,82 @@ def join(parts: Iterable[Markup]) -> Markup:
 def _number(value: object) -> object:
     """Return coordinates with as many digits as can be seen."""
     return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else value
+
+
+HALF_PX = 520  # inside a card that takes half of the page
+WHOLE_PX = 1_090
+MIDDLE_PX = 620  # inside a card that has the page for itself, from 700 on
+NARROW_PX = 332  # inside a card on a phone of 390
+
+
+def card(title: str, lead: str, *children: Markup, is_whole: bool = False) -> Markup:
+    """Return a section of the page."""
+    opening = [element("h2", text(title)), element("p", text(lead), class_="lead")]
+    return element("section", *opening, *children, class_="whole" if is_whole else None)
+
+
+def tile(what: str, value: str, note: str) -> Markup:
+    """Return one large figure."""
+    return element(
+        "li",
+        element("span", text(what), class_="what"),
+        element("b", text(value)),
+        element("span", text(note)),
+        class_="tile",
+    )
+
+
+def nothing(words: str) -> Markup:
+    """Return what stands where there is nothing to show."""
+    return element("p", text(words), class_="none")
+
+
+def fitting(draw: Callable[[float, bool], Markup], wide_px: float) -> Markup:
+    """Return a chart drawn for a laptop, a tablet and a phone; the page shows the one that fits."""
+    pictures = [element("div", draw(wide_px, False), class_="wide")]
+    if wide_px > MIDDLE_PX:
+        pictures.append(element("div", draw(MIDDLE_PX, False), class_="middle"))
+    pictures.append(element("div", draw(NARROW_PX, True), class_="narrow"))
+    return element("figure", *pictures, class_="large" if wide_px > MIDDLE_PX else None)
+
+
+def ranked_bars(rows: Sequence[Ranked], shown: Callable[[float], str], class_: str = "c1") -> Markup:
+    """Return names with bars, the longest for the largest value."""
+    most = max((row.value for row in rows), default=0) or 1
+    return element("ul", *[_bar(row, row.value / most, shown, class_) for row in rows], class_="bars")
+
+
+def _bar(row: Ranked, part: float, shown: Callable[[float], str], class_: str) -> Markup:
+    who = [text(row.name)]
+    if row.note:
+        who += [Markup(" "), element("span", text(row.note), class_="note")]
+    return element(
+        "li",
+        element(
+            "div",
+            element("span", *who, class_="who"),
+            element("span", text(shown(row.value)), class_="value"),
+            class_="row",
+        ),
+        element(
+            "div", element("span", class_=f"fill {class_}", style=f"width:{max(0.4, 100 * part):.1f}%"), class_="track"
+        ),
+    )
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]], minor: frozenset[int] = frozenset()) -> Markup:
+    """Return a table whose first column is words and the others figures; minor columns are left out on a phone."""
+
+    def cells(name: str, values: Sequence[str]) -> Markup:
+        return join(
+            element(
+                name,
+                text(value),
+                class_=" ".join(filter(None, ("n" if at else "", "minor" if at in minor else ""))) or None,
+            )
+            for at, value in enumerate(values)
+        )
+
+    head = element("thead", element("tr", cells("th", heads)))
+    body = element("tbody", *[element("tr", cells("td", row)) for row in rows])
+    return element("table", head, body)

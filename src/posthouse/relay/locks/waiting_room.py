@@ -18,12 +18,11 @@ from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.lease import Denied, Grant, LockRow
 from posthouse.model.limits import SECOND_NS
-from posthouse.relay.locks.answers import Answer, Told, answer_of
-from posthouse.relay.locks.arguments import Acquire
 from posthouse.relay.locks.decide import Decider, Decision, Served
-from posthouse.relay.locks.observer import Nobody, Observer
-from posthouse.relay.locks.waiters import Key, Waiter, WaitQueue, WaitQueues
-from posthouse.relay.store.interface import RelayStore, Unit
+from posthouse.relay.locks.wait_queue import Key, Waiter, WaitQueue, WaitQueues
+from posthouse.relay.metrics import MetricsObserver, NullObserver
+from posthouse.relay.store.protocol import RelayStore, Unit
+from posthouse.relay.wire.lock_operations import Acquire, LockAnswer, OnLockAnswer, lock_answer
 
 log = structlog.get_logger(__name__)
 LOOK_EVERY_S = 0.5  # boot time runs ahead of the loop's after a suspend: a timer must not trust its length
@@ -39,10 +38,10 @@ class WaitingRoom:
         self._decider = decider
         self._queues = queues
         self._loop = asyncio.get_running_loop()
-        self.observer: Observer = Nobody()
+        self.observer: MetricsObserver = NullObserver()
         self._is_closed = False
 
-    def enter(self, owner: str, wanted: Acquire, told: Told, is_gone: Callable[[], bool]) -> None:
+    def enter(self, owner: str, wanted: Acquire, told: OnLockAnswer, is_gone: Callable[[], bool]) -> None:
         """Wait for a lock at the end of its queue; `told` hears the grant or the refusal."""
         key = (wanted.mesh, wanted.resource)
         queue, waiter = self._queues.add(key, owner, wanted, self._clock.boot_ns(), told, is_gone)
@@ -88,7 +87,7 @@ class WaitingRoom:
         if isinstance(outcome, Denied) and outcome.code == "held_by_self":
             self._look_last(queue, waiter)
             return
-        self._answer(queue, waiter, answer_of(outcome, waiter.wanted.resource))
+        self._answer(queue, waiter, lock_answer(outcome, waiter.wanted.resource))
 
     def _look_last(self, queue: WaitQueue, waiter: Waiter) -> None:
         """End a wait: nobody else may serve this waiter from now on."""
@@ -108,7 +107,7 @@ class WaitingRoom:
             return
         self.note(queue.key, result)
         if result.outcome is not None:
-            self._answer(queue, waiter, answer_of(result.outcome, waiter.wanted.resource))
+            self._answer(queue, waiter, lock_answer(result.outcome, waiter.wanted.resource))
         elif not waiter.is_answered:  # its caller is gone
             self._queues.remove(queue, waiter)
             waiter.answer(None)
@@ -120,7 +119,7 @@ class WaitingRoom:
             if outcome.took_over:
                 self.observer.count("posthouse_relay_lock_take_overs_total")
         if queue is not None:
-            self._answer(queue, waiter, answer_of(outcome, waiter.wanted.resource))
+            self._answer(queue, waiter, lock_answer(outcome, waiter.wanted.resource))
             if isinstance(outcome, Grant):
                 self._repeat(queue, outcome)
 
@@ -131,7 +130,7 @@ class WaitingRoom:
         for waiter in tuple(queue.by_request.get((grant.row.owner, grant.record.request_id), ())):
             self._look_last(queue, waiter)
 
-    def _answer(self, queue: WaitQueue, waiter: Waiter, answer: Answer) -> None:
+    def _answer(self, queue: WaitQueue, waiter: Waiter, answer: LockAnswer) -> None:
         self._queues.remove(queue, waiter)
         waiter.answer(answer)
 

@@ -1,34 +1,73 @@
-"""Meshes, members and access: what admins decide."""
+"""Meshes, members and access: what admins decide, and the meshes a relay makes for itself at start.
+
+Changes come one at a time: checked against memory, committed with their records, then applied to memory. A caller
+that goes away does not stop a change half-way. A main mesh that must not be open is closed at start, never opened.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from posthouse.model.errors import error
-from posthouse.model.node import (
-    DEFAULT_MESH,
-    PINCH_MESH,
-    validate_member_name,
-    validate_mesh_name,
-    validate_node_id,
-)
-from posthouse.relay.meshes.change import Changes
-from posthouse.relay.meshes.registry import Mesh
-from posthouse.relay.meshes.rights import Right
-from posthouse.relay.meshes.rows import EVERYBODY, AccessRow, MemberRow, MeshRow, Role
-from posthouse.relay.store.interface import Unit
+from posthouse.model.node import DEFAULT_MESH, PINCH_MESH, validate_member_name, validate_mesh_name, validate_node_id
+from posthouse.relay.accept.authorize import Mesh, Meshes, Right
+from posthouse.relay.store.protocol import RelayStore, Unit
+from posthouse.relay.wire.mesh_rows import EVERYBODY, AccessRow, MemberRow, MeshRow, MeshRows, Role
+
+R = TypeVar("R")
+
+
+class MeshChanges:
+    """The one way to change a mesh."""
+
+    def __init__(self, store: RelayStore, meshes: Meshes) -> None:
+        self._store = store
+        self.meshes = meshes
+        self._gate = asyncio.Lock()
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def make(self, prepare: Callable[[], tuple[Callable[[Unit], R], Callable[[R], None]]]) -> R:
+        """Make a change.
+
+        `prepare` judges against the present state and raises a refusal, or returns what to write and what to do in
+        memory once that is committed.
+        """
+        answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        task = asyncio.create_task(self._make(prepare, answer))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return await answer
+
+    async def _make(
+        self,
+        prepare: Callable[[], tuple[Callable[[Unit], R], Callable[[R], None]]],
+        answer: asyncio.Future[R],
+    ) -> None:
+        try:
+            async with self._gate:
+                write, take_over = prepare()
+                result = await self._store.submit(write)
+                take_over(result)
+        except Exception as failure:  # noqa: BLE001 - it belongs to the caller, who awaits the answer
+            if not answer.done():
+                answer.set_exception(failure)
+            return
+        if not answer.done():  # the caller may have gone
+            answer.set_result(result)
+
 
 MAX_MESHES = 1_000  # of one relay: each costs memory for ever
 MAX_MEMBERS = 10_000  # listed in one mesh
 MAX_ACCESS = 10_000  # access rows of one mesh
-
 Change = tuple[Callable[[Unit], None], Callable[[None], None]]
 
 
 class Administration:
     """Creates meshes and decides who is in them; every method names who asks first."""
 
-    def __init__(self, changes: Changes) -> None:
+    def __init__(self, changes: MeshChanges) -> None:
         self._changes = changes
         self._meshes = changes.meshes
 
@@ -199,3 +238,58 @@ def _put_access(found: Mesh, row: AccessRow) -> None:
 def _drop_access(found: Mesh, node: str) -> None:
     del found.access[node]
     found.forget_rights()
+
+
+async def prepare_main(store: RelayStore, relay: str, *, is_open: bool, admins: Iterable[str]) -> MeshRows:
+    """Make main with its admins, as far as they are missing, and return all meshes.
+
+    A main that must not be open is closed; one that was closed is never opened here.
+    """
+    return await _prepare_mesh(store, DEFAULT_MESH, relay, is_open, tuple(admins))
+
+
+async def prepare_pinch(store: RelayStore, relay: str, admins: Iterable[str]) -> MeshRows:
+    """Make the mesh of Pinch addresses with the relay's admins, and return all meshes."""
+    rows = await store.mesh_rows()
+    creators = {row.creator for row in rows.meshes if row.mesh == PINCH_MESH}
+    if any(row.mesh == PINCH_MESH and row.node in creators for row in rows.members):  # a relay is no member of its own
+        raise error("pinch_not_ready", mesh=PINCH_MESH)
+    return await _prepare_mesh(store, PINCH_MESH, relay, False, tuple(admins))
+
+
+async def _prepare_mesh(store: RelayStore, mesh: str, relay: str, is_open: bool, admins: tuple[str, ...]) -> MeshRows:
+    rows = await store.mesh_rows()
+    await store.submit(lambda unit: _prepare(unit, mesh, rows, relay, is_open, admins))
+    return await store.mesh_rows()
+
+
+def _prepare(unit: Unit, mesh: str, rows: MeshRows, relay: str, is_open: bool, admins: tuple[str, ...]) -> None:
+    present = next((row for row in rows.meshes if row.mesh == mesh), None)
+    if present is None:
+        unit.save_mesh(MeshRow(mesh, is_open, relay, unit.now_ns))
+        unit.append("mesh.created", mesh=mesh, actor=relay, ref=mesh, body={"open": is_open})
+    elif present.is_open and not is_open:
+        unit.save_mesh(MeshRow(mesh, False, present.creator, present.created_at_ns))
+        unit.append("mesh.changed", mesh=mesh, actor=relay, ref=mesh, body={"open": False})
+    members = {row.node: row for row in rows.members if row.mesh == mesh}
+    names = {row.name for row in members.values()}
+    for node in admins:
+        _appoint(unit, mesh, relay, node, members.get(node), names)
+
+
+def _appoint(unit: Unit, mesh: str, relay: str, node: str, present: MemberRow | None, names: set[str]) -> None:
+    if present is not None and present.role is Role.ADMIN:
+        return
+    name = present.name if present is not None else _free_name(names)
+    unit.save_member(MemberRow(mesh, node, name, Role.ADMIN))
+    type_ = "member.joined" if present is None else "member.changed"
+    unit.append(type_, mesh=mesh, actor=relay, ref=node, body={"name": name, "role": Role.ADMIN.value})
+
+
+def _free_name(names: set[str]) -> str:
+    name, number = "admin", 1
+    while name in names:
+        number += 1
+        name = f"admin-{number}"
+    names.add(name)
+    return name

@@ -11,16 +11,15 @@ from dataclasses import dataclass
 
 from blake3 import blake3
 
-from posthouse.keys.token import new_token, same_token
+from posthouse.keys.identity import new_token, same_token
 from posthouse.model.errors import error
-from posthouse.model.ids import Minter
 from posthouse.model.limits import DAY_S, SECOND_NS
 from posthouse.model.node import validate_member_name
-from posthouse.relay.meshes.administration import check_member
-from posthouse.relay.meshes.change import Changes
-from posthouse.relay.meshes.rights import Right
-from posthouse.relay.meshes.rows import InviteRow, MemberRow, Role
-from posthouse.relay.store.interface import Unit
+from posthouse.model.ulid import Minter
+from posthouse.relay.accept.authorize import Right
+from posthouse.relay.meshes.administration import MeshChanges, check_member
+from posthouse.relay.store.protocol import Unit
+from posthouse.relay.wire.mesh_rows import InviteRow, MemberRow, Role
 
 MAX_USES = 10_000
 MAX_EXPIRES_S = 365 * DAY_S
@@ -39,7 +38,7 @@ class Invite:
 class Invites:
     """Makes invites and redeems them."""
 
-    def __init__(self, changes: Changes, relay: str, minter: Minter) -> None:
+    def __init__(self, changes: MeshChanges, relay: str, minter: Minter) -> None:
         self._changes = changes
         self._meshes = changes.meshes
         self._relay = relay

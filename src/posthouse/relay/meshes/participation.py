@@ -8,10 +8,10 @@ from collections.abc import Callable
 from posthouse.model.errors import error
 from posthouse.model.node import validate_node_id
 from posthouse.model.subjects import validate_subject, validate_topic
-from posthouse.relay.deliver.rows import NONE_CLOSED, Closed
-from posthouse.relay.meshes.change import Changes
-from posthouse.relay.meshes.rights import Right
-from posthouse.relay.store.interface import Unit
+from posthouse.relay.accept.authorize import Right
+from posthouse.relay.meshes.administration import MeshChanges
+from posthouse.relay.store.protocol import Unit
+from posthouse.relay.wire.delivery_rows import NO_DELIVERIES, ClosedDeliveries
 
 MAX_TOPICS = 10_000  # of one mesh
 MAX_SUBSCRIPTIONS = 256  # of one node in a mesh
@@ -24,11 +24,11 @@ Change = tuple[Callable[[Unit], None], Callable[[None], None]]
 class Participation:
     """What a node does in a mesh besides writing; every method names who asks first."""
 
-    def __init__(self, changes: Changes) -> None:
+    def __init__(self, changes: MeshChanges) -> None:
         self._changes = changes
         self._meshes = changes.meshes
         #: hears of what a block took out of the queue
-        self.on_blocked: Callable[[Closed], None] = lambda _closed: None
+        self.on_blocked: Callable[[ClosedDeliveries], None] = lambda _closed: None
 
     def topics(self, actor: str, mesh: str) -> list[str]:
         """Return the topics of a mesh."""
@@ -117,18 +117,18 @@ class Participation:
         """Take nothing more from a node; blocking it again changes nothing."""
         validate_node_id(node)
 
-        def prepare() -> tuple[Callable[[Unit], Closed], Callable[[Closed], None]]:
+        def prepare() -> tuple[Callable[[Unit], ClosedDeliveries], Callable[[ClosedDeliveries], None]]:
             rows = self._meshes.demand(actor, mesh, Right.READ).blocks
             if node in rows.get(actor, ()):
                 return _nothing_closed
             _bound(rows, actor, mesh, MAX_BLOCKS, "blocks")
 
-            def write(unit: Unit) -> Closed:
+            def write(unit: Unit) -> ClosedDeliveries:
                 unit.save_block(mesh, actor, node)
                 unit.append("member.blocked", mesh=mesh, actor=actor, ref=node)
                 return unit.deliveries.block(mesh, actor, node)
 
-            def take_over(closed: Closed) -> None:
+            def take_over(closed: ClosedDeliveries) -> None:
                 rows[actor].add(node)
                 self.on_blocked(closed)
 
@@ -164,12 +164,15 @@ def _as_it_is(_result: None) -> None:
 _nothing: Change = (_no_rows, _as_it_is)
 
 
-def _none_closed(_unit: Unit) -> Closed:
+def _none_closed(_unit: Unit) -> ClosedDeliveries:
     """Write nothing: the block is there already."""
-    return NONE_CLOSED
+    return NO_DELIVERIES
 
 
-_nothing_closed: tuple[Callable[[Unit], Closed], Callable[[Closed], None]] = (_none_closed, lambda _closed: None)
+_nothing_closed: tuple[Callable[[Unit], ClosedDeliveries], Callable[[ClosedDeliveries], None]] = (
+    _none_closed,
+    lambda _closed: None,
+)
 
 
 def _bound(rows: defaultdict[str, set[str]], actor: str, mesh: str, most: int, what: str) -> None:

@@ -1,22 +1,28 @@
-"""What a relay does by itself: sweep expired events, write down refusals.
+"""Work a relay does on its store: sweep expired events, write refusal counts, prune what the archive holds.
 
-Both run once a minute, in small steps between the batches of others. A store without room is tried again a minute
-later; any other failure is logged and the next minute tries anew.
+Sweeping and refusal counts run once a minute; pruning runs on request, after comparing digests computed beside the
+writer, which still hold because neither records nor content without an expiration ever change. All of it runs in
+small steps between other batches. A relay that is killed anywhere has a shorter prefix to prune next time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
 
 import structlog
+from blake3 import blake3
 
-from posthouse.model.errors import PosthouseError
-from posthouse.relay.ops.refusals import Refusals
-from posthouse.relay.store.interface import RelayStore
+from posthouse.journal.records import Record, canonical_line
+from posthouse.keys.identity import same_token
+from posthouse.model.errors import PosthouseError, error
+from posthouse.relay.accept.path import Refusals
+from posthouse.relay.store.event_rows import Pruned, Released
+from posthouse.relay.store.protocol import RelayStore
 
 log = structlog.get_logger(__name__)
-
 INTERVAL_S = 60.0
 SWEEP_ROWS = 200  # per transaction: a few milliseconds that others wait
 
@@ -58,3 +64,115 @@ class Housekeeping:
                 log.warning("housekeeping_failed", reason=str(failure))
             except Exception:
                 log.exception("housekeeping_failed")
+
+
+MAX_RECORDS = 20_000  # of one request: a few seconds, and one snapshot
+STEP_RECORDS = 200  # per transaction: some milliseconds that others wait
+_PAGE = 1_000  # records per read
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedRange:
+    """A range of records that the archive holds, with the digests of what it read back."""
+
+    epoch: str
+    from_seq: int
+    to_seq: int
+    #: over the records
+    digest: str
+    #: over the events without an expiration; None: the archive says nothing of them
+    contents: str | None
+
+
+class Pruning:
+    """The prunings of one relay, one at a time."""
+
+    def __init__(self, store: RelayStore) -> None:
+        self._store = store
+        self._turn = asyncio.Lock()
+        self._kept_after = 0
+
+    async def prune(self, archived: ArchivedRange) -> tuple[Pruned, int]:
+        """Delete a range if the archive has it; return what went and the oldest seq there is now."""
+        async with self._turn:
+            await self._check_range(archived)
+            newest = await self._check_records(archived)
+            if archived.contents is not None:
+                await self._check_contents(archived, archived.contents)
+            horizon_ns = None if archived.contents is None else newest.at_ns
+            pruned = await self._delete(archived, horizon_ns)
+            released = 0 if horizon_ns is None else await self._release(horizon_ns, pruned.records)
+            return Pruned(pruned.records, pruned.emptied + released), archived.to_seq + 1
+
+    async def _check_range(self, archived: ArchivedRange) -> None:
+        if archived.epoch != self._store.epoch:
+            raise error("epoch_mismatch", epoch=self._store.epoch)
+        extent = await self._store.extent()
+        oldest, last = extent.pruned_through + 1, min(extent.head, extent.pruned_through + MAX_RECORDS)
+        if archived.from_seq != oldest or not oldest <= archived.to_seq <= last:
+            raise error(
+                "prune_range_invalid",
+                from_seq=archived.from_seq,
+                to_seq=archived.to_seq,
+                most=MAX_RECORDS,
+                oldest_seq=oldest,
+            )
+
+    async def _check_records(self, archived: ArchivedRange) -> Record:
+        """Compare the digest of the records and return the newest of them."""
+        hasher = blake3()
+        newest: Record | None = None
+        async for page in self._pages(archived):
+            await asyncio.to_thread(_hash_lines, hasher, map(canonical_line, page))
+            newest = page[-1]
+        assert newest is not None  # the range is not empty
+        _compare_digests(archived, archived.digest, hasher.hexdigest())
+        return newest
+
+    async def _pages(self, archived: ArchivedRange) -> AsyncIterator[list[Record]]:
+        after = archived.from_seq - 1
+        while after < archived.to_seq:
+            page = await self._store.journal(after, min(_PAGE, archived.to_seq - after))
+            yield page
+            after = page[-1].seq
+
+    async def _check_contents(self, archived: ArchivedRange, given: str) -> None:
+        hasher = blake3()
+        for after in range(archived.from_seq - 1, archived.to_seq, _PAGE):
+            page = await self._store.contents(after, min(after + _PAGE, archived.to_seq))
+            await asyncio.to_thread(_hash_lines, hasher, (content + b"\n" for content in page))
+        _compare_digests(archived, given, hasher.hexdigest())
+
+    async def _delete(self, archived: ArchivedRange, horizon_ns: int | None) -> Pruned:
+        snapshot_seq = await self._store.submit(lambda unit: unit.snapshot_journal(archived.to_seq))
+        records = emptied = 0
+        for start in range(archived.from_seq, archived.to_seq + 1, STEP_RECORDS):
+            went = await self._prune(min(start + STEP_RECORDS - 1, archived.to_seq), snapshot_seq, horizon_ns)
+            records, emptied = records + went.records, emptied + went.emptied
+        return Pruned(records, emptied)
+
+    async def _release(self, horizon_ns: int, most: int) -> int:
+        """Look at about as many kept events as records went, in turn: what this costs is bounded by what it frees."""
+        released = looked_at = ends = 0
+        while looked_at < most and ends < 2:  # the second end: all of them were looked at
+            went = await self._look_at_kept(self._kept_after, horizon_ns)
+            self._kept_after = went.through_seq or 0
+            released, looked_at = released + went.emptied, looked_at + went.looked_at
+            ends += went.through_seq is None
+        return released
+
+    def _prune(self, through_seq: int, snapshot_seq: int, horizon_ns: int | None) -> asyncio.Future[Pruned]:
+        return self._store.submit(lambda unit: unit.prune(through_seq, snapshot_seq, horizon_ns))
+
+    def _look_at_kept(self, after_seq: int, horizon_ns: int) -> asyncio.Future[Released]:
+        return self._store.submit(lambda unit: unit.release_kept(after_seq, horizon_ns, STEP_RECORDS))
+
+
+def _hash_lines(hasher: blake3, lines: Iterable[bytes]) -> None:
+    for line in lines:
+        hasher.update(line)
+
+
+def _compare_digests(archived: ArchivedRange, given: str, actual: str) -> None:
+    if not same_token(given, actual):
+        raise error("digest_mismatch", from_seq=archived.from_seq, to_seq=archived.to_seq, actual=actual)

@@ -1,24 +1,308 @@
-"""A relay's store from outside the relay: check, verify, back up, restore, rebuild.
+"""A relay's store from outside the relay: check, verify, back up, restore, reindex.
 
-Check, verify and backup work on a running store and change nothing; restore refuses while anybody has the store open.
-Reindex goes through a writer of its own, in one transaction.
+Check, verify and backup work on a running store and change nothing; restore refuses while the store is open. The
+rules compare records with events one to one, columns and indexes with the JSON, and the tables of meshes and locks
+with what replaying the journal gives. Signatures are not verified again here: the id covers what was signed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import apsw
+import msgspec
+from msgspec.structs import replace
 
+from posthouse.journal.read import read_after
+from posthouse.journal.records import Record
 from posthouse.journal.restore import restore_store
 from posthouse.journal.store import JOURNAL, Store
-from posthouse.journal.verify import verify_store
+from posthouse.journal.verify import Rule, verify_store
 from posthouse.model.clock import Clock
-from posthouse.relay.store.sqlite import COMPONENTS
-from posthouse.relay.store.sqlite.check import RULES
-from posthouse.relay.store.sqlite.mesh_rows import MESHES
-from posthouse.relay.store.sqlite.reindex import reindex
+from posthouse.model.errors import PosthouseError
+from posthouse.model.event import decode_event, event_id
+from posthouse.model.lease import LockRow, reopen
+from posthouse.relay.messages.consistency import DELIVERY_RULES, PINCH_RULES
+from posthouse.relay.store.event_rows import event_row
+from posthouse.relay.store.sqlite.meshes_and_locks import LOCKS_SQL, MESHES_SQL, all_locks, read_mesh_rows
+from posthouse.relay.store.sqlite.store import COMPONENTS, reindex
+from posthouse.relay.wire.mesh_rows import AccessRow, MemberRow, MeshRows, Role, Verdict
 from posthouse.sqlite.backup import backup_store
+from posthouse.sqlite.statements import Statements
+
+MeshFacts = dict[tuple[str, ...], Any]
+
+
+class MeshReplay:
+    """The facts about meshes after some records, keyed by table and key."""
+
+    def __init__(self) -> None:
+        self.facts: MeshFacts = {}
+
+    def apply(self, record: Record) -> None:
+        """Take one record into account; types that say nothing about meshes are passed over."""
+        step = _STEPS.get(record.type)
+        if step is not None:
+            step(self.facts, record, record.decoded_body())
+
+
+def mesh_facts(rows: MeshRows) -> MeshFacts:
+    """Return the facts that rows of a store stand for."""
+    facts: MeshFacts = {("mesh", row.mesh): row.is_open for row in rows.meshes}
+    facts |= {("member", row.mesh, row.node): (row.name, row.role.value) for row in rows.members}
+    facts |= {("access", row.mesh, row.node): _verdicts(row) for row in rows.access}
+    facts |= {("topic", row.mesh, row.topic): row.creator for row in rows.topics}
+    facts |= {("subscription", *key): True for key in rows.subscriptions}
+    facts |= {("block", *key): True for key in rows.blocks}
+    return facts
+
+
+def _verdicts(row: AccessRow) -> tuple[str, str, str]:
+    return row.read.value, row.write.value, row.lock.value
+
+
+def _snapshot(facts: MeshFacts, _record: Record, body: dict[str, Any]) -> None:
+    facts.clear()
+    facts.update(mesh_facts(msgspec.convert(body["state"], MeshRows)))
+
+
+def _mesh(facts: MeshFacts, record: Record, body: dict[str, Any]) -> None:
+    facts["mesh", str(record.mesh)] = body["open"]
+
+
+def _member(facts: MeshFacts, record: Record, body: dict[str, Any]) -> None:
+    row = MemberRow(str(record.mesh), str(record.ref), body["name"], Role(body["role"]))
+    facts["member", row.mesh, row.node] = (row.name, row.role.value)
+
+
+def _left(facts: MeshFacts, record: Record, _body: dict[str, Any]) -> None:
+    mesh, node = str(record.mesh), str(record.ref)
+    facts.pop(("member", mesh, node), None)
+    for key in [key for key in facts if key[:3] == ("subscription", mesh, node)]:
+        del facts[key]
+
+
+def _access(facts: MeshFacts, record: Record, body: dict[str, Any]) -> None:
+    verdicts = {right: Verdict(body[right]) for right in ("read", "write", "lock")}
+    row = AccessRow(str(record.mesh), str(record.ref), **verdicts)
+    facts["access", row.mesh, row.node] = _verdicts(row)
+
+
+def _access_removed(facts: MeshFacts, record: Record, _body: dict[str, Any]) -> None:
+    facts.pop(("access", str(record.mesh), str(record.ref)), None)
+
+
+def _topic(facts: MeshFacts, record: Record, _body: dict[str, Any]) -> None:
+    facts["topic", str(record.mesh), str(record.ref)] = record.actor
+
+
+def _topic_removed(facts: MeshFacts, record: Record, _body: dict[str, Any]) -> None:
+    facts.pop(("topic", str(record.mesh), str(record.ref)), None)
+
+
+def _subscribed(facts: MeshFacts, record: Record, body: dict[str, Any]) -> None:
+    facts["subscription", str(record.mesh), str(record.ref), body["pattern"]] = True
+
+
+def _unsubscribed(facts: MeshFacts, record: Record, body: dict[str, Any]) -> None:
+    facts.pop(("subscription", str(record.mesh), str(record.ref), body["pattern"]), None)
+
+
+def _blocked(facts: MeshFacts, record: Record, _body: dict[str, Any]) -> None:
+    facts["block", str(record.mesh), str(record.actor), str(record.ref)] = True
+
+
+def _unblocked(facts: MeshFacts, record: Record, _body: dict[str, Any]) -> None:
+    facts.pop(("block", str(record.mesh), str(record.actor), str(record.ref)), None)
+
+
+def _pinch_blocked(facts: MeshFacts, record: Record, body: dict[str, Any]) -> None:
+    (_blocked if body["blocked"] else _unblocked)(facts, record, body)
+
+
+_STEPS: dict[str, Callable[[MeshFacts, Record, dict[str, Any]], None]] = {
+    "journal.snapshot": _snapshot,
+    "mesh.created": _mesh,
+    "mesh.changed": _mesh,
+    "mesh.access_set": _access,
+    "mesh.access_removed": _access_removed,
+    "member.joined": _member,
+    "member.changed": _member,
+    "member.left": _left,
+    "member.subscribed": _subscribed,
+    "member.unsubscribed": _unsubscribed,
+    "member.blocked": _blocked,
+    "member.unblocked": _unblocked,
+    "pinch.blocked": _pinch_blocked,
+    "topic.created": _topic,
+    "topic.removed": _topic_removed,
+}
+LockKey = tuple[str, str]
+LockTable = dict[LockKey, LockRow]
+
+
+def replay_locks(records: Iterable[Record], snapshot: Sequence[Mapping[str, Any]] = ()) -> LockTable:
+    """Return the locks after these records, begun with those of a snapshot."""
+    table: LockTable = {(held["mesh"], held["resource"]): _from_snapshot(held) for held in snapshot}
+    for record in records:
+        body = record.decoded_body()
+        if record.type == "lock.run_started":
+            _start_run(table, body)
+        else:
+            key = (record.mesh or "", record.ref or "")
+            table[key] = _after(record.type, table.get(key), key[1], body)
+    return table
+
+
+def check_locks(db: apsw.Connection) -> Iterator[str]:
+    """Yield where the table of locks is not what its journal says; a rule of `relay verify` and `relay check`."""
+    found = {(entry.mesh, entry.row.resource): entry.row for entry in all_locks(db)}
+    told = replay_store_locks(db)
+    for key in sorted(found.keys() | told.keys()):
+        if found.get(key) != told.get(key):
+            yield f"locks: {key[1]!r} of the mesh {key[0]} is {found.get(key)}, its journal says {told.get(key)}"
+
+
+def replay_store_locks(db: apsw.Connection) -> LockTable:
+    """Return the locks as the journal of a store tells them."""
+    snapshot_seq, snapshot = _last_snapshot(db)
+    return replay_locks((Record(*row) for row in db.execute(LOCKS_SQL.lock_history, (snapshot_seq,))), snapshot)
+
+
+def _last_snapshot(db: apsw.Connection) -> tuple[int, Sequence[Mapping[str, Any]]]:
+    found = db.execute(LOCKS_SQL.snapshot).fetchone()
+    if found is None:
+        return 0, ()
+    seq, body = found
+    return seq, msgspec.json.decode(body)["state"].get("locks", ())
+
+
+def _start_run(table: LockTable, body: Mapping[str, Any]) -> None:
+    leap, boot_ns = body.get("token_leap", 0), body["boot_ns"]
+    for key, row in table.items():
+        table[key] = reopen(replace(row, token=row.token + leap), boot_ns)
+
+
+def _after(kind: str, row: LockRow | None, resource: str, body: Mapping[str, Any]) -> LockRow:
+    if kind == "lock.released":
+        if row is None:
+            raise ValueError(f"{resource!r} was released before it was acquired")
+        return replace(row, is_released=True)
+    return LockRow(resource, body["owner"], body["token"], body["lease_ms"], body["deadline_boot_ns"])
+
+
+def _from_snapshot(held: Mapping[str, Any]) -> LockRow:
+    return LockRow(**{name: value for name, value in held.items() if name != "mesh"})
+
+
+EVENTS_CHECK_SQL = Statements("posthouse.relay.store.sqlite.schema.events", "check.sql")
+_RECORDS_PER_READ = 1_000
+
+
+def check_records(db: apsw.Connection) -> Iterator[str]:
+    """Compare the journal's records of events with the events."""
+    for (seq,) in db.execute(EVENTS_CHECK_SQL.records_without_event):
+        yield f"events: the record {seq} has not its event"
+    for (seq,) in db.execute(EVENTS_CHECK_SQL.events_without_record):
+        yield f"events: the event {seq} has not its record"
+    for (seq,) in db.execute(EVENTS_CHECK_SQL.events_twice):
+        yield f"events: the id of {seq} was accepted before"
+
+
+def check_contents(db: apsw.Connection) -> Iterator[str]:
+    """Compare ids, columns and terms of all events with their JSON."""
+    expected = _Digest()
+    for row in db.execute(EVENTS_CHECK_SQL.contents):
+        seq, *columns, raw = row
+        try:
+            yield from _compare(seq, tuple(columns), raw, expected)
+        except PosthouseError as fault:
+            yield f"events: the content of {seq} cannot be read: {fault}"
+    actual = _Digest()
+    for term, seq in db.execute(EVENTS_CHECK_SQL.all_terms):
+        actual.add(term, seq)
+    if actual != expected:
+        yield f"terms: {actual.count} entries are there, {expected.count} follow from the events; reindex repairs it"
+
+
+def check_current(db: apsw.Connection) -> Iterator[str]:
+    """Compare the index of current events with the events."""
+    for (seq,) in db.execute(EVENTS_CHECK_SQL.current_without_event):
+        yield f"current: the index names {seq}, which is not there as it says; reindex repairs it"
+    for (seq,) in db.execute(EVENTS_CHECK_SQL.events_above_current):
+        yield f"current: {seq} is larger than what the index names; reindex repairs it"
+
+
+def check_kept(db: apsw.Connection) -> Iterator[str]:
+    """Compare the list of events that pruning had to keep with the events."""
+    for (seq,) in db.execute(EVENTS_CHECK_SQL.kept_without_content):
+        yield f"kept: the list names {seq}, which has no content to keep, or whose record is not pruned"
+
+
+def check_meshes(db: apsw.Connection) -> Iterator[str]:
+    """Compare the tables of meshes with what the journal's records lead to."""
+    replay, seq = MeshReplay(), 0
+    while records := read_after(db, seq, _RECORDS_PER_READ):
+        for record in records:
+            replay.apply(record)
+        seq = records[-1].seq
+    yield from _differences(replay.facts, mesh_facts(read_mesh_rows(db)))
+
+
+def _compare(seq: int, columns: tuple[Any, ...], raw: bytes, expected: _Digest) -> Iterator[str]:
+    event = decode_event(raw)
+    if event_id(event.canonical()) != event.id:
+        yield f"events: the content of {seq} does not hash to its id"
+    row = event_row(event, b"")
+    if columns != (
+        event.id,
+        event.pubkey,
+        event.kind,
+        event.created_at_ns,
+        row.mesh,
+        row.recipient,
+        row.expiration_s,
+        row.address,
+    ):
+        yield f"events: the columns of {seq} are not those of its content"
+    for term in row.terms:
+        expected.add(term, seq)
+
+
+def _differences(journal: MeshFacts, tables: MeshFacts) -> Iterator[str]:
+    for key in sorted(journal.keys() | tables.keys()):
+        if journal.get(key) != tables.get(key):
+            yield f"meshes: {' '.join(key)} is {tables.get(key)!r}, the journal says {journal.get(key)!r}"
+
+
+class _Digest:
+    """Compares two sets of entries without holding them: a sum does not depend on the order."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._sum = 0
+
+    def add(self, term: bytes, seq: int) -> None:
+        self.count += 1
+        self._sum = (self._sum + hash((term, seq))) & 0xFFFF_FFFF_FFFF_FFFF
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Digest) and (self.count, self._sum) == (other.count, other._sum)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+RULES: tuple[Rule, ...] = (
+    check_records,
+    check_contents,
+    check_current,
+    check_meshes,
+    check_locks,
+    *DELIVERY_RULES,
+    *PINCH_RULES,
+)
 
 
 def check_relay(path: Path) -> list[str]:
@@ -47,4 +331,4 @@ def reindex_relay(path: Path, clock: Clock) -> None:
 
 def adjust_restored(db: apsw.Connection) -> None:
     """Void the invites of a backup: one that was used after it was taken must not work a second time."""
-    db.execute(MESHES.void_invites)
+    db.execute(MESHES_SQL.void_invites)

@@ -1,113 +1,115 @@
-"""What an envelope of an authenticated agent does, by its type.
+"""Envelopes of the Pinch wire: what is read of them, and what the relay itself says.
 
-Types without an entry here are tolerated: heartbeats, handshakes, and whatever a later Pinch will send. Nothing but the
-outer fields is looked at; only confirms and blocks have a payload that the relay reads.
+Only the outer fields are read; an envelope that is passed on goes as the bytes that came, unknown fields included. The
+one exception is a confirm, in which the relay sets was_stored; what its reader signed stays as it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING
+from google.protobuf.message import DecodeError
 
-from posthouse.keys import verify
-from posthouse.model.errors import PosthouseError, error
-from posthouse.model.limits import PINCH_MESSAGE_ID_MAX_BYTES
-from posthouse.model.node import node_from_key
-from posthouse.model.pinch import confirm_bytes, parse_address
-from posthouse.relay.pinch.jobs import Confirming, Outcome, Posting
-from posthouse.relay.pinch.schema.pinch_pb2 import DeliveryConfirm, Envelope
-from posthouse.relay.pinch.wire import BLOCK, CONFIRM, MESSAGE, ROUTED, UNBLOCK
+from posthouse.relay.pinch.schema.pinch_pb2 import (
+    AuthChallenge,
+    AuthResult,
+    Envelope,
+    MessageType,
+    QueueFull,
+    QueueStatus,
+    RateLimited,
+)
 
-if TYPE_CHECKING:
-    from posthouse.relay.pinch.connection import PinchConnection
-
-
-def take_envelope(connection: PinchConnection, envelope: Envelope, raw: bytes) -> None:
-    """Do what an envelope asks for."""
-    handler = _HANDLERS.get(envelope.type)
-    if handler is not None:
-        handler(connection, envelope, raw)
-
-
-def _post(connection: PinchConnection, envelope: Envelope, raw: bytes) -> None:
-    """Queue an envelope for another agent."""
-    if envelope.from_address != connection.address:
-        connection.refuse(envelope, error("pinch_sender_spoofed"))
-    elif not _is_here(envelope.to_address, connection.settings.host):
-        connection.refuse(envelope, error("pinch_address_unknown"))
-    elif not _is_message_id(envelope.message_id) and (envelope.message_id or envelope.type == MESSAGE):
-        connection.refuse(envelope, error("pinch_message_id_invalid"))
-    elif connection.pay(envelope):
-        tell = partial(connection.settle, envelope)
-        ends = (connection.address, envelope.to_address)
-        connection.submit(Posting(*ends, envelope.message_id, envelope.type, raw, tell))
+VERSION = 1
+MESSAGE = MessageType.MESSAGE_TYPE_MESSAGE
+CONFIRM = MessageType.MESSAGE_TYPE_DELIVERY_CONFIRM
+AUTH_RESPONSE = MessageType.MESSAGE_TYPE_AUTH_RESPONSE
+BLOCK = MessageType.MESSAGE_TYPE_BLOCK_NOTIFICATION
+UNBLOCK = MessageType.MESSAGE_TYPE_UNBLOCK_NOTIFICATION
+#: what goes from agent to agent through the queue
+ROUTED = frozenset(
+    {
+        MESSAGE,
+        MessageType.MESSAGE_TYPE_CONNECTION_REQUEST,
+        MessageType.MESSAGE_TYPE_CONNECTION_RESPONSE,
+        MessageType.MESSAGE_TYPE_CONNECTION_REVOKE,
+    }
+)
 
 
-def _confirm(connection: PinchConnection, envelope: Envelope, _raw: bytes) -> None:
-    """Take a reader's confirm; one that is not its own, or not signed, changes nothing and is not answered."""
-    given = envelope.delivery_confirm
-    is_own = envelope.from_address == connection.address and _is_message_id(given.message_id)
-    if is_own and _is_signed(connection.address, given):
-        tell = partial(connection.settle, envelope)
-        connection.submit(Confirming(connection.address, envelope.to_address, envelope, tell))
-    else:
-        connection.pinch.note_outcome(CONFIRM, Outcome.IGNORED)
-
-
-def _block(connection: PinchConnection, envelope: Envelope, _raw: bytes) -> None:
-    """Block an address for the one that is logged in, whoever the payload names as the blocker."""
-    _change(connection, envelope, envelope.block_notification.blocked_address)
-
-
-def _unblock(connection: PinchConnection, envelope: Envelope, _raw: bytes) -> None:
-    _change(connection, envelope, envelope.unblock_notification.unblocked_address)
-
-
-def _change(connection: PinchConnection, envelope: Envelope, other: str) -> None:
-    if not _is_here(other, connection.settings.host):
-        connection.refuse(envelope, error("pinch_address_unknown"))
-    elif connection.pay(envelope):
-        connection.pinch.start(_change_block(connection, envelope, other))
-
-
-async def _change_block(connection: PinchConnection, envelope: Envelope, other: str) -> None:
-    blocks = connection.pinch.blocks
-    change = blocks.block if envelope.type == BLOCK else blocks.unblock
+def decode_envelope(data: bytes) -> Envelope | None:
+    """Return the envelope in a frame, or None when it is none."""
     try:
-        await change(connection.address, other)
-    except PosthouseError as refusal:
-        connection.refuse(envelope, refusal)
+        return Envelope.FromString(data)
+    except DecodeError:
+        return None
 
 
-def _is_here(address: str, host: str) -> bool:
+def is_confirmed_by_reader(message_type: int) -> bool:
+    """Tell whether a reader confirms envelopes of a type; the others leave once they were read."""
+    return message_type == MESSAGE
+
+
+def type_name(message_type: int) -> str:
+    """Return the name of a type as metrics show it."""
     try:
-        return parse_address(address).host == host
-    except PosthouseError:
-        return False
+        return MessageType.Name(message_type).removeprefix("MESSAGE_TYPE_").lower()
+    except ValueError:
+        return "unknown"
 
 
-def _is_message_id(message_id: bytes) -> bool:
-    if not 0 < len(message_id) <= PINCH_MESSAGE_ID_MAX_BYTES:
-        return False
-    try:
-        return message_id.decode().isprintable()
-    except UnicodeDecodeError:
-        return False
+def auth_challenge(nonce: bytes, issued_at_ms: int, expires_at_ms: int, host: str) -> bytes:
+    """Return the first envelope of a connection."""
+    given = AuthChallenge(
+        version=VERSION, nonce=nonce, issued_at_ms=issued_at_ms, expires_at_ms=expires_at_ms, relay_host=host
+    )
+    type_ = MessageType.MESSAGE_TYPE_AUTH_CHALLENGE
+    return Envelope(version=VERSION, type=type_, timestamp=issued_at_ms, auth_challenge=given).SerializeToString()
 
 
-def _is_signed(address: str, given: DeliveryConfirm) -> bool:
-    node = node_from_key(parse_address(address).key)
-    try:
-        verify(node, confirm_bytes(given.message_id, given.timestamp), given.signature.hex())
-    except PosthouseError:
-        return False
-    return True
+def auth_result(now_ms: int, address: str, refusal: str = "") -> bytes:
+    """Return the answer to a login: the address, or why not."""
+    result = AuthResult(success=not refusal, error_message=refusal, assigned_address="" if refusal else address)
+    type_ = MessageType.MESSAGE_TYPE_AUTH_RESULT
+    return Envelope(
+        version=VERSION, to_address=address, type=type_, timestamp=now_ms, auth_result=result
+    ).SerializeToString()
 
 
-_HANDLERS: dict[int, Callable[[PinchConnection, Envelope, bytes], None]] = {
-    **dict.fromkeys(ROUTED, _post),
-    CONFIRM: _confirm,
-    BLOCK: _block,
-    UNBLOCK: _unblock,
-}
+def queue_status(now_ms: int, address: str, pending: int) -> bytes:
+    """Return how many envelopes wait for an agent that came back."""
+    type_ = MessageType.MESSAGE_TYPE_QUEUE_STATUS
+    status = QueueStatus(pending_count=pending)
+    return Envelope(
+        version=VERSION, to_address=address, type=type_, timestamp=now_ms, queue_status=status
+    ).SerializeToString()
+
+
+def queue_full(now_ms: int, address: str, message_id: bytes, recipient: str, reason: str) -> bytes:
+    """Return that an envelope was not queued, and why: the wire has no other word for a refusal for good."""
+    return Envelope(
+        version=VERSION,
+        to_address=address,
+        type=MessageType.MESSAGE_TYPE_QUEUE_FULL,
+        message_id=message_id,
+        timestamp=now_ms,
+        queue_full=QueueFull(recipient_address=recipient, reason=reason),
+    ).SerializeToString()
+
+
+def rate_limited(now_ms: int, address: str, message_id: bytes, retry_after_ms: int, reason: str) -> bytes:
+    """Return that an envelope was not taken now, and when to send it again."""
+    return Envelope(
+        version=VERSION,
+        to_address=address,
+        type=MessageType.MESSAGE_TYPE_RATE_LIMITED,
+        message_id=message_id,
+        timestamp=now_ms,
+        rate_limited=RateLimited(retry_after_ms=retry_after_ms, reason=reason),
+    ).SerializeToString()
+
+
+def forwarded_confirm(envelope: Envelope, was_stored: bool) -> bytes:
+    """Return a confirm as its sender gets it."""
+    copied = Envelope()
+    copied.CopyFrom(envelope)
+    copied.delivery_confirm.was_stored = was_stored
+    return copied.SerializeToString()

@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from posthouse.model.clock import Clock
 from posthouse.relay.pinch.settings import PinchSettings
-from posthouse.relay.stream.frame import binary_frame, close_frame, ping_frame
-from posthouse.relay.stream.outbox import HELD_BACK_BYTES, Outbox
+from posthouse.relay.wire.frames import binary_frame, close_frame, ping_frame
+from posthouse.relay.wire.websocket import HELD_BACK_BYTES, WriteBuffer
 
 POLICY = 1008
 NO_PONG = "no pong"
@@ -22,7 +22,7 @@ NO_PONG = "no pong"
 class Line:
     """A socket that can be written to, pinged and ended."""
 
-    def __init__(self, outbox: Outbox, clock: Clock, settings: PinchSettings) -> None:
+    def __init__(self, outbox: WriteBuffer, clock: Clock, settings: PinchSettings) -> None:
         self.outbox = outbox
         self.clock = clock
         self.settings = settings

@@ -1,44 +1,116 @@
-"""The Pinch wire of one relay: who is connected under which address, and what connections share.
+"""The Pinch protocol of one relay: which address is connected, blocks between addresses, and what connections share.
 
-An address has one connection. A second login wins only once the first has failed to answer a ping; so an agent that
-lost its network comes back at once, and a copy of an agent cannot take the messages of the one that runs.
+An address has one connection. A second login wins only once the first has failed to answer a ping: an agent that
+lost its network comes back at once, and a copy of an agent cannot take the messages of the one that runs. Blocks
+are silent, in one direction, and take what is queued with them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 from weakref import WeakValueDictionary
 
 import structlog
 
 from posthouse.keys import NodeKey
-from posthouse.relay.accept.buckets import Buckets
-from posthouse.relay.core import Core
+from posthouse.model.errors import error
+from posthouse.model.node import PINCH_MESH
+from posthouse.relay.accept.authorize import RateBuckets
+from posthouse.relay.engine import RelayEngine
+from posthouse.relay.meshes.administration import MeshChanges
+from posthouse.relay.meshes.participation import MAX_BLOCKS, MAX_ROWS
+from posthouse.relay.messages.sessions import ReaderSessions
 from posthouse.relay.metrics import Meters
-from posthouse.relay.pinch.blocks import Blocks
 from posthouse.relay.pinch.connection import REPLACED, PinchConnection
-from posthouse.relay.pinch.gather import Gathering
-from posthouse.relay.pinch.jobs import Outcome
+from posthouse.relay.pinch.envelopes import type_name
 from posthouse.relay.pinch.line import POLICY
 from posthouse.relay.pinch.settings import PinchSettings
-from posthouse.relay.pinch.wire import type_name
+from posthouse.relay.pinch.submissions import Outcome, SubmissionQueue
+from posthouse.relay.store.protocol import Unit
+from posthouse.relay.wire.delivery_rows import NO_DELIVERIES, ClosedDeliveries
 
+BlockChange = tuple[Callable[[Unit], ClosedDeliveries], Callable[[ClosedDeliveries], None]]
+
+
+class Blocks:
+    """Who takes nothing from whom."""
+
+    def __init__(self, changes: MeshChanges, mailboxes: ReaderSessions) -> None:
+        self._changes = changes
+        self._mailboxes = mailboxes
+
+    async def block(self, blocker: str, blocked: str) -> None:
+        """Take nothing more from an address, nor what is queued; doing so again changes nothing."""
+
+        def prepare() -> BlockChange:
+            rows = self._changes.meshes.find(PINCH_MESH).blocks
+            if blocked in rows.get(blocker, ()):
+                return _nothing
+            if len(rows.get(blocker, ())) >= MAX_BLOCKS or sum(map(len, rows.values())) >= MAX_ROWS:
+                raise error("mesh_row_limit", mesh=PINCH_MESH, count=len(rows.get(blocker, ())), what="blocks")
+
+            def take_over(closed: ClosedDeliveries) -> None:
+                rows[blocker].add(blocked)
+                self._mailboxes.take_closed(closed)
+
+            return lambda unit: _block(unit, blocker, blocked), take_over
+
+        await self._changes.make(prepare)
+
+    async def unblock(self, blocker: str, blocked: str) -> None:
+        """Take from an address again what it sends from now on."""
+
+        def prepare() -> BlockChange:
+            rows = self._changes.meshes.find(PINCH_MESH).blocks
+            if blocked not in rows.get(blocker, ()):
+                return _nothing
+
+            def take_over(_closed: ClosedDeliveries) -> None:
+                rows[blocker].discard(blocked)
+                if not rows[blocker]:
+                    del rows[blocker]
+
+            return lambda unit: _unblock(unit, blocker, blocked), take_over
+
+        await self._changes.make(prepare)
+
+
+def _block(unit: Unit, blocker: str, blocked: str) -> ClosedDeliveries:
+    unit.save_block(PINCH_MESH, blocker, blocked)
+    closed = unit.deliveries.block(PINCH_MESH, blocker, blocked)
+    dropped = [message_id.decode() for message_id in unit.pinch.message_ids(closed.seqs)]
+    body = {"blocked": True, "dropped": dropped}
+    unit.append("pinch.blocked", mesh=PINCH_MESH, actor=blocker, ref=blocked, body=body)
+    return closed
+
+
+def _unblock(unit: Unit, blocker: str, blocked: str) -> ClosedDeliveries:
+    unit.remove_block(PINCH_MESH, blocker, blocked)
+    unit.append("pinch.blocked", mesh=PINCH_MESH, actor=blocker, ref=blocked, body={"blocked": False})
+    return NO_DELIVERIES
+
+
+def _none_closed(_unit: Unit) -> ClosedDeliveries:
+    """Write nothing: it is so already."""
+    return NO_DELIVERIES
+
+
+_nothing: BlockChange = (_none_closed, lambda _closed: None)
 log = structlog.get_logger(__name__)
-
 _LOOKS_PER_PONG = 5  # so that a ping, or the end of a dead peer, is at most a fifth late
 
 
 class Pinch:
     """Connections of Pinch agents."""
 
-    def __init__(self, core: Core, key: NodeKey, meters: Meters, settings: PinchSettings) -> None:
+    def __init__(self, core: RelayEngine, key: NodeKey, meters: Meters, settings: PinchSettings) -> None:
         self.core = core
         self.settings = settings
-        self.rates = Buckets(settings.rate)
-        self.gathering = Gathering(core.mailboxes)
+        self.rates = RateBuckets(settings.rate)
+        self.gathering = SubmissionQueue(core.mailboxes)
         self.blocks = Blocks(core.changes, core.mailboxes)
         self.is_stopping = False
         #: every connection, those that have not logged in included

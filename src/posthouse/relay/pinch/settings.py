@@ -1,10 +1,19 @@
-"""What the operator decides about the Pinch wire."""
+"""Settings of the Pinch protocol, and which web origins may connect.
+
+Origins are patterns separated by commas: a host, or a whole origin, with `*` for any characters. A client without
+an Origin header is no browser and always allowed; without a list everybody is, because a connection proves its key
+anyway.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from urllib.parse import urlsplit
 
-from posthouse.model.bucket import Rate
+from posthouse.model.errors import error
 from posthouse.model.limits import (
     PINCH_BURST,
     PINCH_CHALLENGE_S,
@@ -13,7 +22,43 @@ from posthouse.model.limits import (
     PINCH_RATE_PER_S,
     RECEIVE_WINDOW_MAX,
 )
-from posthouse.relay.pinch.origins import ANY_ORIGIN, Origins
+from posthouse.model.rate import Rate
+
+_PATTERN = re.compile(r"([a-z][a-z0-9+.-]*://)?[A-Za-z0-9*.:\[\]_-]+", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Origins:
+    """The patterns of a list; none allows everybody."""
+
+    patterns: Sequence[str] = ()
+
+    def allow(self, origin: str | None) -> bool:
+        """Tell whether a page of this origin may connect."""
+        if origin is None or not self.patterns:
+            return True
+        whole = origin.lower()
+        return any(fnmatchcase(whole if "://" in each else _host(whole), each) for each in self.patterns)
+
+
+def _host(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return ""
+
+
+ANY_ORIGIN = Origins()
+
+
+def parse_origins(text: str) -> Origins:
+    """Return the list in a text, or raise pinch_origins_invalid."""
+    patterns = [part.strip().lower() for part in text.split(",")]
+    for pattern in patterns:
+        if _PATTERN.fullmatch(pattern) is None:
+            raise error("pinch_origins_invalid", reason=f"{pattern!r} is neither an origin nor a host")
+    return Origins(tuple(patterns))
+
 
 TOKENS_PER_ENVELOPE = 1_000  # so that a rate below one a second is exact arithmetic too
 

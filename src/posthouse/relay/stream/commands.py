@@ -1,59 +1,266 @@
-"""Commands in a text frame: a JSON array whose first element is the verb, or an array of such arrays.
+"""Commands a client may send on a stream, and the table of verbs.
 
-Only the outer shape is read here; arguments stay bytes, so that an event is parsed once, by whoever checks it. A frame
-is bounded before it comes here; the number of its commands is bounded here.
+A verb is a plain function of the connection and its arguments (JSON bytes); it must not wait, longer work is
+started with `connection.start`. An error becomes a NOTICE, unless the verb has an answer of its own. EVENT is
+listed for its malformed forms only: the connection collects the events of a frame and submits them as one list.
+Lock answers carry the caller's req and may overtake each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+import structlog
 
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.limits import JSON_MAX_DEPTH
+from posthouse.model.event import is_event_id
+from posthouse.model.kinds import CONFIRMATION
+from posthouse.model.limits import RECEIVE_WINDOW, RECEIVE_WINDOW_MAX
+from posthouse.model.strict_json import parse_json
+from posthouse.relay.accept.authorize import Right
+from posthouse.relay.context import prove_challenge_now
+from posthouse.relay.messages.reader_session import ReaderSession
+from posthouse.relay.stream.subscriptions import close_subscription, count_events, open_subscription, reader_of
+from posthouse.relay.wire.frames import expect, ping_frame, read_object
+from posthouse.relay.wire.lock_operations import Acquire, Inspect, ListLocks, LockAnswer, Release, Renew
 
-_ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
-_LISTS = msgspec.json.Decoder(list[list[msgspec.Raw]])
-_TEXT = msgspec.json.Decoder(str)
-_QUOTE = ord('"')
+if TYPE_CHECKING:
+    from posthouse.relay.stream.connection import Connection
 
 
-class Command(NamedTuple):
-    """One command: its verb and its arguments as JSON."""
-
-    verb: str
-    arguments: Sequence[bytes]
+POLICY_VIOLATION = 1008
 
 
-def read_commands(data: bytes, max_commands: int) -> list[Command]:
-    """Return the commands of a frame in order, or raise frame_malformed, json_invalid or json_too_deep."""
+def authenticate(connection: Connection, arguments: Sequence[bytes]) -> None:
+    """Check a proof for the challenge of this connection's HELLO; commands behind it are already those of the node."""
+    expect(arguments, "AUTH", '["AUTH", event]', 1, 1)
+    if connection.node is not None:
+        raise error("already_authenticated")
+    edge = connection.edge
     try:
-        outer = _ARRAY.decode(data)
-        if not outer:
-            raise _malformed("an empty array is no command")
-        if bytes(outer[0])[:1] == b"[":
-            if len(outer) > max_commands:
-                raise _malformed(f"a list has at most {max_commands} commands")
-            return [_command(command) for command in _LISTS.decode(data)]
-        return [_command(outer)]
-    except RecursionError as fault:
-        raise error("json_too_deep", limit=JSON_MAX_DEPTH) from fault
+        node = prove_challenge_now(edge, arguments[0], connection.name)
+    except PosthouseError as failure:
+        connection.notice(failure)
+        connection.end(POLICY_VIOLATION, failure.code)
+        return
+    connection.node = node
+    connection.send("AUTHED", {"node": node, "meshes": edge.core.meshes_of(node)})
+
+
+def refuse_event(connection: Connection, arguments: Sequence[bytes]) -> None:
+    """Refuse."""
+    raise error("frame_malformed", reason=f"EVENT has one argument, an event, not {len(arguments)}")
+
+
+_RECEIVE_FORM = '["RECEIVE", mesh, {window, instance}]'
+_RECEIVE_OPTIONS = frozenset({"window", "instance"})
+_INSTANCE_MAX_CHARS = 64
+
+
+def open_reader_session(connection: Connection, arguments: Sequence[bytes]) -> None:
+    """Open a mailbox."""
+    expect(arguments, "RECEIVE", _RECEIVE_FORM, 1, 2)
+    node, mesh = reader_of(connection), parse_json(arguments[0])
+    if type(mesh) is not str:
+        raise error("frame_malformed", reason=f"RECEIVE is {_RECEIVE_FORM}")
+    options = read_object(arguments[1], _RECEIVE_OPTIONS, "RECEIVE") if len(arguments) > 1 else {}
+    mailboxes = connection.edge.core.mailboxes
+    connection.edge.core.meshes.demand(node, mesh, Right.READ)
+    if mesh in connection.mailboxes:
+        raise error("mailbox_open", mesh=mesh)
+    mailbox = ReaderSession(mailboxes, StreamPeer(connection), mesh, node, _window(options), _instance(options))
+    connection.mailboxes[mesh] = mailbox
+    mailboxes.open(mailbox)
+    connection.start(_run_session(connection, mailbox))
+
+
+class StreamPeer:
+    """A stream connection as deliveries see it."""
+
+    separator = b","
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._outbox = connection.outbox
+
+    def deliver(self, text: bytes, count: int) -> None:
+        self._outbox.send(text if count == 1 else b"[%b]" % text)
+
+    def tell(self, frame: bytes) -> None:
+        self._outbox.write(frame)
+
+    def has_room(self, size: int, count: int) -> bool:
+        return self._outbox.has_room(size, count)
+
+    async def drain(self) -> None:
+        await self._outbox.drain()
+
+    @property
+    def taken_bytes(self) -> int:
+        return self._outbox.sent_bytes if self._outbox.unsent_bytes else -1
+
+    def ping(self, on_pong: Callable[[], None]) -> None:
+        self._outbox.write(ping_frame(self._connection.expect_pong(on_pong)))
+
+    def end(self, code: int, reason: str) -> None:
+        self._connection.end(code, reason)
+
+
+async def _run_session(connection: Connection, mailbox: ReaderSession) -> None:
+    try:
+        await mailbox.run()
+    except PosthouseError as failure:  # the store cannot be read now: the reader comes again
+        connection.notice(failure)
+        connection.end(1011, failure.code)
+
+
+def _window(options: dict[str, Any]) -> int:
+    window = options.get("window", RECEIVE_WINDOW)
+    if type(window) is not int or not 1 <= window <= RECEIVE_WINDOW_MAX:
+        raise error("frame_malformed", reason=f"window is a number from 1 to {RECEIVE_WINDOW_MAX}, or absent")
+    return window
+
+
+def _instance(options: dict[str, Any]) -> str | None:
+    instance = options.get("instance")
+    if instance is not None and (type(instance) is not str or not 1 <= len(instance) <= _INSTANCE_MAX_CHARS):
+        raise error("frame_malformed", reason=f"instance is a text of 1 to {_INSTANCE_MAX_CHARS} characters, or absent")
+    return instance
+
+
+class _Kind(msgspec.Struct):
+    kind: int
+    id: str
+
+
+_kind = msgspec.json.Decoder(_Kind).decode
+
+
+def confirm_messages(connection: Connection, arguments: Sequence[bytes]) -> None:
+    """Hand a confirmation to the accept path."""
+    expect(arguments, "CONFIRM", '["CONFIRM", event]', 1, 1)
+    try:
+        given = _kind(arguments[0])
+    except (msgspec.DecodeError, ValueError, RecursionError) as fault:
+        raise error("confirmation_malformed", reason="it is not an event") from fault
+    if given.kind != CONFIRMATION:
+        refusal = error("confirmation_malformed", reason=f"its kind is {given.kind}, not {CONFIRMATION}")
+        connection.send("OK", given.id, False, refusal.problem())
+        return
+    connection.submit([arguments[0]])
+
+
+_REJECT_FORM = '["REJECT", id, reason]'
+_REASON_MAX_CHARS = 500
+
+
+def reject_message(connection: Connection, arguments: Sequence[bytes]) -> None:
+    """Reject one message."""
+    expect(arguments, "REJECT", _REJECT_FORM, 2, 2)
+    node = reader_of(connection)
+    message_id, reason = parse_json(arguments[0]), parse_json(arguments[1])
+    if type(message_id) is not str or not is_event_id(message_id):
+        raise error("frame_malformed", reason=f"REJECT is {_REJECT_FORM}")
+    if type(reason) is not str or not 1 <= len(reason) <= _REASON_MAX_CHARS:
+        raise error("frame_malformed", reason=f"a reason is a text of 1 to {_REASON_MAX_CHARS} characters")
+    connection.start(_reject(connection, node, message_id, reason))
+
+
+async def _reject(connection: Connection, node: str, message_id: str, reason: str) -> None:
+    try:
+        await connection.edge.core.queues.reject(node, message_id, reason)
+    except PosthouseError as failure:
+        connection.send("OK", message_id, False, failure.problem())
+        return
+    connection.send("OK", message_id, True, {"id": message_id, "state": "rejected"})
+
+
+log = structlog.get_logger(__name__)
+REQ_MAX_CHARS = 64
+_TEXT_DECODER = msgspec.json.Decoder(str)
+LockArguments = Acquire | Renew | Release | Inspect | ListLocks
+_OPERATIONS: dict[str, type[LockArguments]] = {
+    "acquire": Acquire,
+    "renew": Renew,
+    "release": Release,
+    "inspect": Inspect,
+    "list": ListLocks,
+}
+
+
+def operate_lock(connection: Connection, arguments: Sequence[bytes]) -> None:
+    """Do one operation on locks."""
+    expect(arguments, "LOCK", '["LOCK", req, op, args]', 3, 3)
+    req = _read_text(arguments[0])
+    if req is None or not 1 <= len(req) <= REQ_MAX_CHARS:
+        raise error("frame_malformed", reason=f"req of LOCK is a text of 1 to {REQ_MAX_CHARS} characters")
+    try:
+        _ask_lock(connection, req, _read_operation(arguments))
+    except PosthouseError as refusal:
+        connection.send("LOCKED", req, refusal.problem())
+
+
+def _read_operation(arguments: Sequence[bytes]) -> LockArguments:
+    kind = _OPERATIONS.get(_read_text(arguments[1]) or "")
+    if kind is None:
+        raise error("operation_unknown", operations=", ".join(_OPERATIONS))
+    try:
+        wanted = msgspec.convert(parse_json(arguments[2]), kind)
     except msgspec.ValidationError as fault:
-        raise _malformed("it is not an array, or not a list of arrays") from fault
-    except (msgspec.DecodeError, UnicodeDecodeError) as fault:
-        raise error("json_invalid", reason=str(fault)) from fault
+        raise error("body_invalid", reason=str(fault)) from fault
+    wanted.check()
+    return wanted
 
 
-def _command(parts: Sequence[msgspec.Raw]) -> Command:
-    if not parts:
-        raise _malformed("an empty array is no command")
-    first = bytes(parts[0])
-    if first[0] != _QUOTE:
-        raise _malformed("the first element of a command is its verb, a text")
-    return Command(_TEXT.decode(first), [bytes(part) for part in parts[1:]])
+def _read_text(argument: bytes) -> str | None:
+    try:
+        return _TEXT_DECODER.decode(argument)
+    except msgspec.MsgspecError:
+        return None
 
 
-def _malformed(reason: str) -> PosthouseError:
-    return error("frame_malformed", reason=reason)
+def _ask_lock(connection: Connection, req: str, wanted: LockArguments) -> None:
+    node, locks = reader_of(connection), connection.edge.core.locks
+    if isinstance(wanted, ListLocks):
+        connection.start(_list_locks(connection, req, node, wanted))
+        return
+    locks.put(node, wanted, partial(_answer_lock, connection, req), lambda: not connection.outbox.is_open)
+
+
+def _answer_lock(connection: Connection, req: str, answer: LockAnswer | None, failure: BaseException | None) -> None:
+    refusal = answer if failure is None else failure
+    if refusal is None:  # its caller was gone
+        return
+    if isinstance(refusal, PosthouseError):
+        connection.send("LOCKED", req, refusal.problem())
+    elif isinstance(refusal, BaseException):
+        log.error("lock_failed", exc_info=refusal)
+        connection.send("LOCKED", req, error("internal", reason=type(refusal).__name__).problem())
+    else:
+        connection.send("LOCKED", req, refusal)
+
+
+async def _list_locks(connection: Connection, req: str, node: str, wanted: ListLocks) -> None:
+    try:
+        connection.send("LOCKED", req, await connection.edge.core.locks.list(node, wanted))
+    except PosthouseError as refusal:
+        connection.send("LOCKED", req, refusal.problem())
+
+
+Verb = Callable[["Connection", Sequence[bytes]], None]
+VERBS: dict[str, Verb] = {
+    "AUTH": authenticate,
+    "CLOSE": close_subscription,
+    "CONFIRM": confirm_messages,
+    "COUNT": count_events,
+    "EVENT": refuse_event,
+    "LOCK": operate_lock,
+    "RECEIVE": open_reader_session,
+    "REJECT": reject_message,
+    "REQ": open_subscription,
+}
+#: verbs whose operations have a rate of their own, per key
+SELF_METERED = frozenset({"LOCK", "CONFIRM"})

@@ -1,8 +1,8 @@
-"""One stream connection: reads frames, hands their commands to the verbs, and keeps what belongs to it.
+"""One stream connection: reads frames, runs their commands, and owns what belongs to the connection.
 
-Commands are taken in the order sent. Nothing a client sends makes the connection hold more than its bounds: the next
-frame is read only while few events are unanswered and few answers unsent, and who keeps sending what is refused is
-closed. What a verb does is not known here, see posthouse.relay.stream.verbs.
+Commands run in the order sent. Nothing a client sends makes the connection hold more than its bounds: the next
+frame is read only while few events are unanswered and few answers unsent, and a client that keeps sending refused
+frames is closed. What a verb does is in posthouse.relay.stream.commands.
 """
 
 from __future__ import annotations
@@ -16,30 +16,33 @@ from typing import Any
 import msgspec
 import structlog
 
-from posthouse.model.bucket import Rate, full_bucket, take
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import decode_event
-from posthouse.relay.answers import Accepted, Answer, Declined
-from posthouse.relay.deliver.features import message_features
-from posthouse.relay.deliver.mailbox import Mailbox
-from posthouse.relay.deliver.mailboxes import CODE_CONFIRM_TIMEOUT, REPLACED, End
-from posthouse.relay.deliver.notices import queue_full_text
-from posthouse.relay.edge import Edge
-from posthouse.relay.stream.commands import Command, read_commands
-from posthouse.relay.stream.frame import close_frame, command_text, list_text
-from posthouse.relay.stream.outbox import HELD_BACK_BYTES, Outbox
-from posthouse.relay.stream.subscription import Subscription
-from posthouse.relay.stream.verbs.table import SELF_METERED, VERBS
+from posthouse.model.rate import Rate, full_bucket, take
+from posthouse.relay.context import Edge, count_answers, features_of
+from posthouse.relay.messages.reader_session import ReaderSession
+from posthouse.relay.messages.sessions import CODE_CONFIRM_TIMEOUT, REPLACED, SessionEnd
+from posthouse.relay.stream.commands import SELF_METERED, VERBS
+from posthouse.relay.stream.subscriptions import Subscription, count_values
+from posthouse.relay.wire.accept_results import QUEUE_FULL, Accepted, Answer, Declined
+from posthouse.relay.wire.frames import Command, close_frame, command_text, list_text, read_commands
+from posthouse.relay.wire.websocket import HELD_BACK_BYTES, WriteBuffer
+
+
+def queue_full_text(answer: Answer) -> bytes | None:
+    """Return the QUEUE_FULL command that goes with an answer, or None."""
+    if not isinstance(answer, Declined) or answer.error.code != QUEUE_FULL:
+        return None
+    return command_text("QUEUE_FULL", answer.id, answer.error.fields["recipient"], str(answer.error))
+
 
 log = structlog.get_logger(__name__)
-
-_FEATURES = ("events", "live", "lists", "meshes", "locks")
 
 
 class Connection:
     """The state of one WebSocket."""
 
-    def __init__(self, edge: Edge, outbox: Outbox, name: str) -> None:
+    def __init__(self, edge: Edge, outbox: WriteBuffer, name: str) -> None:
         self.edge = edge
         self.outbox = outbox
         #: names this connection to the challenges; unique in this process
@@ -47,7 +50,7 @@ class Connection:
         self.node: str | None = None
         self.subscriptions: dict[str, Subscription] = {}
         #: open mailboxes by mesh
-        self.mailboxes: dict[str, Mailbox] = {}
+        self.mailboxes: dict[str, ReaderSession] = {}
         self._pongs: dict[bytes, Callable[[], None]] = {}
         self._pings = itertools.count(1)
         self.filter_values = 0
@@ -179,10 +182,14 @@ class Connection:
         await asyncio.gather(*tasks, return_exceptions=True)
         self.ended.set()
 
-    def _mailbox_end(self) -> End:
+    def _mailbox_end(self) -> SessionEnd:
         if self.edge.is_stopping:
-            return End.HARMLESS
-        return End.TIMEOUT if self.ending is not None and self.ending[0] == CODE_CONFIRM_TIMEOUT else End.LOST
+            return SessionEnd.HARMLESS
+        return (
+            SessionEnd.TIMEOUT
+            if self.ending is not None and self.ending[0] == CODE_CONFIRM_TIMEOUT
+            else SessionEnd.LOST
+        )
 
     def _run(self, command: Command) -> None:
         verb = VERBS.get(command.verb)
@@ -237,33 +244,6 @@ class Connection:
             log.error("stream_task_failed", reason=repr(failure), exc_info=failure)
             self.end(1011, "internal")
             self.outbox.abort()
-
-
-def features_of(edge: Edge) -> dict[str, Any]:
-    """Return what this relay can do, with parameters where there are some; told by HELLO and /v1/info."""
-    return dict.fromkeys(_FEATURES, True) | message_features(edge.core.settings.deliveries)
-
-
-def count_values(subscription: Subscription) -> int:
-    """Return how many entries a subscription's filters make in the live index, at most."""
-    return sum(
-        1
-        + len(each.ids or ())
-        + len(each.authors or ())
-        + len(each.kinds or ())
-        + sum(len(values) for values in each.tags.values())
-        for each in subscription.filters
-    )
-
-
-def count_answers(edge: Edge, answers: Sequence[Answer]) -> None:
-    """Count what became of events."""
-    for answer in answers:
-        if isinstance(answer, Accepted):
-            outcome = "ephemeral" if answer.seq is None else "duplicate" if answer.duplicate else "stored"
-            edge.meters.count("posthouse_relay_events_accepted_total", outcome)
-        else:
-            edge.meters.count("posthouse_relay_events_refused_total", answer.error.code)
 
 
 def _claimed_id(event: bytes) -> str | None:

@@ -1,0 +1,262 @@
+"""`python -m bench PART`: measure this machine, next to the bare libraries doing the same work in the same run.
+
+PART is store, bus, relay, drain, locks, send or pipeline. Each measures in a temporary directory below --dir (the
+disk there decides) and removes it. --quick does far less; --json prints the whole report.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from posthouse.cli.commands import noun
+from posthouse.cli.main import run_to_exit_code
+from posthouse.cli.output import PLAIN, Output, table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+BenchDir = Annotated[
+    Path | None, Parameter(name="--dir", help="Where to measure; the disk there decides. Removed afterwards.")
+]
+Quick = Annotated[bool, Parameter(negative=(), show_default=False, help="A first look, with far less of all.")]
+
+
+def show_required(report: dict[str, Any]) -> RenderableType:
+    """Return every figure that something is required of, with its bound and whether it is met."""
+    rows = [
+        (each["name"], f"{each['value']:,}", f"{each['sense']} {each['bound']:,}", "yes" if each["met"] else "NO")
+        for each in report["required"]
+    ]
+    return table(("measured", "value", "required", "met"), rows)
+
+
+Count = Annotated[int, Parameter(validator=Number(gte=1))]
+
+
+def store(
+    *,
+    directory: Annotated[Path | None, Parameter(name="--dir")] = None,
+    rounds: Count = 11,
+    singles: Count = 300,
+    batches: Count = 80,
+    output: Output = PLAIN,
+) -> None:
+    """Compare durable commits through the store with bare apsw writing the same rows.
+
+    For example:
+
+        python -m bench store
+        python -m bench store --dir /var/lib/posthouse --json
+
+    Parameters
+    ----------
+    directory
+        Where to measure; the disk there decides. A temporary directory inside it is used and removed.
+    rounds
+        How often both ways take turns.
+    singles
+        Commits per round, one caller at a time.
+    batches
+        Commits of 64 rows per round.
+    """
+    from bench.store import measure_store
+
+    with tempfile.TemporaryDirectory(prefix="posthouse-bench-", dir=directory or Path.cwd()) as scratch:
+        report = measure_store(Path(scratch), rounds=rounds, singles=singles, batches=batches)
+    output.answer(report, _show_store(report))
+
+
+def _show_store(report: dict[str, Any]) -> RenderableType:
+    rows = [
+        (name, f"{r['ours_per_s']:,}/s", f"{r['bare_per_s']:,}/s", f"{r['ratio']:.2f}", r["required"], r["aim"])
+        for name, r in report["results"].items()
+    ]
+    return table(("commits", "posthouse", "bare apsw", "ratio", "at least", "aim"), rows)
+
+
+def bus(
+    *,
+    directory: BenchDir = None,
+    quick: Quick = False,
+    output: Output = PLAIN,
+) -> None:
+    """Measure the bus next to bare file operations on the same disk, in the same run.
+
+    The floor is what a message costs without any bus: create and write a file, rename it twice, unlink it. The
+    safety rules stay switched on with their limits raised, and the report prints them. The full run publishes a
+    million messages.
+
+    For example:
+
+        python -m bench bus
+        python -m bench bus --quick --json
+    """
+    from bench.bus import run_bus
+    from bench.scales import QUICK_BUS, BusScale
+
+    with tempfile.TemporaryDirectory(prefix="posthouse-bench-", dir=directory or Path.cwd()) as scratch:
+        report = run_bus(Path(scratch), QUICK_BUS if quick else BusScale(), output.note)
+    output.answer(report, show_required(report))
+
+
+def relay(
+    *,
+    directory: BenchDir = None,
+    quick: Quick = False,
+    output: Output = PLAIN,
+) -> None:
+    """Measure accepting, fan-out and queries of a relay; client and relay are separate processes.
+
+    Every answer comes after the sync of its commit. Rates and caps are raised by settings and left switched on. The
+    store of a million events is made once and kept in the temporary directory.
+
+    For example:
+
+        python -m bench relay
+        python -m bench relay --quick --json
+    """
+    from bench.relay import measure_relay
+    from bench.scales import QUICK_RELAY, RelayScale
+
+    with tempfile.TemporaryDirectory(prefix="posthouse-bench-", dir=directory or Path.cwd()) as scratch:
+        report = measure_relay(Path(scratch), QUICK_RELAY if quick else RelayScale(), output.note)
+    output.answer(report, show_required(report))
+
+
+def drain(
+    *,
+    directory: BenchDir = None,
+    quick: Quick = False,
+    output: Output = PLAIN,
+) -> None:
+    """Measure readers that find a backlog: how fast they receive and confirm it; relay and readers are processes.
+
+    Every confirmation is answered after the sync of its commit, with up to 50 ids under one signature. The window is
+    500, frames are lists. Rates and caps are raised by settings and left switched on. The readers do not verify
+    signatures here.
+
+    For example:
+
+        python -m bench drain
+        python -m bench drain --quick --json
+    """
+    from bench.drain import measure_drain
+    from bench.scales import QUICK_DRAIN, DrainScale
+
+    with tempfile.TemporaryDirectory(prefix="posthouse-bench-", dir=directory or Path.cwd()) as scratch:
+        report = measure_drain(Path(scratch), QUICK_DRAIN if quick else DrainScale(), output.note)
+    output.answer(report, show_required(report))
+
+
+def locks(
+    *,
+    directory: BenchDir = None,
+    quick: Quick = False,
+    output: Output = PLAIN,
+) -> None:
+    """Measure pairs of acquire and release: one client, 16 on their own resources, 16 on one.
+
+    Client and relay are separate processes; every answer comes after the sync of its commit.
+
+    For example:
+
+        python -m bench locks
+        python -m bench locks --quick --json
+    """
+    from bench.locks import measure_locks
+    from bench.scales import QUICK_LOCKS, LocksScale
+
+    with tempfile.TemporaryDirectory(prefix="posthouse-bench-", dir=directory or Path.cwd()) as scratch:
+        report = measure_locks(Path(scratch), QUICK_LOCKS if quick else LocksScale(), output.note)
+    output.answer(report, show_required(report))
+
+
+def send(
+    *,
+    directory: BenchDir = None,
+    quick: Quick = False,
+    output: Output = PLAIN,
+) -> None:
+    """Measure sends through daemons: accepting, one at a time, from host to host, and draining a backlog.
+
+    Relay, daemons and client are processes. Every answer comes after the sync of its commit. Rates and caps of the
+    relay are raised by settings and left switched on; the report prints them.
+
+    For example:
+
+        python -m bench send
+        python -m bench send --quick --json
+    """
+    from bench.scales import QUICK_SEND, SendScale
+    from bench.send import measure_send
+
+    with tempfile.TemporaryDirectory(prefix="posthouse-bench-", dir=directory or Path.cwd()) as scratch:
+        report = measure_send(Path(scratch), QUICK_SEND if quick else SendScale(), output.note)
+    output.answer(report, show_required(report))
+
+
+def pipeline(
+    *,
+    directory: BenchDir = None,
+    quick: Quick = False,
+    growth: Annotated[
+        tuple[int, ...],
+        Parameter(
+            negative=(),
+            consume_multiple=True,
+            show_default=False,
+            help="Only this: whole runs over histories of so many rows, with the memory they take.",
+        ),
+    ] = (),
+    output: Output = PLAIN,
+) -> None:
+    """Measure the pipeline on two cores of this machine, in one warm session of Spark.
+
+    Records are read from a relay's file. Bronze ingest counts everything up to the commit: files, statistics and
+    Merkle roots. Signatures are held against bare libsodium in the same run.
+
+    For example:
+
+        python -m bench pipeline
+        python -m bench pipeline --quick --json
+        python -m bench pipeline --growth 100000 1000000 10000000 --json
+    """
+    from bench.pipeline import measure_pipeline, measure_sizes
+    from bench.scales import QUICK_PIPELINE, PipelineScale
+
+    with tempfile.TemporaryDirectory(prefix="posthouse-bench-", dir=directory or Path.cwd()) as scratch:
+        if growth:
+            report = measure_sizes(Path(scratch), growth, output.note)
+        else:
+            report = measure_pipeline(Path(scratch), QUICK_PIPELINE if quick else PipelineScale(), output.note)
+    output.answer(report, show_required(report))
+
+
+app = noun("bench", "Measure this machine, side by side with the bare libraries doing the same.")
+app.command(store, name="store")
+app.command(relay, name="relay")
+app.command(drain, name="drain")
+app.command(locks, name="locks")
+app.command(send, name="send")
+app.command(bus, name="bus")
+app.command(pipeline, name="pipeline")
+
+
+def main(tokens: Sequence[str] | None = None) -> None:
+    """Run one benchmark; failures and exit codes are those of the `posthouse` command."""
+    app.suppress_keyboard_interrupt = False
+    command = partial(app, exit_on_error=False, print_error=False, result_action="return_value")
+    sys.exit(run_to_exit_code(command, sys.argv[1:] if tokens is None else tokens))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""All measurements of the bus in one run, and what they have to reach.
+
+The figures of DorkOS were measured on the same class of machine (Node 20, two cores, 256 bytes); they are shown
+beside ours and decide nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench import bus_growth, bus_latency, bus_throughput
+from bench.comparison import Requirement
+from bench.scales import BUS_LIMITS, PAYLOAD, PAYLOAD_BYTES, SENDER, SUBJECT, BusScale
+from posthouse.bus import Bus
+
+DORKOS = {
+    "one_by_one_per_s": 309,
+    "in_flight_64_per_s": 556,
+    "publish_to_handler_p50_ms": 2.6,
+    "fan_out_deliveries_per_s": [464, 623],
+    "rebuild_files_per_s": 1_404,
+    "match_10000_us": 5_400,
+}
+REQUIRED = (
+    Requirement("one by one, of the floor", "throughput", "one_by_one_ratio", "at least", 0.12, 0.25),
+    Requirement("64 in flight, of the floor", "throughput", "in_flight_64_ratio", "at least", 0.25, 0.35),
+    Requirement("publish to handler, one process, p50 ms", "latency", "one_process_p50_ms", "at most", 1.0),
+    Requirement("publish to handler, across processes, p50 ms", "latency", "across_processes_p50_ms", "at most", 5.0),
+    Requirement("fan-out to 50, of the floor", "fan_out", "ratio", "at least", 0.3),
+    Requirement("publish with 10,000 waiting, of an empty mailbox", "waiting", "ratio", "at least", 0.8),
+    Requirement("rebuild, of bare reading and parsing", "rebuild", "ratio", "at least", 0.3),
+    Requirement("matching 10,000 subscriptions, of 100", "matching", "ratio", "at most", 3.0),
+    Requirement("memory growth over the publishes, MiB", "memory", "growth_mib", "at most", 8.0),
+)
+Judge = Callable[[dict[str, Any]], list[dict[str, Any]]]
+
+
+def evaluate(report: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return every requirement with what was measured."""
+    return [requirement.judge(report) for requirement in REQUIRED]
+
+
+async def measure_bus(folder: Path, scale: BusScale, tell: Callable[[str], None]) -> dict[str, Any]:
+    """Measure everything in `folder`, which must be empty, and return the report."""
+    file_bytes = await _file_bytes(folder / "probe")
+    report: dict[str, Any] = {
+        "machine": {"python": platform.python_version(), "cpus": _cpus(), "kernel": platform.release()},
+        "limits": msgspec.to_builtins(BUS_LIMITS),
+        "payload_bytes": PAYLOAD_BYTES,
+        "file_bytes": file_bytes,
+    }
+    tell("throughput")
+    report["throughput"] = await bus_throughput.measure_throughput(folder / "throughput", scale, file_bytes)
+    tell("latency")
+    report["latency"] = await bus_latency.measure_latency(folder / "latency", scale)
+    tell("fan-out")
+    report["fan_out"] = await bus_throughput.measure_fan_out(folder / "fan_out", scale, file_bytes)
+    tell("full mailbox")
+    report["waiting"] = await bus_growth.measure_waiting(folder / "waiting", scale)
+    tell("rebuild")
+    report["rebuild"] = await bus_growth.measure_rebuild(folder / "rebuild", scale)
+    tell("matching")
+    report["matching"] = bus_growth.measure_matching(scale)
+    tell("memory")
+    report["memory"] = await bus_growth.measure_memory(folder / "memory", scale)
+    return report | {"required": evaluate(report), "dorkos": DORKOS}
+
+
+def run_bus(folder: Path, scale: BusScale, tell: Callable[[str], None]) -> dict[str, Any]:
+    """Run the measurements on an event loop of their own."""
+    return asyncio.run(measure_bus(folder, scale, tell))
+
+
+async def _file_bytes(folder: Path) -> int:
+    """Return the size of the file the bus writes for the bench's payload."""
+    async with Bus(folder, reliability=BUS_LIMITS) as bus:
+        await bus.register_endpoint(SUBJECT)
+        await bus.publish(SUBJECT, PAYLOAD, from_=SENDER)
+    (stored,) = (folder / "mailboxes").glob("*/new/*")
+    return stored.stat().st_size
+
+
+def _cpus() -> int:
+    import os
+
+    return len(os.sched_getaffinity(0))

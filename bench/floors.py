@@ -1,0 +1,217 @@
+"""Floors: what the bare libraries do on this machine, in the same run.
+
+Two threads that only verify signatures are the most that a relay on two cores could accept. One connection that only
+commits the rows of an event, of a lock operation or of an accepted send, synced each time, is the fastest that one
+durable answer after another could come.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import apsw
+import msgspec
+from nacl.bindings import crypto_sign_open
+
+from bench.scales import BODY_CHARS
+from posthouse.daemon.outbox.outbox import FILE_NAME, Outbox
+from posthouse.daemon.outbox.transitions import SQL
+from posthouse.journal.append import SQL as JOURNAL
+from posthouse.keys import public_key
+from posthouse.model.clock import SystemClock
+from posthouse.model.event import Event
+from posthouse.model.node import node_key
+from posthouse.model.ulid import Minter
+from posthouse.relay.store.event_rows import EventRow, event_row
+from posthouse.relay.store.sqlite.meshes_and_locks import LOCKS_SQL as LOCKS
+from posthouse.relay.store.sqlite.queries import EVENTS_SQL as RELAY
+from posthouse.relay.store.sqlite.store import SqliteStore
+
+THREADS = 2
+_EVENT = f"{RELAY.insert_events} ({', '.join('?' * 10)})"
+_TERM = f"{RELAY.insert_terms} (?, ?)"
+
+
+class VerifyFloor:
+    """Bare libsodium on two threads."""
+
+    def __init__(self, events: Sequence[Event]) -> None:
+        self._signed = [(bytes.fromhex(e.sig) + e.canonical(), public_key(e.pubkey)) for e in events]
+        self._pool = ThreadPoolExecutor(THREADS)
+
+    def rate(self) -> float:
+        """Verify everything once and return how many per second."""
+        half = len(self._signed) // THREADS
+        parts = [self._signed[:half], self._signed[half:]]
+        started = time.perf_counter()
+        list(self._pool.map(_verify, parts))
+        return len(self._signed) / (time.perf_counter() - started)
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+
+def _verify(signed: Sequence[tuple[bytes, bytes]]) -> None:
+    for message, public in signed:
+        crypto_sign_open(message, public)
+
+
+class EventFloor:
+    """The rows of an event, committed one event at a time by apsw alone."""
+
+    def __init__(self, db: apsw.Connection) -> None:
+        self._db = db
+
+    def rate(self, events: Sequence[Event]) -> float:
+        """Commit each event and return how many per second."""
+        seq = self._db.execute(JOURNAL.head).get
+        prepared = [_rows(event_row(event, event.canonical()), seq + n) for n, event in enumerate(events, start=1)]
+        started = time.perf_counter()
+        for record, row, terms in prepared:
+            self._commit(record, row, terms)
+        return len(events) / (time.perf_counter() - started)
+
+    def _commit(self, record: tuple[Any, ...], row: tuple[Any, ...], terms: Sequence[tuple[bytes, int]]) -> None:
+        execute = self._db.execute
+        execute("BEGIN IMMEDIATE")
+        execute(JOURNAL.append, record)
+        execute(JOURNAL.add_bytes, (len(record[-1]),))
+        execute(_EVENT, row)
+        for term in terms:
+            execute(_TERM, term)
+        execute("COMMIT")
+
+
+def _rows(row: EventRow, seq: int) -> tuple[tuple[Any, ...], tuple[Any, ...], list[tuple[bytes, int]]]:
+    event = row.event
+    at_ns = SystemClock().wall_ns()
+    record = (seq, at_ns, row.record_type, row.mesh, event.pubkey, event.id, row.record_body)
+    columns = (
+        seq,
+        bytes.fromhex(event.id),
+        node_key(event.pubkey),
+        event.kind,
+        event.created_at_ns,
+        row.mesh,
+        None,
+        row.expiration_s,
+        row.address,
+        row.raw,
+    )
+    return record, columns, sorted((term, seq) for term in row.terms)
+
+
+@contextmanager
+def event_floor(path: Path) -> Iterator[EventFloor]:
+    """A database with the relay's tables that only this connection writes, synced at every commit."""
+    SqliteStore(path, SystemClock()).close()
+    db = apsw.Connection(str(path))
+    try:
+        db.pragma("journal_mode", "wal")
+        db.pragma("synchronous", "full")
+        yield EventFloor(db)
+    finally:
+        db.close()
+
+
+_OWNER = "ed25519:" + "0" * 64
+_BODY = {
+    "owner": _OWNER,
+    "token": 1,
+    "lease_ms": 30_000,
+    "granted_boot_ns": 10**15,
+    "deadline_boot_ns": 10**15,
+    "run_id": "0" * 16,
+}
+_TEXT = msgspec.json.encode(_BODY).decode()
+
+
+class LockFloor:
+    """A lock's row, its record and the journal's counter, changed by one connection alone."""
+
+    def __init__(self, db: apsw.Connection) -> None:
+        self._db = db
+        self._token = 1
+        db.execute(LOCKS.add_lock, (_OWNER, 1, 30_000, 0, 0, 0, "main", "floor"))
+
+    def rate(self, commits: int) -> float:
+        """Commit so many times and return how many per second."""
+        execute, seq = self._db.execute, self._db.execute(JOURNAL.head).get
+        now_ns = SystemClock().wall_ns()
+        started = time.perf_counter()
+        for number in range(seq + 1, seq + 1 + commits):
+            self._token += 1
+            execute("BEGIN IMMEDIATE")
+            execute(LOCKS.change_lock, (_OWNER, self._token, 30_000, now_ns, 0, 0, "main", "floor"))
+            execute(JOURNAL.append, (number, now_ns, "lock.acquired", "main", _OWNER, "floor", _TEXT))
+            execute(JOURNAL.add_bytes, (len(_TEXT),))
+            execute("COMMIT")
+        return commits / (time.perf_counter() - started)
+
+
+@contextmanager
+def lock_floor(path: Path) -> Iterator[LockFloor]:
+    """A database with the relay's tables that only this connection writes."""
+    SqliteStore(path, SystemClock()).close()
+    db = apsw.Connection(str(path))
+    try:
+        db.pragma("journal_mode", "wal")
+        db.pragma("synchronous", "full")
+        yield LockFloor(db)
+    finally:
+        db.close()
+
+
+_EVENT_BYTES = 900  # of a sealed and signed message with a body of BODY_CHARS
+_MESH = "main"
+
+
+class OutboxFloor:
+    """Bare commits of outbox rows."""
+
+    def __init__(self, db: apsw.Connection) -> None:
+        self._db = db
+        self._clock = SystemClock()
+        self._minter = Minter(self._clock)
+        self._seq = count(int(str(db.execute(JOURNAL.head).get)) + 1)
+        self._event = b"x" * (_EVENT_BYTES + BODY_CHARS)
+
+    def rate(self, number: int) -> float:
+        """Commit so many rows and return how many per second."""
+        ids = [self._minter.mint() for _ in range(number)]
+        started = time.perf_counter()
+        for row_id in ids:
+            self._commit(row_id)
+        return number / (time.perf_counter() - started)
+
+    def _commit(self, row_id: str) -> None:
+        execute, now_ns = self._db.execute, self._clock.wall_ns()
+        body = f'{{"client_message_id":"{row_id}"}}'
+        execute("BEGIN IMMEDIATE")
+        execute(SQL.by_client_id, (row_id,)).fetchone()
+        execute(JOURNAL.append, (next(self._seq), now_ns, "outbox.queued", _MESH, None, row_id, body))
+        execute(JOURNAL.add_bytes, (len(body),))
+        execute(SQL.insert_row, (row_id, row_id, b"f" * 32, row_id, self._event, "#floor", now_ns, len(self._event)))
+        execute(SQL.add_state, (1, 0, len(self._event)))
+        execute("COMMIT")
+
+
+@contextmanager
+def outbox_floor(folder: Path) -> Iterator[OutboxFloor]:
+    """An outbox that only this connection writes."""
+    folder.mkdir(parents=True)
+    path = folder / FILE_NAME
+    Outbox(path, _MESH, SystemClock()).close()
+    db = apsw.Connection(str(path))
+    try:
+        db.pragma("journal_mode", "wal")
+        db.pragma("synchronous", "full")
+        yield OutboxFloor(db)
+    finally:
+        db.close()

@@ -1,0 +1,174 @@
+"""All measurements of the pipeline in one warm Spark session, and what they have to reach.
+
+The source alone, bronze ingest up to the commit (statistics and Merkle roots included), the audit's signature stage
+against bare libsodium on the same cores, and growth.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.comparison import Requirement, compare
+from bench.floors import VerifyFloor
+from bench.pipeline_growth import measure_growth
+from bench.pipeline_stores import make_store
+from bench.raw_stream import Supply
+from bench.scales import MASTER, ROW_BYTES, PipelineScale
+from posthouse.model.clock import SystemClock
+from posthouse.model.event import Event, encode_event
+from posthouse.pipeline.audit.lineage import EpochRow, Extent, Lines, draw_lines
+from posthouse.pipeline.audit.spark_audit import EVENT_COLUMNS, prove_events
+from posthouse.pipeline.connector.data_source import register_source
+from posthouse.pipeline.connector.source_access import Access
+from posthouse.pipeline.lake import Lake
+from posthouse.pipeline.run.copy_feeds import Copier, ignore_step
+from posthouse.pipeline.run.lake_run import BATCH_ROWS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def measure_source(spark: SparkSession, store: Path, scale: PipelineScale) -> dict[str, Any]:
+    """Return how many rows per second come out of the data source, all columns, into nothing."""
+    register_source(spark)
+    frame = spark.read.format("posthouse").option("url", str(store)).load()
+    return _rounds(lambda _round: frame.write.format("noop").mode("overwrite").save(), scale)
+
+
+def measure_bronze(spark: SparkSession, store: Path, folder: Path, scale: PipelineScale) -> dict[str, Any]:
+    """Return how many rows per second get committed to bronze, Merkle roots and statistics included."""
+
+    def ingest(number: int) -> None:
+        lake = Lake(folder / f"bronze{number}")
+        Copier(spark, lake, Access(str(store)), SystemClock(), BATCH_ROWS, ignore_step).copy()
+
+    return _rounds(ingest, scale) | {"row_bytes": ROW_BYTES}
+
+
+def _rounds(work: Any, scale: PipelineScale) -> dict[str, Any]:
+    rates: list[float] = []
+    for number in range(scale.rounds + 1):
+        started = time.perf_counter()
+        work(number)
+        rates.append(scale.rows / (time.perf_counter() - started))
+    warm = rates[1:]
+    return {"rows_per_s": round(statistics.median(warm)), "rounds": [round(rate) for rate in warm]}
+
+
+_EPOCH = "e" * 32
+
+
+def measure_signatures(spark: SparkSession, folder: Path, scale: PipelineScale) -> dict[str, Any]:
+    """Return how many events the stage proves per second, of what two threads of libsodium alone verify."""
+    events = Supply().take(scale.events)
+    stored = _store(spark, folder / "events", events)
+    lines = draw_lines([EpochRow(_EPOCH, None, 0, "relay", 0)], [Extent(_EPOCH, 1, len(events), len(events))], [])
+    floor = VerifyFloor(events)
+    try:
+        compared = compare(
+            "signatures",
+            lambda: _rate(lines, stored, len(events)),
+            floor.rate,
+            rounds=scale.rounds,
+            required=0.4,
+            aim=0.7,
+        )
+    finally:
+        floor.close()
+    return compared.value()
+
+
+def _store(spark: SparkSession, folder: Path, events: list[Event]) -> DataFrame:
+    """Write events into as many files as there are cores, and return them read back."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    folder.mkdir()
+    half = (len(events) + 1) // 2
+    for number, start in enumerate(range(0, len(events), half)):
+        rows = [_row(start + place + 1, event) for place, event in enumerate(events[start : start + half])]
+        pq.write_table(pa.Table.from_pylist(rows), folder / f"{number}.parquet")
+    return spark.read.parquet(str(folder))
+
+
+def _row(seq: int, event: Event) -> dict[str, Any]:
+    row = {
+        "epoch": _EPOCH,
+        "seq": seq,
+        "at_ns": event.created_at_ns,
+        "id": event.id,
+        "pubkey": event.pubkey,
+        "kind": event.kind,
+        "created_at_ns": event.created_at_ns,
+        "event": encode_event(event).decode(),
+    }
+    return {name: row[name] for name in EVENT_COLUMNS}
+
+
+def _rate(lines: Lines, stored: DataFrame, count: int) -> float:
+    started = time.perf_counter()
+    prove_events(lines, stored).write.format("noop").mode("overwrite").save()
+    return count / (time.perf_counter() - started)
+
+
+GROWTH = "ten times the rows, times the time"
+REQUIRED = (
+    Requirement("source alone, rows/s", "source", "rows_per_s", "at least", 400_000),
+    Requirement("bronze ingest of 256 B, rows/s", "bronze", "rows_per_s", "at least", 60_000, 100_000),
+    Requirement("audit's signatures, of bare libsodium", "signatures", "ratio", "at least", 0.4, 0.7),
+    Requirement(GROWTH, "growth", "times", "at most", 11),
+)
+
+
+def measure_pipeline(folder: Path, scale: PipelineScale, tell: Callable[[str], None]) -> dict[str, Any]:
+    """Measure everything in `folder`, which must be empty, and return the report."""
+    with _session() as spark:
+        return measure_with(spark, folder, scale, tell)
+
+
+def measure_sizes(folder: Path, sizes: Sequence[int], tell: Callable[[str], None]) -> dict[str, Any]:
+    """Measure only how the cost of a run grows over histories of these sizes, and return the report."""
+    with _session() as spark:
+        report = _head() | {"growth": measure_growth(spark, folder, sizes, tell)}
+    return report | {"required": [each.judge(report) for each in REQUIRED if each.name == GROWTH]}
+
+
+@contextmanager
+def _session() -> Iterator[SparkSession]:
+    """A session of Spark for one measurement."""
+    from posthouse.pipeline.session import spark_session
+
+    spark = spark_session(MASTER, shuffle_partitions=4)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _head() -> dict[str, Any]:
+    machine = {"python": platform.python_version(), "cpus": len(os.sched_getaffinity(0)), "master": MASTER}
+    return {"bench": "pipeline", "machine": machine}
+
+
+def measure_with(
+    spark: SparkSession, folder: Path, scale: PipelineScale, tell: Callable[[str], None]
+) -> dict[str, Any]:
+    """Do the same in a session that runs already."""
+    tell(f"a store of {scale.rows:,} records")
+    store = make_store(folder / "relay", scale.rows)
+    report = _head() | {"rows": scale.rows}
+    tell("the source alone")
+    report["source"] = measure_source(spark, store, scale)
+    tell("bronze ingest")
+    report["bronze"] = measure_bronze(spark, store, folder, scale)
+    tell("the audit's signatures")
+    report["signatures"] = measure_signatures(spark, folder, scale)
+    report["growth"] = measure_growth(spark, folder, (scale.growth_rows, scale.growth_rows * 10), tell)
+    return report | {"required": [each.judge(report) for each in REQUIRED]}

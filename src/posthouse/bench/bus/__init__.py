@@ -1,1 +1,0 @@
-"""How fast the bus is, next to the bare file steps it cannot avoid."""

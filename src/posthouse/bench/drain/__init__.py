@@ -1,1 +1,0 @@
-"""Measuring how fast queues empty: readers with backlogs, synced confirmations."""

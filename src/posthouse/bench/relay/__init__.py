@@ -1,1 +1,0 @@
-"""Measuring the relay: client and relay in separate processes, floors of the bare libraries in the same run."""

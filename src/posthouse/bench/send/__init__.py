@@ -1,1 +1,0 @@
-"""What sending through a daemon costs."""

@@ -1,0 +1,168 @@
+"""Files that the operator edits while the bus runs: access-rules.json and config.json.
+
+Each file is checked with one stat before a transaction, so that no change is missed, and read without following
+links. Invariant: an access rule file that exists but is not valid denies everything until it is repaired, and is
+never overwritten while it is broken; a missing one means no rules. config.json takes precedence over the arguments
+of Bus; an invalid one keeps the former values and is reported. Which rule decides is posthouse.model.access.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from posthouse.files import write_atomic
+from posthouse.log import get_log
+from posthouse.model.access_rules import AccessRules, Action, format_rules, parse_rules
+from posthouse.model.budget import BudgetCeiling, CycleRule
+from posthouse.model.errors import PosthouseError, error
+from posthouse.model.reliability import Reliability, merge_reliability
+
+
+class RulesFile:
+    """The access rules in force."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stamp: Stamp | None = None
+        self._rules = AccessRules()
+        #: why everything is denied, or None
+        self.fault: PosthouseError | None = None
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Notice a changed file."""
+        stamp = file_stamp(self._path)
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        self.fault = None
+        try:
+            self._rules = self._read()
+        except PosthouseError as fault:
+            self.fault = fault
+            log.error("access_rules_deny_everything", path=str(self._path), reason=str(fault))
+
+    def rules(self) -> AccessRules:
+        """Return the rules, or raise access_rules_invalid."""
+        self.refresh()
+        if self.fault is not None:
+            raise self.fault
+        return self._rules
+
+    def denial(self, sender: str, endpoint: str) -> str | None:
+        """Return why the sender may not write to the endpoint, or None when it may."""
+        if self.fault is not None:
+            return f"access denied: {self._path.name} is broken ({self.fault})"
+        rule = self._rules.deciding_rule(sender, endpoint)
+        if rule is None or rule.action is Action.ALLOW:
+            return None
+        return f"access denied: the rule from {rule.from_} to {rule.to} keeps {sender} from {endpoint}"
+
+    def change(self, edit: Callable[[AccessRules], AccessRules]) -> None:
+        """Replace the rules by what `edit` makes of them."""
+        with self._locked():
+            self._stamp = None
+            rules = self.rules()
+            write_atomic(self._path, format_rules(edit(rules)))
+            self._stamp = None
+            self.refresh()
+
+    def _read(self) -> AccessRules:
+        try:
+            data = read_regular_file(self._path)
+        except OSError as failure:
+            reason = failure.strerror or str(failure)
+            raise error("access_rules_invalid", where="the file", reason=reason) from failure
+        return AccessRules() if data is None else parse_rules(data)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        lock = self._path.with_name(f".{self._path.name}.lock")
+        fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            os.fchmod(fd, 0o600)
+            fcntl.flock(fd, fcntl.LOCK_EX)  # held for one small write
+            yield
+        finally:
+            os.close(fd)
+
+
+@dataclass(slots=True)
+class Policy:
+    """What the operator has set; `reliability` changes when config.json does."""
+
+    ceiling: BudgetCeiling
+    cycle_rule: CycleRule
+    reliability: Reliability
+    rules: RulesFile
+
+
+OPERATOR_FILE_MAX_BYTES = 4 * 1024 * 1024
+Stamp = tuple[int, int, int, int]
+_ABSENT: Stamp = (0, 0, 0, 0)
+
+
+def file_stamp(path: Path) -> Stamp:
+    """Return what tells one version of a file from the next."""
+    try:
+        found = os.stat(path, follow_symlinks=False)  # noqa: PTH116 - runs before every transaction
+    except FileNotFoundError:
+        return _ABSENT
+    return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
+
+
+def read_regular_file(path: Path) -> bytes | None:
+    """Return the content of a regular file of bearable size, or None when there is none."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    with os.fdopen(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        data = file.read(OPERATOR_FILE_MAX_BYTES + 1)
+    if len(data) > OPERATOR_FILE_MAX_BYTES:
+        raise OSError(errno.EFBIG, f"it is larger than {OPERATOR_FILE_MAX_BYTES} bytes")
+    return data
+
+
+log = get_log(__name__)
+
+
+class ConfigFile:
+    """Keeps `policy.reliability` equal to what the file says."""
+
+    def __init__(self, path: Path, policy: Policy) -> None:
+        self._path = path
+        self._policy = policy
+        self._stamp: Stamp | None = None
+        #: why the file is not in force, or None
+        self.fault: PosthouseError | None = None
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Notice a changed file."""
+        stamp = file_stamp(self._path)
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        self.fault = None
+        try:
+            data = read_regular_file(self._path)
+            if data is not None:
+                self._policy.reliability = merge_reliability(self._policy.reliability, data)
+        except OSError as failure:
+            self._report(error("reliability_invalid", reason=failure.strerror or str(failure)))
+        except PosthouseError as fault:
+            self._report(fault)
+
+    def _report(self, fault: PosthouseError) -> None:
+        self.fault = fault
+        log.error("config_keeps_former_values", path=str(self._path), reason=str(fault))

@@ -1,0 +1,263 @@
+"""One write transaction on bus.db: rows are read once, changed in memory and written back once.
+
+Counters that decide (depth, breaker, rate window, last id) are loaded on first use and written before the commit, so
+a batch of publishes to one endpoint costs one update. Loaded rows stay cached for the next transaction while no
+other connection has written (data_version). Code that changes a row by other means must go through Ledger.run, which
+drops the cache. The endpoint registry is reloaded inside the transaction when its version changed, so a publish
+never resolves against an outdated state: a literal endpoint wins over patterns, and the longest prefix wins among
+patterns.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import apsw
+
+from posthouse.bus.results import Endpoint
+from posthouse.journal.append import JournalTransaction
+from posthouse.model.breaker import BreakerState, Circuit
+from posthouse.model.limits import MILLISECOND_NS
+from posthouse.model.subjects import REST, LiteralTrie, is_pattern, prefixes
+from posthouse.model.ulid import RANDOM_BYTES, next_ulid
+from posthouse.sqlite.statements import Statements
+
+SQL = Statements("posthouse.bus", "bus.sql")
+
+
+class EndpointRegistry:
+    """All endpoints, by subject, hash and number."""
+
+    def __init__(self) -> None:
+        self.version = -1
+        self.by_subject: dict[str, Endpoint] = {}
+        self.by_number: dict[int, Endpoint] = {}
+        self.by_hash: dict[str, Endpoint] = {}
+        #: numbers of the endpoints that only carry replies
+        self.private: set[int] = set()
+        self._literals: LiteralTrie[Endpoint] = LiteralTrie()
+
+    def refresh(self, db: apsw.Connection, version: int) -> None:
+        """Read the endpoints again if the version says they changed."""
+        if version == self.version:
+            return
+        self.load(db)
+        self.version = version
+
+    def load(self, db: apsw.Connection) -> None:
+        """Read all endpoints."""
+        endpoints = [Endpoint(*row) for row in db.execute(SQL.endpoints)]
+        private: Any = db.execute(SQL.private_numbers)
+        self.private = {number for (number,) in private}
+        self.by_subject = {endpoint.subject: endpoint for endpoint in endpoints}
+        self.by_number = {endpoint.number: endpoint for endpoint in endpoints}
+        self.by_hash = {endpoint.hash: endpoint for endpoint in endpoints}
+        self._literals = LiteralTrie()
+        for endpoint in endpoints:
+            if not is_pattern(endpoint.subject):
+                self._literals.add(endpoint.subject, endpoint)
+
+    def resolve(self, subject: str) -> list[Endpoint]:
+        """Return the endpoints a publish to `subject` reaches."""
+        if is_pattern(subject):
+            return self._literals.match(subject)
+        found = self.by_subject.get(subject) or next(self.catch_alls(subject), None)
+        return [] if found is None else [found]
+
+    def catch_alls(self, subject: str) -> Iterator[Endpoint]:
+        """Yield the pattern endpoints that could take the subject, longest prefix first."""
+        for prefix in prefixes(subject):
+            if prefix != subject and (found := self.by_subject.get(f"{prefix}.{REST}")):
+                yield found
+        if found := self.by_subject.get(REST):
+            yield found
+
+
+_STATE, _ENDPOINT_STATE = SQL.state, SQL.endpoint_state
+_SET_DEPTH, _SET_BREAKER, _SET_LAST_ID = SQL.set_depth, SQL.set_breaker, SQL.set_last_id
+_ADD_RATE = SQL.add_rate
+_MAX_CACHED_ROWS = 4_096  # rows remembered between transactions: bounds the memory of a bus with many senders
+_PRISTINE = BreakerState()
+
+
+class EndpointCounters:
+    """What bus.db counts about one endpoint."""
+
+    __slots__ = ("breaker", "depth", "has_new_breaker", "is_changed", "last_id", "served_by")
+
+    def __init__(self, depth: int, last_id: str | None, served_by: int | None, breaker: BreakerState) -> None:
+        self.depth = depth
+        #: the newest id reserved for this endpoint
+        self.last_id = last_id
+        self.served_by = served_by
+        self.breaker = breaker
+        self.is_changed = False
+        self.has_new_breaker = False
+
+    @property
+    def has_clean_breaker(self) -> bool:
+        """Tell whether a success would change nothing."""
+        return self.breaker.circuit is Circuit.CLOSED and not self.breaker.failures
+
+    def set_breaker(self, breaker: BreakerState) -> None:
+        if breaker != self.breaker:
+            self.breaker = breaker
+            self.has_new_breaker = True
+
+
+class SenderCounter:
+    """The rate window of one sender."""
+
+    __slots__ = ("added", "base", "total")
+
+    def __init__(self, total: int) -> None:
+        #: publishes since the log began, those of this transaction included
+        self.total = total
+        #: those that are known to have left the window
+        self.base = 0
+        self.added = 0
+
+
+class RowCache:
+    """What a process remembers of bus.db between two transactions; void once another process has written."""
+
+    __slots__ = ("boot_id", "endpoints", "last_id", "senders", "version")
+
+    def __init__(self) -> None:
+        self.version = -1
+        self.boot_id = ""
+        self.last_id: str | None = None
+        self.endpoints: dict[int, EndpointCounters | None] = {}
+        self.senders: dict[str, SenderCounter] = {}
+
+    def forget(self) -> None:
+        self.version = -1
+
+
+class BusTransaction:
+    """The rows one transaction works on."""
+
+    def __init__(
+        self, tx: JournalTransaction, book: EndpointRegistry, rows: RowCache, boot_ns: int, boot_id: str
+    ) -> None:
+        self.tx = tx
+        self.db = tx.db
+        self.book = book
+        self.now_ns = tx.now_ns
+        self.now_ms = tx.now_ns // MILLISECOND_NS
+        self.boot_ns = boot_ns
+        self.boot_id = boot_id
+        self._rows = rows
+        is_same = rows.version == self.db.data_version() and rows.boot_id == boot_id
+        if not is_same or len(rows.senders) + len(rows.endpoints) > _MAX_CACHED_ROWS:
+            self._read()
+        self._endpoints = rows.endpoints
+        self._senders = rows.senders
+        self._touched: dict[int, EndpointCounters] = {}
+        self._charged: dict[str, SenderCounter] = {}
+        self.last_id = self._first_id = rows.last_id
+        rows.version = -1  # until the commit
+
+    def _read(self) -> None:
+        rows = self._rows
+        state: Any = self.db.execute(_STATE).fetchone()
+        rows.last_id, version, rates_boot_id = state
+        rows.boot_id, rows.endpoints, rows.senders = self.boot_id, {}, {}
+        self.book.refresh(self.db, version)
+        if rates_boot_id != self.boot_id:  # times of another boot mean nothing
+            self.db.execute(SQL.forget_all_rates)
+            self.db.execute(SQL.set_rates_boot_id, (self.boot_id,))
+            if rates_boot_id is not None:
+                self.tx.append("bus.booted", ref=self.boot_id)
+
+    def mint(self) -> str:
+        """Return an id larger than any before it."""
+        self.last_id = next_ulid(self.last_id, self.now_ms, os.urandom(RANDOM_BYTES))
+        return self.last_id
+
+    def raise_last_id(self, id_: str) -> None:
+        """Let the next ids be larger than one that came from elsewhere."""
+        if self.last_id is None or id_ > self.last_id:
+            self.last_id = id_
+
+    def endpoint(self, number: int) -> EndpointCounters | None:
+        """Return the counters of an endpoint; None when it is not registered any more."""
+        counters = self._touched.get(number)
+        if counters is not None:
+            return counters
+        counters = self._endpoints.get(number)
+        if counters is None:
+            counters = self._endpoints[number] = self._load(number)
+        if counters is not None:
+            self._touched[number] = counters
+        return counters
+
+    def sender(self, name: str) -> SenderCounter:
+        """Return the rate window of a sender, to be charged."""
+        counter = self._senders.get(name)
+        if counter is None:
+            counter = self._senders[name] = SenderCounter(self.db.execute(SQL.rate_total, (name,)).get or 0)
+        self._charged[name] = counter
+        return counter
+
+    def count_rates(self, name: str, counter: SenderCounter, horizon_ns: int) -> int:
+        """Return how many publishes of a sender lie after the horizon."""
+        base = self.db.execute(SQL.rate_total_at, (name, horizon_ns)).get
+        if base is None:
+            base = self.db.execute(SQL.rate_base, (name,)).get
+        counter.base = counter.total - counter.added if base is None else base
+        return counter.total - counter.base
+
+    def write(self) -> None:
+        """Write back everything that changed."""
+        execute = self.db.execute
+        if self.last_id != self._first_id:
+            execute(_SET_LAST_ID, (self.last_id,))
+        for number, counters in self._touched.items():
+            self._write_endpoint(number, counters)
+        for name, counter in self._charged.items():
+            if counter.added:
+                execute(_ADD_RATE, (name, self.boot_ns, counter.added, counter.total))
+                counter.added = 0
+
+    def keep(self) -> None:
+        """Remember the rows after the commit."""
+        self._rows.last_id = self.last_id
+        self._rows.version = self.db.data_version()
+
+    def _write_endpoint(self, number: int, counters: EndpointCounters) -> None:
+        if counters.is_changed:
+            self.db.execute(_SET_DEPTH, (counters.depth, counters.last_id, number))
+            counters.is_changed = False
+        if counters.has_new_breaker:
+            self.db.execute(_SET_BREAKER, (*breaker_row(counters.breaker), number))
+            counters.has_new_breaker = False
+
+    def _load(self, number: int) -> EndpointCounters | None:
+        row = self.db.execute(_ENDPOINT_STATE, (number,)).fetchone()
+        if row is None:
+            return None
+        depth, last_id, served_by, *breaker = row
+        return EndpointCounters(depth, last_id, served_by, breaker_of(*breaker))
+
+
+def read_depths(db: apsw.Connection) -> dict[str, int]:
+    """Return the depth counter of every endpoint by its subject."""
+    rows: Any = db.execute(SQL.depths).fetchall()
+    return dict(rows)
+
+
+def breaker_of(circuit: str | None, failures: int, successes: int, probes: int, since: int, boot: str) -> BreakerState:
+    """Return the breaker that a row of bus.db tells."""
+    if circuit is None:
+        return _PRISTINE
+    return BreakerState(Circuit(circuit), failures, successes, probes, since, boot)
+
+
+def breaker_row(state: BreakerState) -> tuple[str | None, int, int, int, int, str]:
+    """Return the columns of a breaker."""
+    is_new = state.circuit is Circuit.CLOSED and state.failures == 0
+    circuit = None if is_new else state.circuit.value
+    return circuit, state.failures, state.successes, state.probes, state.since_boot_ns, state.boot_id

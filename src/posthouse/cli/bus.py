@@ -1,0 +1,287 @@
+"""`posthouse bus`: publish, request, read, watch and serve messages on a bus of this machine.
+
+With `serve --run` each message starts the program with the payload as JSON on stdin: exit code 0 means handled, any
+other fails the message. Its output goes to reply_to, if the message has one, as JSON if it is JSON, else as text.
+Administration is in bus_admin, the live view in bus_top; all verbs are registered at the end of this module.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from posthouse.cli.bus_admin import access_app as access
+from posthouse.cli.bus_admin import breakers_app as breakers
+from posthouse.cli.bus_admin import dead_app as dead
+from posthouse.cli.bus_admin import endpoints_app as endpoints
+from posthouse.cli.bus_admin import metrics, rebuild
+from posthouse.cli.bus_session import (
+    DEFAULT_SENDER,
+    AsText,
+    BusDir,
+    Count,
+    Payload,
+    Seconds,
+    Sender,
+    answer_publish,
+    describe,
+    plain_envelope,
+    read_payload,
+    shorten,
+    with_bus,
+)
+from posthouse.cli.bus_top import top
+from posthouse.cli.commands import noun
+from posthouse.cli.output import PLAIN, Output, table
+from posthouse.model.codes.spec import Exit
+from posthouse.model.errors import PosthouseError, error
+
+if TYPE_CHECKING:
+    from posthouse.bus import Bus
+    from posthouse.model.envelope import Envelope
+
+
+def pub(
+    subject: Annotated[str, Parameter(help="A subject, or a pattern to reach several endpoints.")],
+    payload: Payload,
+    /,
+    *,
+    from_: Sender = DEFAULT_SENDER,
+    reply_to: Annotated[str | None, Parameter(help="The subject an answer should go to.")] = None,
+    in_reply_to: Annotated[str | None, Parameter(help="The id of the message this one answers.")] = None,
+    text: AsText = False,
+    directory: BusDir = None,
+    output: Output = PLAIN,
+) -> int:
+    """Publish a message; the exit code is 1 when no mailbox took it.
+
+    For example:
+
+        posthouse bus pub team.builder '{"content": "please build"}'
+        posthouse bus pub team.builder "please build" --text --from team.lead
+        echo '[1, 2]' | posthouse bus pub 'team.*' - --json
+    """
+    content = read_payload(payload, text)
+    result = with_bus(
+        directory,
+        output,
+        lambda bus: bus.publish(subject, content, from_=from_, reply_to=reply_to, in_reply_to=in_reply_to),
+    )
+    return answer_publish(output, result)
+
+
+def req(
+    subject: Annotated[str, Parameter(help="The endpoint to ask.")],
+    payload: Payload,
+    /,
+    *,
+    from_: Sender = DEFAULT_SENDER,
+    timeout_s: Annotated[float, Parameter(name="--timeout", help="Seconds to wait for the answer.")] = 30.0,
+    text: AsText = False,
+    directory: BusDir = None,
+    output: Output = PLAIN,
+) -> None:
+    """Send a request and show the first answer.
+
+    For example:
+
+        posthouse bus req math.double '{"n": 21}'
+        posthouse bus req team.builder status --text --timeout 5 --json
+    """
+    content = read_payload(payload, text)
+    reply = with_bus(directory, output, lambda bus: bus.request(subject, content, from_=from_, timeout_s=timeout_s))
+    shown = reply.payload if isinstance(reply.payload, str) else _pretty(reply.payload)
+    output.answer(plain_envelope(reply), shown)
+
+
+def _pretty(payload: object) -> str:
+    import json
+
+    return json.dumps(payload, ensure_ascii=False, indent=2)
+
+
+def inbox(
+    subject: Annotated[str, Parameter(help="The endpoint.")],
+    /,
+    *,
+    limit: Annotated[int, Parameter(help="How many messages to show.")] = 20,
+    after: Annotated[str | None, Parameter(help="Show those after this message id.")] = None,
+    ack: Annotated[str | None, Parameter(help="Acknowledge this message id instead of reading.")] = None,
+    directory: BusDir = None,
+    output: Output = PLAIN,
+) -> int:
+    """Show the mail that waits, oldest first; it stays there until it is acknowledged or served.
+
+    For example:
+
+        posthouse bus inbox team.me
+        posthouse bus inbox team.me --limit 100 --json
+        posthouse bus inbox team.me --ack 01JCPZ6Q3M0000000000000000
+    """
+    if ack is not None:
+        answer = with_bus(directory, output, lambda bus: bus.ack(subject, ack))
+        output.answer({"id": ack, "answer": answer}, f"{ack}  {answer}")
+        return Exit.OK if answer == "acked" else Exit.REFUSED
+    mail = with_bus(directory, output, lambda bus: bus.read_inbox(subject, limit, after=after))
+    if output.json:
+        for envelope in mail:
+            output.answer(plain_envelope(envelope), "")
+    elif mail:
+        rows = [(e.id, e.created_at, e.from_, e.subject, shorten(e.payload)) for e in mail]
+        output.answer(None, table(("id", "created", "from", "subject", "payload"), rows))
+    else:
+        output.note("no mail")
+    return Exit.OK
+
+
+def tap(
+    pattern: Annotated[str, Parameter(help="What to watch; `>` is everything.")] = ">",
+    /,
+    *,
+    after: Annotated[str | None, Parameter(help="A cursor of the journal; without it from now on.")] = None,
+    count: Count = None,
+    for_s: Seconds = None,
+    directory: BusDir = None,
+    output: Output = PLAIN,
+) -> None:
+    """Show every message that is published and matches, as it comes; consumes nothing.
+
+    For example:
+
+        posthouse bus tap '>'
+        posthouse bus tap 'team.*' --count 10 --json
+    """
+    with_bus(directory, output, lambda bus: watch_bus(bus, pattern, after, count, for_s, output))
+
+
+async def watch_bus(
+    bus: Bus, pattern: str, after: str | None, count: int | None, for_s: float | None, output: Output
+) -> None:
+    """Show messages until enough were seen, the time is over, or the user has enough."""
+    import asyncio
+    import contextlib
+
+    done = asyncio.Event()
+    seen = 0
+
+    async def show(envelope: Envelope) -> None:
+        nonlocal seen
+        if done.is_set():
+            return
+        output.answer(plain_envelope(envelope), describe(envelope))
+        seen += 1
+        if count is not None and seen >= count:
+            done.set()
+
+    await bus.tap(pattern, show, after=after)
+    output.note(f"watching {pattern} on {bus.path}; Ctrl-C ends it")
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(done.wait(), for_s)
+
+
+def serve(
+    subject: Annotated[str, Parameter(help="The endpoint to serve; it is registered if need be.")],
+    /,
+    *,
+    run: Annotated[str | None, Parameter(help="A program that handles each message.")] = None,
+    owner: Annotated[str | None, Parameter(help="Who the endpoint belongs to.")] = None,
+    count: Count = None,
+    for_s: Seconds = None,
+    directory: BusDir = None,
+    output: Output = PLAIN,
+) -> None:
+    """Register an endpoint, take its messages and show them.
+
+    For example:
+
+        posthouse bus serve team.me
+        posthouse bus serve math.double --run 'jq ".n * 2"'
+        posthouse bus serve team.me --count 1 --json
+    """
+    agent = Agent(output, run, count)
+    with_bus(directory, output, lambda bus: agent.work(bus, subject, owner, for_s))
+
+
+class Agent:
+    """The handler of the endpoint and what it remembers."""
+
+    def __init__(self, output: Output, run: str | None, count: int | None) -> None:
+        self.output = output
+        self.run = run
+        self.left = count
+
+    async def work(self, bus: Bus, subject: str, owner: str | None, for_s: float | None) -> None:
+        """Serve until enough messages were handled, the time is over, or the user has enough."""
+        import asyncio
+        import contextlib
+
+        done = asyncio.Event()
+
+        async def handle(envelope: Envelope) -> None:
+            self.output.answer(plain_envelope(envelope), describe(envelope))
+            if self.run is not None:
+                await self._answer(bus, envelope, await run_program(self.run, envelope.payload))
+            if self.left is not None:
+                self.left -= 1
+                if self.left <= 0:
+                    done.set()
+
+        await bus.register_endpoint(subject, owner=owner)
+        unsubscribe = await bus.subscribe(subject, handle)
+        self.output.note(f"serving {subject} on {bus.path}; Ctrl-C ends it")
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(done.wait(), for_s)
+        await unsubscribe()
+
+    async def _answer(self, bus: Bus, envelope: Envelope, printed: str) -> None:
+        if envelope.reply_to is not None:
+            await bus.publish(envelope.reply_to, _as_payload(printed), from_=envelope.subject)
+
+
+async def run_program(command: str, payload: Any) -> str:
+    """Run the program on one payload and return what it printed; a failure of the program is one of the message."""
+    import asyncio
+    import json
+    import shlex
+
+    words = shlex.split(command)
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *words, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        )
+    except OSError as failure:
+        raise error("usage", text=f"{words[0]} cannot be started: {failure.strerror}") from failure
+    try:
+        printed, _ = await process.communicate(json.dumps(payload).encode())
+    finally:
+        if process.returncode is None:  # the handler ran out of time: the program must not outlive it
+            process.kill()
+            await process.wait()
+    if process.returncode:
+        raise RuntimeError(f"{words[0]} ended with exit code {process.returncode}")
+    return printed.decode(errors="replace")
+
+
+def _as_payload(printed: str) -> Any:
+    from posthouse.model.strict_json import parse_json
+
+    try:
+        return parse_json(printed)
+    except PosthouseError:
+        return printed.rstrip("\n")
+
+
+app = noun("bus", "Publish, serve, watch and look after a message bus of this machine.")
+app.command(pub, name="pub")
+app.command(tap, name="tap")
+app.command(serve, name="serve")
+app.command(req, name="req")
+app.command(inbox, name="inbox")
+app.command(endpoints, name="endpoints")
+app.command(access, name="access")
+app.command(breakers, name="breakers")
+app.command(dead, name="dead")
+app.command(metrics, name="metrics")
+app.command(rebuild, name="rebuild")
+app.command(top, name="top")

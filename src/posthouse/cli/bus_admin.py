@@ -1,0 +1,339 @@
+"""Administration of a bus: `posthouse bus endpoints`, `access`, `breakers`, `dead`, `metrics` and `rebuild`.
+
+Each of the first four is an app of its own: without a verb it lists, with a verb it changes. The files of the
+mailboxes are the truth; `rebuild` derives the index from them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from posthouse.cli.bus_session import BusDir, answer_publish, shorten, with_bus
+from posthouse.cli.bus_top import count_mail
+from posthouse.cli.commands import noun
+from posthouse.cli.output import PLAIN, Output, table
+from posthouse.model.limits import DEAD_LETTER_KEEP_DAYS
+
+if TYPE_CHECKING:
+    from posthouse.bus import Bus
+    from posthouse.bus.results import Letter
+
+
+_ENDPOINTS_HELP = """List, register and unregister endpoints.
+
+For example:
+
+    posthouse bus endpoints
+    posthouse bus endpoints add agents.archive --json
+"""
+endpoints_app = noun("endpoints", _ENDPOINTS_HELP)
+
+
+@endpoints_app.default
+def endpoints(*, directory: BusDir = None, output: Output = PLAIN) -> None:
+    """List every endpoint with its owner and the depth of its mailbox.
+
+    For example:
+
+        posthouse bus endpoints
+        posthouse bus endpoints --json
+    """
+    found = with_bus(directory, output, _list_endpoints)
+    if output.json:
+        for entry in found:
+            output.answer(entry, "")
+    elif found:
+        columns = ("subject", "owner", "depth", "mailbox", "registered_at")
+        rows = [tuple("" if entry[name] is None else entry[name] for name in columns) for entry in found]
+        output.answer(None, table(columns, rows))
+    else:
+        output.note("no endpoint is registered")
+
+
+@endpoints_app.command(name="add")
+def add_endpoint(
+    subject: Annotated[str, Parameter(help="A subject, or a pattern that ends in `>`.")],
+    /,
+    *,
+    owner: Annotated[str | None, Parameter(help="Who it belongs to; others are refused.")] = None,
+    directory: BusDir = None,
+    output: Output = PLAIN,
+) -> None:
+    """Register an endpoint, so that mail for it is kept.
+
+    For example:
+
+        posthouse bus endpoints add team.builder
+        posthouse bus endpoints add 'team.>' --owner me
+    """
+    made = with_bus(directory, output, lambda bus: bus.register_endpoint(subject, owner=owner))
+    value = {"subject": made.subject, "owner": made.owner, "mailbox": made.hash, "registered_at": made.registered_at}
+    output.answer(value, f"{made.subject}  mailbox {made.hash}")
+
+
+@endpoints_app.command(name="remove")
+def remove_endpoint(
+    subject: Annotated[str, Parameter(help="The endpoint.")],
+    /,
+    *,
+    force: Annotated[bool, Parameter(negative=(), help="Also when it has unread mail.")] = False,
+    directory: BusDir = None,
+    output: Output = PLAIN,
+) -> None:
+    """Unregister an endpoint; unread mail needs --force.
+
+    For example:
+
+        posthouse bus endpoints remove team.builder
+        posthouse bus endpoints remove team.builder --force
+    """
+    with_bus(directory, output, lambda bus: bus.unregister_endpoint(subject, force=force))
+    output.answer({"subject": subject, "removed": True}, f"{subject} is unregistered")
+
+
+async def _list_endpoints(bus: Bus) -> list[dict[str, Any]]:
+    return [
+        {
+            "subject": endpoint.subject,
+            "owner": endpoint.owner,
+            "depth": count_mail(bus.path, endpoint.hash),
+            "mailbox": endpoint.hash,
+            "registered_at": endpoint.registered_at,
+        }
+        for endpoint in await bus.list_endpoints()
+    ]
+
+
+_ACCESS_HELP = """List, add and remove access rules.
+
+For example:
+
+    posthouse bus access
+    posthouse bus access add 'guest.>' 'team.>' deny --json
+"""
+access_app = noun("access", _ACCESS_HELP)
+FromPattern = Annotated[str, Parameter(help="Senders, as a subject or pattern.")]
+ToPattern = Annotated[str, Parameter(help="Endpoints, as a subject or pattern.")]
+
+
+@access_app.default
+def access(*, directory: BusDir = None, output: Output = PLAIN) -> None:
+    """List the rules in the order they decide: highest priority first, deny before allow.
+
+    For example:
+
+        posthouse bus access
+        posthouse bus access --json
+    """
+    found = with_bus(directory, output, lambda bus: bus.list_rules())
+    ordered = sorted(found, key=lambda rule: (-rule.priority, str(rule.action) == "allow"))
+    if output.json:
+        for rule in ordered:
+            value = {"from": rule.from_, "to": rule.to, "action": str(rule.action), "priority": rule.priority}
+            output.answer(value, "")
+    elif ordered:
+        rows = [(rule.priority, rule.action, rule.from_, rule.to) for rule in ordered]
+        output.answer(None, table(("priority", "action", "from", "to"), rows))
+    else:
+        output.note("no rules: everybody may write to everybody")
+
+
+@access_app.command(name="add")
+def add_rule(
+    from_: FromPattern,
+    to: ToPattern,
+    action: Annotated[Literal["allow", "deny"], Parameter(help="What happens to what matches.")],
+    /,
+    *,
+    priority: Annotated[int, Parameter(help="Higher ones decide first.")] = 0,
+    directory: BusDir = None,
+    output: Output = PLAIN,
+) -> None:
+    """Add a rule; one with the same patterns is replaced.
+
+    For example:
+
+        posthouse bus access add 'guest.>' 'team.>' deny
+        posthouse bus access add guest.ann team.lead allow --priority 10
+    """
+    from posthouse.model.access_rules import AccessRule, Action
+
+    rule = AccessRule(from_=from_, to=to, action=Action(action), priority=priority)
+    with_bus(directory, output, lambda bus: bus.add_rule(rule))
+    value = {"from": from_, "to": to, "action": action, "priority": priority}
+    output.answer(value, f"{action} {from_} -> {to} (priority {priority})")
+
+
+@access_app.command(name="remove")
+def remove_rule(from_: FromPattern, to: ToPattern, /, *, directory: BusDir = None, output: Output = PLAIN) -> None:
+    """Remove the rules with exactly these patterns.
+
+    For example:
+
+        posthouse bus access remove 'guest.>' 'team.>'
+    """
+    with_bus(directory, output, lambda bus: bus.remove_rule(from_, to))
+    output.answer({"from": from_, "to": to, "removed": True}, f"no rule for {from_} -> {to} is left")
+
+
+_BREAKERS_HELP = """List and reset circuit breakers.
+
+For example:
+
+    posthouse bus breakers
+    posthouse bus breakers reset agents.archive --json
+"""
+breakers_app = noun("breakers", _BREAKERS_HELP)
+
+
+@breakers_app.default
+def breakers(*, directory: BusDir = None, output: Output = PLAIN) -> None:
+    """List the breaker of every endpoint.
+
+    For example:
+
+        posthouse bus breakers
+        posthouse bus breakers --json
+    """
+    import msgspec
+
+    found = with_bus(directory, output, lambda bus: bus.breakers())
+    if output.json:
+        for breaker in found:
+            output.answer(msgspec.to_builtins(breaker), "")
+    elif found:
+        rows = [(b.subject, b.circuit, b.failures, b.successes, b.probes) for b in found]
+        output.answer(None, table(("subject", "circuit", "failures", "successes", "probes"), rows))
+    else:
+        output.note("no endpoint is registered")
+
+
+@breakers_app.command(name="reset")
+def reset_breaker(
+    subject: Annotated[str, Parameter(help="The endpoint.")],
+    /,
+    *,
+    directory: BusDir = None,
+    output: Output = PLAIN,
+) -> None:
+    """Close the breaker of an endpoint, so that it gets mail again at once.
+
+    For example:
+
+        posthouse bus breakers reset team.builder
+    """
+    with_bus(directory, output, lambda bus: bus.reset_breaker(subject))
+    output.answer({"subject": subject, "circuit": "CLOSED"}, f"the breaker of {subject} is closed")
+
+
+_DEAD_HELP = """List, requeue and purge dead letters.
+
+For example:
+
+    posthouse bus dead
+    posthouse bus dead team.builder --json
+"""
+dead_app = noun("dead", _DEAD_HELP)
+
+
+@dead_app.default
+def dead(
+    subject: Annotated[str | None, Parameter(help="Only those of this endpoint.")] = None,
+    /,
+    *,
+    directory: BusDir = None,
+    output: Output = PLAIN,
+) -> None:
+    """List dead letters with the reason of each.
+
+    For example:
+
+        posthouse bus dead
+        posthouse bus dead team.builder --json
+    """
+    import msgspec
+
+    letters = with_bus(directory, output, lambda bus: bus.dead_letters(subject))
+    if output.json:
+        for letter in letters:
+            output.answer(msgspec.to_builtins(letter), "")
+    elif letters:
+        rows = [(x.id, x.failed_at, x.subject, x.reason, _payload(x)) for x in letters]
+        output.answer(None, table(("id", "failed", "subject", "reason", "payload"), rows))
+    else:
+        output.note("no dead letters")
+
+
+@dead_app.command(name="requeue")
+def requeue_letter(
+    subject: Annotated[str, Parameter(help="The subject of the letter.")],
+    id_: Annotated[str, Parameter(name="ID", help="The id of the letter.")],
+    /,
+    *,
+    directory: BusDir = None,
+    output: Output = PLAIN,
+) -> int:
+    """Send a dead letter again with a fresh budget.
+
+    For example:
+
+        posthouse bus dead requeue team.builder 01JCPZ6Q3M0000000000000000
+    """
+    return answer_publish(output, with_bus(directory, output, lambda bus: bus.requeue(subject, id_)))
+
+
+@dead_app.command(name="purge")
+def purge_letters(
+    *,
+    older_than_days: Annotated[
+        float, Parameter(name="--older-than", help="Days since the letter died.")
+    ] = DEAD_LETTER_KEEP_DAYS,
+    directory: BusDir = None,
+    output: Output = PLAIN,
+) -> None:
+    """Remove old dead letters for good.
+
+    For example:
+
+        posthouse bus dead purge
+        posthouse bus dead purge --older-than 0.5
+    """
+    from datetime import timedelta
+
+    removed = with_bus(directory, output, lambda bus: bus.purge(timedelta(days=older_than_days)))
+    output.answer({"removed": removed}, f"{removed} dead letters removed")
+
+
+def _payload(letter: Letter) -> str:
+    return "(not a message)" if letter.envelope is None else shorten(letter.envelope.payload)
+
+
+def metrics(*, directory: BusDir = None, output: Output = PLAIN) -> None:
+    """Count the messages the index knows, by status and by subject.
+
+    For example:
+
+        posthouse bus metrics
+        posthouse bus metrics --json
+    """
+    import msgspec
+
+    found = with_bus(directory, output, lambda bus: bus.metrics())
+    rows = [("total", found.total_messages)]
+    rows += [(f"status {name}", count) for name, count in sorted(found.by_status.items())]
+    rows += [(f"subject {name}", count) for name, count in sorted(found.by_subject.items())]
+    output.answer(msgspec.to_builtins(found), table(("messages", "count"), rows))
+
+
+def rebuild(*, directory: BusDir = None, output: Output = PLAIN) -> None:
+    """Rebuild the index from every mailbox on disk; the files are the truth.
+
+    For example:
+
+        posthouse bus rebuild
+        posthouse bus rebuild --json
+    """
+    count = with_bus(directory, output, lambda bus: bus.rebuild_index())
+    output.answer({"messages": count}, f"{count} messages indexed")

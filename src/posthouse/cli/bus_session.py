@@ -1,0 +1,121 @@
+"""What the `posthouse bus` commands share: open the bus for one command, read a payload, show messages and results.
+
+A command opens the bus, does one thing and closes it; a bus needs no running server. A payload that is not JSON is
+refused unless --text is given: guessing would send something else. Imports of the bus stay inside functions.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from cyclopts import Parameter
+
+from posthouse.cli.output import Output
+from posthouse.model.codes.spec import Exit
+from posthouse.model.errors import error
+
+if TYPE_CHECKING:
+    from posthouse.bus import Bus
+    from posthouse.bus.results import PublishResult
+    from posthouse.model.envelope import Envelope
+
+
+Count = Annotated[int | None, Parameter(help="End after that many messages.")]
+Seconds = Annotated[float | None, Parameter(name="--for", help="End after that many seconds.")]
+R = TypeVar("R")
+#: The option of every command about a bus.
+BusDir = Annotated[
+    Path | None,
+    Parameter(name="--dir", help="The data directory; without it POSTHOUSE_BUS_DIR, else ~/.posthouse/bus."),
+]
+#: The subject a command publishes as.
+Sender = Annotated[str, Parameter(name="--from", help="The subject to publish as.")]
+DEFAULT_SENDER = "cli"
+
+
+def with_bus(directory: Path | None, output: Output, work: Callable[[Bus], Awaitable[R]]) -> R:
+    """Open the bus, run `work` on it and close it again."""
+    import asyncio
+
+    from posthouse.bus import Bus
+
+    async def open_and_work() -> R:
+        async with Bus(directory) as bus:
+            return await work(bus)
+
+    if output.json:
+        _keep_log_silent()
+    return asyncio.run(open_and_work())
+
+
+def _keep_log_silent() -> None:
+    """Let nothing but the one problem object reach a program that reads standard error."""
+    import logging
+
+    import structlog
+
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+
+
+#: Where a payload is written; `-` reads it from standard input.
+Payload = Annotated[
+    str, Parameter(allow_leading_hyphen=True, help="The payload as JSON, or `-` to read it from standard input.")
+]
+#: Takes the payload as it is, without JSON.
+AsText = Annotated[
+    bool, Parameter(name="--text", negative=(), show_default=False, help="Take the payload as plain text, not as JSON.")
+]
+_SHOWN_CHARS = 120  # of a payload in a line for people
+
+
+def read_payload(given: str, as_text: bool) -> Any:
+    """Return the payload a user gave; what is no JSON is refused, because guessing would send something else."""
+    from posthouse.model.strict_json import parse_json
+
+    text = sys.stdin.read() if given == "-" else given
+    if as_text:
+        return text
+    try:
+        return parse_json(text)
+    except Exception as failure:
+        hint = 'Quote it as JSON, such as \'"hello"\' or \'{"text": "hello"}\', or give --text.'
+        raise error("usage", text=f"the payload is not JSON: {failure}", hint=hint) from failure
+
+
+def plain_envelope(envelope: Envelope) -> Any:
+    """Return the message as JSON values, named as in its file."""
+    import msgspec
+
+    return msgspec.to_builtins(envelope)
+
+
+def describe(envelope: Envelope) -> str:
+    """Return one line for people: when, from whom, to whom, what."""
+    return f"{envelope.created_at}  {envelope.from_} -> {envelope.subject}  {shorten(envelope.payload)}"
+
+
+def shorten(payload: Any) -> str:
+    """Return the payload as text of one line, cut where it gets long."""
+    text = payload if isinstance(payload, str) else json.dumps(payload, ensure_ascii=False)
+    text = " ".join(text.split())
+    return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 1] + "…"
+
+
+def answer_publish(output: Output, result: PublishResult) -> int:
+    """Show the result; the exit code is 1 when no mailbox took the message."""
+    import msgspec
+
+    lines = [f"{result.message_id}  stored in {_mailboxes(result.delivered_to)}"]
+    lines += [f"refused by {entry.subject}: {entry.text}" for entry in result.rejected]
+    if not result.delivered_to and not result.rejected:
+        lines.append("nobody is registered for it: it is a dead letter in unrouted/")
+    output.answer(msgspec.to_builtins(result), "\n".join(lines))
+    return Exit.OK if result.delivered_to else Exit.REFUSED
+
+
+def _mailboxes(count: int) -> str:
+    return "1 mailbox" if count == 1 else f"{count} mailboxes"

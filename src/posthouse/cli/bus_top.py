@@ -1,0 +1,226 @@
+"""`posthouse bus top`: mailbox depths, rates, breakers and the newest records of a bus, live.
+
+It only reads: endpoints and counters through the bus, records from the journal, as a tap does. Rates cover the last
+WINDOW_S seconds of the journal; nothing is counted between two samples.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from posthouse.cli.bus_session import BusDir, Seconds, shorten, with_bus
+from posthouse.cli.output import PLAIN, Output, show, table, visible
+from posthouse.model.limits import SECOND_NS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import RenderableType
+
+    from posthouse.bus import Bus
+    from posthouse.journal.records import Record
+
+
+WINDOW_S = 10
+_TAIL = 20_000  # records read back at most: bounds one look on a busy bus
+_PAGE = 1_000
+_KINDS = ("published", "handled", "failed", "dead", "refused")
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One line of the journal, for people."""
+
+    at_ns: int
+    kind: str
+    sender: str
+    endpoint: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Mailbox:
+    """One endpoint and how it feels."""
+
+    subject: str
+    owner: str | None
+    depth: int
+    circuit: str
+    failures: int
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What `bus top` shows at one moment."""
+
+    at_ns: int
+    mailboxes: list[Mailbox]
+    #: facts per second over the window, by kind
+    rates: dict[str, float]
+    #: messages the index knows, by status
+    by_status: dict[str, int]
+    dead_letters: int
+    recent: list[Fact] = field(default_factory=list)
+
+
+async def sample_traffic(bus: Bus, now_ns: int, recent: int) -> Traffic:
+    """Return the traffic of this moment with the newest `recent` facts."""
+    breakers = {breaker.subject: breaker for breaker in await bus.breakers()}
+    metrics = await bus.metrics()
+    facts, counts = _read_tail(bus.path / "bus.db", now_ns, recent)
+    return Traffic(
+        at_ns=now_ns,
+        mailboxes=[
+            Mailbox(
+                endpoint.subject,
+                endpoint.owner,
+                count_mail(bus.path, endpoint.hash),
+                str(breakers[endpoint.subject].circuit) if endpoint.subject in breakers else "CLOSED",
+                breakers[endpoint.subject].failures if endpoint.subject in breakers else 0,
+            )
+            for endpoint in await bus.list_endpoints()
+        ],
+        rates={kind: round(counts[kind] / WINDOW_S, 1) for kind in _KINDS},
+        by_status=dict(metrics.by_status),
+        dead_letters=metrics.by_status.get("dlq", 0),
+        recent=facts,
+    )
+
+
+def count_mail(root: Path, mailbox: str) -> int:
+    """Return how many messages wait or are in work in a mailbox: the files are the truth."""
+    folder = root / "mailboxes" / mailbox
+    try:
+        return sum(1 for box in ("new", "cur") for _ in (folder / box).iterdir())
+    except FileNotFoundError:  # unregistered a moment ago
+        return 0
+
+
+def _read_tail(path: Path, now_ns: int, recent: int) -> tuple[list[Fact], Counter[str]]:
+    since_ns = now_ns - WINDOW_S * SECOND_NS
+    counts: Counter[str] = Counter()
+    facts: list[Fact] = []
+    for record in _newest_first(path):
+        if record.at_ns < since_ns and len(facts) >= recent:
+            break
+        kind = record.type.removeprefix("bus.")
+        if kind not in _KINDS:
+            continue
+        body = record.decoded_body()
+        if record.at_ns >= since_ns:
+            counts[kind] += body.get("count", 1)
+        if len(facts) < recent:
+            facts.append(_fact(record, kind, body))
+    return facts, counts
+
+
+def _newest_first(path: Path) -> Iterator[Record]:
+    from posthouse.journal.read import read_after, read_extent
+    from posthouse.sqlite.connection import open_reader
+
+    db = open_reader(path)
+    try:
+        head = read_extent(db).head
+        low = head
+        while low > max(0, head - _TAIL):
+            start = max(0, low - _PAGE)
+            yield from reversed([record for record in read_after(db, start, _PAGE) if record.seq <= low])
+            low = start
+    finally:
+        db.close()
+
+
+def _fact(record: Record, kind: str, body: dict[str, Any]) -> Fact:
+    envelope = body.get("envelope")
+    text = shorten(envelope["payload"]) if envelope else str(body.get("reason") or "")
+    endpoint = envelope["subject"] if envelope else str(body.get("endpoint") or body.get("key") or "")
+    return Fact(record.at_ns, kind, record.actor or "", endpoint, text)
+
+
+_CIRCUIT_STYLES = {"OPEN": "bold red", "HALF_OPEN": "yellow", "CLOSED": "green"}
+
+
+def top(
+    *,
+    once: Annotated[bool, Parameter(negative=(), show_default=False, help="Show one moment and end.")] = False,
+    interval_s: Annotated[float, Parameter(name="--interval", help="Seconds between two looks.")] = 1.0,
+    recent: Annotated[int, Parameter(help="How many of the newest facts to show.")] = 12,
+    for_s: Seconds = None,
+    directory: BusDir = None,
+    output: Output = PLAIN,
+) -> None:
+    """Show depths, rates, breakers and the newest messages; consumes nothing.
+
+    For example:
+
+        posthouse bus top
+        posthouse bus top --once --json
+        posthouse bus top --interval 0.5 --for 30
+    """
+    from posthouse.model.errors import error
+
+    if not 0 < interval_s <= 3600 or recent < 0:
+        raise error("usage", text="--interval must be more than 0 and at most 3600 s, --recent at least 0")
+    with_bus(directory, output, lambda bus: _watch(bus, 0.0 if once else for_s, interval_s, recent, output))
+
+
+async def _watch(bus: Bus, for_s: float | None, interval_s: float, recent: int, output: Output) -> None:
+    import asyncio
+    import sys
+
+    from posthouse.model.clock import system_clock
+
+    clock = system_clock()
+    loop = asyncio.get_running_loop()
+    ends_at = None if for_s is None else loop.time() + for_s
+    clears = ends_at is None and not output.json and sys.stdout.isatty()
+    while True:
+        traffic = await sample_traffic(bus, clock.wall_ns(), recent)
+        if clears:
+            show(sys.stdout, _clear())
+        output.answer(asdict(traffic), render(traffic, str(bus.path)))
+        if ends_at is not None and loop.time() + interval_s > ends_at:
+            return
+        await asyncio.sleep(interval_s)
+
+
+def render(traffic: Traffic, path: str) -> RenderableType:
+    """Lay out one moment for people."""
+    from rich.console import Group
+    from rich.text import Text
+
+    rates = "   ".join(f"{kind} {rate:g}/s" for kind, rate in traffic.rates.items())
+    parts: list[RenderableType] = [
+        Text(f"bus {visible(path)}", "bold"),
+        Text(f"{rates}   dead letters {traffic.dead_letters}"),
+        Text(),
+        table(("endpoint", "depth", "circuit", "failures", "owner"), map(_mailbox_row, traffic.mailboxes)),
+        Text(),
+        table(("time", "what", "from", "to", "content"), map(_fact_row, reversed(traffic.recent))),
+    ]
+    return Group(*parts)
+
+
+def _mailbox_row(mailbox: Mailbox) -> tuple[object, ...]:
+    from rich.text import Text
+
+    circuit = Text(mailbox.circuit, _CIRCUIT_STYLES.get(mailbox.circuit, ""))
+    return mailbox.subject, mailbox.depth, circuit, mailbox.failures, mailbox.owner or ""
+
+
+def _fact_row(fact: Fact) -> tuple[object, ...]:
+    from posthouse.model.clock import format_utc
+
+    return format_utc(fact.at_ns)[11:-1], fact.kind, fact.sender, fact.endpoint, fact.text
+
+
+def _clear() -> RenderableType:
+    from rich.control import Control
+    from rich.segment import ControlType
+
+    return Control(ControlType.HOME, ControlType.CLEAR)

@@ -1,0 +1,213 @@
+"""Set one entry of a JSON or JSONC text; everything else, comments and layout included, stays byte for byte.
+
+The text is parsed with positions (Node), edited as text, parsed again and compared with what was meant. Comments and
+trailing commas are accepted only where the program that owns the file accepts them. Pure: text in, text out;
+ValueError names the line.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+MAX_DEPTH = 64
+_SPACE = re.compile(r"[ \t\r\n]*")
+_STRING = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
+_SCALAR = re.compile(r"true|false|null|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
+
+
+@dataclass
+class Node:
+    """A value and where it stands."""
+
+    start: int
+    end: int
+    value: Any
+    #: of an object, by name
+    members: dict[str, Node] = field(default_factory=dict)
+    #: behind the last member stands a comma already
+    has_trailing_comma: bool = False
+
+
+def parse(text: str, *, is_lenient: bool) -> Node:
+    """Return the value of a whole text; `is_lenient` allows comments and trailing commas."""
+    reader = _Reader(text, is_lenient)
+    reader.skip()
+    node = reader.value(0)
+    reader.skip()
+    if reader.at != len(text):
+        raise reader.fault("something follows the value")
+    return node
+
+
+class _Reader:
+    def __init__(self, text: str, is_lenient: bool) -> None:
+        self._text = text
+        self._is_lenient = is_lenient
+        self.at = 0
+
+    def fault(self, what: str) -> ValueError:
+        return ValueError(f"line {self._text.count(chr(10), 0, self.at) + 1}: {what}")
+
+    def skip(self) -> None:
+        while True:
+            match = _SPACE.match(self._text, self.at)
+            self.at = match.end() if match is not None else self.at
+            comment = _COMMENT.match(self._text, self.at)
+            if comment is None:
+                return
+            if not self._is_lenient:
+                raise self.fault("a comment, which JSON does not have")
+            self.at = comment.end()
+
+    def value(self, depth: int) -> Node:
+        if depth > MAX_DEPTH:
+            raise self.fault("it is nested too deeply")
+        first = self._text[self.at : self.at + 1]
+        if first == "{":
+            return self._object(depth)
+        if first == "[":
+            return self._array(depth)
+        return self._string() if first == '"' else self._scalar()
+
+    def _object(self, depth: int) -> Node:
+        node = Node(self.at, self.at, {})
+        self.at += 1
+        while not self._ends("}", node):
+            key = self._string()
+            if key.value in node.members:
+                raise self.fault(f"{key.value!r} stands twice")
+            self.skip()
+            self._expect(":")
+            self.skip()
+            node.members[key.value] = member = self.value(depth + 1)
+            node.value[key.value] = member.value
+        return self._closed(node)
+
+    def _array(self, depth: int) -> Node:
+        node = Node(self.at, self.at, [])
+        self.at += 1
+        while not self._ends("]", node):
+            node.value.append(self.value(depth + 1).value)
+        return self._closed(node)
+
+    def _closed(self, node: Node) -> Node:
+        self.at += 1
+        node.end = self.at
+        return node
+
+    def _ends(self, closing: str, node: Node) -> bool:
+        """Go to the next member, or to the closing bracket, which is told."""
+        self.skip()
+        is_first, found = not node.value, self._text[self.at : self.at + 1]
+        if found == closing:
+            return True
+        if is_first:
+            return False
+        self._expect(",")
+        self.skip()
+        node.has_trailing_comma = self._text[self.at : self.at + 1] == closing
+        if node.has_trailing_comma and not self._is_lenient:
+            raise self.fault("a comma before the closing bracket")
+        return node.has_trailing_comma
+
+    def _string(self) -> Node:
+        match = _STRING.match(self._text, self.at)
+        if match is None:
+            raise self.fault("a text in quotes is missing")
+        start, self.at = self.at, match.end()
+        return Node(start, self.at, json.loads(match.group()))
+
+    def _scalar(self) -> Node:
+        match = _SCALAR.match(self._text, self.at)
+        if match is None:
+            raise self.fault("a value is missing")
+        start, self.at = self.at, match.end()
+        return Node(start, self.at, json.loads(match.group()))
+
+    def _expect(self, mark: str) -> None:
+        if self._text[self.at : self.at + 1] != mark:
+            raise self.fault(f"{mark!r} is missing")
+        self.at += 1
+
+
+_UNIT = "  "
+
+
+def set_entry(text: str, group: str, name: str, wanted: Mapping[str, Any], *, is_lenient: bool) -> str:
+    """Return the text with `group`.`name` set; members of that entry that are not in `wanted` stay.
+
+    Raises ValueError when the text is no such file, or cannot be changed so.
+    """
+    text = text if text.strip() else "{}\n"
+    root = parse(text, is_lenient=is_lenient)
+    if not isinstance(root.value, dict):
+        raise ValueError("it holds no object")
+    meant = copy.deepcopy(root.value)
+    entry = _entry(meant, group, name)
+    if all(entry.get(key) == value for key, value in wanted.items()):
+        return text
+    entry.update(wanted)
+    changed = _change(text, root, group, name, entry)
+    if parse(changed, is_lenient=is_lenient).value != meant:
+        raise ValueError("its layout does not allow a safe change")
+    return changed
+
+
+def _entry(meant: dict[str, Any], group: str, name: str) -> dict[str, Any]:
+    servers = meant.setdefault(group, {})
+    if not isinstance(servers, dict):
+        raise ValueError(f"{group} is no object")
+    entry = servers.setdefault(name, {})
+    if not isinstance(entry, dict):
+        raise ValueError(f"{group}.{name} is no object")
+    return entry
+
+
+def _change(text: str, root: Node, group: str, name: str, entry: dict[str, Any]) -> str:
+    servers = root.members.get(group)
+    if servers is None:
+        return _insert(text, root, group, {name: entry})
+    present = servers.members.get(name)
+    if present is None:
+        return _insert(text, servers, name, entry)
+    shown = _dump(entry, _indent_at(text, present.start), _newline(text))
+    return text[: present.start] + shown + text[present.end :]
+
+
+def _insert(text: str, place: Node, name: str, value: Any) -> str:
+    """Add a member behind the last one of an object, below its comments."""
+    newline, outer = _newline(text), _indent_at(text, place.start)
+    last = list(place.members.values())[-1] if place.members else None
+    inner = outer + _UNIT if last is None else _member_indent(text, place, last, outer)
+    close = place.end - 1
+    tail = len(text[:close].rstrip())
+    member = f"{newline}{inner}{json.dumps(name)}: {_dump(value, inner, newline)}{newline}{outer}"
+    if last is None or place.has_trailing_comma:
+        return text[:tail] + member + text[close:]
+    return text[: last.end] + "," + text[last.end : tail] + member + text[close:]
+
+
+def _member_indent(text: str, place: Node, last: Node, outer: str) -> str:
+    is_on_own_line = "\n" in text[place.start : last.start]
+    return _indent_at(text, last.start) if is_on_own_line else outer + _UNIT
+
+
+def _indent_at(text: str, position: int) -> str:
+    line = text[text.rfind("\n", 0, position) + 1 : position]
+    found = re.match(r"[ \t]*", line)
+    return found.group() if found is not None else ""
+
+
+def _dump(value: Any, indent: str, newline: str) -> str:
+    unit = "\t" if indent.startswith("\t") else _UNIT
+    return json.dumps(value, indent=unit, ensure_ascii=False).replace("\n", newline + indent)
+
+
+def _newline(text: str) -> str:
+    return "\r\n" if "\r\n" in text else "\n"

@@ -1,0 +1,360 @@
+"""`posthouse daemon`: start and stop the daemon of this host, show its state and log, repair its identity or outbox.
+
+`down` finds the process through the credentials of the socket, because a pid file may be older than its process.
+`accept-host`, `remint` and `recover` work on the directory of a daemon that does not run.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from posthouse.cli.commands import noun
+from posthouse.cli.config import flags_of, setting_tokens
+from posthouse.cli.daemon_outbox import app as outbox
+from posthouse.cli.daemon_service import install_service, uninstall_service
+from posthouse.cli.options import DEFAULT_DAEMON, DaemonOptions
+from posthouse.cli.output import PLAIN, Output
+from posthouse.model.errors import error
+
+if TYPE_CHECKING:
+    from posthouse.cli.config import Flags as DaemonFlags
+    from posthouse.cli.daemon_start import StartOptions
+    from posthouse.daemon.daemon import Daemon
+    from posthouse.daemon.directory import DaemonDirectory
+else:
+    DaemonFlags = flags_of("outbox", "inbox", "clone", "daemon")
+
+
+_SWITCH = Parameter(negative=(), show_default=False)
+
+
+def up(
+    *,
+    relay: Annotated[
+        str | None, Parameter(help="Address of the relay; without it the last one, or where the mesh was joined.")
+    ] = None,
+    foreground: Annotated[bool, _SWITCH, Parameter(help="Stay in the foreground until Ctrl-C or SIGTERM.")] = False,
+    ephemeral: Annotated[bool, _SWITCH, Parameter(help="Use a key that ends with the daemon; the default in CI.")] = (
+        False
+    ),
+    ttl: Annotated[str | None, Parameter(help="End an ephemeral daemon after so long, such as 2h.")] = None,
+    persistent: Annotated[bool, _SWITCH, Parameter(help="Keep the key in the directory; the default elsewhere.")] = (
+        False
+    ),
+    no_tcp: Annotated[bool, _SWITCH, Parameter(help="Listen on the Unix socket alone.")] = False,
+    near: DaemonOptions = DEFAULT_DAEMON,
+    flags: DaemonFlags | None = None,
+    output: Output = PLAIN,
+) -> None:
+    """Start the daemon; done when its socket answers. It goes on in the background and reconnects by itself.
+
+    For example:
+
+        posthouse daemon up
+        posthouse daemon up --mesh team --relay relay.example:7420
+        posthouse daemon up --ephemeral --ttl 2h --foreground --json
+    """
+    from posthouse.cli.daemon_start import StartOptions
+    from posthouse.cli.options import parse_duration
+
+    if ephemeral and persistent:
+        raise error("usage", text="give either --ephemeral or --persistent")
+    if ttl is not None and not ephemeral:
+        raise error("usage", text="--ttl needs --ephemeral")
+    given = {} if flags is None else flags.given()
+    wish = StartOptions(
+        near=near,
+        relay=relay,
+        is_ephemeral=True if ephemeral else False if persistent else None,
+        ttl_s=None if ttl is None else parse_duration(ttl),
+        tcp="off" if no_tcp else "auto",
+    )
+    if foreground:
+        _run(wish, given, output)
+        return
+    from posthouse.cli.daemon_start import start_detached
+
+    told = start_detached([*wish.tokens(), *setting_tokens(given)])
+    output.answer(told, _sentence(told))
+
+
+def _run(wish: StartOptions, flags: dict[str, Any], output: Output) -> None:
+    from posthouse.cli.daemon_start import daemon_settings, record_relay, run_daemon
+
+    settings, values = daemon_settings(wish, flags)
+    if wish.relay is not None:
+        record_relay(settings)
+    run_daemon(settings, values, lambda daemon: _announce(daemon, output))
+
+
+def _announce(daemon: Daemon, output: Output) -> None:
+    told = _value(daemon)
+    output.answer(told, _sentence(told))
+
+
+def _value(daemon: Daemon) -> dict[str, Any]:
+    import os
+
+    return {
+        "node": daemon.key.node,
+        "mesh": daemon.settings.mesh,
+        "relay": daemon.settings.relay,
+        "directory": str(daemon.directory.root),
+        "socket": str(daemon.directory.socket),
+        "port": daemon.port,
+        "pid": os.getpid(),
+        "is_ephemeral": daemon.settings.is_ephemeral,
+    }
+
+
+def _sentence(told: dict[str, Any]) -> str:
+    return f"posthouse daemon {told['node']} of mesh {told['mesh']} answers at {told['socket']} (pid {told['pid']})"
+
+
+PATIENCE_S = 30.0
+_LOOK_S = 0.02
+
+
+def down(*, near: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
+    """End the daemon and wait until it is gone; what it accepted is on its disk and leaves after the next start.
+
+    For example:
+
+        posthouse daemon down
+        posthouse daemon down --mesh team --json
+    """
+    pid = _daemon_pid(near)
+    if pid is None:
+        output.answer({"stopped": False, "pid": None}, "no daemon runs there")
+        return
+    os.kill(pid, signal.SIGTERM)
+    _wait_gone(pid)
+    output.answer({"stopped": True, "pid": pid}, f"the daemon (pid {pid}) has ended")
+
+
+def _daemon_pid(near: DaemonOptions) -> int | None:
+    """Return the process behind the socket, as the kernel names it: a pid file may be older than its process."""
+    from posthouse.client.daemon.locate import SocketAddress
+
+    place = near.place()
+    if not place.socket.exists():
+        return None
+    address = SocketAddress(place)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as made:
+            made.settimeout(5)
+            made.connect(address.path)
+            return _peer_pid(made)
+    except (ConnectionRefusedError, FileNotFoundError):
+        return None
+    finally:
+        address.close()
+
+
+def _peer_pid(connected: socket.socket) -> int:
+    if hasattr(socket, "SO_PEERCRED"):
+        size = struct.calcsize("3i")
+        return int(struct.unpack("3i", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))[0])
+    local_level, local_peer_pid = 0, 2  # SOL_LOCAL and LOCAL_PEERPID of macOS, which Python does not name
+    return int(connected.getsockopt(local_level, local_peer_pid))
+
+
+def _wait_gone(pid: int) -> None:
+    for _ in range(round(PATIENCE_S / _LOOK_S)):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return
+        if _is_over(pid):
+            return
+        time.sleep(_LOOK_S)
+    raise error("daemon_stop_slow", seconds=PATIENCE_S, pid=pid)
+
+
+def _is_over(pid: int) -> bool:
+    """Tell whether the process has ended and only its parent has not looked yet."""
+    from pathlib import Path
+
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (OSError, IndexError):
+        return False
+
+
+def status(*, near: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
+    """Tell whether the daemon runs and reaches its relay, and what waits; exit code 3 without one.
+
+    For example:
+
+        posthouse daemon status
+        posthouse daemon status --mesh team --json
+    """
+    import msgspec
+
+    with near.client() as daemon:
+        health = daemon.health()
+        directory = daemon.place.directory
+    values = {**msgspec.structs.asdict(health), "directory": str(directory)}
+    output.answer(values, "\n".join(f"{name:<14}{value}" for name, value in values.items() if value is not None))
+
+
+def version(*, near: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
+    """Show the version of the daemon that runs, of its local interface and of its stores.
+
+    For example:
+
+        posthouse daemon version
+        posthouse daemon version --json
+    """
+    import msgspec
+
+    with near.client() as daemon:
+        found = daemon.version()
+    values = msgspec.structs.asdict(found)
+    output.answer(found, "\n".join(f"{name:<14}{value}" for name, value in values.items() if value is not None))
+
+
+LOG_NAME = "daemon.log"
+_LEADING = ("timestamp", "level", "event")
+
+
+def logs(
+    *,
+    lines: Annotated[int, Parameter(validator=Number(gte=1, lte=100_000), help="How many of the last lines.")] = 50,
+    level: Annotated[str | None, Parameter(help="Only this level, such as warning or error.")] = None,
+    near: DaemonOptions = DEFAULT_DAEMON,
+    output: Output = PLAIN,
+) -> None:
+    """Show the end of the daemon's log, also when the daemon does not run.
+
+    For example:
+
+        posthouse daemon logs
+        posthouse daemon logs --lines 200 --level error --json
+    """
+    path = near.place().directory / LOG_NAME
+    if not path.exists():
+        raise error("usage", text=f"there is no {path}", hint="Give the daemon's directory with --dir.")
+    chosen = (entry for entry in _entries(path) if level is None or entry.get("level") == level)
+    for entry in deque(chosen, maxlen=lines):
+        output.answer(entry, _line(entry))
+
+
+def _entries(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the entries of the log; a line that a crash tore is told as it is."""
+    import msgspec
+
+    with path.open("rb") as file:
+        for line in file:
+            try:
+                yield msgspec.json.decode(line, type=dict[str, Any])
+            except ValueError:
+                yield {"event": line.decode(errors="replace").rstrip("\n")}
+
+
+def _line(entry: dict[str, Any]) -> str:
+    leading = [str(entry[name]) for name in _LEADING if name in entry]
+    rest = [f"{name}={value}" for name, value in entry.items() if name not in _LEADING]
+    return "  ".join(leading + rest)
+
+
+def existing_directory(near: DaemonOptions) -> DaemonDirectory:
+    """Return the directory; without one a usage error says where it was looked for."""
+    from posthouse.daemon.directory import DaemonDirectory
+
+    root = near.place().directory
+    if not root.is_dir():
+        raise error("usage", text=f"there is no daemon in {root}", hint="Give its directory with --dir, or its --mesh.")
+    return DaemonDirectory(root)
+
+
+def accept_host(*, near: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
+    """Let the identity in the daemon's directory live on this machine from now on.
+
+    Only for a directory that was moved. If it was copied and the other one is still used, run `remint` here instead:
+    two machines with one identity take mail away from each other.
+
+    For example:
+
+        posthouse daemon accept-host
+        posthouse daemon accept-host --mesh team --json
+    """
+    from posthouse.daemon.identity import accept_this_host
+
+    directory = existing_directory(near)
+    accept_this_host(directory)
+    output.answer({"directory": directory.root, "accepted": True}, f"{directory.root} belongs to this machine now")
+
+
+def remint(
+    *,
+    abort_pending: Annotated[
+        bool, Parameter(negative=(), show_default=False, help="Give up messages that were not sent yet.")
+    ] = False,
+    near: DaemonOptions = DEFAULT_DAEMON,
+    output: Output = PLAIN,
+) -> None:
+    """Make a new key for the daemon, which must not run; it is a new node to everybody, and has to join again.
+
+    Refuses while messages of the present key wait. The old key stays in the directory under another name.
+
+    For example:
+
+        posthouse daemon remint
+        posthouse daemon remint --abort-pending --json
+    """
+    from posthouse.daemon.identity import remint as remint_identity
+    from posthouse.model.clock import system_clock
+    from posthouse.model.node import DEFAULT_MESH
+
+    directory = existing_directory(near)
+    before, after = remint_identity(directory, near.mesh or DEFAULT_MESH, system_clock(), abort_pending=abort_pending)
+    output.answer({"before": before or None, "node": after}, f"the daemon is {after} now")
+
+
+def recover(*, near: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
+    """Put a damaged outbox aside and begin a new one with the rows that can be read; the daemon must not run.
+
+    The damaged file stays, whole, beside the new one. What the relay has already is not there twice afterwards.
+
+    For example:
+
+        posthouse daemon recover
+        posthouse daemon recover --dir ./daemon --json
+    """
+    from posthouse.daemon.recovery import recover_outbox
+    from posthouse.model.clock import system_clock
+    from posthouse.model.node import DEFAULT_MESH
+
+    found = recover_outbox(existing_directory(near), near.mesh or DEFAULT_MESH, system_clock())
+    if found.aside is None:
+        output.answer(found._asdict(), "there is no outbox to recover")
+        return
+    output.answer(
+        found._asdict(), f"{found.rows} rows saved, {found.pending} of them to be sent; the old file is {found.aside}"
+    )
+
+
+app = noun("daemon", "Run the daemon of this host: outbox, inbox and a local interface for programs.")
+app.command(up, name="up")
+app.command(down, name="down")
+app.command(status, name="status")
+app.command(version, name="version")
+app.command(logs, name="logs")
+app.command(accept_host, name="accept-host")
+app.command(remint, name="remint")
+app.command(recover, name="recover")
+app.command(install_service, name="install-service")
+app.command(uninstall_service, name="uninstall-service")
+app.command(outbox, name="outbox")

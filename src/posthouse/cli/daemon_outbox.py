@@ -1,0 +1,153 @@
+"""`posthouse daemon outbox`: list, inspect, requeue and drop the rows of the outbox.
+
+A requeued message goes to the same destination under a new client_message_id; the aborted row keeps its id, which
+stays taken.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from posthouse.cli.commands import noun
+from posthouse.cli.options import DEFAULT_DAEMON, DaemonOptions
+from posthouse.cli.output import PLAIN, Output, table
+from posthouse.model.errors import error
+
+if TYPE_CHECKING:
+    from posthouse.client.daemon import OutboxChain, OutboxRow
+
+
+_SWITCH = Parameter(negative=(), show_default=False)
+
+
+def ls(
+    *,
+    failed: Annotated[bool, _SWITCH, Parameter(help="Only dead rows: refused for good, or too old.")] = False,
+    pending: Annotated[bool, _SWITCH, Parameter(help="Only rows that wait.")] = False,
+    inflight: Annotated[bool, _SWITCH, Parameter(help="Only rows that are sent and not answered.")] = False,
+    done: Annotated[bool, _SWITCH, Parameter(help="Only rows that the relay has.")] = False,
+    aborted: Annotated[bool, _SWITCH, Parameter(help="Only rows that were requeued or dropped.")] = False,
+    limit: Annotated[int, Parameter(validator=Number(gte=1, lte=500), help="How many at most.")] = 50,
+    near: DaemonOptions = DEFAULT_DAEMON,
+    output: Output = PLAIN,
+) -> None:
+    """List the rows of the outbox, newest first.
+
+    For example:
+
+        posthouse daemon outbox list
+        posthouse daemon outbox list --failed --json
+    """
+    asked = {"dead": failed, "pending": pending, "inflight": inflight, "done": done, "aborted": aborted}
+    chosen = [status for status, is_asked in asked.items() if is_asked]
+    if len(chosen) > 1:
+        raise error("usage", text="give one of --failed, --pending, --inflight, --done, --aborted")
+    with near.client() as daemon:
+        rows = daemon.outbox(status=chosen[0] if chosen else None, limit=limit)
+    shown = [
+        (row.id, row.status, row.enqueued_at, row.attempts, _short(row.destination), row.last_error or "")
+        for row in rows
+    ]
+    output.answer({"items": rows}, table(("id", "status", "enqueued", "attempts", "to", "last error"), shown))
+
+
+def _short(destination: str | None) -> str:
+    name = destination or "-"
+    return name.removeprefix("ed25519:")[:8] if name.startswith("ed25519:") else name
+
+
+def inspect(
+    id: Annotated[str, Parameter(help="Its id, client_message_id or event id.")],  # noqa: A002 - the domain's word
+    /,
+    *,
+    near: DaemonOptions = DEFAULT_DAEMON,
+    output: Output = PLAIN,
+) -> None:
+    """Show one row of the outbox and its chain of requeues, oldest first.
+
+    For example:
+
+        posthouse daemon outbox inspect 01JQ8Z5N0000000000000000AB
+    """
+    with near.client() as daemon:
+        found = daemon.outbox_row(id)
+    output.answer(found, _lines(found))
+
+
+def _lines(found: OutboxChain) -> str:
+    import msgspec
+
+    fields = {name: value for name, value in msgspec.structs.asdict(found.row).items() if value is not None}
+    lines = [f"{name:<20}{value}" for name, value in fields.items()]
+    if len(found.chain) > 1:
+        lines += ["", "requeued:", *(_step(row, found.row) for row in found.chain)]
+    return "\n".join(lines)
+
+
+def _step(row: OutboxRow, this: OutboxRow) -> str:
+    mark = "*" if row.id == this.id else " "
+    return f"{mark} {row.id}  {row.status}  {row.client_message_id}"
+
+
+def requeue(
+    id: Annotated[str, Parameter(help="Its id, client_message_id or event id.")],  # noqa: A002 - the domain's word
+    /,
+    *,
+    new_client_id: Annotated[str | None, Parameter(help="The client_message_id of the new row.")] = None,
+    auto: Annotated[bool, Parameter(negative=(), show_default=False, help="Let the daemon make the new id.")] = False,
+    patch_payload: Annotated[
+        Path | None, Parameter(help="Send the text in this file (`-`: stdin) instead of the old one.")
+    ] = None,
+    near: DaemonOptions = DEFAULT_DAEMON,
+    output: Output = PLAIN,
+) -> None:
+    """Abort a dead or pending row and queue its message again, to the same destination, under a new id.
+
+    For example:
+
+        posthouse daemon outbox requeue 01JQ8Z5N0000000000000000AB --auto
+        posthouse daemon outbox requeue 01JQ8Z5N0000000000000000AB --new-client-id build-7b --patch-payload fixed.txt
+    """
+    if (new_client_id is None) != auto:
+        raise error("usage", text="give either --new-client-id ID or --auto")
+    text = None if patch_payload is None else _read_patch(patch_payload)
+    with near.client() as daemon:
+        made = daemon.requeue(id, new_client_message_id=new_client_id, message=text)
+    output.answer(made, f"{made.aborted_row_id} aborted, {made.new_row_id} queued as {made.new_client_message_id}")
+
+
+def _read_patch(path: Path) -> str:
+    try:
+        return sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as failure:
+        raise error("usage", text=f"{path} cannot be read: {failure}") from failure
+
+
+def drop(
+    id: Annotated[str, Parameter(help="Its id, client_message_id or event id.")],  # noqa: A002 - the domain's word
+    /,
+    *,
+    near: DaemonOptions = DEFAULT_DAEMON,
+    output: Output = PLAIN,
+) -> None:
+    """Abort a dead or pending row for good; its id stays taken.
+
+    For example:
+
+        posthouse daemon outbox drop 01JQ8Z5N0000000000000000AB
+    """
+    with near.client() as daemon:
+        dropped = daemon.drop(id)
+    output.answer({"aborted_row_id": dropped.aborted_row_id}, f"{dropped.aborted_row_id} aborted")
+
+
+app = noun("outbox", "Look at what was sent from this host, send it anew or give it up.")
+app.command(ls, name="list")
+app.command(inspect, name="inspect")
+app.command(requeue, name="requeue")
+app.command(drop, name="drop")

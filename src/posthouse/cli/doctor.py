@@ -1,0 +1,295 @@
+"""`posthouse doctor`: check this installation, one line per check; exit code 1 if a check fails.
+
+Checks of the machine (interpreter, libraries, kernel limits, clock) and of the home directory (permissions, key,
+settings, disk space). They never repair: a mode that is too wide may mean that somebody has read the file. A check
+that raises OSError is itself a finding, and the others still run.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import platform
+import resource
+import shutil
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from posthouse.cli.config import CONFIG_NAME, Home, find_home
+from posthouse.cli.output import PLAIN, Output, table
+from posthouse.files import HOME_ENV
+from posthouse.model.clock import TEST_CLOCK_ENV, SteppedClock, system_clock
+from posthouse.model.codes.spec import Exit
+from posthouse.model.errors import PosthouseError
+from posthouse.model.settings import SETTINGS
+from posthouse.model.settings_sources import Source
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+State = Literal["ok", "warn", "fail"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the doctor's report."""
+
+    name: str
+    state: State
+    text: str
+    #: What to do about it; empty when it is fine.
+    hint: str = ""
+
+
+def ok(name: str, text: str) -> Finding:
+    return Finding(name, "ok", text)
+
+
+def warn(name: str, text: str, hint: str) -> Finding:
+    return Finding(name, "warn", text, hint)
+
+
+def fail(name: str, text: str, hint: str) -> Finding:
+    return Finding(name, "fail", text, hint)
+
+
+_INOTIFY = Path("/proc/sys/fs/inotify")
+_MIN_WATCHES = 8192  # a watch per mailbox, with room for the other programs of the user
+_MIN_INSTANCES = 128  # one per open bus
+_MIN_OPEN_FILES = 1024  # a mailbox server holds a lock file, a relay a socket per reader
+_OLDEST_SANE_S = 1_735_689_600  # 2025-01-01: a clock before that was never set
+_NS = 1_000_000_000
+
+
+def check_python() -> Finding:
+    """Python runs from a virtual environment, so that an upgrade of the system does not break posthouse."""
+    text = f"{platform.python_version()} at {sys.prefix}"
+    if sys.prefix == sys.base_prefix:
+        return warn("python", text, "Install posthouse into a virtual environment of its own.")
+    return ok("python", text)
+
+
+def check_sqlite() -> Finding:
+    """The SQLite in use does not have the WAL corruption that older ones have."""
+    from posthouse.sqlite.connection import SAFE_VERSION, library_version
+
+    version = ".".join(map(str, library_version()))
+    if library_version() < SAFE_VERSION:
+        return fail("sqlite", f"{version} can corrupt a store", "Upgrade it: `pip install -U apsw`.")
+    return ok("sqlite", version)
+
+
+def check_relay_extra() -> Finding:
+    """The libraries of the relay and its client are installed."""
+    missing = [name for name in ("aiohttp", "uvloop", "prometheus_client") if find_spec(name) is None]
+    if missing:
+        return warn("relay extra", f"{', '.join(missing)} missing", "Run `pip install 'posthouse[relay]'`.")
+    return ok("relay extra", "installed")
+
+
+def check_ssh_keygen() -> Finding:
+    """ssh-keygen is there for those who sign with it."""
+    path = shutil.which("ssh-keygen")
+    if path is None:
+        return warn("ssh-keygen", "not found", "Install openssh-client to sign with OpenSSH keys.")
+    return ok("ssh-keygen", path)
+
+
+def check_inotify() -> Iterator[Finding]:
+    """The kernel lets this user watch enough mailboxes."""
+    for name, least in (("max_user_watches", _MIN_WATCHES), ("max_user_instances", _MIN_INSTANCES)):
+        path = _INOTIFY / name
+        if not path.exists():
+            yield warn(f"inotify {name}", "unknown", "Without inotify mail is found by polling.")
+            continue
+        value = int(path.read_text())
+        if value < least:
+            hint = f"Run `sysctl fs.inotify.{name}={least}` as root."
+            yield warn(f"inotify {name}", f"{value} is below {least}", hint)
+        else:
+            yield ok(f"inotify {name}", str(value))
+
+
+def check_open_files() -> Finding:
+    """The process may open enough files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < _MIN_OPEN_FILES:
+        return warn("open files", f"{soft} of {hard}", f"Run `ulimit -n {_MIN_OPEN_FILES}` before posthouse.")
+    return ok("open files", str(soft))
+
+
+def check_clock() -> Finding:
+    """The clock is set, and is the machine's own."""
+    clock = system_clock()
+    if isinstance(clock, SteppedClock):
+        plain = system_clock({})
+        wall_s = round((clock.wall_ns() - plain.wall_ns()) / _NS)
+        boot_s = round((clock.boot_ns() - plain.boot_ns()) / _NS)
+        text = f"stepped by {clock.offsets}: wall {wall_s:+d} s, boot {boot_s:+d} s"
+        return warn("clock", text, "Unset POSTHOUSE_TEST_CLOCK outside of tests.")
+    if clock.wall_ns() < _OLDEST_SANE_S * _NS:
+        return fail("clock", "it is before 2025", "Set the clock; events with such a date are refused.")
+    return ok("clock", f"boot {clock.boot_id}")
+
+
+SYSTEM_CHECKS: tuple[Callable[[], Finding | Iterator[Finding]], ...] = (
+    check_python,
+    check_sqlite,
+    check_relay_extra,
+    check_ssh_keygen,
+    check_inotify,
+    check_open_files,
+    check_clock,
+)
+_MIB = 1 << 20
+_LOW_DISK = 1024 * _MIB  # a journal may grow to 1 GB before it prunes itself
+_NO_DISK = 64 * _MIB  # not enough for a WAL and its checkpoint
+#: Variables of posthouse that are no settings.
+_OTHER_VARIABLES = {HOME_ENV, TEST_CLOCK_ENV, "POSTHOUSE_FENCING_TOKEN", "POSTHOUSE_FAULTS"}
+
+
+def check_home(home: Home) -> Finding:
+    """The home is a directory of this user that nobody else can enter."""
+    path = home.path
+    if not os.path.lexists(path):
+        return ok("home", f"{path} (not made yet)")
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        return fail("home", f"{path} is not a directory", "Move it away, or set POSTHOUSE_HOME.")
+    if found.st_uid != os.geteuid():
+        return fail("home", f"{path} belongs to the user with id {found.st_uid}", "Set POSTHOUSE_HOME.")
+    if found.st_mode & 0o077:
+        mode = f"{stat.S_IMODE(found.st_mode):04o}"
+        return fail("home", f"{path} has mode {mode}", f"Run `chmod 700 {path}`.")
+    return ok("home", str(path))
+
+
+def check_inside(home: Home) -> Finding:
+    """Nothing in the home can be read or written by others."""
+    if not home.path.is_dir():
+        return ok("files", "none yet")
+    seen, wide = 0, []
+    for folder, folders, files in os.walk(home.path):
+        for name in (*folders, *files):
+            path = Path(folder, name)
+            seen += 1
+            if _is_wide(path):
+                wide.append(path)
+    if wide:
+        hint = f"Run `chmod -R go= {home.path}`; if others may have read a key, make a new one."
+        return fail("files", f"{len(wide)} of {seen} can be reached by others, first {wide[0]}", hint)
+    return ok("files", f"{seen}, all private")
+
+
+def check_key(home: Home) -> Finding:
+    """There is a key, and it is sound and private."""
+    from posthouse.keys import keyfile
+
+    try:
+        return ok("key", keyfile.load(home.key).node)
+    except PosthouseError as failure:
+        if failure.code == "key_file_missing":
+            return warn("key", f"{home.key} does not exist", "Run `posthouse keys new`.")
+        return fail("key", str(failure), failure.hint)
+
+
+def check_settings(home: Home) -> Finding:
+    """Every setting is valid, wherever it comes from."""
+    from posthouse.cli.config import load_settings
+
+    try:
+        values = load_settings().values()
+    except PosthouseError as failure:
+        return fail("settings", str(failure), failure.hint)
+    changed = sum(value.source is not Source.DEFAULT for value in values)
+    return ok("settings", f"{len(values)}, {changed} of them changed ({home.config})")
+
+
+def check_environment(home: Home) -> Finding:
+    """No variable looks like a setting and is none: it would be ignored without a word."""
+    known = {setting.environment for setting in SETTINGS.values()} | _OTHER_VARIABLES
+    unknown = sorted(name for name in os.environ if name.startswith("POSTHOUSE_") and name not in known)
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], known, n=1)
+        hint = f"Did you mean {near[0]}?" if near else "`posthouse config` shows every setting."
+        return warn("environment", f"{', '.join(unknown)} is no setting", hint)
+    return ok("environment", "no unknown variable")
+
+
+def check_disk(home: Home) -> Finding:
+    """There is room on the disk of the home."""
+    existing = next(path for path in (home.path, *home.path.parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    text = f"{free // _MIB} MiB free at {existing}"
+    if free < _NO_DISK:
+        return fail("disk", text, "Free space: stores are read-only without it.")
+    if free < _LOW_DISK:
+        return warn("disk", text, "Free space soon; a journal alone may grow to 1 GB.")
+    return ok("disk", text)
+
+
+def _is_wide(path: Path) -> bool:
+    try:
+        found = path.lstat()
+    except FileNotFoundError:  # stores make and remove files while the doctor looks
+        return False
+    reach = 0o022 if path.name == CONFIG_NAME else 0o077  # settings are no secret, but nobody else's business
+    return not stat.S_ISLNK(found.st_mode) and bool(found.st_mode & reach)
+
+
+HOME_CHECKS: tuple[Callable[[Home], Finding], ...] = (
+    check_home,
+    check_inside,
+    check_key,
+    check_settings,
+    check_environment,
+    check_disk,
+)
+_STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+
+
+def doctor(*, output: Output = PLAIN) -> int:
+    """Check this installation and say what to do about what is wrong.
+
+    For example:
+
+        posthouse doctor
+        posthouse doctor --json
+    """
+    findings = list(_examine())
+    is_healthy = all(finding.state != "fail" for finding in findings)
+    value = {"healthy": is_healthy, "checks": [asdict(finding) for finding in findings]}
+    output.answer(value, _show(findings))
+    return Exit.OK if is_healthy else Exit.REFUSED
+
+
+def _examine() -> Iterator[Finding]:
+    home = find_home()
+    for check in SYSTEM_CHECKS:
+        yield from _run_check(check.__name__, check)
+    for look in HOME_CHECKS:
+        yield from _run_check(look.__name__, partial(look, home))
+
+
+def _run_check(name: str, check: Callable[[], Finding | Iterator[Finding]]) -> Iterator[Finding]:
+    try:
+        found = check()
+        yield from [found] if isinstance(found, Finding) else found
+    except OSError as failure:  # the doctor goes on: what it cannot look at is a finding
+        yield fail(name.removeprefix("check_"), str(failure), "Give this user the right to look at it.")
+
+
+def _show(findings: list[Finding]) -> RenderableType:
+    from rich.text import Text
+
+    rows = [
+        (Text(finding.state, _STYLES[finding.state]), finding.name, finding.text, finding.hint) for finding in findings
+    ]
+    return table(("", "check", "found", "what to do"), rows)

@@ -1,0 +1,354 @@
+"""`posthouse event`: publish signed events to a relay, get, query and follow them.
+
+Programs get an event as it is on the wire, plus `plaintext` if it was sealed for this node; people see the opened
+content, or that it is sealed for others. An event that the relay already has is a success, so retrying is safe.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Group, Parameter
+from cyclopts.validators import Number
+
+from posthouse.cli.commands import noun
+from posthouse.cli.options import DEFAULT_RELAY, MeshName, RelayOptions
+from posthouse.cli.output import PLAIN, Output, table
+from posthouse.model.errors import PosthouseError, error
+
+if TYPE_CHECKING:
+    from posthouse.client import Client, Published
+    from posthouse.model.event import Event
+
+
+#: The tags of an event.
+EventTags = Annotated[
+    tuple[str, ...],
+    Parameter(
+        name="--tag",
+        negative=(),
+        show_default=False,
+        help='A tag: NAME=VALUE, or a JSON array such as ["blob","SHA256","SIZE","URL"]. Several times.',
+    ),
+]
+
+
+def parse_tags(given: Iterable[str]) -> list[tuple[str, ...]]:
+    """Return the tags, or raise a usage error."""
+    return [_parse_tag(text) for text in given]
+
+
+def _parse_tag(text: str) -> tuple[str, ...]:
+    if text.startswith("["):
+        return _parse_array(text)
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise error("usage", text=f"--tag {text!r} is not NAME=VALUE")
+    return name, value
+
+
+def _parse_array(text: str) -> tuple[str, ...]:
+    import msgspec
+
+    try:
+        tag = msgspec.json.decode(text, type=tuple[str, ...])
+    except ValueError as fault:
+        raise error("usage", text=f"--tag {text!r} is not a JSON array of texts: {fault}") from fault
+    if not tag:
+        raise error("usage", text="a tag has at least a name")
+    return tag
+
+
+_GROUP = Group("Filter", sort_key=3)
+_MANY = Parameter(negative=(), show_default=False)
+
+
+@Parameter(name="*", group=_GROUP)
+@dataclass(frozen=True)
+class EventFilter:
+    """Which events; all conditions must hold, of several values of one kind one must."""
+
+    kind: Annotated[tuple[int, ...], _MANY, Parameter(help="A kind; several times for any of them.")] = ()
+    author: Annotated[tuple[str, ...], _MANY, Parameter(help="A node id, or the name of a member.")] = ()
+    id: Annotated[tuple[str, ...], _MANY, Parameter(help="An event id.")] = ()
+    tag: Annotated[tuple[str, ...], _MANY, Parameter(help="NAME=VALUE: a tag with this first value.")] = ()
+    since_ns: Annotated[int | None, Parameter(help="Created at this time or later; nanoseconds since 1970.")] = None
+    until_ns: Annotated[int | None, Parameter(help="Created at this time or earlier.")] = None
+
+    def filter(self, mesh: str | None, authors: list[str]) -> dict[str, Any]:
+        """Return the filter as it goes over the wire; `authors` are the resolved node ids."""
+        given: dict[str, Any] = {
+            "kinds": list(self.kind),
+            "authors": authors,
+            "ids": list(self.id),
+            "mesh": mesh,
+            "since_ns": self.since_ns,
+            "until_ns": self.until_ns,
+        }
+        for text in self.tag:
+            name, equals, value = text.partition("=")
+            if not equals or not name:
+                raise error("usage", text=f"--tag {text!r} is not NAME=VALUE")
+            given.setdefault(f"#{name}", []).append(value)
+        return {name: value for name, value in given.items() if value not in (None, [])}
+
+
+#: The default of every command's `wanted`.
+ANY_EVENT = EventFilter()
+
+
+def event_value(client: Client, event: Event, seq: int | None, **more: Any) -> dict[str, Any]:
+    """Return an event for programs: its fields and seq, and `plaintext` when it was sealed for this node."""
+    import msgspec
+
+    value: dict[str, Any] = msgspec.to_builtins(event) | {"seq": seq} | more
+    plaintext = opened(client, event)
+    return value if plaintext is None else value | {"plaintext": plaintext}
+
+
+def event_lines(client: Client, event: Event, seq: int | None) -> str:
+    """Return an event for people."""
+    tags = [" ".join(tag) for tag in event.tags]
+    lines = [
+        f"id       {event.id}",
+        f"seq      {'-' if seq is None else seq}",
+        f"author   {event.pubkey}",
+        f"created  {created(event)}",
+        f"kind     {event.kind}",
+        *(f"tag      {tag}" for tag in tags),
+        f"content  {content(client, event)}",
+    ]
+    return "\n".join(lines)
+
+
+def event_row(client: Client, event: Event, seq: int | None) -> tuple[str, ...]:
+    """Return an event as a row of a table."""
+    author = event.pubkey.removeprefix("ed25519:")[:8]
+    return ("-" if seq is None else str(seq), created(event), author, str(event.kind), content(client, event))
+
+
+def created(event: Event) -> str:
+    """Return when an event says it was made."""
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(event.created_at_ns / 1e9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def content(client: Client, event: Event) -> str:
+    """Return the content for people: opened, or a word about why not."""
+    if event.tag("enc") is None:
+        return event.content
+    plaintext = opened(client, event)
+    return f"({len(event.content)} characters sealed for others)" if plaintext is None else plaintext
+
+
+def opened(client: Client, event: Event) -> str | None:
+    """Return the plaintext of a sealed event, or None when it is in the clear or not for this node."""
+    if event.tag("enc") is None:
+        return None
+    try:
+        return client.open(event)
+    except PosthouseError:
+        return None
+
+
+Readers = Annotated[
+    tuple[str, ...],
+    Parameter(negative=(), show_default=False, help="Seal the content for this member or node id. Several times."),
+]
+
+
+def publish(
+    content: Annotated[str, Parameter(allow_leading_hyphen=True, help="The content; `-` reads it from stdin.")] = "",
+    /,
+    *,
+    kind: Annotated[int, Parameter(help="The kind: 1-9999 kept, 10000-19999 replaceable, 20000-29999 passed on.")] = 1,
+    tag: EventTags = (),
+    seal_for: Readers = (),
+    event: Annotated[
+        Path | None, Parameter(help="Send the signed event in this file (`-`: stdin) instead of making one.")
+    ] = None,
+    mesh: MeshName = "main",
+    reach: RelayOptions = DEFAULT_RELAY,
+    output: Output = PLAIN,
+) -> None:
+    """Publish an event; done when the relay has stored it.
+
+    An event that the relay has already is a success too, so a signed event can be sent again after any failure.
+
+    For example:
+
+        posthouse event publish "hello" --tag t=greetings
+        posthouse event publish "for your eyes" --mesh team --seal-for bob
+        echo '{"state":"green"}' | posthouse event publish - --kind 30000 --tag d=build/main --json
+    """
+    text = sys.stdin.read() if content == "-" else content
+    tags = parse_tags(tag)
+
+    async def work(client: Client) -> Published:
+        if event is not None:
+            return await client.publish_event(_read_event(event))
+        return await client.publish(text, kind=kind, tags=tags, seal_for=seal_for)
+
+    published = reach.visit(mesh, work)
+    state = "was there already" if published.duplicate else "passed on" if published.seq is None else "stored"
+    seq = "" if published.seq is None else f"  seq {published.seq}"
+    output.answer(published.answer, f"{published.event.id}  {state}{seq}")
+
+
+def _read_event(path: Path) -> Event:
+    from posthouse.model.event import decode_event
+
+    try:
+        data = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+    except OSError as failure:
+        raise error("usage", text=f"{path} cannot be read: {failure.strerror}") from failure
+    return decode_event(data.strip())
+
+
+def get(
+    id: Annotated[str, Parameter(help="The event's id.")],  # noqa: A002 - the domain's word
+    /,
+    *,
+    mesh: MeshName = "main",
+    reach: RelayOptions = DEFAULT_RELAY,
+    output: Output = PLAIN,
+) -> None:
+    """Show one event, verified, with its content opened if it is sealed for this node.
+
+    For example:
+
+        posthouse event get 643b6dcfe2204e80670cf8585ec25134e303c68d3efdfb2d0efc7f5668bc739e
+        posthouse event get 643b6dcfe2204e80670cf8585ec25134e303c68d3efdfb2d0efc7f5668bc739e --mesh team --json
+    """
+
+    async def work(client: Client) -> None:
+        stored = await client.get(id)
+        output.answer(event_value(client, stored.event, stored.seq), event_lines(client, stored.event, stored.seq))
+
+    reach.visit(mesh, work)
+
+
+def query(
+    *,
+    wanted: EventFilter = ANY_EVENT,
+    limit: Annotated[int, Parameter(validator=Number(gte=1, lte=500), help="How many at most.")] = 50,
+    order: Annotated[
+        Literal["asc", "desc"], Parameter(help="In the order they were stored, or the newest first.")
+    ] = "asc",
+    cursor: Annotated[str | None, Parameter(help="Go on where a former answer ended.")] = None,
+    count: Annotated[bool, Parameter(negative=(), show_default=False, help="Only tell how many match.")] = False,
+    mesh: MeshName = "main",
+    reach: RelayOptions = DEFAULT_RELAY,
+    output: Output = PLAIN,
+) -> None:
+    """List stored events in commit order, verified.
+
+    For example:
+
+        posthouse event query --kind 1 --limit 10 --order desc
+        posthouse event query --mesh team --author alice --tag t=alerts --json
+        posthouse event query --kind 1 --count
+    """
+
+    async def work(client: Client) -> None:
+        authors = [await client.meshes.resolve(author, mesh) for author in wanted.author]
+        conditions = wanted.filter(mesh, authors)
+        if count:
+            number = await client.count(conditions)
+            output.answer({"count": number}, str(number))
+            return
+        page = await client.query(conditions, limit=limit, order=order, cursor=cursor)
+        value = {"events": [event_value(client, e.event, e.seq) for e in page.events], "cursor": page.cursor}
+        rows = [event_row(client, each.event, each.seq) for each in page.events]
+        output.answer(value, table(("seq", "created", "author", "kind", "content"), rows))
+        if page.cursor is not None:
+            output.note(f"more: --cursor {page.cursor}")
+
+    reach.visit(mesh, work)
+
+
+def tail(
+    *,
+    wanted: EventFilter = ANY_EVENT,
+    limit: Annotated[
+        int, Parameter(validator=Number(gte=0, lte=500), help="Begin with so many of the newest stored events.")
+    ] = 10,
+    cursor: Annotated[str | None, Parameter(help="Begin behind this place instead, without a gap.")] = None,
+    count: Annotated[int | None, Parameter(validator=Number(gte=1), help="End after so many events.")] = None,
+    stored: Annotated[
+        bool, Parameter(negative=(), show_default=False, help="End when everything stored has been shown.")
+    ] = False,
+    mesh: MeshName = "main",
+    reach: RelayOptions = DEFAULT_RELAY,
+    output: Output = PLAIN,
+) -> None:
+    """Show stored events, then live ones, until Ctrl-C; reconnects by itself, without a gap or a duplicate.
+
+    With --json each line carries the cursor to go on from.
+
+    For example:
+
+        posthouse event tail --kind 1
+        posthouse event tail --mesh team --tag t=alerts --limit 0 --json
+        posthouse event tail --cursor "$CURSOR" --stored --json
+    """
+
+    async def work(client: Client) -> None:
+        authors = [await client.meshes.resolve(author, mesh) for author in wanted.author]
+        begin = None if cursor is not None else limit
+        subscription = await client.subscribe(wanted.filter(mesh, authors), cursor=cursor, limit=begin)
+        shown = 0
+        async for received in subscription.stored() if stored else subscription:
+            event, seq = received.event, received.seq
+            row = "  ".join(event_row(client, event, seq))
+            output.answer(event_value(client, event, seq, cursor=subscription.cursor), row)
+            shown += 1
+            if shown == count:
+                return
+
+    reach.visit(mesh, work)
+
+
+def address(
+    coordinate: Annotated[str, Parameter(help="KIND:NODE_ID:D, as in 30000:ed25519:<64 hex>:build/main.")],
+    /,
+    *,
+    history: Annotated[bool, Parameter(negative=(), show_default=False, help="List all of its events.")] = False,
+    limit: Annotated[int, Parameter(validator=Number(gte=1, lte=500), help="How many at most.")] = 50,
+    cursor: Annotated[str | None, Parameter(help="Go on where a former answer ended.")] = None,
+    mesh: MeshName = "main",
+    reach: RelayOptions = DEFAULT_RELAY,
+    output: Output = PLAIN,
+) -> None:
+    """Show the latest event of a coordinate, or with --history all of them in commit order.
+
+    For example:
+
+        posthouse event address "30000:$NODE:build/main"
+        posthouse event address "30000:$NODE:build/main" --history --json
+    """
+
+    async def show_latest(client: Client) -> None:
+        stored = await client.address(coordinate)
+        output.answer(event_value(client, stored.event, stored.seq), event_lines(client, stored.event, stored.seq))
+
+    async def show_history(client: Client) -> None:
+        page = await client.history(coordinate, limit=limit, cursor=cursor)
+        value = {"events": [event_value(client, e.event, e.seq) for e in page.events], "cursor": page.cursor}
+        rows = [event_row(client, each.event, each.seq) for each in page.events]
+        output.answer(value, table(("seq", "created", "author", "kind", "content"), rows))
+
+    reach.visit(mesh, show_history if history else show_latest)
+
+
+app = noun("event", "Publish signed events to a relay, read them and follow them.")
+app.command(publish, name="publish")
+app.command(get, name="get")
+app.command(query, name="query")
+app.command(tail, name="tail")
+app.command(address, name="address")

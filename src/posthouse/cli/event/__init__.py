@@ -1,5 +1,0 @@
-"""`posthouse event`: signed events of a relay."""
-
-from posthouse.cli.event.noun import app
-
-__all__ = ["app"]

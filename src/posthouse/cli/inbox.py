@@ -1,0 +1,230 @@
+"""`posthouse inbox` and `posthouse tail`: list, await, show and mark the mail of this host, and follow its events.
+
+`wait` is how an agent sleeps until mail comes: it marks what it shows as seen unless --peek is given, and it
+survives a restart of the daemon. `tail` reconnects and continues where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from inspect import cleandoc
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Group, Parameter
+from cyclopts.validators import Number
+
+from posthouse.cli.commands import noun
+from posthouse.cli.options import DEFAULT_DAEMON, DaemonOptions
+from posthouse.cli.output import PLAIN, Output, table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from posthouse.client.daemon import DaemonEvent, InboxItem
+    from posthouse.client.daemon.calls import InboxFilter
+
+
+_GROUP = Group("Filter", sort_key=3)
+
+
+@Parameter(name="*", group=_GROUP)
+@dataclass(frozen=True)
+class MailFilter:
+    """Conditions on mail; all must hold."""
+
+    sender: Annotated[str | None, Parameter(name="--from", help="From this member.")] = None
+    topic: Annotated[str | None, Parameter(help="In this topic.")] = None
+    since: Annotated[str | None, Parameter(help="Behind this one, by its inbox id.")] = None
+    limit: Annotated[int, Parameter(validator=Number(gte=1, lte=1000), help="How many at most.")] = 100
+
+    def filter(self, *, unread: bool) -> InboxFilter:
+        """Return the conditions as the daemon takes them."""
+        topic = None if self.topic is None else self.topic.removeprefix("#")
+        return {
+            "sender": self.sender,
+            "topic": topic,
+            "since": self.since,
+            "limit": self.limit,
+            "unread": unread or None,
+        }
+
+
+#: The default of every command's `wanted`.
+ANY_MAIL = MailFilter()
+
+
+def sender_name(item: InboxItem) -> str:
+    """Return who wrote a message: the name, or the beginning of the key."""
+    return item.sender_name or item.sender.removeprefix("ed25519:")[:8]
+
+
+def shown_body(item: InboxItem) -> str:
+    """Return the text of a message, or a word about why there is none."""
+    return "(undecryptable)" if item.body is None else item.body
+
+
+def mail_table(items: Sequence[InboxItem]) -> RenderableType:
+    """Lay out mail, one row each."""
+    rows = [
+        (item.id, item.received_at, sender_name(item), f"#{item.topic}" if item.topic else "", shown_body(item))
+        for item in items
+    ]
+    return table(("id", "received", "from", "topic", "text"), rows)
+
+
+def mail_lines(item: InboxItem) -> str:
+    """Return one message with all that is known of it."""
+    named = {
+        "id": item.id,
+        "message": item.message_id,
+        "from": f"{sender_name(item)}  {item.sender}",
+        "topic": f"#{item.topic}" if item.topic else None,
+        "answers": item.reply_to_id,
+        "meta": item.meta or None,
+        "received": item.received_at,
+        "seen": item.seen_at,
+        "text": shown_body(item),
+    }
+    return "\n".join(f"{name:<9}{value}" for name, value in named.items() if value is not None)
+
+
+def mail(
+    *,
+    unread: Annotated[bool, Parameter(negative=(), show_default=False, help="Only what was not marked as seen.")] = (
+        False
+    ),
+    wanted: MailFilter = ANY_MAIL,
+    near: DaemonOptions = DEFAULT_DAEMON,
+    output: Output = PLAIN,
+) -> None:
+    """List mail, newest first, without marking it as seen.
+
+    For example:
+
+        posthouse inbox
+        posthouse inbox --unread --from bob --json
+    """
+
+    with near.client() as daemon:
+        items = daemon.inbox(**wanted.filter(unread=unread))
+    output.answer({"items": items}, mail_table(items))
+
+
+def wait(
+    *,
+    timeout: Annotated[float, Parameter(validator=Number(gte=0, lte=86_400), help="How many seconds at most.")] = 60.0,
+    peek: Annotated[
+        bool, Parameter(negative=(), show_default=False, help="Leave it unread: the next wait shows it again.")
+    ] = False,
+    wanted: MailFilter = ANY_MAIL,
+    near: DaemonOptions = DEFAULT_DAEMON,
+    output: Output = PLAIN,
+) -> None:
+    """Show unread mail as soon as there is some and mark it as seen; ends without any when the time is over.
+
+    A daemon that is restarted meanwhile is waited for.
+
+    For example:
+
+        posthouse inbox wait --timeout 60
+        posthouse inbox wait --from bob --timeout 600 --json
+        posthouse inbox wait --timeout 0 --peek
+    """
+
+    with near.client() as daemon:
+        items = daemon.wait(timeout, **wanted.filter(unread=True))
+        if not items:
+            output.note(f"no mail within {timeout:g} s")
+        output.answer({"items": items}, mail_table(items))
+        if items and not peek:
+            daemon.seen([item.id for item in items])
+
+
+def show(
+    id: Annotated[str, Parameter(help="Its id in the inbox.")],  # noqa: A002 - the domain's word
+    /,
+    *,
+    near: DaemonOptions = DEFAULT_DAEMON,
+    output: Output = PLAIN,
+) -> None:
+    """Show one message of the inbox.
+
+    For example:
+
+        posthouse inbox show 01JQ8Z5N0000000000000000AB
+    """
+
+    with near.client() as daemon:
+        item = daemon.item(id)
+    output.answer(item, mail_lines(item))
+
+
+def seen(
+    *ids: Annotated[str, Parameter(help="Ids in the inbox.")],
+    near: DaemonOptions = DEFAULT_DAEMON,
+    output: Output = PLAIN,
+) -> None:
+    """Mark mail as seen, so that `--unread` and `wait` leave it out.
+
+    For example:
+
+        posthouse inbox seen 01JQ8Z5N0000000000000000AB
+    """
+    from posthouse.model.errors import error
+
+    if not ids:
+        raise error("usage", text="give at least one id")
+    with near.client() as daemon:
+        count = daemon.seen(ids)
+    output.answer({"count": count}, f"{count} marked as seen")
+
+
+def tail(
+    *,
+    all: Annotated[  # noqa: A002 - the user's word
+        bool, Parameter(negative=(), show_default=False, help="Also peers, the relay's state, outbox and system.")
+    ] = False,
+    after: Annotated[str | None, Parameter(help="Begin behind this event, by its id.")] = None,
+    count: Annotated[int | None, Parameter(validator=Number(gte=1), help="End after so many.")] = None,
+    near: DaemonOptions = DEFAULT_DAEMON,
+    output: Output = PLAIN,
+) -> None:
+    """Show mail as it comes, until Ctrl-C; reconnects by itself and goes on where it was.
+
+    With --json each line carries the id to go on from.
+
+    For example:
+
+        posthouse tail
+        posthouse tail --all --json
+        posthouse tail --after 01JQ8Z5N0000000000000000AB --count 1
+    """
+    shown = 0
+    with near.client() as daemon:
+        for event in daemon.events(after):
+            if not all and event.event != "message":
+                continue
+            output.answer(event, _event_line(event))
+            shown += 1
+            if shown == count:
+                return
+
+
+def _event_line(event: DaemonEvent) -> str:
+    data = event.data
+    when = str(data.get("ts", ""))
+    if event.event != "message":
+        rest = "  ".join(f"{name}={value}" for name, value in data.items() if name != "ts")
+        return f"{when}  {event.event}  {rest}"
+    who = data.get("sender_name") or str(data.get("sender", "")).removeprefix("ed25519:")[:8]
+    where = f"  #{data['topic']}" if data.get("topic") else ""
+    text = "(undecryptable)" if data.get("body") is None else data["body"]
+    return f"{when}  {who}{where}  {text}"
+
+
+app = noun("inbox", cleandoc(mail.__doc__ or ""))
+app.default(mail)
+app.command(wait, name="wait")
+app.command(show, name="show")
+app.command(seen, name="seen")

@@ -1,5 +1,0 @@
-"""`posthouse keys`: the identity of this node."""
-
-from posthouse.cli.keys.noun import app
-
-__all__ = ["app"]

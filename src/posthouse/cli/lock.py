@@ -1,0 +1,219 @@
+"""`posthouse lock`: acquire, renew, release and list locks of a relay, and run a command under one.
+
+A lock is a lease with a fencing token. `acquire` does not renew, so the lease must cover the work; `run` renews
+while the command runs and ends the command before another client can get the lock (lock_child).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from posthouse.cli.commands import noun
+from posthouse.cli.options import DEFAULT_RELAY, MeshName, RelayOptions
+from posthouse.cli.output import PLAIN, Output, table
+from posthouse.model.errors import error
+
+if TYPE_CHECKING:
+    from posthouse.client import Client, LockGrant, LockStatus
+    from posthouse.model.api import LockSummary
+
+
+Resource = Annotated[str, Parameter(help="The name of what is locked: any text of 1 to 512 bytes.")]
+Token = Annotated[int, Parameter(validator=Number(gte=1), help="The fencing token that acquire told.")]
+LeaseS = Annotated[float, Parameter(validator=Number(gte=1, lte=600), help="How long the lock is held unless renewed.")]
+WaitS = Annotated[
+    float | None, Parameter(validator=Number(gte=0, lte=600), show_default=False, help="How long to wait for it.")
+]
+
+
+def lock_value(lock: LockGrant | LockStatus | LockSummary) -> dict[str, Any]:
+    """Return a lock as JSON shows it."""
+    value: dict[str, Any] = msgspec.to_builtins(lock)
+    return value
+
+
+def grant_line(grant: LockGrant) -> str:
+    """Return a grant as people see it."""
+    return f"{grant.resource}  token {grant.token}  for {grant.lease_ms / 1000:g} s"
+
+
+def acquire(
+    resource: Resource,
+    /,
+    *,
+    lease_s: LeaseS = 30.0,
+    wait_s: WaitS = None,
+    request_id: Annotated[
+        str | None, Parameter(help="Repeat it to retry: the same grant is told again, never a second one made.")
+    ] = None,
+    mesh: MeshName = "main",
+    reach: RelayOptions = DEFAULT_RELAY,
+    output: Output = PLAIN,
+) -> None:
+    """Acquire a lock; nothing renews it, so the lease must cover the work. To run a command use `lock run`.
+
+    For example:
+
+        posthouse lock acquire db/main --lease-s 60
+        TOKEN=$(posthouse lock acquire db/main --wait-s 30 --json | jq .token)
+    """
+
+    async def work(client: Client) -> LockGrant:
+        return await client.locks.acquire(
+            resource, lease_ms=round(lease_s * 1000), wait_ms=round((wait_s or 0) * 1000), request_id=request_id
+        )
+
+    grant = reach.visit(mesh, work)
+    output.answer(lock_value(grant), grant_line(grant))
+
+
+def renew(
+    resource: Resource,
+    token: Token,
+    /,
+    *,
+    lease_s: LeaseS = 30.0,
+    mesh: MeshName = "main",
+    reach: RelayOptions = DEFAULT_RELAY,
+    output: Output = PLAIN,
+) -> None:
+    """Renew the lease of a lock from now on; the token stays. A lease that has ended cannot be renewed.
+
+    For example:
+
+        posthouse lock renew db/main 17 --lease-s 60
+        posthouse lock renew db/main 17 --json
+    """
+
+    async def work(client: Client) -> LockGrant:
+        return await client.locks.renew(resource, token, lease_ms=round(lease_s * 1000))
+
+    grant = reach.visit(mesh, work)
+    output.answer(lock_value(grant), grant_line(grant))
+
+
+def release(
+    resource: Resource,
+    token: Token,
+    /,
+    *,
+    mesh: MeshName = "main",
+    reach: RelayOptions = DEFAULT_RELAY,
+    output: Output = PLAIN,
+) -> None:
+    """Release a lock; whoever waits longest has it next.
+
+    For example:
+
+        posthouse lock release db/main 17
+        posthouse lock release db/main 17 --mesh team --json
+    """
+
+    async def work(client: Client) -> None:
+        await client.locks.release(resource, token)
+
+    reach.visit(mesh, work)
+    output.answer({"resource": resource, "token": token, "released": True}, f"{resource}  released")
+
+
+def inspect(
+    resource: Resource,
+    /,
+    *,
+    mesh: MeshName = "main",
+    reach: RelayOptions = DEFAULT_RELAY,
+    output: Output = PLAIN,
+) -> None:
+    """Show who holds a lock and for how long still; a free one shows its last token.
+
+    For example:
+
+        posthouse lock inspect db/main
+        posthouse lock inspect db/main --mesh team --json
+    """
+
+    async def work(client: Client) -> LockStatus:
+        return await client.locks.inspect(resource)
+
+    status = reach.visit(mesh, work)
+    state = f"held by {status.owner} for {status.remaining_ms / 1000:g} s" if status.held else "free"
+    output.answer(lock_value(status), f"{resource}  {state}  token {status.token}")
+
+
+def ls(
+    *,
+    held: Annotated[bool, Parameter(negative=(), show_default=False, help="Only those that are held now.")] = False,
+    mesh: MeshName = "main",
+    reach: RelayOptions = DEFAULT_RELAY,
+    output: Output = PLAIN,
+) -> None:
+    """List the locks of a mesh, free ones too: a name that was locked once keeps its last token.
+
+    For example:
+
+        posthouse lock ls
+        posthouse lock ls --held --mesh team --json
+    """
+
+    async def work(client: Client) -> list[LockSummary]:
+        page = await client.locks.list(mesh=mesh)
+        locks = list(page.locks)
+        while page.cursor is not None:
+            page = await client.locks.list(mesh=mesh, cursor=page.cursor)
+            locks += page.locks
+        return locks
+
+    locks = [lock for lock in reach.visit(mesh, work) if lock.held or not held]
+    rows = [
+        (each.resource, "held" if each.held else "free", each.token, f"{each.remaining_ms / 1000:g}", each.owner or "")
+        for each in locks
+    ]
+    columns = ("resource", "state", "token", "seconds", "owner")
+    output.answer({"mesh": mesh, "locks": [lock_value(lock) for lock in locks]}, table(columns, rows))
+
+
+def run(
+    resource: Resource,
+    /,
+    *command: Annotated[str, Parameter(help="The command, after `--`.", show_default=False)],
+    lease_s: LeaseS = 30.0,
+    wait_s: WaitS = None,
+    mesh: MeshName = "main",
+    reach: RelayOptions = DEFAULT_RELAY,
+    output: Output = PLAIN,
+) -> int:
+    """Run a command while a lock is held, and return its exit code; without --wait-s it waits as long as it takes.
+
+    The lease is renewed for as long as the command runs. When it is lost, the command and everything it started in its
+    process group is ended before another can have the lock: SIGTERM, and SIGKILL after a twenty-fifth of the lease.
+    The command finds its fencing token in POSTHOUSE_FENCING_TOKEN; send it with every protected write.
+
+    For example:
+
+        posthouse lock run db/main -- ./migrate.sh
+        posthouse lock run deploy --wait-s 0 --lease-s 60 -- sh -c 'deploy --token "$POSTHOUSE_FENCING_TOKEN"'
+    """
+    from posthouse.cli.lock_child import run_command
+
+    if not command:
+        raise error("usage", text="no command was given; it stands behind `--`")
+
+    async def work(client: Client) -> int:
+        async with client.lock(resource, lease_s=lease_s, wait_s=wait_s) as held:
+            output.note(f"{resource}  token {held.token}")
+            return await run_command(command, resource, held.token, grace_s=lease_s / 25)
+
+    return reach.visit(mesh, work)
+
+
+app = noun("lock", "Hold locks of a relay: leases with fencing tokens.")
+app.command(acquire, name="acquire")
+app.command(renew, name="renew")
+app.command(release, name="release")
+app.command(inspect, name="inspect")
+app.command(ls, name="ls")
+app.command(run, name="run")

@@ -1,0 +1,225 @@
+"""`posthouse message`: send to a relay without a daemon, receive, and show the delivery state of a message.
+
+`receive` confirms a message after it was printed and rejects one that cannot be opened. A node's queue has one
+reader: the command replaces a daemon that uses the same key. A sealed message has different bytes in each run, so
+--id makes a retry safe for topics and unsealed messages only; a daemon keeps the sealed bytes.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from posthouse.cli.commands import noun
+from posthouse.cli.options import DEFAULT_RELAY, MeshName, RelayOptions
+from posthouse.cli.output import PLAIN, Output, table
+from posthouse.model.errors import error
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from posthouse.client import Client, Delivery, Mailbox, MessageStates, Sent
+
+
+def send(
+    to: Annotated[str, Parameter(help="A member's name, a node id, or `#topic`.")],
+    body: Annotated[str, Parameter(help="The message; `-` reads it from stdin.")],
+    /,
+    *,
+    client_message_id: Annotated[
+        str | None,
+        Parameter(name="--id", help="Your own id: sent again with the same text, the message is there once."),
+    ] = None,
+    reply_to: Annotated[str | None, Parameter(help="Id of the message this one answers.")] = None,
+    priority: Annotated[
+        Literal["now", "next", "low"], Parameter(help="How urgent it is; for the reader, never reorders.")
+    ] = "next",
+    meta: Annotated[str | None, Parameter(help="A JSON object; it stays in the clear.")] = None,
+    mention: Annotated[
+        tuple[str, ...],
+        Parameter(negative=(), show_default=False, help="A member it speaks of. Several times."),
+    ] = (),
+    unsealed: Annotated[
+        bool, Parameter(negative=(), show_default=False, help="Leave a direct message in the clear.")
+    ] = False,
+    mesh: MeshName = "main",
+    reach: RelayOptions = DEFAULT_RELAY,
+    output: Output = PLAIN,
+) -> None:
+    """Send a message; done when the relay has it, whether or not its reader is there.
+
+    A direct message is sealed for its reader. A sealed message is other bytes each time this command runs, so --id
+    makes a retry safe for topics and unsealed messages only; a daemon keeps the sealed bytes.
+
+    For example:
+
+        posthouse message send bob "the build is green"
+        posthouse message send "#alerts.disk" "92 % full" --mesh team --priority now --json
+    """
+    text = sys.stdin.read() if body == "-" else body
+    given = _meta(meta)
+
+    async def work(client: Client) -> Sent:
+        return await client.send(
+            to,
+            text,
+            client_message_id=client_message_id,
+            reply_to=reply_to,
+            priority=priority,
+            meta=given,
+            mentions=mention,
+            is_sealed=not unsealed,
+        )
+
+    _answer_sent(reach.visit(mesh, work), output)
+
+
+def _answer_sent(sent: Sent, output: Output) -> None:
+    value = {
+        "id": sent.id,
+        "seq": sent.seq,
+        "duplicate": sent.duplicate,
+        "client_message_id": sent.client_message_id,
+        "not_queued": [each._asdict() for each in sent.not_queued],
+    }
+    state = "was there already" if sent.duplicate else "accepted"
+    output.answer(value, f"{sent.id}  {state}  seq {sent.seq}")
+    for each in sent.not_queued:
+        output.note(f"not queued for {each.recipient}: {each.reason}")
+
+
+def _meta(text: str | None) -> dict[str, Any] | None:
+    from posthouse.model.strict_json import parse_json
+
+    value = None if text is None else parse_json(text)
+    if value is not None and not isinstance(value, dict):
+        raise error("usage", text="--meta is a JSON object")
+    return value
+
+
+def receive(
+    *,
+    count: Annotated[int | None, Parameter(validator=Number(gte=1), help="End after so many messages.")] = None,
+    window: Annotated[int, Parameter(validator=Number(gte=1, lte=1_000), help="Unconfirmed messages at a time.")] = 50,
+    peek: Annotated[
+        bool, Parameter(negative=(), show_default=False, help="Confirm nothing: what is shown stays in the queue.")
+    ] = False,
+    mesh: MeshName = "main",
+    reach: RelayOptions = DEFAULT_RELAY,
+    output: Output = PLAIN,
+) -> None:
+    """Open the mailbox and show messages as they come, oldest first; each is confirmed once it was shown.
+
+    What cannot be opened is rejected and said so. The mailbox of a node has one reader: a daemon that uses the same
+    key would be replaced by this command, and ends.
+
+    For example:
+
+        posthouse message receive
+        posthouse message receive --mesh team --count 10 --json
+    """
+
+    async def work(client: Client) -> None:
+        async with await client.receive(mesh, window=window) as mailbox:
+            shown = 0
+            async for delivery in mailbox:
+                _show_delivery(mailbox, delivery, output, peek=peek)
+                shown += 1
+                if shown == count:
+                    return
+
+    reach.visit(mesh, work)
+
+
+def _show_delivery(mailbox: Mailbox, delivery: Delivery, output: Output, *, peek: bool) -> None:
+    from posthouse.cli.output import short_node
+    from posthouse.model.errors import PosthouseError
+
+    value = _delivery_value(delivery)
+    where = "" if delivery.topic is None else f"#{delivery.topic} "
+    try:
+        value["body"] = shown = delivery.body
+    except PosthouseError as failure:
+        value["error"], shown = failure.code, f"(cannot be opened: {failure})"
+    output.answer(value, f"{delivery.seq}  {short_node(delivery.sender)}  {where}{shown}")
+    if peek:
+        return
+    if "error" in value:
+        mailbox.reject(delivery, str(value["error"]))
+    else:
+        mailbox.confirm(delivery)
+
+
+def _delivery_value(delivery: Delivery) -> dict[str, Any]:
+    message = delivery.message
+    return {
+        "id": delivery.id,
+        "seq": delivery.seq,
+        "mesh": delivery.mesh,
+        "sender": delivery.sender,
+        "topic": delivery.topic,
+        "client_message_id": message.client_message_id,
+        "reply_to": message.reply_to,
+        "priority": message.priority.value,
+        "meta": delivery.meta,
+        "mentions": message.mentions,
+        "was_stored": delivery.was_stored,
+        "attempt": delivery.attempt,
+    }
+
+
+def show(
+    message_id: Annotated[str, Parameter(name="id", help="Id of the message.")],
+    /,
+    *,
+    mesh: MeshName = "main",
+    reach: RelayOptions = DEFAULT_RELAY,
+    output: Output = PLAIN,
+) -> None:
+    """Show how far a message has come: queued, sent, confirmed, rejected, dead, expired or purged, with times.
+
+    Its sender sees every recipient, a recipient itself, an admin of the mesh everything but the content.
+
+    For example:
+
+        posthouse message show 2c5f...e1
+        posthouse message show 2c5f...e1 --mesh team --json
+    """
+
+    async def work(client: Client) -> MessageStates:
+        return await client.message(message_id)
+
+    found = reach.visit(mesh, work)
+    output.answer(found, _states_table(found))
+
+
+def _states_table(found: MessageStates) -> RenderableType:
+    from rich.console import Group
+
+    from posthouse.cli.output import format_moment
+
+    target = f"#{found.destination_ref}" if found.destination_kind == "topic" else found.destination_ref
+    accepted = format_moment(found.first_seen_at_ns)
+    head = f"{found.id}\nseq {found.seq}, from {found.sender} to {target}, accepted {accepted}"
+    rows = [
+        (
+            each.recipient,
+            each.state,
+            each.attempts,
+            format_moment(each.queued_at_ns),
+            format_moment(each.sent_at_ns),
+            format_moment(each.closed_at_ns),
+            each.reason or "",
+        )
+        for each in found.deliveries
+    ]
+    return Group(head, table(("recipient", "state", "attempts", "queued", "sent", "closed", "reason"), rows))
+
+
+app = noun("message", "Send messages straight to a relay, receive them, and see where they are.")
+app.command(send, name="send")
+app.command(receive, name="receive")
+app.command(show, name="show")

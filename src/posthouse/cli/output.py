@@ -1,0 +1,112 @@
+"""What a command prints, for people or for programs: the only module of posthouse that writes to a terminal.
+
+Every command takes `output: Output` and gives each result twice, as a value and as text; `--json` selects the value.
+Results go to stdout, notes and errors to stderr, so that a pipe sees results only. Control characters in text from
+others are escaped, never sent to the terminal. Exit codes are decided in `main`, not here.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+from cyclopts import Group, Parameter
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+
+_OUTPUT_GROUP = Group("Output", sort_key=9)
+_PIPE_WIDTH = 10_000  # columns when no terminal sets a width: a row stays on one line
+_SWITCH = Parameter(negative=(), show_default=False)
+
+
+@Parameter(name="*", group=_OUTPUT_GROUP)
+@dataclass(frozen=True)
+class Output:
+    """How a command speaks; part of the signature of every command."""
+
+    json: Annotated[bool, _SWITCH, Parameter(help="Write JSON: one object, or one per line.")] = False
+    debug: Annotated[bool, _SWITCH, Parameter(help="Show the traceback of an unexpected failure.")] = False
+
+    def answer(self, value: object, shown: RenderableType) -> None:
+        """Write one result; commands that stream call it once per line."""
+        if self.json:
+            write_json(sys.stdout, value)
+        else:
+            show(sys.stdout, shown)
+
+    def note(self, text: str) -> None:
+        """Tell people what goes on; programs are not told."""
+        if not self.json:
+            show(sys.stderr, text)
+
+
+def show(stream: TextIO, shown: RenderableType) -> None:
+    """Write for people, in colour only where the terminal and NO_COLOR allow it."""
+    if isinstance(shown, str):
+        stream.write(visible(shown) + "\n")
+    else:
+        _console(stream).print(shown, soft_wrap=False)
+    stream.flush()
+
+
+def write_json(stream: TextIO, value: object) -> None:
+    """Write one JSON object on one line."""
+    import msgspec
+
+    stream.write(msgspec.json.encode(value, enc_hook=_encode).decode() + "\n")
+    stream.flush()
+
+
+def visible(text: str) -> str:
+    """Return `text` with its control characters written out: nobody else's text drives the terminal."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+
+
+def _console(stream: TextIO) -> Console:
+    from rich.console import Console
+
+    width = None if stream.isatty() or "COLUMNS" in os.environ else _PIPE_WIDTH
+    return Console(file=stream, width=width, markup=False, emoji=False, highlight=False)
+
+
+def _encode(value: Any) -> str:
+    if isinstance(value, Path):
+        return str(value)
+    raise NotImplementedError(f"{type(value).__name__} has no JSON form")
+
+
+#: The default of every command's `output`.
+PLAIN = Output()
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> RenderableType:
+    """Lay out rows in columns without lines around them."""
+    from rich.table import Table
+    from rich.text import Text
+
+    laid = Table(box=None, pad_edge=False, header_style="bold")
+    for name in columns:
+        laid.add_column(name, overflow="fold")
+    for row in rows:
+        laid.add_row(*(cell if isinstance(cell, Text) else Text(visible(str(cell))) for cell in row))
+    return laid
+
+
+def format_moment(at_ns: int | None) -> str:
+    """Return a time of the relay, `-` for what has not happened."""
+    from posthouse.model.clock import format_utc
+
+    return "-" if at_ns is None else format_utc(at_ns)
+
+
+def short_node(node: str) -> str:
+    """Return a node id as it stands in tables."""
+    return node.removeprefix("ed25519:").removeprefix("pinch:")[:8]

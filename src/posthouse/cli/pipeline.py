@@ -1,0 +1,264 @@
+"""`posthouse pipeline`: bring the lake up to date, query it, keep a session warm, and audit the whole history.
+
+A run that fails or is killed is simply run again: no row is duplicated or missing. Arguments and sources are checked
+before Spark is started. Verbs of pipeline_publish and pipeline_report are registered by name and loaded when used.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from posthouse.cli.commands import noun
+from posthouse.cli.options import parse_duration
+from posthouse.cli.output import PLAIN, Output, table
+from posthouse.cli.pipeline_options import DEFAULT_PIPELINE, PipelineOptions, open_sources, relays_of
+from posthouse.model.codes.spec import Exit
+from posthouse.model.errors import error
+
+if TYPE_CHECKING:
+    from posthouse.pipeline.audit.audit import Report
+    from posthouse.pipeline.query import Answer
+    from posthouse.pipeline.run.copy_feeds import RunStep
+    from posthouse.pipeline.run.lake_run import RunReport
+
+
+def run(
+    *,
+    once: Annotated[bool, Parameter(negative=(), help="One run; this is what happens without --every too.")] = False,
+    every: Annotated[str | None, Parameter(help="Run again and again, this long apart: 60s, 15m.")] = None,
+    rebuild: Annotated[bool, Parameter(negative=(), help="Make every table above bronze anew.")] = False,
+    place: PipelineOptions = DEFAULT_PIPELINE,
+    output: Output = PLAIN,
+) -> None:
+    """Copy what is new in the journals into the lake, then bring every table up to date.
+
+    A run that fails or is killed is simply run again: nothing is there twice, nothing is missing. With a relay among
+    the sources the Merkle root of every new batch is published there as a signed event. With --every it goes on until
+    Ctrl-C or SIGTERM; SIGTERM lets a run that works come to its end.
+
+    For example:
+
+        posthouse pipeline run
+        posthouse pipeline run --source ~/.posthouse/relay --lake /data/lake
+        posthouse pipeline run --source https://relay.example.org --every 60s
+    """
+    if once and every is not None:
+        raise error("usage", text="--once and --every exclude each other")
+    wait_s = None if every is None else parse_duration(every)
+    open_sources(place)  # before Spark is started for nothing
+    spark = place.session()
+    try:
+        ended = _ended_by_signal() if wait_s is not None else None
+        _run_once(place, output, is_rebuild=rebuild)
+        while ended is not None and not ended.wait(wait_s):
+            _run_once(place, output, is_rebuild=False)
+    finally:
+        spark.stop()
+
+
+def _ended_by_signal() -> threading.Event:
+    """Return what SIGTERM sets: the run that works just then is finished first; a second SIGTERM ends at once."""
+    ended = threading.Event()
+
+    def end(number: int, _frame: object) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        # Not from here: the main thread may hold the event's lock just now.
+        threading.Thread(target=ended.set).start()
+
+    signal.signal(signal.SIGTERM, end)
+    return ended
+
+
+def _run_once(place: PipelineOptions, output: Output, *, is_rebuild: bool) -> None:
+    from posthouse.pipeline.run.lake_run import bring_up_to_date, publish_roots, with_relay_lock
+
+    lake = place.open_lake()
+    relays = relays_of(place)
+    with with_relay_lock(lake.path, place.reach(relays[0]).client() if relays else None):
+        report = bring_up_to_date(
+            place.session(),
+            lake,
+            open_sources(place),
+            batch_rows=int(str(place.settings()["pipeline.batch_rows"])),
+            is_rebuild=is_rebuild,
+            tell=lambda step: _show_step(output, step),
+        )
+    published = sum(publish_roots(lake, place.reach(relay).client()) for relay in relays)
+    _answer_run(output, report, published)
+
+
+def _show_step(output: Output, step: RunStep) -> None:
+    if output.json:
+        output.answer(step.as_value(), "")
+    elif step.step != "unchanged":
+        output.note(f"{step.step:>9}  {step.table:<24} {step.rows:>12,} rows")
+
+
+def _answer_run(output: Output, report: RunReport, published: int) -> None:
+    value = {"rows": report.rows, "versions": report.versions, "published": published}
+    output.answer(value, table(("table", "version"), list(report.versions.items())))
+
+
+def query(
+    sql: Annotated[str, Parameter(help="The question. Tables are named <layer>_<name>: SHOW TABLES lists them.")],
+    *,
+    limit: Annotated[int, Parameter(help="How many rows at most.")] = 1000,
+    place: PipelineOptions = DEFAULT_PIPELINE,
+    output: Output = PLAIN,
+) -> None:
+    """Ask the lake; a warm session (`posthouse pipeline serve`) answers at once, else Spark is started.
+
+    For example:
+
+        posthouse pipeline query 'SHOW TABLES'
+        posthouse pipeline query 'SELECT day, sum(messages) FROM gold_traffic_hourly GROUP BY day ORDER BY day'
+    """
+    from posthouse.pipeline.query import ask_server
+
+    lake = place.open_lake()
+    found = ask_server(lake.path, sql, limit)
+    _show_rows(output, found or _ask_here(place, sql, limit))
+
+
+def _ask_here(place: PipelineOptions, sql: str, limit: int) -> Answer:
+    from posthouse.pipeline.query import ask, refuse_empty
+
+    lake = place.open_lake()
+    refuse_empty(lake)  # before Spark is started for nothing
+    spark = place.session()
+    try:
+        return ask(spark, lake, sql, limit)
+    finally:
+        spark.stop()
+
+
+def _show_rows(output: Output, answer: Answer) -> None:
+    if output.json:
+        for row in answer.rows:
+            output.answer(dict(zip(answer.columns, row, strict=True)), "")
+    else:
+        output.answer(None, table(answer.columns, answer.rows))
+    if answer.is_cut:
+        output.note(f"only the first {len(answer.rows)} rows are shown; --limit shows more")
+
+
+def serve(*, place: PipelineOptions = DEFAULT_PIPELINE, output: Output = PLAIN) -> None:
+    """Keep Spark warm and answer questions on a socket in the lake's directory, until Ctrl-C.
+
+    `posthouse pipeline query` uses it by itself.
+
+    For example:
+
+        posthouse pipeline serve &
+        posthouse pipeline query 'SELECT count(*) FROM bronze_journal'
+    """
+    import threading
+
+    from posthouse.pipeline.query import QueryServer
+
+    spark = place.session()
+    try:
+        spark.range(1).count()  # the first job is the slow one
+        server = QueryServer(spark, place.open_lake())
+        for each in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(each, lambda *_: threading.Thread(target=server.close).start())
+        output.answer({"event": "ready", "socket": str(server.path)}, f"ready on {server.path}")
+        server.serve()
+    finally:
+        spark.stop()
+
+
+_BANNER = """posthouse pipeline shell: `spark` is the session, `lake` the lake, `sql("...")` a question.
+Tables: {names}"""
+
+
+def shell(*, place: PipelineOptions = DEFAULT_PIPELINE, output: Output = PLAIN) -> None:
+    """Open a Python shell in which every table is a DataFrame of its name.
+
+    For example:
+
+        posthouse pipeline shell
+        echo 'silver_messages.count()' | posthouse pipeline shell --lake /data/lake
+    """
+    import code
+
+    from posthouse.pipeline.connector.data_source import register_source
+    from posthouse.pipeline.query import refuse_empty
+
+    lake = place.open_lake()
+    refuse_empty(lake)
+    spark = place.session()
+    try:
+        register_source(spark)
+        names = lake.register(spark)
+        known = {name: spark.table(name) for name in names}
+        banner = _BANNER.format(names=", ".join(names))
+        code.interact(banner=banner, local=known | {"spark": spark, "lake": lake, "sql": spark.sql}, exitmsg="")
+    finally:
+        spark.stop()
+
+
+_SHOWN = 50  # findings; all of them come with --json
+
+
+def audit(*, place: PipelineOptions = DEFAULT_PIPELINE, output: Output = PLAIN) -> int:
+    """Re-derive every id, verify every signature, replay deliveries and locks, and recompute every Merkle root.
+
+    The lake is audited if there is one; with --source the stores are compared with it too. Without a lake the sources
+    are audited as they are. Nothing is changed. Any finding makes the exit code 1.
+
+    For example:
+
+        posthouse pipeline audit
+        posthouse pipeline audit --source ~/.posthouse/relay --lake /data/lake
+        posthouse pipeline audit --source relay.db --json
+    """
+    from posthouse.cli.pipeline_options import open_sources
+    from posthouse.pipeline.audit.audit import audit as run
+
+    lake = place.open_lake()
+    has_lake = bool(lake.names())
+    sources = open_sources(place) if place.source or not has_lake else []
+    spark = place.session()
+    try:
+        report = run(spark, lake if has_lake else None, sources)
+    finally:
+        spark.stop()
+    _answer_audit(output, report)
+    return Exit.REFUSED if report.total else Exit.OK
+
+
+def _answer_audit(output: Output, report: Report) -> None:
+    from posthouse.pipeline.audit.finding import CODES, Finding
+
+    rows = report.findings if output.json else report.findings[:_SHOWN]
+    if output.json:
+        for each in rows:
+            output.answer(each._asdict(), "")
+    elif rows:
+        output.answer(None, table(Finding._fields, rows))
+        output.answer(
+            None, table(("findings", "code", "meaning"), [(n, c, CODES[c]) for c, n in sorted(report.counts.items())])
+        )
+    looked_at = f"{report.records:,} records and {report.events:,} events"
+    shown = f"{report.total:,} findings in {looked_at}" if report.total else f"{looked_at}: nothing is wrong"
+    value = {"records": report.records, "events": report.events, "findings": report.total, "codes": dict(report.counts)}
+    output.answer(value, shown)
+
+
+app = noun("pipeline", "The long memory: a lake of the whole history, on Spark; proof, reports, what-if, replay.")
+app.command(run, name="run")
+app.command(query, name="query")
+app.command(shell, name="shell")
+app.command(serve, name="serve")
+app.command(audit, name="audit")
+app.command("posthouse.cli.pipeline_report:report", name="report")
+app.command("posthouse.cli.pipeline_report:whatif", name="whatif")
+app.command("posthouse.cli.pipeline_report:demo", name="demo")
+app.command("posthouse.cli.pipeline_publish:publish", name="publish")
+app.command("posthouse.cli.pipeline_publish:replay", name="replay")
+app.command("posthouse.cli.pipeline_publish:archive", name="archive")

@@ -1,0 +1,181 @@
+"""`posthouse pipeline publish`, `replay` and `archive`: from the lake back to a mesh, a bus or a relay.
+
+All three can be repeated after any failure: the same history gives the same events, a replay continues at its
+cursor, and a relay deletes only what the lake provably holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from posthouse.cli.bus_session import with_bus
+from posthouse.cli.options import MeshName
+from posthouse.cli.output import PLAIN, Output, table
+from posthouse.cli.pipeline_options import DEFAULT_PIPELINE, PipelineOptions, RelayAddress, relay_options
+from posthouse.model.clock import system_clock
+
+if TYPE_CHECKING:
+    from posthouse.bus import Bus
+    from posthouse.client import Client
+    from posthouse.model.api import Pruned
+    from posthouse.pipeline.archive_history import Archived
+    from posthouse.pipeline.replay_messages import PastMessage, ReplayCursor, Replayed, ReplayOptions, ReplayTarget
+
+
+def publish(
+    *,
+    days: Annotated[int, Parameter(validator=Number(gte=1), help="How many days of history the figures speak of.")] = 7,
+    alerts_to: Annotated[
+        str | None, Parameter(help="#TOPIC that alerts are sent to; without it they are shown.")
+    ] = None,
+    flood: Annotated[
+        int, Parameter(validator=Number(gte=1), help="Messages of a member in an hour from which on it floods.")
+    ] = 1_000,
+    silent: Annotated[str, Parameter(help="How long a member may leave messages unconfirmed.")] = "24h",
+    attempts: Annotated[
+        int, Parameter(validator=Number(gte=2), help="Sends of one message from which on it is a retry storm.")
+    ] = 5,
+    mesh: MeshName = "main",
+    relay: RelayAddress = None,
+    place: PipelineOptions = DEFAULT_PIPELINE,
+    output: Output = PLAIN,
+) -> None:
+    """Publish what the lake knows: an addressable event stats/<member> for each member, stats/#<topic> for each topic.
+
+    Run it as often as you like: the same history gives the same events and the same alerts, and the relay takes each
+    once. Agents read them with `posthouse event address 30100:NODE:stats/MEMBER`.
+
+    For example:
+
+        posthouse pipeline publish
+        posthouse pipeline publish --mesh team --alerts-to '#alerts' --silent 2h --json
+    """
+    from posthouse.cli.options import key_path, parse_duration
+    from posthouse.pipeline.connector.sink_rows import SinkOptions
+    from posthouse.pipeline.publish_stats import INPUTS, AlertThresholds, through_of
+    from posthouse.pipeline.publish_stats import publish as run
+
+    alarm = AlertThresholds(flood, parse_duration(silent), attempts)
+    reach = relay_options(place, relay)
+    known = reach.options()
+    options = SinkOptions.of(
+        {
+            "relay": reach.url(mesh).origin,
+            "run_id": f"publish/{mesh}",
+            "mesh": mesh,
+            "key_file": str(key_path(place.key_file).absolute()),
+            "allow_plain": str(known.allow_plain).lower(),
+        }
+        | ({} if known.tls_ca is None else {"tls_ca": str(known.tls_ca)})
+    )
+    lake, spark = place.open_lake(), place.session()
+    inputs = {name: lake.table(spark, name) for name in INPUTS}
+    done = run(spark, inputs, options, through_ns=through_of(lake), days=days, alarm=alarm, alerts_to=alerts_to)
+    value = {"mesh": mesh, "members": done.members, "topics": done.topics, "alerts": done.alerts}
+    output.note(f"figures of {done.members} members and {done.topics} topics published")
+    rows = [(each["alert"], each["member"], each["since"], each["count"]) for each in done.alerts]
+    output.answer(value, table(("alert", "member", "since", "count"), rows))
+
+
+def replay(
+    *,
+    where: Annotated[str, Parameter(help="SQL condition on the columns of silver_messages.")] = "true",
+    to: Annotated[str, Parameter(help="#TOPIC of the mesh, or a subject of the bus of this host.")],
+    name: Annotated[str, Parameter(help="The name of its cursor: the same name goes on where it ended.")] = "default",
+    rate: Annotated[
+        float | None,
+        Parameter(validator=Number(gt=0), help="Messages a second; without it as fast as it goes."),
+    ] = None,
+    mesh: MeshName = "main",
+    relay: RelayAddress = None,
+    place: PipelineOptions = DEFAULT_PIPELINE,
+    output: Output = PLAIN,
+) -> None:
+    """Send messages that match a condition again, oldest first, each once however often this is run.
+
+    Sealed messages are left out: only their readers can open them. A message says in its meta, or on the bus in
+    platformData, what it is a replay of.
+
+    For example:
+
+        posthouse pipeline replay --where "destination = 'builds'" --to '#builds-again' --rate 50
+        posthouse pipeline replay --where "source = 'bus'" --to test.agent --name again-on-the-bus --json
+    """
+    from posthouse.pipeline.connector.sink_rows import SinkOptions
+    from posthouse.pipeline.replay_messages import BusTarget, ReplayCursors, ReplayOptions, TopicTarget
+    from posthouse.pipeline.replay_messages import replay as run
+
+    topic = to.removeprefix("#") if to.startswith("#") else None
+    terms = ReplayOptions(where, to, None if topic is None else mesh)
+    cursors = ReplayCursors(place.lake_path())
+    cursor = cursors.begin(name, terms)
+    messages = _select(place, terms, cursor)
+
+    def tell(done: Replayed) -> None:
+        output.note(f"{done.sent} sent")
+
+    async def send(target: ReplayTarget) -> Replayed:
+        return await run(messages, target, cursors, name, cursor, system_clock(), rate=rate, on_batch=tell)
+
+    async def send_to_topic(client: Client) -> Replayed:
+        return await send(TopicTarget(client, SinkOptions(client.url.origin, f"replay/{name}", mesh=mesh), str(topic)))
+
+    async def send_to_bus(bus: Bus) -> Replayed:
+        return await send(BusTarget(bus, name, to))
+
+    done = (
+        with_bus(None, output, send_to_bus) if topic is None else relay_options(place, relay).visit(mesh, send_to_topic)
+    )
+    value = {"name": name} | done._asdict()
+    if done.not_queued:
+        output.note(f"{done.not_queued} times the queue of a reader was full, and it missed a message")
+    output.answer(value, f"{done.sent} sent to {to}, {done.duplicates} of them were there; {done.total} in all")
+
+
+def _select(place: PipelineOptions, terms: ReplayOptions, cursor: ReplayCursor) -> Iterator[PastMessage]:
+    from posthouse.pipeline.replay_messages import INPUTS, PastMessage, select_messages
+
+    lake, spark = place.open_lake(), place.session()
+    inputs = {name: lake.table(spark, name) for name in INPUTS}
+    chosen = select_messages(inputs, terms.where, cursor)
+    return (PastMessage(**row.asDict()) for row in chosen.toLocalIterator())
+
+
+def archive(
+    *,
+    older_than: Annotated[str, Parameter(help="Age from which history may go: 30d, 12h.")] = "30d",
+    relay: RelayAddress = None,
+    place: PipelineOptions = DEFAULT_PIPELINE,
+    output: Output = PLAIN,
+) -> None:
+    """Ask a relay to delete old history that the lake provably holds; bring the lake up to date first.
+
+    The relay compares digests of what was read back from the lake with its own rows. It keeps what is still needed:
+    current events, memberships, messages on their way, records and lock tokens. Run it again after any failure.
+
+    For example:
+
+        posthouse pipeline archive --older-than 30d
+        posthouse pipeline archive --older-than 7d --relay https://relay.example:7420 --json
+    """
+    from posthouse.cli.options import parse_duration
+    from posthouse.model.clock import system_clock
+    from posthouse.model.limits import SECOND_NS
+    from posthouse.pipeline.archive_history import archive as run
+
+    before_ns = system_clock().wall_ns() - round(parse_duration(older_than) * SECOND_NS)
+    lake = place.open_lake()
+
+    async def work(client: Client) -> Archived:
+        return await run(client, lake, before_ns, tell)
+
+    def tell(part: Pruned) -> None:
+        output.note(f"{part.pruned} records pruned, the oldest left is {part.oldest_seq}")
+
+    done = relay_options(place, relay).visit(None, work)
+    value = {"epoch": done.epoch, "pruned": done.pruned, "emptied": done.emptied, "oldest_seq": done.oldest_seq}
+    output.answer(value, f"{done.pruned} records pruned, {done.emptied} events are in the lake alone")

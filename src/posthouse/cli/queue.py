@@ -1,0 +1,196 @@
+"""`posthouse queue`: the queues of a mesh, for its admins: list, show, dead letters, purge, requeue.
+
+Message content is never shown. Parked (rejected or dead) messages do not block what is behind them; `requeue` puts
+them at the tail with a fresh count of attempts, `purge` ends them for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from posthouse.cli.commands import noun
+from posthouse.cli.options import DEFAULT_RELAY, MeshName, RelayOptions
+from posthouse.cli.output import PLAIN, Output, format_moment, short_node, table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from posthouse.client import Client, Queue, QueueRow, Requeued
+
+
+#: The reader whose queue it is, given first.
+Recipient = Annotated[str, Parameter(help="The reader: a member's name, a node id, or a Pinch address.")]
+#: Messages of a queue, by id.
+MessageIds = Annotated[
+    tuple[str, ...],
+    Parameter(name="--id", negative=(), show_default=False, help="This message only. Several times."),
+]
+_COLUMNS = ("recipient", "id", "sender", "state", "attempts", "queued", "closed", "reason")
+
+
+def shown_rows(rows: Sequence[QueueRow]) -> RenderableType:
+    """Lay out messages in queues."""
+    return table(
+        _COLUMNS,
+        [
+            (
+                short_node(row.recipient),
+                row.id,
+                short_node(row.sender),
+                row.state,
+                row.attempts,
+                format_moment(row.queued_at_ns),
+                format_moment(row.closed_at_ns),
+                row.reason or "",
+            )
+            for row in rows
+        ],
+    )
+
+
+def ls(*, mesh: MeshName = "main", reach: RelayOptions = DEFAULT_RELAY, output: Output = PLAIN) -> None:
+    """List queues: how many messages wait, how many are parked, and since when the oldest waits.
+
+    For example:
+
+        posthouse queue ls
+        posthouse queue ls --mesh team --json
+    """
+
+    async def work(client: Client) -> list[Queue]:
+        return await client.queues.all(mesh)
+
+    found = reach.visit(mesh, work)
+    rows = [
+        (each.recipient, each.depth, each.parked, each.confirmations, format_moment(each.oldest_ns)) for each in found
+    ]
+    columns = ("recipient", "waiting", "parked", "confirmations", "oldest")
+    output.answer({"mesh": mesh, "queues": found}, table(columns, rows))
+
+
+ShownState = Literal[
+    "open", "parked", "queued", "sent", "confirmed", "rejected", "dead", "expired", "purged", "blocked"
+]
+
+
+def show(
+    recipient: Recipient,
+    /,
+    *,
+    state: Annotated[
+        ShownState, Parameter(help="Messages in this state; open: queued and sent, parked: rejected and dead.")
+    ] = ("open"),
+    limit: Annotated[int, Parameter(validator=Number(gte=1), help="How many at most.")] = 100,
+    mesh: MeshName = "main",
+    reach: RelayOptions = DEFAULT_RELAY,
+    output: Output = PLAIN,
+) -> None:
+    """List the messages in the queue of one reader, in their order, without content.
+
+    For example:
+
+        posthouse queue show bob
+        posthouse queue show bob --mesh team --state parked --json
+    """
+
+    async def work(client: Client) -> list[QueueRow]:
+        node = await client.meshes.resolve(recipient, mesh)
+        return await client.queues.rows(mesh, node, state=state, limit=limit)
+
+    found = reach.visit(mesh, work)
+    output.answer({"mesh": mesh, "rows": found}, shown_rows(found))
+
+
+def dead(
+    *,
+    limit: Annotated[int, Parameter(validator=Number(gte=1), help="How many at most.")] = 100,
+    mesh: MeshName = "main",
+    reach: RelayOptions = DEFAULT_RELAY,
+    output: Output = PLAIN,
+) -> None:
+    """List parked messages of all queues: rejected by their reader, or sent too often without being confirmed.
+
+    They do not block what is behind them. `posthouse queue requeue` lets them wait again, `purge` ends them.
+
+    For example:
+
+        posthouse queue dead
+        posthouse queue dead --mesh team --json
+    """
+
+    async def work(client: Client) -> list[QueueRow]:
+        return await client.queues.rows(mesh, state="parked", limit=limit)
+
+    found = reach.visit(mesh, work)
+    output.answer({"mesh": mesh, "rows": found}, shown_rows(found))
+
+
+PurgedState = Literal["open", "parked", "queued", "sent", "rejected", "dead"]
+
+
+def purge(
+    recipient: Recipient,
+    /,
+    *,
+    ids: MessageIds = (),
+    state: Annotated[
+        PurgedState | None, Parameter(help="Messages in this state only; without ids those that are open.")
+    ] = (None),
+    mesh: MeshName = "main",
+    reach: RelayOptions = DEFAULT_RELAY,
+    output: Output = PLAIN,
+) -> None:
+    """End messages without delivering them: those named, or all of a queue in a state. It cannot be undone.
+
+    For example:
+
+        posthouse queue purge bob --id 2c5f...e1
+        posthouse queue purge bob --mesh team --state parked --json
+    """
+
+    async def work(client: Client) -> tuple[str, ...]:
+        node = await client.meshes.resolve(recipient, mesh)
+        return await client.queues.purge(mesh, node, ids=list(ids) or None, state=state)
+
+    purged = reach.visit(mesh, work)
+    output.answer({"mesh": mesh, "purged": purged}, f"{len(purged)} purged")
+
+
+def requeue(
+    recipient: Recipient,
+    /,
+    *,
+    ids: MessageIds = (),
+    mesh: MeshName = "main",
+    reach: RelayOptions = DEFAULT_RELAY,
+    output: Output = PLAIN,
+) -> None:
+    """Put parked messages at the tail of their queue, with a clean slate: those named, or all of the reader.
+
+    For example:
+
+        posthouse queue requeue bob
+        posthouse queue requeue bob --mesh team --id 2c5f...e1 --json
+    """
+
+    async def work(client: Client) -> Requeued:
+        node = await client.meshes.resolve(recipient, mesh)
+        return await client.queues.requeue(mesh, node, ids=list(ids) or None)
+
+    done = reach.visit(mesh, work)
+    no_room = f", {len(done.no_room)} found no room" if done.no_room else ""
+    output.answer(
+        {"mesh": mesh, "requeued": done.requeued, "no_room": done.no_room}, f"{len(done.requeued)} requeued{no_room}"
+    )
+
+
+app = noun("queue", "What waits for whom in a mesh, for its admins.")
+app.command(ls, name="ls")
+app.command(show, name="show")
+app.command(dead, name="dead")
+app.command(purge, name="purge")
+app.command(requeue, name="requeue")

@@ -1,5 +1,0 @@
-"""`posthouse queue`."""
-
-from posthouse.cli.queue.noun import app
-
-__all__ = ["app"]

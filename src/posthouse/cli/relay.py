@@ -1,0 +1,275 @@
+"""`posthouse relay`: run a relay, and back up, verify, restore, reindex and check its store.
+
+`restore` and `reindex` hold the relay's own lock and are refused while it runs; `backup`, `verify` and `check` read
+and may run beside it. Any finding of `verify` or `check` makes the exit code 1. The relay's key is not part of a
+backup.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from posthouse.cli.commands import noun
+from posthouse.cli.config import find_home, flags_of, load_settings
+from posthouse.cli.options import DEFAULT_RELAY, RelayOptions
+from posthouse.cli.output import PLAIN, Output
+from posthouse.model.codes.spec import Exit
+from posthouse.model.errors import error
+
+if TYPE_CHECKING:
+    from posthouse.cli.config import Flags as RelayFlags
+    from posthouse.client import RelayUrl
+    from posthouse.relay.server import RelayServer
+else:
+    RelayFlags = flags_of("relay")
+
+
+#: The option of every command about a relay's store.
+DataDir = Annotated[
+    Path | None,
+    Parameter(name="--data-dir", help="The relay's directory; without it POSTHOUSE_RELAY_DATA_DIR or the default."),
+]
+
+
+def data_dir(given: Path | None) -> Path:
+    """Return the directory of the relay."""
+    value = load_settings({"relay.data_dir": None if given is None else str(given)})["relay.data_dir"].value
+    return Path(str(value)).expanduser().absolute()
+
+
+def store_path(given: Path | None, *, is_needed: bool = True) -> Path:
+    """Return the file of the relay's store; without one a usage error says where it was looked for."""
+    from posthouse.relay.store.sqlite.store import FILE_NAME
+
+    path = data_dir(given) / FILE_NAME
+    if is_needed and not path.exists():
+        raise error("usage", text=f"there is no store {path}", hint="Give the relay's directory with --data-dir.")
+    return path
+
+
+@contextmanager
+def hold_relay_lock(given: Path | None) -> Iterator[Path]:
+    """Hold the relay's own lock and yield its directory; store_in_use while a relay runs there."""
+    from posthouse.files import private_dir
+    from posthouse.sqlite.store_lock import StoreLock
+
+    directory = private_dir(data_dir(given))
+    lock = StoreLock(directory / "relay", exclusive=True)
+    try:
+        yield directory
+    finally:
+        lock.close()
+
+
+def answer_findings(output: Output, path: Path, findings: Sequence[str]) -> int:
+    """Show what is wrong with a store, or that nothing is."""
+    shown = "\n".join(findings) if findings else f"{path}: nothing is wrong"
+    output.answer({"store": path, "findings": list(findings)}, shown)
+    return Exit.REFUSED if findings else Exit.OK
+
+
+def up(*, flags: RelayFlags | None = None, output: Output = PLAIN) -> None:
+    """Run a relay until it is ended by Ctrl-C or SIGTERM; it is ready when it says where it listens.
+
+    Beyond loopback it needs TLS, or a proxy that ends TLS, and an administrator.
+
+    For example:
+
+        posthouse relay up
+        posthouse relay up --listen 127.0.0.1:0 --data-dir ./relay --json
+        posthouse relay up --listen 0.0.0.0:7420 --tls-cert cert.pem --tls-key key.pem --admin ed25519:...
+    """
+    from posthouse.cli.log import configure_log
+    from posthouse.relay.process import run_relay, server_settings
+
+    values = load_settings(flags.given() if flags is not None else None)
+    configure_log(values)
+    settings = server_settings(values, _own_node())
+    run_relay(settings, lambda server: _announce(server, output))
+
+
+def _own_node() -> str | None:
+    """Return the node of this user, if it has a key: who starts a relay administers it."""
+    from posthouse.keys import keyfile
+
+    path = find_home().key
+    return keyfile.load(path).node if path.exists() else None
+
+
+def _announce(server: RelayServer, output: Output) -> None:
+    scheme = "https" if server.settings.protection.has_tls else "http"
+    url = f"{scheme}://{server.place}"
+    value = {"listen": str(server.place), "url": url, "relay": server.key.node, "data_dir": server.settings.data_dir}
+    output.answer(value, f"posthouse relay {server.key.node} listens on {url}")
+
+
+_SHOWN = ("relay", "version", "epoch", "features", "is_test_clock")
+
+
+def info(
+    relay: Annotated[str | None, Parameter(show_default=False, help="Its address: HOST:PORT or a URL.")] = None,
+    /,
+    *,
+    reach: RelayOptions = DEFAULT_RELAY,
+    output: Output = PLAIN,
+) -> None:
+    """Show what a relay says of itself and its limits, and whether its key is the pinned one; needs no key.
+
+    For example:
+
+        posthouse relay info
+        posthouse relay info relay.example:7420 --json
+    """
+    from posthouse.client import Pins, parse_relay_url
+
+    url = reach.url() if relay is None else parse_relay_url(relay, allow_plain=reach.options().allow_plain)
+    told = asyncio.run(_ask(url, reach))
+    pinned = Pins.of_home().relay(url.origin)
+    state = "not pinned" if pinned is None else "pinned" if pinned == told.get("relay") else f"CHANGED from {pinned}"
+    lines = [f"url      {url.origin}", f"key      {state}"]
+    lines += [f"{name:<8} {told.get(name)}" for name in _SHOWN if name in told]
+    lines += [f"limit    {name} {value}" for name, value in dict(told.get("limits") or {}).items()]
+    output.answer(told | {"url": url.origin, "pinned": pinned}, "\n".join(lines))
+
+
+async def _ask(url: RelayUrl, reach: RelayOptions) -> dict[str, Any]:
+    from posthouse.client import Client, Pins
+    from posthouse.keys import NodeKey
+
+    # looking pins nothing and says nothing about this node
+    async with Client(url, NodeKey.generate(), pins=Pins(None), options=reach.options()) as client:
+        return await client.info()
+
+
+def backup(
+    target: Annotated[Path, Parameter(help="The new file; an existing one is never overwritten.")],
+    /,
+    *,
+    data_dir: DataDir = None,
+    output: Output = PLAIN,
+) -> None:
+    """Copy the store of a relay, running or not, as it is at one moment; the relay's key is not part of it.
+
+    For example:
+
+        posthouse relay backup /backups/relay-2026-03-01.db
+        posthouse relay backup ./relay.copy --data-dir /var/lib/posthouse/relay --json
+    """
+    from posthouse.relay.ops.maintenance import backup_relay
+
+    source = store_path(data_dir)
+    backup_relay(source, target.absolute())
+    size = target.stat().st_size
+    output.answer({"store": source, "backup": target.absolute(), "bytes": size}, f"{target}  {size:,} bytes")
+    output.note("keep key.json beside it: without the relay's key its clients have to trust a new one")
+
+
+def verify(
+    file: Annotated[Path | None, Parameter(show_default=False, help="A backup; without it the relay's store.")] = None,
+    /,
+    *,
+    data_dir: DataDir = None,
+    output: Output = PLAIN,
+) -> int:
+    """Check a store or a backup: the database's integrity, the journal's rules, then the relay's own.
+
+    Nothing is changed and the relay may run. The exit code is 1 when something is wrong.
+
+    For example:
+
+        posthouse relay verify
+        posthouse relay verify /backups/relay-2026-03-01.db --json
+    """
+    from posthouse.relay.ops.maintenance import check_relay
+
+    path = store_path(data_dir) if file is None else file.absolute()
+    if not path.exists():
+        raise error("usage", text=f"there is no file {path}")
+    return answer_findings(output, path, check_relay(path))
+
+
+def restore(
+    backup: Annotated[Path, Parameter(help="A file that `posthouse relay backup` made.")],
+    /,
+    *,
+    data_dir: DataDir = None,
+    output: Output = PLAIN,
+) -> None:
+    """Replace the store of a relay by a backup; refused while the relay runs.
+
+    History goes on under a new epoch: clients with cursors of the lost future are told, instead of missing events.
+
+    For example:
+
+        posthouse relay restore /backups/relay-2026-03-01.db
+        posthouse relay restore ./relay.copy --data-dir /var/lib/posthouse/relay --json
+    """
+    from posthouse.model.clock import system_clock
+    from posthouse.relay.ops.maintenance import restore_relay
+    from posthouse.relay.store.sqlite.store import FILE_NAME
+
+    if not backup.exists():
+        raise error("usage", text=f"there is no file {backup}")
+    with hold_relay_lock(data_dir) as directory:
+        path = directory / FILE_NAME
+        epoch = restore_relay(backup.absolute(), path, system_clock())
+    output.answer({"store": path, "backup": backup.absolute(), "epoch": epoch}, f"{path} restored, epoch {epoch}")
+
+
+def reindex(*, data_dir: DataDir = None, output: Output = PLAIN) -> None:
+    """Rebuild the index of tags, the aliases of addresses and the latest of each line, in one transaction.
+
+    Refused while the relay runs: it would have to wait for the whole of it.
+
+    For example:
+
+        posthouse relay reindex
+        posthouse relay reindex --data-dir /var/lib/posthouse/relay --json
+    """
+    from posthouse.model.clock import system_clock
+    from posthouse.relay.ops.maintenance import reindex_relay
+
+    path = store_path(data_dir)
+    with hold_relay_lock(data_dir):
+        reindex_relay(path, system_clock())
+    output.answer({"store": path, "reindexed": True}, f"{path} reindexed")
+
+
+def check(*, data_dir: DataDir = None, output: Output = PLAIN) -> int:
+    """Compare events, records, indexes and meshes with each other; expected: nothing is found.
+
+    It reads one snapshot and the relay may run. For damage of the file itself there is `posthouse relay verify`.
+
+    For example:
+
+        posthouse relay check
+        posthouse relay check --data-dir /var/lib/posthouse/relay --json
+    """
+    from posthouse.relay.ops.maintenance import RULES
+    from posthouse.sqlite.connection import open_reader
+
+    path = store_path(data_dir)
+    db = open_reader(path)
+    try:
+        db.execute("BEGIN")
+        findings = [finding for rule in RULES for finding in rule(db)]
+        db.execute("ROLLBACK")
+    finally:
+        db.close()
+    return answer_findings(output, path, findings)
+
+
+app = noun("relay", "Run a relay, and look after its store.")
+app.command(up, name="up")
+app.command(info, name="info")
+app.command(backup, name="backup")
+app.command(verify, name="verify")
+app.command(restore, name="restore")
+app.command(reindex, name="reindex")
+app.command(check, name="check")

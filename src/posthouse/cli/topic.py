@@ -1,0 +1,116 @@
+"""`posthouse topic`: create, post to, subscribe to and list topics, through the daemon.
+
+A post is done when the daemon has it on disk. Without the relay the list is the last known one.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from posthouse.cli.commands import noun
+from posthouse.cli.options import DEFAULT_DAEMON, DaemonOptions
+from posthouse.cli.output import PLAIN, Output, table
+from posthouse.cli.send import NO_FLAGS, MessageFlags, Text, read_text
+
+
+def create(
+    topic: Annotated[str, Parameter(help="Its name: a subject, such as builds.main.")],
+    /,
+    *,
+    near: DaemonOptions = DEFAULT_DAEMON,
+    output: Output = PLAIN,
+) -> None:
+    """Make a topic that members can post to and subscribe to.
+
+    For example:
+
+        posthouse topic create builds.main
+    """
+    with near.client() as daemon:
+        answer = daemon.create_topic(topic.removeprefix("#"))
+    output.answer(answer, f"made {topic}")
+
+
+def post(
+    topic: Annotated[str, Parameter(help="The topic.")],
+    message: Text,
+    /,
+    *,
+    flags: MessageFlags = NO_FLAGS,
+    near: DaemonOptions = DEFAULT_DAEMON,
+    output: Output = PLAIN,
+) -> None:
+    """Post to a topic; done when the daemon has it on its disk.
+
+    For example:
+
+        posthouse topic post builds.main "green"
+        posthouse topic post builds.main - --meta '{"commit":"abc"}' --json
+    """
+    with near.client() as daemon:
+        accepted = daemon.post(topic.removeprefix("#"), read_text(message), **flags.given())
+    output.answer(accepted, f"{accepted.client_message_id}  {accepted.status}")
+
+
+def subscribe(
+    pattern: Annotated[str, Parameter(help="A topic, or a pattern such as builds.>.")],
+    /,
+    *,
+    near: DaemonOptions = DEFAULT_DAEMON,
+    output: Output = PLAIN,
+) -> None:
+    """Subscribe this host to topics; what is posted from now on comes to its inbox.
+
+    For example:
+
+        posthouse topic subscribe 'builds.>'
+    """
+    with near.client() as daemon:
+        answer = daemon.subscribe(pattern.removeprefix("#"))
+    output.answer(answer, f"subscribed {pattern}")
+
+
+def unsubscribe(
+    pattern: Annotated[str, Parameter(help="The pattern that was subscribed.")],
+    /,
+    *,
+    near: DaemonOptions = DEFAULT_DAEMON,
+    output: Output = PLAIN,
+) -> None:
+    """End a subscription; what came before stays in the inbox.
+
+    For example:
+
+        posthouse topic unsubscribe 'builds.>'
+    """
+    with near.client() as daemon:
+        answer = daemon.unsubscribe(pattern.removeprefix("#"))
+    output.answer(answer, f"unsubscribed {pattern}")
+
+
+def ls(*, near: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
+    """List the topics of the mesh and the subscriptions of this host.
+
+    For example:
+
+        posthouse topic list
+        posthouse topic list --mesh team --json
+    """
+    with near.client() as daemon:
+        answer = daemon.topics()
+    topics = [str(each) for each in answer.get("topics", [])]
+    patterns = [str(each) for each in answer.get("subscriptions") or []]
+    rows = [("topic", each) for each in topics] + [("subscription", each) for each in patterns]
+    output.answer(answer, table(("kind", "name"), rows))
+    if answer.get("is_cached"):
+        output.note("the relay cannot be reached: these topics were last heard of, subscriptions are not known")
+
+
+app = noun("topic", "Make topics, post to them and subscribe, through the daemon.")
+app.command(create, name="create")
+app.command(post, name="post")
+app.command(subscribe, name="subscribe")
+app.command(unsubscribe, name="unsubscribe")
+app.command(ls, name="list")

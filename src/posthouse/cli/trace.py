@@ -1,0 +1,256 @@
+"""`posthouse trace`: one message through bus, outbox, relay and inbox, with times.
+
+Steps are sorted by time; a step without a time is not over and comes last. On the bus a message is found by the
+envelope id in its client_message_id, or by the event id in its payload, among the newest records only; what bus or
+relay have pruned is looked up in the lake of this host, if there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+from cyclopts import Parameter
+
+from posthouse.cli.config import load_settings
+from posthouse.cli.options import DEFAULT_DAEMON, DaemonOptions
+from posthouse.cli.output import PLAIN, Output, table
+from posthouse.model.clock import format_utc, parse_utc
+from posthouse.model.errors import PosthouseError
+from posthouse.model.event import is_event_id
+
+if TYPE_CHECKING:
+    from posthouse.client.daemon import DaemonClient, InboxItem
+    from posthouse.journal.records import Record
+
+
+class Step(NamedTuple):
+    """Something that happened to a message."""
+
+    #: bus, outbox, relay or inbox
+    where: str
+    what: str
+    at_ns: int | None
+
+    def value(self, first_ns: int | None) -> dict[str, Any]:
+        """Return it for programs, with the time since the first step."""
+        since = None if self.at_ns is None or first_ns is None else round((self.at_ns - first_ns) / 1e6, 3)
+        at = None if self.at_ns is None else format_utc(self.at_ns)
+        return {"where": self.where, "what": self.what, "at": at, "after_ms": since}
+
+
+def in_order(steps: Iterable[Step]) -> list[dict[str, Any]]:
+    """Return the steps for programs, in the order of time."""
+    ordered = sorted(steps, key=lambda step: (step.at_ns is None, step.at_ns or 0))
+    first_ns = ordered[0].at_ns if ordered else None
+    return [step.value(first_ns) for step in ordered]
+
+
+def outbox_steps(row: Mapping[str, Any]) -> Iterator[Step]:
+    """Yield what the outbox knows."""
+    yield Step("outbox", "accepted", parse_utc(row["enqueued_at"]))
+    status, error, attempts = row["status"], row.get("last_error"), row["attempts"]
+    reason = f" ({error})" if error else ""
+    if row.get("delivered_at"):
+        yield Step("outbox", f"done after {attempts} attempt{'s' if attempts > 1 else ''}", _ns(row["delivered_at"]))
+    elif row.get("aborted_at"):
+        successor = f", superseded by {row['superseded_by']}" if row.get("superseded_by") else ""
+        yield Step("outbox", f"aborted by {row.get('aborted_by')}{successor}", _ns(row["aborted_at"]))
+    else:
+        yield Step("outbox", f"{status} after {attempts} attempts{reason}", None)
+
+
+def relay_steps(states: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[Step]:
+    """Yield what the relay knows, per recipient."""
+    yield Step("relay", f"stored as seq {states['seq']}", states["first_seen_at_ns"])
+    for delivery in states["deliveries"]:
+        who = names.get(delivery["recipient"], delivery["recipient"].removeprefix("ed25519:")[:8])
+        yield Step("relay", f"queued for {who}", delivery["queued_at_ns"])
+        if delivery["sent_at_ns"] is not None:
+            yield Step("relay", f"sent to {who}", delivery["sent_at_ns"])
+        if delivery["closed_at_ns"] is not None:
+            reason = f" ({delivery['reason']})" if delivery.get("reason") else ""
+            yield Step("relay", f"{delivery['state']} by {who}{reason}", delivery["closed_at_ns"])
+
+
+def inbox_steps(item: Mapping[str, Any]) -> Iterator[Step]:
+    """Yield what the inbox of this host knows."""
+    label = " (undecryptable)" if item.get("undecryptable") else ""
+    yield Step("inbox", f"received{label}", parse_utc(item["received_at"]))
+    if item.get("seen_at"):
+        yield Step("inbox", "seen", _ns(item["seen_at"]))
+
+
+def _ns(text: str) -> int:
+    return parse_utc(text)
+
+
+def states_from_lake(message_id: str, relay: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return the states of a message as the lake knows them, or what the relay still said of it."""
+    from posthouse.cli.history import find_lake
+
+    memory = find_lake() if is_event_id(message_id) else None
+    if memory is None:
+        return relay
+    return memory.states(message_id, None if relay is None else relay["first_seen_at_ns"]) or relay
+
+
+def bus_records_from_lake(event_id: str, bus_id: str | None) -> list[Record]:
+    """Return the records of buses about a message, none when there is no lake."""
+    from posthouse.cli.history import find_lake
+
+    memory = find_lake()
+    return [] if memory is None else memory.bus_records(event_id, bus_id)
+
+
+NEWEST = 50_000  # records
+_PAGE = 1_000
+_MARK = "bus-"
+_WORDS = {
+    "bus.published": "published to",
+    "bus.handled": "handled by",
+    "bus.failed": "failed at",
+    "bus.dead": "dead at",
+}
+
+
+def bus_steps(event_id: str, client_message_id: str | None, mesh: str) -> list[Step]:
+    """Return the steps of a message on the bus, none when it never was there."""
+    path = Path(str(load_settings()["bus.dir"].value)).expanduser() / "bus.db"
+    if not path.exists():
+        return []
+    own_id = client_message_id or ""
+    wanted: set[str | None] = {own_id.removeprefix(_MARK)} if own_id.startswith(_MARK) else set()
+    found = _steps(list(_newest(path)), set(wanted), event_id, mesh)
+    if found:
+        return found
+
+    bus_id = next(iter(wanted), None)
+    return _steps(bus_records_from_lake(event_id, bus_id), wanted, event_id, mesh)
+
+
+def _steps(records: list[Record], wanted: set[str | None], event_id: str, mesh: str) -> list[Step]:
+    found: list[Step] = []
+    for record in records:
+        if record.type == "bus.published" and _event_id(record, mesh) == event_id:
+            wanted.add(record.ref)
+    for record in records:
+        if record.ref in wanted and record.type in _WORDS:
+            found.append(Step("bus", f"{_WORDS[record.type]} {record.decoded_body().get('endpoint')}", record.at_ns))
+    return found
+
+
+def _newest(path: Path) -> Iterator[Record]:
+    from posthouse.journal.read import read_after, read_extent
+    from posthouse.sqlite.connection import open_reader
+
+    db = open_reader(path)
+    try:
+        head = read_extent(db).head
+        after = max(0, head - NEWEST)
+        while records := read_after(db, after, _PAGE):
+            yield from records
+            after = records[-1].seq
+    finally:
+        db.close()
+
+
+def _event_id(record: Record, mesh: str) -> str | None:
+    """Return the event id of a message that came from the mesh."""
+    if not (record.actor or "").startswith(f"mesh.{mesh}.member."):
+        return None
+    envelope: Any = record.decoded_body().get("envelope")
+    payload = envelope.get("payload") if isinstance(envelope, dict) else None
+    data = payload.get("platformData") if isinstance(payload, dict) else None
+    found = data.get("messageId") if isinstance(data, dict) else None
+    return found if isinstance(found, str) else None
+
+
+def trace(
+    id: Annotated[  # noqa: A002 - the domain's word
+        str, Parameter(help="Its event id, client_message_id, or id in the outbox or inbox.")
+    ],
+    /,
+    *,
+    near: DaemonOptions = DEFAULT_DAEMON,
+    output: Output = PLAIN,
+) -> None:
+    """Follow one message through the bus and the outbox of its host, the relay and the inbox of this host.
+
+    A host knows its own part: on the sender's host the way to the relay and what became of it for each reader, on the
+    reader's host when it came and was seen. Times of two machines may differ as their clocks do. What the relay has
+    pruned is looked up in the lake of this host, where there is one.
+
+    For example:
+
+        posthouse trace 01JQ8Z5N0000000000000000AB
+        posthouse trace 643b6dcfe2204e80670cf8585ec25134e303c68d3efdfb2d0efc7f5668bc739e --json
+    """
+    with near.client() as daemon:
+        value = gather_steps(daemon, id)
+    rows = [(each["at"] or "-", _since(each["after_ms"]), each["where"], each["what"]) for each in value["steps"]]
+    output.answer(value, table(("at", "after", "where", "what"), rows))
+    if value["relay_error"]:
+        output.note(f"what the relay knows is missing: {value['relay_error']}")
+
+
+def gather_steps(daemon: DaemonClient, key: str) -> dict[str, Any]:
+    """Gather what this host and its relay know of a message."""
+    import msgspec
+
+    item = _item(daemon, key)
+    message_id = key if item is None else item.message_id
+    found = _message(daemon, message_id, is_needed=item is None)
+    row, relay = found["outbox"], found["relay"]
+    if relay is None or not relay["history_available"]:
+        relay = states_from_lake(message_id if row is None else row["message_id"], relay)
+    if item is None and row is not None:
+        item = _item(daemon, row["message_id"])  # a message to itself
+    steps: list[Step] = []
+    if row is not None:
+        steps += outbox_steps(row)
+    if relay is not None:
+        steps += relay_steps(relay, _names(daemon))
+    if item is not None:
+        steps += inbox_steps(msgspec.structs.asdict(item))
+    event_id = row["message_id"] if row is not None else relay["id"] if relay is not None else message_id
+    steps += bus_steps(event_id, None if row is None else row["client_message_id"], daemon.health().mesh)
+    client_id = row["client_message_id"] if row is not None else None if item is None else item.client_message_id
+    return {
+        "message_id": event_id,
+        "client_message_id": client_id,
+        "steps": in_order(steps),
+        "relay_error": found.get("relay_error"),
+    }
+
+
+def _item(daemon: DaemonClient, key: str) -> InboxItem | None:
+    try:
+        return daemon.item(key)
+    except PosthouseError as failure:
+        if failure.code != "inbox_item_unknown":
+            raise
+        return None
+
+
+def _message(daemon: DaemonClient, message_id: str, *, is_needed: bool) -> dict[str, Any]:
+    try:
+        return daemon.message(message_id)
+    except PosthouseError as failure:
+        if is_needed and not _is_remembered(message_id, failure):
+            raise
+        return {"outbox": None, "relay": None, "relay_error": failure.code}
+
+
+def _is_remembered(message_id: str, failure: PosthouseError) -> bool:
+
+    return failure.code == "message_unknown" and states_from_lake(message_id, None) is not None
+
+
+def _names(daemon: DaemonClient) -> dict[str, str]:
+    return {each["node"]: each["name"] for each in daemon.peers()["peers"] if each.get("name")}
+
+
+def _since(after_ms: float | None) -> str:
+    return "" if after_ms is None else f"+{after_ms:.1f} ms"

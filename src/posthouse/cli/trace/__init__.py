@@ -1,5 +1,0 @@
-"""`posthouse trace`."""
-
-from posthouse.cli.trace.command import trace
-
-__all__ = ["trace"]

@@ -1,0 +1,388 @@
+"""The client of a daemon on this machine: send, read, wait, listen, without a key or a relay connection.
+
+    with DaemonClient() as daemon:
+        daemon.send("bob", "the build is green")
+        for item in daemon.wait(60):
+            print(item.sender_name, item.body)
+            daemon.seen([item.id])
+
+    async with DaemonClient() as daemon:
+        await daemon.send("bob", "the build is green")
+
+A refusal is raised as PosthouseError with its code and hint; so is a daemon that does not run (daemon_unreachable).
+The blocking client speaks HTTP with the standard library and may be shared by threads; the async one belongs to its
+loop. Connections are kept. A repeatable call whose kept connection was closed is sent once more on a new one; any
+other call gets a new connection from the start.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+from posthouse.client.daemon import calls
+from posthouse.client.daemon.async_daemon_client import AsyncDaemonClient
+from posthouse.client.daemon.calls import Call, InboxFilter, ProfileFields, SendOptions, refusal
+from posthouse.client.daemon.event_stream import INBOX_PAGE_MAX, SILENCE_S, EventFollower, EventReader, LongPoll
+from posthouse.client.daemon.local_api import (
+    Accepted,
+    DaemonEvent,
+    DaemonVersion,
+    Health,
+    InboxItem,
+    OutboxChain,
+    OutboxRow,
+    RequeuedRow,
+)
+from posthouse.client.daemon.locate import DaemonPlace, SocketAddress, daemon_place, unreachable
+from posthouse.model.api import LockGrant
+from posthouse.model.errors import PosthouseError, error
+
+
+class DaemonClient:
+    """Speaks to the daemon of a mesh; `async with` gives the same as coroutines."""
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str] | None = None,
+        *,
+        mesh: str | None = None,
+        tcp: bool = False,
+        timeout_s: float = 30.0,
+    ) -> None:
+        """Make a client of the daemon in `directory`, or of the one for `mesh`; nothing is connected yet.
+
+        `tcp` goes over 127.0.0.1 with the token from the directory instead of the socket.
+        """
+        self.place = daemon_place(directory, mesh, is_tcp=tcp)
+        self._timeout_s = timeout_s
+        self._wire = BlockingTransport(self.place, timeout_s)
+        self._async: AsyncDaemonClient | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> AsyncDaemonClient:
+        self._async = AsyncDaemonClient(self.place, self._timeout_s)
+        return self._async
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._async is not None:
+            await self._async.close()
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._wire.close()
+
+    # Messages
+
+    def send(self, to: str, message: str, **given: Unpack[SendOptions]) -> Accepted:
+        """Send to a member (name, node id, hex prefix) or #topic; returns when the daemon has it on its disk."""
+        return self._wire.ask(calls.send(to, message, given))
+
+    def message(self, message_id: str) -> dict[str, Any]:
+        """Return the outbox row of a message and how far it has come to each recipient."""
+        return self._wire.ask(calls.message(message_id))
+
+    def history(
+        self,
+        *,
+        topic: str | None = None,
+        member: str | None = None,
+        before: str | int | None = None,
+        limit: int | None = None,
+    ) -> dict[str, Any]:
+        """Return the messages of a topic, or those exchanged with a member, newest first."""
+        return self._wire.ask(calls.history(topic, member, before, limit))
+
+    # Inbox
+
+    def inbox(self, **given: Unpack[InboxFilter]) -> list[InboxItem]:
+        """Return mail, newest first."""
+        return self._wire.ask(calls.inbox(given))
+
+    def wait(self, timeout_s: float = 60.0, **given: Unpack[InboxFilter]) -> list[InboxItem]:
+        """Return mail as soon as there is some that fits, unread unless said otherwise; [] when the time is over.
+
+        A daemon that is restarted meanwhile is waited for.
+        """
+        patience = LongPoll(timeout_s)
+        wanted: InboxFilter = {"unread": True, **given}
+        while True:
+            try:
+                found = self._wire.ask(calls.inbox(wanted, patience.slice_s()))
+            except PosthouseError as failure:
+                time.sleep(patience.pause_s(failure))
+                continue
+            if found or patience.left_s <= 0:
+                return found
+
+    def item(self, row_id: str) -> InboxItem:
+        """Return one message of the inbox."""
+        return self._wire.ask(calls.item(row_id))
+
+    def seen(self, ids: Sequence[str]) -> int:
+        """Mark mail as read; return how many were not before."""
+        return self._wire.ask(calls.seen(ids))
+
+    # Outbox
+
+    def outbox(self, *, status: str | None = None, limit: int | None = None) -> list[OutboxRow]:
+        """Return what was sent from here and where it is."""
+        return self._wire.ask(calls.outbox(status, limit))
+
+    def requeue(
+        self, row_id: str, *, new_client_message_id: str | None = None, message: str | None = None
+    ) -> RequeuedRow:
+        """Send a dead or pending row anew under a fresh id, with the same or another message."""
+        return self._wire.ask(calls.requeue(row_id, new_client_message_id, message))
+
+    def outbox_row(self, row_id: str) -> OutboxChain:
+        """Return one row, by its id, client_message_id or message id, with the rows it was requeued from and to."""
+        return self._wire.ask(calls.outbox_row(row_id))
+
+    def drop(self, row_id: str) -> RequeuedRow:
+        """Give a dead or pending row up, without a successor."""
+        return self._wire.ask(calls.drop(row_id))
+
+    # Topics
+
+    def topics(self) -> dict[str, Any]:
+        """Return the topics of the mesh and the subscriptions of this node."""
+        return self._wire.ask(calls.topics())
+
+    def create_topic(self, topic: str) -> dict[str, Any]:
+        """Make a topic."""
+        return self._wire.ask(calls.topic_change("create", topic))
+
+    def post(self, topic: str, message: str, **given: Unpack[SendOptions]) -> Accepted:
+        """Send to a topic; returns when the daemon has it on its disk."""
+        return self._wire.ask(calls.post(topic, message, given))
+
+    def subscribe(self, pattern: str) -> dict[str, Any]:
+        """Get what is posted to topics that match."""
+        return self._wire.ask(calls.topic_change("subscribe", pattern))
+
+    def unsubscribe(self, pattern: str) -> dict[str, Any]:
+        """End a subscription."""
+        return self._wire.ask(calls.topic_change("unsubscribe", pattern))
+
+    # Locks
+
+    def lock_acquire(
+        self,
+        resource: str,
+        *,
+        lease_ms: int = 30_000,
+        wait_ms: int | None = None,
+        request_id: str | None = None,
+        mesh: str | None = None,
+    ) -> LockGrant:
+        """Take a lock for this node; send its token with every protected write."""
+        return self._wire.ask(calls.lock_acquire(resource, lease_ms, wait_ms, request_id, mesh))
+
+    def lock_renew(self, resource: str, token: int, *, lease_ms: int = 30_000, mesh: str | None = None) -> LockGrant:
+        """Renew a lease that is active."""
+        return self._wire.ask(calls.lock_renew(resource, token, lease_ms, mesh))
+
+    def lock_release(self, resource: str, token: int, *, mesh: str | None = None) -> None:
+        """Give a lock back."""
+        self._wire.ask(calls.lock_release(resource, token, mesh))
+
+    # The mesh and the daemon
+
+    def peers(self) -> dict[str, Any]:
+        """Return the members of the mesh and who is online."""
+        return self._wire.ask(calls.peers())
+
+    def profile(self, **given: Unpack[ProfileFields]) -> dict[str, Any]:
+        """Change what others see of this node."""
+        return self._wire.ask(calls.profile(given))
+
+    def health(self) -> Health:
+        """Return how the daemon is."""
+        return self._wire.ask(calls.health())
+
+    def version(self) -> DaemonVersion:
+        """Return what the daemon is."""
+        return self._wire.ask(calls.version())
+
+    def metrics(self) -> str:
+        """Return the metrics as Prometheus reads them."""
+        return self._wire.text("/v1/metrics")
+
+    def events(self, last_event_id: str | None = None) -> Iterator[DaemonEvent]:
+        """Yield what happens, for ever; after a break it goes on behind the last message, without a gap.
+
+        `last_event_id` begins behind a message instead of now. A daemon that is not there at first is an error; one
+        that goes away later is waited for.
+        """
+        following = EventFollower(last_event_id)
+        if last_event_id is None:
+            following.begin(self.inbox(limit=1))
+        while True:
+            try:
+                with self._wire.stream(following.headers(), SILENCE_S) as stream:
+                    following.opened()
+                    if following.last is None:
+                        for item in reversed(self.inbox(limit=INBOX_PAGE_MAX)):
+                            yield following.note_stored(item)
+                    for event in stream:
+                        if following.is_new(event):
+                            yield following.note(event)
+            except PosthouseError as failure:
+                following.judge(failure)
+            time.sleep(following.pause_s())
+
+
+T = TypeVar("T")
+IDLE_CONNECTIONS_MAX = 16  # idle connections; a program with more threads opens anew
+_BROKEN = (OSError, http.client.HTTPException)
+
+
+class BlockingTransport:
+    """Carries out calls."""
+
+    def __init__(self, place: DaemonPlace, timeout_s: float) -> None:
+        self.place = place
+        self._timeout_s = timeout_s
+        self._idle: list[http.client.HTTPConnection] = []
+        self._guard = threading.Lock()
+        self._is_closed = False
+
+    def ask(self, call: Call[T]) -> T:
+        """Return the answer of a call."""
+        kept = self._take() if call.is_repeatable else None
+        if kept is not None:
+            try:
+                return self._exchange(kept, call)
+            except _BROKEN as failure:
+                kept.close()
+                if isinstance(failure, TimeoutError):  # it is there and busy: asking again makes it worse
+                    raise unreachable(self.place, failure) from failure
+        fresh = self._connect(call.wait_s)
+        try:
+            return self._exchange(fresh, call)
+        except _BROKEN as failure:
+            fresh.close()
+            raise unreachable(self.place, failure) from failure
+
+    @contextmanager
+    def stream(self, headers: Mapping[str, str], silence_s: float) -> Iterator[Iterator[DaemonEvent]]:
+        """Open the stream of events, on a connection of its own; the daemon breaks its silence by comments."""
+        connection = self._connect(silence_s - self._timeout_s)
+        try:
+            connection.request("GET", "/v1/events", headers=self._headers(headers))
+            response = connection.getresponse()
+            if response.status != 200:
+                raise refusal(response.status, response.read(), str(self.place))
+            yield _events(response)
+        except _BROKEN as failure:
+            raise unreachable(self.place, failure) from failure
+        finally:
+            connection.close()
+
+    def text(self, path: str) -> str:
+        """Return an answer that is plain text."""
+        connection = self._connect(0)
+        try:
+            connection.request("GET", path, headers=self._headers({}))
+            response = connection.getresponse()
+            data = response.read()
+        except _BROKEN as failure:
+            raise unreachable(self.place, failure) from failure
+        finally:
+            connection.close()
+        if response.status != 200:
+            raise refusal(response.status, data, str(self.place))
+        return data.decode()
+
+    def close(self) -> None:
+        """Close every connection that is not in use; what is in use ends with its call."""
+        with self._guard:
+            self._is_closed = True
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def _exchange(self, connection: http.client.HTTPConnection, call: Call[T]) -> T:
+        if connection.sock is not None:
+            connection.sock.settimeout(self._timeout_s + call.wait_s)
+        data = call.encode()
+        headers = {"Content-Type": "application/json"} if data is not None else {}
+        connection.request(call.method, call.target, body=data, headers=self._headers({**headers, **call.headers}))
+        response = connection.getresponse()
+        answered = response.read()
+        self._give_back(connection, response)
+        return call.answer(response.status, answered, str(self.place))
+
+    def _take(self) -> http.client.HTTPConnection | None:
+        with self._guard:
+            return self._idle.pop() if self._idle else None
+
+    def _give_back(self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> None:
+        with self._guard:
+            if not (response.will_close or self._is_closed) and len(self._idle) < IDLE_CONNECTIONS_MAX:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+    def _connect(self, wait_s: float) -> http.client.HTTPConnection:
+        if self._is_closed:
+            raise error("client_closed", hint="Make a new DaemonClient.")
+        bound_s = self._timeout_s + max(0.0, wait_s)
+        made = _TcpConnection(self.place, bound_s) if self.place.is_tcp else _SocketConnection(self.place, bound_s)
+        try:
+            made.connect()
+        except OSError as failure:
+            raise unreachable(self.place, failure) from failure
+        return made
+
+    def _headers(self, given: Mapping[str, str]) -> dict[str, str]:
+        return {**given, "Authorization": f"Bearer {self.place.token()}"} if self.place.is_tcp else dict(given)
+
+
+class _SocketConnection(http.client.HTTPConnection):
+    def __init__(self, place: DaemonPlace, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
+        self._place = place
+
+    def connect(self) -> None:
+        address = SocketAddress(self._place)
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            made.settimeout(self.timeout)
+            made.connect(address.path)
+        except OSError:
+            made.close()
+            raise
+        finally:
+            address.close()
+        self.sock = made
+
+
+class _TcpConnection(http.client.HTTPConnection):
+    def __init__(self, place: DaemonPlace, timeout_s: float) -> None:
+        super().__init__("127.0.0.1", place.port(), timeout=timeout_s)
+
+
+def _events(response: http.client.HTTPResponse) -> Iterator[DaemonEvent]:
+    reader = EventReader()
+    while line := response.readline():
+        event = reader.take(line)
+        if event is not None:
+            yield event

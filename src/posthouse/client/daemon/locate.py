@@ -1,0 +1,98 @@
+"""Where a daemon listens: its directory, Unix socket, TCP port and token.
+
+The Unix socket needs nothing but to be this user. For TCP, `http.port` and `local_token` are read again for each
+connection, because a restarted daemon may have others. A path too long for a socket address is reached through its
+directory's descriptor.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from posthouse.files import home_directory, read_private
+from posthouse.model.errors import PosthouseError, error
+from posthouse.model.node import DEFAULT_MESH, validate_mesh_name
+
+SOCKET_NAME = "sock"
+PORT_NAME = "http.port"
+TOKEN_NAME = "local_token"
+ADDRESS_MAX_BYTES = 107  # of a Unix socket address on Linux, without its ending NUL
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonPlace:
+    """The directory of a daemon."""
+
+    directory: Path
+    #: over 127.0.0.1 with the token, instead of the socket
+    is_tcp: bool = False
+
+    @property
+    def socket(self) -> Path:
+        """The Unix socket."""
+        return self.directory / SOCKET_NAME
+
+    def __str__(self) -> str:
+        return f"127.0.0.1 ({self.directory})" if self.is_tcp else str(self.socket)
+
+    def port(self) -> int:
+        """Return the TCP port, or raise that there is none."""
+        path = self.directory / PORT_NAME
+        try:
+            return int(path.read_text())
+        except (OSError, ValueError) as failure:
+            raise error("daemon_unreachable", daemon=str(self), reason=f"{path} holds no port") from failure
+
+    def token(self) -> str:
+        """Return the token for TCP."""
+        path = self.directory / TOKEN_NAME
+        try:
+            return read_private(path).decode().strip()
+        except FileNotFoundError as failure:
+            raise error("daemon_unreachable", daemon=str(self), reason=f"there is no {path}") from failure
+
+
+class SocketAddress:
+    """An address of the socket that fits: the path itself, or one through an open descriptor of its directory."""
+
+    def __init__(self, place: DaemonPlace) -> None:
+        self._fd: int | None = None
+        self.path = str(place.socket)
+        if len(os.fsencode(self.path)) > ADDRESS_MAX_BYTES:
+            self._fd = _open_directory(place)
+            self.path = f"/proc/self/fd/{self._fd}/{SOCKET_NAME}"
+
+    def close(self) -> None:
+        """Give the descriptor back, if there is one."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+def daemon_place(directory: str | os.PathLike[str] | None, mesh: str | None, *, is_tcp: bool = False) -> DaemonPlace:
+    """Return the place of a daemon: the directory given, or the usual one of a mesh."""
+    if directory is not None:
+        return DaemonPlace(Path(directory).expanduser().absolute(), is_tcp)
+    return DaemonPlace(home_directory() / "daemon" / validate_mesh_name(mesh or DEFAULT_MESH), is_tcp)
+
+
+def unreachable(place: DaemonPlace, failure: BaseException) -> PosthouseError:
+    """Return the error for a daemon that could not be spoken to."""
+    if isinstance(failure, FileNotFoundError):
+        reason = "there is no socket"
+    elif isinstance(failure, TimeoutError):
+        reason = "it did not answer in time"
+    elif isinstance(failure, OSError) and (failure.errno or 0) > 0:
+        reason = os.strerror(int(failure.errno or 0))
+    else:
+        reason = str(failure) or type(failure).__name__
+    return error("daemon_unreachable", daemon=str(place), reason=reason)
+
+
+def _open_directory(place: DaemonPlace) -> int:
+    try:
+        return os.open(place.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as failure:
+        raise unreachable(place, failure) from failure

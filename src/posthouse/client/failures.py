@@ -1,0 +1,80 @@
+"""Failures that a relay reports, as errors of the registry, and the back-off before the next attempt.
+
+A code that this version knows becomes the error of the registry. An unknown code (a newer relay) keeps its code,
+text and hint, and its HTTP status decides whether it is transient. Back-off doubles up to a bound and has jitter, so
+that a thousand clients do not reconnect at once. Failures of the network itself are translated in `transport`.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+from posthouse.model.codes.spec import ErrorSpec, Exit, Severity
+from posthouse.model.errors import ERROR_CODES, PosthouseError, Refused, Transient, error
+
+_FIXED = frozenset({"type", "title", "status", "code", "detail", "hint", "instance"})
+_RETRY_STATUS = frozenset({408, 425, 429, 502, 503, 504, 507})
+
+
+def error_from(problem: Any, relay: str) -> PosthouseError:
+    """Return the error a problem object stands for."""
+    if not isinstance(problem, dict) or not isinstance(problem.get("code"), str):
+        return error("answer_invalid", relay=relay, reason="a problem without a code")
+    fields = {name: value for name, value in problem.items() if name not in _FIXED}
+    hint = problem.get("hint") if isinstance(problem.get("hint"), str) else None
+    if problem["code"] in ERROR_CODES:
+        return error(problem["code"], hint=hint, **_as_keywords(fields))
+    return _unknown(problem, fields, hint)
+
+
+def retry_after_s(failure: PosthouseError) -> float:
+    """Return how long the relay asks to wait, zero when it does not say."""
+    given = failure.fields.get("retry_after_s")
+    return max(0.0, float(given)) if isinstance(given, int | float) and not isinstance(given, bool) else 0.0
+
+
+def _as_keywords(fields: dict[str, Any]) -> dict[str, Any]:
+    # `hint` and `code` are parameters of error() and never fields
+    return {name: value for name, value in fields.items() if name not in ("hint", "code")}
+
+
+def _unknown(problem: dict[str, Any], fields: dict[str, Any], hint: str | None) -> PosthouseError:
+    status = problem.get("status")
+    number = status if isinstance(status, int) else 500
+    is_transient = number in _RETRY_STATUS
+    spec = ErrorSpec(
+        code=problem["code"],
+        status=number,
+        text=str(problem.get("detail") or problem.get("title") or problem["code"])
+        .replace("{", "{{")
+        .replace("}", "}}"),
+        hint=hint or "This relay is newer than this client; its documentation explains the code.",
+        severity=Severity.TRANSIENT if is_transient else Severity.REFUSED,
+        exit=Exit.UNREACHABLE if is_transient else Exit.REFUSED,
+    )
+    return (Transient if is_transient else Refused)(spec, fields, hint)
+
+
+@dataclass
+class Backoff:
+    """The waits of one series of attempts."""
+
+    first_s: float = 0.1
+    most_s: float = 30.0
+    #: between 0 and 1; replaced in tests
+    chance: random.Random = field(default_factory=random.SystemRandom)
+    #: attempts since the last success
+    attempts: int = 0
+
+    def next_s(self) -> float:
+        """Return how long to wait before the next attempt: at least half of the doubled wait, at most all of it."""
+        # the exponent is bounded, or a relay that is away for a week would make a number too large for a float
+        longest = min(self.most_s, self.first_s * 2.0 ** min(self.attempts, 30))
+        self.attempts += 1
+        return longest * self.chance.uniform(0.5, 1.0)
+
+    def reset(self) -> None:
+        """Begin anew after a success."""
+        self.attempts = 0

@@ -1,0 +1,225 @@
+"""Pinned keys of relays and members, and the meshes this user has joined: two private JSON files.
+
+An address and a name are claims; the key behind them counts. It is pinned at first use, and another key is refused
+until a person trusts it. Members are pinned per relay key and mesh, because names are unique only there. A mesh name
+stands for one relay; joining the same name elsewhere replaces it. Readers of a file see the old or the new content,
+never a part. Changes are serialized by a lock file, which stays: a lock on a deleted file excludes nobody.
+
+    {"format": "posthouse-pins-v1", "relays": {ORIGIN: NODE}, "members": {RELAY_NODE: {MESH: {NAME: NODE}}}}
+    {"format": "posthouse-meshes-v1", "meshes": {MESH: {"relay": ORIGIN, "node": RELAY_NODE, "name": MY_NAME}}}
+
+If you change a format: 1. give it a new name, 2. read the old one too, 3. add a test with a file of each.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Generic, Literal, Protocol, TypeVar
+
+import msgspec
+
+from posthouse.files import home_directory, open_nofollow, private_dir, read_private, write_atomic
+from posthouse.model.errors import PosthouseError, error
+
+T = TypeVar("T", bound=msgspec.Struct)
+R = TypeVar("R")
+
+
+class SharedJsonFile(Generic[T]):
+    """One file with a value of one type; absent, it is the empty value."""
+
+    def __init__(self, path: Path, type: type[T]) -> None:  # noqa: A002 - the type of the value
+        self.path = path
+        self._type = type
+        self._decoder = msgspec.json.Decoder(type)
+
+    def read(self) -> T:
+        """Return what the file holds now."""
+        try:
+            data = read_private(self.path)
+        except FileNotFoundError:
+            return self._type()
+        try:
+            return self._decoder.decode(data)
+        except ValueError as fault:
+            raise error("pins_malformed", path=str(self.path), reason=str(fault)) from fault
+
+    def change(self, edit: Callable[[T], R]) -> R:
+        """Let `edit` change the present value, write it, and return what `edit` returned."""
+        private_dir(self.path.parent)
+        with self._lock():
+            value = self.read()
+            before = msgspec.json.encode(value)
+            result = edit(value)
+            after = msgspec.json.encode(value)
+            if after != before:
+                write_atomic(self.path, msgspec.json.format(after, indent=2) + b"\n")
+        return result
+
+    @contextmanager
+    def _lock(self) -> Iterator[None]:
+        fd = open_nofollow(self.path.with_name(self.path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            os.fchmod(fd, 0o600)
+            fcntl.flock(fd, fcntl.LOCK_EX)  # held for one small write; the kernel frees it at death
+            yield
+        finally:
+            os.close(fd)
+
+
+class PinsContent(msgspec.Struct, forbid_unknown_fields=True):
+    """The file, as it is."""
+
+    format: Literal["posthouse-pins-v1"] = "posthouse-pins-v1"
+    relays: dict[str, str] = {}
+    members: dict[str, dict[str, dict[str, str]]] = {}
+
+
+class Edit(Protocol):
+    """A change of the content that tells what stood there before."""
+
+    def __call__(self, content: PinsContent, /) -> str | None: ...
+
+
+class Pins:
+    """The pins of one user, in a file or, without one, in memory."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._document = None if path is None else SharedJsonFile(path, PinsContent)
+        self._memory = PinsContent()
+
+    @classmethod
+    def of_home(cls) -> Pins:
+        """Return the pins of this user."""
+        return cls(home_directory() / "pins.json")
+
+    def relay(self, origin: str) -> str | None:
+        """Return the key a relay had, or None when it is new."""
+        return self._read().relays.get(origin)
+
+    def member(self, relay: str, mesh: str, name: str) -> str | None:
+        """Return the key a member had, or None when it is new."""
+        return self._read().members.get(relay, {}).get(mesh, {}).get(name)
+
+    def check_relay(self, origin: str, found: str) -> None:
+        """Pin the key of a relay at first use; raise relay_key_changed when another one is pinned."""
+        pinned = self.relay(origin)
+        if pinned is None:
+            pinned = self._pin_relay(origin, found)
+        if pinned != found:
+            raise relay_key_changed(origin, pinned, found)
+
+    def check_members(self, relay: str, mesh: str, found: Mapping[str, str]) -> None:
+        """Pin members (name -> node id) at first use; raise member_key_changed for one that has another key."""
+        known = self._read().members.get(relay, {}).get(mesh, {})
+        for name, node in found.items():
+            if (pinned := known.get(name, node)) != node:
+                raise member_key_changed(mesh, name, pinned, node)
+        if any(name not in known for name in found):
+            self._pin_members(relay, mesh, found)
+
+    def trust_relay(self, origin: str, node: str) -> str | None:
+        """Pin this key of a relay whatever was pinned before, and return that."""
+
+        def edit(content: PinsContent) -> str | None:
+            before = content.relays.get(origin)
+            content.relays[origin] = node
+            return before
+
+        return self._change(edit)
+
+    def trust_member(self, relay: str, mesh: str, name: str, node: str) -> str | None:
+        """Pin this key of a member whatever was pinned before, and return that."""
+
+        def edit(content: PinsContent) -> str | None:
+            names = content.members.setdefault(relay, {}).setdefault(mesh, {})
+            before = names.get(name)
+            names[name] = node
+            return before
+
+        return self._change(edit)
+
+    def _pin_relay(self, origin: str, found: str) -> str:
+        def edit(content: PinsContent) -> str | None:
+            return content.relays.setdefault(origin, found)
+
+        return self._change(edit) or found
+
+    def _pin_members(self, relay: str, mesh: str, found: Mapping[str, str]) -> None:
+        def edit(content: PinsContent) -> str | None:
+            names = content.members.setdefault(relay, {}).setdefault(mesh, {})
+            for name, node in found.items():
+                names.setdefault(name, node)
+            return None
+
+        self._change(edit)
+
+    def _read(self) -> PinsContent:
+        return self._memory if self._document is None else self._document.read()
+
+    def _change(self, edit: Edit) -> str | None:
+        return edit(self._memory) if self._document is None else self._document.change(edit)
+
+
+def relay_key_changed(origin: str, pinned: str, found: str) -> PosthouseError:
+    """Return the error of a relay that shows another key than expected."""
+    hint = f"Ask its administrator; if the change is meant, run `posthouse trust {origin}`."
+    return error("relay_key_changed", relay=origin, pinned=pinned, found=found, hint=hint)
+
+
+def member_key_changed(mesh: str, name: str, pinned: str, found: str) -> PosthouseError:
+    """Return the error of a member that has another key than expected."""
+    hint = f"Ask {name} over another way; if the change is meant, run `posthouse trust {name} --mesh {mesh}`."
+    return error("member_key_changed", mesh=mesh, name=name, pinned=pinned, found=found, hint=hint)
+
+
+class Membership(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A mesh as this node knows it."""
+
+    #: origin of the relay's address
+    relay: str
+    #: node id of the relay
+    node: str
+    #: the name this node has there, if it has one
+    name: str | None = None
+
+
+class MembershipsContent(msgspec.Struct, forbid_unknown_fields=True):
+    """The file, as it is."""
+
+    format: Literal["posthouse-meshes-v1"] = "posthouse-meshes-v1"
+    meshes: dict[str, Membership] = {}
+
+
+class Memberships:
+    """The meshes of one user, in a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._document = SharedJsonFile(path, MembershipsContent)
+
+    @classmethod
+    def of_home(cls) -> Memberships:
+        """Return the meshes of this user."""
+        return cls(home_directory() / "meshes.json")
+
+    def all(self) -> dict[str, Membership]:
+        """Return every mesh by name."""
+        return self._document.read().meshes
+
+    def get(self, mesh: str) -> Membership | None:
+        """Return what is known of a mesh."""
+        return self.all().get(mesh)
+
+    def remember(self, mesh: str, membership: Membership) -> Membership | None:
+        """Note a mesh, and return what stood there before."""
+
+        def edit(content: MembershipsContent) -> Membership | None:
+            before = content.meshes.get(mesh)
+            content.meshes[mesh] = membership
+            return before
+
+        return self._document.change(edit)

@@ -1,1 +1,0 @@
-"""The bridge to the host's bus."""

@@ -1,0 +1,153 @@
+"""The tools `send` and `status`: hand a message to the daemon, and ask how far it has come.
+
+    queued      on the disk of this host; the relay has not acknowledged it
+    sent        the relay has it; not every recipient's daemon has stored it
+    confirmed   the daemon of every recipient has stored it; whether it was read is not known
+    dead        given up: it will not arrive
+
+A state promises no more than what is known. When `send` answers, the message is on this host's disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from posthouse.mcp.tool import ToolCall, ToolSpec
+from posthouse.model.clock import system_clock
+from posthouse.model.message import validate_client_message_id
+from posthouse.model.ulid import Minter
+
+MessageState = Literal["queued", "sent", "confirmed", "dead"]
+_WAITING = frozenset({"pending", "queued", "inflight"})
+_GIVEN_UP = frozenset({"dead", "aborted"})
+_LOST = frozenset({"rejected", "dead", "expired", "purged"})
+
+
+def outbox_state(status: str) -> MessageState:
+    """Return the state that an outbox row alone tells."""
+    if status in _WAITING:
+        return "queued"
+    return "dead" if status in _GIVEN_UP else "sent"
+
+
+def message_state(row: Mapping[str, Any] | None, recipients: Sequence[str] | None) -> MessageState:
+    """Return the state by the outbox row, if it was sent from here, and the relay's states per recipient, if known."""
+    if row is not None and (own := outbox_state(row["status"])) != "sent":
+        # the relay's word goes before an answer that was lost, or is not written yet
+        return own if recipients is None or own == "dead" else _combined_state(recipients)
+    return _combined_state(recipients or ())
+
+
+def _combined_state(recipients: Sequence[str]) -> MessageState:
+    if not recipients:
+        return "sent"
+    if all(state == "confirmed" for state in recipients):
+        return "confirmed"
+    return "dead" if all(state in _LOST for state in recipients) else "sent"
+
+
+_MINTER = Minter(system_clock())
+
+
+class SendArguments(msgspec.Struct, forbid_unknown_fields=True):
+    to: str
+    message: str
+    reply_to: str | UnsetType = UNSET
+    idempotency_key: str | UnsetType = UNSET
+
+
+class SendAnswer(msgspec.Struct, omit_defaults=True):
+    id: str
+    state: MessageState
+    #: repeat a call with it to retry without sending twice
+    idempotency_key: str
+    #: this key was sent before, and the relay has the message
+    duplicate: bool | UnsetType = UNSET
+
+
+async def run_send(call: ToolCall, given: SendArguments) -> SendAnswer:
+    key = call.meta_key or _MINTER.mint() if given.idempotency_key is UNSET else given.idempotency_key
+    validate_client_message_id(key)
+    accepted = await call.daemon.send(
+        given.to,
+        given.message,
+        reply_to_id=None if given.reply_to is UNSET else given.reply_to,
+        client_message_id=key,
+    )
+    return SendAnswer(
+        id=accepted.message_id or accepted.broker_message_id or key,
+        state=outbox_state(accepted.status),
+        idempotency_key=accepted.client_message_id,
+        duplicate=accepted.duplicate or UNSET,
+    )
+
+
+SEND = ToolSpec(
+    "send",
+    "Send to a member or #topic, as yourself. Give reply_to when answering: its budget is inherited. "
+    "The same idempotency_key sends once.",
+    SendArguments,
+    SendAnswer,
+    run_send,
+)
+MAX_RECIPIENTS = 100
+
+
+class StatusArguments(msgspec.Struct, forbid_unknown_fields=True):
+    #: message id, or the idempotency key it was sent with
+    id: str
+
+
+class Recipient(msgspec.Struct):
+    node: str
+    #: as the relay tells it
+    state: str
+
+
+class StatusAnswer(msgspec.Struct, omit_defaults=True):
+    id: str
+    state: MessageState
+    #: absent while the relay does not tell
+    recipients: list[Recipient] | UnsetType = UNSET
+    #: why it is dead, or why it still waits
+    reason: str | UnsetType = UNSET
+
+
+async def run_status(call: ToolCall, given: StatusArguments) -> StatusAnswer:
+    found = await call.daemon.message(given.id)
+    row, relay = found["outbox"], found["relay"]
+    recipients = None if relay is None else [_recipient(each) for each in relay["deliveries"]]
+    state = message_state(row, None if recipients is None else [each.state for each in recipients])
+    return StatusAnswer(
+        id=row["message_id"] if row is not None else relay["id"],
+        state=state,
+        recipients=UNSET if recipients is None else recipients[:MAX_RECIPIENTS],
+        reason=_reason(state, row, found["relay_error"]),
+    )
+
+
+def _recipient(delivery: dict[str, Any]) -> Recipient:
+    # not its reason: a reader that rejects a message words that itself
+    return Recipient(delivery["recipient"], delivery["state"])
+
+
+def _reason(state: MessageState, row: dict[str, Any] | None, relay_error: str | None) -> str | UnsetType:
+    if row is not None and row["status"] == "aborted":
+        return f"given up by {row['aborted_by']}"
+    if row is not None and state in ("queued", "dead") and row["last_error"]:
+        return str(row["last_error"])
+    return relay_error or UNSET if state == "sent" else UNSET
+
+
+STATUS = ToolSpec(
+    "status",
+    "How far a message is: queued here, sent (relay has it), confirmed (recipient's host has it, maybe unread), dead.",
+    StatusArguments,
+    StatusAnswer,
+    run_status,
+    is_read_only=True,
+)

@@ -1,0 +1,137 @@
+"""Bodies of the relay's HTTP and stream API that relay and client share.
+
+One struct per body; both sides encode and decode it. Times are nanoseconds since 1970 unless the name says
+otherwise. If you change a field: 1. docs/protocol.md, 2. `make docs` (openapi.json), 3. a test of relay and client
+each.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class DeliveryState(msgspec.Struct, frozen=True):
+    """How far a message has come to one recipient; None for what has not happened."""
+
+    recipient: str
+    #: queued, sent, confirmed, rejected, dead, expired, purged
+    state: str
+    was_stored: bool | None
+    attempts: int
+    queued_at_ns: int
+    sent_at_ns: int | None
+    closed_at_ns: int | None
+    reason: str | None
+
+
+class MessageStates(msgspec.Struct, frozen=True):
+    """A message and where it is."""
+
+    id: str
+    seq: int
+    mesh: str
+    sender: str
+    client_message_id: str
+    destination_kind: str
+    destination_ref: str
+    first_seen_at_ns: int
+    history_available: bool
+    mentions: tuple[str, ...]
+    deliveries: tuple[DeliveryState, ...]
+
+
+class Queue(msgspec.Struct, frozen=True):
+    """One reader's queue."""
+
+    recipient: str
+    #: unconfirmed messages
+    depth: int
+    #: rejected and dead ones
+    parked: int
+    #: ids of confirmations that wait for this node as a sender
+    confirmations: int
+    oldest_ns: int | None
+
+
+class QueueRow(msgspec.Struct, frozen=True):
+    """A message in a queue, without its content."""
+
+    id: str
+    seq: int
+    position: int
+    recipient: str
+    sender: str
+    state: str
+    was_stored: bool | None
+    attempts: int
+    timeouts: int
+    flaps: int
+    queued_at_ns: int
+    sent_at_ns: int | None
+    closed_at_ns: int | None
+    reason: str | None
+
+
+class Requeued(msgspec.Struct, frozen=True):
+    """Ids of messages that wait again, and of those that found no room."""
+
+    requeued: tuple[str, ...]
+    no_room: tuple[str, ...]
+
+
+class LockGrant(msgspec.Struct, frozen=True):
+    """A grant. `expires_at_ns` is for people; what counts is the lease, from before it was asked for."""
+
+    resource: str
+    owner: str
+    token: int
+    lease_ms: int
+    expires_at_ns: int
+
+
+class LockStatus(msgspec.Struct, frozen=True):
+    """Who holds a lock; a free one shows its last token."""
+
+    resource: str
+    held: bool
+    owner: str | None
+    token: int
+    remaining_ms: int
+
+
+class LockSummary(msgspec.Struct, frozen=True):
+    """A lock in a list."""
+
+    mesh: str
+    resource: str
+    held: bool
+    owner: str | None
+    token: int
+    remaining_ms: int
+
+
+class LockList(msgspec.Struct, frozen=True):
+    """Part of a list of locks; go on with the cursor unless it is None."""
+
+    locks: list[LockSummary]
+    cursor: str | None
+
+
+class ArchivedRange(msgspec.Struct, frozen=True):
+    """Records that the lake holds, with the digests of what was read back from it."""
+
+    epoch: str
+    from_seq: int
+    to_seq: int
+    #: over the records' canonical lines
+    digest: str
+    #: over the events without an expiration, as they are served
+    contents: str
+
+
+class Pruned(msgspec.Struct, frozen=True):
+    """What the relay took away, and the oldest seq it has now."""
+
+    pruned: int
+    emptied: int
+    oldest_seq: int

@@ -1,0 +1,110 @@
+"""Rules of the daemon's outbox: the accept table, and how old an unsent message may become.
+
+The accept table is a pure function of the row under a client_message_id and the fingerprint of the request. An id
+once in the outbox is never released: a dead or aborted row still refuses it. The age bound stays below the life of
+the relay's dedupe record, by a tenth of it and at least a day: a retry after that would be accepted as a new
+message.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from posthouse.model.message import fingerprint_prefix
+
+
+class OutboxStatus(enum.StrEnum):
+    """The states of an outbox row."""
+
+    PENDING = "pending"
+    INFLIGHT = "inflight"
+    DONE = "done"
+    DEAD = "dead"
+    ABORTED = "aborted"
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxView:
+    """The fields of an outbox row the table looks at."""
+
+    status: OutboxStatus
+    request_fingerprint: bytes
+    broker_message_id: str | None = None
+    history_id: int | None = None
+    #: why a dead row is dead
+    last_error: str | None = None
+
+
+class AcceptAction(enum.StrEnum):
+    """What the daemon does with the request."""
+
+    INSERT = "insert"
+    ANSWER = "answer"
+    REFUSE = "refuse"
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptOutcome:
+    """A cell of the table: the action, the HTTP status and the body beside client_message_id."""
+
+    action: AcceptAction
+    status: int
+    body: dict[str, Any]
+
+
+_QUEUED = {"status": "queued", "duplicate": False}
+
+
+def decide_accept(row: OutboxView | None, request_fingerprint: bytes) -> AcceptOutcome:
+    """Return what the request gets."""
+    if row is None:
+        return AcceptOutcome(AcceptAction.INSERT, 202, dict(_QUEUED))
+    if row.request_fingerprint != request_fingerprint:
+        return _conflict(row, "mismatch", request_fingerprint)
+    match row.status:
+        case OutboxStatus.PENDING:
+            return AcceptOutcome(AcceptAction.ANSWER, 202, dict(_QUEUED))
+        case OutboxStatus.INFLIGHT:
+            return AcceptOutcome(AcceptAction.ANSWER, 202, {"status": "inflight", "duplicate": False})
+        case OutboxStatus.DONE:
+            return AcceptOutcome(AcceptAction.ANSWER, 200, {"status": "done", "duplicate": True, **_sent_as(row)})
+        case OutboxStatus.DEAD | OutboxStatus.ABORTED:
+            return _conflict(row, "match", request_fingerprint)
+
+
+def _conflict(row: OutboxView, comparison: str, request_fingerprint: bytes) -> AcceptOutcome:
+    body: dict[str, Any] = {
+        "error": "idempotency_key_reused",
+        "conflict": f"outbox_{row.status.value}_fingerprint_{comparison}",
+        "daemon_fingerprint_prefix": fingerprint_prefix(request_fingerprint),
+    }
+    if row.status is OutboxStatus.DONE:
+        body["broker_message_id"] = row.broker_message_id
+    if row.status is OutboxStatus.DEAD and comparison == "match":
+        body["reason"] = row.last_error
+    return AcceptOutcome(AcceptAction.REFUSE, 409, body)
+
+
+def _sent_as(row: OutboxView) -> dict[str, Any]:
+    return {"broker_message_id": row.broker_message_id, "history_id": row.history_id}
+
+
+DEFAULT_MAX_AGE_H = 168
+PERMANENT_BOUND_H = 720
+MARGIN_MIN_H = 24
+MARGIN_H_PER_DAY = 2.4  # a tenth of a day
+
+
+def max_age_bound_h(retention_days: int | None) -> int:
+    """Return the most hours a row may wait with a relay that keeps records so long; None: for ever."""
+    if retention_days is None:
+        return PERMANENT_BOUND_H
+    return retention_days * 24 - max(MARGIN_MIN_H, math.ceil(retention_days * MARGIN_H_PER_DAY))
+
+
+def default_max_age_h(retention_days: int | None) -> int:
+    """Return the hours a row waits when nobody set them."""
+    return min(DEFAULT_MAX_AGE_H, max_age_bound_h(retention_days))

@@ -1,0 +1,116 @@
+"""Rules of the Pinch wire: addresses, the bytes that agents sign, and delivery ids.
+
+An address is `pinch:` base58(public key || first four bytes of its SHA-256) `@` relay host. Only its form is checked
+here, not whether the key may sign. If you change the signed bytes, every agent's signature is void
+(docs/protocol.md). Pinch message ids are unique per sender only and may return after the queue's TTL; the delivery
+id (32 bytes, from sender, message id and time of acceptance) is unique in queues and records.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import NamedTuple
+
+from posthouse.model.errors import PosthouseError, error
+from posthouse.model.limits import PINCH_HOST_MAX_CHARS
+
+_ALPHABET = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
+_DIGITS = {letter: number for number, letter in enumerate(_ALPHABET)}
+
+
+def encode_base58(data: bytes) -> str:
+    """Return bytes as base58."""
+    zeros = len(data) - len(data.lstrip(b"\0"))
+    number = int.from_bytes(data, "big")
+    letters: list[str] = []
+    while number:
+        number, digit = divmod(number, 58)
+        letters.append(_ALPHABET[digit])
+    return _ALPHABET[0] * zeros + "".join(reversed(letters))
+
+
+def decode_base58(text: str) -> bytes:
+    """Return the bytes of a base58 text, or raise ValueError."""
+    number = 0
+    for letter in text:
+        digit = _DIGITS.get(letter)
+        if digit is None:
+            raise ValueError(f"{letter!r} is no base58 digit")
+        number = number * 58 + digit
+    zeros = len(text) - len(text.lstrip(_ALPHABET[0]))
+    return b"\0" * zeros + number.to_bytes((number.bit_length() + 7) // 8, "big")
+
+
+SCHEME = "pinch:"
+KEY_BYTES = 32
+_CHECKSUM_BYTES = 4
+_ADDRESS = re.compile(r"pinch:([1-9A-HJ-NP-Za-km-z]+)@(.+)")
+_MOST_DIGITS = 50  # of 36 bytes; bounds the arithmetic on a text that anybody may send
+_HOST = re.compile(rf"[!-?A-~]{{1,{PINCH_HOST_MAX_CHARS}}}")  # printable ASCII but the blank and @
+
+
+class PinchAddress(NamedTuple):
+    """What an address says."""
+
+    key: bytes
+    host: str
+
+
+def address_of(key: bytes, host: str) -> str:
+    """Return the address of a public key of 32 bytes at a relay."""
+    if len(key) != KEY_BYTES:
+        raise ValueError(f"a public key has {KEY_BYTES} bytes, not {len(key)}")
+    return f"{SCHEME}{encode_base58(key + _checksum(key))}@{host}"
+
+
+def parse_address(text: str) -> PinchAddress:
+    """Return the parts of an address, or raise pinch_address_invalid."""
+    found = _ADDRESS.fullmatch(text)
+    if found is None:
+        raise _invalid(text, "it is not pinch:KEY@HOST")
+    if len(found[1]) > _MOST_DIGITS:
+        raise _invalid(text, "its key is too long")
+    data = decode_base58(found[1])
+    if len(data) != KEY_BYTES + _CHECKSUM_BYTES:
+        raise _invalid(text, f"its key decodes to {len(data)} bytes, not {KEY_BYTES + _CHECKSUM_BYTES}")
+    key = data[:KEY_BYTES]
+    if data[KEY_BYTES:] != _checksum(key):
+        raise _invalid(text, "its checksum is wrong")
+    return PinchAddress(key, found[2])
+
+
+def validate_host(host: str) -> str:
+    """Return the name of a relay as it stands in addresses, or raise pinch_host_invalid."""
+    if _HOST.fullmatch(host) is None:
+        raise error("pinch_host_invalid", host=host[:80], most=PINCH_HOST_MAX_CHARS)
+    return host
+
+
+def _checksum(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()[:_CHECKSUM_BYTES]
+
+
+def _invalid(text: str, reason: str) -> PosthouseError:
+    return error("pinch_address_invalid", address=text[:80], reason=reason)
+
+
+_AUTH_DOMAIN = b"pinch-auth-v1"
+
+
+def auth_bytes(host: str, nonce: bytes) -> bytes:
+    """Return what an agent signs to prove its key to the relay of this name."""
+    return b"\0".join((_AUTH_DOMAIN, host.encode(), nonce))
+
+
+def confirm_bytes(message_id: bytes, timestamp: int) -> bytes:
+    """Return what a reader signs to confirm a message at a time in milliseconds."""
+    return message_id + timestamp.to_bytes(8, "big", signed=True)
+
+
+def delivery_id(sender: str, message_id: bytes, accepted_at_ns: int, number: int = 0) -> bytes:
+    """Return the id; `number` tells envelopes without a message id apart that were accepted at one moment."""
+    digest = hashlib.sha256()
+    for part in (sender.encode(), message_id, b"%d" % accepted_at_ns, b"%d" % number):
+        digest.update(len(part).to_bytes(4, "big") + part)
+    return digest.digest()

@@ -1,0 +1,310 @@
+"""Every setting of posthouse: name, type, default, bounds and help, in the order the reference shows them.
+
+The name `relay.queue_max` is also the environment variable POSTHOUSE_RELAY_QUEUE_MAX and the flag --queue-max.
+Reading checks a value completely; text from the environment is converted to the type, values from a file must have
+it already. Rate limit, breaker and back-pressure of the bus are not settings: they live in the bus's config.json,
+which is read again while it runs. If you add a setting: 1. its area below, 2. the code that reads it, 3. `make
+docs`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from posthouse.model.limits import (
+    BUS_CALL_BUDGET,
+    BUS_MAX_HOPS,
+    BUS_TTL_MS,
+    CONFIRM_TIMEOUT_S,
+    EPHEMERAL_BURST,
+    EPHEMERAL_RATE_PER_S,
+    EVENT_BURST,
+    EVENT_RATE_PER_S,
+    GB,
+    JOURNAL_KEEP_DAYS,
+    JOURNAL_MAX_BYTES,
+    KIB,
+    MIB,
+    PINCH_BURST,
+    PINCH_RATE_PER_S,
+    QUEUE_MAX,
+    QUEUE_TTL_S,
+    RECORD_RETENTION_DAYS,
+    RECORD_RETENTION_MIN_DAYS,
+    SAFE_INTEGER_MAX,
+    STREAM_BUFFER_BYTES,
+    STREAM_BUFFER_EVENTS,
+    STREAM_PING_S,
+    WAIT_QUEUE_MAX,
+)
+
+Value = bool | int | float | str | None
+_TRUE = ("1", "true", "yes", "on")
+_FALSE = ("0", "false", "no", "off")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The declaration of one setting."""
+
+    name: str
+    #: bool, int, float or str
+    type: type[bool] | type[int] | type[float] | type[str]
+    #: None: not set unless somebody sets it
+    default: Value
+    help: str
+    unit: str = ""
+    min: float | None = None
+    max: float | None = None
+    choices: tuple[str, ...] = ()
+
+    @property
+    def area(self) -> str:
+        return self.name.partition(".")[0]
+
+    @property
+    def key(self) -> str:
+        return self.name.partition(".")[2]
+
+    @property
+    def environment(self) -> str:
+        return "POSTHOUSE_" + self.name.replace(".", "_").upper()
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.key.replace("_", "-")
+
+    def read(self, given: Any) -> Value:
+        """Return the value if it fits type and bounds, or raise ValueError with the reason."""
+        value = self._typed(given)
+        if self.choices and value not in self.choices:
+            raise ValueError(f"{given!r} is none of {', '.join(self.choices)}")
+        if isinstance(value, str) and (not value or "\0" in value):
+            raise ValueError("it is empty or holds a NUL")
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            self._check_bounds(value)
+        return value
+
+    def read_text(self, text: str) -> Value:
+        """Return the value a text from the environment or the command line stands for."""
+        return self.read(self._from_text(text.strip()))
+
+    def _typed(self, given: Any) -> Value:
+        if self.type is float and type(given) is int:
+            return float(given)
+        if type(given) is not self.type:
+            raise ValueError(f"{given!r} is not {_ARTICLES[self.type]}")
+        value: Value = given
+        return value
+
+    def _check_bounds(self, value: float) -> None:
+        if not math.isfinite(value):
+            raise ValueError(f"{value} is not a finite number")
+        if self.min is not None and value < self.min:
+            raise ValueError(f"{value} is below {self.min}")
+        if self.max is not None and value > self.max:
+            raise ValueError(f"{value} is above {self.max}")
+
+    def _from_text(self, text: str) -> Any:
+        if self.type is bool:
+            word = text.lower()
+            return True if word in _TRUE else False if word in _FALSE else text
+        if self.type is str:
+            return text
+        try:
+            return self.type(text)
+        except ValueError:
+            return text
+
+
+_ARTICLES: dict[type, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+}
+_BUS: tuple[Setting, ...] = (
+    Setting("bus.dir", str, "~/.posthouse/bus", "Data directory of the bus."),
+    Setting(
+        "bus.durability",
+        str,
+        "process",
+        "What a finished publish survives: the crash of any process, or loss of power.",
+        choices=("process", "power"),
+    ),
+    Setting(
+        "bus.cycle_rule",
+        str,
+        "chain",
+        "chain: a line of messages reaches an endpoint once; hops: a dialogue is allowed.",
+        choices=("chain", "hops"),
+    ),
+    Setting("bus.max_hops", int, BUS_MAX_HOPS, "Hops a line of messages may make.", "hops", 1, 1_000),
+    Setting("bus.default_ttl_ms", int, BUS_TTL_MS, "How long a message may wait.", "ms", 1, SAFE_INTEGER_MAX),
+    Setting(
+        "bus.default_call_budget",
+        int,
+        BUS_CALL_BUDGET,
+        "Publishes a line of messages may cause.",
+        "calls",
+        0,
+        1_000_000,
+    ),
+    Setting("bus.handler_timeout_s", float, 30.0, "Time a handler may take for one message.", "s", 0.001, 86_400),
+    Setting("bus.max_listeners", int, 100, "Signal listeners before a warning.", "listeners", 1, 1_000_000),
+)
+_MOST = 1_000_000_000
+_RELAY_ADDRESS: tuple[Setting, ...] = (
+    Setting("relay.listen", str, "127.0.0.1:7420", "Address and port to listen on."),
+    Setting("relay.data_dir", str, "~/.posthouse/relay", "Directory of relay.db and the relay's key."),
+    Setting("relay.tls_cert", str, None, "File with the TLS certificate chain."),
+    Setting("relay.tls_key", str, None, "File with the TLS private key."),
+    Setting("relay.behind_proxy", bool, False, "A proxy in front ends TLS; allows listening beyond loopback."),
+    Setting("relay.admin", str, None, "Node id that administers the main mesh."),
+)
+_RELAY_RATES: tuple[Setting, ...] = (
+    Setting("relay.event_rate", int, EVENT_RATE_PER_S, "Steady rate of events per key.", "1/s", 1, _MOST),
+    Setting("relay.event_burst", int, EVENT_BURST, "Events a key may save up.", "events", 1, _MOST),
+    Setting(
+        "relay.ephemeral_rate", int, EPHEMERAL_RATE_PER_S, "Steady rate of ephemeral events per key.", "1/s", 1, _MOST
+    ),
+    Setting("relay.ephemeral_burst", int, EPHEMERAL_BURST, "Ephemeral events a key may save up.", "events", 1, _MOST),
+)
+_RELAY_QUEUES: tuple[Setting, ...] = (
+    Setting("relay.queue_max", int, QUEUE_MAX, "Unconfirmed messages per recipient and mesh.", "rows", 1, _MOST),
+    Setting("relay.queue_ttl_s", int, QUEUE_TTL_S, "How long a message waits for its reader.", "s", 1, _MOST),
+    Setting(
+        "relay.confirm_timeout_s",
+        float,
+        float(CONFIRM_TIMEOUT_S),
+        "Time without progress after which a mailbox connection is closed.",
+        "s",
+        0.01,
+        3_600,
+    ),
+    Setting(
+        "relay.connection_policy",
+        str,
+        "prefer_newest",
+        "What a second open mailbox of a node does to the first.",
+        choices=("prefer_newest", "allow_concurrent"),
+    ),
+    Setting(
+        "relay.record_retention_days",
+        int,
+        RECORD_RETENTION_DAYS,
+        "How long idempotency records are kept, unless permanent.",
+        "days",
+        RECORD_RETENTION_MIN_DAYS,
+        36_500,
+    ),
+    Setting("relay.records_permanent", bool, False, "Keep idempotency records for ever."),
+    Setting("relay.wait_queue_max", int, WAIT_QUEUE_MAX, "Clients that may wait for locks.", "waiters", 1, _MOST),
+)
+_RELAY_BOUNDS: tuple[Setting, ...] = (
+    Setting(
+        "relay.stream_buffer_events", int, STREAM_BUFFER_EVENTS, "Events a slow reader may lag.", "events", 1, _MOST
+    ),
+    Setting(
+        "relay.stream_buffer_bytes", int, STREAM_BUFFER_BYTES, "Bytes a slow reader may lag.", "bytes", 64 * KIB, _MOST
+    ),
+    Setting("relay.ping_s", float, float(STREAM_PING_S), "Time between pings on a stream.", "s", 0.05, 3_600),
+    Setting("relay.writer_max_items", int, 10_000, "Items that may wait for the writer.", "items", 1, _MOST),
+    Setting("relay.writer_max_bytes", int, 64 * MIB, "Bytes that may wait for the writer.", "bytes", MIB, 100 * _MOST),
+)
+_RELAY_PINCH: tuple[Setting, ...] = (
+    Setting("relay.pinch_host", str, None, "Name of this relay in Pinch addresses; with it the relay speaks Pinch."),
+    Setting(
+        "relay.pinch_rate", float, PINCH_RATE_PER_S, "Steady rate of Pinch envelopes per address.", "1/s", 0.001, 1e6
+    ),
+    Setting(
+        "relay.pinch_burst", int, PINCH_BURST, "Pinch envelopes an address may save up.", "envelopes", 1, 1_000_000
+    ),
+    Setting("relay.pinch_origins", str, None, "Web origins that may open a Pinch connection, separated by commas."),
+)
+_RELAY: tuple[Setting, ...] = _RELAY_ADDRESS + _RELAY_RATES + _RELAY_QUEUES + _RELAY_BOUNDS + _RELAY_PINCH
+_CLIENT: tuple[Setting, ...] = (
+    Setting(
+        "client.relay",
+        str,
+        "127.0.0.1:7420",
+        "Address of the relay, for meshes that were not joined elsewhere: HOST:PORT or a URL.",
+    ),
+    Setting("client.tls_ca", str, None, "File with certificates of authorities to believe besides the system's."),
+    Setting("client.allow_plain", bool, False, "Speak to other machines without TLS, inside a network you trust."),
+    Setting("client.timeout_s", float, 60.0, "How long to wait for the answer to a publish.", "s", 0.1, 86_400),
+)
+_DAEMON: tuple[Setting, ...] = (
+    Setting(
+        "outbox.max_age_h",
+        int,
+        None,
+        "How long a message may wait to be sent; without it 168, less if the relay remembers ids for a shorter time.",
+        "hours",
+        1,
+        87_600,
+    ),
+    Setting("outbox.max_bytes", int, 5 * GB, "Size of the outbox.", "bytes", MIB, SAFE_INTEGER_MAX),
+    Setting("inbox.keep_days", int, 30, "Age up to which the inbox keeps messages.", "days", 1, 36_500),
+    Setting(
+        "clone.policy",
+        str,
+        "refuse",
+        "What a daemon does on another machine than its identity was made on.",
+        choices=("refuse", "warn", "allow"),
+    ),
+    Setting("daemon.bridge", bool, True, "Carry messages between the mesh and the host's bus."),
+)
+_MCP: tuple[Setting, ...] = (
+    Setting("mcp.port", int, 7421, "Port of loopback for HTTP; 0 takes a free one.", "", 0, 65_535),
+    Setting(
+        "mcp.wait_max_s",
+        int,
+        50,
+        "How long one call may wait; many agents give a call up after 60 s.",
+        "s",
+        1,
+        600,
+    ),
+)
+_PIPELINE: tuple[Setting, ...] = (
+    Setting("pipeline.lake", str, "~/.posthouse/lake", "Directory of the lake."),
+    Setting("pipeline.master", str, "local[*]", "Where Spark computes: local[N], local[*] or a cluster's URL."),
+    Setting("pipeline.driver_memory_mb", int, 1024, "Memory of Spark's driver.", "MB", 512, 1_048_576),
+    Setting("pipeline.batch_rows", int, 1_000_000, "Rows of the journal per commit of a run.", "rows", 1, 100_000_000),
+)
+_STORAGE: tuple[Setting, ...] = (
+    Setting("journal.keep_days", int, JOURNAL_KEEP_DAYS, "Age up to which the journal is kept.", "days", 1, 36_500),
+    Setting(
+        "journal.max_bytes",
+        int,
+        JOURNAL_MAX_BYTES,
+        "Size above which the journal is pruned before its age.",
+        "bytes",
+        MIB,
+        SAFE_INTEGER_MAX,
+    ),
+    Setting("journal.lake", str, None, "Lake directory; when set, only what it has committed is pruned."),
+    Setting("log.level", str, "info", "Least severity that is logged.", choices=("debug", "info", "warning", "error")),
+    Setting(
+        "log.format",
+        str,
+        "auto",
+        "auto: text on a terminal, else JSON lines.",
+        choices=("auto", "text", "json"),
+    ),
+)
+
+
+def _gather() -> dict[str, Setting]:
+    settings: dict[str, Setting] = {}
+    for setting in _BUS + _RELAY + _CLIENT + _DAEMON + _MCP + _PIPELINE + _STORAGE:
+        if setting.name in settings:
+            raise ValueError(f"setting {setting.name} is declared twice")
+        settings[setting.name] = setting
+    return settings
+
+
+SETTINGS: dict[str, Setting] = _gather()

@@ -1,0 +1,179 @@
+"""Where the value of a setting comes from: flag, then environment, then file, then default.
+
+Each value knows its source. An invalid value is refused wherever it stands, also where a stronger source overrides
+it, so a mistake is found when it is made. The environment of a Pinch relay (PINCH_RELAY_PORT and others) is read
+too: below our own variables and flags, above the file. Reading files and the environment is the caller's work.
+"""
+
+from __future__ import annotations
+
+import difflib
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from posthouse.model.errors import error
+from posthouse.model.settings import SETTINGS, Setting, Value
+
+_HOUR_S = 3_600
+_PORT_MAX = 65_535
+
+
+class PinchVariable(NamedTuple):
+    """A value from the environment of another program."""
+
+    setting: str
+    variable: str
+    value: Any
+
+
+class PinchVariableInvalid(ValueError):
+    """A value that cannot be read; `foreign` names the variable."""
+
+    def __init__(self, foreign: PinchVariable, reason: str) -> None:
+        super().__init__(reason)
+        self.foreign = foreign
+
+
+def read_pinch_environment(environ: Mapping[str, str], listen: str) -> list[PinchVariable]:
+    """Return what the variables say, or raise ForeignInvalid; `listen` is where the port goes."""
+    found: list[PinchVariable] = []
+    for variable, (setting, read) in _VARIABLES.items():
+        text = environ.get(variable)
+        if text is None:
+            continue
+        try:
+            found.append(PinchVariable(setting, variable, read(text.strip(), listen)))
+        except ValueError as fault:
+            raise PinchVariableInvalid(PinchVariable(setting, variable, text), str(fault)) from fault
+    return found
+
+
+def _port(text: str, listen: str) -> str:
+    port = _whole(text, listen)
+    if not 0 <= port <= _PORT_MAX:
+        raise ValueError(f"{text!r} is not a port")
+    return f"{listen.rpartition(':')[0]}:{port}"
+
+
+def _text(text: str, _listen: str) -> str:
+    return text
+
+
+def _whole(text: str, _listen: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise ValueError(f"{text!r} is not a whole number")
+    return int(text)
+
+
+def _number(text: str, _listen: str) -> float:
+    try:
+        return float(text)
+    except ValueError as fault:
+        raise ValueError(f"{text!r} is not a number") from fault
+
+
+def _hours(text: str, listen: str) -> int:
+    seconds = _number(text, listen) * _HOUR_S
+    if not 1 <= seconds < float("inf"):
+        raise ValueError(f"{text!r} is not a number of hours above zero")
+    return round(seconds)
+
+
+_VARIABLES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
+    "PINCH_RELAY_PORT": ("relay.listen", _port),
+    "PINCH_RELAY_PUBLIC_HOST": ("relay.pinch_host", _text),
+    "PINCH_RELAY_QUEUE_MAX": ("relay.queue_max", _whole),
+    "PINCH_RELAY_QUEUE_TTL": ("relay.queue_ttl_s", _hours),
+    "PINCH_RELAY_RATE_LIMIT": ("relay.pinch_rate", _number),
+    "PINCH_RELAY_RATE_BURST": ("relay.pinch_burst", _whole),
+    "PINCH_RELAY_ALLOWED_ORIGINS": ("relay.pinch_origins", _text),
+}
+PINCH_VARIABLES = tuple(_VARIABLES)
+
+
+class Source(enum.StrEnum):
+    """Where a value comes from, weakest first."""
+
+    DEFAULT = "default"
+    FILE = "file"
+    ENVIRONMENT = "environment"
+    FLAG = "flag"
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A setting's value and its source."""
+
+    setting: Setting
+    value: Value
+    source: Source
+
+
+def resolve_settings(
+    file: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] | None = None,
+    flags: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Setting] = SETTINGS,
+) -> dict[str, Resolved]:
+    """Return every setting with its value and source, or raise setting_invalid.
+
+    `file` is the parsed configuration: a table per area, or dotted names. `flags` are keyed by setting name;
+    None means not given.
+    """
+    values = {name: Resolved(setting, setting.default, Source.DEFAULT) for name, setting in settings.items()}
+    for name, given in flatten_settings(file or {}).items():
+        values[name] = _take(_find(settings, name), given, Source.FILE, f"the file ({name})")
+    if "relay.listen" in values:
+        values |= _take_pinch(environ or {}, settings, str(values["relay.listen"].value))
+    for name, setting in settings.items():
+        if (text := (environ or {}).get(setting.environment)) is not None:
+            values[name] = _take(setting, text, Source.ENVIRONMENT, setting.environment)
+    for name, given in (flags or {}).items():
+        if given is not None:
+            setting = _find(settings, name)
+            values[name] = _take(setting, given, Source.FLAG, setting.flag)
+    return values
+
+
+def flatten_settings(file: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a file's tables as dotted names."""
+    flat: dict[str, Any] = {}
+    for area, table in file.items():
+        if isinstance(table, Mapping):
+            flat.update({f"{area}.{key}": value for key, value in table.items()})
+        else:
+            flat[area] = table
+    return flat
+
+
+def _find(settings: Mapping[str, Setting], name: str) -> Setting:
+    setting = settings.get(name)
+    if setting is None:
+        near = difflib.get_close_matches(name, settings, n=1, cutoff=0.6)
+        hint = f"Did you mean {near[0]}?" if near else None
+        raise error("setting_invalid", hint=hint, name=name, source="the file", reason="there is no such setting")
+    return setting
+
+
+def _take_pinch(environ: Mapping[str, str], settings: Mapping[str, Setting], listen: str) -> dict[str, Resolved]:
+    """Return what the environment of a Pinch relay sets."""
+    try:
+        found = read_pinch_environment(environ, listen)
+    except PinchVariableInvalid as fault:
+        name, variable, _value = fault.foreign
+        raise error("setting_invalid", name=name, source=variable, reason=str(fault)) from fault
+    return {
+        each.setting: _take(_find(settings, each.setting), each.value, Source.ENVIRONMENT, each.variable)
+        for each in found
+    }
+
+
+def _take(setting: Setting, given: Any, source: Source, where: str) -> Resolved:
+    is_text = isinstance(given, str) and source is not Source.FILE
+    read: Callable[[Any], Value] = setting.read_text if is_text else setting.read
+    try:
+        return Resolved(setting, read(given), source)
+    except ValueError as fault:
+        raise error("setting_invalid", name=setting.name, source=where, reason=str(fault)) from fault

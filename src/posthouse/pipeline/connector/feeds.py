@@ -1,0 +1,141 @@
+"""The feeds: append-only views of a store's journal, with typed columns that are a contract.
+
+    journal                     every record, of any store
+    events                      accepted events with their content, of a relay
+    deliveries, locks           records of these areas, of a relay
+    bus, outbox, inbox          records of these areas, of the store of the same name
+Every feed has seq, at_ns, type and mesh; filters on these are pushed down as SQL conditions, and only if SQL says
+exactly what Spark means. A filter on seq also bounds the range that is planned. Imports nothing heavy: workers, driver
+and command line all use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.datasource import Filter
+    from pyspark.sql.types import StructType
+
+
+_RECORD = ("seq", "at_ns", "type", "mesh", "actor", "ref", "body")
+_EVENT_INTEGERS = ("kind", "created_at_ns", "expiration_s")
+_EVENT = ("seq", "at_ns", "type", "mesh", "id", "pubkey", "kind", "created_at_ns", "recipient", "expiration_s", "event")
+_LOCK_TEXTS = ("resource", "owner", "request_id", "run_id", "former_owner")
+_LOCK = (
+    *("seq", "at_ns", "type", "mesh", "resource", "owner", "token", "lease_ms", "request_id", "wait_ms", "run_id"),
+    *("boot_ns", "deadline_boot_ns", "former_owner", "former_token", "former_deadline_boot_ns", "token_leap"),
+)
+_INTEGERS = frozenset({"seq", "at_ns", *_EVENT_INTEGERS, *_LOCK[6:]} - set(_LOCK_TEXTS))
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """One feed: the view it reads, and its columns in order."""
+
+    name: str
+    view: str
+    columns: tuple[str, ...]
+    #: kinds of store that have it
+    stores: tuple[str, ...]
+    #: a GLOB on type that narrows the view; None: everything in it
+    glob: str | None = None
+
+    def schema(self, columns: Sequence[str] | None = None) -> pa.Schema:
+        """Return the columns for Arrow, some of them or all."""
+        import pyarrow as pa
+
+        chosen = columns or self.columns
+        return pa.schema([(name, pa.int64() if name in _INTEGERS else pa.string()) for name in chosen])
+
+    def struct(self) -> StructType:
+        """Return the columns for Spark."""
+        from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+        kinds = {True: LongType(), False: StringType()}
+        return StructType([StructField(name, kinds[name in _INTEGERS]) for name in self.columns])
+
+
+STORES = ("relay", "bus", "outbox", "inbox")
+JOURNAL = Feed("journal", "feed_journal_v1", _RECORD, STORES)
+EVENTS = Feed("events", "feed_events_v1", _EVENT, ("relay",))
+FEEDS: dict[str, Feed] = {
+    feed.name: feed
+    for feed in (
+        JOURNAL,
+        EVENTS,
+        Feed("deliveries", "feed_deliveries_v1", _RECORD, ("relay",)),
+        Feed("locks", "feed_locks_v1", _LOCK, ("relay",)),
+        Feed("bus", "feed_journal_v1", _RECORD, ("bus",), "bus.*"),
+        Feed("outbox", "feed_journal_v1", _RECORD, ("outbox",), "outbox.*"),
+        Feed("inbox", "feed_journal_v1", _RECORD, ("inbox",), "inbox.*"),
+    )
+}
+COLUMNS = {"seq": int, "at_ns": int, "type": str, "mesh": str}
+_MOST_VALUES = 500  # of an IN: SQLite takes more, but a plan should stay readable
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition of SQL: its text with question marks, and their values."""
+
+    column: str
+    operator: str
+    text: str
+    values: tuple[Any, ...] = ()
+
+
+def condition_of(given: Filter) -> Condition | None:
+    """Return the condition that says exactly what a filter says, or None."""
+    from pyspark.sql.datasource import EqualTo, In, IsNotNull, IsNull
+
+    column = _column(given)
+    if column is None:
+        return None
+    if isinstance(given, IsNull):
+        return Condition(column, "null", f"{column} IS NULL")
+    if isinstance(given, IsNotNull):
+        return Condition(column, "set", f"{column} IS NOT NULL")
+    if isinstance(given, In):
+        return _any_of(column, tuple(given.value))
+    operator = "=" if isinstance(given, EqualTo) else _comparison(given)
+    value = getattr(given, "value", None)
+    if operator is None or type(value) is not COLUMNS[column]:
+        return None
+    return Condition(column, operator, f"{column} {operator} ?", (value,))
+
+
+def bounds(conditions: Iterable[Condition]) -> tuple[int, int | None]:
+    """Return (after, to]: what conditions on seq leave of all seqs."""
+    after, to = 0, None
+    for each in conditions:
+        if each.column != "seq" or not each.values:
+            continue
+        low, high = min(each.values), max(each.values)
+        if each.operator in ("=", "in", ">", ">="):
+            after = max(after, low if each.operator == ">" else low - 1)
+        if each.operator in ("=", "in", "<", "<="):
+            least = high - 1 if each.operator == "<" else high
+            to = least if to is None else min(to, least)
+    return after, to
+
+
+def _column(given: Filter) -> str | None:
+    attribute: Sequence[str] = getattr(given, "attribute", ())
+    return attribute[0] if len(attribute) == 1 and attribute[0] in COLUMNS else None
+
+
+def _any_of(column: str, values: tuple[Any, ...]) -> Condition | None:
+    if not 0 < len(values) <= _MOST_VALUES or any(type(value) is not COLUMNS[column] for value in values):
+        return None
+    return Condition(column, "in", f"{column} IN ({', '.join('?' * len(values))})", values)
+
+
+def _comparison(given: Filter) -> str | None:
+    from pyspark.sql.datasource import GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual
+
+    operators = {GreaterThan: ">", GreaterThanOrEqual: ">=", LessThan: "<", LessThanOrEqual: "<="}
+    return operators.get(type(given))

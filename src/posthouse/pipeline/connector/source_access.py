@@ -1,0 +1,159 @@
+"""Where history comes from and how a worker reaches it: the address of a source, and a token if it is a relay.
+
+A directory stands for the stores in it. The driver has the key and gets the token; an Access travels to the workers
+and holds the token but never a key. A token is good for an hour; a run gets a new one when it begins to read a
+source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from posthouse.model.errors import error
+from posthouse.pipeline.connector.feeds import FEEDS, Feed
+from posthouse.pipeline.connector.stores import FileStore, RelayStore
+from posthouse.pipeline.epochs import History
+
+if TYPE_CHECKING:
+    from posthouse.client import ClientOptions
+    from posthouse.keys import NodeKey
+
+
+#: the file of each kind of store, within its directory
+FILE_NAMES = {"relay": "relay.db", "bus": "bus.db", "outbox": "outbox.db", "inbox": "inbox.db"}
+_SCHEMES = {"http": "http", "ws": "http", "https": "https", "wss": "https"}
+_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """One source."""
+
+    #: as the lake keeps it: an absolute path, or the origin of a relay
+    url: str
+    is_relay: bool
+
+
+def parse_source(text: str) -> Address:
+    """Return the one source a text names, or raise source_invalid."""
+    found = parse_sources([text])
+    if len(found) != 1:
+        raise error("source_invalid", url=text, reason=f"it holds {len(found)} stores")
+    return found[0]
+
+
+def parse_sources(texts: Iterable[str]) -> tuple[Address, ...]:
+    """Return the sources that texts name, each once; a directory names every store in it."""
+    found: dict[str, Address] = {}
+    for text in texts:
+        for address in _sources_of(text):
+            found[address.url] = address
+    return tuple(found.values())
+
+
+def _sources_of(text: str) -> list[Address]:
+    if text.partition("://")[0] in _SCHEMES:
+        return [Address(_origin(text), is_relay=True)]
+    path = Path(text.removeprefix("file://")).expanduser().absolute()
+    if path.is_dir():
+        inside = [path / name for name in FILE_NAMES.values() if (path / name).is_file()]
+        if not inside:
+            raise error("source_invalid", url=text, reason="the directory holds no store")
+        return [Address(str(each), is_relay=False) for each in inside]
+    if not path.is_file():
+        raise error("source_invalid", url=text, reason="there is no such file")
+    return [Address(str(path), is_relay=False)]
+
+
+def _origin(text: str) -> str:
+    """Return scheme, host and port of a relay; workers do without the client that could say more."""
+    try:
+        parts = urlsplit(text)
+        scheme, port = _SCHEMES[parts.scheme], parts.port
+    except ValueError as fault:
+        raise error("source_invalid", url=text, reason=str(fault)) from fault
+    if not parts.hostname:
+        raise error("source_invalid", url=text, reason="it names no host")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{scheme}://{host}:{port or _PORTS[scheme]}"
+
+
+@dataclass(frozen=True)
+class Access:
+    """How a worker reaches a source: its address, and for a relay a token that is good for an hour."""
+
+    url: str
+    token: str | None = None
+    tls_ca: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Access({self.url!r})"
+
+    @property
+    def address(self) -> Address:
+        return parse_source(self.url)
+
+    def open(self) -> FileStore | RelayStore:
+        """Return the source, to be entered as a context."""
+        address = self.address
+        if not address.is_relay:
+            return FileStore(Path(address.url))
+        if not self.token:
+            raise error("source_invalid", url=self.url, reason="a relay is read with a token, and none was given")
+        return RelayStore(address.url, self.token, self.tls_ca)
+
+
+def read_history(access: Access, feed: Feed | None = None) -> History:
+    """Return what a source holds now; refuse a feed that it does not have."""
+    with access.open() as store:
+        history = store.history()
+    if feed is not None and history.store not in feed.stores:
+        feeds = ", ".join(sorted(each.name for each in FEEDS.values() if history.store in each.stores))
+        hint = f"A store of kind {history.store} has: {feeds}."
+        raise error("feed_invalid", url=access.url, feed=feed.name, feeds=feeds, hint=hint)
+    return history
+
+
+def find_feed(name: str, url: str) -> Feed:
+    """Return the feed of a name."""
+    if name not in FEEDS:
+        raise error("feed_invalid", url=url, feed=name, feeds=", ".join(sorted(FEEDS)))
+    return FEEDS[name]
+
+
+def access_with_key(url: str, key: NodeKey, options: ClientOptions | None = None) -> Access:
+    """Return how workers reach a source: a file as it is, a relay with a token for this key."""
+    address = parse_source(url)
+    if not address.is_relay:
+        return Access(address.url)
+    import asyncio
+
+    from posthouse.client import ClientOptions
+
+    chosen = options or ClientOptions()
+    token = asyncio.run(_get_token(address.url, key, chosen))
+    return Access(address.url, token, _text(chosen.tls_ca))
+
+
+async def _get_token(origin: str, key: NodeKey, options: ClientOptions) -> str:
+    from posthouse.client import Pins, parse_relay_url
+    from posthouse.client.transport import Requests, Transport
+    from posthouse.client.trust.signing import Signer
+    from posthouse.model.clock import system_clock
+
+    url = parse_relay_url(origin, allow_plain=options.allow_plain)
+    pins = Pins.of_home()
+    transport = Transport(url, options)
+    try:
+        requests = Requests(transport, Signer(key, system_clock()), lambda relay: pins.check_relay(url.origin, relay))
+        return await requests.token()
+    finally:
+        await transport.close()
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)

@@ -1,0 +1,271 @@
+"""Read the feeds of one source: a store's file through ADBC, or a relay through /v1/export. Runs in Spark's workers.
+
+Never open a file here in a process that has the same store open through apsw: two SQLite libraries in one process
+lose rows. Each range of a file is a transaction of its own, so the store's checkpoints are never held up; the
+store's lock is held shared, so a restore cannot swap the file. A relay is read with a token that is good for an
+hour, never with a key; a page that fails is not retried here, because Spark runs the task again.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import quote, urlencode, urlsplit
+
+from posthouse.journal.cursor import Cursor
+from posthouse.model.errors import ERROR_CODES, PosthouseError, error
+from posthouse.pipeline.connector.feeds import JOURNAL, Feed
+from posthouse.pipeline.epochs import Ancestor, History, lineage_of
+from posthouse.sqlite.store_lock import refuse_half_restored
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from posthouse.pipeline.connector.feeds import Condition
+
+
+_BUSY_MS = 5_000  # the last to close a store has it alone for a moment, and so has the first to open it after a crash
+RANGE_ROWS = 16_384  # about 5 MB and 30 ms: short for the store, long enough to be fast
+APPLICATION_ID = 0x706F7374  # what posthouse.sqlite writes into its files
+#: component whose schema the feeds are made of -> where its migrations lie in the package; not imported, for their
+#: packages load apsw
+MIGRATIONS = {
+    "journal": "journal",
+    "relay": "relay/store/sqlite/schema/events",
+    "deliveries": "relay/store/sqlite/schema/deliveries",
+    "locks": "relay/store/sqlite/schema/locks",
+    "bus": "bus",
+    "outbox": "daemon/outbox",
+    "inbox": "daemon/inbox",
+}
+_KINDS = ("relay", "bus", "outbox", "inbox")
+
+
+def known_version(component: str) -> int | None:
+    """Return the newest schema of a component that this posthouse has; None for one that no feed reads."""
+    folder = MIGRATIONS.get(component)
+    if folder is None:
+        return None
+    return sum(file.name.endswith(".sql") for file in files("posthouse").joinpath(folder, "migrations").iterdir())
+
+
+class FileStore:
+    """An open store; a context manager."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._opened = ExitStack()
+        self._db: Any = None
+
+    def __enter__(self) -> Self:
+        from adbc_driver_manager import Error
+        from adbc_driver_sqlite import dbapi
+
+        from posthouse.sqlite.store_lock import shared_store_lock
+
+        refuse_half_restored(self.path)
+        with self._opened:
+            self._opened.enter_context(shared_store_lock(self.path))
+            try:
+                self._db = dbapi.connect(f"file:{quote(str(self.path))}?mode=ro", autocommit=True)
+            except Error as failure:
+                raise self._damaged(failure) from failure
+            self._opened.callback(self._db.close)
+            self._rows(f"PRAGMA busy_timeout = {_BUSY_MS}")
+            self._opened = self._opened.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
+
+    def history(self) -> History:
+        """Return what the store holds now, in one snapshot; refuse a file that is not ours or is newer."""
+        with self._snapshot():
+            return self._history()
+
+    def _history(self) -> History:
+        kind = self._kind()
+        epochs = [
+            Ancestor(row["epoch"], row["parent_epoch"], row["fork_seq"], row["started_at_ns"])
+            for row in self._rows("SELECT epoch, parent_epoch, fork_seq, started_at_ns FROM epochs ORDER BY number")
+        ]
+        if not epochs:
+            raise error("source_damaged", url=str(self.path), reason="it has no epoch")
+        (state,) = self._rows(
+            "SELECT pruned_through, coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'journal'), 0) AS head"
+            " FROM journal_state"
+        )
+        return History(kind, lineage_of(epochs), state["pruned_through"], state["head"])
+
+    def read(
+        self,
+        feed: Feed,
+        after: int,
+        to: int,
+        columns: Sequence[str] | None = None,
+        conditions: Collection[Condition] = (),
+    ) -> Iterator[pa.Table]:
+        """Yield the rows (after, to] of a feed in seq order, a short range at a time."""
+        chosen = tuple(columns or feed.columns)
+        schema = feed.schema(chosen)
+        where, values = _where(feed, conditions)
+        text = f"SELECT {', '.join(chosen)} FROM {feed.view} WHERE seq > ? AND seq <= ?{where} ORDER BY seq"
+        for low in range(after, to, RANGE_ROWS):
+            found = self._table(text, (low, min(low + RANGE_ROWS, to), *values))
+            # a column of NULLs alone comes untyped
+            yield found.cast(schema) if found.schema != schema else found
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[None]:
+        """Let several statements see the same rows; at any other time a statement is a transaction of its own."""
+        connection = self._db.adbc_connection
+        connection.set_autocommit(False)
+        try:
+            yield
+        finally:
+            connection.rollback()
+            connection.set_autocommit(True)
+
+    def _kind(self) -> str:
+        (application,) = self._rows("PRAGMA application_id")
+        if application["application_id"] != APPLICATION_ID:
+            raise error("source_invalid", url=str(self.path), reason="it is not a store of posthouse")
+        versions = {row["component"]: row["version"] for row in self._rows("SELECT * FROM schema_versions")}
+        for component, version in versions.items():
+            known = known_version(component)
+            if known is not None and version > known:
+                raise error("source_newer", url=str(self.path), component=component, found=version, known=known)
+        kinds = [kind for kind in _KINDS if kind in versions]
+        if not kinds:
+            raise error("source_invalid", url=str(self.path), reason="it holds no journal")
+        return kinds[0]
+
+    def _rows(self, text: str) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = self._table(text, ()).to_pylist()
+        return rows
+
+    def _table(self, text: str, values: Sequence[Any]) -> pa.Table:
+        from adbc_driver_manager import Error
+
+        try:
+            with self._db.cursor() as cursor:
+                # Types are taken from the first batch: one that holds the whole range cannot meet a surprise later.
+                cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(RANGE_ROWS)})
+                cursor.execute(text, tuple(values))
+                return cursor.fetch_arrow_table()
+        except Error as failure:
+            raise self._damaged(failure) from failure
+
+    def _damaged(self, failure: Exception) -> Exception:
+        return error("source_damaged", url=str(self.path), reason=str(failure).strip().partition("\n")[0])
+
+
+def _where(feed: Feed, conditions: Collection[Condition]) -> tuple[str, list[Any]]:
+    parts: list[str] = []
+    values: list[Any] = []
+    if feed.glob is not None:
+        parts.append("type GLOB ?")
+        values.append(feed.glob)
+    for each in conditions:
+        parts.append(each.text)
+        values.extend(each.values)
+    return "".join(f" AND {part}" for part in parts), values
+
+
+PAGE_ROWS = 10_000  # the most that a relay gives at once
+EXTENT_HEADER = "Posthouse-Extent"
+_TIMEOUT_S = 60.0
+_FIXED = ("type", "title", "status", "code", "detail", "hint", "instance")
+
+
+class RelayStore:
+    """A relay with a connection that is kept; a context manager."""
+
+    def __init__(self, origin: str, token: str, tls_ca: str | None = None) -> None:
+        self.origin = origin
+        self._token = token
+        self._tls_ca = tls_ca
+        self._connection: http.client.HTTPConnection | None = None
+        self._epoch: str | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+    def history(self) -> History:
+        """Return what the relay holds now."""
+        _rows, extent = self._page(JOURNAL, None, 1)
+        ancestors = [(epoch, shared) for epoch, shared in reversed(extent["ancestors"])]
+        names = [epoch for epoch, _ in ancestors] + [extent["epoch"]]
+        forks = [0, *(shared for _, shared in ancestors)]
+        parents = [None, *names[:-1]]
+        lineage = tuple(Ancestor(*each, None) for each in zip(names, parents, forks, strict=True))
+        self._epoch = extent["epoch"]
+        return History("relay", lineage, extent["pruned_through"], extent["head"])
+
+    def read(self, feed: Feed, after: int, to: int) -> Iterator[pa.Table]:
+        """Yield the rows (after, to] of a feed in seq order, a page at a time."""
+        import pyarrow.compute as pc
+
+        if self._epoch is None:
+            self.history()
+        while after < to:
+            page, _extent = self._page(feed, str(Cursor(str(self._epoch), after)), min(PAGE_ROWS, to - after))
+            if not page.num_rows:
+                return
+            last = page.column("seq")[-1].as_py()
+            yield page if last <= to else page.filter(pc.less_equal(page.column("seq"), to))
+            after = last
+
+    def _page(self, feed: Feed, after: str | None, limit: int) -> tuple[pa.Table, dict[str, Any]]:
+        import pyarrow as pa
+
+        given = {"limit": str(limit)} | ({} if after is None else {"after": after})
+        try:
+            data, extent = self._get(f"/v1/export/{feed.name}?{urlencode(given)}")
+        except (OSError, http.client.HTTPException) as failure:
+            reason = str(failure) or type(failure).__name__
+            raise error("relay_unreachable", relay=self.origin, reason=reason) from failure
+        if extent is None:
+            raise error("answer_invalid", relay=self.origin, reason=f"it lacks {EXTENT_HEADER}: an older relay")
+        with pa.ipc.open_stream(data) as stream:
+            return stream.read_all().select(list(feed.columns)).cast(feed.schema()), json.loads(extent)
+
+    def _get(self, target: str) -> tuple[bytes, str | None]:
+        connection = self._connect()
+        connection.request("GET", target, headers={"Authorization": f"Bearer {self._token}"})
+        response = connection.getresponse()
+        data = response.read()
+        if response.status != 200:
+            raise self._problem(response.status, data)
+        return data, response.getheader(EXTENT_HEADER)
+
+    def _connect(self) -> http.client.HTTPConnection:
+        if self._connection is None:
+            parts = urlsplit(self.origin)
+            host, port = parts.hostname or "", parts.port
+            if parts.scheme == "https":
+                context = ssl.create_default_context(cafile=self._tls_ca)
+                self._connection = http.client.HTTPSConnection(host, port, timeout=_TIMEOUT_S, context=context)
+            else:
+                self._connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
+        return self._connection
+
+    def _problem(self, status: int, data: bytes) -> PosthouseError:
+        try:
+            problem = json.loads(data)
+        except ValueError:
+            problem = None
+        if not isinstance(problem, dict) or problem.get("code") not in ERROR_CODES:
+            return error("answer_invalid", relay=self.origin, reason=f"status {status} without a problem")
+        fields = {name: value for name, value in problem.items() if name not in _FIXED}
+        return error(problem["code"], hint=problem.get("hint"), **fields)

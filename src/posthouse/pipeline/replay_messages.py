@@ -1,0 +1,319 @@
+"""Replay messages of the past: select them from the lake and send them again, to a topic or to a subject of the bus.
+
+A named cursor in the lake says how far a replay has come. It is written after a batch was accepted, never before,
+and the target recognizes rows it already has, so each message arrives once even if the replay is killed. A name
+stands for one selection and one destination; other options under the same name are refused. Sealed messages and
+messages that a restore has lost are left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import msgspec
+
+from posthouse.bus import Bus
+from posthouse.client import Client
+from posthouse.files import private_dir, write_atomic
+from posthouse.journal.read import read_after, read_extent
+from posthouse.journal.records import Record
+from posthouse.model.clock import Clock
+from posthouse.model.errors import error
+from posthouse.model.limits import SECOND_NS
+from posthouse.model.subjects import validate_subject, validate_topic
+from posthouse.pipeline.connector.delivery import Delivery
+from posthouse.pipeline.connector.sink_rows import SinkOptions, SinkRow
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+
+DIRECTORY = "replays"
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class ReplayOptions(msgspec.Struct, frozen=True):
+    """What a replay sends where."""
+
+    where: str
+    to: str
+    #: of the mesh that a topic is in; absent for the bus
+    mesh: str | None = None
+
+
+class ReplayCursor(msgspec.Struct, frozen=True):
+    """A place in history, right after one message."""
+
+    terms: ReplayOptions
+    at_ns: int = -1
+    epoch: str = ""
+    seq: int = -1
+    #: how many were sent until here
+    sent: int = 0
+    #: how far the journal of a bus was when this was written
+    bus_seq: int = 0
+
+    @property
+    def place(self) -> tuple[int, str, int]:
+        return self.at_ns, self.epoch, self.seq
+
+
+class ReplayCursors:
+    """The cursors of a lake."""
+
+    def __init__(self, lake: Path) -> None:
+        self._directory = lake / DIRECTORY
+
+    def begin(self, name: str, terms: ReplayOptions) -> ReplayCursor:
+        """Return the cursor of a name, new or from before; raise replay_cursor_differs when its terms are others."""
+        path = self._path(name)
+        try:
+            found = msgspec.json.decode(path.read_bytes(), type=ReplayCursor)
+        except FileNotFoundError:
+            return ReplayCursor(terms)
+        except msgspec.DecodeError as fault:
+            raise error("lake_damaged", table=f"{DIRECTORY}/{path.name}", reason=str(fault)) from fault
+        for field in ReplayOptions.__struct_fields__:
+            was = getattr(found.terms, field)
+            if was != getattr(terms, field):
+                raise error("replay_cursor_differs", name=name, field=field, was=was)
+        return found
+
+    def save(self, name: str, cursor: ReplayCursor) -> None:
+        """Say how far a replay has come."""
+        private_dir(self._directory)
+        write_atomic(self._path(name), msgspec.json.encode(cursor))
+
+    def _path(self, name: str) -> Path:
+        if not _NAME.fullmatch(name):
+            raise error("usage", text=f"{name!r} is no name of a replay", hint="Use letters, digits, - and _.")
+        return self._directory / f"{name}.json"
+
+
+#: what comes out, in order
+COLUMNS = ("at_ns", "epoch", "seq", "message_id", "source", "sender", "body")
+INPUTS = ("silver_messages", "bronze_events", "bronze_journal")
+_PLACE = ("epoch", "seq")
+
+
+def select_messages(inputs: Mapping[str, DataFrame], where: str, after: ReplayCursor) -> DataFrame:
+    """Return the messages after a cursor that match; raises query_failed when the condition is not SQL."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql import functions as f
+
+    messages = inputs["silver_messages"].where(~f.col("lost_by_restore"))
+    try:
+        chosen = messages.where(where)
+    except PySparkException as failure:
+        raise error("query_failed", reason=str(failure).partition("\n")[0]) from failure
+    chosen = chosen.where(_is_after(after)).select("at_ns", *_PLACE, "message_id", "source", "sender")
+    bodies = _contents(inputs["bronze_events"]).unionByName(_payloads(inputs["bronze_journal"]))
+    joined = chosen.join(bodies, list(_PLACE), "inner").where(f.col("body").isNotNull())
+    return joined.select(*COLUMNS).orderBy("at_ns", *_PLACE)
+
+
+def _is_after(after: ReplayCursor) -> Column:
+    from pyspark.sql import functions as f
+
+    given = f.struct(*(f.lit(value).alias(name) for value, name in zip(after.place, ("a", "e", "s"), strict=True)))
+    return f.struct(f.col("at_ns").alias("a"), f.col("epoch").alias("e"), f.col("seq").alias("s")) > given
+
+
+def _contents(events: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    read = f.from_json("event", "struct<tags: array<array<string>>, content: string>")
+    is_sealed = f.exists(f.col("read.tags"), lambda tag: f.get(tag, f.lit(0)) == "enc")
+    found = events.where((f.col("kind") == 1000) & f.col("event").isNotNull()).withColumn("read", read)
+    return found.where(~is_sealed).select(*_PLACE, f.col("read.content").alias("body"))
+
+
+def _payloads(journal: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    found = journal.where(f.col("type") == "bus.published")
+    return found.select(*_PLACE, f.get_json_object("body", "$.envelope.payload").alias("body"))
+
+
+_PAGE = 1_000
+
+
+class PastMessage(msgspec.Struct, frozen=True):
+    """A message of the past."""
+
+    at_ns: int
+    epoch: str
+    seq: int
+    message_id: str
+    source: str
+    sender: str | None
+    body: str
+
+    @property
+    def key(self) -> str:
+        """What names it within a replay."""
+        return f"{self.epoch}/{self.seq}/{self.message_id}"
+
+    def origin(self) -> dict[str, Any]:
+        """Return what tells its reader that it is a replay, and of what."""
+        return {"replay_of": self.message_id, "replay_sender": self.sender, "replay_at_ns": str(self.at_ns)}
+
+
+class SendResult(NamedTuple):
+    """What became of messages."""
+
+    #: the target had them already
+    duplicates: int
+    #: readers whose queue was full
+    not_queued: int = 0
+
+
+class ReplayTarget(Protocol):
+    """Where messages go."""
+
+    async def resume(self, cursor: ReplayCursor) -> None:
+        """Learn what was sent behind a cursor."""
+        ...
+
+    async def send(self, messages: Sequence[PastMessage]) -> SendResult:
+        """Send messages in order and return what became of them."""
+        ...
+
+    async def place(self) -> int:
+        """Return how far the journal behind the target is, 0 when that does not matter."""
+        ...
+
+
+class TopicTarget:
+    """A topic of a mesh."""
+
+    def __init__(self, client: Client, options: SinkOptions, topic: str) -> None:
+        self._delivery = Delivery(client, options)
+        self._to = f"#{validate_topic(topic)}"
+
+    async def resume(self, cursor: ReplayCursor) -> None:
+        """Nothing to learn: the relay knows."""
+
+    async def send(self, messages: Sequence[PastMessage]) -> SendResult:
+        rows = [SinkRow(old.key, old.body, to=self._to, meta=json.dumps(old.origin())) for old in messages]
+        done = await self._delivery.send(rows)
+        return SendResult(done.duplicates, done.not_queued)
+
+    async def place(self) -> int:
+        return 0
+
+
+class BusTarget:
+    """A subject of a bus."""
+
+    def __init__(self, bus: Bus, name: str, subject: str) -> None:
+        self._bus = bus
+        self._subject = validate_subject(subject)
+        self._sender = f"replay.{name}"
+        self._known: set[str] = set()
+
+    async def resume(self, cursor: ReplayCursor) -> None:
+        after = cursor.bus_seq
+        while records := await self._bus.session.store.pool.run(partial(read_after, seq=after, limit=_PAGE)):
+            self._known |= {key for record in records if (key := self._key(record)) is not None}
+            after = records[-1].seq
+
+    async def send(self, messages: Sequence[PastMessage]) -> SendResult:
+        known = 0
+        for old in messages:
+            if old.key in self._known:
+                known += 1
+                continue
+            payload = {"content": _value(old.body), "platformData": {"replayKey": old.key} | old.origin()}
+            result = await self._bus.publish(self._subject, payload, from_=self._sender)
+            if not result.delivered_to:
+                reason = "; ".join(entry.text for entry in result.rejected) or "no endpoint matches"
+                raise error("replay_target_invalid", to=self._subject, reason=reason)
+        return SendResult(known)
+
+    async def place(self) -> int:
+        return (await self._bus.session.store.pool.run(read_extent)).head
+
+    def _key(self, record: Record) -> str | None:
+        """Return the key of a message that this replay has published."""
+        if record.type != "bus.published" or record.actor != self._sender:
+            return None
+        key = record.decoded_body()["envelope"]["payload"]["platformData"]["replayKey"]
+        return str(key)
+
+
+def _value(body: str) -> Any:
+    """Return a payload as it was; a text that is no JSON stays a text."""
+    try:
+        return msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return body
+
+
+BATCH = 100  # messages between two cursors
+_BATCHES_PER_S = 4  # a low rate is kept evenly, not in bursts
+
+
+class Replayed(NamedTuple):
+    """What a replay has done."""
+
+    #: in this run
+    sent: int
+    #: of these the target had already
+    duplicates: int
+    #: since the replay of this name was begun
+    total: int
+    #: readers of a topic that missed a message, because their queue was full
+    not_queued: int = 0
+
+
+async def replay(
+    messages: Iterator[PastMessage],
+    target: ReplayTarget,
+    cursors: ReplayCursors,
+    name: str,
+    cursor: ReplayCursor,
+    clock: Clock,
+    *,
+    rate: float | None = None,
+    on_batch: Callable[[Replayed], None] | None = None,
+) -> Replayed:
+    """Send messages behind a cursor, at most `rate` a second, and move the cursor with them."""
+    await target.resume(cursor)
+    done = Replayed(0, 0, cursor.sent)
+    began_ns = clock.boot_ns()
+    size = BATCH if rate is None else max(1, min(BATCH, int(rate / _BATCHES_PER_S)))
+    while batch := await asyncio.to_thread(lambda: list(islice(messages, size))):
+        taken = await target.send(batch)
+        done = Replayed(
+            done.sent + len(batch),
+            done.duplicates + taken.duplicates,
+            done.total + len(batch),
+            done.not_queued + taken.not_queued,
+        )
+        cursor = await _moved(cursor, batch[-1], done.total, target)
+        await asyncio.to_thread(cursors.save, name, cursor)
+        if on_batch is not None:
+            on_batch(done)
+        if rate is not None:
+            await _keep_pace(clock, began_ns, done.sent / rate)
+    return done
+
+
+async def _moved(cursor: ReplayCursor, last: PastMessage, sent: int, target: ReplayTarget) -> ReplayCursor:
+    return msgspec.structs.replace(
+        cursor, at_ns=last.at_ns, epoch=last.epoch, seq=last.seq, sent=sent, bus_seq=await target.place()
+    )
+
+
+async def _keep_pace(clock: Clock, began_ns: int, due_s: float) -> None:
+    elapsed_s = (clock.boot_ns() - began_ns) / SECOND_NS
+    if due_s > elapsed_s:
+        await asyncio.sleep(due_s - elapsed_s)

@@ -1,1 +1,0 @@
-"""The cards of the page, one file each: `cards(figures)` returns their markup."""

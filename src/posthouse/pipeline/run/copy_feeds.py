@@ -1,0 +1,295 @@
+"""Copy feeds into bronze, exactly once.
+
+The version that a table has reached for (epoch, feed) is the last seq it holds. A run plans (version, head], workers
+write the files (Arrow to Parquet, one UTC day per file, rows in seq order) and compute the Merkle leaves, and the
+driver commits files, version and root in one step. Killed before the commit, the files are orphans; killed after it,
+the next run continues behind it. A task that runs twice writes other files, of which one set is never committed. One
+commit holds a bounded batch. Workers import this module: no pyspark and no apsw at import time.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from posthouse.files import fsync_dir, private_dir
+from posthouse.journal.cursor import note_committed
+from posthouse.model.clock import Clock
+from posthouse.pipeline.connector.feeds import Feed
+from posthouse.pipeline.connector.source_access import Access, read_history
+from posthouse.pipeline.epochs import Epoch, History, Segment
+from posthouse.pipeline.lake import Lake
+from posthouse.pipeline.lake.data_file import DataFile, describe_file
+from posthouse.pipeline.lake.delta import Commit
+from posthouse.pipeline.lake.merkle import BLOCK_ROWS, NOTE, Seal, leaves_of, root
+from posthouse.pipeline.session.spark import run_in_workers
+from posthouse.pipeline.tables.bronze import COPIES, DAY, EPOCHS_TABLE, application_id, copy_schema, epochs_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class RunStep:
+    """One thing that a run has done."""
+
+    #: copied, derived, unchanged, gap, published, vacuumed
+    step: str
+    table: str
+    rows: int
+    #: what else is worth telling
+    fields: dict[str, Any]
+
+    def as_value(self) -> dict[str, Any]:
+        """Return the step as one JSON object."""
+        return {"step": self.step, "table": self.table, "rows": self.rows} | self.fields
+
+
+OnStep = Callable[[RunStep], None]
+
+
+def ignore_step(_step: RunStep) -> None:
+    """Tell nobody."""
+
+
+_DAY_NS = 86_400 * 1_000_000_000
+_LONG_TEXTS = ("body", "event")  # compressed well, and never the same twice: a dictionary would only cost
+
+
+@dataclass(frozen=True)
+class CopyTask:
+    """Rows of one epoch, from a source into files below a directory of the table."""
+
+    access: Access
+    feed: Feed
+    segment: Segment
+    table: Path
+
+
+@dataclass(frozen=True)
+class Copied:
+    """What a task has written."""
+
+    after: int
+    rows: int
+    files: tuple[DataFile, ...]
+    leaves: tuple[bytes, ...]
+
+
+def copy_range(task: CopyTask) -> Copied:
+    """Copy one range and return its files and leaves."""
+    files = _DayFiles(task)
+    leaves: list[bytes] = []
+    rows = 0
+    with task.access.open() as store, closing(files):
+        for after, to, table in _by_blocks(store.read(task.feed, task.segment.after, task.segment.to), task):
+            leaves += leaves_of(table, after, to)
+            rows += table.num_rows
+            files.write(table)
+    return Copied(task.segment.after, rows, files.described(), tuple(leaves))
+
+
+def _by_blocks(tables: Iterator[pa.Table], task: CopyTask) -> Iterator[tuple[int, int, pa.Table]]:
+    """Gather what a source yields so that it can be cut where blocks end; bounds what is held at once."""
+    import pyarrow as pa
+
+    segment = task.segment
+    held: list[pa.Table] = [task.feed.schema().empty_table()]
+    after = segment.after
+    for table in tables:
+        held.append(table)
+        last = table.column("seq")[-1].as_py() if table.num_rows else after
+        end = segment.after + (last - segment.after) // BLOCK_ROWS * BLOCK_ROWS
+        if end > after:
+            whole = pa.concat_tables(held).combine_chunks()
+            cut = int(whole.column("seq").to_numpy().searchsorted(end, side="right"))
+            yield after, end, whole.slice(0, cut)
+            held, after = [whole.slice(cut)], end
+    if after < segment.to:
+        yield after, segment.to, pa.concat_tables(held).combine_chunks()
+
+
+class _DayFiles:
+    """The open files of a task, one for each day it meets."""
+
+    def __init__(self, task: CopyTask) -> None:
+        self._task = task
+        self._schema = copy_schema(task.feed)
+        self._name = f"{task.segment.epoch[:8]}-{task.segment.after + 1:019d}-{secrets.token_hex(8)}.parquet"
+        self._writers: dict[int, Any] = {}
+        self._paths: list[Path] = []
+
+    def write(self, rows: pa.Table) -> None:
+        """Append rows to the files of their days."""
+        import pyarrow as pa
+
+        days = rows.column("at_ns").to_numpy() // _DAY_NS
+        cuts = [0, *(int(cut) + 1 for cut in (days[1:] != days[:-1]).nonzero()[0]), rows.num_rows]
+        for low, high in pairwise(cuts):
+            if low < high:
+                epochs = pa.chunked_array([pa.repeat(pa.scalar(self._task.segment.epoch), high - low)])
+                self._writer(int(days[low])).write_table(rows.slice(low, high - low).add_column(0, "epoch", epochs))
+
+    def close(self) -> None:
+        """Finish every file and make it durable."""
+        for writer in self._writers.values():
+            writer.close()
+        for path in self._paths:
+            fd = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            fsync_dir(path.parent)
+
+    def described(self) -> tuple[DataFile, ...]:
+        """Return the files as a commit names them."""
+        return tuple(describe_file(self._task.table, path) for path in self._paths)
+
+    def _writer(self, day: int) -> Any:
+        if day not in self._writers:
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+
+            path = private_dir(self._task.table / f"{DAY}={day_text(day)}") / self._name
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+            columns = [field for field in self._schema if field.name != DAY]
+            dictionary = [field.name for field in columns if pa.types.is_string(field.type)]
+            self._writers[day] = pq.ParquetWriter(
+                path,
+                pa.schema(columns),
+                compression="zstd",
+                compression_level=1,
+                use_dictionary=[name for name in dictionary if name not in _LONG_TEXTS],
+                write_statistics=[field.name for field in columns if field.name not in _LONG_TEXTS],
+            )
+            self._paths.append(path)
+        return self._writers[day]
+
+
+def day_text(day: int) -> str:
+    """Return a day since 1970 as 2026-01-31."""
+    from datetime import date, timedelta
+
+    return (date(1970, 1, 1) + timedelta(days=day)).isoformat()
+
+
+TASK_ROWS = 32 * BLOCK_ROWS  # a second of work and a file of about 10 MB
+
+
+class Copier:
+    """Copies the feeds of one source into bronze."""
+
+    def __init__(
+        self, spark: SparkSession, lake: Lake, access: Access, clock: Clock, batch_rows: int, tell: OnStep
+    ) -> None:
+        self._spark = spark
+        self._lake = lake
+        self._access = access
+        self._clock = clock
+        self._batch_rows = batch_rows
+        self._tell = tell
+
+    def copy(self) -> list[Seal]:
+        """Bring every copy of a feed up to the head that the source has now; return what was sealed."""
+        (history,) = run_in_workers(self._spark, read_history, [self._access])
+        note_epochs(self._lake, history, self._access.address.url, self._clock)
+        seals: list[Seal] = []
+        for table, feed in COPIES.items():
+            if history.store in feed.stores:
+                for segment in self._plan(history, table, feed):
+                    seals.append(self._commit(table, feed, segment))
+        self._note_committed(history)
+        return seals
+
+    def _note_committed(self, history: History) -> None:
+        """Let the store prune what every copy has; only after all commits."""
+        for each in history.lineage:
+            reached = [
+                self._lake.delta(table).reached(application_id(each.epoch, feed.name)) or 0
+                for table, feed in COPIES.items()
+                if history.store in feed.stores
+            ]
+            note_committed(self._lake.path, each.epoch, min(reached))
+
+    def _plan(self, history: History, table: str, feed: Feed) -> Iterator[Segment]:
+        delta = self._lake.delta(table)
+        for position, each in enumerate(history.lineage):
+            reached = delta.reached(application_id(each.epoch, feed.name))
+            after, end = each.fork_seq if reached is None else reached, history.end_of(position)
+            if after < min(history.pruned_through, end):
+                gap = {"epoch": each.epoch, "after": after, "to": min(history.pruned_through, end)}
+                self._tell(RunStep("gap", table, 0, gap))
+                after = min(history.pruned_through, end)
+            for low in range(after, end, self._batch_rows):
+                yield Segment(each.epoch, low, min(low + self._batch_rows, end))
+
+    def _commit(self, table: str, feed: Feed, segment: Segment) -> Seal:
+        delta = self._lake.delta(table)
+        application = application_id(segment.epoch, feed.name)
+        before = delta.reached(application)
+        copied = self._write(delta.path, feed, segment)
+        leaves = [leaf for each in copied for leaf in each.leaves]
+        rows = sum(each.rows for each in copied)
+        seal = Seal(
+            segment.epoch,
+            feed.name,
+            segment.after,
+            segment.to,
+            rows,
+            root(leaves).hex(),
+            tuple(leaf.hex() for leaf in leaves),
+        )
+        commit = Commit(
+            add=[file for each in copied for file in each.files],
+            reached={application: segment.to},
+            planned_after={application: before},
+            notes={NOTE: msgspec.json.encode(seal).decode()},
+        )
+        delta.commit(commit, copy_schema(feed), (DAY,))
+        self._tell(
+            RunStep("copied", table, rows, {"epoch": segment.epoch, "to": segment.to, "source": self._access.url})
+        )
+        return seal
+
+    def _write(self, path: Path, feed: Feed, segment: Segment) -> list[Copied]:
+        private_dir(path)
+        tasks = [
+            CopyTask(self._access, feed, Segment(segment.epoch, low, min(low + TASK_ROWS, segment.to)), path)
+            for low in range(segment.after, segment.to, TASK_ROWS)
+        ]
+        copied = run_in_workers(self._spark, copy_range, tasks)
+        fsync_dir(path)
+        return copied
+
+
+def note_epochs(lake: Lake, history: History, url: str, clock: Clock) -> None:
+    """Write down the epochs of a source that the lake has not met yet."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    known = {each.epoch for each in lake.epochs()}
+    now_ns = clock.wall_ns()
+    found = [
+        Epoch(each.epoch, each.parent, each.fork_seq, history.store, url, each.started_at_ns or now_ns)
+        for each in history.lineage
+        if each.epoch not in known
+    ]
+    if not found:
+        return
+    delta = lake.delta(EPOCHS_TABLE)
+    path = private_dir(delta.path) / f"{secrets.token_hex(16)}.parquet"
+    pq.write_table(pa.Table.from_pylist([asdict(each) for each in found], schema=epochs_schema()), path)
+    path.chmod(0o600)
+    reached = {application_id(each.epoch, "epochs"): 1 for each in found}
+    commit = Commit([describe_file(delta.path, path)], (), reached, dict.fromkeys(reached))
+    delta.commit(commit, epochs_schema())

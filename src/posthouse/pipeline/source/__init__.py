@@ -1,1 +1,0 @@
-"""The data source "posthouse": journals of stores and relays as DataFrames."""

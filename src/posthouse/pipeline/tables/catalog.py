@@ -1,0 +1,69 @@
+"""The catalog: every table of the lake above bronze, in the order in which a run makes them.
+
+Inputs come before the tables made of them; a name declared twice or an input that is not made before is refused at
+import time. To add a table: 1. a file named like the table, 2. TABLES here, 3. docs/explain/pipeline.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import MappingProxyType
+
+from posthouse.pipeline.tables import (
+    gold_contention_hourly,
+    gold_cost_daily,
+    gold_latency_hourly,
+    gold_refusals_daily,
+    gold_traffic_hourly,
+    gold_who_talks_to_whom,
+    silver_conversations,
+    silver_deliveries,
+    silver_inbox,
+    silver_leases,
+    silver_messages,
+    silver_outbox,
+    silver_refusals,
+)
+from posthouse.pipeline.tables.declaration import BRONZE, Table
+
+
+def levels(tables: Sequence[Table]) -> list[list[Table]]:
+    """Return tables in groups: those of a group need only what earlier groups make."""
+    depths: dict[str, int] = {}
+    found: list[list[Table]] = []
+    for table in tables:
+        depth = max((depths.get(name, -1) + 1 for name in table.inputs), default=0)
+        depths[table.name] = depth
+        found += [[] for _ in range(depth + 1 - len(found))]
+        found[depth].append(table)
+    return found
+
+
+def in_order(*declared: Table) -> tuple[Table, ...]:
+    """Return the tables unchanged; refuse a name twice, or an input that is not made before."""
+    known = set(BRONZE)
+    for table in declared:
+        if table.name in known:
+            raise ValueError(f"the table {table.name} is declared twice")
+        if missing := set(table.inputs) - known:
+            raise ValueError(f"the table {table.name} comes before its inputs {sorted(missing)}")
+        known.add(table.name)
+    return declared
+
+
+TABLES = in_order(
+    silver_messages.TABLE,
+    silver_deliveries.TABLE,
+    silver_leases.TABLE,
+    silver_refusals.TABLE,
+    silver_outbox.TABLE,
+    silver_inbox.TABLE,
+    silver_conversations.TABLE,
+    gold_traffic_hourly.TABLE,
+    gold_latency_hourly.TABLE,
+    gold_cost_daily.TABLE,
+    gold_refusals_daily.TABLE,
+    gold_contention_hourly.TABLE,
+    gold_who_talks_to_whom.TABLE,
+)
+BY_NAME = MappingProxyType({table.name: table for table in TABLES})

@@ -1,1 +1,0 @@
-"""Tables of figures per hour or day."""

@@ -1,1 +1,0 @@
-"""Tables that keep what the journal says, fact by fact."""

@@ -1,0 +1,241 @@
+"""silver_deliveries: what happened to each message on its way to one reader, at the relay, on the bus, over Pinch.
+
+Each fact is one thing that happened to one delivery; records that speak of many are taken apart. The latest view
+tells the state: that of the last fact that opens or ends, because `sent` may be written after the end it lost
+against. Removing an endpoint of the bus names no messages: their dead letters do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql.types import BooleanType
+
+from posthouse.pipeline.tables.declaration import (
+    LONG,
+    LOST,
+    TEXT,
+    Table,
+    Upkeep,
+    complete,
+    day,
+    hour,
+    number,
+    struct,
+    text,
+)
+
+KEYS = ("source", "mesh", "reader", "message_id")
+SCHEMA = struct(
+    epoch=TEXT,
+    seq=LONG,
+    at_ns=LONG,
+    fact=TEXT,
+    source=TEXT,
+    mesh=TEXT,
+    # the node, the Pinch address, or the name of the bus's mailbox
+    reader=TEXT,
+    message_id=TEXT,
+    recipient=TEXT,
+    sender=TEXT,
+    attempt=LONG,
+    was_stored=BooleanType(),
+    reason=TEXT,
+    handler_ms=LONG,
+)
+_IDS, _BOOLS, _LONGS = "array<string>", "array<boolean>", "array<bigint>"
+_MANY = ("delivery.confirmed", "delivery.expired", "delivery.purged", "delivery.blocked")
+_ONE = ("delivery.rejected", "delivery.dead")
+_AFTER = ("purged", "replaced")  # on the bus they may name letters whose mailbox is gone
+_OPENS = ("queued", "requeued")
+_UNREGISTERED = "endpoint unregistered"  # the reason of letters that outlive their endpoint
+_HASH_CHARS = 12  # of sha256 of the subject: the name of a mailbox
+_BUS = {"bus.published": "queued", "bus.handled": "handled", "bus.failed": "failed", "bus.dead": "dead"}
+
+
+def deliveries(inputs: Mapping[str, DataFrame]) -> DataFrame:
+    """Return the facts of deliveries."""
+    journal = inputs["bronze_journal"]
+    parts = (_opened(journal), _sent(journal), _many(journal), _one(journal), _requeued(journal))
+    facts = _rows(*parts[0])
+    for part in (*parts[1:], _bus(journal), _letters(journal), _pinch(journal)):
+        facts = facts.unionByName(_rows(*part))
+    return facts
+
+
+_Part = tuple[DataFrame, dict[str, Column]]
+
+
+def _opened(journal: DataFrame) -> _Part:
+    body = f.col("body")
+    rows = journal.where(f.col("type") == "message.accepted")
+    nodes = f.concat(_labelled(body, "recipients", "queued"), _labelled(body, "blocked", "blocked"))
+    opened = rows.withColumn("opened", f.explode(nodes))
+    return opened, {
+        "fact": f.col("opened.fact"),
+        "reader": f.col("opened.node"),
+        "message_id": f.col("ref"),
+        "sender": f.col("actor"),
+    }
+
+
+def _labelled(body: Column, field: str, fact: str) -> Column:
+    nodes = f.coalesce(_array(body, field, _IDS), f.array().cast(_IDS))
+    return f.transform(nodes, lambda node: f.struct(node.alias("node"), f.lit(fact).alias("fact")))
+
+
+def _sent(journal: DataFrame) -> _Part:
+    body = f.col("body")
+    rows = journal.where(f.col("type") == "delivery.sent")
+    zipped = f.arrays_zip(
+        _array(body, "ids", _IDS).alias("id"),
+        _array(body, "was_stored", _BOOLS).alias("was_stored"),
+        _array(body, "attempts", _LONGS).alias("attempt"),
+    )
+    return rows.withColumn("each", f.explode(zipped)), {
+        "fact": f.lit("sent"),
+        "reader": f.col("actor"),
+        "message_id": f.col("each.id"),
+        "was_stored": f.col("each.was_stored"),
+        "attempt": f.col("each.attempt"),
+    }
+
+
+def _many(journal: DataFrame) -> _Part:
+    body = f.col("body")
+    rows = journal.where(f.col("type").isin(*_MANY))
+    ids, stored = _array(body, "ids", _IDS), _array(body, "was_stored", _BOOLS)
+    zipped = f.arrays_zip(ids.alias("id"), f.coalesce(stored, f.array().cast(_BOOLS)).alias("was_stored"))
+    return rows.withColumn("each", f.explode(zipped)), {
+        "fact": f.substring_index("type", ".", -1),
+        "reader": f.col("ref"),
+        "message_id": f.col("each.id"),
+        "was_stored": f.col("each.was_stored"),
+    }
+
+
+def _one(journal: DataFrame) -> _Part:
+    return journal.where(f.col("type").isin(*_ONE)), {
+        "fact": f.substring_index("type", ".", -1),
+        "reader": f.col("actor"),
+        "message_id": f.col("ref"),
+        "attempt": number(f.col("body"), "attempts"),
+        "reason": text(f.col("body"), "reason"),
+    }
+
+
+def _requeued(journal: DataFrame) -> _Part:
+    return journal.where(f.col("type") == "delivery.requeued"), {
+        "fact": f.lit("requeued"),
+        "reader": text(f.col("body"), "recipient"),
+        "message_id": f.col("ref"),
+    }
+
+
+def _bus(journal: DataFrame) -> _Part:
+    body = f.col("body")
+    fact = f.create_map(*[f.lit(word) for pair in _BUS.items() for word in pair])[f.col("type")]
+    return journal.where(f.col("type").isin(*_BUS)), {
+        "fact": fact,
+        "source": f.lit("bus"),
+        "mesh": f.lit(""),
+        "reader": _mailbox(body),
+        "message_id": f.col("ref"),
+        "recipient": text(body, "endpoint"),
+        "sender": f.col("actor"),
+        "reason": text(body, "reason"),
+        "handler_ms": f.round(text(body, "handler_ms").cast("double")).cast("long"),
+    }
+
+
+def _letters(journal: DataFrame) -> _Part:
+    """Dead letters that were requeued as another message, or purged."""
+    rows = journal.where(f.col("type").isin("bus.requeued", "bus.purged"))
+    body, is_purged = f.col("body"), f.col("type") == "bus.purged"
+    ids = f.coalesce(_array(body, "ids", _IDS), f.array("ref"))
+    return rows.withColumn("id", f.explode(ids)), {
+        "fact": f.when(is_purged, "purged").otherwise("replaced"),
+        "source": f.lit("bus"),
+        "mesh": f.lit(""),
+        "reader": f.when(is_purged, f.col("ref")).otherwise(_mailbox(body)),
+        "message_id": f.col("id"),
+        "recipient": text(body, "endpoint"),
+    }
+
+
+def _mailbox(body: Column) -> Column:
+    """Return the mailbox a letter came from: that of an endpoint which was removed lies in unrouted now."""
+    was_removed = text(body, "reason") == _UNREGISTERED
+    return f.when(was_removed, f.left(f.sha2(text(body, "endpoint"), 256), f.lit(_HASH_CHARS))).otherwise(
+        text(body, "endpoint_hash")
+    )
+
+
+def _pinch(journal: DataFrame) -> _Part:
+    """Envelopes that were accepted; what becomes of them stands in records of deliveries, as for messages."""
+    body = f.col("body")
+    return journal.where(f.col("type") == "pinch.accepted"), {
+        "fact": f.when(text(body, "blocked") == "true", "blocked").otherwise("queued"),
+        "reader": text(body, "recipient"),
+        "message_id": text(body, "id"),
+        "sender": f.col("actor"),
+    }
+
+
+def _array(body: Column, field: str, kind: str) -> Column:
+    return f.from_json(text(body, field), kind)
+
+
+def _rows(rows: DataFrame, values: dict[str, Column]) -> DataFrame:
+    """Complete the columns of some facts."""
+    is_pinch = f.col("mesh") == "pinch"
+    given = {"source": f.when(is_pinch, "pinch").otherwise("relay"), "mesh": f.coalesce("mesh", f.lit(""))} | values
+    given.setdefault("recipient", given["reader"])
+    return complete(rows, SCHEMA, given)
+
+
+def latest(facts: DataFrame) -> DataFrame:
+    """Return one row per delivery."""
+    kept = ~f.col(LOST)
+    place = f.struct(kept.alias("kept"), "seq", "at_ns", "epoch")
+    is_sent, opens = f.col("fact") == "sent", f.col("fact").isin(*_OPENS)
+    last = f.struct(kept.alias("kept"), "seq", "fact", "at_ns", "reason", "epoch")
+    folded = facts.groupBy(*KEYS).agg(
+        f.min(f.when(~is_sent, f.struct(f.col(LOST).alias("lost"), "seq", "at_ns"))).alias("first"),
+        f.max(f.when(~is_sent, last)).alias("last"),
+        f.max(f.when(is_sent, place)).alias("last_sent"),
+        f.min(f.when(is_sent & kept, f.struct("seq", "at_ns", "was_stored"))).alias("first_sent"),
+        f.sum(f.when(opens & kept, 1).otherwise(0)).cast("long").alias("openings"),
+        f.max(f.when(kept, f.col("attempt"))).alias("attempts"),
+        f.max(f.when(kept, f.col("was_stored"))).alias("was_stored"),
+        f.max(f.when(kept, f.col("handler_ms"))).alias("handler_ms"),
+        f.max("sender").alias("sender"),
+        f.max("recipient").alias("recipient"),
+        f.max(~f.col("fact").isin("sent", *_AFTER)).alias("is_known"),
+    )
+    return folded.where("is_known").select(*_latest_columns())
+
+
+def _latest_columns() -> list[Column]:
+    is_open = f.col("last.fact").isin(*_OPENS)
+    was_sent = f.coalesce((f.col("last_sent.seq") > f.col("last.seq")) & f.col("last_sent.kept"), f.lit(False))
+    opened_at_ns = f.col("first.at_ns")
+    return [
+        *[f.col(name) for name in (*KEYS, "recipient", "sender")],
+        f.when(is_open & was_sent, "sent").when(is_open, "queued").otherwise(f.col("last.fact")).alias("state"),
+        f.col("last.epoch").alias("epoch"),
+        f.col("first.seq").alias("seq"),
+        opened_at_ns.alias("opened_at_ns"),
+        f.col("first_sent.at_ns").alias("sent_at_ns"),
+        f.when(~is_open, f.col("last.at_ns")).alias("ended_at_ns"),
+        *[f.col(name) for name in ("openings", "attempts", "was_stored", "handler_ms")],
+        f.col("last.reason").alias("reason"),
+        day(opened_at_ns).alias("day"),
+        hour(opened_at_ns).alias("hour"),
+        (~f.col("last.kept")).alias(LOST),
+    ]
+
+
+TABLE = Table("silver_deliveries", ("bronze_journal",), KEYS, SCHEMA, deliveries, Upkeep.FACTS, latest=latest)

@@ -1,0 +1,191 @@
+"""silver_messages: every message that relay, bus or Pinch wire accepted, and what it says about itself.
+
+Two facts make a message of the relay: `accepted` (the journal) and `content` (the event, of which reply, conversation,
+priority and usage are read; bodies are not). One fact makes a message of the bus, because its record holds the whole
+envelope (one for each endpoint that a pattern reached), and one a Pinch message, which is opaque.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql.types import DoubleType
+
+from posthouse.pipeline.tables.declaration import (
+    LONG,
+    LOST,
+    TEXT,
+    Table,
+    Upkeep,
+    complete,
+    day,
+    hour,
+    number,
+    struct,
+    text,
+)
+
+ACCEPTED, CONTENT = "accepted", "content"
+KEYS = ("source", "message_id")
+_PLACE = struct(epoch=TEXT, seq=LONG, at_ns=LONG, fact=TEXT, source=TEXT, message_id=TEXT)
+_ACCEPTED = struct(
+    mesh=TEXT,
+    sender=TEXT,
+    destination_kind=TEXT,
+    destination=TEXT,
+    client_message_id=TEXT,
+    requeued_from=TEXT,
+    size=LONG,
+    recipients=LONG,
+    mentions=LONG,
+)
+_CONTENT = struct(
+    reply_to=TEXT,
+    conversation_id=TEXT,
+    priority=TEXT,
+    model=TEXT,
+    input_tokens=LONG,
+    output_tokens=LONG,
+    cost_usd=DoubleType(),
+)
+SCHEMA = struct(**{field.name: field.dataType for part in (_PLACE, _ACCEPTED, _CONTENT) for field in part.fields})
+_MESSAGE_KIND = 1000
+_TAGS = "struct<tags: array<array<string>>>"
+
+
+def messages(inputs: Mapping[str, DataFrame]) -> DataFrame:
+    """Return the facts of messages."""
+    journal, events = inputs["bronze_journal"], inputs["bronze_events"]
+    parts = (_relay(journal), _contents(events), _bus(journal), _pinch(journal))
+    facts = parts[0]
+    for part in parts[1:]:
+        facts = facts.unionByName(part)
+    return facts
+
+
+def _relay(journal: DataFrame) -> DataFrame:
+    body = f.col("body")
+    return _rows(
+        journal.where(f.col("type") == "message.accepted"),
+        ACCEPTED,
+        "relay",
+        f.col("ref"),
+        mesh=f.col("mesh"),
+        sender=f.col("actor"),
+        destination_kind=text(body, "destination_kind"),
+        destination=text(body, "destination_ref"),
+        client_message_id=text(body, "client_message_id"),
+        size=number(body, "size"),
+        recipients=_length(body, "recipients"),
+        mentions=_length(body, "mentions"),
+        reply_to=text(body, "reply_to"),
+    )
+
+
+def _contents(events: DataFrame) -> DataFrame:
+    found = events.where((f.col("kind") == _MESSAGE_KIND) & f.col("event").isNotNull())
+    tagged = found.withColumn("tags", f.from_json("event", _TAGS)["tags"])
+    meta = _tag("meta")
+    return _rows(
+        tagged,
+        CONTENT,
+        "relay",
+        f.col("id"),
+        conversation_id=f.coalesce(text(meta, "conversation_id"), text(meta, "conversationId")),
+        priority=f.coalesce(_tag("priority"), f.lit("next")),
+        **_usage(meta, "usage"),
+    )
+
+
+def _bus(journal: DataFrame) -> DataFrame:
+    body = f.col("body")
+    payload = "envelope.payload"
+    return _rows(
+        journal.where(f.col("type") == "bus.published"),
+        ACCEPTED,
+        "bus",
+        f.col("ref"),
+        sender=f.col("actor"),
+        destination_kind=f.lit("endpoint"),
+        destination=f.coalesce(text(body, "published_to"), text(body, "endpoint")),
+        requeued_from=text(body, "requeued_from"),
+        size=f.octet_length(text(body, "envelope")).cast("long"),
+        recipients=f.lit(1).cast("long"),
+        mentions=f.lit(0).cast("long"),
+        reply_to=text(body, f"{payload}.correlationId"),
+        conversation_id=text(body, f"{payload}.conversationId"),
+        **_usage(body, f"{payload}.usage"),
+    )
+
+
+def _pinch(journal: DataFrame) -> DataFrame:
+    body = f.col("body")
+    return _rows(
+        journal.where(f.col("type") == "pinch.accepted"),
+        ACCEPTED,
+        "pinch",
+        text(body, "id"),
+        mesh=f.coalesce(f.col("mesh"), f.lit("pinch")),
+        sender=f.col("actor"),
+        destination_kind=f.lit("dm"),
+        destination=text(body, "recipient"),
+        client_message_id=f.col("ref"),
+        size=number(body, "size"),
+        recipients=f.lit(1).cast("long"),
+        mentions=f.lit(0).cast("long"),
+    )
+
+
+def _rows(rows: DataFrame, fact: str, source: str, message_id: Column, **values: Column) -> DataFrame:
+    given = {"fact": f.lit(fact), "source": f.lit(source), "message_id": message_id} | values
+    return complete(rows, SCHEMA, given)
+
+
+def _length(body: Column, field: str) -> Column:
+    return f.coalesce(f.json_array_length(text(body, field)), f.lit(0)).cast("long")
+
+
+def _tag(name: str) -> Column:
+    """Return the first value of the first tag of a name."""
+    named = f.filter(f.col("tags"), lambda tag: f.get(tag, f.lit(0)) == name)
+    return f.get(f.get(named, f.lit(0)), f.lit(1))
+
+
+def _usage(body: Column, at: str) -> dict[str, Column]:
+    return {
+        "model": text(body, f"{at}.model"),
+        "input_tokens": f.coalesce(number(body, f"{at}.input_tokens"), number(body, f"{at}.inputTokens")),
+        "output_tokens": f.coalesce(number(body, f"{at}.output_tokens"), number(body, f"{at}.outputTokens")),
+        "cost_usd": f.coalesce(text(body, f"{at}.cost_usd"), text(body, f"{at}.costUsd")).cast("double"),
+    }
+
+
+def latest(facts: DataFrame) -> DataFrame:
+    """Return one row per message: where it was first accepted, not counting what a restore has lost."""
+    is_accepted = f.col("fact") == ACCEPTED
+    accepted = f.struct(LOST, "at_ns", "seq", "epoch", *_ACCEPTED.fieldNames())
+    readers = f.when(is_accepted, f.col("recipients"))
+    folded = facts.groupBy(*KEYS).agg(
+        f.min(f.when(is_accepted, accepted)).alias("accepted"),
+        f.coalesce(f.sum(f.when(~f.col(LOST), readers)), f.sum(readers)).alias("readers"),
+        *[f.max(name).alias(name) for name in _CONTENT.fieldNames()],
+    )
+    at_ns = f.col("accepted.at_ns")
+    return folded.where(f.col("accepted").isNotNull()).select(
+        *KEYS,
+        *[
+            (f.col("readers") if name == "recipients" else f.col(f"accepted.{name}")).alias(name)
+            for name in ("epoch", "seq", "at_ns", *_ACCEPTED.fieldNames())
+        ],
+        *_CONTENT.fieldNames(),
+        day(at_ns).alias("day"),
+        hour(at_ns).alias("hour"),
+        f.col(f"accepted.{LOST}").alias(LOST),
+    )
+
+
+TABLE = Table(
+    "silver_messages", ("bronze_journal", "bronze_events"), KEYS, SCHEMA, messages, Upkeep.FACTS, latest=latest
+)

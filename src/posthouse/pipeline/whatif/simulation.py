@@ -1,0 +1,305 @@
+"""What other rules would have done with the traffic there was: the simulation over a whole history, in Spark.
+
+Spark extracts publish attempts and mailbox changes from the journals of buses (payloads are never parsed), then
+folds senders and mailboxes on workers with posthouse.pipeline.whatif.proposed_rules. `reserved` and `moments` place
+every decision between two journal records, so state is followed exactly. A sender or a mailbox is one group and has
+to fit into a worker's memory. The driver sees figures only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql.types import BooleanType
+
+from posthouse.pipeline.lake import Lake
+from posthouse.pipeline.tables.declaration import LONG, TEXT, number, struct, text, whole
+from posthouse.pipeline.whatif.proposed_rules import (
+    BOOTED,
+    Attempt,
+    Change,
+    Proposal,
+    attempt_of,
+    simulate_mailbox,
+    simulate_sender,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import SparkSession
+
+
+_MINUTE_MS = 60_000
+_HASH_DIGITS = 12
+_BUDGET = "hopCount LONG, maxHops LONG, ancestorChain ARRAY<STRING>, ttl LONG, callBudgetRemaining LONG"
+_MOMENTS = "ARRAY<ARRAY<LONG>>"
+ATTEMPTS = struct(
+    store=TEXT,
+    kind=TEXT,
+    seq=LONG,
+    boot_ns=LONG,
+    id=TEXT,
+    sender=TEXT,
+    said_to=TEXT,
+    subject=TEXT,
+    place=TEXT,
+    rated=BooleanType(),
+    was=TEXT,
+    was_times=LONG,
+    minute=LONG,
+    created_ms=LONG,
+    budget=TEXT,
+    record=LONG,
+    would=TEXT,
+    would_times=LONG,
+    text=TEXT,
+)
+CHANGES = struct(store=TEXT, place=TEXT, kind=TEXT, seq=LONG, boot_ns=LONG, id=TEXT)
+_CHANGE_KINDS = {
+    "bus.handled": "handled",
+    "bus.failed": "failed",
+    "bus.dead": "dead",
+    "bus.unregistered": "unregistered",
+    "bus.served": "served",
+    "bus.left": "left",
+    "bus.breaker_reset": "reset",
+    "bus.withdrawn": "withdrawn",
+}
+
+
+def attempts_of(journal: DataFrame) -> DataFrame:
+    """Return every copy of a publish that the rules decided about, and every moment in which they refused."""
+    decided = journal.where(f.col("type").isin("bus.published", "bus.dead", "bus.withdrawn"))
+    decided = decided.where(text(f.col("body"), "reserved").isNotNull())
+    return _decided(decided).unionByName(_refused(journal.where(f.col("type") == "bus.refused")))
+
+
+def changes_of(journal: DataFrame) -> DataFrame:
+    """Return the records that changed a mailbox, its server or its breaker."""
+    body, type_ = f.col("body"), f.col("type")
+    is_closed = text(body, "reserved").isNotNull()
+    kind = f.create_map(*[f.lit(word) for pair in _CHANGE_KINDS.items() for word in pair])[type_]
+    kind = f.when(type_ == "bus.published", f.when(is_closed, "closed").otherwise("adopted")).otherwise(kind)
+    is_ack = (type_ == "bus.handled") & f.col("actor").isNull()
+    is_letter = (type_ == "bus.dead") & is_closed
+    known = journal.where(type_.isin("bus.published", *_CHANGE_KINDS) & ~is_letter)
+    return known.select(
+        "store",
+        text(body, "endpoint_hash").alias("place"),
+        f.when(is_ack, "acked").otherwise(kind).alias("kind"),
+        "seq",
+        number(body, "boot_ns").alias("boot_ns"),
+        f.col("ref").alias("id"),
+    )
+
+
+def boots_of(journal: DataFrame) -> DataFrame:
+    """Return where another boot began."""
+    return journal.where(f.col("type") == "bus.booted").select("store", "seq")
+
+
+def _decided(records: DataFrame) -> DataFrame:
+    body, type_ = f.col("body"), f.col("type")
+    reserved = f.from_json(text(body, "reserved"), "ARRAY<LONG>")
+    stored = type_ == "bus.published"
+    subject = f.coalesce(text(body, "envelope.subject"), text(body, "subject"), text(body, "endpoint"))
+    is_unrouted = text(body, "endpoint_hash") == "unrouted"
+    created_ms = f.coalesce(number(body, "created_at_ms"), _utc_ms(text(body, "envelope.createdAt")), f.lit(0))
+    was = f.when(type_ == "bus.dead", text(body, "refused"))
+    kind = f.when(stored, "stored").when(type_ == "bus.withdrawn", "tried").otherwise("letter")
+    return records.select(
+        "store",
+        kind.alias("kind"),
+        reserved[0].alias("seq"),
+        reserved[1].alias("boot_ns"),
+        f.col("ref").alias("id"),
+        f.col("actor").alias("sender"),
+        f.coalesce(text(body, "published_to"), subject).alias("said_to"),
+        subject.alias("subject"),
+        f.when(~is_unrouted, text(body, "endpoint_hash")).alias("place"),
+        (reserved[2] == 1).alias("rated"),
+        was.alias("was"),
+        f.when(was.isNotNull(), 1).otherwise(0).cast("long").alias("was_times"),
+        whole(created_ms, _MINUTE_MS).alias("minute"),
+        created_ms.alias("created_ms"),
+        f.when(stored, _uncharged(text(body, "envelope.budget"))).otherwise(text(body, "budget")).alias("budget"),
+        f.col("seq").alias("record"),
+        f.lit(None).cast("string").alias("would"),
+        f.lit(0).cast("long").alias("would_times"),
+        f.when(was.isNotNull(), text(body, "reason")).alias("text"),
+    )
+
+
+def _refused(records: DataFrame) -> DataFrame:
+    body = f.col("body")
+    moments = f.explode(f.from_json(text(body, "moments"), _MOMENTS))
+    rows = records.select("*", moments.alias("moment"))
+    subject = f.substring_index(text(body, "key"), " ", -1)
+    is_rate, minute = f.col("ref") == "rate_limited", number(body, "minute")
+    own_place = f.substring(f.sha2(subject, 256), 1, _HASH_DIGITS)
+    return rows.select(
+        "store",
+        f.lit("refused").alias("kind"),
+        f.col("moment")[0].alias("seq"),
+        f.col("moment")[1].alias("boot_ns"),
+        f.lit("").alias("id"),
+        f.col("actor").alias("sender"),
+        subject.alias("said_to"),
+        subject.alias("subject"),
+        f.when(is_rate, own_place).otherwise(text(body, "endpoint_hash")).alias("place"),
+        (is_rate | (text(body, "charged") == "true")).alias("rated"),
+        f.col("ref").alias("was"),
+        f.col("moment")[2].alias("was_times"),
+        minute.alias("minute"),
+        (minute * f.lit(_MINUTE_MS)).alias("created_ms"),
+        f.lit(None).cast("string").alias("budget"),
+        f.col("seq").alias("record"),
+        f.lit(None).cast("string").alias("would"),
+        f.lit(0).cast("long").alias("would_times"),
+        f.lit(None).cast("string").alias("text"),
+    ).withColumn("rated", f.coalesce("rated", f.lit(False)))
+
+
+def _uncharged(budget: Column) -> Column:
+    """Return the budget as it was judged, before reaching the endpoint was charged to it."""
+    charged = f.from_json(budget, _BUDGET)
+    chain = charged["ancestorChain"]
+    return f.to_json(
+        f.struct(
+            (charged["hopCount"] - 1).alias("hopCount"),
+            charged["maxHops"].alias("maxHops"),
+            f.slice(chain, 1, f.size(chain) - 1).alias("ancestorChain"),
+            charged["ttl"].alias("ttl"),
+            (charged["callBudgetRemaining"] + 1).alias("callBudgetRemaining"),
+        )
+    )
+
+
+def _utc_ms(created_at: Column) -> Column:
+    return f.unix_millis(f.to_timestamp(created_at))
+
+
+def bus_journal(spark: SparkSession, lake: Lake) -> DataFrame:
+    """Return the records of every bus with the name of its store; what a restore has lost never happened."""
+    journal = lake.table(spark, "bronze_journal")
+    kept = journal.where(f.col("type").startswith("bus.") & ~f.col("lost_by_restore"))
+    stores = lake.table(spark, "bronze_epochs").select("epoch", f.col("root").alias("store"))
+    return kept.join(f.broadcast(stores), "epoch")
+
+
+_COLUMNS = ATTEMPTS.fieldNames()
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What would have become of everything."""
+
+    #: every attempt with `was` and `would`: a code, or NULL where it was or would be accepted
+    attempts: DataFrame
+
+    @property
+    def accepted(self) -> DataFrame:
+        """Accepted messages row by row; `would` is the code that would have refused one."""
+        stored = self.attempts.where(f.col("kind") == "stored")
+        return stored.select("store", "record", "id", "sender", "subject", "place", "created_ms", "would", "text")
+
+    @property
+    def refusals(self) -> DataFrame:
+        """Refusals per code, key and minute: how many there were, and how many there would have been."""
+        was = self.attempts.where(f.col("was").isNotNull()).select(
+            f.col("was").alias("code"), _key("was"), "minute", f.col("was_times").alias("was"), f.lit(0).alias("would")
+        )
+        would = self.attempts.where(f.col("would").isNotNull()).select(
+            f.col("would").alias("code"),
+            _key("would"),
+            "minute",
+            f.lit(0).alias("was"),
+            f.col("would_times").alias("would"),
+        )
+        both = was.unionByName(would).groupBy("code", "key", "minute")
+        return both.agg(f.sum("was").alias("was"), f.sum("would").alias("would")).where("was + would > 0")
+
+
+def simulate_history(journal: DataFrame, proposal: Proposal) -> Simulation:
+    """Judge a journal with a column `store`: rows of one store, of whichever epochs, in the order of seq."""
+    attempts, changes, boots = attempts_of(journal), changes_of(journal), boots_of(journal)
+    rated = _simulate_senders(attempts, boots, proposal)
+    is_left = f.col("would").isNull() & f.col("place").isNotNull()
+    judged = _simulate_mailboxes(rated.where(is_left), changes, boots, proposal)
+    return Simulation(judged.unionByName(rated.where(~is_left)))
+
+
+def _key(code: str) -> Any:
+    subject = f.when(f.col(code) == "rate_limited", f.col("said_to")).otherwise(f.col("subject"))
+    return f.concat_ws(" ", "sender", subject).alias("key")
+
+
+def _simulate_senders(attempts: DataFrame, boots: DataFrame, proposal: Proposal) -> DataFrame:
+    rows = attempts.unionByName(_spread(boots, attempts.select("store", "sender").distinct()), allowMissingColumns=True)
+    config = proposal.reliability.rate_limit
+
+    def judge(group: pd.DataFrame) -> pd.DataFrame:
+        records = _records(group)
+        boots = [row["seq"] for row in records if row["kind"] == BOOTED]
+        rows = [attempt_of(row) for row in records if row["kind"] != BOOTED]
+        return _frame(simulate_sender(rows, boots, config), _store(records))
+
+    return _whole(rows).groupBy("store", "sender").applyInPandas(judge, ATTEMPTS)
+
+
+def _simulate_mailboxes(attempts: DataFrame, changes: DataFrame, boots: DataFrame, proposal: Proposal) -> DataFrame:
+    rows = attempts.withColumn("is_attempt", f.lit(True))
+    booted = _spread(boots, attempts.select("store", "place").distinct())
+    for other in (changes, booted):
+        rows = rows.unionByName(other.withColumn("is_attempt", f.lit(False)), allowMissingColumns=True)
+
+    def judge(group: pd.DataFrame) -> pd.DataFrame:
+        records = _records(group)
+        tried = [attempt_of(row) for row in records if row["is_attempt"]]
+        names = [name for name in CHANGES.fieldNames() if name not in ("store", "place")]
+        changed = [Change(**{name: row[name] for name in names}) for row in records if not row["is_attempt"]]
+        return _frame(simulate_mailbox(tried, changed, proposal), _store(records))
+
+    return _whole(rows).groupBy("store", "place").applyInPandas(judge, ATTEMPTS)
+
+
+def _whole(rows: DataFrame) -> DataFrame:
+    """Leave no NULL in a column of numbers: pandas would make it one of floats, too coarse for nanoseconds."""
+    return rows.fillna(0, subset=sorted(_NUMBERS)).fillna(False, subset=["rated"])
+
+
+def _spread(boots: DataFrame, keys: DataFrame) -> DataFrame:
+    """Return a row for each boot and each key of its store: rules of every key forget what came before."""
+    return boots.join(keys, "store").withColumn("kind", f.lit(BOOTED))
+
+
+def _records(group: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return rows as plain values; pandas' stand-ins for NULL become what the folds know."""
+    return [{str(name): _plain(str(name), value) for name, value in row.items()} for row in group.to_dict("records")]
+
+
+def _plain(name: str, value: Any) -> Any:
+    is_missing = value is None or value != value  # NaN alone differs from itself
+    if name in _NUMBERS:
+        return 0 if is_missing else int(value)
+    if name in ("rated", "is_attempt"):
+        return False if is_missing else bool(value)
+    return None if is_missing else value
+
+
+_NUMBERS = {field.name for field in ATTEMPTS.fields if field.dataType.typeName() == "long"}
+
+
+def _store(records: list[dict[str, Any]]) -> str:
+    return str(records[0]["store"])
+
+
+def _frame(rows: Iterator[Attempt], store: str) -> pd.DataFrame:
+    import pandas as pd
+
+    found = [asdict(row) | {"store": store} for row in rows]
+    return pd.DataFrame(found, columns=_COLUMNS).astype(dict.fromkeys(sorted(_NUMBERS), "int64") if found else {})

@@ -1,0 +1,105 @@
+"""What requests and streams share: the engine, authentication, limits, live subscriptions and metrics.
+
+One context per relay process, made by the server and handed to each request and stream. It also proves the answer
+to a challenge and lists the features that HELLO and /v1/info report. It holds no rules itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from posthouse.keys import NodeKey
+from posthouse.model.clock import Clock
+from posthouse.model.errors import PosthouseError, error
+from posthouse.model.event import Event
+from posthouse.relay.accept.verify import verify_proof
+from posthouse.relay.auth import Challenges, Tokens, read_proof
+from posthouse.relay.live import Live
+from posthouse.relay.messages.settings import message_features
+from posthouse.relay.metrics import Meters
+from posthouse.relay.wire.accept_results import Accepted, Answer
+from posthouse.relay.wire.edge_limits import EdgeLimits
+
+if TYPE_CHECKING:
+    from posthouse.relay.engine import RelayEngine
+    from posthouse.relay.pinch.service import Pinch
+    from posthouse.relay.stream.connection import Connection
+
+
+def features_of(edge: Edge) -> dict[str, Any]:
+    """Return what this relay can do, with parameters where there are some; told by HELLO and /v1/info."""
+    return dict.fromkeys(_FEATURES, True) | message_features(edge.core.settings.deliveries)
+
+
+_FEATURES = ("events", "live", "lists", "meshes", "locks")
+
+
+def count_answers(edge: Edge, answers: Sequence[Answer]) -> None:
+    """Count what became of events."""
+    for answer in answers:
+        if isinstance(answer, Accepted):
+            outcome = "ephemeral" if answer.seq is None else "duplicate" if answer.duplicate else "stored"
+            edge.meters.count("posthouse_relay_events_accepted_total", outcome)
+        else:
+            edge.meters.count("posthouse_relay_events_refused_total", answer.error.code)
+
+
+@dataclass(slots=True)
+class Edge:
+    """The parts of a running relay that requests and streams share."""
+
+    core: RelayEngine
+    key: NodeKey
+    clock: Clock
+    limits: EdgeLimits
+    live: Live
+    challenges: Challenges
+    tokens: Tokens
+    meters: Meters
+    connections: dict[Connection, None] = field(default_factory=dict)
+    #: None when the relay does not speak Pinch
+    pinch: Pinch | None = None
+    #: HOST:PORT under which others reach this relay; invites carry it
+    address: str = ""
+    is_stopping: bool = False
+
+    @property
+    def relay(self) -> str:
+        """The relay's node id."""
+        return self.key.node
+
+
+async def prove_challenge(edge: Edge, event: bytes, holder: str | None = None) -> str:
+    """Return the node that answered a challenge given to `holder`, or to the node itself when that is None.
+
+    The challenge is spent only by a valid proof, so that nobody else can use it up.
+    """
+    with _counting(edge):
+        return _spend(edge, await edge.core.verify(event), holder)
+
+
+def prove_challenge_now(edge: Edge, event: bytes, holder: str) -> str:
+    """Do the same at once, for a connection whose next command depends on it."""
+    with _counting(edge):
+        return _spend(edge, verify_proof(event), holder)
+
+
+def _spend(edge: Edge, signed: Event, holder: str | None) -> str:
+    proof = read_proof(signed, edge.relay, edge.clock.wall_ns())
+    if proof.challenge is None:
+        raise error("proof_invalid", reason="it needs exactly one challenge tag with one value")
+    edge.challenges.spend(proof.challenge, holder or proof.node)
+    return proof.node
+
+
+@contextmanager
+def _counting(edge: Edge) -> Iterator[None]:
+    try:
+        yield
+    except PosthouseError as failure:
+        edge.meters.count("posthouse_relay_authentications_total", failure.code)
+        raise
+    edge.meters.count("posthouse_relay_authentications_total", "ok")

@@ -1,1 +1,0 @@
-"""Messages on their way: accepted once, queued per reader, delivered in order, confirmed by the reader."""

@@ -1,0 +1,296 @@
+"""The relay without sockets: accept, store, read and meshes behind one object.
+
+Callers hand in bytes and authenticated node ids and get values back; they see new events through `listen`, which
+follows committed rows. Every read names the node it is for and returns only what that node may see. Everything
+belongs to the event loop that `start` ran on. Nothing here knows HTTP or WebSockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from posthouse.files import private_dir
+from posthouse.journal.cursor import Cursor, parse_cursor, resolve_cursor
+from posthouse.journal.records import Record
+from posthouse.journal.store import exit_process
+from posthouse.model.clock import Clock
+from posthouse.model.errors import Fatal, error
+from posthouse.model.event import Coordinate, Event, is_event_id
+from posthouse.model.filters import Filter
+from posthouse.model.limits import EPHEMERAL_BURST, EPHEMERAL_RATE_PER_S, EVENT_BURST, EVENT_RATE_PER_S, QUERY_MAX_LIMIT
+from posthouse.model.node import DEFAULT_MESH
+from posthouse.model.rate import Rate
+from posthouse.model.ulid import Minter
+from posthouse.relay.accept.authorize import Authorizer, Mesh, Meshes, RateBuckets, Right
+from posthouse.relay.accept.path import AcceptPath, Refusals
+from posthouse.relay.accept.submission import OnAnswers, Submitter
+from posthouse.relay.accept.verify import verify_proof
+from posthouse.relay.locks.decide import start_run
+from posthouse.relay.locks.service import Locks
+from posthouse.relay.meshes.administration import Administration, MeshChanges, prepare_main, prepare_pinch
+from posthouse.relay.meshes.invites import Invites
+from posthouse.relay.meshes.participation import Participation
+from posthouse.relay.messages.accept import Intake
+from posthouse.relay.messages.operator_view import MessageStatus, QueueOperations
+from posthouse.relay.messages.sessions import ReaderSessions
+from posthouse.relay.messages.settings import DEFAULT_SETTINGS, DeliverySettings
+from posthouse.relay.messages.sweeper import QueueSweeper
+from posthouse.relay.ops.housekeeping import ArchivedRange, Housekeeping, Pruning
+from posthouse.relay.store.event_rows import Page, Pruned, Query, Scope, StoredEvent
+from posthouse.relay.store.protocol import RelayStore
+from posthouse.relay.store.sqlite.store import FILE_NAME, SqliteStore
+from posthouse.relay.wire.accept_results import Answer, Committed, Listener
+
+Order = Literal["asc", "desc"]
+
+
+class Reads:
+    """Every read of the relay; each names the node it is for."""
+
+    def __init__(self, store: RelayStore, meshes: Meshes) -> None:
+        self.store = store
+        #: rights of nodes in meshes, as committed
+        self.meshes = meshes
+
+    def scope(self, node: str, filters: Sequence[Filter] = ()) -> Scope:
+        """Return what a node may see; a filter that names a mesh it may not read is refused."""
+        for wanted in filters:
+            if wanted.mesh is not None:
+                self.meshes.demand(node, wanted.mesh, Right.READ)
+        return Scope(node, self.meshes.readable(node))
+
+    def cursor(self, seq: int) -> str:
+        """Return the cursor of a place in this store."""
+        return str(Cursor(self.store.epoch, seq))
+
+    async def query(
+        self,
+        node: str,
+        filters: Sequence[Filter],
+        *,
+        cursor: str | None = None,
+        limit: int = QUERY_MAX_LIMIT,
+        order: Order = "asc",
+    ) -> Page:
+        """Return stored events that match one of the filters, in commit order."""
+        scope = self.scope(node, filters)
+        from_seq = await self._from_seq(cursor)
+        return await self.store.query(Query(filters, scope, from_seq, limit, order == "desc"))
+
+    async def count(self, node: str, filters: Sequence[Filter]) -> int:
+        """Return how many stored events match one of the filters."""
+        return await self.store.count(filters, self.scope(node, filters))
+
+    async def event(self, node: str, event_id: str) -> StoredEvent:
+        """Return one event, or raise event_unknown."""
+        found = await self.store.event(event_id, self.scope(node)) if is_event_id(event_id) else None
+        if found is None:
+            raise error("event_unknown", id=event_id[:64])
+        return found
+
+    async def address(self, node: str, coordinate: Coordinate) -> StoredEvent:
+        """Return the latest event of a coordinate, or raise address_unknown."""
+        found = await self.store.current(coordinate, self.scope(node))
+        if found is None:
+            raise error("address_unknown", coordinate=str(coordinate))
+        return found
+
+    async def history(
+        self,
+        node: str,
+        coordinate: Coordinate,
+        *,
+        cursor: str | None = None,
+        limit: int = QUERY_MAX_LIMIT,
+        order: Order = "asc",
+    ) -> Page:
+        """Return all versions of a coordinate, in commit order."""
+        query = Query((), self.scope(node), await self._from_seq(cursor), limit, order == "desc")
+        return await self.store.history(coordinate, query)
+
+    async def journal(
+        self,
+        node: str,
+        *,
+        after: str | None = None,
+        types: Collection[str] | None = None,
+        limit: int = QUERY_MAX_LIMIT,
+    ) -> tuple[list[Record], str]:
+        """Return records of the journal and the cursor after them; admins of the relay only."""
+        self.demand_admin(node)
+        seq = resolve_cursor(await self.store.extent(), after)
+        records = await self.store.journal(seq, limit, types)
+        return records, self.cursor(records[-1].seq if records else seq)
+
+    async def feed(
+        self, node: str, name: str, *, after: str | None = None, limit: int = QUERY_MAX_LIMIT
+    ) -> tuple[list[str], list[tuple[Any, ...]], str]:
+        """Return columns and rows of a feed and the cursor after them; admins of the relay only."""
+        self.demand_admin(node)
+        seq = resolve_cursor(await self.store.extent(), after)
+        columns, rows = await self.store.feed(name, seq, limit)
+        return columns, rows, self.cursor(rows[-1][0] if rows else seq)
+
+    def meshes_of(self, node: str) -> list[dict[str, Any]]:
+        """Return the meshes a node may read: name, whether it is open, and its role and member name there."""
+        found = [mesh for mesh in self.meshes.all() if Right.READ in mesh.rights(node)]
+        return [_describe_mesh(mesh, node) for mesh in found]
+
+    def demand_admin(self, node: str) -> None:
+        """Raise unless a node administers the relay: it is an admin of main."""
+        self.meshes.demand(node, DEFAULT_MESH, Right.ADMINISTER)
+
+    async def _from_seq(self, cursor: str | None) -> int | None:
+        """Return the seq a cursor names; events outlive the journal's horizon, so it is no bound here."""
+        if cursor is None:
+            return None
+        extent = await self.store.extent()
+        place = parse_cursor(cursor)
+        is_below_horizon = place.epoch == extent.epoch and place.seq < extent.pruned_through
+        return place.seq if is_below_horizon else resolve_cursor(extent, cursor)
+
+
+def _describe_mesh(mesh: Mesh, node: str) -> dict[str, Any]:
+    member = mesh.members.get(node)
+    return {
+        "mesh": mesh.row.mesh,
+        "open": mesh.row.is_open,
+        "role": mesh.role(node),
+        "name": None if member is None else member.name,
+    }
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """What a core needs to know; everything else has its default."""
+
+    data_dir: Path
+    #: node id of the relay's own key: invites and authentication are bound to it
+    relay: str
+    #: whether main may be open to any key that authenticates; on loopback it may
+    is_main_open: bool = True
+    #: nodes that administer main, and with it the relay
+    admins: tuple[str, ...] = ()
+    event_rate: Rate = field(default_factory=lambda: Rate(EVENT_RATE_PER_S, EVENT_BURST))
+    ephemeral_rate: Rate = field(default_factory=lambda: Rate(EPHEMERAL_RATE_PER_S, EPHEMERAL_BURST))
+    deliveries: DeliverySettings = DEFAULT_SETTINGS
+    #: whether the mesh of Pinch addresses is to be there
+    has_pinch: bool = False
+    #: threads that check signatures
+    checkers: int = field(default_factory=lambda: os.cpu_count() or 1)
+
+
+class RelayEngine(Reads):
+    """A running relay without its sockets; made by `start`."""
+
+    def __init__(
+        self, settings: EngineSettings, clock: Clock, store: RelayStore, meshes: Meshes, lock_run: str
+    ) -> None:
+        super().__init__(store, meshes)
+        self.settings = settings
+        self.clock = clock
+        self.changes = MeshChanges(store, meshes)
+        self.administration = Administration(self.changes)
+        self.participation = Participation(self.changes)
+        self.invites = Invites(self.changes, settings.relay, Minter(clock))
+        self.locks = Locks(store, meshes, clock, lock_run)
+        self.mailboxes = ReaderSessions(store, meshes, clock, settings.deliveries)
+        self.participation.on_blocked = self.mailboxes.take_closed
+        self.queues = QueueOperations(self.mailboxes, meshes)
+        self.states = MessageStatus(store, meshes, clock, settings.deliveries)
+        self.refusals = Refusals(clock)
+        judge = Authorizer(meshes, clock, RateBuckets(settings.event_rate), RateBuckets(settings.ephemeral_rate))
+        self._path = AcceptPath(
+            store, judge, self.refusals, settings.checkers, Intake(settings.deliveries), self.mailboxes.take_mail
+        )
+        self.attendance = QueueSweeper(self.mailboxes)
+        self._pruning = Pruning(store)
+        self._housekeeping = Housekeeping(store, self.refusals)
+
+    @classmethod
+    async def start(
+        cls,
+        settings: EngineSettings,
+        clock: Clock,
+        *,
+        on_fatal: Callable[[Fatal], None] = exit_process,
+        vfs: str | None = None,
+    ) -> RelayEngine:
+        """Open the store, make main and its admins, and start the threads."""
+        private_dir(settings.data_dir)
+        path = settings.data_dir / FILE_NAME
+        store = await asyncio.to_thread(SqliteStore, path, clock, on_fatal=on_fatal, vfs=vfs)
+        try:
+            rows = await prepare_main(store, settings.relay, is_open=settings.is_main_open, admins=settings.admins)
+            if settings.has_pinch:
+                rows = await prepare_pinch(store, settings.relay, settings.admins)
+            lock_run = await start_run(store, clock)
+        except BaseException:
+            await asyncio.to_thread(store.close)
+            raise
+        return cls(settings, clock, store, Meshes(rows), lock_run)
+
+    async def close(self) -> None:
+        """Answer what is on the way, write what is owed, and release everything."""
+        self.locks.close()
+        await self._path.close()
+        await self.attendance.close()
+        await self._housekeeping.close()
+        await asyncio.to_thread(self.store.close)
+
+    def open_lane(self, on_answers: OnAnswers) -> Submitter:
+        """Return the way in of one connection; it keeps the order of what is submitted."""
+        return self._path.open_lane(on_answers)
+
+    async def accept(self, event: bytes) -> Answer:
+        """Accept one event given as JSON."""
+        (answer,) = await self.accept_many([event])
+        return answer
+
+    async def accept_many(self, events: Sequence[bytes]) -> list[Answer]:
+        """Accept a list of events given as JSON; the answers are in its order."""
+        answers: asyncio.Future[list[Answer]] = asyncio.get_running_loop().create_future()
+        if not events:
+            return []
+
+        def settle(given: Sequence[Answer]) -> None:
+            if not answers.done():  # the caller may have gone
+                answers.set_result(list(given))
+
+        self._path.open_lane(settle).submit(events)
+        return await answers
+
+    async def prune(self, node: str, archived: ArchivedRange) -> tuple[Pruned, int]:
+        """Delete what the archive holds; returns what went and the oldest seq left. Admins of the relay only."""
+        self.demand_admin(node)
+        return await self._pruning.prune(archived)
+
+    async def verify(self, event: bytes) -> Event:
+        """Return an event that is not published, such as a proof, with structure, id and signature checked."""
+        return await asyncio.to_thread(verify_proof, event)
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Call `listener` on the loop with what is committed from now on, in commit order; return what ends it."""
+        return self._path.listen(listener)
+
+    def may_read(self, committed: Committed, node: str) -> bool:
+        """Tell whether a node may read an event: it reads the mesh, and a direct message is its own."""
+        return committed.may_read(node) and Right.READ in self.meshes.rights(node, committed.mesh)
+
+    @property
+    def state(self) -> str:
+        """`open`, `full` (read-only until there is room), `failed` or `closed`."""
+        return self.store.state
+
+    def info(self) -> dict[str, Any]:
+        """Return what anybody may know of the core."""
+        return {"epoch": self.store.epoch, "relay": self.settings.relay}
+
+    def statistics(self) -> dict[str, Any]:
+        """Return the counters that show how the core is doing."""
+        return {"accept": self._path.statistics(), "store": self.store.statistics(), "meshes": len(self.meshes)}

@@ -1,0 +1,191 @@
+"""/v1/auth, /v1/meshes/{mesh}/invites and /v1/join: authenticate a key, invite another host, join by an invite."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import parse_qs, quote, urlsplit
+
+import msgspec
+from msgspec import Meta
+
+from posthouse.http.response import HttpResponse, json_response
+from posthouse.keys import public_key
+from posthouse.model.errors import error
+from posthouse.model.event import Event
+from posthouse.model.limits import DAY_S
+from posthouse.relay.auth import read_proof
+from posthouse.relay.context import prove_challenge
+from posthouse.relay.http.router import Access, Call, Route
+from posthouse.relay.http.schemas import NODE_ID
+from posthouse.relay.listen import advertised
+from posthouse.relay.meshes.invites import MAX_EXPIRES_S, MAX_USES
+from posthouse.relay.wire.mesh_rows import Role
+
+
+class ChallengeRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Who wants to authenticate."""
+
+    pubkey: Annotated[str, NODE_ID]
+
+
+async def issue_challenge(call: Call) -> HttpResponse:
+    """Give a challenge to a key; it can be answered once, within a minute."""
+    node = (await call.body(ChallengeRequest)).pubkey
+    public_key(node)
+    given = call.edge.challenges.issue(node)
+    return json_response(ChallengeAnswer(given.text, call.edge.relay, given.expires_at_ns))
+
+
+class ChallengeAnswer(msgspec.Struct):
+    """What to sign: kind 22242 with ["relay", relay] and ["challenge", challenge]."""
+
+    challenge: str
+    relay: str
+    expires_at_ns: int
+
+
+class ProofBody(msgspec.Struct, forbid_unknown_fields=True):
+    """A signed event of kind 22242."""
+
+    event: Event
+
+
+class TokenAnswer(msgspec.Struct):
+    """A token, to be sent as `Authorization: Bearer TOKEN`."""
+
+    token: str
+    expires_at_ns: int
+
+
+async def authenticate(call: Call) -> HttpResponse:
+    """Give a token to whoever answered a challenge."""
+    event = (await call.body(ProofBody)).event
+    node = await prove_challenge(call.edge, msgspec.json.encode(event))
+    token = call.edge.tokens.issue(node)
+    return json_response(TokenAnswer(token.text, token.expires_at_ns))
+
+
+AUTH_ROUTES = (
+    Route(
+        "POST",
+        "/v1/auth/challenge",
+        issue_challenge,
+        "Ask for a challenge",
+        Access.ANYBODY,
+        bodies=(ChallengeRequest,),
+        answers={200: ChallengeAnswer},
+    ),
+    Route(
+        "POST",
+        "/v1/auth",
+        authenticate,
+        "Answer a challenge with a signed event",
+        Access.ANYBODY,
+        bodies=(ProofBody,),
+        answers={200: TokenAnswer},
+    ),
+)
+
+
+class InviteRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """How often and how long an invite works, and what it makes of who uses it."""
+
+    uses: Annotated[int, Meta(ge=1, le=MAX_USES)] = 1
+    expires_s: Annotated[int, Meta(ge=1, le=MAX_EXPIRES_S)] = DAY_S
+    role: Role = Role.MEMBER
+
+
+class InviteBody(msgspec.Struct):
+    """An invite: posthouse://HOST:PORT/MESH?relay=NODE_ID&code=CODE."""
+
+    invite: str
+    expires_at_ns: int
+
+
+async def create_invite(call: Call) -> HttpResponse:
+    """Make an invite."""
+    node = call.node
+    given = await call.body(InviteRequest)
+    made = await call.edge.core.invites.create(
+        node, call.params["mesh"], uses=given.uses, expires_s=given.expires_s, role=given.role
+    )
+    host = advertised(call.edge.address, call.request.headers.get("Host"))
+    relay, code = quote(call.edge.relay, safe=":"), quote(made.code, safe="")
+    return json_response(
+        InviteBody(f"posthouse://{host}/{made.mesh}?relay={relay}&code={code}", made.expires_at_ns), 201
+    )
+
+
+INVITE_ROUTES = (
+    Route(
+        "POST",
+        "/v1/meshes/{mesh}/invites",
+        create_invite,
+        "Make an invite",
+        bodies=(InviteRequest,),
+        answers={201: InviteBody},
+    ),
+)
+
+
+class JoinRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """An invite, and kind 22242 with ["relay", relay], ["invite", code] and ["name", name]."""
+
+    invite: Annotated[str, Meta(max_length=2_000)]
+    event: Event
+
+
+class Joined(msgspec.Struct):
+    """Who joined what."""
+
+    relay: str
+    mesh: str
+    node: str
+    name: str
+    role: Role
+
+
+async def join_mesh(call: Call) -> HttpResponse:
+    """Redeem an invite; the signed event names the relay, so no other relay can redeem it with it."""
+    given = await call.body(JoinRequest)
+    edge = call.edge
+    relay, code = _read_invite(given.invite)
+    if relay != edge.relay:
+        raise error("invite_invalid", reason="it is for another relay")
+    signed = await edge.core.verify(msgspec.json.encode(given.event))
+    proof = read_proof(signed, edge.relay, edge.clock.wall_ns())
+    if proof.invite is None or proof.name is None:
+        raise error("proof_invalid", reason="it needs one invite tag and one name tag with one value each")
+    if proof.invite != code:
+        raise error("proof_invalid", reason="its invite tag is not the code of the invite")
+    row = await edge.core.invites.redeem(proof.node, code, proof.name)
+    return json_response(Joined(edge.relay, row.mesh, row.node, row.name, row.role))
+
+
+def _read_invite(text: str) -> tuple[str, str]:
+    """Return the relay and the code of an invite; a bare code is not enough."""
+    try:
+        parts = urlsplit(text)
+        fields = parse_qs(parts.query, strict_parsing=True, max_num_fields=2)
+    except ValueError:
+        fields = {}
+    if (
+        not fields
+        or parts.scheme != "posthouse"
+        or {name: len(v) for name, v in fields.items()} != {"relay": 1, "code": 1}
+    ):
+        raise error("invite_invalid", reason="it is not posthouse://HOST:PORT/MESH?relay=NODE_ID&code=CODE")
+    return fields["relay"][0], fields["code"][0]
+
+
+JOIN_ROUTES = (
+    Route(
+        "POST",
+        "/v1/join",
+        join_mesh,
+        "Join a mesh by an invite",
+        Access.ANYBODY,
+        bodies=(JoinRequest,),
+        answers={200: Joined},
+    ),
+)

@@ -1,0 +1,278 @@
+"""Operations: health, info, metrics, the journal, exports of feeds, pruning.
+
+The header Posthouse-Cursor of an export says where to go on, Posthouse-Extent what the journal holds. pyarrow is
+loaded when it is first needed. The columns of a feed are a contract: names, order and types are those of its view.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from importlib import import_module
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from posthouse.http.response import HttpResponse, json_response
+from posthouse.journal.cursor import Extent
+from posthouse.model import limits
+from posthouse.model.errors import error
+from posthouse.model.limits import INT64_MAX, QUERY_MAX_LIMIT
+from posthouse.relay.context import features_of
+from posthouse.relay.http.router import Access, Call, Route
+from posthouse.relay.http.schemas import CURSOR, LIMIT
+from posthouse.relay.metrics import CONTENT_TYPE
+from posthouse.relay.ops.housekeeping import ArchivedRange
+from posthouse.version import __version__
+
+
+class Health(msgspec.Struct):
+    """The process answers."""
+
+    status: str = "ok"
+
+
+async def healthz(call: Call) -> HttpResponse:
+    """Answer as long as the event loop turns."""
+    return json_response(Health())
+
+
+async def readyz(call: Call) -> HttpResponse:
+    """Answer 200 while events are accepted, 503 while the disk is full or the relay stops."""
+    state = call.edge.core.state
+    if state != "open":
+        raise error("relay_not_ready", reason=f"its store is {state}")
+    return json_response(Health("ready"))
+
+
+HEALTH_ROUTES = (
+    Route("GET", "/healthz", healthz, "Tell whether the process lives", Access.ANYBODY, answers={200: Health}),
+    Route("GET", "/readyz", readyz, "Tell whether events are accepted", Access.ANYBODY, answers={200: Health}),
+)
+
+
+class Info(msgspec.Struct):
+    """What anybody may know about a relay."""
+
+    name: str
+    version: str
+    #: the relay's node id
+    relay: str
+    epoch: str
+    now_ns: int
+    #: whether the clocks are stepped by a test
+    is_test_clock: bool
+    limits: dict[str, int]
+    #: what it can do: true, or parameters
+    features: dict[str, Any]
+
+
+async def show_info(call: Call) -> HttpResponse:
+    """Describe this relay."""
+    edge = call.edge
+    answer = Info(
+        name="posthouse",
+        version=__version__,
+        relay=edge.relay,
+        epoch=edge.core.store.epoch,
+        now_ns=edge.clock.wall_ns(),
+        is_test_clock=hasattr(edge.clock, "offsets"),
+        limits=wire_limits(call),
+        features=features_of(edge),
+    )
+    return json_response(answer)
+
+
+def wire_limits(call: Call) -> dict[str, int]:
+    """Return the limits that clients have to keep."""
+    edge, deliveries = call.edge.limits, call.edge.core.settings.deliveries
+    return {
+        "event_bytes": limits.EVENT_MAX_CANONICAL_BYTES,
+        "tags": limits.EVENT_MAX_TAGS,
+        "tag_value_bytes": limits.TAG_VALUE_MAX_BYTES,
+        "created_at_ahead_s": limits.CREATED_AT_MAX_AHEAD_NS // limits.SECOND_NS,
+        "events_per_request": limits.EVENTS_PER_REQUEST,
+        "query_limit": limits.QUERY_MAX_LIMIT,
+        "filter_values": limits.FILTER_MAX_VALUES,
+        "filters_per_subscription": limits.FILTERS_PER_SUBSCRIPTION,
+        "subscriptions_per_connection": edge.subscriptions_per_connection,
+        "body_bytes": edge.body_bytes,
+        "frame_bytes": edge.frame_bytes,
+        "commands_per_frame": edge.commands_per_frame,
+        "buffer_events": edge.buffer_events,
+        "buffer_bytes": edge.buffer_bytes,
+        "challenge_s": limits.CHALLENGE_TTL_S,
+        "token_s": limits.TOKEN_TTL_S,
+        "message_body_bytes": limits.BODY_MAX_BYTES,
+        "confirmation_ids": limits.CONFIRMATION_MAX_IDS,
+        "receive_window": limits.RECEIVE_WINDOW_MAX,
+        "queue_messages": deliveries.queue_max,
+        "queue_ttl_s": round(deliveries.queue_ttl_s),
+    }
+
+
+INFO_ROUTES = (Route("GET", "/v1/info", show_info, "Describe this relay", Access.ANYBODY, answers={200: Info}),)
+
+
+async def show_metrics(call: Call) -> HttpResponse:
+    """Show the metrics; docs/reference/metrics.md explains them."""
+    await call.edge.core.attendance.count()
+    return HttpResponse(200, call.edge.meters.render(), CONTENT_TYPE)
+
+
+METRICS_ROUTES = (Route("GET", "/metrics", show_metrics, "Show metrics", answers={200: None}, media_type="text/plain"),)
+
+
+class JournalQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """Part of the journal."""
+
+    after: Annotated[str, CURSOR] | None = None
+    types: Annotated[str, Meta(description="Types of records, comma-separated.", max_length=2_000)] | None = None
+    limit: Annotated[int, LIMIT] | None = None
+
+
+class RecordBody(msgspec.Struct):
+    """One record; docs/reference/journal.md lists the types and their bodies."""
+
+    seq: int
+    at_ns: int
+    type: str
+    mesh: str | None
+    actor: str | None
+    ref: str | None
+    body: dict[str, Any]
+
+
+class JournalPage(msgspec.Struct):
+    """Records in seq order; go on with the cursor, also when there is nothing yet."""
+
+    records: list[RecordBody]
+    cursor: str | None
+
+
+async def read_journal(call: Call) -> HttpResponse:
+    """Return records after a cursor."""
+    given = call.arguments(JournalQuery)
+    types = None if given.types is None else given.types.split(",")
+    records, cursor = await call.edge.core.journal(
+        call.node, after=given.after, types=types, limit=given.limit or QUERY_MAX_LIMIT
+    )
+    bodies = [RecordBody(r.seq, r.at_ns, r.type, r.mesh, r.actor, r.ref, r.decoded_body()) for r in records]
+    return json_response(JournalPage(bodies, cursor))
+
+
+JOURNAL_ROUTES = (
+    Route(
+        "GET",
+        "/v1/journal",
+        read_journal,
+        "Read the journal (administrators)",
+        query=JournalQuery,
+        answers={200: JournalPage},
+    ),
+)
+MEDIA_TYPE = "application/vnd.apache.arrow.stream"
+CURSOR_HEADER = "Posthouse-Cursor"
+EXTENT_HEADER = "Posthouse-Extent"
+MAX_ROWS = 10_000  # of one answer: about 10 MB of ordinary events
+_DEFAULT_ROWS = 1_000
+_LOCK_INTEGERS = ("token", "lease_ms", "wait_ms", "boot_ns", "deadline_boot_ns", "former_token", "token_leap")
+_INTEGERS = frozenset(
+    {"seq", "at_ns", "kind", "created_at_ns", "expiration_s", "former_deadline_boot_ns", *_LOCK_INTEGERS}
+)
+
+
+class ExportQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """Part of a feed."""
+
+    after: Annotated[str, CURSOR] | None = None
+    limit: Annotated[int, Meta(description="How many rows at most.", ge=1, le=MAX_ROWS)] | None = None
+
+
+async def export_feed(call: Call) -> HttpResponse:
+    """Return rows of a feed after a cursor."""
+    given = call.arguments(ExportQuery)
+    extent = await call.edge.core.store.extent()  # before the rows: what it promises is there
+    columns, rows, cursor = await call.edge.core.feed(
+        call.node, call.params["feed"], after=given.after, limit=given.limit or _DEFAULT_ROWS
+    )
+    return HttpResponse(
+        200, _encode_arrow(columns, rows), MEDIA_TYPE, {CURSOR_HEADER: cursor, EXTENT_HEADER: _describe_extent(extent)}
+    )
+
+
+def _describe_extent(extent: Extent) -> str:
+    return msgspec.json.encode(asdict(extent)).decode()
+
+
+def _encode_arrow(columns: list[str], rows: list[tuple[Any, ...]]) -> bytes:
+    try:
+        pyarrow: Any = import_module("pyarrow")
+    except ModuleNotFoundError as missing:
+        hint = "Run `pip install 'posthouse[pipeline]'` where the relay runs."
+        raise error("extra_missing", library="pyarrow", hint=hint) from missing
+    schema = pyarrow.schema([(name, pyarrow.int64() if name in _INTEGERS else pyarrow.string()) for name in columns])
+    values = list(zip(*rows, strict=True)) if rows else [()] * len(columns)
+    batch = pyarrow.record_batch([list(column) for column in values], schema=schema)
+    sink = pyarrow.BufferOutputStream()
+    with pyarrow.ipc.new_stream(sink, schema) as writer:
+        writer.write_batch(batch)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+EXPORT_ROUTES = (
+    Route(
+        "GET",
+        "/v1/export/{feed}",
+        export_feed,
+        "Export a feed as an Arrow IPC stream (administrators)",
+        query=ExportQuery,
+        answers={200: None},
+        media_type=MEDIA_TYPE,
+    ),
+)
+Seq = Annotated[int, Meta(ge=1, le=INT64_MAX)]
+Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+
+
+class PruneRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """A range of the journal; `digest` is over its records' canonical lines, `contents` over its events.
+
+    Both are BLAKE3. `contents` covers the events without an expiration as they are served, a line each; without it only
+    records go and events keep their content.
+    """
+
+    epoch: str
+    from_seq: Seq
+    to_seq: Seq
+    digest: Digest
+    contents: Digest | None = None
+
+
+class PruneAnswer(msgspec.Struct):
+    """How many records are gone, how many events lost their content, and the oldest seq there is now."""
+
+    pruned: int
+    emptied: int
+    oldest_seq: int
+
+
+async def prune_journal(call: Call) -> HttpResponse:
+    """Compute the digests again and delete the range if they are those given, else refuse."""
+    given = await call.body(PruneRequest)
+    archived = ArchivedRange(given.epoch, given.from_seq, given.to_seq, given.digest, given.contents)
+    pruned, oldest_seq = await call.edge.core.prune(call.node, archived)
+    return json_response(PruneAnswer(pruned.records, pruned.emptied, oldest_seq))
+
+
+PRUNE_ROUTES = (
+    Route(
+        "POST",
+        "/v1/admin/prune",
+        prune_journal,
+        "Delete an archived prefix of the journal (administrators)",
+        bodies=(PruneRequest,),
+        answers={200: PruneAnswer},
+    ),
+)

@@ -1,1 +1,0 @@
-"""What can be asked for over HTTP, one file per resource."""

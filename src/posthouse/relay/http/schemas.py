@@ -1,0 +1,102 @@
+"""Parameters and bodies that several routes share, as the OpenAPI shows them; pages of stored events.
+
+Stored events are served from the bytes that were serialised when they were accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from posthouse.http.response import HttpResponse
+from posthouse.model.event import Tag
+from posthouse.model.limits import INT64_MAX, QUERY_MAX_LIMIT
+from posthouse.relay.store.event_rows import StoredEvent
+
+IDS = Meta(description="Event ids, comma-separated.", pattern="^[0-9a-f]{64}(,[0-9a-f]{64})*$")
+AUTHORS = Meta(
+    description="Node ids of authors, comma-separated.",
+    pattern="^ed25519:[0-9a-f]{64}(,ed25519:[0-9a-f]{64})*$",
+)
+KINDS = Meta(description="Kinds, comma-separated.", pattern="^[1-9][0-9]{0,4}(,[1-9][0-9]{0,4})*$")
+MESH = Meta(description="The name of a mesh; without it all that you may read.", pattern="^[A-Za-z0-9_-]{1,64}$")
+SINCE = Meta(description="Least created_at_ns.", ge=0, le=INT64_MAX)
+UNTIL = Meta(description="Greatest created_at_ns.", ge=0, le=INT64_MAX)
+LIMIT = Meta(description="How many at most.", ge=1, le=QUERY_MAX_LIMIT)
+CURSOR = Meta(description="Where to go on: a cursor exactly as a former answer gave it.", max_length=256)
+NODE_ID = Meta(description="A node id.", pattern="^ed25519:[0-9a-f]{64}$")
+READER = Meta(
+    description="A reader: a node id, or a Pinch address in the mesh pinch.",
+    pattern="^(ed25519:[0-9a-f]{64}|pinch:[1-9A-HJ-NP-Za-km-z]{40,50}@[!-?A-~]{1,255})$",
+)
+MESH_NAME = Meta(description="The name of a mesh.", pattern="^[A-Za-z0-9_-]{1,64}$")
+MEMBER_NAME = Meta(description="The name of a member, unique in its mesh.", pattern="^[A-Za-z0-9_-]{1,64}$")
+EVENT_ID = Meta(description="An event id.", pattern="^[0-9a-f]{64}$")
+#: schema of each parameter that stands in a path
+PATH_PARAMETERS: dict[str, type] = {
+    "id": Annotated[str, EVENT_ID],  # type: ignore[dict-item]
+    "mesh": Annotated[str, MESH_NAME],  # type: ignore[dict-item]
+    "pubkey": Annotated[str, NODE_ID],  # type: ignore[dict-item]
+    "kind": Annotated[int, Meta(description="A replaceable or addressable kind.", ge=10_000, le=39_999)],  # type: ignore[dict-item]
+    "resource": Annotated[str, Meta(description="The name of a lock, percent-encoded, slashes too.")],  # type: ignore[dict-item]
+    "d": Annotated[str, Meta(description="The value of the d tag, percent-encoded, slashes too.")],  # type: ignore[dict-item]
+    "feed": Annotated[str, Meta(description="The name of a feed.", pattern="^[a-z][a-z0-9_]{0,63}$")],  # type: ignore[dict-item]
+}
+
+
+class StoredEventBody(msgspec.Struct):
+    """An event, field by field as it was signed, and its place in the journal."""
+
+    id: Annotated[str, EVENT_ID]
+    pubkey: Annotated[str, NODE_ID]
+    created_at_ns: int
+    kind: int
+    tags: list[Tag]
+    content: str
+    sig: str
+    seq: int
+
+
+class EventPage(msgspec.Struct):
+    """Part of a list of events; a cursor of null says that there are no more."""
+
+    events: list[StoredEventBody]
+    cursor: str | None
+
+
+class Count(msgspec.Struct):
+    """A number of events."""
+
+    count: int
+
+
+class Done(msgspec.Struct):
+    """What was asked for holds now."""
+
+    ok: bool = True
+
+
+class Problem(msgspec.Struct):
+    """Why something was refused (RFC 9457); more fields of the case may stand beside these."""
+
+    type: str
+    title: str
+    status: int
+    #: stable for ever; docs/reference/errors.md lists them all
+    code: str
+    detail: str
+    hint: str
+
+
+def stored_event(event: StoredEvent) -> bytes:
+    """Return a stored event as JSON: the event's own fields, and its seq."""
+    return b'%b,"seq":%d}' % (event.raw[:-1], event.seq)
+
+
+def events_answer(events: Sequence[StoredEvent], cursor: str | None) -> HttpResponse:
+    """Return a page of events."""
+    body = b'{"events":[%b],"cursor":%b}' % (b",".join(map(stored_event, events)), msgspec.json.encode(cursor))
+    return HttpResponse(200, body)

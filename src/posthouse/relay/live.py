@@ -1,0 +1,265 @@
+"""Live subscriptions: the index of their filters, and the fan-out of committed events.
+
+Subscriptions with equal filters form a group, so an event is compared once per group. A batch becomes one Delivery
+per group; its frame is assembled once per subscription id and the same bytes go to every reader. A reader that may
+not read an event of the batch gets a delivery without it. The index finds filters by their narrowest condition, so
+the cost of an event grows with the filters that nearly match it. Nothing here waits, stores or knows sockets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Generic, Protocol, TypeVar
+
+from posthouse.model.event import Event
+from posthouse.model.filters import Filter
+from posthouse.relay.wire.accept_results import Committed
+from posthouse.relay.wire.frames import event_tail, events_text, text_frame
+
+T = TypeVar("T", bound=Hashable)
+_Bucket = tuple[str, Hashable]
+_EVERY: _Bucket = ("every", None)
+
+
+class _Entry(Generic[T]):
+    __slots__ = ("filter", "target")
+
+    def __init__(self, filter: Filter, target: T) -> None:  # noqa: A002 - the domain's word
+        self.filter = filter
+        self.target = target
+
+
+class FilterIndex(Generic[T]):
+    """Targets by the filters that lead to them."""
+
+    def __init__(self) -> None:
+        # dictionaries as sets that keep their order, so that the same events reach targets in the same order
+        self._buckets: dict[_Bucket, dict[_Entry[T], None]] = {}
+        self._entries: dict[T, list[_Entry[T]]] = {}
+        #: how often a filter was compared with an event
+        self.comparisons = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def add(self, filters: Iterable[Filter], target: T) -> None:
+        """Let each of the filters lead to `target`, which must not be there yet."""
+        if target in self._entries:
+            raise ValueError("the target is indexed already")
+        entries = [_Entry(each, target) for each in filters]
+        self._entries[target] = entries
+        for entry in entries:
+            for bucket in buckets_of(entry.filter):
+                self._buckets.setdefault(bucket, {})[entry] = None
+
+    def remove(self, target: T) -> None:
+        """Forget a target and its filters."""
+        for entry in self._entries.pop(target):
+            for bucket in buckets_of(entry.filter):
+                members = self._buckets[bucket]
+                del members[entry]
+                if not members:
+                    del self._buckets[bucket]
+
+    def matching(self, event: Event) -> Sequence[T]:
+        """Return every target that has a filter matching the event, once."""
+        found: dict[T, None] = {}
+        for bucket in _looked_up(event):
+            for entry in self._buckets.get(bucket, ()):
+                if entry.target not in found:
+                    self.comparisons += 1
+                    if entry.filter.matches(event):
+                        found[entry.target] = None
+        return list(found)
+
+
+def buckets_of(filter: Filter) -> list[_Bucket]:  # noqa: A002
+    """Return where a filter stands: one bucket for each value of its narrowest condition."""
+    if filter.ids is not None:
+        return [("id", value) for value in filter.ids]
+    if filter.tags:
+        name, values = min(filter.tags.items(), key=lambda item: len(item[1]))
+        return [("tag", (name, value)) for value in values]
+    if filter.authors is not None:
+        return [("author", value) for value in filter.authors]
+    if filter.kinds is not None:
+        return [("kind", value) for value in filter.kinds]
+    return [_EVERY if filter.mesh is None else ("mesh", filter.mesh)]
+
+
+def _looked_up(event: Event) -> list[_Bucket]:
+    fixed: list[_Bucket] = [
+        ("id", event.id),
+        ("author", event.pubkey),
+        ("kind", event.kind),
+        ("mesh", event.mesh),
+        _EVERY,
+    ]
+    tags: set[_Bucket] = {("tag", (tag[0], tag[1])) for tag in event.tags if len(tag) > 1}
+    return fixed + list(tags)
+
+
+MayRead = Callable[[Committed, str], bool]
+
+
+class Piece:
+    """One event of a batch and the end of its EVENT command, written once."""
+
+    __slots__ = ("committed", "tail")
+
+    def __init__(self, committed: Committed) -> None:
+        self.committed = committed
+        self.tail = event_tail(committed.raw, committed.seq)
+
+
+class Delivery:
+    """The events of one batch for readers that get the same ones."""
+
+    __slots__ = ("_frames", "pieces", "size")
+
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        self.pieces = pieces
+        self.size = sum(len(piece.tail) for piece in pieces)
+        self._frames: dict[bytes, bytes] = {}
+
+    def frame(self, prefix: bytes) -> bytes:
+        """Return the frame for subscriptions whose EVENT commands begin with `prefix`."""
+        frame = self._frames.get(prefix)
+        if frame is None:
+            frame = text_frame(events_text(prefix, [piece.tail for piece in self.pieces]))
+            self._frames[prefix] = frame
+        return frame
+
+    def last_seq(self) -> int | None:
+        """Return the greatest seq, or None when all are ephemeral."""
+        return next((p.committed.seq for p in reversed(self.pieces) if p.committed.seq is not None), None)
+
+    def after(self, seq: int) -> Delivery | None:
+        """Return what is left without the stored events up to `seq`."""
+        kept = [p for p in self.pieces if p.committed.seq is None or p.committed.seq > seq]
+        if len(kept) == len(self.pieces):
+            return self
+        return Delivery(kept) if kept else None
+
+
+class Reader(Protocol):
+    """A live subscription as the fan-out sees it."""
+
+    @property
+    def node(self) -> str: ...
+
+    def push(self, delivery: Delivery) -> None:
+        """Take the events of one batch; must not wait."""
+        ...
+
+
+class _Group:
+    __slots__ = ("key", "readers")
+
+    def __init__(self, key: Hashable) -> None:
+        self.key = key
+        self.readers: dict[Reader, None] = {}
+
+
+class Live:
+    """All live subscriptions of a relay."""
+
+    def __init__(self, may_read: MayRead, head: int = 0) -> None:
+        self._may_read = may_read
+        #: the greatest seq of what was published; `head` is what the store held before
+        self.head = head
+        self._index: FilterIndex[_Group] = FilterIndex()
+        self._groups: dict[Hashable, _Group] = {}
+        self._group_of: dict[Reader, _Group] = {}
+        self.offered = 0
+        self.delivered = 0
+
+    def __len__(self) -> int:
+        return len(self._group_of)
+
+    @property
+    def comparisons(self) -> int:
+        """How often a filter was compared with an event."""
+        return self._index.comparisons
+
+    def add(self, reader: Reader, filters: Sequence[Filter]) -> None:
+        """Push to `reader` what one of the filters matches, beginning with the next batch."""
+        key = filters_key(filters)
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = _Group(key)
+            self._index.add(filters, group)
+        group.readers[reader] = None
+        self._group_of[reader] = group
+
+    def remove(self, reader: Reader) -> None:
+        """Push nothing more to `reader`; one that is not there is no fault."""
+        group = self._group_of.pop(reader, None)
+        if group is None:
+            return
+        del group.readers[reader]
+        if not group.readers:
+            self._index.remove(group)
+            del self._groups[group.key]
+
+    def publish(self, batch: Sequence[Committed]) -> None:
+        """Push what one batch committed, in its order; called for batches in commit order."""
+        self.offered += len(batch)
+        self.head = max((committed.seq for committed in batch if committed.seq is not None), default=self.head)
+        if not self._group_of:
+            return
+        hits: dict[_Group, list[Piece]] = {}
+        for committed in batch:
+            groups = self._index.matching(committed.event)
+            if groups:
+                piece = Piece(committed)
+                for group in groups:
+                    hits.setdefault(group, []).append(piece)
+        rights = _Rights(self._may_read)
+        for group, pieces in hits.items():
+            self._push(group, Delivery(pieces), rights)
+
+    def _push(self, group: _Group, whole: Delivery, rights: _Rights) -> None:
+        open_events = {p.committed.mesh: p.committed for p in whole.pieces if p.committed.recipient is None}
+        has_private = any(p.committed.recipient is not None for p in whole.pieces)
+        for reader in list(group.readers):
+            node = reader.node
+            delivery: Delivery | None = whole
+            if has_private or not all(rights.may_read(event, node) for event in open_events.values()):
+                delivery = _readable(whole, node, rights)
+            if delivery is not None:
+                self.delivered += len(delivery.pieces)
+                reader.push(delivery)
+
+
+class _Rights:
+    """Who may read what, asked once per batch for each node and mesh."""
+
+    __slots__ = ("_known", "_may_read")
+
+    def __init__(self, may_read: MayRead) -> None:
+        self._may_read = may_read
+        self._known: dict[tuple[str, str], bool] = {}
+
+    def may_read(self, committed: Committed, node: str) -> bool:
+        if committed.recipient is not None:
+            return self._may_read(committed, node)
+        key = (node, committed.mesh)
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = self._may_read(committed, node)
+        return known
+
+
+def _readable(whole: Delivery, node: str, rights: _Rights) -> Delivery | None:
+    pieces = [piece for piece in whole.pieces if rights.may_read(piece.committed, node)]
+    if len(pieces) == len(whole.pieces):
+        return whole
+    return Delivery(pieces) if pieces else None
+
+
+def filters_key(filters: Sequence[Filter]) -> Hashable:
+    """Return what is equal for filters that match the same events by the same conditions."""
+    return frozenset(
+        (f.ids, f.authors, f.kinds, frozenset(f.tags.items()), f.mesh, f.since_ns, f.until_ns) for f in filters
+    )

@@ -1,0 +1,259 @@
+"""Consistency rules of the message and envelope tables; each yields findings as sentences.
+
+Every message has its dedupe record and every record its message, or is marked as pruned; every delivery has its
+record; counters count what is there; states and mentions are what replaying the journal gives, with one outcome per
+opening; every Pinch confirm in the journal carries its reader's signature. Replay is pure: records in, states out,
+from nothing or from the last journal.snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any
+
+import apsw
+import msgspec
+
+from posthouse.journal.read import read_after
+from posthouse.journal.records import Record
+from posthouse.journal.verify import Rule
+from posthouse.keys import verify
+from posthouse.model.errors import PosthouseError
+from posthouse.model.event import decode_event
+from posthouse.model.limits import DAY_S, RECORD_RETENTION_MIN_DAYS, SECOND_NS
+from posthouse.model.message import message_fingerprint, read_message
+from posthouse.model.node import node_from_key
+from posthouse.model.pinch import confirm_bytes, delivery_id, parse_address
+from posthouse.relay.store.sqlite.deliveries import CHECK_SQL as SQL
+from posthouse.relay.store.sqlite.pinch import PINCH_SQL
+from posthouse.relay.wire.delivery_rows import OPEN, PARKED, State
+
+#: mesh, recipient, message id
+Key = tuple[str, str, str]
+_UNFINISHED = OPEN | PARKED
+
+
+class DeliveryReplay:
+    """States of deliveries after some records."""
+
+    def __init__(self) -> None:
+        self.states: dict[Key, str] = {}
+        #: message id -> mentioned nodes, of the messages whose record was seen
+        self.mentions: dict[str, list[str]] = {}
+        #: seq of the snapshot it started from
+        self.base_seq = 0
+        #: sentences about records that cannot be true
+        self.faults: list[str] = []
+
+    def apply(self, record: Record) -> None:
+        """Take one record into account; types that say nothing about deliveries are passed over."""
+        step = _STEPS.get(record.type)
+        if step is not None:
+            step(self, record, record.decoded_body())
+
+    def move(self, record: Record, node: str, ids: Iterable[str], allowed: Collection[str], state: str) -> None:
+        """Give deliveries of one reader another state; from any other than an allowed one it is a fault."""
+        for id_ in ids:
+            key = (str(record.mesh), node, id_)
+            before = self.states.get(key)
+            if before is None or before not in allowed:
+                self.faults.append(f"deliveries: record {record.seq} ({record.type}) finds {id_} for {node} {before}")
+            self.states[key] = state
+
+
+def _accepted(replay: DeliveryReplay, record: Record, body: dict[str, Any]) -> None:
+    id_, mesh = str(record.ref), str(record.mesh)
+    for node in body["recipients"]:
+        replay.states[mesh, node, id_] = State.QUEUED
+    for node in body.get("blocked", ()):
+        replay.states[mesh, node, id_] = State.BLOCKED
+    replay.mentions[id_] = list(body.get("mentions", ()))
+
+
+def _pinch_accepted(replay: DeliveryReplay, record: Record, body: dict[str, Any]) -> None:
+    state = State.BLOCKED if body.get("blocked") else State.QUEUED
+    replay.states[str(record.mesh), body["recipient"], body["id"]] = state
+
+
+def _sent(replay: DeliveryReplay, record: Record, body: dict[str, Any]) -> None:
+    for id_ in body["ids"]:
+        key = (str(record.mesh), str(record.actor), id_)
+        if replay.states.get(key) == State.QUEUED:  # it may have ended while it was on its way
+            replay.states[key] = State.SENT
+
+
+def _ends_many(state: str, allowed: frozenset[State]) -> Callable[[DeliveryReplay, Record, dict[str, Any]], None]:
+    def step(replay: DeliveryReplay, record: Record, body: dict[str, Any]) -> None:
+        replay.move(record, str(record.ref), body["ids"], allowed, state)
+
+    return step
+
+
+def _parks(state: str) -> Callable[[DeliveryReplay, Record, dict[str, Any]], None]:
+    def step(replay: DeliveryReplay, record: Record, _body: dict[str, Any]) -> None:
+        replay.move(record, str(record.actor), [str(record.ref)], OPEN, state)
+
+    return step
+
+
+def _requeued(replay: DeliveryReplay, record: Record, body: dict[str, Any]) -> None:
+    replay.move(record, body["recipient"], [str(record.ref)], PARKED, State.QUEUED)
+
+
+def _snapshot(replay: DeliveryReplay, record: Record, body: dict[str, Any]) -> None:
+    replay.base_seq = record.seq
+    rows = body["state"].get("deliveries", {}).get("rows", [])
+    replay.states = {(row["mesh"], row["recipient"], row["id"]): row["state"] for row in rows}
+    replay.mentions.clear()
+    replay.faults.clear()  # what came before is replaced by the snapshot
+
+
+_STEPS: dict[str, Callable[[DeliveryReplay, Record, dict[str, Any]], None]] = {
+    "message.accepted": _accepted,
+    "pinch.accepted": _pinch_accepted,
+    "delivery.sent": _sent,
+    "delivery.confirmed": _ends_many(State.CONFIRMED, frozenset(_UNFINISHED)),
+    "delivery.expired": _ends_many(State.EXPIRED, OPEN),
+    "delivery.blocked": _ends_many(State.BLOCKED, OPEN),
+    "delivery.purged": _ends_many(State.PURGED, frozenset(_UNFINISHED)),
+    "delivery.rejected": _parks(State.REJECTED),
+    "delivery.dead": _parks(State.DEAD),
+    "delivery.requeued": _requeued,
+    "journal.snapshot": _snapshot,
+}
+TYPES = frozenset(_STEPS)
+_LEAST_NS = RECORD_RETENTION_MIN_DAYS * DAY_S * SECOND_NS
+_RECORDS_PER_READ = 1_000
+_names = msgspec.json.Decoder(list[str]).decode
+
+
+def check_message_records(db: apsw.Connection) -> Iterator[str]:
+    """Compare idempotency records with the messages they stand for."""
+    for (seq,) in db.execute(SQL.records_without_event):
+        yield f"messages: the record of {seq} has not its message, or does not say that it is gone"
+    for (seq,) in db.execute(SQL.events_without_record, {"least_ns": _LEAST_NS}):
+        yield f"messages: the message {seq} has no record"
+    for seq, mesh, sender, client_message_id, digest, kind, ref, raw in db.execute(SQL.records_with_content):
+        event = decode_event(raw)
+        try:
+            message = read_message(event)
+        except PosthouseError as fault:
+            yield f"messages: {seq} cannot be read: {fault}"
+            continue
+        said = (
+            message.mesh,
+            event.pubkey,
+            message.client_message_id,
+            message.destination_kind,
+            message.destination_ref,
+        )
+        if said != (mesh, sender, client_message_id, kind, ref) or message_fingerprint(message, event) != digest:
+            yield f"messages: the record of {seq} is not that of its content"
+
+
+def check_deliveries(db: apsw.Connection) -> Iterator[str]:
+    """Compare deliveries and waiting confirmations with what they belong to, and count them."""
+    for seq, node in db.execute(SQL.deliveries_without_record):
+        yield f"deliveries: that of {seq} for {node} has not its record"
+    for mesh, node in db.execute(SQL.wrong_counters):
+        yield f"deliveries: the counters of {node} in {mesh} do not count what is there"
+    for (seq,) in db.execute(SQL.wrong_confirmations):
+        yield f"deliveries: the confirmation {seq} that waits is not there as it says"
+    for (seq,) in db.execute(SQL.wrong_mentions):
+        yield f"messages: a mention names {seq}, which has no record"
+
+
+def check_replay(db: apsw.Connection) -> Iterator[str]:
+    """Compare states and mentions with what the journal's records lead to."""
+    replay, seq = DeliveryReplay(), 0
+    while records := read_after(db, seq, _RECORDS_PER_READ, TYPES):
+        for record in records:
+            replay.apply(record)
+        seq = records[-1].seq
+    yield from replay.faults
+    yield from _compare_states(db, replay)
+    yield from _compare_mentions(db, replay)
+
+
+def _compare_states(db: apsw.Connection, replay: DeliveryReplay) -> Iterator[str]:
+    unseen: dict[Key, str] = dict(replay.states)
+    for mesh, node, id_, seq, state in db.execute(SQL.states):
+        expected = unseen.pop((mesh, node, id_), None)
+        if expected is None and seq <= replay.base_seq and state not in OPEN | PARKED:
+            continue  # it had ended before the history that is left
+        if expected != state:
+            yield f"deliveries: {id_} for {node} is {state}, the journal says {expected}"
+    kept = {id_ for (id_,) in db.execute(SQL.record_ids)}
+    for (_mesh, node, id_), expected in unseen.items():
+        if id_ in kept:  # else its record was over, and the deliveries went with it
+            yield f"deliveries: {id_} for {node} is missing, the journal says {expected}"
+
+
+def _compare_mentions(db: apsw.Connection, replay: DeliveryReplay) -> Iterator[str]:
+    found = {id_: sorted(_names(nodes)) for id_, nodes in db.execute(SQL.mentions_above, (replay.base_seq,))}
+    kept = {id_ for (id_,) in db.execute(SQL.record_ids)}
+    for id_, nodes in replay.mentions.items():
+        if id_ in kept and found.get(id_, []) != sorted(nodes):
+            yield f"messages: the mentions of {id_} are not those of its record in the journal"
+
+
+DELIVERY_RULES: tuple[Rule, ...] = (check_message_records, check_deliveries, check_replay)
+
+
+def check_envelopes(db: apsw.Connection) -> Iterator[str]:
+    """Compare envelopes with their deliveries and their records."""
+    for seq, node in db.execute(PINCH_SQL.deliveries_without_envelope):
+        yield f"pinch: the delivery of {seq} for {node} has not its envelope"
+    for (seq,) in db.execute(PINCH_SQL.envelopes_without_delivery):
+        yield f"pinch: the envelope {seq} has no delivery"
+    horizon: int = db.execute(PINCH_SQL.horizon).get
+    for seq, *row in db.execute(PINCH_SQL.envelopes):
+        if seq >= horizon and not _is_recorded(db, seq, *row):
+            yield f"pinch: the envelope {seq} is not that of its record"
+
+
+def check_confirms(db: apsw.Connection) -> Iterator[str]:
+    """Verify the signature of every confirm in the journal."""
+    seq = 0
+    while records := read_after(db, seq, _RECORDS_PER_READ, {"pinch.confirmed"}):
+        for record in records:
+            if not is_confirm_signed(record):
+                yield f"pinch: the confirm {record.seq} is not signed by {record.actor}"
+        seq = records[-1].seq
+
+
+def is_confirm_signed(record: Record) -> bool:
+    """Tell whether the reader that a pinch.confirmed record names signed what it confirms."""
+    body = record.decoded_body()
+    try:
+        reader = node_from_key(parse_address(str(record.actor)).key)
+        verify(reader, confirm_bytes(str(record.ref).encode(), body["timestamp"]), body["signature"])
+    except PosthouseError:
+        return False
+    return True
+
+
+def _is_recorded(
+    db: apsw.Connection,
+    seq: int,
+    id_: str,
+    sender: str,
+    message_id: bytes,
+    message_type: int,
+    at_ns: int,
+    envelope: bytes | None,
+    recipient: str,
+) -> bool:
+    found: list[Record] = read_after(db, seq - 1, 1, None)
+    if not found or found[0].seq != seq or found[0].type != "pinch.accepted":
+        return False
+    record, body = found[0], found[0].decoded_body()
+    said: tuple[Any, ...] = (record.actor, str(record.ref).encode(), record.at_ns, body["message_type"])
+    if said != (sender, message_id, at_ns, message_type) or (body["id"], body["recipient"]) != (id_, recipient):
+        return False
+    if message_id and delivery_id(sender, message_id, at_ns).hex() != id_:
+        return False
+    return envelope is None or len(envelope) == body["size"]
+
+
+PINCH_RULES: tuple[Rule, ...] = (check_envelopes, check_confirms)

@@ -1,0 +1,70 @@
+"""Queue settings an operator decides, and the message features that HELLO and /v1/info report from them."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any
+
+from posthouse.model.limits import (
+    BODY_MAX_BYTES,
+    CONFIRM_TIMEOUT_S,
+    CONFIRMATION_RESERVE,
+    DAY_S,
+    QUEUE_MAX,
+    QUEUE_SWEEP_S,
+    QUEUE_TTL_S,
+    RECORD_RETENTION_DAYS,
+    SECOND_NS,
+)
+
+
+class ConnectionPolicy(enum.StrEnum):
+    """What a second open mailbox of a node does to the first."""
+
+    PREFER_NEWEST = "prefer_newest"
+    ALLOW_CONCURRENT = "allow_concurrent"
+
+
+@dataclass(frozen=True)
+class DeliverySettings:
+    """Bounds and times of queues."""
+
+    #: unconfirmed rows per mesh and recipient
+    queue_max: int = QUEUE_MAX
+    #: ids of confirmations that wait for one sender
+    confirmation_reserve: int = CONFIRMATION_RESERVE
+    queue_ttl_s: float = QUEUE_TTL_S
+    sweep_s: float = QUEUE_SWEEP_S
+    confirm_timeout_s: float = CONFIRM_TIMEOUT_S
+    policy: ConnectionPolicy = ConnectionPolicy.PREFER_NEWEST
+    #: None keeps records for ever
+    record_retention_days: int | None = RECORD_RETENTION_DAYS
+
+    @property
+    def queue_ttl_ns(self) -> int:
+        return round(self.queue_ttl_s * SECOND_NS)
+
+    @property
+    def record_retention_ns(self) -> int | None:
+        return None if self.record_retention_days is None else self.record_retention_days * DAY_S * SECOND_NS
+
+
+DEFAULT_SETTINGS = DeliverySettings()
+DEDUPE_VERSION = 2  # of the fingerprint rules: docs/protocol.md
+
+
+def message_features(settings: DeliverySettings) -> dict[str, Any]:
+    """Return the features of messages with their parameters."""
+    days = settings.record_retention_days
+    return {
+        "messages": True,
+        "client_message_id_dedupe": {
+            "version": DEDUPE_VERSION,
+            "mode": "permanent" if days is None else "retention",
+            "dedupe_retention_days": days,
+            "request_fingerprint": True,
+        },
+        "concurrent_connection_policy": settings.policy.value,
+        "max_payload": BODY_MAX_BYTES,
+    }

@@ -1,0 +1,313 @@
+"""Accept Pinch envelopes and confirms: one unit of work per event-loop iteration, with the queues of every message.
+
+Submissions are written in the order they came; readers get them in commit order, because results are taken where
+the writer's answers arrive. They belong to the relay, not to the connection that brought them. A confirm counts for
+an open or parked delivery of its reader from the sender it names; its signature was verified before and is kept for
+the audit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import structlog
+
+from posthouse.model.errors import PosthouseError
+from posthouse.model.node import PINCH_MESH
+from posthouse.model.pinch import delivery_id
+from posthouse.relay.accept.submission import CommitEffects, Confirmed
+from posthouse.relay.messages.audience import GroupQueue, GroupQueues
+from posthouse.relay.messages.reader_session import Offer
+from posthouse.relay.messages.sessions import ReaderSessions
+from posthouse.relay.messages.settings import DeliverySettings
+from posthouse.relay.pinch.envelopes import forwarded_confirm, is_confirmed_by_reader
+from posthouse.relay.pinch.schema.pinch_pb2 import Envelope
+from posthouse.relay.store.delivery_protocol import NewEnvelope
+from posthouse.relay.store.protocol import Unit
+from posthouse.relay.wire.delivery_rows import (
+    OPEN,
+    PARKED,
+    ClosedDeliveries,
+    DeliveryRow,
+    NewDelivery,
+    StoredConfirm,
+    encode_stored_confirm,
+)
+from posthouse.relay.wire.frames import binary_frame
+
+
+class Outcome(enum.StrEnum):
+    """What became of an envelope or a confirm."""
+
+    ACCEPTED = "accepted"
+    #: it was accepted before
+    DUPLICATE = "duplicate"
+    QUEUE_FULL = "queue_full"
+    #: a confirm of nothing that could be confirmed
+    IGNORED = "ignored"
+    #: the store takes nothing now
+    BUSY = "busy"
+
+
+@dataclass(frozen=True, slots=True)
+class Posting:
+    """An envelope for another agent; whoever asks is told the outcome after the commit."""
+
+    sender: str
+    recipient: str
+    message_id: bytes
+    message_type: int
+    #: as it came
+    raw: bytes
+    tell: Callable[[Outcome], None]
+
+    @property
+    def size(self) -> int:
+        return len(self.raw)
+
+
+@dataclass(frozen=True, slots=True)
+class Confirming:
+    """A confirm whose signature was verified."""
+
+    reader: str
+    sender: str
+    envelope: Envelope
+    tell: Callable[[Outcome], None]
+
+    @property
+    def size(self) -> int:
+        return 512
+
+
+PinchSubmission = Posting | Confirming
+
+
+class _Plan(NamedTuple):
+    posting: Posting
+    is_blocked: bool
+
+
+class GroupPostings:
+    """The envelopes of one unit of work."""
+
+    def __init__(
+        self, unit: Unit, settings: DeliverySettings, postings: Sequence[Posting], mail: CommitEffects
+    ) -> None:
+        self._unit = unit
+        self._settings = settings
+        self._boxes = GroupQueues(unit, settings, mail)
+        self._boxes.load([(PINCH_MESH, each) for posting in postings for each in (posting.sender, posting.recipient)])
+        self._fresh: set[tuple[str, bytes]] = set()
+        self._blockers: dict[str, frozenset[str]] = {}
+        self._plans: list[_Plan] = []
+        #: what goes to readers at the tail, by address
+        self.offers: dict[str, list[Offer]] = {}
+
+    def claim(self, posting: Posting) -> Outcome:
+        """Take the room of an envelope, or say why there is none."""
+        if self._is_known(posting):
+            return Outcome.DUPLICATE
+        box = self._box(posting.recipient)
+        if not self._boxes.has_room(box):
+            return Outcome.QUEUE_FULL
+        is_blocked = posting.recipient in self._blockers_of(posting.sender)
+        if not is_blocked:
+            box.added += 1
+        self._plans.append(_Plan(posting, is_blocked))
+        self._fresh.add((posting.sender, posting.message_id))
+        return Outcome.ACCEPTED
+
+    def write(self) -> None:
+        """Write everything that was claimed, in order."""
+        plans = self._plans
+        self._boxes.write([self._box(name) for plan in plans for name in (plan.posting.sender, plan.posting.recipient)])
+        envelopes: list[NewEnvelope] = []
+        deliveries: list[NewDelivery] = []
+        for plan in plans:
+            self._write(plan, envelopes, deliveries)
+        if plans:
+            self._unit.pinch.add(envelopes)
+            self._unit.deliveries.open((), (), deliveries, ())
+
+    def _write(self, plan: _Plan, envelopes: list[NewEnvelope], deliveries: list[NewDelivery]) -> None:
+        posting, now_ns = plan.posting, self._unit.now_ns
+        number = 0 if posting.message_id else secrets.randbits(62)
+        key = delivery_id(posting.sender, posting.message_id, now_ns, number)
+        seq = self._append(plan, key)
+        sender, reader = self._box(posting.sender).number, self._box(posting.recipient).number
+        envelopes.append((seq, key, sender, posting.message_id, posting.message_type, now_ns, posting.raw))
+        if plan.is_blocked:
+            deliveries.append((seq, reader, "pinch", key, sender, seq, "blocked", now_ns, now_ns))
+            return
+        deliveries.append((seq, reader, "pinch", key, sender, seq, "queued", now_ns, None))
+        is_leaving = not is_confirmed_by_reader(posting.message_type)
+        offer = Offer(seq, key.hex(), binary_frame(posting.raw), is_leaving)
+        self.offers.setdefault(posting.recipient, []).append(offer)
+
+    def _append(self, plan: _Plan, key: bytes) -> int:
+        posting = plan.posting
+        body = {
+            "recipient": posting.recipient,
+            "message_type": posting.message_type,
+            "size": len(posting.raw),
+            "id": key.hex(),
+        }
+        if plan.is_blocked:
+            body["blocked"] = True
+        ref = posting.message_id.decode()
+        return self._unit.append("pinch.accepted", mesh=PINCH_MESH, actor=posting.sender, ref=ref, body=body)
+
+    def _is_known(self, posting: Posting) -> bool:
+        if not posting.message_id:
+            return False
+        if (posting.sender, posting.message_id) in self._fresh:
+            return True
+        sender = self._box(posting.sender).number
+        since_ns = self._unit.now_ns - self._settings.queue_ttl_ns
+        return sender != 0 and self._unit.pinch.is_known(sender, posting.message_id, since_ns)
+
+    def _box(self, address: str) -> GroupQueue:
+        return self._boxes.find(PINCH_MESH, address)
+
+    def _blockers_of(self, sender: str) -> frozenset[str]:
+        blockers = self._blockers.get(sender)
+        if blockers is None:
+            blockers = self._blockers[sender] = self._unit.deliveries.blockers(PINCH_MESH, sender)
+        return blockers
+
+
+def accept_confirm(unit: Unit, settings: DeliverySettings, job: Confirming, mail: CommitEffects) -> Outcome:
+    """Close the row a confirm names and keep the confirm for its sender, or say that it has no effect."""
+    boxes = unit.deliveries.boxes(PINCH_MESH, (job.reader, job.sender))
+    reader, sender = boxes.get(job.reader), boxes.get(job.sender)
+    if reader is None or sender is None:
+        return Outcome.IGNORED
+    row = unit.pinch.find(reader.mailbox, sender.mailbox, job.envelope.delivery_confirm.message_id)
+    if row is None:
+        return Outcome.IGNORED
+    if not _counts(row, unit.now_ns - settings.queue_ttl_ns):
+        mail.closed.append(ClosedDeliveries(PINCH_MESH, job.reader, [row.seq]))  # nothing waits for it
+        return Outcome.IGNORED
+    unit.deliveries.confirm(reader.mailbox, [row.seq], int(row.state in OPEN), int(row.state in PARKED))
+    seq = _append_confirm(unit, job, row)
+    envelope = forwarded_confirm(job.envelope, row.was_stored)
+    told = StoredConfirm(row.id, row.was_stored, unit.now_ns, envelope)
+    unit.deliveries.tell_sender(sender.mailbox, seq, 1, encode_stored_confirm(told), settings.confirmation_reserve)
+    mail.confirmed.append(Confirmed(PINCH_MESH, job.reader, job.sender, (row.seq,), seq, binary_frame(envelope)))
+    return Outcome.ACCEPTED
+
+
+def _counts(row: DeliveryRow, before_ns: int) -> bool:
+    return row.state in PARKED or (row.state in OPEN and row.opened_at_ns >= before_ns)
+
+
+def _append_confirm(unit: Unit, job: Confirming, row: DeliveryRow) -> int:
+    given = job.envelope.delivery_confirm
+    message_id = given.message_id.decode()
+    body = {
+        "sender": job.sender,
+        "signature": given.signature.hex(),
+        "timestamp": given.timestamp,
+        "state": given.state,
+        "was_stored": row.was_stored,
+    }
+    seq = unit.append("pinch.confirmed", mesh=PINCH_MESH, actor=job.reader, ref=message_id, body=body)
+    closed = {"ids": [row.id], "was_stored": [row.was_stored], "confirmation": message_id}
+    unit.append("delivery.confirmed", mesh=PINCH_MESH, actor=job.reader, ref=job.reader, body=closed)
+    return seq
+
+
+log = structlog.get_logger(__name__)
+
+
+class CommittedSubmissions(NamedTuple):
+    """What one unit of work did."""
+
+    outcomes: list[Outcome]
+    offers: dict[str, list[Offer]]
+    mail: CommitEffects
+
+
+class SubmissionQueue:
+    """Jobs that wait for the end of this turn, and those on their way."""
+
+    def __init__(self, mailboxes: ReaderSessions) -> None:
+        self._mailboxes = mailboxes
+        self._jobs: list[PinchSubmission] = []
+        self._on_the_way = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def submit(self, job: PinchSubmission) -> None:
+        """Have a job done; its `tell` is called with the outcome."""
+        if not self._jobs:
+            asyncio.get_running_loop().call_soon(self._hand_over)
+        self._jobs.append(job)
+        self._on_the_way += 1
+        self._idle.clear()
+
+    async def drain(self) -> None:
+        """Wait until everything is committed or refused; before the store closes."""
+        await self._idle.wait()
+
+    def _hand_over(self) -> None:
+        jobs, self._jobs = self._jobs, []
+        self._write(jobs)
+
+    def _write(self, jobs: Sequence[PinchSubmission]) -> None:
+        settings = self._mailboxes.settings
+        try:
+            future = self._mailboxes.store.submit(
+                lambda unit: commit_submissions(unit, settings, jobs), size=sum(job.size for job in jobs)
+            )
+        except PosthouseError as refusal:
+            self._refuse(jobs, refusal)
+        else:
+            future.add_done_callback(partial(self._written, jobs))
+
+    def _written(self, jobs: Sequence[PinchSubmission], future: asyncio.Future[CommittedSubmissions]) -> None:
+        failure = future.exception()
+        if failure is None:
+            written = future.result()
+            self._mailboxes.take_mail(written.mail)
+            for address, offers in written.offers.items():
+                self._mailboxes.offer((PINCH_MESH, address), offers)
+            self._finish(jobs, written.outcomes)
+        elif isinstance(failure, PosthouseError):
+            self._refuse(jobs, failure)
+        elif len(jobs) > 1:  # one trips over a defect: the others need not
+            for job in jobs:
+                self._write([job])
+        else:
+            log.error("pinch_not_written", exc_info=failure)
+            self._finish(jobs, [Outcome.BUSY])
+
+    def _refuse(self, jobs: Sequence[PinchSubmission], refusal: PosthouseError) -> None:
+        log.warning("pinch_not_written", reason=str(refusal), jobs=len(jobs))
+        self._finish(jobs, [Outcome.BUSY] * len(jobs))
+
+    def _finish(self, jobs: Sequence[PinchSubmission], outcomes: Sequence[Outcome]) -> None:
+        self._on_the_way -= len(jobs)
+        if not self._on_the_way:
+            self._idle.set()
+        for job, outcome in zip(jobs, outcomes, strict=True):
+            job.tell(outcome)
+
+
+def commit_submissions(unit: Unit, settings: DeliverySettings, jobs: Sequence[PinchSubmission]) -> CommittedSubmissions:
+    """Do jobs inside the transaction."""
+    mail = CommitEffects()
+    postings = GroupPostings(unit, settings, [job for job in jobs if isinstance(job, Posting)], mail)
+    outcomes = [
+        accept_confirm(unit, settings, job, mail) if isinstance(job, Confirming) else postings.claim(job)
+        for job in jobs
+    ]
+    postings.write()
+    return CommittedSubmissions(outcomes, postings.offers, mail)

@@ -1,0 +1,246 @@
+"""The protocols of the relay's store: RelayStore, and the Unit of work inside a transaction.
+
+Reads run beside the writer and see one committed state each; units run in submission order on the one group-commit
+writer. Invariants that every store keeps and the contract suite (tests/relay/store/contract.py) checks:
+
+- seq is the journal's: gap-free, in commit order; a unit's rows are all there or not at all;
+- an answer comes after the commit; units are answered in commit order;
+- a page is in seq order and complete up to the seq it names;
+- of a replaceable or addressable line the larger (created_at_ns, id) is current, whatever arrived first.
+
+What may be written and who may read is decided above; the store only keeps and finds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from posthouse.journal.cursor import Extent
+from posthouse.journal.records import Record
+from posthouse.model.event import Coordinate
+from posthouse.model.filters import Filter
+from posthouse.model.lease import RequestRecord
+from posthouse.relay.store.delivery_protocol import DeliveryReads, DeliveryUnit, PinchReads, PinchUnit
+from posthouse.relay.store.event_rows import EventRow, Page, Pruned, Query, Released, Scope, StoredEvent
+from posthouse.relay.wire.lock_operations import LockEntry, LockRun
+from posthouse.relay.wire.mesh_rows import AccessRow, InviteRow, MemberRow, MeshRow, MeshRows
+
+R = TypeVar("R")
+
+
+class Unit(Protocol):
+    """One unit of work inside the writer's transaction; used on the writer's thread only, never kept."""
+
+    @property
+    def now_ns(self) -> int:
+        """Wall time of this batch; never goes back."""
+        ...
+
+    @property
+    def boot_ns(self) -> int:
+        """Boot time at this moment: what leases are compared with."""
+        ...
+
+    @property
+    def deliveries(self) -> DeliveryUnit:
+        """Messages on their way, in this transaction."""
+        ...
+
+    @property
+    def pinch(self) -> PinchUnit:
+        """Pinch envelopes, in this transaction."""
+        ...
+
+    def append(
+        self,
+        type: str,  # noqa: A002 - the journal's word
+        *,
+        mesh: str | None = None,
+        actor: str | None = None,
+        ref: str | None = None,
+        body: Mapping[str, Any] | None = None,
+    ) -> int:
+        """Append a record to the journal and return its seq."""
+        ...
+
+    def known(self, ids: Sequence[str]) -> dict[str, int]:
+        """Return the seq of each of these event ids that was accepted before, swept ones included."""
+        ...
+
+    def add_events(self, rows: Sequence[EventRow]) -> list[int]:
+        """Write events none of which is known, each with its one record, and return their seqs in order."""
+        ...
+
+    def save_mesh(self, row: MeshRow) -> None: ...
+
+    def save_member(self, row: MemberRow) -> None: ...
+
+    def remove_member(self, mesh: str, node: str) -> None: ...
+
+    def save_access(self, row: AccessRow) -> None: ...
+
+    def remove_access(self, mesh: str, node: str) -> None: ...
+
+    def save_topic(self, mesh: str, topic: str, creator: str) -> None: ...
+
+    def remove_topic(self, mesh: str, topic: str) -> None: ...
+
+    def save_subscription(self, mesh: str, node: str, pattern: str) -> None: ...
+
+    def remove_subscription(self, mesh: str, node: str, pattern: str) -> None: ...
+
+    def save_block(self, mesh: str, node: str, blocked: str) -> None: ...
+
+    def remove_block(self, mesh: str, node: str, blocked: str) -> None: ...
+
+    def save_invite(self, row: InviteRow) -> None: ...
+
+    def find_invite(self, code_hash: bytes) -> InviteRow | None: ...
+
+    def use_invite(self, invite_id: str, node: str) -> None:
+        """Note that a node used an invite, and take one use from it."""
+        ...
+
+    def has_used_invite(self, invite_id: str, node: str) -> bool: ...
+
+    def find_lock(self, mesh: str, resource: str) -> LockEntry | None:
+        """Return a lock, or None when nobody ever held it."""
+        ...
+
+    def save_lock(self, entry: LockEntry) -> None: ...
+
+    def find_lock_request(self, mesh: str, resource: str, owner: str, request_id: str) -> RequestRecord | None: ...
+
+    def save_lock_request(self, mesh: str, resource: str, owner: str, record: RequestRecord) -> None:
+        """Keep what was granted under a request id; those a day old may be forgotten."""
+        ...
+
+    def find_lock_run(self) -> LockRun | None: ...
+
+    def begin_lock_run(self, run: LockRun, token_leap: int) -> int:
+        """Raise every token by the leap, give every unreleased lease its full length, return how many those are."""
+        ...
+
+    def find_fence_write(self, mesh: str, resource: str, address: bytes) -> int | None:
+        """Return the token of the last fenced write of a coordinate under a resource."""
+        ...
+
+    def save_fence_write(self, mesh: str, resource: str, address: bytes, token: int) -> None: ...
+
+    def sweep_expired(self, limit: int) -> int:
+        """Empty up to `limit` events whose expiration has come, and return how many; their ids stay known."""
+        ...
+
+    def snapshot_journal(self, through_seq: int) -> int:
+        """Append the snapshot from which replay starts once the records up to `through_seq` are gone."""
+        ...
+
+    def prune(self, through_seq: int, snapshot_seq: int, horizon_ns: int | None) -> Pruned:
+        """Delete the records up to `through_seq`, and what was archived of their events.
+
+        Of a message nothing goes before every delivery ended before `horizon_ns`. None: events keep their content.
+        """
+        ...
+
+    def release_kept(self, after_seq: int, horizon_ns: int, limit: int) -> Released:
+        """Look at events after a seq that pruning had to keep; empty those nobody needs any more."""
+        ...
+
+    def reindex(self) -> None:
+        """Rebuild everything that is derived from events."""
+        ...
+
+
+class RelayStore(Protocol):
+    """A store of events, journal and meshes."""
+
+    @property
+    def epoch(self) -> str:
+        """The name of this store's history."""
+        ...
+
+    @property
+    def state(self) -> str:
+        """`open`, `full` (read-only until there is room), `failed` or `closed`."""
+        ...
+
+    @property
+    def deliveries(self) -> DeliveryReads:
+        """Messages on their way, as committed."""
+        ...
+
+    @property
+    def pinch(self) -> PinchReads:
+        """What mailboxes of Pinch addresses read, as committed."""
+        ...
+
+    def submit(self, work: Callable[[Unit], R], *, size: int = 0) -> asyncio.Future[R]:
+        """Queue a unit at once, keeping the order of calls; its future is done after the commit.
+
+        Raises store_busy when too much waits. Cancelling the future does not undo the work.
+        """
+        ...
+
+    def hand_in(
+        self, work: Callable[[Unit], Any], heard: Callable[[Any, BaseException | None], None], *, size: int = 0
+    ) -> None:
+        """Queue a unit at once as `submit` does; `heard` gets its result, or its failure, after the commit."""
+        ...
+
+    async def extent(self) -> Extent:
+        """Return epoch, horizon and head."""
+        ...
+
+    async def known(self, ids: Sequence[str]) -> dict[str, int]:
+        """Return the seq of each of these event ids that was accepted before."""
+        ...
+
+    async def query(self, query: Query) -> Page:
+        """Return a page; it may be short of `limit` before the end when much had to be looked at."""
+        ...
+
+    async def count(self, filters: Sequence[Filter], scope: Scope) -> int:
+        """Return how many stored events match one of the filters."""
+        ...
+
+    async def event(self, event_id: str, scope: Scope) -> StoredEvent | None:
+        """Return one event, or None when it is not there or not to be seen."""
+        ...
+
+    async def current(self, coordinate: Coordinate, scope: Scope) -> StoredEvent | None:
+        """Return the latest event of a coordinate."""
+        ...
+
+    async def history(self, coordinate: Coordinate, query: Query) -> Page:
+        """Return the events of a coordinate, older ones included; the filters of the query are not looked at."""
+        ...
+
+    async def journal(self, after_seq: int, limit: int, types: Collection[str] | None = None) -> list[Record]:
+        """Return records after a seq, oldest first."""
+        ...
+
+    async def contents(self, after_seq: int, through_seq: int) -> list[bytes]:
+        """Return the JSON of the events between, those with an expiration left out, in seq order."""
+        ...
+
+    async def feed(self, name: str, after_seq: int, limit: int) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """Return the column names and the rows of a feed view after a seq."""
+        ...
+
+    async def mesh_rows(self) -> MeshRows:
+        """Return all meshes with everything that belongs to them."""
+        ...
+
+    async def locks(self, meshes: frozenset[str] | None, after: tuple[str, str], limit: int) -> list[LockEntry]:
+        """Return locks of these meshes (None: of all) in the order of mesh and resource, those after `after`."""
+        ...
+
+    def statistics(self) -> dict[str, Any]:
+        """Return the counters that show how the store is doing."""
+        ...
+
+    def close(self) -> None:
+        """Commit what waits and release everything; blocks."""
+        ...

@@ -1,0 +1,152 @@
+"""Reading deliveries on SQLite, beside the writer; a page comes as the bytes that go to the reader.
+
+Implements DeliveryReads. Also the part of a journal snapshot that holds deliveries: everything that may still
+change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import apsw
+import msgspec
+
+from posthouse.model.event import Coordinate
+from posthouse.model.kinds import PROFILE
+from posthouse.model.limits import SECOND_NS
+from posthouse.relay.store.event_rows import address_term
+from posthouse.relay.store.sqlite.deliveries import READ_SQL as SQL
+from posthouse.relay.wire.delivery_rows import OPEN, PARKED, ConfirmationPage, DeliveryPage, QueueTotals
+from posthouse.sqlite.read_pool import ReadPool
+
+R = TypeVar("R")
+_encode = msgspec.json.Encoder().encode
+_numbers = msgspec.json.Decoder(list[int]).decode
+_NO_PAGE = DeliveryPage([], [], b"", "{}")
+_RECORD_FIELDS = (
+    "seq", "mesh", "sender", "client_message_id", "destination_kind", "destination_ref", "first_seen_at_ns",
+    "history_available",
+)  # fmt: skip
+_STATE_FIELDS = (
+    "recipient", "state", "was_stored", "attempts", "queued_at_ns", "sent_at_ns", "closed_at_ns", "reason",
+)  # fmt: skip
+_QUEUE_FIELDS = ("recipient", "depth", "parked", "confirmations", "oldest_ns")
+_ROW_FIELDS = (
+    "recipient", "sender", "id", "seq", "position", "state", "was_stored", "attempts", "timeouts", "flaps",
+    "queued_at_ns", "sent_at_ns", "closed_at_ns", "reason",
+)  # fmt: skip
+
+
+class SqliteDeliveryReads:
+    """Implements posthouse.relay.deliver.interface.DeliveryReads."""
+
+    def __init__(self, pool: ReadPool) -> None:
+        self._pool = pool
+
+    async def page(
+        self, mesh: str, node: str, after: int, opened_since_ns: int, now_ns: int, limit: int
+    ) -> DeliveryPage:
+        return await self._pool.run(lambda db: _page(db, mesh, node, after, opened_since_ns, now_ns, limit))
+
+    async def waiting(self, mesh: str, node: str, opened_since_ns: int) -> int:
+        def read(db: apsw.Connection) -> int:
+            count: int = db.execute(SQL.waiting, (_mailbox(db, mesh, node), opened_since_ns)).get
+            return count
+
+        return await self._pool.run(read)
+
+    async def confirmations(self, mesh: str, node: str, after_seq: int, limit: int) -> ConfirmationPage:
+        def read(db: apsw.Connection) -> ConfirmationPage:
+            found = db.execute(SQL.confirmation_page, (_mailbox(db, mesh, node), after_seq, limit)).fetchone()
+            count, through_seq, text = found or (0, None, None)
+            return ConfirmationPage(count, through_seq or after_seq, text or b"")
+
+        return await self._pool.run(read)
+
+    async def profiles(self, mesh: str, nodes: Sequence[str], now_ns: int) -> list[bytes]:
+        if not nodes:
+            return []
+        addresses = tuple(address_term(Coordinate(PROFILE, node, "")) for node in nodes)
+        bindings = (apsw.carray(addresses), mesh, now_ns // SECOND_NS)
+        return await self._pool.run(lambda db: [raw for (raw,) in db.execute(SQL.profiles, bindings)])
+
+    async def due(self, before_ns: int, limit: int) -> list[tuple[str, str]]:
+        return await self._all(SQL.due_mailboxes, (before_ns, limit), lambda row: (row[0], row[1]))
+
+    async def totals(self) -> QueueTotals:
+        (totals,) = await self._all(SQL.totals, (), lambda row: QueueTotals(*row))
+        return totals
+
+    async def message(self, message_id: str, only: str | None) -> dict[str, Any] | None:
+        return await self._pool.run(lambda db: _message(db, message_id, only))
+
+    async def queues(self, mesh: str, after: str, limit: int) -> list[dict[str, Any]]:
+        return await self._all(SQL.queues, (mesh, after, limit), lambda row: dict(zip(_QUEUE_FIELDS, row, strict=True)))
+
+    async def queue_rows(
+        self, mesh: str, node: str | None, states: Sequence[str], after: tuple[int, str], limit: int
+    ) -> list[dict[str, Any]]:
+        bindings = (mesh, node, _encode(list(states)).decode(), *after, limit)
+        return await self._all(_rows_statement(states), bindings, lambda row: _shown(_ROW_FIELDS, row))
+
+    async def _all(self, statement: str, bindings: tuple[Any, ...], make: Callable[[tuple[Any, ...]], R]) -> list[R]:
+        return await self._pool.run(lambda db: [make(row) for row in db.execute(statement, bindings)])
+
+
+def _page(
+    db: apsw.Connection, mesh: str, node: str, after: int, opened_since_ns: int, now_ns: int, limit: int
+) -> DeliveryPage:
+    bindings = (_mailbox(db, mesh, node), after, opened_since_ns, now_ns // SECOND_NS, limit)
+    found: Any = db.execute(SQL.page, bindings).fetchone()
+    count, positions, seqs, ids, was_stored, attempts, text = found
+    if not count:
+        return _NO_PAGE
+    places = _numbers(positions)
+    if any(left >= right for left, right in pairwise(places)):
+        raise AssertionError("a page of deliveries is out of order")
+    body = f'{{"ids":{ids},"was_stored":{was_stored},"attempts":{attempts}}}'
+    return DeliveryPage(places, _numbers(seqs), text, body)
+
+
+def _message(db: apsw.Connection, message_id: str, only: str | None) -> dict[str, Any] | None:
+    found = db.execute(SQL.record_of_message, (bytes.fromhex(message_id),)).fetchone()
+    if found is None:
+        return None
+    record = dict(zip(_RECORD_FIELDS, found, strict=True))
+    record["history_available"] = bool(record["history_available"])
+    states = db.execute(SQL.states_of_message, (record["seq"], only)).fetchall()
+    record["mentions"] = [mentioned for (mentioned,) in db.execute(SQL.mentions_of_message, (record["seq"],))]
+    return record | {"deliveries": [_shown(_STATE_FIELDS, row) for row in states]}
+
+
+def _rows_statement(states: Sequence[str]) -> str:
+    """Return the statement with an index for these states; rows that are over have none and cost a look at all."""
+    if OPEN.issuperset(states):
+        return SQL.open_queue_rows
+    return SQL.parked_queue_rows if PARKED.issuperset(states) else SQL.queue_rows
+
+
+def _shown(fields: tuple[str, ...], row: tuple[Any, ...]) -> dict[str, Any]:
+    shown = dict(zip(fields, row, strict=True))
+    shown["was_stored"] = None if shown["was_stored"] is None else bool(shown["was_stored"])
+    return shown
+
+
+def _mailbox(db: apsw.Connection, mesh: str, node: str) -> int | None:
+    mailbox: int | None = db.execute(SQL.mailbox_of, (mesh, node)).get
+    return mailbox
+
+
+def unfinished_deliveries(db: apsw.Connection) -> dict[str, Any]:
+    """Return open and parked deliveries and the counters of all mailboxes."""
+    rows = [
+        {"mesh": mesh, "recipient": node, "id": id_, "seq": seq, "state": state}
+        for mesh, node, id_, seq, state in db.execute(SQL.unfinished)
+    ]
+    counters = [
+        {"mesh": mesh, "node": node, "open": open_rows, "parked": parked, "confirmation_ids": ids}
+        for mesh, node, open_rows, parked, ids in db.execute(SQL.counters)
+    ]
+    return {"rows": rows, "counters": counters}

@@ -1,0 +1,112 @@
+"""Pinch envelopes on SQLite: inside a transaction (PinchUnit) and beside the writer (SessionReads).
+
+Pages and confirmations come as frames that are ready for the wire.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import apsw
+import msgspec
+
+from posthouse.relay.pinch.envelopes import is_confirmed_by_reader
+from posthouse.relay.store.delivery_protocol import NewEnvelope
+from posthouse.relay.wire.delivery_rows import ConfirmationPage, DeliveryPage, DeliveryRow, decode_stored_confirms
+from posthouse.relay.wire.frames import binary_frame
+from posthouse.sqlite.read_pool import ReadPool
+from posthouse.sqlite.schema import Component
+from posthouse.sqlite.statements import BulkInsert, Statements
+
+_PINCH_SCHEMA = "posthouse.relay.store.sqlite.schema.pinch"
+PINCH = Component("pinch", _PINCH_SCHEMA)
+PINCH_SQL = Statements(_PINCH_SCHEMA, "pinch.sql")
+_ENVELOPES = BulkInsert(PINCH_SQL.insert_envelopes, 7)
+
+
+class SqlitePinch:
+    """The envelopes of one store."""
+
+    def __init__(self, db: apsw.Connection) -> None:
+        self._db = db
+
+    def is_known(self, sender: int, message_id: bytes, since_ns: int) -> bool:
+        return bool(self._db.execute(PINCH_SQL.find_known, (message_id, sender, since_ns)).get)
+
+    def add(self, rows: Sequence[NewEnvelope]) -> None:
+        _ENVELOPES.run(self._db, rows)
+
+    def find(self, reader: int, sender: int, message_id: bytes) -> DeliveryRow | None:
+        found: Any = self._db.execute(PINCH_SQL.find_delivery, (reader, message_id, sender)).fetchone()
+        if found is None:
+            return None
+        id_, seq, state, was_stored, opened_at_ns, from_ = found
+        return DeliveryRow(id_, seq, state, bool(was_stored), opened_at_ns, from_)
+
+    def message_ids(self, seqs: Sequence[int]) -> list[bytes]:
+        if not seqs:
+            return []
+        return [message_id for (message_id,) in self._db.execute(PINCH_SQL.message_ids, (_ints(seqs),))]
+
+    def sweep(self, before_ns: int, limit: int) -> int:
+        ended = self._seqs(PINCH_SQL.emptiable, (limit,))
+        if ended:
+            self._db.execute(PINCH_SQL.empty, (_ints(ended),))
+        over = self._seqs(PINCH_SQL.over, (before_ns, limit))
+        if over:
+            self._db.execute(PINCH_SQL.delete_deliveries, (_ints(over),))
+            self._db.execute(PINCH_SQL.delete_envelopes, (_ints(over),))
+        return len(ended) + len(over)
+
+    def _seqs(self, statement: str, bindings: tuple[Any, ...]) -> list[int]:
+        return [seq for (seq,) in self._db.execute(statement, bindings)]
+
+
+def _ints(values: Sequence[int]) -> Any:
+    """Return integers as a value that a statement can read as a table."""
+    return apsw.carray(array("q", values))
+
+
+_encode = msgspec.json.Encoder().encode
+_NO_PAGE = DeliveryPage([], [], b"", "{}")
+
+
+class SqlitePinchReads:
+    """Implements posthouse.relay.deliver.interface.MailboxReads for Pinch addresses."""
+
+    def __init__(self, pool: ReadPool) -> None:
+        self._pool = pool
+
+    async def page(
+        self, mesh: str, node: str, after: int, opened_since_ns: int, now_ns: int, limit: int
+    ) -> DeliveryPage:
+        def read(db: apsw.Connection) -> DeliveryPage:
+            bindings = (_mailbox(db, mesh, node), after, opened_since_ns, limit)
+            rows: list[Any] = db.execute(PINCH_SQL.page, bindings).fetchall()
+            return _page(rows) if rows else _NO_PAGE
+
+        return await self._pool.run(read)
+
+    async def confirmations(self, mesh: str, node: str, after_seq: int, limit: int) -> ConfirmationPage:
+        def read(db: apsw.Connection) -> ConfirmationPage:
+            bindings = (_mailbox(db, mesh, node), after_seq, limit)
+            rows: list[Any] = db.execute(PINCH_SQL.confirmation_page, bindings).fetchall()
+            frames = [binary_frame(each.envelope) for _seq, items in rows for each in decode_stored_confirms(items)]
+            return ConfirmationPage(len(frames), rows[-1][0] if rows else after_seq, b"".join(frames))
+
+        return await self._pool.run(read)
+
+
+def _page(rows: list[Any]) -> DeliveryPage:
+    positions, seqs, ids, was_stored, attempts, types, envelopes = zip(*rows, strict=True)
+    body = {"ids": ids, "was_stored": [bool(stored) for stored in was_stored], "attempts": attempts}
+    leaving = [seq for seq, type_ in zip(seqs, types, strict=True) if not is_confirmed_by_reader(type_)]
+    text = b"".join(map(binary_frame, envelopes))
+    return DeliveryPage(list(positions), list(seqs), text, _encode(body).decode(), leaving)
+
+
+def _mailbox(db: apsw.Connection, mesh: str, node: str) -> int | None:
+    mailbox: int | None = db.execute(PINCH_SQL.mailbox_of, (mesh, node)).get
+    return mailbox

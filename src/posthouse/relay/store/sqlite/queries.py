@@ -1,0 +1,361 @@
+"""Queries on SQLite: how a filter is planned, pages in commit order, single events and feed views.
+
+One index drives a filter: the condition with the fewest entries in the range, estimated by a bounded look. Columns
+are checked in SQL; other tags on the decoded event, exactly as the filter itself would, so a query and a live
+subscription never disagree. Pages are read in windows of seq that grow while they yield little; a page that has
+used its time ends early and says how far it is complete.
+If you change a feed: 1. a migration that adds its next version beside the old one, 2. docs/reference, 3. the
+pipeline's reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from heapq import merge
+from typing import Any
+
+import apsw
+import msgspec
+
+from posthouse.model.clock import Clock
+from posthouse.model.errors import error
+from posthouse.model.event import Coordinate, Event
+from posthouse.model.filters import Filter
+from posthouse.model.limits import FILTER_MAX_VALUES, SECOND_NS
+from posthouse.model.node import NODE_SCHEME
+from posthouse.relay.store.event_rows import (
+    Page,
+    Scope,
+    StoredEvent,
+    address_term,
+    author_kind_term,
+    author_term,
+    is_indexed,
+    kind_term,
+    mesh_term,
+    tag_term,
+)
+from posthouse.sqlite.statements import Statements
+
+EVENTS_SQL = Statements("posthouse.relay.store.sqlite.schema.events", "events.sql")
+_ESTIMATE_MOST = 2_000  # entries looked at to compare drivers: enough to tell few from many
+_KEY_AT = len(NODE_SCHEME) + 1
+_decode_event = msgspec.json.Decoder(Event).decode
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """Where the rows come from: a FROM and WHERE clause with its own bindings, and the column that orders it."""
+
+    source: str
+    bindings: dict[str, Any]
+    order: str = "t.seq"
+    #: few rows at most, so that ranges need no limit
+    is_small: bool = False
+    #: several terms, whose places are all collected before the first row comes
+    collected: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A filter made ready to be run over ranges of seq."""
+
+    driver: Driver
+    bindings: dict[str, Any]
+    #: the filter, when rows must still be compared with it
+    residue: Filter | None
+
+    def rows(self, db: apsw.Connection, low: int, high: int, limit: int, *, is_descending: bool) -> list[StoredEvent]:
+        """Return the first rows of (low, high] that may match; `keep` decides finally."""
+        order = f"ORDER BY {self.driver.order} {'DESC' if is_descending else 'ASC'} LIMIT :limit"
+        text = f"SELECT e.seq, e.raw FROM {self.driver.source} {EVENTS_SQL.visible} {EVENTS_SQL.wanted} {order}"
+        bindings = self.bindings | {"low": low, "high": high, "limit": limit}
+        return [StoredEvent(seq, raw) for seq, raw in db.execute(text, bindings)]
+
+    def is_crowded(self, db: apsw.Connection, low: int, high: int, most: int) -> bool:
+        """Tell whether more than `most` places would be collected in (low, high], however few rows are wanted."""
+        terms = self.driver.collected
+        return bool(terms) and _count_places(db, terms, (low, high), most + 1) > most
+
+    def keep(self, rows: list[StoredEvent]) -> list[StoredEvent]:
+        """Return the rows that match."""
+        if self.residue is None:
+            return rows
+        return [row for row in rows if self.residue.matches(_decode_event(row.raw))]
+
+    def seqs(self, db: apsw.Connection, low: int, high: int) -> set[int]:
+        """Return the seqs of all matches in (low, high]."""
+        if self.residue is not None:
+            return {row.seq for row in self.keep(self.rows(db, low, high, -1, is_descending=False))}
+        text = f"SELECT e.seq FROM {self.driver.source} {EVENTS_SQL.visible} {EVENTS_SQL.wanted}"
+        return {seq for (seq,) in db.execute(text, self.bindings | {"low": low, "high": high})}
+
+
+Span = tuple[int, int]
+
+
+def plan_filter(db: apsw.Connection, wanted: Filter, scope: Scope, now_ns: int, span: Span) -> Plan:
+    """Return the plan of a filter for a range of seq."""
+    driver, driving_tag = _choose(db, wanted, span)
+    rest = {name: values for name, values in wanted.tags.items() if name != driving_tag}
+    residue = replace(wanted, tags=rest) if rest else None
+    return Plan(driver, scope_bindings(scope, now_ns) | _filter_bindings(wanted) | driver.bindings, residue)
+
+
+def plan_history(coordinate: Coordinate, scope: Scope, now_ns: int) -> Plan:
+    """Return the plan that yields all versions of a coordinate."""
+    driver = _terms_driver([address_term(coordinate)])
+    conditions = _filter_bindings(Filter(authors=frozenset({coordinate.pubkey}), kinds=frozenset({coordinate.kind})))
+    return Plan(driver, scope_bindings(scope, now_ns) | conditions | driver.bindings, None)
+
+
+def scope_bindings(scope: Scope, now_ns: int) -> dict[str, Any]:
+    """Return what the conditions of visibility are bound to."""
+    return {
+        "now_s": now_ns // SECOND_NS,
+        "node": bytes.fromhex(scope.node[_KEY_AT:]),
+        "meshes": None if scope.meshes is None else _encode(sorted(scope.meshes)).decode(),
+    }
+
+
+def _filter_bindings(wanted: Filter) -> dict[str, Any]:
+    return {
+        "ids": _json(wanted.ids),
+        "authors": _json(None if wanted.authors is None else [author[_KEY_AT:] for author in wanted.authors]),
+        "kinds": _json(wanted.kinds),
+        "mesh": wanted.mesh,
+        "since_ns": wanted.since_ns,
+        "until_ns": wanted.until_ns,
+    }
+
+
+def _json(values: Iterable[Any] | None) -> str | None:
+    return None if values is None else _encode(list(values)).decode()
+
+
+def _choose(db: apsw.Connection, wanted: Filter, span: Span) -> tuple[Driver, str | None]:
+    if wanted.ids is not None:
+        keys = apsw.carray(tuple(bytes.fromhex(id_) for id_ in wanted.ids))
+        return Driver(EVENTS_SQL.from_ids, {"keys": keys}, order="e.seq", is_small=True), None
+    candidates = list(_candidates(wanted))
+    if not candidates:
+        return Driver(EVENTS_SQL.from_all, {}, order="e.seq"), None
+    if len(candidates) > 1:
+        candidates.sort(key=lambda candidate: _count_places(db, tuple(candidate[1]), span, _ESTIMATE_MOST))
+    name, terms = candidates[0]
+    return _terms_driver(terms), name
+
+
+def _candidates(wanted: Filter) -> Iterable[tuple[str | None, list[bytes]]]:
+    for name, values in wanted.tags.items():
+        if is_indexed(name):
+            yield name, [tag_term(name, value) for value in values]
+    if wanted.authors is not None and wanted.kinds is not None:
+        yield from _pairs(wanted.authors, wanted.kinds)
+    if wanted.authors is not None:
+        yield None, [author_term(author) for author in wanted.authors]
+    if wanted.kinds is not None:
+        yield None, [kind_term(kind) for kind in wanted.kinds]
+    if wanted.mesh is not None:
+        yield None, [mesh_term(wanted.mesh)]
+
+
+def _pairs(authors: frozenset[str], kinds: frozenset[int]) -> Iterable[tuple[None, list[bytes]]]:
+    if len(authors) * len(kinds) <= FILTER_MAX_VALUES:
+        yield None, [author_kind_term(author, kind) for author in authors for kind in kinds]
+
+
+def _count_places(db: apsw.Connection, terms: tuple[bytes, ...], span: Span, most: int) -> int:
+    count: int = db.execute(EVENTS_SQL.count_places, (apsw.carray(terms), *span, most)).get
+    return count
+
+
+def _terms_driver(terms: list[bytes]) -> Driver:
+    if len(terms) == 1:
+        return Driver(EVENTS_SQL.from_one_term, {"term": terms[0]})
+    several = tuple(terms)
+    return Driver(EVENTS_SQL.from_terms, {"terms": apsw.carray(several)}, order="e.seq", collected=several)
+
+
+_FIRST_WINDOW = 2_048  # seqs: a page of 500 from a term that a quarter of all events have
+_LAST_WINDOW = 65_536  # bounds what one statement sorts and compares
+_GROWTH = 4
+_CROWD = 4_000  # places collected for one window: a fraction of a millisecond
+_PAGE_BYTES = 8 * 1024 * 1024  # of events: whoever asks for 500 of the largest gets them in parts
+_TIME_NS = 500_000_000  # per page: far above any sane filter, far below the pool's bound
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The seqs a page may come from, (low, high], and from which end it is read."""
+
+    low: int
+    high: int
+    is_descending: bool
+
+    def window(self, width: int) -> Range:
+        """Return the first part of the range."""
+        if self.is_descending:
+            return Range(max(self.low, self.high - width), self.high, True)
+        return Range(self.low, min(self.high, self.low + width), False)
+
+    def after(self, seq: int) -> Range:
+        """Return what is left once everything up to and including `seq` was read."""
+        return Range(self.low, seq - 1, True) if self.is_descending else Range(seq, self.high, False)
+
+    def without(self, window: Range) -> Range:
+        """Return what is left after a window."""
+        return Range(self.low, window.low, True) if self.is_descending else Range(window.high, self.high, False)
+
+    @property
+    def width(self) -> int:
+        return self.high - self.low
+
+    @property
+    def is_empty(self) -> bool:
+        return self.low >= self.high
+
+
+def read_page(db: apsw.Connection, plans: list[Plan], span: Range, limit: int, clock: Clock) -> Page:
+    """Return up to `limit` events that one of the plans yields."""
+    if limit == 0:
+        return Page([], span.high if span.is_descending else span.low, True)  # who asks for nothing has all of it
+    found: list[StoredEvent] = []
+    left = span
+    width = span.high - span.low if all(plan.driver.is_small for plan in plans) else _FIRST_WINDOW
+    deadline_ns = clock.boot_ns() + _TIME_NS
+    while not left.is_empty and len(found) <= limit:
+        window = _uncrowded(db, plans, left.window(max(1, width)))
+        rows, read_through = _read_window(db, plans, window, limit + 1 - len(found))
+        found += rows
+        left = left.without(window) if read_through is None else left.after(read_through)
+        width = min(max(window.width, 1) * _GROWTH, max(_LAST_WINDOW, window.width))
+        if clock.boot_ns() > deadline_ns:  # after a window, not before: each page gets further
+            break
+    return _page(found, left, limit)
+
+
+def _uncrowded(db: apsw.Connection, plans: list[Plan], window: Range) -> Range:
+    """Return the first part of a window in which no plan collects much more than a page."""
+    while window.width > _FIRST_WINDOW and any(p.is_crowded(db, window.low, window.high, _CROWD) for p in plans):
+        window = window.window(max(1, window.width // _GROWTH))
+    return window
+
+
+def _page(found: list[StoredEvent], left: Range, limit: int) -> Page:
+    """Cut the one event too many that proves there is more, and what would make the page too large."""
+    fitting = _fitting(found, limit)
+    if len(found) > fitting:
+        del found[fitting:]
+        return Page(found, found[-1].seq, False)
+    if left.is_empty:
+        return Page(found, left.high if not left.is_descending else left.low, True)
+    return Page(found, left.high + 1 if left.is_descending else left.low, False)
+
+
+def _fitting(found: list[StoredEvent], limit: int) -> int:
+    """Return how many events a page may have: at least one, at most `limit`, within the bytes of a page."""
+    size = 0
+    for number, event in enumerate(found[:limit]):
+        size += len(event.raw)
+        if number and size > _PAGE_BYTES:
+            return number
+    return limit
+
+
+def _read_window(
+    db: apsw.Connection, plans: list[Plan], window: Range, limit: int
+) -> tuple[list[StoredEvent], int | None]:
+    """Return the first matches in a window, and the seq they are complete through, or None for all of it."""
+    lists: list[list[StoredEvent]] = []
+    read_through: int | None = None
+    for plan in plans:
+        rows = plan.rows(db, window.low, window.high, limit, is_descending=window.is_descending)
+        if len(rows) == limit:  # there may be more of this plan: nothing beyond its last row is complete
+            read_through = rows[-1].seq if read_through is None else _earlier(window, read_through, rows[-1].seq)
+        lists.append(plan.keep(rows))
+    merged = lists[0] if len(lists) == 1 else _merge(lists, window.is_descending)
+    if read_through is not None:
+        merged = [row for row in merged if _is_within(window, row.seq, read_through)]
+    return merged, read_through
+
+
+def _merge(lists: list[list[StoredEvent]], is_descending: bool) -> list[StoredEvent]:
+    ordered = merge(*lists, key=lambda row: row.seq, reverse=is_descending)
+    return list({row.seq: row for row in ordered}.values())
+
+
+def _earlier(window: Range, one: int, other: int) -> int:
+    return max(one, other) if window.is_descending else min(one, other)
+
+
+def _is_within(window: Range, seq: int, bound: int) -> bool:
+    return seq >= bound if window.is_descending else seq <= bound
+
+
+def count_matches(db: apsw.Connection, plans: list[Plan], span: Range, clock: Clock) -> tuple[int, Range]:
+    """Return how many events one of the plans yields, and the part of the range there was no time for."""
+    total, left = 0, span
+    deadline_ns = clock.boot_ns() + _TIME_NS
+    while not left.is_empty:
+        window = left.window(_LAST_WINDOW)
+        total += len(set[int]().union(*(plan.seqs(db, window.low, window.high) for plan in plans)))
+        left = left.without(window)
+        if clock.boot_ns() > deadline_ns:
+            break
+    return total, left
+
+
+_ONE = f"SELECT e.seq, e.raw FROM events AS e WHERE e.seq = :seq AND {EVENTS_SQL.visible}"
+_LARGEST = (
+    f"SELECT e.seq, e.raw {EVENTS_SQL.largest_of_address} {EVENTS_SQL.visible} "
+    "ORDER BY e.created_at_ns DESC, e.id DESC LIMIT 1"
+)
+
+
+def find_event(db: apsw.Connection, event_id: str, scope: Scope, now_ns: int) -> StoredEvent | None:
+    """Return the event of an id, if the reader may see it."""
+    return _visible_event(db, db.execute(EVENTS_SQL.event_by_id, (bytes.fromhex(event_id),)).get, scope, now_ns)
+
+
+def find_current(db: apsw.Connection, coordinate: Coordinate, scope: Scope, now_ns: int) -> StoredEvent | None:
+    """Return the latest event of a coordinate that the reader may see."""
+    term = address_term(coordinate)
+    seq = db.execute(EVENTS_SQL.current_of, (term,)).get
+    if seq is None:
+        return None
+    if found := _visible_event(db, seq, scope, now_ns):
+        return found
+    return _stored(db.execute(_LARGEST, scope_bindings(scope, now_ns) | {"term": term}).fetchone())
+
+
+def _visible_event(db: apsw.Connection, seq: int | None, scope: Scope, now_ns: int) -> StoredEvent | None:
+    if seq is None:
+        return None
+    return _stored(db.execute(_ONE, scope_bindings(scope, now_ns) | {"seq": seq}).fetchone())
+
+
+def _stored(row: tuple[int, bytes] | None) -> StoredEvent | None:
+    return None if row is None else StoredEvent(*row)
+
+
+#: feed -> the view that is its current version
+FEEDS = {
+    "journal": "feed_journal_v1",
+    "events": "feed_events_v1",
+    "deliveries": "feed_deliveries_v1",
+    "locks": "feed_locks_v1",
+}
+
+
+def read_feed(db: apsw.Connection, name: str, after_seq: int, limit: int) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """Return column names and rows after a seq, oldest first."""
+    view = FEEDS.get(name)
+    if view is None:
+        raise error("feed_unknown", feed=name)
+    columns: list[Any] = db.execute("SELECT name FROM pragma_table_info(?)", (view,)).fetchall()
+    # the view's name comes from the table above, never from the caller
+    rows = db.execute(f"SELECT * FROM {view} WHERE seq > ? ORDER BY seq LIMIT ?", (after_seq, limit)).fetchall()
+    return [name for (name,) in columns], rows

@@ -1,0 +1,344 @@
+"""Subscriptions on a stream: REQ, COUNT, CLOSE, and the cursor behind a REQ.
+
+A subscription sends the stored matches, EOSE, then live ones: no gap, no duplicate, ascending commit order. Pages
+are read until one reaches the end of the store; then the subscription joins the live index and keeps what is
+committed, one more round of pages closes the distance up to seq S, and EOSE names S. If more is committed meanwhile
+than the buffer holds, the kept events are dropped and the pages go on. No read is open while the socket is slow.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from posthouse.journal.cursor import parse_cursor
+from posthouse.model.errors import PosthouseError, error
+from posthouse.model.filters import Filter
+from posthouse.model.limits import FILTERS_PER_SUBSCRIPTION, QUERY_MAX_LIMIT
+from posthouse.relay.live import Delivery
+from posthouse.relay.store.event_rows import StoredEvent
+from posthouse.relay.wire.frames import (
+    command_text,
+    event_prefix,
+    event_tail,
+    events_text,
+    expect,
+    read_filters,
+    read_object,
+    read_sub,
+    text_frame,
+)
+
+if TYPE_CHECKING:
+    from posthouse.relay.stream.connection import Connection
+
+
+def count_values(subscription: Subscription) -> int:
+    """Return how many entries a subscription's filters make in the live index, at most."""
+    return sum(
+        1
+        + len(each.ids or ())
+        + len(each.authors or ())
+        + len(each.kinds or ())
+        + sum(len(values) for values in each.tags.values())
+        for each in subscription.filters
+    )
+
+
+def reader_of(connection: Connection) -> str:
+    """Return who reads on this connection, or raise authentication_required."""
+    if connection.node is None:
+        raise error("authentication_required")
+    return connection.node
+
+
+class _Phase(enum.Enum):
+    STORED = "stored"
+    JOINING = "joining"
+    LIVE = "live"
+    CLOSED = "closed"
+
+
+class Subscription:
+    """The state of one REQ on one connection."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        sub: str,
+        node: str,
+        filters: Sequence[Filter],
+        cursor: str | None,
+        limit: int | None,
+    ) -> None:
+        self.sub = sub
+        self.node = node
+        self.filters = filters
+        self.prefix = event_prefix(sub)
+        self._connection = connection
+        self._outbox = connection.outbox
+        self._edge = connection.edge
+        #: where the client asked to begin, until a page was sent
+        self._given = cursor
+        #: everything up to here was sent, or is not to be
+        self._seq: int | None = None
+        self._limit = limit
+        self._phase = _Phase.STORED
+        self._kept: list[Delivery] = []
+        self._kept_events = 0
+        self._kept_bytes = 0
+        self._is_overtaken = False
+
+    async def run(self) -> None:
+        """Send what is stored, then go live; a failure closes the subscription and says why."""
+        try:
+            async with self._connection.stored_turn:
+                if self._limit is None:
+                    await self._send_all()
+                else:
+                    await self._send_newest(self._limit)
+        except PosthouseError as failure:
+            self.close(failure)
+
+    def push(self, delivery: Delivery) -> None:
+        """Take committed events: keep them while joining, else send them, unless the reader is too slow."""
+        if self._phase is _Phase.JOINING:
+            self._keep(delivery)
+            return
+        # a page can see a commit before the loop hears of it: what comes late was sent already
+        fresh = self._unsent(delivery)
+        if fresh is not None:
+            self._push(fresh)
+
+    def _unsent(self, delivery: Delivery) -> Delivery | None:
+        first, sent = delivery.pieces[0].committed.seq, self._seq or 0
+        return delivery if first is not None and first > sent else delivery.after(sent)
+
+    def _push(self, delivery: Delivery) -> None:
+        count = len(delivery.pieces)
+        if not self._outbox.has_room(delivery.size, count):
+            self._refuse_slow(delivery)
+            return
+        self._outbox.write(delivery.frame(self.prefix), count)
+        last = delivery.last_seq()
+        if last is not None:
+            self._seq = last
+
+    def close(self, failure: PosthouseError | None = None) -> None:
+        """End the subscription; with a failure the client is told, with the cursor to go on from."""
+        if self._phase is _Phase.CLOSED:
+            return
+        self._phase = _Phase.CLOSED
+        self._edge.live.remove(self)
+        self._drop_kept()
+        self._connection.forget(self)
+        if failure is not None:
+            self._outbox.send(command_text("CLOSED", self.sub, failure.problem(), self.cursor))
+
+    @property
+    def cursor(self) -> str | None:
+        """Where to go on after what was sent so far."""
+        return self._given if self._seq is None else self._edge.core.cursor(self._seq)
+
+    async def _send_all(self) -> None:
+        while self._phase is not _Phase.CLOSED:
+            await self._send_pages()
+            if self._phase is _Phase.JOINING and not self._is_overtaken:
+                self._go_live()
+                return
+            self._join()
+
+    async def _send_pages(self) -> None:
+        """Send every page from the cursor to the end of the store."""
+        while self._phase is not _Phase.CLOSED:
+            page = await self._edge.core.query(self.node, self.filters, cursor=self.cursor, limit=QUERY_MAX_LIMIT)
+            await self._send_events(page.events)
+            self._seq = page.through_seq
+            if page.is_end:
+                return
+
+    async def _send_newest(self, limit: int) -> None:
+        """Send the newest matches, at most `limit`, oldest of them first."""
+        floor = await self._floor()
+        self._join()
+        # what is published from here on is kept, so everything up to this seq is to be found in the store
+        head = self._edge.live.head
+        events, is_whole = await self._find_newest(limit, floor)
+        if not is_whole:
+            self._seq = events[-1].seq - 1
+            await self._send_all()
+            return
+        await self._send_events(events[::-1])
+        self._seq = max(head, floor, events[0].seq if events else 0)
+        if self._is_overtaken:
+            await self._send_all()
+        elif self._phase is not _Phase.CLOSED:
+            self._go_live()
+
+    async def _find_newest(self, limit: int, floor: int) -> tuple[list[StoredEvent], bool]:
+        """Return the newest matches above `floor`, newest first, and whether all of them are in the list.
+
+        If they are too large to be held at once, only the oldest is returned: from there they are read again in pages.
+        """
+        core = self._edge.core
+        events: list[StoredEvent] = []
+        place, found, size = None, 0, 0
+        while found < limit:
+            page = await core.query(
+                self.node, self.filters, cursor=place, limit=min(QUERY_MAX_LIMIT, limit - found), order="desc"
+            )
+            above = [event for event in page.events if event.seq > floor]
+            events += above
+            found += len(above)
+            size += sum(len(event.raw) for event in above)
+            if size > self._edge.limits.buffer_bytes:
+                del events[:-1]
+            if page.is_end or page.through_seq <= floor or len(above) < len(page.events):
+                break
+            place = core.cursor(page.through_seq)
+        return events, len(events) == found
+
+    async def _floor(self) -> int:
+        """Return the seq of the cursor, or 0 without one; a cursor that is not valid here is refused."""
+        if self._given is None:
+            return 0
+        await self._edge.core.query(self.node, self.filters, cursor=self._given, limit=1)
+        return parse_cursor(self._given).seq
+
+    async def _send_events(self, events: Sequence[StoredEvent]) -> None:
+        tails: list[bytes] = []
+        size = 0
+        for event in events:
+            tail = event_tail(event.raw, event.seq)
+            if tails and size + len(tail) > self._edge.limits.stored_frame_bytes:
+                await self._send_frame(tails)
+                tails, size = [], 0
+            tails.append(tail)
+            size += len(tail)
+        if tails:
+            await self._send_frame(tails)
+
+    async def _send_frame(self, tails: Sequence[bytes]) -> None:
+        await self._outbox.drain()
+        if self._phase is _Phase.CLOSED:
+            return
+        self._outbox.write(text_frame(events_text(self.prefix, tails)), len(tails))
+        self._edge.meters.count("posthouse_relay_stored_deliveries_total", by=len(tails))
+
+    def _join(self) -> None:
+        if self._phase is _Phase.CLOSED:
+            return
+        self._drop_kept()
+        self._is_overtaken = False
+        if self._phase is _Phase.STORED:
+            self._phase = _Phase.JOINING
+            self._edge.live.add(self, self.filters)
+
+    def _go_live(self) -> None:
+        # nothing is awaited here, so no batch can come between EOSE and the first live event
+        kept = self._kept
+        self._drop_kept()
+        self._phase = _Phase.LIVE
+        self._outbox.send(command_text("EOSE", self.sub, self.cursor))
+        for delivery in kept:
+            if self._phase is _Phase.LIVE:
+                self.push(delivery)
+
+    def _keep(self, delivery: Delivery) -> None:
+        if self._is_overtaken:
+            return
+        self._kept.append(delivery)
+        self._kept_events += len(delivery.pieces)
+        self._kept_bytes += delivery.size
+        limits = self._edge.limits
+        if self._kept_events > limits.buffer_events or self._kept_bytes > limits.buffer_bytes:
+            self._drop_kept()
+            self._is_overtaken = True
+
+    def _drop_kept(self) -> None:
+        self._kept = []
+        self._kept_events = self._kept_bytes = 0
+
+    def _refuse_slow(self, delivery: Delivery) -> None:
+        self._edge.meters.count("posthouse_relay_slow_readers_total")
+        events = self._outbox.unsent_events + len(delivery.pieces)
+        self.close(error("reader_too_slow", events=events, bytes=self._outbox.unsent_bytes + delivery.size))
+
+
+_REQ_OPTIONS = frozenset({"cursor", "limit"})
+
+
+def open_subscription(connection: Connection, arguments: Sequence[bytes]) -> None:
+    """Open a subscription."""
+    expect(arguments, "REQ", '["REQ", sub, {cursor, limit}, filter...]', 2, 2 + FILTERS_PER_SUBSCRIPTION)
+    sub = read_sub(arguments[0])
+    try:
+        _open_subscription(connection, sub, arguments)
+    except PosthouseError as failure:
+        connection.send("CLOSED", sub, failure.problem(), None)
+
+
+def _open_subscription(connection: Connection, sub: str, arguments: Sequence[bytes]) -> None:
+
+    node = reader_of(connection)
+    limits = connection.edge.limits
+    options = read_object(arguments[1], _REQ_OPTIONS, "REQ")
+    filters = read_filters(arguments[2:])
+    if sub in connection.subscriptions:
+        raise error("subscription_exists", sub=sub)
+    subscription = Subscription(connection, sub, node, filters, _read_cursor(options), _read_limit(options))
+    values = count_values(subscription)
+    if len(connection.subscriptions) >= limits.subscriptions_per_connection:
+        raise error("subscriptions_exhausted", limit=limits.subscriptions_per_connection)
+    if connection.filter_values + values > limits.filter_values_per_connection:
+        raise error("subscriptions_exhausted", limit=limits.subscriptions_per_connection)
+    connection.subscriptions[sub] = subscription
+    connection.filter_values += values
+    connection.start(subscription.run())
+
+
+def _read_cursor(options: dict[str, Any]) -> str | None:
+    cursor = options.get("cursor")
+    if cursor is not None and type(cursor) is not str:
+        raise error("frame_malformed", reason="cursor is a text, or absent")
+    return cursor
+
+
+def _read_limit(options: dict[str, Any]) -> int | None:
+    limit = options.get("limit")
+    if limit is not None and (type(limit) is not int or not 0 <= limit <= QUERY_MAX_LIMIT):
+        raise error("frame_malformed", reason=f"limit is a number from 0 to {QUERY_MAX_LIMIT}, or absent")
+    return limit
+
+
+def count_events(connection: Connection, arguments: Sequence[bytes]) -> None:
+    """Count stored events."""
+    expect(arguments, "COUNT", '["COUNT", sub, filter]', 1, 1 + FILTERS_PER_SUBSCRIPTION)
+    sub = read_sub(arguments[0])
+    try:
+        node, filters = reader_of(connection), read_filters(arguments[1:])
+    except PosthouseError as failure:
+        connection.send("CLOSED", sub, failure.problem(), None)
+        return
+    connection.start(_count_events(connection, sub, node, filters))
+
+
+async def _count_events(connection: Connection, sub: str, node: str, filters: Sequence[Filter]) -> None:
+    try:
+        async with connection.stored_turn:
+            number = await connection.edge.core.count(node, filters)
+    except PosthouseError as failure:
+        connection.send("CLOSED", sub, failure.problem(), None)
+        return
+    connection.send("COUNT", sub, number)
+
+
+def close_subscription(connection: Connection, arguments: Sequence[bytes]) -> None:
+    """Close a subscription."""
+    expect(arguments, "CLOSE", '["CLOSE", sub]', 1, 1)
+    sub = read_sub(arguments[0])
+    subscription = connection.subscriptions.get(sub)
+    if subscription is None:
+        raise error("subscription_unknown", sub=sub)
+    subscription.close()

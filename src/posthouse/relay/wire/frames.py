@@ -1,0 +1,167 @@
+"""Bytes on the stream: WebSocket frames, and the JSON commands inside them.
+
+A server's frames are not masked, so all connections that get the same text share one bytes object. This is the only
+place that knows the frame layout (RFC 6455, section 5.2). Reading commands looks at the outer shape only: arguments
+stay bytes, so an event is parsed once, by the stage that verifies it. Arguments are read strictly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from posthouse.model.errors import PosthouseError, error
+from posthouse.model.filters import Filter, filter_from_json
+from posthouse.model.limits import FILTERS_PER_SUBSCRIPTION, JSON_MAX_DEPTH
+from posthouse.model.strict_json import parse_json
+
+_TEXT_OPCODE = 0x81  # final, opcode text
+_BINARY = 0x82
+_CLOSE = 0x88
+_PING = 0x89
+_PONG = 0x8A
+_encode = msgspec.json.Encoder().encode
+
+
+def text_frame(payload: bytes) -> bytes:
+    """Return the frame that carries a text, given as UTF-8."""
+    size = len(payload)
+    if size < 126:
+        return bytes((_TEXT_OPCODE, size)) + payload
+    if size < 65_536:
+        return bytes((_TEXT_OPCODE, 126)) + size.to_bytes(2, "big") + payload
+    return bytes((_TEXT_OPCODE, 127)) + size.to_bytes(8, "big") + payload
+
+
+def binary_frame(payload: bytes) -> bytes:
+    """Return the frame that carries bytes."""
+    size = len(payload)
+    if size < 126:
+        return bytes((_BINARY, size)) + payload
+    if size < 65_536:
+        return bytes((_BINARY, 126)) + size.to_bytes(2, "big") + payload
+    return bytes((_BINARY, 127)) + size.to_bytes(8, "big") + payload
+
+
+def ping_frame(payload: bytes) -> bytes:
+    """Return a ping; the payload has at most 125 bytes and comes back with the pong."""
+    return bytes((_PING, len(payload))) + payload
+
+
+def pong_frame(payload: bytes) -> bytes:
+    """Return the answer to a ping."""
+    return bytes((_PONG, len(payload))) + payload
+
+
+def close_frame(code: int, reason: str) -> bytes:
+    """Return the frame that ends a connection; the reason has at most 123 bytes."""
+    payload = code.to_bytes(2, "big") + reason.encode()[:123]
+    return bytes((_CLOSE, len(payload))) + payload
+
+
+def command_text(*parts: Any) -> bytes:
+    """Return one command as JSON text."""
+    return _encode(parts)
+
+
+def event_prefix(sub: str) -> bytes:
+    """Return how every EVENT command of a subscription begins."""
+    return b'["EVENT",' + _encode(sub) + b","
+
+
+def event_tail(encoded: bytes, seq: int | None) -> bytes:
+    """Return how the EVENT command of an event ends, whoever gets it; `encoded` is the event as JSON."""
+    return b"%b,%b]" % (encoded, b"null" if seq is None else b"%d" % seq)
+
+
+def events_text(prefix: bytes, tails: Sequence[bytes]) -> bytes:
+    """Return the text that carries events to a subscription: one command, or one list of commands."""
+    if len(tails) == 1:
+        return prefix + tails[0]
+    return b"[" + prefix + (b"," + prefix).join(tails) + b"]"
+
+
+def list_text(commands: Sequence[bytes]) -> bytes:
+    """Return the text of several commands in one frame; a single one stands alone."""
+    return commands[0] if len(commands) == 1 else b"[" + b",".join(commands) + b"]"
+
+
+_ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
+_LISTS = msgspec.json.Decoder(list[list[msgspec.Raw]])
+_TEXT_DECODER = msgspec.json.Decoder(str)
+_QUOTE = ord('"')
+
+
+class Command(NamedTuple):
+    """One command: its verb and its arguments as JSON."""
+
+    verb: str
+    arguments: Sequence[bytes]
+
+
+def read_commands(data: bytes, max_commands: int) -> list[Command]:
+    """Return the commands of a frame in order, or raise frame_malformed, json_invalid or json_too_deep."""
+    try:
+        outer = _ARRAY.decode(data)
+        if not outer:
+            raise _malformed("an empty array is no command")
+        if bytes(outer[0])[:1] == b"[":
+            if len(outer) > max_commands:
+                raise _malformed(f"a list has at most {max_commands} commands")
+            return [_command(command) for command in _LISTS.decode(data)]
+        return [_command(outer)]
+    except RecursionError as fault:
+        raise error("json_too_deep", limit=JSON_MAX_DEPTH) from fault
+    except msgspec.ValidationError as fault:
+        raise _malformed("it is not an array, or not a list of arrays") from fault
+    except (msgspec.DecodeError, UnicodeDecodeError) as fault:
+        raise error("json_invalid", reason=str(fault)) from fault
+
+
+def _command(parts: Sequence[msgspec.Raw]) -> Command:
+    if not parts:
+        raise _malformed("an empty array is no command")
+    first = bytes(parts[0])
+    if first[0] != _QUOTE:
+        raise _malformed("the first element of a command is its verb, a text")
+    return Command(_TEXT_DECODER.decode(first), [bytes(part) for part in parts[1:]])
+
+
+def _malformed(reason: str) -> PosthouseError:
+    return error("frame_malformed", reason=reason)
+
+
+SUB_MAX_CHARS = 64
+
+
+def expect(arguments: Sequence[bytes], verb: str, form: str, least: int, most: int) -> None:
+    """Raise frame_malformed unless there are `least` to `most` arguments."""
+    if not least <= len(arguments) <= most:
+        raise error("frame_malformed", reason=f"{verb} is {form}")
+
+
+def read_sub(argument: bytes) -> str:
+    """Return a subscription id."""
+    sub = parse_json(argument)
+    if type(sub) is not str or not 1 <= len(sub) <= SUB_MAX_CHARS:
+        raise error("subscription_id_invalid", limit=SUB_MAX_CHARS)
+    return sub
+
+
+def read_filters(arguments: Sequence[bytes]) -> list[Filter]:
+    """Return filters; no filter at all means every event, as an empty one does."""
+    if len(arguments) > FILTERS_PER_SUBSCRIPTION:
+        raise error("filter_invalid", field="filters", reason=f"there are more than {FILTERS_PER_SUBSCRIPTION}")
+    return [filter_from_json(parse_json(argument)) for argument in arguments] or [Filter()]
+
+
+def read_object(argument: bytes, fields: frozenset[str], verb: str) -> dict[str, Any]:
+    """Return an object that has no other fields than these."""
+    value = parse_json(argument)
+    if type(value) is not dict:
+        raise error("frame_malformed", reason=f"the options of {verb} are an object")
+    if unknown := sorted(value.keys() - fields):
+        raise error("frame_malformed", reason=f"{verb} has no option {unknown[0]!r}")
+    return value

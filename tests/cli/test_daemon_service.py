@@ -1,0 +1,96 @@
+"""The service definitions: what the service managers say about them, where they say something."""
+
+from __future__ import annotations
+
+import plistlib
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from posthouse.cli.daemon_service import ServiceDefinition, launchd_plist, service_file, systemd_unit
+from posthouse.model.codes.spec import Exit
+from posthouse.model.errors import PosthouseError
+from tests.cli.command_line import CommandLine
+
+ODD = '/srv/a b/100% "$HOME"/\\x'
+
+
+@pytest.fixture
+def config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return tmp_path / "config"
+
+
+def verify(unit: Path) -> None:
+    """Let systemd look at a unit."""
+    program = shutil.which("systemd-analyze")
+    if program is None:
+        pytest.skip("systemd-analyze is not installed: nobody here can verify a unit")
+    command = [program, "verify", "--user", "--man=no", str(unit)]
+    environ = {"XDG_RUNTIME_DIR": str(unit.parent), "HOME": str(unit.parent), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environ)
+    complaints = [line for line in done.stderr.splitlines() if unit.name in line]
+    assert (done.returncode, complaints) == (0, []), done.stderr
+
+
+def test_installed_unit_is_one_that_systemd_accepts(cli: CommandLine, config: Path) -> None:
+    told = cli("daemon", "install-service", "--relay", "relay.example:7420", "--json").value
+    unit = Path(told["path"])
+    assert unit == config / "systemd" / "user" / "posthouse-daemon-main.service"
+    assert unit.read_text() == told["text"]
+    verify(unit)
+
+
+def test_control_systemd_refuses_a_unit_that_is_wrong(cli: CommandLine, config: Path) -> None:
+    unit = Path(cli("daemon", "install-service", "--json").value["path"])
+    unit.write_text(unit.read_text().replace("ExecStart=", "ExecStart=/nowhere/"))
+    with pytest.raises(AssertionError):
+        verify(unit)
+
+
+def test_unit_does_not_restart_after_an_identity_error_and_gives_rights_away(cli: CommandLine, config: Path) -> None:
+    text = cli("daemon", "install-service", "--show", "--json").value["text"]
+    lines = text.splitlines()
+    assert f"RestartPreventExitStatus={int(Exit.IDENTITY)}" in lines
+    assert {"Restart=always", "NoNewPrivileges=yes", "ProtectSystem=strict", "UMask=0077", "LimitCORE=0"} <= set(lines)
+    assert not config.exists(), "--show writes nothing"
+
+
+def test_odd_paths_reach_the_daemon_whole(tmp_path: Path) -> None:
+    program = shutil.which("true") or "/bin/true"
+    terms = ServiceDefinition("odd", (program, ODD), (tmp_path,), {"POSTHOUSE_HOME": ODD})
+    text = systemd_unit(terms)
+    assert f'ExecStart="{program}"' + r' "/srv/a b/100%% \"$$HOME\"/\\x"' in text
+    assert r'Environment="POSTHOUSE_HOME=/srv/a b/100%% \"$HOME\"/\\x"' in text
+    unit = tmp_path / "odd.service"
+    unit.write_text(text)
+    verify(unit)
+
+
+def test_launchd_agent_rests_after_an_identity_error_and_comes_back_after_others(tmp_path: Path) -> None:
+    for code, becomes in ((4, 0), (1, 1), (0, 0)):
+        terms = ServiceDefinition("m", (sys.executable, "-c", f"raise SystemExit({code})"), (tmp_path,), {"A": "b"})
+        agent = plistlib.loads(launchd_plist(terms).encode())
+        assert subprocess.run(agent["ProgramArguments"], timeout=30).returncode == becomes
+    assert agent["KeepAlive"] == {"SuccessfulExit": False}
+    assert (agent["Label"], agent["EnvironmentVariables"]) == ("posthouse-daemon-m", {"A": "b"})
+
+
+def test_each_system_has_its_place_and_others_are_told(tmp_path: Path) -> None:
+    environ = {"HOME": str(tmp_path)}
+    assert service_file("x", environ, "darwin") == tmp_path / "Library" / "LaunchAgents" / "x.plist"
+    assert service_file("x", environ, "linux") == tmp_path / ".config" / "systemd" / "user" / "x.service"
+    with pytest.raises(PosthouseError) as caught:
+        service_file("x", environ, "plan9")
+    assert caught.value.code == "service_unsupported"
+
+
+def test_uninstalled_unit_is_gone_and_another_mesh_stays(cli: CommandLine, config: Path) -> None:
+    cli("daemon", "install-service")
+    other = Path(cli("daemon", "install-service", "--mesh", "team", "--json").value["path"])
+    assert cli("daemon", "uninstall-service", "--json").value["removed"] is True
+    assert cli("daemon", "uninstall-service", "--json").value["removed"] is False
+    assert [path.name for path in (config / "systemd" / "user").iterdir()] == [other.name]

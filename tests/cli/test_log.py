@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from posthouse.cli.log import KEPT, LogFile
+from posthouse.cli.options import parse_duration
+from posthouse.model.errors import PosthouseError
+
+
+def test_full_log_is_rotated_and_the_oldest_goes(tmp_path: Path) -> None:
+    log = LogFile(tmp_path / "daemon.log", max_bytes=10)
+    for number in range(KEPT + 3):
+        log.write(f"line {number}\n")
+    log.close()
+    names = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert names == {
+        "daemon.log": "line 5\n",
+        "daemon.log.1": "line 4\n",
+        "daemon.log.2": "line 3\n",
+        "daemon.log.3": "line 2\n",
+    }
+
+
+def test_log_goes_on_after_a_restart_and_a_line_longer_than_a_file_is_whole(tmp_path: Path) -> None:
+    first = LogFile(tmp_path / "daemon.log", max_bytes=20)
+    first.write("before\n")
+    first.close()
+    second = LogFile(tmp_path / "daemon.log", max_bytes=20)
+    second.write("after\n")
+    assert (tmp_path / "daemon.log").read_text() == "before\nafter\n"
+    second.write("x" * 50 + "\n")
+    second.close()
+    assert (tmp_path / "daemon.log").read_text() == "x" * 50 + "\n"
+    assert stat.S_IMODE((tmp_path / "daemon.log").stat().st_mode) == 0o644
+
+
+def test_log_is_not_written_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "daemon.log").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(PosthouseError) as caught:
+        LogFile(tmp_path / "daemon.log")
+    assert caught.value.code == "store_path_unsafe"
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("15m", 900), ("2h", 7200), ("1d", 86400)])
+def test_durations_are_read(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "2", "h", "-2h", "2.5h", "0s", "2 h", "2w", "٢h"])
+def test_other_durations_are_usage_errors(text: str) -> None:
+    with pytest.raises(PosthouseError) as caught:
+        parse_duration(text)
+    assert caught.value.code == "usage"

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from posthouse.cli.output import Output, show, table, visible, write_json
+
+
+def test_json_output_is_one_line_with_paths_as_text() -> None:
+    stream = io.StringIO()
+    write_json(stream, {"file": Path("/a/b"), "text": "zwei\nZeilen"})
+    assert stream.getvalue().count("\n") == 1
+    assert json.loads(stream.getvalue()) == {"file": "/a/b", "text": "zwei\nZeilen"}
+
+
+def test_value_without_a_json_form_is_refused() -> None:
+    with pytest.raises(NotImplementedError):
+        write_json(io.StringIO(), {"x": io.StringIO()})
+
+
+def test_control_characters_of_others_are_shown_not_sent() -> None:
+    assert visible("a\x1b[2Jb\x07") == "a\\x1b[2Jb\\x07"
+    assert visible("line\none\ttab") == "line\none\ttab"
+
+
+@settings(max_examples=100)
+@given(st.text())
+def test_shown_text_never_holds_an_escape(text: str) -> None:
+    stream = io.StringIO()
+    show(stream, text)
+    assert all(c.isprintable() or c in "\n\t" for c in stream.getvalue())
+
+
+def test_table_cells_are_neither_markup_nor_control_codes() -> None:
+    stream = io.StringIO()
+    show(stream, table(("name",), [("[bold]x[/bold]\x1b[31m",)]))
+    assert "[bold]x[/bold]\\x1b[31m" in stream.getvalue()
+
+
+def test_long_values_stay_on_one_line_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    stream = io.StringIO()
+    show(stream, table(("id", "key"), [("x" * 90, "y" * 90)]))
+    assert any("x" * 90 in line and "y" * 90 in line for line in stream.getvalue().splitlines())
+
+
+def test_notes_go_to_people_only(capsys: pytest.CaptureFixture[str]) -> None:
+    Output().note("working")
+    Output(json=True).note("working")
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "working\n")

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from posthouse.client.daemon.event_stream import SLICE_S, LongPoll
+from posthouse.client.failures import Backoff
+from posthouse.model.clock import FakeClock
+from posthouse.model.errors import PosthouseError, error
+
+GONE = error("daemon_unreachable", daemon="sock", reason="gone")
+
+
+def test_long_wait_is_asked_for_in_slices_and_ends_in_time() -> None:
+    clock = FakeClock()
+    patience = LongPoll(SLICE_S + 5, clock)
+    assert patience.slice_s() == SLICE_S
+    clock.advance(SLICE_S)
+    assert patience.slice_s() == 5
+    clock.advance(6)
+    assert patience.left_s == 0
+
+
+def test_step_of_the_wall_clock_changes_nothing() -> None:
+    clock = FakeClock()
+    patience = LongPoll(10, clock)
+    clock.step_wall(-3600)
+    assert patience.left_s == 10
+
+
+def test_daemon_that_is_gone_is_waited_for_until_the_time_is_over() -> None:
+    clock = FakeClock()
+    patience = LongPoll(1, clock, Backoff(first_s=0.05, most_s=2.0, chance=random.Random(1)))
+    assert 0 < patience.pause_s(GONE) <= 0.05
+    clock.advance(2)
+    with pytest.raises(PosthouseError, match="cannot be reached"):
+        patience.pause_s(GONE)
+
+
+def test_refusal_is_not_waited_out() -> None:
+    with pytest.raises(PosthouseError) as caught:
+        LongPoll(60).pause_s(error("parameter_unknown", name="x"))
+    assert caught.value.code == "parameter_unknown"

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import anyio
+import pytest
+
+from posthouse.daemon.ipc.dispatch import Service
+from posthouse.mcp import tool as call_module
+from tests.client.waiting import until
+from tests.daemon.hosts import Host
+from tests.mcp.agents import BOUND_S, MODES, WAYS, Way, agent_at, stdio_agent, structured
+
+
+def sleepers(host: Host) -> int:
+    """How many requests wait for mail at a daemon."""
+    service: Service = host.daemon.service
+    return service.sleeping
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_wait_returns_when_mail_comes(way: Way, alice: Host, bob: Host) -> None:
+    async with agent_at(way, alice.settings.directory) as agent, asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(agent.call("wait", seconds=50))
+        await until(lambda: sleepers(alice) == 1)
+        await bob.send(alice.node, "wake up")
+        found = await waiting
+        assert [message["untrusted"]["text"] for message in found["messages"]] == ["wake up"]
+
+
+async def test_wait_returns_at_once_with_what_is_unread_and_leaves_it_unread(alice: Host, bob: Host) -> None:
+    await bob.send(alice.node, "one")
+    await alice.until_bodies(1)
+    async with stdio_agent(alice.settings.directory) as agent:
+        for _ in range(2):
+            [message] = (await agent.call("wait", seconds=50))["messages"]
+        await agent.call("read", id=message["id"])
+        assert (await agent.call("wait", seconds=0))["messages"] == []
+
+
+async def test_wait_ends_without_mail_when_its_time_is_over(alice: Host) -> None:
+    async with stdio_agent(alice.settings.directory) as agent:
+        found = await agent.call("wait", seconds=0.3)
+        assert found["messages"] == []
+        assert found["waited_s"] >= 0.3
+
+
+async def test_wait_above_its_bound_is_refused_and_the_bound_is_a_setting(alice: Host) -> None:
+    async with stdio_agent(alice.settings.directory) as agent:
+        refused = await agent.refused("wait", seconds=51)
+        assert refused["code"] == "tool_arguments_invalid" and "50" in refused["message"]
+    async with stdio_agent(alice.settings.directory, "--wait-max-s", "2") as agent:
+        assert "2" in (await agent.refused("wait", seconds=3))["message"]
+        assert (await agent.refused("lock", action="acquire", resource="r", wait_s=3))[
+            "code"
+        ] == "tool_arguments_invalid"
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_cancelled_wait_ends_at_the_daemon_too(way: Way, mode: str, alice: Host) -> None:
+    async with agent_at(way, alice.settings.directory, mode=mode) as agent:
+        with anyio.fail_after(BOUND_S):
+            async with anyio.create_task_group() as group:
+                group.start_soon(agent.client.call_tool, "wait", {"seconds": 50})
+                await until(lambda: sleepers(alice) == 1)
+                group.cancel_scope.cancel()
+        await until(lambda: sleepers(alice) == 0)
+        assert (await agent.call("inbox"))["messages"] == []
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_call_that_waits_tells_progress(way: Way, alice: Host, bob: Host) -> None:
+    told = asyncio.Event()
+    seen: list[tuple[float, float | None, str | None]] = []
+
+    async def note(progress: float, total: float | None, message: str | None) -> None:
+        seen.append((progress, total, message))
+        told.set()
+
+    async with agent_at(way, alice.settings.directory) as agent, asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(agent.client.call_tool("wait", {"seconds": 50}, progress_callback=note))
+        async with asyncio.timeout(BOUND_S):
+            await told.wait()
+        await bob.send(alice.node, "enough")
+        assert len(structured(await waiting)["messages"]) == 1
+    progress, total, message = seen[0]
+    assert 0 < progress <= 50 and total == 50 and message == "no mail yet"
+
+
+def test_progress_comes_more_often_than_clients_lose_patience() -> None:
+    assert call_module.PROGRESS_EVERY_S <= 10
+
+
+async def test_wait_goes_on_over_a_restart_of_the_daemon(alice: Host, bob: Host) -> None:
+    node = alice.node
+    async with stdio_agent(alice.settings.directory) as agent, asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(agent.call("wait", seconds=50))
+        await until(lambda: sleepers(alice) == 1)
+        await alice.down()
+        await bob.send(node, "while you were away")
+        await alice.up()
+        found: dict[str, Any] = await waiting
+        assert [message["untrusted"]["text"] for message in found["messages"]] == ["while you were away"]
+
+
+async def test_a_cancelled_wait_for_a_lock_leaves_it_to_others(alice: Host, bob: Host) -> None:
+    async with stdio_agent(alice.settings.directory) as north, stdio_agent(bob.settings.directory) as south:
+        mine = await north.call("lock", action="acquire", resource="r", lease_s=600)
+        wanted = {"action": "acquire", "resource": "r", "wait_s": 50}
+        with anyio.fail_after(BOUND_S):
+            async with anyio.create_task_group() as group:
+                group.start_soon(south.client.call_tool, "lock", wanted)
+                await until(lambda: sleepers(bob) == 1)
+                group.cancel_scope.cancel()
+        await until(lambda: sleepers(bob) == 0)
+        await north.call("lock", action="release", resource="r", token=mine["token"])
+        assert (await north.call("lock", action="acquire", resource="r", wait_s=20))["held"]

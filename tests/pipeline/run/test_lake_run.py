@@ -1,0 +1,105 @@
+"""Runs on a real Spark: exactly once, batch by batch, over restores, equal to a rebuild."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from posthouse.journal.cursor import read_committed
+from posthouse.model.errors import PosthouseError
+from posthouse.pipeline.connector.source_access import Access
+from posthouse.pipeline.lake import Lake
+from posthouse.pipeline.run.copy_feeds import Copier, RunStep
+from posthouse.pipeline.run.lake_run import bring_up_to_date
+from tests.pipeline.run.lakes import check_private, check_seals, journal_rows, table_rows
+from tests.pipeline.stores import GrowingStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> GrowingStore:
+    return GrowingStore(tmp_path / "relay")
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path / "lake")
+
+
+def run(spark: SparkSession, lake: Lake, store: GrowingStore, batch_rows: int = 1_000_000) -> list[RunStep]:
+    steps: list[RunStep] = []
+    bring_up_to_date(
+        spark, lake, [Access(str(store.path))], clock=store.clock, batch_rows=batch_rows, tell=steps.append
+    )
+    return steps
+
+
+def test_an_empty_history_makes_an_empty_lake_and_no_failure(
+    spark: SparkSession, lake: Lake, store: GrowingStore
+) -> None:
+    run(spark, lake, store)
+    assert journal_rows(spark, lake) == []
+    assert [each.epoch for each in lake.epochs()] == [store.epoch()]
+
+
+def test_a_lake_over_growth_and_restore_equals_its_stores_and_a_rebuild(
+    spark: SparkSession, lake: Lake, store: GrowingStore
+) -> None:
+    first = store.epoch()
+    store.grow(40)
+    run(spark, lake, store, batch_rows=30)
+    store.grow(20)
+    backup = store.back_up("backup")
+    store.grow(25)
+    lost = store.records()[60:]
+    run(spark, lake, store)
+    second = store.restore(backup)
+    store.grow(10)
+    run(spark, lake, store)
+    again = run(spark, lake, store)
+
+    live = store.records()
+    expected = [(first, record, False) for record in live[:60]] + [(first, record, True) for record in lost]
+    expected += [(second, record, False) for record in live[60:]]
+    assert journal_rows(spark, lake) == sorted(expected, key=lambda row: (row[0], row[1].seq))
+    assert {step.step for step in again} == {"unchanged"}
+    assert check_seals(lake) == 4
+    assert (read_committed(lake.path, first), read_committed(lake.path, second)) == (85, 70)
+    _check_rebuild(spark, lake, store)
+    check_private(lake.path)
+
+
+def _check_rebuild(spark: SparkSession, lake: Lake, store: GrowingStore) -> None:
+    kept = table_rows(lake)
+    bring_up_to_date(spark, lake, [Access(str(store.path))], clock=store.clock, is_rebuild=True)
+    assert table_rows(lake) == kept
+    assert kept["silver_refusals"].total() == 31
+
+
+def test_two_runs_that_planned_the_same_batch_commit_it_once(
+    spark: SparkSession, lake: Lake, store: GrowingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: a second run commits in between, as if the lock did not hold."""
+    store.grow(30)
+    access = Access(str(store.path))
+    late = Copier(spark, lake, access, store.clock, 1000, lambda _step: None)
+    real = late._write
+    interfered: list[bool] = []
+
+    def write_after_another(*given: object) -> object:
+        if not interfered:
+            interfered.append(True)
+            Copier(spark, lake, access, store.clock, 1000, lambda _step: None).copy()
+        return real(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(late, "_write", write_after_another)
+    with pytest.raises(PosthouseError) as refused:
+        late.copy()
+    assert refused.value.code == "lake_busy"
+    assert [row[1].seq for row in journal_rows(spark, lake)] == list(range(1, 31))

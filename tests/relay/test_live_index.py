@@ -1,0 +1,89 @@
+"""The live index against comparing every filter with every event, and what it costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from posthouse.model.event import Event
+from posthouse.model.filters import Filter
+from posthouse.relay.live import FilterIndex
+
+IDS = [character * 64 for character in "0123"]
+NODES = ["ed25519:" + character * 64 for character in "abc"]
+VALUES = ["x", "y", "", "z,w"]
+
+
+def some(values: list[Any]) -> st.SearchStrategy[Any]:
+    return st.none() | st.frozensets(st.sampled_from(values), min_size=1, max_size=3)
+
+
+FILTERS = st.builds(
+    Filter,
+    ids=some(IDS),
+    authors=some(NODES),
+    kinds=some([1, 2, 20_000]),
+    tags=st.dictionaries(
+        st.sampled_from(["t", "p", "mesh"]), st.frozensets(st.sampled_from(VALUES), min_size=1), max_size=2
+    ),
+    mesh=st.none() | st.sampled_from(["main", "team"]),
+    since_ns=st.none() | st.integers(0, 5),
+    until_ns=st.none() | st.integers(0, 5),
+)
+TAGS = st.lists(st.tuples(st.sampled_from(["t", "p", "q"]), st.sampled_from(VALUES)), max_size=4)
+EVENTS = st.builds(
+    lambda name, pubkey, at, kind, tags, mesh: Event(
+        id=name, pubkey=pubkey, created_at_ns=at, kind=kind, content="", sig="",
+        tags=(*tags, ("t",), ("p", "x", "more"), *([("mesh", mesh)] if mesh else [])),
+    ),
+    st.sampled_from(IDS), st.sampled_from(NODES), st.integers(0, 5), st.sampled_from([1, 2, 20_000]), TAGS,
+    st.sampled_from([None, "main", "team"]),
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.lists(FILTERS, min_size=1, max_size=3), max_size=12), st.lists(EVENTS, max_size=8), st.data())
+def test_index_finds_exactly_what_comparing_all_would(
+    targets: list[list[Filter]], events: list[Event], data: st.DataObject
+) -> None:
+    index: FilterIndex[int] = FilterIndex()
+    for target, filters in enumerate(targets):
+        index.add(filters, target)
+    gone = data.draw(st.sets(st.sampled_from(range(len(targets)))) if targets else st.just(set()))
+    for target in gone:
+        index.remove(target)
+    for event in events:
+        naive = {
+            target
+            for target, filters in enumerate(targets)
+            if target not in gone and any(each.matches(event) for each in filters)
+        }
+        found = index.matching(event)
+        assert len(found) == len(set(found))
+        assert set(found) == naive
+
+
+def test_removed_filters_leave_nothing_behind() -> None:
+    index: FilterIndex[int] = FilterIndex()
+    for number in range(50):
+        index.add([Filter(kinds=frozenset({number + 1, 1})), Filter(tags={"t": frozenset({"a", "b"})})], number)
+    for number in range(50):
+        index.remove(number)
+    assert (len(index), index._buckets) == (0, {})
+
+
+def test_five_hundred_filters_do_not_cost_five_hundred_comparisons() -> None:
+    index: FilterIndex[int] = FilterIndex()
+    nodes = [f"ed25519:{number:064x}" for number in range(500)]
+    for number, node in enumerate(nodes):
+        wanted = [
+            Filter(authors=frozenset({node})),
+            Filter(kinds=frozenset({1}), tags={"t": frozenset({f"topic-{number}"})}),
+            Filter(kinds=frozenset({number + 100})),
+        ][number % 3]
+        index.add([wanted], number)
+    event = Event(id=IDS[0], pubkey=nodes[300], created_at_ns=1, kind=1, tags=(("t", "topic-301"),), content="", sig="")
+    assert index.matching(event) == [300, 301]
+    assert index.comparisons == 2
