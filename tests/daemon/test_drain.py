@@ -193,7 +193,7 @@ async def test_a_row_that_is_too_old_is_dead_and_never_sent(tmp_path: Path, hous
         clock.advance(100 * 3600)
         await host.send(READER, "young", client_message_id="young")
         clock.advance(68 * 3600 + 1)
-        await host.daemon.drain.bury_expired()
+        await host.daemon.drain.expire()
         assert (await host.row("old"))["status"] == "dead"
         assert "max_age_exceeded" in (await host.row("old"))["last_error"]
         assert (await host.row("young"))["status"] == "pending"

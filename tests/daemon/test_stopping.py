@@ -25,7 +25,7 @@ async def test_kept_connection_is_told_that_the_daemon_stops_and_closed(house: H
         writer.write(ASK)
         async with asyncio.timeout(30):
             await reader.readuntil(b"\r\n\r\n")
-        host.daemon.is_stopping = True
+        host.daemon.context.is_stopping = True
         writer.write(ASK)
         assert b"daemon_stopping" in await to_the_end(reader)
         writer.close()
@@ -33,7 +33,7 @@ async def test_kept_connection_is_told_that_the_daemon_stops_and_closed(house: H
 
 async def test_connection_that_comes_while_the_daemon_stops_is_closed(house: House) -> None:
     async with host_at(house, "alice") as host:
-        host.daemon.is_stopping = True
+        host.daemon.context.is_stopping = True
         reader, writer = await connect(host)
         assert await to_the_end(reader) == b""
         writer.close()

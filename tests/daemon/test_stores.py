@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from posthouse.client import Published
-from posthouse.daemon.housekeeping import Pressure, measure_outbox, sweep
+from posthouse.daemon.housekeeping import Pressure
 from posthouse.daemon.outbox.transitions import Claimed, Depth, SendOutcome
 from posthouse.daemon.recovery import damage_of, recover_outbox
 from posthouse.daemon.settings import Retention
@@ -143,7 +143,7 @@ async def test_a_full_outbox_refuses_new_messages_with_507_and_answers_old_ones(
         depth = await host.daemon.outbox.depth()
         assert 0.8 * 10_000 < depth.bytes <= 0.95 * 10_000
         assert (await host.send(READER, "x" * 500, client_message_id="c0")).status == 202
-        host.daemon.pressure.look(depth)
+        host.daemon.pressure.update(depth)
         told = [each for each in await listener.take(5) if each.event == "outbox_pressure"]
         assert told[0].data["is_high"] is True
         assert (await host.row(f"c{len(statuses) - 1}")).get("error") == "outbox_row_unknown"
@@ -164,16 +164,16 @@ def test_pressure_counts_what_the_disk_still_gives(tmp_path: Path) -> None:
     free = 1_000
     told: list[tuple[int, int, bool]] = []
     pressure = Pressure(10_000, tmp_path, lambda _path: free)
-    pressure.on_pressure = lambda *given: told.append(given)
-    pressure.look(Depth(1, 0, 100))
+    pressure.on_change = lambda *given: told.append(given)
+    pressure.update(Depth(1, 0, 100))
     assert pressure.capacity_bytes == 1_100
-    pressure.look(Depth(1, 0, 3_999))
+    pressure.update(Depth(1, 0, 3_999))
     assert told == []
-    pressure.look(Depth(1, 0, 4_000))
-    pressure.look(Depth(1, 0, 4_100))
+    pressure.update(Depth(1, 0, 4_000))
+    pressure.update(Depth(1, 0, 4_100))
     assert told == [(4_000, 5_000, True)]
     free = 100_000
-    pressure.look(Depth(1, 0, 4_000))
+    pressure.update(Depth(1, 0, 4_000))
     assert told[1] == (4_000, 10_000, False)
     assert pressure.capacity_bytes == 10_000
 
@@ -218,7 +218,7 @@ async def test_old_records_go_below_a_snapshot_and_rows_stay(tmp_path: Path) -> 
         clock.advance(31 * 86_400)
         store = host.daemon.outbox.store
         before = store.extent()
-        await sweep(host.daemon)
+        await host.daemon.housekeeper.sweep()
         after = store.extent()
         assert after.epoch == before.epoch
         assert await count_records(store, "journal.snapshot") == 1
@@ -234,11 +234,11 @@ async def test_with_a_lake_only_what_it_has_committed_goes(tmp_path: Path) -> No
     async with running(host):
         for number in range(600):
             await host.send(READER, "x", client_message_id=f"c{number}")
-        await sweep(host.daemon)
+        await host.daemon.housekeeper.sweep()
         store = host.daemon.outbox.store
         assert await count_records(store, "outbox.queued") == 600
         note_committed(lake, store.epoch, 500)
-        await sweep(host.daemon)
+        await host.daemon.housekeeper.sweep()
         assert store.extent().pruned_through == 500
 
 
@@ -247,7 +247,7 @@ async def test_a_journal_that_is_too_large_is_pruned_before_its_age(tmp_path: Pa
     async with running(host):
         for number in range(600):
             await host.send(READER, "x", client_message_id=f"c{number}")
-        await sweep(host.daemon)
+        await host.daemon.housekeeper.sweep()
         assert await count_records(host.daemon.outbox.store, "outbox.queued") == 0
         assert (await host.get("/v1/health"))["queue_depth"] == 600
 
@@ -262,8 +262,8 @@ async def test_pressure_is_recorded_once(tmp_path: Path) -> None:
     async with running(host):
         while (await host.send(READER, "x" * 300)).status == 202:
             pass
-        await measure_outbox(host.daemon)
-        await measure_outbox(host.daemon)
+        await host.daemon.housekeeper.measure()
+        await host.daemon.housekeeper.measure()
         assert await count_records(host.daemon.outbox.store, "outbox.pressure") == 1
 
 

@@ -17,11 +17,12 @@ import structlog
 from posthouse.client.messages.sender import Composer
 from posthouse.client.trust.signing import Signer, open_content
 from posthouse.daemon.bridge import Bridge
+from posthouse.daemon.context import DaemonContext
 from posthouse.daemon.directory import DaemonDirectory
 from posthouse.daemon.drain import Drain
 from posthouse.daemon.event_hub import EventHub
 from posthouse.daemon.features import Offer, bounded_max_age_h
-from posthouse.daemon.housekeeping import Pressure, measure_outbox, run_housekeeping
+from posthouse.daemon.housekeeping import Housekeeper, Pressure
 from posthouse.daemon.identity import check_host, load_identity, read_host
 from posthouse.daemon.inbox.inbox import Inbox, InboxItem
 from posthouse.daemon.ipc.dispatch import Service
@@ -57,6 +58,8 @@ class Daemon:
     sending: Sending
     service: Service
     pressure: Pressure
+    housekeeper: Housekeeper
+    context: DaemonContext
 
     def __init__(self, settings: DaemonSettings) -> None:
         validate_mesh_name(settings.mesh)
@@ -65,8 +68,7 @@ class Daemon:
         self.directory = DaemonDirectory(settings.directory)
         self.meters = Meters()
         self.events = EventHub(self.clock)
-        self.is_stopping = False
-        self.started_ns = self.clock.boot_ns()
+        self._started_ns = self.clock.boot_ns()
         #: port on loopback, if it listens there
         self.port: int | None = None
         self._opened = AsyncExitStack()
@@ -96,39 +98,12 @@ class Daemon:
 
     async def stop(self) -> None:
         """End gracefully: what was accepted is committed, what is on its way is sent again later."""
-        self.is_stopping = True
+        self.context.stop()
         self._stopping.set()
         self.events.tell("system", state="stopping")
         self.events.close()
         await self._opened.aclose()
         log.info("daemon_stopped", node=self.key.node)
-
-    # what routes use
-
-    async def resolve(self, to: str) -> str:
-        """Return the node id or #topic a text names; what the roster does not know is asked for once."""
-        mesh = self.settings.mesh
-        try:
-            return self.roster.resolve(to, mesh)
-        except PosthouseError as unknown:
-            if unknown.code not in ("topic_unknown", "member_name_unknown") or not self.uplink.is_up:
-                raise
-        try:
-            await self.uplink.refresh()
-        except PosthouseError as failure:
-            if failure.code == "member_key_changed":
-                raise
-            log.info("roster_not_refreshed", code=failure.code)
-        return self.roster.resolve(to, mesh)
-
-    async def sleep(self, news: asyncio.Event, seconds: float) -> None:
-        """Wait for news, the time, or the end of the daemon."""
-        waits = [asyncio.create_task(each.wait()) for each in (news, self._stopping)]
-        try:
-            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
 
     # opening
 
@@ -143,11 +118,11 @@ class Daemon:
         self._assemble()
         self._refuse_old_age()
         await self._open_bridge()
-        await measure_outbox(self)
+        await self.housekeeper.measure()
         self._spawn(self.uplink.run(), self._uplink_ended)
         self._opened.push_async_callback(self.drain.close)
         await self.drain.start()
-        self._spawn(run_housekeeping(self))
+        self._spawn(self.housekeeper.run())
         await self._listen()
         self.directory.note_pid()
         if self.settings.ttl_s is not None:
@@ -187,10 +162,24 @@ class Daemon:
             Composer(Signer(key, clock), Minter(clock)),
             self.outbox,
             self.inbox,
-            self.resolve,
+            self.uplink.resolve,
             lambda event: open_content(key, event),
             lambda: self.pressure.capacity_bytes,
             clock,
+        )
+        self.housekeeper = Housekeeper(self.outbox, self.inbox, self.drain, self.pressure, settings)
+        self.context = DaemonContext(
+            settings,
+            clock,
+            key,
+            self.outbox,
+            self.inbox,
+            self.roster,
+            self.uplink,
+            self.sending,
+            self.events,
+            self.meters,
+            self._started_ns,
         )
         self._connect_parts()
 
@@ -208,7 +197,7 @@ class Daemon:
         uplink.on_offer = self._take_offer
         drain.on_sent = lambda count: meters.count("posthouse_daemon_outbox_sent_total", by=count)
         drain.on_dead = self._tell_dead
-        self.pressure.on_pressure = lambda used, capacity, is_high: events.tell(
+        self.pressure.on_change = lambda used, capacity, is_high: events.tell(
             "outbox_pressure", bytes=used, max_bytes=capacity, is_high=is_high
         )
 
@@ -228,7 +217,7 @@ class Daemon:
 
     async def _listen(self) -> None:
         guard = Guard(self.directory.token(), self.settings.limits.tcp_rate, self.clock)
-        self.service = Service(self, guard, ROUTES)
+        self.service = Service(self.context, guard, ROUTES)
         server = IpcServer(self.service, is_tcp=False)
         self._keep(await listen_unix(self.directory.socket, server), server)
         tcp = self.settings.tcp

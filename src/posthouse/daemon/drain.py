@@ -124,10 +124,10 @@ class Drain:
             lane.cancel()
         await asyncio.gather(*lanes, return_exceptions=True)
 
-    async def bury_expired(self) -> None:
-        """Give up what is too old, sent or not."""
-        while buried := await self._outbox.bury_expired(self._oldest_ns()):
-            for row_id, client_message_id in buried:
+    async def expire(self) -> None:
+        """Give up every pending row that is too old."""
+        while expired := await self._outbox.expire(self._oldest_ns()):
+            for row_id, client_message_id in expired:
                 self.on_dead(row_id, client_message_id, MAX_AGE)
 
     @property

@@ -1,9 +1,9 @@
 """Housekeeping of a daemon: measure the outbox, expire and delete what is too old, prune the journals.
 
-The outbox's capacity is the smaller of outbox.max_bytes and what is used plus what is free on the disk: at 80 %
-listeners are notified once until it falls again; at 95 % accepting refuses (see outbox.transitions). Journal records
-go oldest first, in bounded transactions, each below a snapshot of the counters; with a lake, only records that the
-lake has committed.
+The capacity of the outbox is the smaller of outbox.max_bytes and what it uses plus what is free on the disk. At 80 %
+`Pressure` notifies its listener once, and again when the outbox falls below; at 95 % the outbox refuses new messages
+(see outbox.transitions). Journal records go oldest first, in bounded transactions, each below a snapshot of the
+counters; with a lake, only records that the lake has committed.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 
-from posthouse.daemon.inbox.inbox import newest_position
-from posthouse.daemon.outbox.outbox import read_depth
+from posthouse.daemon.drain import Drain
+from posthouse.daemon.inbox.inbox import Inbox, newest_position
+from posthouse.daemon.outbox.outbox import Outbox, read_depth
 from posthouse.daemon.outbox.transitions import Depth
-from posthouse.daemon.settings import KEEP_DAYS, Retention
+from posthouse.daemon.settings import KEEP_DAYS, DaemonSettings, Retention
 from posthouse.journal.append import JournalTransaction
 from posthouse.journal.prune import prunable_through, prune_prefix
 from posthouse.journal.store import Store
@@ -27,105 +28,107 @@ from posthouse.model.errors import Transient
 from posthouse.model.limits import DAY_S, SECOND_NS
 from posthouse.sqlite.statements import Statements
 
-if TYPE_CHECKING:
-    from posthouse.daemon.daemon import Daemon
-
-
 log = structlog.get_logger(__name__)
 WARN_AT = 0.8
+_SQL = Statements("posthouse.daemon", "retention.sql")
+_PRUNE_MAX_RECORDS = 5_000  # per transaction: some milliseconds
+_PRUNE_MIN_RECORDS = 500  # fewer are not worth a snapshot
+_MEASURE_EVERY_S = 5.0
+_MEASURES_PER_SWEEP = 12
+#: returns the counters from which a replay starts
+ReadState = Callable[[JournalTransaction], Mapping[str, Any]]
 
 
 def free_bytes(directory: Path) -> int:
-    """Return what an ordinary user may still write on the disk of a directory."""
+    """Return the bytes that an ordinary user may still write on the disk of a directory."""
     found = os.statvfs(directory)
     return found.f_bavail * found.f_frsize
 
 
 class Pressure:
-    """The room of one outbox, looked at every now and then."""
+    """How full one outbox is, as of its last measurement."""
 
     def __init__(self, max_bytes: int, directory: Path, read_free: Callable[[Path], int] = free_bytes) -> None:
         self._max_bytes = max_bytes
         self._directory = directory
         self._read_free = read_free
-        self._is_warned = False
+        self._is_high = False
         self.capacity_bytes = max_bytes
-        #: told the bytes used and the capacity when the outbox becomes full, and whether it is
-        self.on_pressure: Callable[[int, int, bool], None] = lambda _used, _capacity, _is_high: None
+        #: callback(used bytes, capacity, is high) whenever the outbox crosses the warning level
+        self.on_change: Callable[[int, int, bool], None] = lambda _used, _capacity, _is_high: None
 
-    def look(self, depth: Depth) -> bool:
-        """Judge how full it is; return whether it has just become nearly full."""
+    def update(self, depth: Depth) -> bool:
+        """Compute the capacity and compare; return True if the outbox has just become nearly full."""
         self.capacity_bytes = min(self._max_bytes, depth.bytes + self._read_free(self._directory))
         is_high = depth.bytes >= WARN_AT * self.capacity_bytes
-        if is_high == self._is_warned:
+        if is_high == self._is_high:
             return False
-        self._is_warned = is_high
+        self._is_high = is_high
         if is_high:
             log.warning("outbox_pressure", used=depth.bytes, capacity=self.capacity_bytes)
-        self.on_pressure(depth.bytes, self.capacity_bytes, is_high)
+        self.on_change(depth.bytes, self.capacity_bytes, is_high)
         return is_high
 
 
-_SQL = Statements("posthouse.daemon", "retention.sql")
-_AT_ONCE = 5_000  # records per transaction: some milliseconds
-_LEAST = 500  # fewer are not worth a snapshot
-#: what replay starts from
-ReadState = Callable[[JournalTransaction], Mapping[str, Any]]
+class Housekeeper:
+    """Runs the housekeeping of one daemon."""
+
+    def __init__(
+        self, outbox: Outbox, inbox: Inbox, drain: Drain, pressure: Pressure, settings: DaemonSettings
+    ) -> None:
+        self._outbox = outbox
+        self._inbox = inbox
+        self._drain = drain
+        self._pressure = pressure
+        self._settings = settings
+
+    async def run(self) -> None:
+        """Measure often and sweep now and then, until cancelled."""
+        measures = 0
+        while True:
+            try:
+                await self.measure()
+                if measures % _MEASURES_PER_SWEEP == 0:
+                    await self.sweep()
+            except Transient as failure:  # a full disk: the next round may find space
+                log.warning("housekeeping_failed", code=failure.code, reason=str(failure))
+            measures += 1
+            await asyncio.sleep(_MEASURE_EVERY_S)
+
+    async def measure(self) -> None:
+        """Measure how full the outbox is, and record when it becomes nearly full."""
+        depth = await self._outbox.depth()
+        if self._pressure.update(depth):
+            await self._outbox.append_pressure(depth.bytes, self._pressure.capacity_bytes)
+
+    async def sweep(self) -> None:
+        """Expire rows that are too old, delete messages and events that were kept long enough, prune the journals."""
+        await self._drain.expire()
+        now_ns = self._settings.clock.wall_ns()
+        while await self._outbox.strip_done(now_ns - KEEP_DAYS * DAY_S * SECOND_NS):
+            pass
+        while await self._inbox.delete_before(now_ns - self._settings.inbox_keep_days * DAY_S * SECOND_NS):
+            pass
+        retention = self._settings.retention
+        await prune_journal(self._outbox.store, retention, lambda tx: {"outbox": read_depth(tx.db)._asdict()})
+        await prune_journal(self._inbox.store, retention, lambda tx: {"inbox": newest_position(tx.db)})
 
 
 async def prune_journal(store: Store, retention: Retention, read_state: ReadState) -> int:
-    """Remove the oldest records that are too old or too many; return how many went."""
+    """Remove the oldest records that are too old or too many; return how many were removed."""
     removed = 0
-    while went := await store.writer.run(lambda tx: _prune(tx, retention, read_state)):
-        removed += went
+    while pruned := await store.writer.run(lambda tx: _prune_some(tx, retention, read_state)):
+        removed += pruned
     return removed
 
 
-def _prune(tx: JournalTransaction, retention: Retention, read_state: ReadState) -> int:
+def _prune_some(tx: JournalTransaction, retention: Retention, read_state: ReadState) -> int:
     extent: Any = tx.db.execute(_SQL.extent).fetchone()
     pruned_through, body_bytes = extent
-    most = min(pruned_through + _AT_ONCE, prunable_through(tx, retention.lake))
+    through = min(pruned_through + _PRUNE_MAX_RECORDS, prunable_through(tx, retention.lake))
     if body_bytes <= retention.max_bytes:
         horizon_ns = tx.now_ns - round(retention.keep_days * DAY_S * SECOND_NS)
-        most = tx.db.execute(_SQL.newest_before, (pruned_through, most, horizon_ns)).get or 0
-    if most - pruned_through < _LEAST:
+        through = tx.db.execute(_SQL.newest_before, (pruned_through, through, horizon_ns)).get or 0
+    if through - pruned_through < _PRUNE_MIN_RECORDS:
         return 0
-    return prune_prefix(tx, most, read_state(tx))
-
-
-MEASURE_S = 5.0
-SWEEP_EVERY = 12  # looks
-
-
-async def run_housekeeping(daemon: Daemon) -> None:
-    """Look at the room often, sweep less often, for ever."""
-    looks = 0
-    while True:
-        try:
-            await measure_outbox(daemon)
-            if looks % SWEEP_EVERY == 0:
-                await sweep(daemon)
-        except Transient as failure:  # a full disk: the next look may find room
-            log.warning("housekeeping_failed", code=failure.code, reason=str(failure))
-        looks += 1
-        await asyncio.sleep(MEASURE_S)
-
-
-async def measure_outbox(daemon: Daemon) -> None:
-    """Judge how full the outbox is."""
-    depth = await daemon.outbox.depth()
-    if daemon.pressure.look(depth):
-        await daemon.outbox.note_pressure(depth.bytes, daemon.pressure.capacity_bytes)
-
-
-async def sweep(daemon: Daemon) -> None:
-    """Give up rows that are too old; delete mail and events that were kept long enough."""
-    await daemon.drain.bury_expired()
-    now_ns = daemon.clock.wall_ns()
-    while await daemon.outbox.strip_done(now_ns - KEEP_DAYS * DAY_S * SECOND_NS):
-        pass
-    while await daemon.inbox.delete_before(now_ns - daemon.settings.inbox_keep_days * DAY_S * SECOND_NS):
-        pass
-    retention = daemon.settings.retention
-    await prune_journal(daemon.outbox.store, retention, lambda tx: {"outbox": read_depth(tx.db)._asdict()})
-    await prune_journal(daemon.inbox.store, retention, lambda tx: {"inbox": newest_position(tx.db)})
+    return prune_prefix(tx, through, read_state(tx))

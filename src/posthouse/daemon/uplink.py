@@ -166,6 +166,22 @@ class Uplink:
         self._roster.take_members(await client.meshes.members(self._settings.mesh))
         self._roster.take_topics(await client.meshes.topics(self._settings.mesh))
 
+    async def resolve(self, to: str) -> str:
+        """Return the node id or #topic that a text names; refresh the roster once if it does not know the text."""
+        mesh = self._settings.mesh
+        try:
+            return self._roster.resolve(to, mesh)
+        except PosthouseError as unknown:
+            if unknown.code not in ("topic_unknown", "member_name_unknown") or not self.is_up:
+                raise
+        try:
+            await self.refresh()
+        except PosthouseError as failure:
+            if failure.code == "member_key_changed":
+                raise
+            log.info("roster_not_refreshed", code=failure.code)
+        return self._roster.resolve(to, mesh)
+
     async def freshen(self) -> None:
         """Refresh for somebody who asks who is here, unless that was just done; a slow relay is not waited for."""
         if self.is_up:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote
 
 import msgspec
@@ -17,14 +17,11 @@ import structlog
 from aiohttp import web
 from aiohttp.web_protocol import RequestPayloadError
 
+from posthouse.daemon.context import DaemonContext
 from posthouse.daemon.ipc.guard import Guard
 from posthouse.http.response import JSON, HttpResponse, error_response, to_aiohttp
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.strict_json import parse_json
-
-if TYPE_CHECKING:
-    from posthouse.daemon.daemon import Daemon
-
 
 _REALM = "posthouse daemon"
 
@@ -43,7 +40,7 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 class Service:
     """Answers the requests of one daemon, whichever way they come."""
 
-    def __init__(self, daemon: Daemon, guard: Guard, table: Table) -> None:
+    def __init__(self, daemon: DaemonContext, guard: Guard, table: Table) -> None:
         self._daemon = daemon
         self._guard = guard
         self._table = table
@@ -135,7 +132,7 @@ class Service:
 class Call(NamedTuple):
     """A request that was let in and routed."""
 
-    daemon: Daemon
+    daemon: DaemonContext
     service: Service
     request: web.BaseRequest
     #: the id in the path, if the route has one

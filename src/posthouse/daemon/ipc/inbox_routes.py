@@ -76,7 +76,7 @@ async def _inbox_filter(call: Call, given: _InboxQuery) -> InboxFilter:
         after = position
     elif given.since is not None:
         since_ns = parse_utc(given.since)
-    sender = None if given.from_ is None else await call.daemon.resolve(given.from_)
+    sender = None if given.from_ is None else await call.daemon.uplink.resolve(given.from_)
     topic = None if given.topic is None else given.topic.removeprefix(TOPIC_MARK)
     return InboxFilter(after, topic, sender, given.unread, given.limit, since_ns)
 
@@ -96,7 +96,7 @@ async def _wait_for_items(call: Call, wanted: InboxFilter, wait_s: float) -> lis
         if items:
             return items
         async with call.service.sleep():
-            await call.daemon.sleep(news, wait_s)
+            await call.daemon.wait_for(news, wait_s)
     finally:
         inbox.on_new.remove(tell)
     return await inbox.items(wanted)

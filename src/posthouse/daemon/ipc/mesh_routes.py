@@ -54,7 +54,7 @@ async def show_history(call: Call) -> HttpResponse:
     if given.topic is not None:
         wanted["#t"] = [given.topic.removeprefix(TOPIC_MARK)]
     else:
-        both = [client.key.node, await call.daemon.resolve(str(given.with_))]
+        both = [client.key.node, await call.daemon.uplink.resolve(str(given.with_))]
         wanted |= {"authors": both, "#p": both}
     page = await client.query(wanted, limit=given.limit, order="desc", cursor=given.before)
     shown = [_history_entry(client, call, stored) for stored in page.events]

@@ -78,7 +78,7 @@ class Outbox:
 
         return await self.store.writer.run(work)
 
-    async def bury_expired(self, before_ns: int) -> list[tuple[str, str]]:
+    async def expire(self, before_ns: int) -> list[tuple[str, str]]:
         """Give up pending rows queued before a time; return some of them, none when there are none left."""
         return await self.store.writer.run(lambda tx: transitions.expire_rows(tx, before_ns, self._mesh))
 
@@ -86,7 +86,7 @@ class Outbox:
         """Take events out of rows done before a time; return how many, zero when there are none left."""
         return await self.store.writer.run(lambda tx: transitions.strip_done_rows(tx, before_ns))
 
-    async def note_pressure(self, used: int, capacity: int) -> None:
+    async def append_pressure(self, used: int, capacity: int) -> None:
         """Record that the outbox is nearly full."""
         body = {"bytes": used, "max_bytes": capacity}
         await self.store.writer.run(
