@@ -1,15 +1,25 @@
-"""What holds for every test: one test's log configuration is not the next one's."""
+"""What holds for every test: its own log configuration, and a Ctrl-C that arrives.
+
+A shell starts background jobs with SIGINT ignored, and a process passes that on to its children. Tests that interrupt a
+child would then wait for ever, so the test process restores the default before the first child starts.
+"""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
 import structlog
 
 
+def pytest_configure() -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.fixture(autouse=True)
 def unconfigured_log() -> Iterator[None]:
-    """Undo what a command of this test said about the log."""
+    """Undo the log configuration of a command that this test ran."""
     yield
     structlog.reset_defaults()
