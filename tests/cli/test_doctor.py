@@ -102,7 +102,7 @@ def test_what_the_doctor_cannot_look_at_is_a_finding(cli: CommandLine, monkeypat
         raise PermissionError(13, "Permission denied")
 
     denied.__name__ = "check_disk"
-    monkeypatch.setattr(doctor, "CHECKS", (denied,))
+    monkeypatch.setattr(doctor, "HOME_CHECKS", (denied,))
     outcome = cli("doctor", "--json")
     assert outcome.exit == 1
     assert checks(outcome)["disk"]["state"] == "fail"

@@ -13,7 +13,8 @@ HEAVY = {"apsw", "nacl", "aiohttp", "uvloop", "rich", "msgspec", "structlog", "c
 
 
 def environment(home: Path, **extra: str) -> dict[str, str]:
-    return {"PATH": os.environ["PATH"], "HOME": str(home), **extra}
+    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
+    return {**kept, "HOME": str(home), **extra}
 
 
 def test_version_loads_no_library_it_does_not_need(tmp_path: Path) -> None:
@@ -30,6 +31,15 @@ def test_version_loads_no_library_it_does_not_need(tmp_path: Path) -> None:
     )
     assert done.stdout.startswith("posthouse ")
     assert HEAVY & set(done.stderr.split()) == set()
+
+
+def test_help_loads_no_library_of_an_extra(tmp_path: Path) -> None:
+    code = "import sys; from posthouse.cli.commands import build; build(eager=True); print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment(tmp_path), timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert (HEAVY - {"asyncio", "msgspec"}) & set(done.stdout.split()) == set()
 
 
 def test_reader_that_goes_away_ends_the_command_quietly(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
@@ -48,7 +47,7 @@ def completion(shell: Shell, /, *, output: Output = PLAIN) -> None:
     output.answer({"shell": shell, "script": script}, script)
 
 
-#: Name on the command line -> module and attribute; what is not installed is left out.
+#: Name on the command line -> module and attribute.
 COMMANDS = {
     "version": "posthouse.cli.commands:version",
     "doctor": "posthouse.cli.doctor:doctor",
@@ -81,22 +80,16 @@ _HELP = "The relay for teams of AI agents: durable messages, budgets, locks, and
 
 
 def build(*, eager: bool = False) -> App:
-    """Make the command line with every command that is installed; `eager` loads them all, for help."""
+    """Make the command line; `eager` loads every command module, which help and completion need."""
     app = noun("posthouse", _HELP, version=__version__)
     for name, path in COMMANDS.items():
-        if _is_installed(path.partition(":")[0]):
-            app.command(_load(path) if eager else path, name=name)
+        app.command(_load(path) if eager else path, name=name)
     return app
 
 
 def noun(name: str, summary: str, version: str | None = None) -> App:
     """Make the app of one noun; its verbs are added with `app.command(function, name="verb")`."""
     return App(name=name, help=summary, version=version, version_flags=["--version"] if version else [])
-
-
-def _is_installed(module: str) -> bool:
-    spec = find_spec(module)
-    return spec is not None and spec.origin is not None  # a folder without a module is no command
 
 
 def _load(path: str) -> App | Callable[..., object]:

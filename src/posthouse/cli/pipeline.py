@@ -1,7 +1,7 @@
 """`posthouse pipeline`: bring the lake up to date, query it, keep a session warm, and audit the whole history.
 
 A run that fails or is killed is simply run again: no row is duplicated or missing. Arguments and sources are checked
-before Spark is started. Verbs of pipeline_publish and pipeline_report are registered by name and loaded when used.
+before Spark is started. The verbs of pipeline_publish and pipeline_report are registered here too.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from posthouse.cli.commands import noun
 from posthouse.cli.options import parse_duration
 from posthouse.cli.output import PLAIN, Output, table
 from posthouse.cli.pipeline_options import DEFAULT_PIPELINE, PipelineOptions, open_sources, relays_of
+from posthouse.cli.pipeline_publish import archive, publish, replay
+from posthouse.cli.pipeline_report import demo, report, whatif
 from posthouse.model.codes.spec import Exit
 from posthouse.model.errors import error
 
@@ -256,9 +258,9 @@ app.command(query, name="query")
 app.command(shell, name="shell")
 app.command(serve, name="serve")
 app.command(audit, name="audit")
-app.command("posthouse.cli.pipeline_report:report", name="report")
-app.command("posthouse.cli.pipeline_report:whatif", name="whatif")
-app.command("posthouse.cli.pipeline_report:demo", name="demo")
-app.command("posthouse.cli.pipeline_publish:publish", name="publish")
-app.command("posthouse.cli.pipeline_publish:replay", name="replay")
-app.command("posthouse.cli.pipeline_publish:archive", name="archive")
+app.command(report, name="report")
+app.command(whatif, name="whatif")
+app.command(demo, name="demo")
+app.command(publish, name="publish")
+app.command(replay, name="replay")
+app.command(archive, name="archive")

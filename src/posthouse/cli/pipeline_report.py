@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from posthouse.cli.config import load_settings
-from posthouse.cli.log import configure_log
 from posthouse.cli.output import PLAIN, Output, table
 from posthouse.cli.pipeline_options import DEFAULT_PIPELINE, PipelineOptions
 from posthouse.model.errors import error
@@ -193,6 +192,7 @@ def demo(
         posthouse pipeline demo
         posthouse pipeline demo --agents 20 --messages 20000 --no-open
     """
+    from posthouse.cli.log import configure_log
     from posthouse.pipeline.connector.source_access import Access
     from posthouse.pipeline.demo.demo_history import make_history
     from posthouse.pipeline.run.lake_run import bring_up_to_date
