@@ -114,3 +114,11 @@ def delivery_id(sender: str, message_id: bytes, accepted_at_ns: int, number: int
     for part in (sender.encode(), message_id, b"%d" % accepted_at_ns, b"%d" % number):
         digest.update(len(part).to_bytes(4, "big") + part)
     return digest.digest()
+
+
+MESSAGE_TYPE_MESSAGE = 4  # as pinch.proto numbers it; a test compares
+
+
+def is_confirmed_by_reader(message_type: int) -> bool:
+    """Return True if readers confirm envelopes of this type; all others are done once they were read."""
+    return message_type == MESSAGE_TYPE_MESSAGE

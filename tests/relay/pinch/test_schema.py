@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from google.protobuf.descriptor import Descriptor, EnumDescriptor
 
+from posthouse.model.pinch import MESSAGE_TYPE_MESSAGE
 from posthouse.relay.pinch.schema import pinch_pb2
 from scripts.pinch import FOLDERS, GENERATED, NAME, SCHEMA, generate
 
@@ -80,3 +81,7 @@ def test_fields_have_the_numbers_of_the_wire(message: str) -> None:
 def test_nothing_else_is_in_the_schema() -> None:
     assert set(pinch_pb2.DESCRIPTOR.message_types_by_name) == set(FIELDS)
     assert pinch_pb2.DESCRIPTOR.package == "pinch.v1"
+
+
+def test_number_of_messages_that_the_model_knows_is_that_of_the_schema() -> None:
+    assert pinch_pb2.MessageType.MESSAGE_TYPE_MESSAGE == MESSAGE_TYPE_MESSAGE

@@ -8,14 +8,13 @@ destination.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import read_fence_tag
 from posthouse.model.kinds import CONFIRMATION, is_ephemeral, is_replacing
 from posthouse.model.lease import FenceTag, fence_error
 from posthouse.relay.accept.submission import CommitEffects, Job, Submission
-from posthouse.relay.messages.accept import Handler, Intake
 from posthouse.relay.store.event_rows import EventRow
 from posthouse.relay.store.protocol import Unit
 from posthouse.relay.wire.accept_results import Accepted, Answer, Declined, naming_message
@@ -54,6 +53,49 @@ def fencing_error(unit: Unit, row: EventRow) -> PosthouseError | None:
     return None if fence is None else take_fence(unit, row, fence)
 
 
+class KindHandler(Protocol):
+    """Handles the rows of one group whose tags have a meaning of one kind: messages, or confirmations."""
+
+    def is_told_by_id(self, row: EventRow) -> bool:
+        """Return True if duplicates of this event can only be detected by event id; else `known` detects them."""
+        ...
+
+    def known(self, row: EventRow) -> Answer | str | None:
+        """Return the answer to an event accepted before under another id, or the id of its original in this group."""
+        ...
+
+    def claim(self, row: EventRow, limited: PosthouseError | None) -> EventRow | PosthouseError:
+        """Return the row with its journal record complete, or why it cannot be written."""
+        ...
+
+    def write(self, accepted: Sequence[tuple[EventRow, int]]) -> None:
+        """Write everything that belongs to rows that have their seq now."""
+        ...
+
+    def answer(self, row: EventRow, seq: int, *, is_repeated: bool) -> Accepted:
+        """Return the answer of a row of this group; a repeated one is in it twice."""
+        ...
+
+
+class GroupStage(Protocol):
+    """The messages and confirmations of one group."""
+
+    mail: CommitEffects
+    handlers: dict[type, KindHandler]
+
+    def write(self, accepted: Sequence[tuple[EventRow, int]]) -> None:
+        """Write everything that belongs to rows that have their seq now."""
+        ...
+
+
+class Stage(Protocol):
+    """The part of a commit that handles messages and confirmations; implemented by posthouse.relay.messages."""
+
+    def begin(self, unit: Unit, rows: Sequence[EventRow]) -> GroupStage:
+        """Begin the messages and confirmations among the rows of a group."""
+        ...
+
+
 class CommittedGroup(NamedTuple):
     """What became of a group: an answer for each job, in order, and what mailboxes have to hear."""
 
@@ -61,7 +103,7 @@ class CommittedGroup(NamedTuple):
     mail: CommitEffects
 
 
-def commit_group(unit: Unit, parcels: Sequence[Submission], intake: Intake) -> CommittedGroup:
+def commit_group(unit: Unit, parcels: Sequence[Submission], intake: Stage) -> CommittedGroup:
     """Write what may be written."""
     ledger = _GroupCommit(unit, [job for parcel in parcels for job in parcel.jobs], intake)
     for parcel in parcels:
@@ -76,7 +118,7 @@ def commit_group(unit: Unit, parcels: Sequence[Submission], intake: Intake) -> C
 class _GroupCommit:
     """The answers of a group, and the rows that wait for being written together."""
 
-    def __init__(self, unit: Unit, jobs: list[Job], intake: Intake) -> None:
+    def __init__(self, unit: Unit, jobs: list[Job], intake: Stage) -> None:
         self._unit = unit
         rows = [job.row for job in jobs if job.row is not None and not is_ephemeral(job.row.event.kind)]
         self._batch = intake.begin(unit, rows)
@@ -125,7 +167,7 @@ class _GroupCommit:
             return handler.answer(row, seq, is_repeated=is_repeated)
         return Accepted(row.event.id, seq, is_repeated)
 
-    def _known_answer(self, row: EventRow, handler: Handler | None) -> Answer | int | None:
+    def _known_answer(self, row: EventRow, handler: KindHandler | None) -> Answer | int | None:
         event_id = row.event.id
         if handler is not None:
             message = handler.known(row)
@@ -140,7 +182,7 @@ class _GroupCommit:
         return None if place is None else ~place
 
     def _claim(
-        self, job: Job, row: EventRow, handler: Handler | None, held_back: set[Destination]
+        self, job: Job, row: EventRow, handler: KindHandler | None, held_back: set[Destination]
     ) -> EventRow | PosthouseError:
         limited, kind = job.refusal, row.event.kind
         if limited is not None and (kind != CONFIRMATION or limited.code != "rate_limited"):

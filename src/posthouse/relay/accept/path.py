@@ -20,7 +20,7 @@ from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError, Transient, error
 from posthouse.model.limits import SECOND_NS
 from posthouse.relay.accept.authorize import Authorizer
-from posthouse.relay.accept.commit import CommittedGroup, commit_group
+from posthouse.relay.accept.commit import CommittedGroup, Stage, commit_group
 from posthouse.relay.accept.submission import (
     GROUP_EVENTS,
     GROUPS_AHEAD,
@@ -32,7 +32,6 @@ from posthouse.relay.accept.submission import (
     take_group,
 )
 from posthouse.relay.accept.verify import VerifierPool
-from posthouse.relay.messages.accept import Intake
 from posthouse.relay.store.protocol import RelayStore, Unit
 from posthouse.relay.wire.accept_results import Accepted, Answer, Committed, ConfirmationAccepted, Declined, Listener
 
@@ -95,7 +94,7 @@ class AcceptPath:
         judge: Authorizer,
         refusals: Refusals,
         threads: int,
-        intake: Intake,
+        intake: Stage,
         on_mail: Callable[[CommitEffects], None],
     ) -> None:
         self._store = store
@@ -117,7 +116,7 @@ class AcceptPath:
 
     def open_lane(self, on_answers: OnAnswers) -> Submitter:
         """Return the way in of one connection."""
-        return Submitter(self, on_answers)
+        return Submitter(self.enter, on_answers)
 
     def listen(self, listener: Listener) -> Callable[[], None]:
         """Call `listener` with every group of events from now on; return what ends it."""

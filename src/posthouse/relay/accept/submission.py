@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -18,9 +17,6 @@ from posthouse.model.errors import PosthouseError
 from posthouse.relay.store.event_rows import EventRow
 from posthouse.relay.wire.accept_results import Answer
 from posthouse.relay.wire.delivery_rows import ClosedDeliveries
-
-if TYPE_CHECKING:
-    from posthouse.relay.accept.path import AcceptPath
 
 
 class Job:
@@ -78,10 +74,10 @@ OnAnswers = Callable[[Sequence[Answer]], None]
 class Submitter:
     """The order of one connection."""
 
-    __slots__ = ("_answered", "_in_flight", "_on_answers", "_path", "_submitted", "parcels", "submitted")
+    __slots__ = ("_answered", "_enter", "_in_flight", "_on_answers", "_submitted", "parcels", "submitted")
 
-    def __init__(self, path: AcceptPath, on_answers: OnAnswers) -> None:
-        self._path = path
+    def __init__(self, enter: Callable[[Submission], None], on_answers: OnAnswers) -> None:
+        self._enter = enter
         self._on_answers: OnAnswers | None = on_answers
         self._in_flight = 0
         self._answered: list[Answer] = []
@@ -101,7 +97,7 @@ class Submitter:
         parcel = Submission([bytes(event) for event in events], self)
         self._in_flight += len(parcel.jobs)  # before it enters: a lone event may be answered at once
         try:
-            self._path.enter(parcel)
+            self._enter(parcel)
         except BaseException:
             self._in_flight -= len(parcel.jobs)
             raise

@@ -8,13 +8,13 @@ confirmations.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Protocol
 
 import msgspec
 
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.limits import DAY_S, SECOND_NS
 from posthouse.model.message import Confirmation
+from posthouse.relay.accept.commit import KindHandler
 from posthouse.relay.accept.submission import CommitEffects, QueuedMessage
 from posthouse.relay.messages.audience import Audience, GroupQueue, GroupQueues, MeshAudience
 from posthouse.relay.messages.confirmations import Confirmations
@@ -231,30 +231,6 @@ def _addressed(row: EventRow) -> Addressed:
     return row.matter
 
 
-class Handler(Protocol):
-    """Handles the rows of one group whose tags have a meaning of one sort."""
-
-    def is_told_by_id(self, row: EventRow) -> bool:
-        """Tell whether only its id can tell that a row was accepted before; else `known` does."""
-        ...
-
-    def known(self, row: EventRow) -> Answer | str | None:
-        """Return the answer to what was accepted before under another id, or the id of the same in this group."""
-        ...
-
-    def claim(self, row: EventRow, limited: PosthouseError | None) -> EventRow | PosthouseError:
-        """Judge what only the tables can tell; return the row with its record complete, or why it cannot be written."""
-        ...
-
-    def write(self, accepted: Sequence[tuple[EventRow, int]]) -> None:
-        """Write everything that belongs to rows that have their seq now."""
-        ...
-
-    def answer(self, row: EventRow, seq: int, *, is_repeated: bool) -> Accepted:
-        """Return the answer of a row of this group; a repeated one is in it twice."""
-        ...
-
-
 class Intake:
     """What lasts from group to group."""
 
@@ -273,7 +249,7 @@ class Batch:
     def __init__(self, unit: Unit, settings: DeliverySettings, audience: Audience, rows: Sequence[EventRow]) -> None:
         self.mail = CommitEffects()
         #: by what the tags say
-        self.handlers: dict[type, Handler] = {
+        self.handlers: dict[type, KindHandler] = {
             Addressed: Messages(unit, settings, audience, rows, self.mail),
             Confirmation: Confirmations(unit, settings, self.mail),
         }

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from posthouse.model.event import Event
 from posthouse.relay.accept.authorize import Mesh
+from posthouse.relay.messages.reader_session import ReaderSession
 from posthouse.relay.wire.frames import command_text, list_text, text_frame
-
-if TYPE_CHECKING:
-    from posthouse.relay.messages.reader_session import ReaderSession
-
 
 MAX_PROFILES = 10_000  # looked at for one roster: as many as a mesh lists members
 _event = msgspec.json.Decoder(Event).decode

@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
+from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError
 from posthouse.model.limits import DELIVERY_BATCH
 from posthouse.relay.accept.authorize import Meshes, Right
 from posthouse.relay.accept.submission import Confirmed
 from posthouse.relay.store.delivery_protocol import SessionReads
 from posthouse.relay.wire.delivery_rows import ConfirmationPage, DeliveryPage
-
-if TYPE_CHECKING:
-    from posthouse.relay.messages.sessions import ReaderSessions
 
 
 class Peer(Protocol):
@@ -57,6 +55,34 @@ class Peer(Protocol):
     def end(self, code: int, reason: str) -> None:
         """Close the connection."""
         ...
+
+
+class SessionHost(Protocol):
+    """What a session needs of the registry that opened it."""
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def reads(self) -> SessionReads: ...
+
+    async def settled(self, name: tuple[str, str]) -> None: ...
+
+    async def introduce(self, mailbox: ReaderSession) -> None: ...
+
+    async def tell_waiting(self, mailbox: ReaderSession) -> bool: ...
+
+    async def read(self, mailbox: ReaderSession, after: int, limit: int) -> DeliveryPage: ...
+
+    def may_read(self, mailbox: ReaderSession) -> bool: ...
+
+    def note_sent(self, mailbox: ReaderSession, seqs: Sequence[int], *, was_stored: bool, record_body: str) -> None: ...
+
+    def note_read(self, mailbox: ReaderSession, seqs: Sequence[int]) -> None: ...
+
+    def note_flushed(self, elapsed_ns: int) -> None: ...
+
+    def forget_told(self, name: tuple[str, str], through_seq: int) -> None: ...
 
 
 class InFlight:
@@ -198,14 +224,14 @@ class ReaderSession:
     """One RECEIVE on one connection."""
 
     def __init__(
-        self, mailboxes: ReaderSessions, peer: Peer, mesh: str, node: str, window: int, instance: str | None = None
+        self, mailboxes: SessionHost, peer: Peer, mesh: str, node: str, window: int, instance: str | None = None
     ) -> None:
         self.mesh = mesh
         self.node = node
         self.instance = instance
         self.peer = peer
         #: where its rows are read
-        self.reads: SessionReads = mailboxes.store.deliveries
+        self.reads: SessionReads = mailboxes.reads
         self.flight = InFlight(window)
         #: whether its ROSTER was sent: only then it hears of others
         self.is_introduced = False

@@ -43,11 +43,6 @@ def decode_envelope(data: bytes) -> Envelope | None:
         return None
 
 
-def is_confirmed_by_reader(message_type: int) -> bool:
-    """Tell whether a reader confirms envelopes of a type; the others leave once they were read."""
-    return message_type == MESSAGE
-
-
 def type_name(message_type: int) -> str:
     """Return the name of a type as metrics show it."""
     try:

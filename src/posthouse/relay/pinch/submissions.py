@@ -20,13 +20,13 @@ import structlog
 
 from posthouse.model.errors import PosthouseError
 from posthouse.model.node import PINCH_MESH
-from posthouse.model.pinch import delivery_id
+from posthouse.model.pinch import delivery_id, is_confirmed_by_reader
 from posthouse.relay.accept.submission import CommitEffects, Confirmed
 from posthouse.relay.messages.audience import GroupQueue, GroupQueues
 from posthouse.relay.messages.reader_session import Offer
 from posthouse.relay.messages.sessions import ReaderSessions
 from posthouse.relay.messages.settings import DeliverySettings
-from posthouse.relay.pinch.envelopes import forwarded_confirm, is_confirmed_by_reader
+from posthouse.relay.pinch.envelopes import forwarded_confirm
 from posthouse.relay.pinch.schema.pinch_pb2 import Envelope
 from posthouse.relay.store.delivery_protocol import NewEnvelope
 from posthouse.relay.store.protocol import Unit

@@ -12,7 +12,7 @@ from typing import Any
 import apsw
 import msgspec
 
-from posthouse.relay.pinch.envelopes import is_confirmed_by_reader
+from posthouse.model.pinch import is_confirmed_by_reader
 from posthouse.relay.store.delivery_protocol import NewEnvelope
 from posthouse.relay.wire.delivery_rows import ConfirmationPage, DeliveryPage, DeliveryRow, decode_stored_confirms
 from posthouse.relay.wire.frames import binary_frame
