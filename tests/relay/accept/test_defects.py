@@ -27,7 +27,7 @@ async def test_check_that_breaks_is_answered_and_the_next_event_goes_through(
         raise RuntimeError("a defect")
 
     with monkeypatch.context() as patch:
-        patch.setattr(verify, "row_of", broken)
+        patch.setattr(verify, "event_row", broken)
         for _ in range(8):  # more than there are threads
             assert code(await asyncio.wait_for(core.accept(ALICE.raw()), WAIT_S)) == "internal"
     assert code(await asyncio.wait_for(core.accept(ALICE.raw()), WAIT_S)) == "201"
@@ -61,7 +61,7 @@ async def test_parcel_that_trips_the_writer_does_not_take_its_group_along(
             raise RuntimeError("a defect")
         return commit_group(unit, parcels, intake)
 
-    monkeypatch.setattr(path, "write_group", tripping)
+    monkeypatch.setattr(path, "commit_group", tripping)
     events = [ALICE.raw(content="trips" if number == 7 else "fine") for number in range(20)]
     answers = await asyncio.wait_for(asyncio.gather(*(core.accept(raw) for raw in events)), WAIT_S)
     assert codes(answers) == ["201"] * 7 + ["internal"] + ["201"] * 12

@@ -35,7 +35,7 @@ def checked_on(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         seen.append(threading.get_ident() == loop_thread)
         verify_job(job)
 
-    monkeypatch.setattr(verify, "check_job", check)
+    monkeypatch.setattr(verify, "verify_job", check)
     return seen
 
 
