@@ -6,10 +6,10 @@ to a challenge and lists the features that HELLO and /v1/info report. It holds n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from posthouse.keys import NodeKey
 from posthouse.model.clock import Clock
@@ -17,16 +17,11 @@ from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import Event
 from posthouse.relay.accept.verify import verify_proof
 from posthouse.relay.auth import Challenges, Tokens, read_proof
+from posthouse.relay.engine import RelayEngine
 from posthouse.relay.live import Live
 from posthouse.relay.messages.settings import message_features
 from posthouse.relay.metrics import Meters
-from posthouse.relay.wire.accept_results import Accepted, Answer
 from posthouse.relay.wire.edge_limits import EdgeLimits
-
-if TYPE_CHECKING:
-    from posthouse.relay.engine import RelayEngine
-    from posthouse.relay.pinch.service import Pinch
-    from posthouse.relay.stream.connection import Connection
 
 
 def features_of(edge: Edge) -> dict[str, Any]:
@@ -35,16 +30,6 @@ def features_of(edge: Edge) -> dict[str, Any]:
 
 
 _FEATURES = ("events", "live", "lists", "meshes", "locks")
-
-
-def count_answers(edge: Edge, answers: Sequence[Answer]) -> None:
-    """Count what became of events."""
-    for answer in answers:
-        if isinstance(answer, Accepted):
-            outcome = "ephemeral" if answer.seq is None else "duplicate" if answer.duplicate else "stored"
-            edge.meters.count("posthouse_relay_events_accepted_total", outcome)
-        else:
-            edge.meters.count("posthouse_relay_events_refused_total", answer.error.code)
 
 
 @dataclass(slots=True)
@@ -59,9 +44,7 @@ class Edge:
     challenges: Challenges
     tokens: Tokens
     meters: Meters
-    connections: dict[Connection, None] = field(default_factory=dict)
-    #: None when the relay does not speak Pinch
-    pinch: Pinch | None = None
+    connections: dict[Any, None] = field(default_factory=dict)
     #: HOST:PORT under which others reach this relay; invites carry it
     address: str = ""
     is_stopping: bool = False

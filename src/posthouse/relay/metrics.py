@@ -7,7 +7,7 @@ rendered. Only what posthouse.model.metrics declares can be counted.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -16,6 +16,7 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from posthouse.model.metrics import METRICS, Metric
+from posthouse.relay.wire.accept_results import Accepted, Answer
 
 
 class MetricsObserver(Protocol):
@@ -100,6 +101,16 @@ class Meters(Collector):
             for labels, value in self._counts[metric.name].items():
                 counter.add_metric(list(labels), value)
         return counter
+
+
+def count_answers(observer: MetricsObserver, answers: Sequence[Answer]) -> None:
+    """Count accepted and refused events by outcome."""
+    for answer in answers:
+        if isinstance(answer, Accepted):
+            outcome = "ephemeral" if answer.seq is None else "duplicate" if answer.duplicate else "stored"
+            observer.count("posthouse_relay_events_accepted_total", outcome)
+        else:
+            observer.count("posthouse_relay_events_refused_total", answer.error.code)
 
 
 class _Histogram:

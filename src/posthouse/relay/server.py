@@ -33,7 +33,7 @@ from posthouse.relay.messages.settings import DEFAULT_SETTINGS, DeliverySettings
 from posthouse.relay.metrics import Meters
 from posthouse.relay.openapi import ROUTES
 from posthouse.relay.pinch.connection import PinchConnection
-from posthouse.relay.pinch.endpoint import pinch_routes
+from posthouse.relay.pinch.endpoint import PinchEndpoint, pinch_routes
 from posthouse.relay.pinch.service import Pinch
 from posthouse.relay.pinch.settings import PinchSettings
 from posthouse.relay.stream.connection import Connection
@@ -73,6 +73,8 @@ class RelayServer:
         self.settings = settings
         self.edge: Edge
         self.key: NodeKey
+        #: None: the relay does not speak Pinch
+        self.pinch: PinchEndpoint | None = None
         #: where it really listens: port 0 has become a port
         self.place = settings.place
         self._opened = AsyncExitStack()
@@ -108,16 +110,18 @@ class RelayServer:
         keeper = asyncio.get_running_loop().create_task(keep_alive(self.edge))
         self._opened.push_async_callback(_end, keeper)
         if settings.pinch is not None:
-            self.edge.pinch = Pinch(core, self.key, self.edge.meters, settings.pinch)
-            self._opened.push_async_callback(self.edge.pinch.close)
+            self.pinch = PinchEndpoint(Pinch(core, self.key, self.edge.meters, settings.pinch))
+            self._opened.push_async_callback(self.pinch.close)
         await self._listen(tls)
 
     async def _listen(self, tls: ssl.SSLContext | None) -> None:
         settings = self.settings
-        pinch = self.edge.pinch
+        pinch = self.pinch
         service = Service(self.edge, Router(ROUTES if pinch is None else (*ROUTES, *pinch_routes(pinch))))
         server = Server(self.edge, service)
         watch_metrics(self.edge, server, service)
+        if pinch is not None:
+            self.edge.meters.watch("posthouse_relay_pinch_connections", lambda: pinch.logged_in)
         try:
             listening = await asyncio.get_running_loop().create_server(
                 server, settings.place.host, settings.place.port, ssl=tls, backlog=_BACKLOG
@@ -135,9 +139,9 @@ class RelayServer:
     async def _hang_up(self, server: Server) -> None:
         self.edge.core.locks.close()
         connections: list[Connection | PinchConnection] = list(self.edge.connections)
-        if self.edge.pinch is not None:
-            self.edge.pinch.is_stopping = True
-            connections += self.edge.pinch.connections
+        if self.pinch is not None:
+            self.pinch.pinch.is_stopping = True
+            connections += self.pinch.connections
         for connection in connections:
             connection.end(GOING_AWAY, "relay_stopping")
         # the library is told to stop only then: it would not read the peers' half of the closing handshake
@@ -191,8 +195,6 @@ def watch_metrics(edge: Edge, server: Server, service: Service) -> None:
     meters.watch("posthouse_relay_lock_waiters", lambda: edge.core.locks.waiters)
     edge.core.locks.tell(meters)
     watch_queues(edge)
-    if (pinch := edge.pinch) is not None:
-        meters.watch("posthouse_relay_pinch_connections", lambda: len(pinch))
     meters.watch("posthouse_relay_tokens", lambda: len(edge.tokens))
     meters.watch("posthouse_relay_journal_head", lambda: live.head)
     for metric, name in _STORE.items():

@@ -13,7 +13,7 @@ from examples.pinch_agent.agent import CONFIRM, MESSAGE, Agent
 from examples.pinch_agent.pinch_pb2 import Envelope, MessageType
 from posthouse.model.clock import Clock
 from posthouse.relay.pinch.connection import PinchConnection
-from posthouse.relay.pinch.service import Pinch
+from posthouse.relay.pinch.endpoint import PinchEndpoint
 from posthouse.relay.pinch.settings import PinchSettings
 from posthouse.relay.pinch.submissions import Outcome
 from tests.relay.edge import PATIENCE_S, Edge
@@ -38,16 +38,16 @@ async def pinching(
         yield edge
 
 
-def service(edge: Edge) -> Pinch:
-    """Return the Pinch wire of a relay."""
-    pinch = edge.server.edge.pinch
+def endpoint(edge: Edge) -> PinchEndpoint:
+    """Return the Pinch endpoint of a relay."""
+    pinch = edge.server.pinch
     assert pinch is not None
     return pinch
 
 
 def connection_of(edge: Edge, address: str) -> PinchConnection:
     """Return the relay's end of an agent's connection."""
-    return next(each for each in service(edge).connections if each.address == address)
+    return next(each for each in endpoint(edge).connections if each.address == address)
 
 
 def taken(edge: Edge, type_: str, *outcomes: Outcome) -> int:
@@ -163,7 +163,7 @@ class PinchParty:
         return self.edge.server.edge.core.meshes.find("pinch").blocks.get(self.address, set())
 
     async def _gone(self) -> None:
-        await until(lambda: all(each.address != self.address for each in service(self.edge).connections))
+        await until(lambda: all(each.address != self.address for each in endpoint(self.edge).connections))
 
     def _got(self, envelope: Envelope) -> Got:
         return Got(envelope.message_id.decode(), self.agent.read(envelope))

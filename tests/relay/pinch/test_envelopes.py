@@ -18,8 +18,8 @@ from tests.relay.pinch.house import (
     QUEUE_FULL,
     RATE_LIMITED,
     PinchParty,
+    endpoint,
     pinching,
-    service,
     taken,
     until,
     wire,
@@ -281,7 +281,7 @@ async def test_what_nobody_confirms_leaves_once_it_was_read(alice: PinchParty, b
             return await waiting() == 0
 
         await eventually(is_empty)
-    await until(lambda: len(service(edge)) == 1)
+    await until(lambda: endpoint(edge).logged_in == 1)
     await bob.connect()
     assert await bob.silence() == []
 
@@ -291,7 +291,7 @@ async def test_what_was_sent_but_not_provably_read_comes_again(alice: PinchParty
     async with logged_in(edge, bob) as deaf:  # it takes frames and answers no ping
         await alice.agent.ask(bob.address, "are you there?")
         assert (await deaf.routed()).type == REQUEST
-    await until(lambda: len(service(edge)) == 1)
+    await until(lambda: endpoint(edge).logged_in == 1)
     again = PinchParty(edge, bob)
     await again.connect()
     assert (await again.next(REQUEST)).connection_request.message == "are you there?"

@@ -10,7 +10,7 @@ import pytest
 from examples.pinch_agent.agent import Agent
 from posthouse.model.pinch import address_of
 from tests.relay.edge import Edge, running
-from tests.relay.pinch.house import HOST, PinchParty, service, until
+from tests.relay.pinch.house import HOST, PinchParty, endpoint, until
 
 
 async def connections(edge: Edge) -> int:
@@ -25,7 +25,7 @@ async def test_health_counts_agents_that_are_logged_in(edge: Edge, alice: PinchP
     assert await connections(edge) == 2
     assert (await edge.get("/health")).value["status"] == "ok"
     await bob.agent.disconnect()
-    await until(lambda: len(service(edge)) == 1)
+    await until(lambda: endpoint(edge).logged_in == 1)
     assert await connections(edge) == 1
 
 

@@ -15,7 +15,7 @@ from posthouse.model.clock import FakeClock
 from posthouse.model.limits import PINCH_PING_S, PINCH_PONG_S
 from tests.relay.edge import PATIENCE_S, Edge
 from tests.relay.messages.waiting import eventually
-from tests.relay.pinch.house import HOST, connection_of, pinching, service, until, wire
+from tests.relay.pinch.house import HOST, connection_of, endpoint, pinching, until, wire
 from tests.relay.pinch.raw import logged_in
 
 
@@ -29,7 +29,7 @@ async def test_listener_silent_for_five_minutes_stays(tmp_path: Path) -> None:
         pings = 0
         for _second in range(0, 300, 5):
             clock.advance(5)
-            service(edge).look()
+            endpoint(edge).check_alive()
             edge.server.edge.core.mailboxes.look()
             if connection._pinged_ns is not None:
                 pings += 1
@@ -44,18 +44,18 @@ async def test_listener_silent_for_five_minutes_stays(tmp_path: Path) -> None:
 async def test_listener_that_answers_no_ping_is_closed(tmp_path: Path) -> None:
     clock = FakeClock()
     async with pinching(tmp_path / "relay", clock, greeting_s=0.0) as edge, logged_in(edge) as deaf:
-        await until(lambda: len(service(edge)) == 1)
-        (connection,) = service(edge).connections
+        await until(lambda: endpoint(edge).logged_in == 1)
+        (connection,) = endpoint(edge).connections
         clock.advance(PINCH_PING_S - 1)
-        service(edge).look()
+        endpoint(edge).check_alive()
         assert connection._pinged_ns is None
         clock.advance(1)
-        service(edge).look()
+        endpoint(edge).check_alive()
         clock.advance(PINCH_PONG_S - 0.1)
-        service(edge).look()
+        endpoint(edge).check_alive()
         assert connection.ending is None
         clock.advance(0.1)
-        service(edge).look()
+        endpoint(edge).check_alive()
         assert await deaf.closed() == 1008
         assert len(deaf.pings) >= 1
 
@@ -63,11 +63,11 @@ async def test_listener_that_answers_no_ping_is_closed(tmp_path: Path) -> None:
 async def test_agent_that_sends_but_answers_no_ping_is_closed(tmp_path: Path) -> None:
     clock = FakeClock()
     async with pinching(tmp_path / "relay", clock) as edge, logged_in(edge) as deaf:
-        await until(lambda: len(service(edge)) == 1)
+        await until(lambda: endpoint(edge).logged_in == 1)
         for seconds in (PINCH_PING_S, PINCH_PONG_S):
             await deaf.socket.send_bytes(Envelope(version=1, type=8).SerializeToString())  # type: ignore[arg-type]
             clock.advance(seconds)
-            service(edge).look()
+            endpoint(edge).check_alive()
         assert await deaf.closed() == 1008
 
 

@@ -14,7 +14,7 @@ from posthouse.model.clock import FakeClock
 from posthouse.model.limits import PINCH_CHALLENGE_S
 from posthouse.relay.pinch.settings import parse_origins
 from tests.relay.edge import Edge
-from tests.relay.pinch.house import HOST, PinchParty, pinching, service, until, wire
+from tests.relay.pinch.house import HOST, PinchParty, endpoint, pinching, until, wire
 from tests.relay.pinch.raw import Raw, logged_in, raw
 
 FAILED = "authentication failed"
@@ -99,7 +99,7 @@ async def test_wrong_answer_fails(edge: Edge, spoil: Callable[[Envelope], None])
         spoil(response)
         await connection.socket.send_bytes(response.SerializeToString())
         assert await refusal(connection) == FAILED
-        assert len(service(edge)) == 0
+        assert endpoint(edge).logged_in == 0
 
 
 async def test_signature_for_another_relay_or_another_nonce_fails(edge: Edge) -> None:
@@ -182,7 +182,7 @@ async def test_second_login_wins_once_the_first_fails_a_ping(tmp_path: Path) -> 
             assert await silent.closed() == 1008
             sent = await alice.send(bob, "to the second")
             assert [each.id for each in await bob.receive(1)] == [sent]
-            assert len(service(edge)) == 2
+            assert endpoint(edge).logged_in == 2
 
 
 async def test_login_after_a_cut_needs_no_ping(tmp_path: Path) -> None:
@@ -191,13 +191,13 @@ async def test_login_after_a_cut_needs_no_ping(tmp_path: Path) -> None:
         await bob.connect()
         await bob.cut()
         await bob.connect()
-        assert len(service(edge)) == 1
+        assert endpoint(edge).logged_in == 1
 
 
 async def test_connection_that_never_logs_in_is_not_counted(edge: Edge) -> None:
     async with raw(edge), raw(edge):
-        await until(lambda: len(service(edge).connections) == 2)
-        assert len(service(edge)) == 0
+        await until(lambda: len(endpoint(edge).connections) == 2)
+        assert endpoint(edge).logged_in == 0
 
 
 async def test_origin_is_checked_when_a_list_is_given(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from posthouse.model.kinds import is_replacing
 from posthouse.model.limits import EVENTS_PER_REQUEST, JSON_MAX_DEPTH, QUERY_MAX_LIMIT
 from posthouse.model.node import validate_node_id
 from posthouse.model.strict_json import refuse_duplicate_keys
-from posthouse.relay.context import count_answers
 from posthouse.relay.http.router import Access, Call, Route, problem_answer
 from posthouse.relay.http.schemas import (
     AUTHORS,
@@ -38,6 +37,7 @@ from posthouse.relay.http.schemas import (
     events_answer,
     stored_event,
 )
+from posthouse.relay.metrics import count_answers
 from posthouse.relay.wire.accept_results import Accepted
 from posthouse.relay.wire.accept_results import Answer as Verdict
 
@@ -85,10 +85,10 @@ async def publish_events(call: Call) -> HttpResponse:
     events = _split(data)
     if events is None:
         verdict = await call.edge.core.accept(data)
-        count_answers(call.edge, [verdict])
+        count_answers(call.edge.meters, [verdict])
         return _answer(verdict)
     verdicts = await call.edge.core.accept_many(events)
-    count_answers(call.edge, verdicts)
+    count_answers(call.edge.meters, verdicts)
     return json_response({"results": [_result(verdict) for verdict in verdicts]}, MULTI_STATUS)
 
 

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import structlog
 
@@ -36,13 +35,11 @@ from posthouse.relay.pinch.envelopes import (
 )
 from posthouse.relay.pinch.line import POLICY, Line
 from posthouse.relay.pinch.schema.pinch_pb2 import DeliveryConfirm, Envelope
+from posthouse.relay.pinch.service import Pinch
 from posthouse.relay.pinch.settings import TOKENS_PER_ENVELOPE, PinchSettings
 from posthouse.relay.pinch.submissions import Confirming, Outcome, PinchSubmission, Posting
 from posthouse.relay.wire.frames import binary_frame
 from posthouse.relay.wire.websocket import WriteBuffer
-
-if TYPE_CHECKING:
-    from posthouse.relay.pinch.service import Pinch
 
 
 class PinchPeer:
@@ -261,7 +258,7 @@ class PinchConnection(Line):
         self._jobs += 1
         if self._jobs >= _JOBS_ON_THE_WAY:
             self._has_room.clear()
-        self.pinch.gathering.submit(job)
+        self.pinch.submissions.submit(job)
 
     def settle(self, envelope: Envelope, outcome: Outcome) -> None:
         """Take the outcome of a job."""

@@ -1,8 +1,8 @@
-"""/ws, /health and /agents/register: the Pinch routes, the handshake, the login and the reading of frames.
+"""/ws, /health and /agents/register: the Pinch routes, the login, and which address is connected.
 
-The nonce of a login is used once and for a few seconds, and the relay's name is part of what is signed. Why a login
-failed is not told. A frame above the envelope's bound is read, so that its sender can be told; one above the hard
-bound closes the connection.
+A login nonce is valid once and for a few seconds, and the signature covers the relay's name. A failed login gets no
+reason. An address has one connection: a second login wins only if the first connection fails to answer a ping, so an
+agent that lost its network can return at once, and a copy of an agent cannot take over from the one that runs.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import contextlib
 import secrets
 from functools import partial
 from typing import Annotated, Any
+from weakref import WeakValueDictionary
 
 import msgspec
 from aiohttp import WSCloseCode, WSMsgType, web
@@ -29,7 +30,7 @@ from posthouse.model.node import node_from_key
 from posthouse.model.pinch import address_of, auth_bytes
 from posthouse.relay.context import Edge
 from posthouse.relay.http.router import Access, Call, Route
-from posthouse.relay.pinch.connection import PinchConnection
+from posthouse.relay.pinch.connection import REPLACED, PinchConnection
 from posthouse.relay.pinch.envelopes import AUTH_RESPONSE, VERSION, auth_challenge, auth_result, decode_envelope
 from posthouse.relay.pinch.line import POLICY
 from posthouse.relay.pinch.schema.pinch_pb2 import AuthResponse
@@ -82,46 +83,107 @@ class Login:
         return True
 
 
-async def serve_pinch(edge: Edge, pinch: Pinch, request: web.BaseRequest) -> web.StreamResponse:
-    """Run one connection from the handshake to its end."""
-    if not pinch.settings.origins.allow(request.headers.get("Origin")):
-        raise error("pinch_origin_refused", origin=request.headers.get("Origin", "")[:80])
-    socket = WebSocket(PINCH_FRAME_MAX_BYTES + 1)
-    outbox = await socket.open(request, edge.limits)
-    if outbox is None:
+_CHECKS_PER_PONG = 5  # a ping, or the end of a dead peer, is late by at most a fifth of the shorter interval
+
+
+class PinchEndpoint:
+    """All Pinch connections of a relay, and which of them belongs to which address."""
+
+    def __init__(self, pinch: Pinch) -> None:
+        self.pinch = pinch
+        #: every connection, including those that have not logged in
+        self.connections: dict[PinchConnection, None] = {}
+        self._by_address: dict[str, PinchConnection] = {}
+        #: one login at a time per address
+        self._gates: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._keep_alive = asyncio.get_running_loop().create_task(self._check_regularly(), name="keep Pinch alive")
+
+    @property
+    def logged_in(self) -> int:
+        """How many addresses are connected."""
+        return len(self._by_address)
+
+    async def serve(self, edge: Edge, request: web.BaseRequest) -> web.StreamResponse:
+        """Run one connection from the handshake to its end."""
+        origins = self.pinch.settings.origins
+        if not origins.allow(request.headers.get("Origin")):
+            raise error("pinch_origin_refused", origin=request.headers.get("Origin", "")[:80])
+        socket = WebSocket(PINCH_FRAME_MAX_BYTES + 1)
+        outbox = await socket.open(request, edge.limits)
+        if outbox is None:
+            return socket
+        connection = PinchConnection(self.pinch, outbox)
+        socket.on_too_large = partial(connection.end, WSCloseCode.MESSAGE_TOO_BIG, "frame too large")
+        self.connections[connection] = None
+        try:
+            if await self._log_in(socket, connection):
+                connection.open_mailbox()
+            await _read_frames(socket, connection)
+        finally:
+            self._remove(connection)
+            await connection.close()
+            outbox.abort_soon()
         return socket
-    connection = PinchConnection(pinch, outbox)
-    socket.on_too_large = partial(connection.end, WSCloseCode.MESSAGE_TOO_BIG, "frame too large")
-    pinch.connections[connection] = None
-    try:
-        if await _log_in(socket, connection):
-            connection.open_mailbox()
-        await _read_frames(socket, connection)
-    finally:
-        pinch.leave(connection)
-        await connection.close()
-        outbox.abort_soon()
-    return socket
 
+    def check_alive(self) -> None:
+        """Send the pings that are due and end connections that did not answer the last one."""
+        now_ns = self.pinch.core.clock.boot_ns()
+        for connection in list(self.connections):
+            connection.look(now_ns)
 
-async def _log_in(socket: WebSocket, connection: PinchConnection) -> bool:
-    pinch = connection.pinch
-    login = Login(pinch.settings, pinch.core.clock)
-    connection.send(login.challenge())
-    frame = b""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(pinch.settings.challenge_s):
-            frame = await _read_response(socket, connection)
-    address = login.check(frame)
-    if address is None:
-        pinch.refuse_login()
-        _refuse_login(connection, AUTHENTICATION_FAILED)
-        return False
-    if not await pinch.admit(connection, address):
-        _refuse_login(connection, ALREADY_CONNECTED)
-        return False
-    connection.send(auth_result(connection.now_ms, address))
-    return True
+    async def close(self) -> None:
+        """Stop pinging and commit pending submissions; call it after the connections and before the store."""
+        self._keep_alive.cancel()
+        await asyncio.gather(self._keep_alive, return_exceptions=True)
+        await self.pinch.close()
+
+    async def _log_in(self, socket: WebSocket, connection: PinchConnection) -> bool:
+        pinch = self.pinch
+        login = Login(pinch.settings, pinch.core.clock)
+        connection.send(login.challenge())
+        frame = b""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pinch.settings.challenge_s):
+                frame = await _read_response(socket, connection)
+        address = login.check(frame)
+        if address is None:
+            pinch.meters.count("posthouse_relay_pinch_logins_total", "failed")
+            _refuse_login(connection, AUTHENTICATION_FAILED)
+            return False
+        if not await self._admit(connection, address):
+            pinch.meters.count("posthouse_relay_pinch_logins_total", "already_connected")
+            _refuse_login(connection, ALREADY_CONNECTED)
+            return False
+        pinch.meters.count("posthouse_relay_pinch_logins_total", "accepted")
+        connection.send(auth_result(connection.now_ms, address))
+        return True
+
+    async def _admit(self, connection: PinchConnection, address: str) -> bool:
+        """Give an address to a connection, unless another connection of that address answers a ping."""
+        gate = self._gates.get(address)
+        if gate is None:
+            gate = self._gates[address] = asyncio.Lock()
+        async with gate:
+            present = self._by_address.get(address)
+            if present is not None and await present.is_alive():
+                return False
+            if present is not None:
+                present.end(POLICY, REPLACED)
+                present.release_mailbox()
+            connection.address = address
+            self._by_address[address] = connection
+            return True
+
+    def _remove(self, connection: PinchConnection) -> None:
+        self.connections.pop(connection, None)
+        if self._by_address.get(connection.address) is connection:
+            del self._by_address[connection.address]
+
+    async def _check_regularly(self) -> None:
+        settings = self.pinch.settings
+        while True:
+            await asyncio.sleep(min(settings.ping_s, settings.pong_s) / _CHECKS_PER_PONG)
+            self.check_alive()
 
 
 async def _read_response(socket: WebSocket, connection: PinchConnection) -> bytes:
@@ -185,16 +247,17 @@ class Registered(msgspec.Struct):
     claim_code: str
 
 
-def pinch_routes(pinch: Pinch) -> tuple[Route, ...]:
+def pinch_routes(endpoint: PinchEndpoint) -> tuple[Route, ...]:
     """Return the routes of a relay that speaks Pinch."""
+    pinch = endpoint.pinch
 
     async def ws(call: Call) -> HttpResponse:
         """Speak the Pinch wire until either side ends it."""
-        return HttpResponse(101, response=await serve_pinch(call.edge, pinch, call.request))
+        return HttpResponse(101, response=await endpoint.serve(call.edge, call.request))
 
     async def health(_call: Call) -> HttpResponse:
         """Tell how many agents are connected."""
-        return json_response(PinchHealth(_health_state(pinch), len(pinch), pinch.settings.host))
+        return json_response(PinchHealth(_health_state(pinch), endpoint.logged_in, pinch.settings.host))
 
     async def register(call: Call) -> HttpResponse:
         """Return the address of a key; any key may be registered."""

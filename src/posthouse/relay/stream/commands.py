@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import structlog
@@ -23,13 +23,10 @@ from posthouse.model.strict_json import parse_json
 from posthouse.relay.accept.authorize import Right
 from posthouse.relay.context import prove_challenge_now
 from posthouse.relay.messages.reader_session import ReaderSession
+from posthouse.relay.stream.connection import Connection, Verb
 from posthouse.relay.stream.subscriptions import close_subscription, count_events, open_subscription, reader_of
 from posthouse.relay.wire.frames import expect, ping_frame, read_object
 from posthouse.relay.wire.lock_operations import Acquire, Inspect, ListLocks, LockAnswer, Release, Renew
-
-if TYPE_CHECKING:
-    from posthouse.relay.stream.connection import Connection
-
 
 POLICY_VIOLATION = 1008
 
@@ -250,17 +247,14 @@ async def _list_locks(connection: Connection, req: str, node: str, wanted: ListL
         connection.send("LOCKED", req, refusal.problem())
 
 
-Verb = Callable[["Connection", Sequence[bytes]], None]
 VERBS: dict[str, Verb] = {
-    "AUTH": authenticate,
-    "CLOSE": close_subscription,
-    "CONFIRM": confirm_messages,
-    "COUNT": count_events,
-    "EVENT": refuse_event,
-    "LOCK": operate_lock,
-    "RECEIVE": open_reader_session,
-    "REJECT": reject_message,
-    "REQ": open_subscription,
+    "AUTH": Verb(authenticate),
+    "CLOSE": Verb(close_subscription),
+    "CONFIRM": Verb(confirm_messages, has_own_rate=True),
+    "COUNT": Verb(count_events),
+    "EVENT": Verb(refuse_event),
+    "LOCK": Verb(operate_lock, has_own_rate=True),
+    "RECEIVE": Verb(open_reader_session),
+    "REJECT": Verb(reject_message),
+    "REQ": Verb(open_subscription),
 }
-#: verbs whose operations have a rate of their own, per key
-SELF_METERED = frozenset({"LOCK", "CONFIRM"})

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import structlog
@@ -19,11 +19,10 @@ import structlog
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import decode_event
 from posthouse.model.rate import Rate, full_bucket, take
-from posthouse.relay.context import Edge, count_answers, features_of
+from posthouse.relay.context import Edge, features_of
 from posthouse.relay.messages.reader_session import ReaderSession
 from posthouse.relay.messages.sessions import CODE_CONFIRM_TIMEOUT, REPLACED, SessionEnd
-from posthouse.relay.stream.commands import SELF_METERED, VERBS
-from posthouse.relay.stream.subscriptions import Subscription, count_values
+from posthouse.relay.metrics import count_answers
 from posthouse.relay.wire.accept_results import QUEUE_FULL, Accepted, Answer, Declined
 from posthouse.relay.wire.frames import Command, close_frame, command_text, list_text, read_commands
 from posthouse.relay.wire.websocket import HELD_BACK_BYTES, WriteBuffer
@@ -39,16 +38,37 @@ def queue_full_text(answer: Answer) -> bytes | None:
 log = structlog.get_logger(__name__)
 
 
+class Verb(NamedTuple):
+    """A command that clients may send."""
+
+    run: Callable[[Connection, Sequence[bytes]], None]
+    #: True: the operation spends a rate limit of its own, so the connection's command rate does not apply
+    has_own_rate: bool = False
+
+
+class OpenSubscription(Protocol):
+    """A subscription, as far as its connection needs it."""
+
+    sub: str
+    #: entries that its filters make in the live index, at most
+    filter_values: int
+
+    def close(self) -> None:
+        """Stop sending."""
+        ...
+
+
 class Connection:
     """The state of one WebSocket."""
 
-    def __init__(self, edge: Edge, outbox: WriteBuffer, name: str) -> None:
+    def __init__(self, edge: Edge, outbox: WriteBuffer, name: str, verbs: Mapping[str, Verb]) -> None:
         self.edge = edge
         self.outbox = outbox
         #: names this connection to the challenges; unique in this process
         self.name = name
+        self._verbs = verbs
         self.node: str | None = None
-        self.subscriptions: dict[str, Subscription] = {}
+        self.subscriptions: dict[str, OpenSubscription] = {}
         #: open mailboxes by mesh
         self.mailboxes: dict[str, ReaderSession] = {}
         self._pongs: dict[bytes, Callable[[], None]] = {}
@@ -163,11 +183,11 @@ class Connection:
         if on_pong is not None:
             on_pong()
 
-    def forget(self, subscription: Subscription) -> None:
+    def forget(self, subscription: OpenSubscription) -> None:
         """Remove a subscription that has been closed."""
         if self.subscriptions.get(subscription.sub) is subscription:
             del self.subscriptions[subscription.sub]
-            self.filter_values -= count_values(subscription)
+            self.filter_values -= subscription.filter_values
 
     async def close(self) -> None:
         """Release everything: live subscriptions, running work, the way into the core."""
@@ -192,9 +212,9 @@ class Connection:
         )
 
     def _run(self, command: Command) -> None:
-        verb = VERBS.get(command.verb)
+        verb = self._verbs.get(command.verb)
         self.edge.meters.count("posthouse_relay_commands_total", command.verb if verb else "unknown")
-        if command.verb not in SELF_METERED:
+        if verb is None or not verb.has_own_rate:
             self._bucket, wait_ns = take(self._bucket, self._rate, self.edge.clock.boot_ns())
             if wait_ns:
                 self._fault(error("commands_too_fast", per_s=self._rate.per_s))
@@ -202,7 +222,7 @@ class Connection:
         try:
             if verb is None:
                 raise error("verb_unknown", verb=command.verb[:40])
-            verb(self, command.arguments)
+            verb.run(self, command.arguments)
         except PosthouseError as failure:
             self._fault(failure)
         else:
@@ -225,7 +245,7 @@ class Connection:
     def _answer(self, ids: Sequence[str | None], answers: Sequence[Answer]) -> None:
         if self._lane.in_flight() < self.edge.limits.events_in_flight:
             self._has_room.set()
-        count_answers(self.edge, answers)
+        count_answers(self.edge.meters, answers)
         if self.ending is not None:  # nothing follows a close frame
             return
         texts = [_ok_text(event_id, answer) for event_id, answer in zip(ids, answers, strict=True)]

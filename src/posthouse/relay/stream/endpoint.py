@@ -14,6 +14,7 @@ from aiohttp import WSMsgType, web
 from posthouse.http.response import HttpResponse
 from posthouse.relay.context import Edge
 from posthouse.relay.http.router import Access, Call, Route
+from posthouse.relay.stream.commands import VERBS
 from posthouse.relay.stream.connection import Connection
 from posthouse.relay.wire.frames import ping_frame, pong_frame
 from posthouse.relay.wire.websocket import WebSocket
@@ -27,7 +28,7 @@ async def serve_stream(edge: Edge, request: web.BaseRequest) -> web.StreamRespon
     outbox = await socket.open(request, edge.limits)
     if outbox is None:
         return socket
-    connection = Connection(edge, outbox, f"stream {next(_names)}")
+    connection = Connection(edge, outbox, f"stream {next(_names)}", VERBS)
     socket.on_too_large = connection.refuse_size
     edge.connections[connection] = None
     try:

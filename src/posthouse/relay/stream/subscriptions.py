@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from posthouse.journal.cursor import parse_cursor
 from posthouse.model.errors import PosthouseError, error
@@ -18,6 +18,7 @@ from posthouse.model.filters import Filter
 from posthouse.model.limits import FILTERS_PER_SUBSCRIPTION, QUERY_MAX_LIMIT
 from posthouse.relay.live import Delivery
 from posthouse.relay.store.event_rows import StoredEvent
+from posthouse.relay.stream.connection import Connection
 from posthouse.relay.wire.frames import (
     command_text,
     event_prefix,
@@ -30,19 +31,16 @@ from posthouse.relay.wire.frames import (
     text_frame,
 )
 
-if TYPE_CHECKING:
-    from posthouse.relay.stream.connection import Connection
 
-
-def count_values(subscription: Subscription) -> int:
-    """Return how many entries a subscription's filters make in the live index, at most."""
+def count_values(filters: Sequence[Filter]) -> int:
+    """Return how many entries filters make in the live index, at most."""
     return sum(
         1
         + len(each.ids or ())
         + len(each.authors or ())
         + len(each.kinds or ())
         + sum(len(values) for values in each.tags.values())
-        for each in subscription.filters
+        for each in filters
     )
 
 
@@ -75,6 +73,7 @@ class Subscription:
         self.sub = sub
         self.node = node
         self.filters = filters
+        self.filter_values = count_values(filters)
         self.prefix = event_prefix(sub)
         self._connection = connection
         self._outbox = connection.outbox
@@ -288,13 +287,12 @@ def _open_subscription(connection: Connection, sub: str, arguments: Sequence[byt
     if sub in connection.subscriptions:
         raise error("subscription_exists", sub=sub)
     subscription = Subscription(connection, sub, node, filters, _read_cursor(options), _read_limit(options))
-    values = count_values(subscription)
     if len(connection.subscriptions) >= limits.subscriptions_per_connection:
         raise error("subscriptions_exhausted", limit=limits.subscriptions_per_connection)
-    if connection.filter_values + values > limits.filter_values_per_connection:
+    if connection.filter_values + subscription.filter_values > limits.filter_values_per_connection:
         raise error("subscriptions_exhausted", limit=limits.subscriptions_per_connection)
     connection.subscriptions[sub] = subscription
-    connection.filter_values += values
+    connection.filter_values += subscription.filter_values
     connection.start(subscription.run())
 
 
