@@ -65,7 +65,7 @@ def test_a_type_declared_twice_is_a_defect() -> None:
         types_by_name([RecordType("a.b", "x"), RecordType("a.b", "y")])
 
 
-@pytest.mark.parametrize("module", ["records", "cursor", "extent", "record"])
+@pytest.mark.parametrize("module", ["records", "cursor"])
 def test_readers_outside_need_no_sqlite(module: str) -> None:
     program = f"import posthouse.journal.{module}, sys; sys.exit('apsw' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False, timeout=60).returncode == 0

@@ -103,7 +103,7 @@ async def test_calls_and_futures_are_told_in_the_order_of_the_commits(tmp_path: 
             if number % 3 == 1:
                 store.writer.submit(note(str(number))).add_done_callback(lambda future: told.append(future.result()))
             else:
-                store.writer.hand_in(note(str(number)), hear)
+                store.writer.submit_with_callback(note(str(number)), hear)
         await asyncio.wait_for(done, 30)
         assert told == list(range(1, 301))
 
@@ -112,7 +112,7 @@ async def test_a_lone_call_is_told_result_or_failure(tmp_path: Path) -> None:
     with opened(tmp_path / "s.db") as store:
         heard: asyncio.Queue[tuple[int | None, BaseException | None]] = asyncio.Queue()
         for work in (note("one"), failing("two"), note("three")):
-            store.writer.hand_in(work, lambda answer, failure: heard.put_nowait((answer, failure)))
+            store.writer.submit_with_callback(work, lambda answer, failure: heard.put_nowait((answer, failure)))
             answer, failure = await asyncio.wait_for(heard.get(), 30)
             assert isinstance(failure, ValueError) if answer is None else failure is None
         assert refs(store) == ["one", "three"]
@@ -126,7 +126,7 @@ async def test_a_call_that_raises_keeps_nobody_from_the_next_answer(tmp_path: Pa
         raise LookupError("not taken")
 
     with opened(tmp_path / "s.db") as store:
-        store.writer.hand_in(note("one"), trip)
+        store.writer.submit_with_callback(note("one"), trip)
         assert await asyncio.wait_for(store.writer.submit(note("two")), 30) == 2
     assert [type(each) for each in raised] == [LookupError]
 

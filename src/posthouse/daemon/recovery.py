@@ -22,7 +22,7 @@ from posthouse.journal.append import JournalTransaction
 from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.limits import SECOND_NS
-from posthouse.sqlite.connection import leave_wal, open_reader
+from posthouse.sqlite.connection import open_reader, skip_checkpoint_on_close
 
 log = structlog.get_logger(__name__)
 _COMPANIONS = ("", "-wal", "-shm")
@@ -59,7 +59,7 @@ def damage_of(path: Path, *, counters: bool = False) -> str | None:
         if failure.code in ("store_locked", "store_path_unsafe"):
             raise
         return str(failure)
-    leave_wal(db)
+    skip_checkpoint_on_close(db)
     try:
         found = [str(text) for (text,) in db.execute("PRAGMA quick_check(3)") if text != "ok"]
         if not found and counters and _has_outbox(db):
@@ -115,7 +115,7 @@ def _readable_rows(path: Path) -> Iterator[tuple[int, tuple[Any, ...]]]:
         db = open_reader(path)
     except PosthouseError:
         return
-    leave_wal(db)
+    skip_checkpoint_on_close(db)
     try:
         for order in ("ASC", "DESC"):
             try:

@@ -18,8 +18,16 @@ from pathlib import Path
 import apsw
 
 from posthouse.log import get_log
-from posthouse.model.errors import Fatal, PosthouseError, Transient, error
-from posthouse.sqlite.connection import WAL_KEPT_BYTES, Durability, leave_wal, open_writer, patience, translate
+from posthouse.model.errors import Fatal, Transient
+from posthouse.sqlite.connection import (
+    WAL_KEPT_BYTES,
+    Durability,
+    as_fatal,
+    busy_handler,
+    open_writer,
+    skip_checkpoint_on_close,
+    translate,
+)
 
 log = get_log(__name__)
 
@@ -56,7 +64,7 @@ class Checkpointer:
         self._passes = 0
         self._restarts = 0
         self._db = open_writer(path, durability, vfs=vfs)
-        self._db.set_busy_handler(patience(_PATIENCE_MS))
+        self._db.set_busy_handler(busy_handler(_PATIENCE_MS))
         self._thread = threading.Thread(target=self._serve, name=f"checkpoint {path.name}", daemon=True)
         self._thread.start()
 
@@ -96,9 +104,9 @@ class Checkpointer:
                     self._poked.clear()
                     self._is_behind = not self._checkpoint()
         except Exception as exc:  # noqa: BLE001 - without this thread the WAL would grow unseen
-            failure = exc if isinstance(exc, Fatal) else _as_fatal(exc, self._path)
+            failure = as_fatal(exc, str(self._path), "checkpoint")
             log.error("checkpoint_failed", path=str(self._path), reason=str(failure))
-            leave_wal(self._db)
+            skip_checkpoint_on_close(self._db)
             self._on_fatal(failure)
         finally:
             self._db.close()
@@ -132,10 +140,3 @@ class Checkpointer:
         self._passes += 1
         self._poke_at_pages = pages + self._restart_at_pages
         return pages
-
-
-def _as_fatal(exc: Exception, path: Path) -> Fatal:
-    reason = str(exc) if isinstance(exc, PosthouseError) else f"the checkpoint thread broke: {exc!r}"
-    failure = error("store_failed", path=str(path), reason=reason)
-    assert isinstance(failure, Fatal)
-    return failure

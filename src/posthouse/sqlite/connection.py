@@ -18,7 +18,7 @@ from pathlib import Path
 import apsw
 
 from posthouse.files import fsync_dir
-from posthouse.model.errors import PosthouseError, error
+from posthouse.model.errors import Fatal, PosthouseError, error
 
 SAFE_VERSION = (3, 51, 3)
 
@@ -66,6 +66,16 @@ def translate(exc: apsw.Error, path: str, *, committing: bool = False) -> Postho
     return error("internal", reason=str(exc))
 
 
+def as_fatal(defect: BaseException, path: str, thread: str) -> Fatal:
+    """Return the error for an exception that ended the store's `thread`: without it the store cannot go on."""
+    if isinstance(defect, Fatal):
+        return defect
+    reason = str(defect) if isinstance(defect, PosthouseError) else f"the {thread} thread broke: {defect!r}"
+    failure = error("store_failed", path=path, reason=reason)
+    assert isinstance(failure, Fatal)
+    return failure
+
+
 def copy_error(failure: PosthouseError) -> PosthouseError:
     """Return a copy to raise: one exception raised for many callers would keep the traceback of each."""
     return type(failure)(failure.spec, failure.fields, failure.hint)
@@ -94,7 +104,7 @@ def open_writer(path: Path, durability: Durability, *, vfs: str | None = None) -
     db = _open(path, apsw.SQLITE_OPEN_READWRITE, vfs)
     try:
         _enter_wal(db, path)
-        db.set_busy_handler(patience(BUSY_TIMEOUT_MS))
+        db.set_busy_handler(busy_handler(BUSY_TIMEOUT_MS))
         db.pragma("synchronous", durability.value)
         db.pragma("wal_autocheckpoint", 0)
         db.pragma("journal_size_limit", WAL_KEPT_BYTES)
@@ -115,7 +125,7 @@ def open_reader(path: Path, *, vfs: str | None = None) -> apsw.Connection:
     return db
 
 
-def leave_wal(db: apsw.Connection) -> None:
+def skip_checkpoint_on_close(db: apsw.Connection) -> None:
     """Have `db` not checkpoint when it closes last: it cannot write, or must not any more."""
     db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
 
@@ -161,7 +171,7 @@ def _open(path: Path, flags: int, vfs: str | None) -> apsw.Connection:
 
 def _enter_wal(db: apsw.Connection, path: Path) -> None:
     """Switch to WAL; SQLite does not wait by itself when two processes do so at the same moment."""
-    wait = patience(BUSY_TIMEOUT_MS)
+    wait = busy_handler(BUSY_TIMEOUT_MS)
     tries = 0
     while True:
         try:
@@ -173,7 +183,7 @@ def _enter_wal(db: apsw.Connection, path: Path) -> None:
             tries += 1
 
 
-def patience(limit_ms: int) -> Callable[[int], bool]:
+def busy_handler(limit_ms: int) -> Callable[[int], bool]:
     """Return a busy handler that looks often at first: SQLite's own sleeps longer than most locks are held."""
     long_tries = round((limit_ms / 1000 - _SHORT_TRIES * _SHORT_PAUSE_S) / _LONG_PAUSE_S)
 

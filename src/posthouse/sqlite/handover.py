@@ -1,9 +1,8 @@
-"""Thread hand-over: waking the writer's thread, and handing its results back to event loops and threads.
+"""Thread hand-over: wake the writer's thread, and deliver its results to event loops and threads.
 
-One wake-up per event loop, however many of its callers wait. A caller that is gone (cancelled, loop closed) never
-keeps another from its result. Results are handed over in the order of the commits. Wake-ups use the kernel's event
-counter (a pipe where there is none), written with the interpreter lock released, so the woken thread runs at once;
-wake-ups that are not yet seen count as one.
+Results are delivered in commit order, with one wake-up per event loop and batch. A caller that has gone away
+(cancelled its future, closed its loop) never delays the result of another caller. Wake-ups use the kernel's event
+counter (a pipe where there is none): the write releases the interpreter lock, so the woken thread starts at once.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import os
 import select
 import sys
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -24,45 +22,48 @@ import msgspec
 
 from posthouse.log import get_log
 from posthouse.sqlite.transaction import Item, TxT
-from posthouse.sqlite.turns import Partner
 
-_RING = (1).to_bytes(8, sys.byteorder)  # what an event counter is written with; a pipe takes anything
-_MANY = 4_096  # bytes of a pipe; what is left rings once more, which harms nobody
+_ONE = (1).to_bytes(8, sys.byteorder)  # an event counter takes exactly 8 bytes; a pipe takes anything
+_READ_BYTES = 4_096  # drains a pipe; bytes beyond that cause one more wake-up, which does no harm
+
+log = get_log(__name__)
+#: Called on the caller's loop with the result of the work, or with the exception that it raised.
+OnDone = Callable[[Any, BaseException | None], None]
 
 
 class WakeUp:
-    """Rung by any thread, heard by one."""
+    """A wake-up signal that any thread sends and one thread or event loop receives; unseen signals count as one."""
 
     def __init__(self) -> None:
-        self._fd, self._rope = _event_counter() if hasattr(os, "eventfd") else _pipe()
-        for fd in {self._fd, self._rope}:
+        self._fd, self._write_fd = _event_counter() if hasattr(os, "eventfd") else _pipe()
+        for fd in {self._fd, self._write_fd}:
             weakref.finalize(self, os.close, fd)
-        self._rung = select.poll()
-        self._rung.register(self._fd, select.POLLIN)
+        self._poll = select.poll()
+        self._poll.register(self._fd, select.POLLIN)
 
     def fileno(self) -> int:
-        """Return what an event loop watches: readable from a ring until it is heard."""
+        """Return the descriptor for an event loop to watch: readable from `notify` until `clear`."""
         return self._fd
 
-    def ring(self) -> None:
-        """Wake who waits, or the next who does."""
+    def notify(self) -> None:
+        """Wake the receiver, now or at its next wait."""
         try:
-            os.write(self._rope, _RING)
-        except BlockingIOError:  # as many rings wait as the kernel holds
+            os.write(self._write_fd, _ONE)
+        except BlockingIOError:  # the kernel's buffer is full of signals already
             return
 
-    def hear(self) -> None:
-        """Take note of the rings so far, without waiting."""
+    def clear(self) -> None:
+        """Consume all signals so far without waiting."""
         try:
-            os.read(self._fd, _MANY)
-        except BlockingIOError:  # there was none
+            os.read(self._fd, _READ_BYTES)
+        except BlockingIOError:  # there was no signal
             return
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for a ring and return whether there was one."""
-        if not self._rung.poll(timeout_s * 1000):
+        """Wait for a signal and consume it; return False if none came in time."""
+        if not self._poll.poll(timeout_s * 1000):
             return False
-        self.hear()
+        self.clear()
         return True
 
 
@@ -78,110 +79,93 @@ def _pipe() -> tuple[int, int]:
     return ends
 
 
-log = get_log(__name__)
-LOOK_OUT_NS = 80_000  # how long a loop that takes turns with the writer stays awake for the next item
-#: Called on the caller's loop with the result, or with what the work raised.
-OnDone = Callable[[Any, BaseException | None], None]
-
-
 class LoopResults:
-    """Where an event loop finds the answers to its items; made on that loop, filled by the writer's thread alone."""
+    """Finished items of one event loop: made on that loop, filled by the writer's thread alone.
+
+    Callbacks and futures complete in commit order. The loop runs the callbacks of a future one iteration after the
+    future is set, so a callback that follows a future in the same batch is deferred by one iteration too.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self.partner = Partner()
-        self._until_ns = 0
-        self._bell = WakeUp()
+        self._wake_up = WakeUp()
         self._batches: deque[Sequence[PendingItem[Any]]] = deque()
-        #: whether callbacks of futures that were settled here are still to run
-        self._is_behind = False
-        loop.add_reader(self._bell.fileno(), self._empty)
+        self._defers_callbacks = False
+        loop.add_reader(self._wake_up.fileno(), self._deliver_all)
 
-    def put(self, items: Sequence[PendingItem[Any]]) -> None:
-        """Let the loop settle `items`, after those put before."""
-        if self.loop.is_closed():  # nobody is left to hear the answer
+    def post(self, items: Sequence[PendingItem[Any]]) -> None:
+        """Let the loop deliver the results of `items`, after those posted before."""
+        if self.loop.is_closed():  # its callers ended with it
             log.debug("answers_unheard", items=len(items))
             return
         self._batches.append(items)
-        self._bell.ring()
-
-    def asked(self) -> None:
-        """Stop looking out, the next item is there: the writer needs the processor that they share."""
-        self._until_ns = 0
+        self._wake_up.notify()
 
     def close(self) -> None:
-        """Release what the loop watches, once it has settled everything; called after the last `put`."""
-        with contextlib.suppress(RuntimeError):  # a closed loop has released it
+        """Stop watching the descriptor once everything is delivered; called after the last `post`."""
+        with contextlib.suppress(RuntimeError):  # a closed loop has released the descriptor itself
             self.loop.call_soon_threadsafe(self._end)
 
-    def _empty(self) -> None:
-        self._bell.hear()
+    def _deliver_all(self) -> None:
+        self._wake_up.clear()
         while self._batches:
             for item in self._batches.popleft():
-                self._settle(item)
-        if self.partner.takes_turns:
-            self._until_ns = time.monotonic_ns() + LOOK_OUT_NS
-            self.loop.call_soon(self._look_out)
-        if self._is_behind:
-            self.loop.call_soon(self._catch_up)  # after the callbacks and calls of this turn
+                self._deliver(item)
+        if self._defers_callbacks:
+            self.loop.call_soon(self._stop_deferring)  # runs after the future and item callbacks scheduled above
 
-    def _settle(self, item: PendingItem[Any]) -> None:
-        waiting = item.answer
-        if isinstance(waiting, asyncio.Future):
-            if not waiting.done():  # done: cancelled by its caller
-                self._is_behind = True
-                _settle_future(waiting, item)
-        elif isinstance(waiting, threading.Event):  # a thread's: `answer` has told it
+    def _deliver(self, item: PendingItem[Any]) -> None:
+        waiter = item.waiter
+        if isinstance(waiter, asyncio.Future):
+            if not waiter.done():  # a done future was cancelled by its caller
+                self._defers_callbacks = True
+                _set_future(waiter, item)
+        elif isinstance(waiter, threading.Event):  # `deliver_results` has set it
             pass
-        elif self._is_behind:
-            self.loop.call_soon(self._tell, waiting, item)
+        elif self._defers_callbacks:
+            self.loop.call_soon(self._call_back, waiter, item)
         else:
-            self._tell(waiting, item)
+            self._call_back(waiter, item)
 
-    def _tell(self, heard: OnDone, item: PendingItem[Any]) -> None:
+    def _call_back(self, on_done: OnDone, item: PendingItem[Any]) -> None:
         try:
-            heard(item.result, item.error)
-        except Exception as defect:  # noqa: BLE001 - as a callback of a future: the others still hear theirs
-            self.loop.call_exception_handler({"message": "an answer was not taken", "exception": defect})
+            on_done(item.result, item.error)
+        except Exception as defect:  # noqa: BLE001 - handled as in a future's callback: other items go on
+            self.loop.call_exception_handler({"message": "a commit callback raised", "exception": defect})
 
-    def _look_out(self) -> None:
-        """Keep the loop from sleeping: whoever was answered mostly asks again before a processor could be woken."""
-        if time.monotonic_ns() < self._until_ns:
-            self.loop.call_soon(self._look_out)
-
-    def _catch_up(self) -> None:
-        self._is_behind = False
+    def _stop_deferring(self) -> None:
+        self._defers_callbacks = False
 
     def _end(self) -> None:
-        self._empty()
-        self.loop.remove_reader(self._bell.fileno())
-
-
-def answer(batch: Sequence[PendingItem[TxT]]) -> None:
-    """Tell every caller of the batch what became of its item."""
-    if len(batch) == 1 and (alone := batch[0].letterbox) is not None:
-        alone.put(batch)
-        return
-    by_letterbox: dict[LoopResults, list[PendingItem[TxT]]] = {}
-    for item in batch:
-        if item.letterbox is not None:
-            by_letterbox.setdefault(item.letterbox, []).append(item)
-        elif isinstance(item.answer, threading.Event):
-            item.answer.set()
-    for letterbox, items in by_letterbox.items():
-        letterbox.put(items)
+        self._deliver_all()
+        self.loop.remove_reader(self._wake_up.fileno())
 
 
 class PendingItem(Item[TxT], eq=False):
-    """An item whose caller waits on an event loop or on a thread, or is called on its loop."""
+    """An item with its size in bytes and its waiter: a future or callback on a loop, or the event of a thread."""
 
     size: int = 0
-    #: None: `answer` is the event a thread waits for.
-    letterbox: LoopResults | None = None
-    answer: asyncio.Future[Any] | threading.Event | OnDone = msgspec.field(default_factory=threading.Event)
+    #: None if the waiter is the event of a thread.
+    loop_results: LoopResults | None = None
+    waiter: asyncio.Future[Any] | threading.Event | OnDone = msgspec.field(default_factory=threading.Event)
 
 
-def _settle_future(future: asyncio.Future[Any], item: PendingItem[Any]) -> None:
+def deliver_results(batch: Sequence[PendingItem[TxT]]) -> None:
+    """Give every caller of the batch the result of its item."""
+    if len(batch) == 1 and (only := batch[0].loop_results) is not None:
+        only.post(batch)
+        return
+    by_loop: dict[LoopResults, list[PendingItem[TxT]]] = {}
+    for item in batch:
+        if item.loop_results is not None:
+            by_loop.setdefault(item.loop_results, []).append(item)
+        elif isinstance(item.waiter, threading.Event):
+            item.waiter.set()
+    for loop_results, items in by_loop.items():
+        loop_results.post(items)
+
+
+def _set_future(future: asyncio.Future[Any], item: PendingItem[Any]) -> None:
     if item.error is not None:
         future.set_exception(item.error)
     else:

@@ -20,7 +20,7 @@ import apsw
 
 from posthouse.model.clock import Clock
 from posthouse.model.errors import error
-from posthouse.sqlite.connection import ends_transaction, leave_wal, open_reader, translate
+from posthouse.sqlite.connection import ends_transaction, open_reader, skip_checkpoint_on_close, translate
 
 R = TypeVar("R")
 
@@ -125,7 +125,7 @@ class ReadPool:
 
     def _open(self) -> apsw.Connection:
         db = open_reader(self._path, vfs=self._vfs)
-        leave_wal(db)
+        skip_checkpoint_on_close(db)
         return db
 
     def _finish(self, reading: _Reading) -> None:

@@ -17,7 +17,7 @@ import apsw
 
 from posthouse.model.errors import PosthouseError, error
 from posthouse.sqlite.backup import copy_database
-from posthouse.sqlite.connection import leave_wal, open_reader, translate
+from posthouse.sqlite.connection import open_reader, skip_checkpoint_on_close, translate
 
 APPLICATION_ID = 0x706F7374  # "post": tells our files from any other SQLite database
 
@@ -49,7 +49,7 @@ def refuse_unknown(path: Path, components: tuple[Component, ...], *, vfs: str | 
     if not path.exists():
         return
     db = open_reader(path, vfs=vfs)
-    leave_wal(db)
+    skip_checkpoint_on_close(db)
     try:
         _refuse_newer(path, components, _versions(db, path, components))
     finally:

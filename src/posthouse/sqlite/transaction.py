@@ -19,7 +19,7 @@ import msgspec
 
 from posthouse.model.clock import Clock
 from posthouse.model.errors import Fatal, PosthouseError, error
-from posthouse.sqlite.connection import copy_error, ends_transaction, leave_wal, translate
+from posthouse.sqlite.connection import copy_error, ends_transaction, skip_checkpoint_on_close, translate
 
 
 class Transaction:
@@ -289,7 +289,7 @@ class DirectWriter(Generic[TxT]):
         """Close the connection; later calls get store_closed."""
         with self._lock:
             if isinstance(self._refusal, Fatal) and not self._is_closed:
-                leave_wal(self._tx.db)
+                skip_checkpoint_on_close(self._tx.db)
             if self._refusal is None:
                 self._refusal = error("store_closed", path=self._path)
             self._is_closed = True

@@ -1,13 +1,12 @@
-"""The group-commit writer: one thread that owns the write connection of a store for ever.
+"""The group-commit writer: one thread that owns the write connection of a store for its whole life.
 
-Callers hand in items; while one batch syncs the next gathers, so there is no artificial delay and one sync serves
-many callers. Items belong to the writer, not to the request: a caller that goes away changes nothing about what
-is committed, and cannot take the answers of others with it. What waits is bounded by items and bytes; beyond
-that the caller is refused (store_busy) before anything is queued.
+Callers submit items. While one batch syncs, the next one collects, so there is no artificial delay and one sync
+serves many callers. Items belong to the writer, not to the request: a caller that goes away changes nothing about
+the commit and cannot take the results of other callers with it. Waiting items are bounded by count and bytes; beyond
+the bound `submit` raises store_busy before anything is queued.
 
-An event loop wakes the sleeping writer at the end of its turn, not at the first item: callers that were answered
-together come back together, and so share the next sync too. While items come one by one there is nobody to wait for:
-loop and writer take turns (turns.py), and the item is rung for at once.
+An event loop wakes the sleeping writer at the end of its iteration, not at the first item: callers whose results
+arrive together submit again together, and so share the next sync too.
 """
 
 from __future__ import annotations
@@ -20,23 +19,22 @@ from typing import Any, Generic, TypeVar
 from posthouse.log import get_log
 from posthouse.model.clock import Clock
 from posthouse.model.errors import Fatal, PosthouseError, Transient, error
-from posthouse.sqlite.connection import copy_error, leave_wal
-from posthouse.sqlite.handover import LoopResults, OnDone, PendingItem, WakeUp, answer
+from posthouse.sqlite.connection import as_fatal, copy_error, skip_checkpoint_on_close
+from posthouse.sqlite.handover import LoopResults, OnDone, PendingItem, WakeUp, deliver_results
 from posthouse.sqlite.transaction import TxT, run_items
-from posthouse.sqlite.turns import SILENCE_S, Turns
 
 R = TypeVar("R")
 log = get_log(__name__)
 
 MAX_WAITING_ITEMS = 16_384
 MAX_WAITING_BYTES = 64 * 1024 * 1024
-MAX_BATCH_ITEMS = 512  # keeps one commit, and so every answer in it, in the low milliseconds
+MAX_BATCH_ITEMS = 512  # keeps one commit, and so the latency of every item in it, in the low milliseconds
 MAX_BATCH_BYTES = 8 * 1024 * 1024
-_LOOK_EVERY_S = 1.0  # a loop that stopped before its turn ended rings late or never: its items still commit
+_CHECK_EVERY_S = 1.0  # a loop that stops in the middle of an iteration may never notify: its items still commit
 
 
 class Writer(Generic[TxT]):
-    """Commits items in batches, in the order they came."""
+    """Commits items in batches, in the order of submission."""
 
     def __init__(
         self,
@@ -53,16 +51,16 @@ class Writer(Generic[TxT]):
         self._on_fatal = on_fatal
         self._max_items = max_items
         self._max_bytes = max_bytes
-        self._gate = threading.Lock()
-        self._arrived: list[PendingItem[TxT]] = []
+        self._mutex = threading.Lock()  # guards the queue, its counters, _closed_with and the two flags of the wake-up
+        self._queue: list[PendingItem[TxT]] = []
         self._waiting_items = 0
         self._waiting_bytes = 0
-        self._bell = WakeUp()
+        self._wake_up = WakeUp()
         self._is_asleep = False
-        self._ringing: LoopResults | None = None
-        self._letterboxes: dict[asyncio.AbstractEventLoop, LoopResults] = {}
-        self._refusal: PosthouseError | None = None
-        self._trouble: PosthouseError | None = None
+        self._notified_by: LoopResults | None = None
+        self._loop_results: dict[asyncio.AbstractEventLoop, LoopResults] = {}
+        self._closed_with: PosthouseError | None = None
+        self._transient_error: PosthouseError | None = None
         self._batches = 0
         self._committed_items = 0
         self._tx = open_transaction()
@@ -72,32 +70,32 @@ class Writer(Generic[TxT]):
     async def run(self, work: Callable[[TxT], R], *, size: int = 0) -> R:
         """Commit `work` and return its result once it is durable; cancelling the wait does not undo the work.
 
-        `work` runs on the writer's thread, inside a transaction, and may run more than once before it is answered
-        (only its last run counts): it must depend on nothing but its arguments and the rows it reads, leave nothing
-        behind but rows, let SQLite's errors through, and not block. What it raises is the answer, and none of its
-        rows stay.
+        `work` runs on the writer's thread, inside a transaction, and may run more than once (only its last run
+        counts): it must depend only on its arguments and the rows it reads, have no effects besides rows, let
+        SQLite's errors through, and not block. An exception that it raises goes to the caller, and none of its rows
+        stay.
         """
         return await self.submit(work, size=size)
 
     def submit(self, work: Callable[[TxT], R], *, size: int = 0) -> asyncio.Future[R]:
-        """Queue `work` at once, keeping the order of calls, and return the future of its answer."""
+        """Queue `work` at once, in call order, and return the future of its result."""
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        self._hand_in(work, future, size)
+        self._submit_from_loop(work, future, size)
         return future
 
-    def hand_in(self, work: Callable[[TxT], Any], heard: OnDone, *, size: int = 0) -> None:
-        """Queue `work` at once, keeping the order of calls; `heard` is called on this loop with its answer.
+    def submit_with_callback(self, work: Callable[[TxT], Any], on_done: OnDone, *, size: int = 0) -> None:
+        """Queue `work` at once, in call order; `on_done` is called on this loop with its result.
 
-        That is what a future would say without the turns of the loop that its callbacks wait for.
+        A callback comes without the loop iterations that the callbacks of a future wait for.
         """
-        self._hand_in(work, heard, size)
+        self._submit_from_loop(work, on_done, size)
 
     def run_blocking(self, work: Callable[[TxT], R], *, size: int = 0) -> R:
         """Commit `work` from a thread that may block."""
         event = threading.Event()
         item = PendingItem(work, None, None, size, None, event)
-        if self._put(item):
-            self._bell.ring()
+        if self._enqueue(item):
+            self._wake_up.notify()
         event.wait()
         if item.error is not None:
             raise item.error
@@ -105,33 +103,33 @@ class Writer(Generic[TxT]):
         return result
 
     def refuse(self, fatal: Fatal) -> None:
-        """Answer everything with `fatal` from now on: another part of the store found that the disk failed."""
-        with self._gate:
-            self._refusal = fatal
-        self._bell.ring()
+        """Fail everything with `fatal` from now on: another part of the store found that the disk failed."""
+        with self._mutex:
+            self._closed_with = fatal
+        self._wake_up.notify()
 
     def close(self) -> None:
-        """Commit what waits, then end the thread; later calls get store_closed."""
-        with self._gate:
-            if self._refusal is None:
-                self._refusal = error("store_closed", path=self._path)
-        self._bell.ring()
+        """Commit the items that wait, then end the thread; later calls raise store_closed."""
+        with self._mutex:
+            if self._closed_with is None:
+                self._closed_with = error("store_closed", path=self._path)
+        self._wake_up.notify()
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
     @property
     def state(self) -> str:
         """Return "open", "full" or "locked" (read-only until a commit succeeds), "failed" or "closed"."""
-        if isinstance(self._refusal, Fatal):
+        if isinstance(self._closed_with, Fatal):
             return "failed"
-        if self._refusal is not None:
+        if self._closed_with is not None:
             return "closed"
-        if self._trouble is not None:
-            return "full" if self._trouble.code == "store_full" else "locked"
+        if self._transient_error is not None:
+            return "full" if self._transient_error.code == "store_full" else "locked"
         return "open"
 
     def statistics(self) -> dict[str, int | str]:
-        """Return the counters that show how the writer is doing."""
+        """Return the state, the items and bytes that wait, and the counters of batches and items."""
         return {
             "state": self.state,
             "waiting_items": self._waiting_items,
@@ -140,137 +138,122 @@ class Writer(Generic[TxT]):
             "committed_items": self._committed_items,
         }
 
-    def _hand_in(self, work: Callable[[TxT], Any], answer: asyncio.Future[Any] | OnDone, size: int) -> None:
+    def _submit_from_loop(self, work: Callable[[TxT], Any], waiter: asyncio.Future[Any] | OnDone, size: int) -> None:
         loop = asyncio.get_running_loop()
-        letterbox = self._letterboxes.get(loop) or self._open_letterbox(loop)
-        must_ring = self._put(PendingItem(work, None, None, size, letterbox, answer))
-        letterbox.asked()
-        if must_ring and letterbox.partner.takes_turns:
-            self._bell.ring()
-        elif must_ring:
-            loop.call_soon(self._bell.ring)
+        loop_results = self._loop_results.get(loop) or self._open_loop_results(loop)
+        if self._enqueue(PendingItem(work, None, None, size, loop_results, waiter)):
+            loop.call_soon(self._wake_up.notify)
 
-    def _put(self, item: PendingItem[TxT]) -> bool:
-        """Take the item in; return whether the caller has to wake the writer."""
-        with self._gate:
-            if self._refusal is not None:
-                raise copy_error(self._refusal)
+    def _enqueue(self, item: PendingItem[TxT]) -> bool:
+        """Queue the item; return True if the caller has to wake the writer (once per sleep and loop)."""
+        with self._mutex:
+            if self._closed_with is not None:
+                raise copy_error(self._closed_with)
             waiting = self._waiting_items
             if waiting >= self._max_items or (waiting and self._waiting_bytes + item.size > self._max_bytes):
                 raise error("store_busy", items=waiting, bytes=self._waiting_bytes)
             self._waiting_items = waiting + 1
             self._waiting_bytes += item.size
-            self._arrived.append(item)
-            if not self._is_asleep or (item.letterbox is not None and self._ringing is item.letterbox):
+            self._queue.append(item)
+            if not self._is_asleep or (item.loop_results is not None and self._notified_by is item.loop_results):
                 return False
-            self._ringing = item.letterbox
+            self._notified_by = item.loop_results
             return True
 
-    def _open_letterbox(self, loop: asyncio.AbstractEventLoop) -> LoopResults:
-        with self._gate:
-            if self._refusal is not None:  # the thread that closes letterboxes may have ended
-                raise copy_error(self._refusal)
-            for former in [each for each in self._letterboxes if each.is_closed()]:
-                del self._letterboxes[former]
-            letterbox = self._letterboxes[loop] = LoopResults(loop)
-            return letterbox
+    def _open_loop_results(self, loop: asyncio.AbstractEventLoop) -> LoopResults:
+        with self._mutex:
+            if self._closed_with is not None:  # the thread that closes LoopResults may have ended
+                raise copy_error(self._closed_with)
+            for closed in [each for each in self._loop_results if each.is_closed()]:
+                del self._loop_results[closed]
+            loop_results = self._loop_results[loop] = LoopResults(loop)
+            return loop_results
 
     def _serve(self) -> None:
-        turns = Turns()
         try:
-            while batch := self._gather(turns):
+            while batch := self._next_batch():
                 fatal = run_items(self._tx, batch, self._clock, self._path)
                 self._account(batch)
                 if fatal:
                     self._fail(fatal, batch)
                     return
-                answer(batch)
-                alone = batch[0].letterbox if len(batch) == 1 else None
-                turns.note(alone.partner if alone is not None else None)
-            if isinstance(self._refusal, Fatal):
-                self._fail(self._refusal, [])
+                deliver_results(batch)
+            if isinstance(self._closed_with, Fatal):
+                self._fail(self._closed_with, [])
         except BaseException as defect:
             log.exception("writer_failed", path=self._path)
-            self._fail(_as_fatal(defect, self._path), [])
+            self._fail(as_fatal(defect, self._path, "writer"), [])
             raise
         finally:
-            turns.end()
             self._tx.db.close()
-            for letterbox in self._letterboxes.values():
-                letterbox.close()
+            for loop_results in self._loop_results.values():
+                loop_results.close()
 
-    def _gather(self, turns: Turns) -> list[PendingItem[TxT]]:
-        """Return what has arrived, waiting for it if there is nothing; empty when the writer has to end."""
+    def _next_batch(self) -> list[PendingItem[TxT]]:
+        """Return the items that wait, sleeping until there are some; return none when the writer has to end."""
         while True:
-            with self._gate:
-                if self._arrived and not isinstance(self._refusal, Fatal):
-                    self._is_asleep, self._ringing = False, None
-                    return self._take()
-                if self._refusal is not None:
+            with self._mutex:
+                if self._queue and not isinstance(self._closed_with, Fatal):
+                    self._is_asleep, self._notified_by = False, None
+                    return self._cut_batch()
+                if self._closed_with is not None:
                     return []
                 self._is_asleep = True
-            if not self._bell.wait(SILENCE_S if turns.is_dialogue else _LOOK_EVERY_S):
-                turns.end()
-                with self._gate:
-                    self._ringing = None
+            if not self._wake_up.wait(_CHECK_EVERY_S):
+                with self._mutex:
+                    self._notified_by = None
 
-    def _take(self) -> list[PendingItem[TxT]]:
-        arrived = self._arrived
-        if len(arrived) <= MAX_BATCH_ITEMS and self._waiting_bytes <= MAX_BATCH_BYTES:
-            self._arrived = []
-            return arrived
-        count, size = 1, arrived[0].size
-        for item in arrived[1:MAX_BATCH_ITEMS]:
+    def _cut_batch(self) -> list[PendingItem[TxT]]:
+        queue = self._queue
+        if len(queue) <= MAX_BATCH_ITEMS and self._waiting_bytes <= MAX_BATCH_BYTES:
+            self._queue = []
+            return queue
+        count, size = 1, queue[0].size
+        for item in queue[1:MAX_BATCH_ITEMS]:
             size += item.size
             if size > MAX_BATCH_BYTES:
                 break
             count += 1
-        self._arrived = arrived[count:]
-        return arrived[:count]
+        self._queue = queue[count:]
+        return queue[:count]
 
     def _account(self, batch: list[PendingItem[TxT]]) -> None:
-        failed, size, trouble = 0, 0, None
+        failed, size, transient = 0, 0, None
         for item in batch:
             size += item.size
             if item.error is not None:
                 failed += 1
-                trouble = _store_trouble(item.error) or trouble
-        with self._gate:
+                transient = _read_only_error(item.error) or transient
+        with self._mutex:
             self._waiting_items -= len(batch)
             self._waiting_bytes -= size
         self._batches += 1
         self._committed_items += len(batch) - failed
-        if trouble is not self._trouble:
-            self._note(trouble)
+        if transient is not self._transient_error:
+            self._log_state_change(transient)
 
-    def _note(self, trouble: PosthouseError | None) -> None:
-        if trouble is not None and self._trouble is None:
-            log.warning("store_read_only", path=self._path, reason=str(trouble))
-        if trouble is None:
+    def _log_state_change(self, transient: PosthouseError | None) -> None:
+        if transient is not None and self._transient_error is None:
+            log.warning("store_read_only", path=self._path, reason=str(transient))
+        if transient is None:
             log.info("store_writable_again", path=self._path)
-        self._trouble = trouble
+        self._transient_error = transient
 
     def _fail(self, fatal: Fatal, batch: list[PendingItem[TxT]]) -> None:
-        with self._gate:
-            self._refusal = fatal
-            rest, self._arrived = self._arrived, []
+        with self._mutex:
+            self._closed_with = fatal
+            rest, self._queue = self._queue, []
         for item in rest:
             item.error = copy_error(fatal)
         log.error("store_failed", path=self._path, reason=str(fatal))
-        leave_wal(self._tx.db)
+        skip_checkpoint_on_close(self._tx.db)
         try:
             self._on_fatal(fatal)
         finally:
-            answer([*batch, *rest])
+            deliver_results([*batch, *rest])
 
 
-def _store_trouble(failure: BaseException) -> PosthouseError | None:
+def _read_only_error(failure: BaseException) -> PosthouseError | None:
     if isinstance(failure, Transient) and failure.code in ("store_full", "store_locked"):
         return failure
     return None
-
-
-def _as_fatal(defect: BaseException, path: str) -> Fatal:
-    failure = error("store_failed", path=path, reason=f"the writer broke: {defect!r}")
-    assert isinstance(failure, Fatal)
-    return failure

@@ -303,7 +303,7 @@ class SqliteStore:
     def hand_in(
         self, work: Callable[[Unit], Any], heard: Callable[[Any, BaseException | None], None], *, size: int = 0
     ) -> None:
-        self._store.writer.hand_in(lambda tx: work(SqliteUnit(tx, self._clock)), heard, size=size)
+        self._store.writer.submit_with_callback(lambda tx: work(SqliteUnit(tx, self._clock)), heard, size=size)
 
     async def extent(self) -> Extent:
         return await self._store.pool.run(read_extent)
