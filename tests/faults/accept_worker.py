@@ -37,7 +37,7 @@ class Connection:
         self._signer = Author(author)
         self._next = max(0, first - REPEATED)
         self._numbers: dict[str | None, int] = {}
-        self._lane = core.open_lane(self._answered)
+        self._lane = core.open_submitter(self._answered)
 
     def send(self, count: int) -> None:
         for number in range(self._next, self._next + count):

@@ -199,16 +199,16 @@ class RelayEngine(Reads):
         self.participation = Participation(self.changes)
         self.invites = Invites(self.changes, settings.relay, Minter(clock))
         self.locks = Locks(store, meshes, clock, lock_run)
-        self.mailboxes = ReaderSessions(store, meshes, clock, settings.deliveries)
-        self.participation.on_blocked = self.mailboxes.take_closed
-        self.queues = QueueOperations(self.mailboxes, meshes)
+        self.sessions = ReaderSessions(store, meshes, clock, settings.deliveries)
+        self.participation.on_blocked = self.sessions.apply_closed
+        self.queues = QueueOperations(self.sessions, meshes)
         self.states = MessageStatus(store, meshes, clock, settings.deliveries)
         self.refusals = Refusals(clock)
         judge = Authorizer(meshes, clock, RateBuckets(settings.event_rate), RateBuckets(settings.ephemeral_rate))
         self._path = AcceptPath(
-            store, judge, self.refusals, settings.checkers, Intake(settings.deliveries), self.mailboxes.take_mail
+            store, judge, self.refusals, settings.checkers, Intake(settings.deliveries), self.sessions.apply_effects
         )
-        self.attendance = QueueSweeper(self.mailboxes)
+        self.sweeper = QueueSweeper(self.sessions)
         self._pruning = Pruning(store)
         self._housekeeping = Housekeeping(store, self.refusals)
 
@@ -239,13 +239,13 @@ class RelayEngine(Reads):
         """Answer what is on the way, write what is owed, and release everything."""
         self.locks.close()
         await self._path.close()
-        await self.attendance.close()
+        await self.sweeper.close()
         await self._housekeeping.close()
         await asyncio.to_thread(self.store.close)
 
-    def open_lane(self, on_answers: OnAnswers) -> Submitter:
+    def open_submitter(self, on_answers: OnAnswers) -> Submitter:
         """Return the way in of one connection; it keeps the order of what is submitted."""
-        return self._path.open_lane(on_answers)
+        return self._path.open_submitter(on_answers)
 
     async def accept(self, event: bytes) -> Answer:
         """Accept one event given as JSON."""
@@ -262,7 +262,7 @@ class RelayEngine(Reads):
             if not answers.done():  # the caller may have gone
                 answers.set_result(list(given))
 
-        self._path.open_lane(settle).submit(events)
+        self._path.open_submitter(settle).submit(events)
         return await answers
 
     async def prune(self, node: str, archived: ArchivedRange) -> tuple[Pruned, int]:

@@ -218,7 +218,7 @@ _STORE = {
 def watch_queues(edge: Edge) -> None:
     """Let the metrics of queues be read when they are shown."""
     meters, core = edge.meters, edge.core
-    mailboxes, attendance = core.mailboxes, core.attendance
+    mailboxes, attendance = core.sessions, core.sweeper
     meters.watch("posthouse_relay_mailboxes", lambda: mailboxes.statistics()["open"])
     meters.watch("posthouse_relay_messages_in_flight", lambda: mailboxes.statistics()["in_flight"])
     meters.watch("posthouse_relay_queued_messages", lambda: attendance.totals.open_rows)
@@ -231,7 +231,7 @@ def watch_queues(edge: Edge) -> None:
 
 
 def _oldest_s(edge: Edge) -> float:
-    oldest_ns = edge.core.attendance.totals.oldest_ns
+    oldest_ns = edge.core.sweeper.totals.oldest_ns
     return 0.0 if oldest_ns is None else max(0.0, (edge.clock.wall_ns() - oldest_ns) / SECOND_NS)
 
 

@@ -48,7 +48,7 @@ async def test_connection_that_breaks_keeps_no_answer_from_another(core: RelayEn
     def broken(_answers: Sequence[Answer]) -> None:
         raise RuntimeError("a defect")
 
-    core.open_lane(broken).submit([ALICE.raw()])
+    core.open_submitter(broken).submit([ALICE.raw()])
     assert code(await asyncio.wait_for(core.accept(BOB.raw()), WAIT_S)) == "201"
     assert core.statistics()["accept"]["events_on_the_way"] == 0
 

@@ -27,7 +27,7 @@ class Connection:
         self.answers: list[Answer] = []
         self.done = asyncio.Event()
         self._expected = expected
-        self.lane = core.open_lane(self._take)
+        self.lane = core.open_submitter(self._take)
 
     def _take(self, answers: Sequence[Answer]) -> None:
         self.answers += answers

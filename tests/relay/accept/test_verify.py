@@ -115,7 +115,7 @@ async def test_a_flood_of_forged_events_is_verified_on_the_loop_once_in_a_turn(
         if len(answers) == 40:
             done.set()
 
-    lane = core.open_lane(take)
+    lane = core.open_submitter(take)
     for _ in range(40):
         lane.submit([forged])  # each is refused at once when it is checked here, and leaves the path empty
     assert checked_on.count(True) == 1
@@ -128,9 +128,9 @@ async def test_an_event_behind_one_that_is_being_written_is_checked_on_a_thread(
     core: RelayEngine, checked_on: list[bool]
 ) -> None:
     done = asyncio.Event()
-    lane = core.open_lane(lambda _answers: None)
+    lane = core.open_submitter(lambda _answers: None)
     lane.submit([ALICE.raw()])
     await asyncio.sleep(0)  # the writer hears of it in this turn, so its answer comes in a later one
-    core.open_lane(lambda _answers: done.set()).submit([BOB.raw()])
+    core.open_submitter(lambda _answers: done.set()).submit([BOB.raw()])
     await asyncio.wait_for(done.wait(), WAIT_S)
     assert checked_on == [True, False]

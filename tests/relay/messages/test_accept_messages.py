@@ -210,10 +210,10 @@ async def test_records_end_with_their_retention(tmp_path: Path) -> None:
     async with checked(tmp_path / "relay", clock, record_retention_days=7, queue_ttl_s=3600) as edge:
         await send(edge, direct(alice, bob, "x", "c-1"))
         clock.advance(7 * 86_400)
-        await edge.server.edge.core.attendance.sweep()
+        await edge.server.edge.core.sweeper.sweep()
         assert [reply.status for reply in await send(edge, direct(alice, bob, "x", "c-1"))] == [200]
         clock.advance(1)
-        await edge.server.edge.core.attendance.sweep()
+        await edge.server.edge.core.sweeper.sweep()
         assert [reply.status for reply in await send(edge, direct(alice, bob, "y", "c-1"))] == [201]
 
 
@@ -224,7 +224,7 @@ async def test_message_whose_record_is_over_is_known_by_its_id(tmp_path: Path) -
     async with checked(tmp_path / "relay", clock, record_retention_days=7, queue_ttl_s=3600) as edge:
         (first,) = await send(edge, message)
         clock.advance(8 * 86_400)
-        await edge.server.edge.core.attendance.sweep()
+        await edge.server.edge.core.sweeper.sweep()
         (again,) = await send(edge, message)
         assert (again.status, again.value["duplicate"], again.value["seq"]) == (200, True, first.value["seq"])
         younger = direct(alice, bob, "z", "c-2")
@@ -243,7 +243,7 @@ async def test_record_that_is_needed_does_not_keep_those_behind_it(tmp_path: Pat
             await box.next("OK")
             await box.confirm(alice, done["id"])
         clock.advance(8 * 86_400)
-        await edge.server.edge.core.attendance.sweep()
+        await edge.server.edge.core.sweeper.sweep()
         replies = await send(edge, direct(alice, bob, "y", "c-1"), direct(alice, bob, "y", "c-2"))
         assert [reply.status for reply in replies] == [409, 201]
 
@@ -255,7 +255,7 @@ async def test_records_kept_for_ever_do_not_keep_those_behind_them(tmp_path: Pat
     async with checked(tmp_path / "relay", clock, record_retention_days=None, queue_ttl_s=3600) as edge:
         await send(edge, direct(alice, bob, "x", "c-1"), direct(alice, bob, "x", "c-2"))
     async with checked(tmp_path / "relay", clock, record_retention_days=7, queue_ttl_s=3600) as edge:
-        attendance = edge.server.edge.core.attendance
+        attendance = edge.server.edge.core.sweeper
         await send(edge, direct(alice, bob, "x", "c-3"))
         for _ in range(looks_before):
             await attendance.sweep()

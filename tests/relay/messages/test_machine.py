@@ -160,7 +160,7 @@ class Machine:
         self.model.now += seconds
 
     async def sweep(self, _number: int) -> None:
-        await self.core.attendance.sweep()
+        await self.core.sweeper.sweep()
         self.model.expire()
 
     async def compare(self) -> None:

@@ -88,7 +88,7 @@ async def test_retry_of_a_pruned_message_gets_its_first_answer(tmp_path: Path) -
         message = direct(alice, bob)
         (first,) = await send(edge, message)
         clock.advance(2 * DAY_S)
-        await edge.server.edge.core.attendance.sweep()
+        await edge.server.edge.core.sweeper.sweep()
         clock.advance(2 * DAY_S)
         await edge.publish(alice.event())
         assert (await prune_through(edge)).value["emptied"] >= 1

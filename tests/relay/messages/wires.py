@@ -172,7 +172,7 @@ class StreamParty:
 
     async def _silence(self) -> list[list[Any]]:
         """Take what comes until nothing waits for this node; others may be behind."""
-        (mailbox,) = self.edge.server.edge.core.mailboxes._open["main", self.author.node]
+        (mailbox,) = self.edge.server.edge.core.sessions._open["main", self.author.node]
         is_over = False
         while not is_over:
             is_over = not mailbox.is_behind  # then the answer to what is asked next comes after everything

@@ -106,7 +106,7 @@ class PinchParty:
 
     async def silence(self) -> list[Envelope]:
         """Return everything that comes until nothing is left that could be sent."""
-        connection, mailboxes = connection_of(self.edge, self.address), self.edge.server.edge.core.mailboxes
+        connection, mailboxes = connection_of(self.edge, self.address), self.edge.server.edge.core.sessions
         await until(lambda: mailboxes.statistics()["behind"] == 0)
         assert await connection.is_alive()  # it has read everything before the ping
         while not self.agent._came.empty():

@@ -41,13 +41,13 @@ class DemoReader:
         self.agent = agent
         self._core = core
         self._on_message = on_message
-        self._mailbox = ReaderSession(core.mailboxes, self, mesh, agent.node, RECEIVE_WINDOW)
-        core.mailboxes.open(self._mailbox)
+        self._mailbox = ReaderSession(core.sessions, self, mesh, agent.node, RECEIVE_WINDOW)
+        core.sessions.open(self._mailbox)
         self._task = asyncio.create_task(self._mailbox.run())
 
     async def close(self, end: SessionEnd = SessionEnd.LOST) -> None:
         """Go offline."""
-        self._core.mailboxes.close(self._mailbox, end)
+        self._core.sessions.close(self._mailbox, end)
         await self._task
 
     def deliver(self, text: bytes, count: int) -> None:
@@ -72,7 +72,7 @@ class DemoReader:
         asyncio.get_running_loop().call_soon(on_pong)
 
     def end(self, code: int, reason: str) -> None:
-        self._core.mailboxes.close(
+        self._core.sessions.close(
             self._mailbox, SessionEnd.TIMEOUT if code == CODE_CONFIRM_TIMEOUT else SessionEnd.LOST
         )
 

@@ -197,7 +197,7 @@ class _Scene:
     async def _keep_house(self) -> None:
         """Do what a relay does by itself in a real hour."""
         await self._core.refusals.write(self._core.store)
-        await self._core.attendance.sweep()
+        await self._core.sweeper.sweep()
 
     async def _settle(self) -> None:
         """Wait until the writer and the mailboxes have done everything that the last action led to."""
@@ -205,7 +205,7 @@ class _Scene:
         for _ in range(_SETTLE_TURNS):
             await self._core.store.submit(_nothing)
             await asyncio.sleep(0)
-            quiet = 0 if self._core.mailboxes.statistics()["behind"] else quiet + 1
+            quiet = 0 if self._core.sessions.statistics()["behind"] else quiet + 1
             if quiet == _QUIET_TURNS:
                 return
             if not quiet:

@@ -114,7 +114,7 @@ class AcceptPath:
         #: how many events were accepted, were there already, were passed on only, were refused
         self.counts = {"accepted": 0, "duplicate": 0, "ephemeral": 0, "refused": 0}
 
-    def open_lane(self, on_answers: OnAnswers) -> Submitter:
+    def open_submitter(self, on_answers: OnAnswers) -> Submitter:
         """Return the way in of one connection."""
         return Submitter(self.enter, on_answers)
 
@@ -181,7 +181,7 @@ class AcceptPath:
     def _submit(self, group: list[Submission]) -> None:
         size = sum(len(job.raw) for parcel in group for job in parcel.jobs)
         try:
-            self._store.hand_in(
+            self._store.submit_with_callback(
                 lambda unit: commit_group(unit, group, self._intake), partial(self._committed, group), size=size
             )
         except PosthouseError as refusal:

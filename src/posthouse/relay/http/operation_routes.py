@@ -116,7 +116,7 @@ INFO_ROUTES = (Route("GET", "/v1/info", show_info, "Describe this relay", Access
 
 async def show_metrics(call: Call) -> HttpResponse:
     """Show the metrics; docs/reference/metrics.md explains them."""
-    await call.edge.core.attendance.count()
+    await call.edge.core.sweeper.count()
     return HttpResponse(200, call.edge.meters.render(), CONTENT_TYPE)
 
 

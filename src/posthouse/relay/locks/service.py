@@ -147,7 +147,7 @@ class Locks:
             if limit is None:
                 self._room.enter(node, wanted, partial(self._count_answer, name, told), is_gone)
                 return
-        self._store.hand_in(self._work(node, wanted), partial(self._decided, told, name, wanted, limit))
+        self._store.submit_with_callback(self._work(node, wanted), partial(self._decided, told, name, wanted, limit))
 
     async def list(self, node: str, wanted: ListLocks) -> LockPage:
         """Return part of the locks that a node may see: a picture for people, not part of the order of things."""

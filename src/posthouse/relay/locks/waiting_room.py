@@ -164,7 +164,7 @@ class WaitingRoom:
             self.note(queue.key, result)
 
     def _submit(self, work: Callable[[Unit], Decision], heard: Callable[[Decision | PosthouseError], None]) -> None:
-        self._store.hand_in(work, partial(_hear, heard))
+        self._store.submit_with_callback(work, partial(_hear, heard))
 
 
 def _hear(

@@ -43,7 +43,7 @@ class QueueOperations:
         )
         if not closed.seqs:
             raise error("delivery_closed", id=message_id, state=state)
-        self._mailboxes.take_closed(closed)
+        self._mailboxes.apply_closed(closed)
 
     async def overview(self, actor: str, mesh: str, after: str = "", limit: int = 500) -> list[dict[str, Any]]:
         """Return the mailboxes of a mesh in which something is."""
@@ -77,7 +77,7 @@ class QueueOperations:
                 lambda unit: unit.deliveries.purge(mesh, node, actor, ids, sorted(states), _ROWS_PER_UNIT)
             )
             purged += names
-            self._mailboxes.take_closed(closed)
+            self._mailboxes.apply_closed(closed)
             if len(names) < _ROWS_PER_UNIT:
                 return purged
 
@@ -90,7 +90,7 @@ class QueueOperations:
             lambda unit: unit.deliveries.requeue(mesh, node, actor, ids, queue_max, _ROWS_PER_UNIT)
         )
         if reopened:
-            self._mailboxes.take_reopened(mesh, node)
+            self._mailboxes.apply_reopened(mesh, node)
         return reopened, left
 
 

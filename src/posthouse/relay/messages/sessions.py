@@ -190,7 +190,7 @@ class ReaderSessions:
         self._presences.remove(mailbox, is_last=not others)
         self._count_attempts(mailbox, end)
 
-    def take_mail(self, mail: CommitEffects) -> None:
+    def apply_effects(self, mail: CommitEffects) -> None:
         """Carry what one transaction did to the mailboxes it concerns."""
         offers: dict[Name, list[Offer]] = {}
         for opening in mail.openings:
@@ -202,7 +202,7 @@ class ReaderSessions:
         for name, given in offers.items():
             self.offer(name, given)
         for closed in mail.closed:
-            self.take_closed(closed)
+            self.apply_closed(closed)
         self._take_confirmed(mail.confirmed)
 
     def offer(self, name: Name, offers: Sequence[Offer]) -> None:
@@ -211,14 +211,14 @@ class ReaderSessions:
             if self.may_read(mailbox):
                 mailbox.offer(offers)
 
-    def take_closed(self, closed: ClosedDeliveries) -> None:
+    def apply_closed(self, closed: ClosedDeliveries) -> None:
         """Tell the mailboxes of a reader that rows have ended."""
         if closed.state:
             self.on_closed(closed.state, len(closed.seqs))
         for mailbox in self._open.get((closed.mesh, closed.node), ()):
             mailbox.land(closed.seqs)
 
-    def take_reopened(self, mesh: str, node: str) -> None:
+    def apply_reopened(self, mesh: str, node: str) -> None:
         """Tell the mailboxes of a reader that rows were opened again."""
         for mailbox in self._open.get((mesh, node), ()):
             mailbox.reopen()
@@ -274,7 +274,7 @@ class ReaderSessions:
     def note_read(self, mailbox: ReaderSession, seqs: Sequence[int]) -> None:
         """Have rows closed that nobody confirms and that were provably read."""
         mesh, node = mailbox.name
-        self._owed.write(mailbox.name, lambda unit: unit.deliveries.note_read(mesh, node, seqs), self.take_closed)
+        self._owed.write(mailbox.name, lambda unit: unit.deliveries.note_read(mesh, node, seqs), self.apply_closed)
 
     def forget_told(self, name: Name, through_seq: int) -> None:
         """Have confirmations dropped that their sender has read."""
@@ -288,7 +288,7 @@ class ReaderSessions:
         """Wait until everything former mailboxes of a node owe is written."""
         await self._owed.settled(name)
 
-    def look(self) -> None:
+    def check_sessions(self) -> None:
         """End the mailboxes that are stuck, and try again what could not be written; called every now and then."""
         timeout_ns = round(self.settings.confirm_timeout_s * 1e9)
         for mailbox in [each for boxes in self._open.values() for each in boxes]:
@@ -332,7 +332,7 @@ class ReaderSessions:
         self._owed.write(
             mailbox.name,
             lambda unit: unit.deliveries.count_attempts(mesh, node, counted, is_timeout=end is SessionEnd.TIMEOUT),
-            self.take_closed,
+            self.apply_closed,
         )
 
     def _opened_since_ns(self) -> int:

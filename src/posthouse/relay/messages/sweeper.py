@@ -81,7 +81,7 @@ class QueueSweeper:
                 lambda unit: unit.deliveries.expire(mesh, node, before_ns, _ROWS_PER_UNIT)
             )
             expired += len(closed.seqs)
-            self._mailboxes.take_closed(closed)
+            self._mailboxes.apply_closed(closed)
             if len(closed.seqs) < _ROWS_PER_UNIT:
                 break
         if expired:
@@ -95,7 +95,7 @@ class QueueSweeper:
         while True:
             await asyncio.sleep(pause_s)
             try:
-                self._mailboxes.look()
+                self._mailboxes.check_sessions()
                 if loop.time() - swept_at >= self._settings.sweep_s:
                     swept_at = loop.time()
                     await self.sweep()

@@ -217,7 +217,7 @@ class PinchConnection(Line):
 
     def open_mailbox(self) -> None:
         """Begin to deliver."""
-        mailboxes = self.pinch.core.mailboxes
+        mailboxes = self.pinch.core.sessions
         self._mailbox = PinchReaderSession(mailboxes, PinchPeer(self), self.address, self.settings)
         mailboxes.open(self._mailbox)
         self._reading = asyncio.get_running_loop().create_task(self._run(self._mailbox))
@@ -281,7 +281,7 @@ class PinchConnection(Line):
     def release_mailbox(self) -> None:
         """Deliver nothing more on this connection."""
         if self._mailbox is not None:
-            self.pinch.core.mailboxes.close(self._mailbox, self._mailbox_end())
+            self.pinch.core.sessions.close(self._mailbox, self._mailbox_end())
 
     async def close(self) -> None:
         """Release everything."""

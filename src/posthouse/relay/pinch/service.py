@@ -50,7 +50,7 @@ class Blocks:
 
             def take_over(closed: ClosedDeliveries) -> None:
                 rows[blocker].add(blocked)
-                self._mailboxes.take_closed(closed)
+                self._mailboxes.apply_closed(closed)
 
             return lambda unit: _block(unit, blocker, blocked), take_over
 
@@ -106,8 +106,8 @@ class Pinch:
         self.settings = settings
         self.meters = meters
         self.rates = RateBuckets(settings.rate)
-        self.submissions = SubmissionQueue(core.mailboxes)
-        self.blocks = Blocks(core.changes, core.mailboxes)
+        self.submissions = SubmissionQueue(core.sessions)
+        self.blocks = Blocks(core.changes, core.sessions)
         self.is_stopping = False
         self._key = key
         self._tasks: set[asyncio.Task[None]] = set()

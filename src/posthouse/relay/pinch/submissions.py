@@ -276,7 +276,7 @@ class SubmissionQueue:
         failure = future.exception()
         if failure is None:
             written = future.result()
-            self._mailboxes.take_mail(written.mail)
+            self._mailboxes.apply_effects(written.mail)
             for address, offers in written.offers.items():
                 self._mailboxes.offer((PINCH_MESH, address), offers)
             self._finish(jobs, written.outcomes)

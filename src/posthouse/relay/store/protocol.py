@@ -183,10 +183,10 @@ class RelayStore(Protocol):
         """
         ...
 
-    def hand_in(
-        self, work: Callable[[Unit], Any], heard: Callable[[Any, BaseException | None], None], *, size: int = 0
+    def submit_with_callback(
+        self, work: Callable[[Unit], Any], on_done: Callable[[Any, BaseException | None], None], *, size: int = 0
     ) -> None:
-        """Queue a unit at once as `submit` does; `heard` gets its result, or its failure, after the commit."""
+        """Queue a unit at once as `submit` does; `on_done` gets its result, or its failure, after the commit."""
         ...
 
     async def extent(self) -> Extent:

@@ -64,7 +64,7 @@ def open_reader_session(connection: Connection, arguments: Sequence[bytes]) -> N
     if type(mesh) is not str:
         raise error("frame_malformed", reason=f"RECEIVE is {_RECEIVE_FORM}")
     options = read_object(arguments[1], _RECEIVE_OPTIONS, "RECEIVE") if len(arguments) > 1 else {}
-    mailboxes = connection.edge.core.mailboxes
+    mailboxes = connection.edge.core.sessions
     connection.edge.core.meshes.demand(node, mesh, Right.READ)
     if mesh in connection.mailboxes:
         raise error("mailbox_open", mesh=mesh)

@@ -85,7 +85,7 @@ class Connection:
         self.pinged_at: float | None = None
         #: how many bytes the peer had taken when it was pinged
         self.sent_at_ping = 0
-        self._lane = edge.core.open_lane(lambda answers: self._answer(self._lane.submitted, answers))
+        self._lane = edge.core.open_submitter(lambda answers: self._answer(self._lane.submitted, answers))
         self._has_room = asyncio.Event()
         self._has_room.set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -194,7 +194,7 @@ class Connection:
         for subscription in list(self.subscriptions.values()):
             subscription.close()
         for mailbox in self.mailboxes.values():
-            self.edge.core.mailboxes.close(mailbox, self._mailbox_end())
+            self.edge.core.sessions.close(mailbox, self._mailbox_end())
         self._lane.close()
         tasks = list(self._tasks)
         for task in tasks:

@@ -300,10 +300,10 @@ class SqliteStore:
     def submit(self, work: Callable[[Unit], R], *, size: int = 0) -> asyncio.Future[R]:
         return self._store.writer.submit(lambda tx: work(SqliteUnit(tx, self._clock)), size=size)
 
-    def hand_in(
-        self, work: Callable[[Unit], Any], heard: Callable[[Any, BaseException | None], None], *, size: int = 0
+    def submit_with_callback(
+        self, work: Callable[[Unit], Any], on_done: Callable[[Any, BaseException | None], None], *, size: int = 0
     ) -> None:
-        self._store.writer.submit_with_callback(lambda tx: work(SqliteUnit(tx, self._clock)), heard, size=size)
+        self._store.writer.submit_with_callback(lambda tx: work(SqliteUnit(tx, self._clock)), on_done, size=size)
 
     async def extent(self) -> Extent:
         return await self._store.pool.run(read_extent)
