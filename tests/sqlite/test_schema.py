@@ -11,7 +11,7 @@ import pytest
 
 from posthouse.model.errors import PosthouseError
 from posthouse.sqlite.connection import Durability, open_reader, open_writer
-from posthouse.sqlite.schema import APPLICATION_ID, Component, migrate, refuse_unknown
+from posthouse.sqlite.schema import APPLICATION_ID, Component, check_known_schema, migrate
 
 FIRST = "CREATE TABLE things (name TEXT) STRICT;"
 SECOND = "ALTER TABLE things ADD COLUMN size INTEGER; INSERT INTO things VALUES ('second', 2);"
@@ -45,7 +45,7 @@ def component(package: Path, name: str = "things") -> Component:
 
 
 def bring_up(path: Path, *components: Component) -> None:
-    refuse_unknown(path, components)
+    check_known_schema(path, components)
     db = open_writer(path, Durability.FULL)
     try:
         migrate(db, path, components)

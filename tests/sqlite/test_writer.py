@@ -54,7 +54,7 @@ async def test_an_item_that_fails_leaves_none_of_its_rows(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("raised", [StopIteration("no"), KeyboardInterrupt(), asyncio.CancelledError()])
-async def test_whatever_an_item_raises_its_siblings_get_their_answers(tmp_path: Path, raised: BaseException) -> None:
+async def test_exception_of_one_item_leaves_the_results_of_its_siblings(tmp_path: Path, raised: BaseException) -> None:
     def work(_tx: JournalTransaction) -> int:
         raise raised
 
@@ -88,37 +88,38 @@ async def test_items_commit_in_the_order_of_submission_and_seq_is_that_order(tmp
         assert refs(store) == [str(n) for n in range(2_000)]
 
 
-async def test_calls_and_futures_are_told_in_the_order_of_the_commits(tmp_path: Path) -> None:
+async def test_callbacks_and_futures_complete_in_the_order_of_the_commits(tmp_path: Path) -> None:
     with opened(tmp_path / "s.db") as store:
-        told: list[int] = []
+        completed: list[int] = []
         done = asyncio.get_running_loop().create_future()
 
-        def hear(answer: int, failure: BaseException | None) -> None:
+        def on_done(seq: int, failure: BaseException | None) -> None:
             assert failure is None
-            told.append(answer)
-            if answer == 300:
+            completed.append(seq)
+            if seq == 300:
                 done.set_result(None)
 
         for number in range(1, 301):
             if number % 3 == 1:
-                store.writer.submit(note(str(number))).add_done_callback(lambda future: told.append(future.result()))
+                future = store.writer.submit(note(str(number)))
+                future.add_done_callback(lambda future: completed.append(future.result()))
             else:
-                store.writer.submit_with_callback(note(str(number)), hear)
+                store.writer.submit_with_callback(note(str(number)), on_done)
         await asyncio.wait_for(done, 30)
-        assert told == list(range(1, 301))
+        assert completed == list(range(1, 301))
 
 
-async def test_a_lone_call_is_told_result_or_failure(tmp_path: Path) -> None:
+async def test_callback_gets_the_result_or_the_failure(tmp_path: Path) -> None:
     with opened(tmp_path / "s.db") as store:
-        heard: asyncio.Queue[tuple[int | None, BaseException | None]] = asyncio.Queue()
+        completed: asyncio.Queue[tuple[int | None, BaseException | None]] = asyncio.Queue()
         for work in (note("one"), failing("two"), note("three")):
-            store.writer.submit_with_callback(work, lambda answer, failure: heard.put_nowait((answer, failure)))
-            answer, failure = await asyncio.wait_for(heard.get(), 30)
+            store.writer.submit_with_callback(work, lambda answer, failure: completed.put_nowait((answer, failure)))
+            answer, failure = await asyncio.wait_for(completed.get(), 30)
             assert isinstance(failure, ValueError) if answer is None else failure is None
         assert refs(store) == ["one", "three"]
 
 
-async def test_a_call_that_raises_keeps_nobody_from_the_next_answer(tmp_path: Path) -> None:
+async def test_callback_that_raises_does_not_delay_the_next_result(tmp_path: Path) -> None:
     loop, raised = asyncio.get_running_loop(), list[object]()
     loop.set_exception_handler(lambda _loop, context: raised.append(context["exception"]))
 
@@ -131,9 +132,8 @@ async def test_a_call_that_raises_keeps_nobody_from_the_next_answer(tmp_path: Pa
     assert [type(each) for each in raised] == [LookupError]
 
 
-async def test_what_waits_is_bounded_and_nothing_queued_is_lost(tmp_path: Path) -> None:
-    with opened(tmp_path / "s.db") as store:
-        store.writer._max_items = 10
+async def test_waiting_items_are_bounded_and_nothing_queued_is_lost(tmp_path: Path) -> None:
+    with opened(tmp_path / "s.db", max_items=10) as store:
         blocker = Blocker()
         futures: list[asyncio.Future[int]] = [store.writer.submit(blocker)]
         await begun(blocker)
@@ -147,9 +147,8 @@ async def test_what_waits_is_bounded_and_nothing_queued_is_lost(tmp_path: Path) 
         assert "too many" not in refs(store)
 
 
-async def test_what_waits_is_bounded_in_bytes_but_a_single_large_item_passes(tmp_path: Path) -> None:
-    with opened(tmp_path / "s.db") as store:
-        store.writer._max_bytes = 100
+async def test_waiting_bytes_are_bounded_but_a_single_large_item_passes(tmp_path: Path) -> None:
+    with opened(tmp_path / "s.db", max_bytes=100) as store:
         assert await store.writer.run(note("large"), size=1_000) == 1
         blocker = Blocker()
         first = store.writer.submit(blocker, size=60)
@@ -169,7 +168,7 @@ async def test_large_items_are_split_into_batches_in_order(tmp_path: Path) -> No
         assert store.writer.statistics()["batches"] == 4  # of 2, 2, 2 and 1: 8 MiB at most each
 
 
-async def test_close_answers_what_waits(tmp_path: Path) -> None:
+async def test_close_commits_the_items_that_wait(tmp_path: Path) -> None:
     with opened(tmp_path / "s.db") as store:
         blocker = Blocker()
         futures = [store.writer.submit(blocker), *(store.writer.submit(note(str(n))) for n in range(5))]
@@ -181,7 +180,7 @@ async def test_close_answers_what_waits(tmp_path: Path) -> None:
         assert refused.value.code == "store_closed"
 
 
-async def test_close_commits_what_was_submitted_in_the_same_turn_of_the_loop(tmp_path: Path) -> None:
+async def test_close_commits_items_of_the_same_loop_iteration(tmp_path: Path) -> None:
     with opened(tmp_path / "s.db") as store:
         future = store.writer.submit(note("just now"))
         store.close()
@@ -239,7 +238,7 @@ def test_loops_that_come_and_go_leave_no_open_files(tmp_path: Path) -> None:
         assert open_files() <= before + 1  # that of the last loop goes when the next one comes
 
 
-def test_items_of_a_loop_that_stopped_in_the_middle_of_its_turn_still_commit(tmp_path: Path) -> None:
+def test_items_of_a_loop_that_stopped_in_the_middle_of_an_iteration_still_commit(tmp_path: Path) -> None:
     with opened(tmp_path / "s.db") as store:
         loop = asyncio.new_event_loop()
 
@@ -295,7 +294,7 @@ async def test_all_items_of_a_batch_carry_the_same_time(tmp_path: Path) -> None:
         assert len({record.at_ns for record in all_records(store)}) == 1
 
 
-async def test_a_clock_that_fails_is_told_and_ends_nothing(tmp_path: Path) -> None:
+async def test_clock_that_fails_fails_the_item_and_not_the_writer(tmp_path: Path) -> None:
     class Broken(FakeClock):
         is_broken = False
 

@@ -1,9 +1,9 @@
-"""A store: one SQLite database with a journal, its writer, its readers and its checkpoints.
+"""A store: one SQLite database with a journal, its writer, its read pool and its checkpoints.
 
-This is what bus, relay and daemon open. A store with FULL durability is written through the group-commit writer;
-`DirectStore` gives the bus short NORMAL transactions on the calling thread. Closing releases threads, connections
-and the presence lock. A disk that fails, under whichever thread, ends all writing; `on_fatal` is then told once,
-on the thread that found it: it must neither block nor close the store there.
+Bus, relay and daemon open their databases through this module. A `Store` has FULL durability and is written by the
+group-commit writer; a `DirectStore` gives the bus short NORMAL transactions on the calling thread. Closing releases
+threads, connections and the store lock. When a disk fails, under whichever thread, all writing ends and `on_fatal` is
+called once, on the thread that found it: it must neither block nor close the store.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from posthouse.journal.append import JournalTransaction
 from posthouse.journal.cursor import Extent
@@ -23,51 +23,72 @@ from posthouse.model.errors import Fatal
 from posthouse.sqlite.checkpoint import Checkpointer
 from posthouse.sqlite.connection import Durability, open_writer, safe_path
 from posthouse.sqlite.read_pool import ReadPool
-from posthouse.sqlite.schema import Component, migrate, refuse_unknown
+from posthouse.sqlite.schema import Component, check_known_schema, migrate
 from posthouse.sqlite.store_lock import StoreLock, refuse_half_restored
 from posthouse.sqlite.transaction import DirectWriter
-from posthouse.sqlite.writer import Writer
+from posthouse.sqlite.writer import MAX_WAITING_BYTES, MAX_WAITING_ITEMS, Writer
 
 JOURNAL = Component("journal", "posthouse.journal")
 
 
 def exit_process(_failure: Fatal) -> None:
-    """End the process at once: what it holds in memory can no longer be made durable."""
+    """End the process at once: the state that it holds in memory can never become durable."""
     os._exit(Exit.BROKEN)
 
 
-class _Opened:
-    """The parts both kinds of store share, closed in the reverse order of their opening."""
+class StoreWriter(Protocol):
+    """The life cycle that both kinds of writer share."""
 
-    writer: Writer[JournalTransaction] | DirectWriter[JournalTransaction]
+    def refuse(self, fatal: Fatal) -> None:
+        """Fail every later call with `fatal`."""
+        ...
+
+    def close(self) -> None:
+        """Commit pending items and close the connection."""
+        ...
+
+    def statistics(self) -> dict[str, Any]:
+        """Return the state, and the counters if there are any."""
+        ...
+
+
+WriterT = TypeVar("WriterT", bound=StoreWriter)
+OpenTransaction = Callable[[], JournalTransaction]
+
+
+class _OpenStore(Generic[WriterT]):
+    """The parts of a store around a writer that `make_writer` creates; closed in the reverse order of opening."""
 
     def __init__(
         self,
         path: Path,
         components: tuple[Component, ...],
-        durability: Durability,
         clock: Clock,
+        make_writer: Callable[[OpenTransaction, str], WriterT],
+        *,
+        durability: Durability,
         on_fatal: Callable[[Fatal], None],
         vfs: str | None,
         readers: int,
-        restart_at_pages: int | None = None,
+        restart_at_pages: int | None,
     ) -> None:
         self.path = safe_path(path)
         self.clock = clock
         self._vfs = vfs
         self._durability = durability
-        self._restart_at_pages = restart_at_pages
         self._on_fatal = on_fatal
+        self._refuse_writes: Callable[[Fatal], None] | None = None  # None until the writer is open
         with ExitStack() as opened:
             opened.callback(StoreLock(self.path).close)
             self._prepare((JOURNAL, *components))
             self.pool = ReadPool(self.path, clock, size=readers, vfs=vfs)
-            # Closed last: a read-only connection that closes last would leave its WAL behind.
-            self.checkpointer = self._start_checkpoints()
+            # The checkpointer closes after the pool: a read-only connection that closes last leaves its WAL behind.
+            self.checkpointer = self._start_checkpoints(restart_at_pages)
             opened.callback(self.checkpointer.close)
             opened.callback(self.pool.close)
             self.epoch = self.extent().epoch
-            self.writer = self._open_writer()
+            self.writer = make_writer(self._open_transaction, str(self.path))
+            self._refuse_writes = self.writer.refuse
             opened.callback(self.writer.close)
             self._opened = opened.pop_all()
 
@@ -76,19 +97,16 @@ class _Opened:
         return self.pool.run_blocking(read_extent)
 
     def close(self) -> None:
-        """Commit what waits and release everything; a second call does nothing."""
+        """Commit pending items and release everything; a second call does nothing."""
         self._opened.close()
 
     def statistics(self) -> dict[str, Any]:
-        """Return the state of readers and WAL."""
-        return self.pool.statistics() | self.checkpointer.statistics()
-
-    def _open_writer(self) -> Writer[JournalTransaction] | DirectWriter[JournalTransaction]:
-        raise NotImplementedError
+        """Return the state of writer, readers and WAL."""
+        return self.writer.statistics() | self.pool.statistics() | self.checkpointer.statistics()
 
     def _prepare(self, components: tuple[Component, ...]) -> None:
         refuse_half_restored(self.path)
-        refuse_unknown(self.path, components, vfs=self._vfs)
+        check_known_schema(self.path, components, vfs=self._vfs)
         db = open_writer(self.path, self._durability, vfs=self._vfs)
         try:
             migrate(db, self.path, components)
@@ -96,13 +114,13 @@ class _Opened:
         finally:
             db.close()
 
-    def _start_checkpoints(self) -> Checkpointer:
+    def _start_checkpoints(self, restart_at_pages: int | None) -> Checkpointer:
         return Checkpointer(
             self.path,
             self._durability,
             end_stalled_reads=self.pool.end_stalled,
             on_fatal=self._fail,
-            restart_at_pages=self._restart_at_pages,
+            restart_at_pages=restart_at_pages,
             vfs=self._vfs,
         )
 
@@ -113,15 +131,13 @@ class _Opened:
 
     def _fail(self, fatal: Fatal) -> None:
         """End all writing because a checkpoint found that the disk failed."""
-        if hasattr(self, "writer"):  # else it is still being opened, and on_fatal is all there is to tell
-            self.writer.refuse(fatal)
+        if self._refuse_writes is not None:
+            self._refuse_writes(fatal)
         self._on_fatal(fatal)
 
 
-class Store(_Opened):
-    """A store whose answers survive power loss, written by one group-commit writer."""
-
-    writer: Writer[JournalTransaction]
+class Store(_OpenStore[Writer[JournalTransaction]]):
+    """A store whose commits survive power loss, written by one group-commit writer."""
 
     def __init__(
         self,
@@ -134,22 +150,31 @@ class Store(_Opened):
         vfs: str | None = None,
         readers: int = 4,
         restart_at_pages: int | None = None,
+        max_items: int = MAX_WAITING_ITEMS,
+        max_bytes: int = MAX_WAITING_BYTES,
     ) -> None:
-        """Open the store; `restart_at_pages` is the length of the WAL at which it is copied and begun anew."""
-        super().__init__(path, components, durability, clock, on_fatal, vfs, readers, restart_at_pages)
+        """Open the store.
 
-    def _open_writer(self) -> Writer[JournalTransaction]:
-        return Writer(self._open_transaction, self.clock, str(self.path), on_fatal=self._on_fatal)
+        A WAL of `restart_at_pages` is copied into the database and restarted. At most `max_items` of together
+        `max_bytes` wait for the writer; beyond that it raises store_busy.
+        """
+        super().__init__(
+            path,
+            components,
+            clock,
+            lambda open_transaction, name: Writer(
+                open_transaction, clock, name, on_fatal=on_fatal, max_items=max_items, max_bytes=max_bytes
+            ),
+            durability=durability,
+            on_fatal=on_fatal,
+            vfs=vfs,
+            readers=readers,
+            restart_at_pages=restart_at_pages,
+        )
 
-    def statistics(self) -> dict[str, Any]:
-        """Return the state of writer, readers and WAL."""
-        return self.writer.statistics() | super().statistics()
 
-
-class DirectStore(_Opened):
+class DirectStore(_OpenStore[DirectWriter[JournalTransaction]]):
     """A store with short transactions on the calling thread; several processes may share it."""
-
-    writer: DirectWriter[JournalTransaction]
 
     def __init__(
         self,
@@ -163,12 +188,15 @@ class DirectStore(_Opened):
         readers: int = 2,
         restart_at_pages: int | None = None,
     ) -> None:
-        """Open the store; `restart_at_pages` is the length of the WAL at which it is copied and begun anew."""
-        super().__init__(path, components, durability, clock, on_fatal, vfs, readers, restart_at_pages)
-
-    def _open_writer(self) -> DirectWriter[JournalTransaction]:
-        return DirectWriter(self._open_transaction(), self.clock, str(self.path), on_fatal=self._on_fatal)
-
-    def statistics(self) -> dict[str, Any]:
-        """Return the state of writer, readers and WAL."""
-        return {"state": self.writer.state} | super().statistics()
+        """Open the store; a WAL of `restart_at_pages` is copied into the database and restarted."""
+        super().__init__(
+            path,
+            components,
+            clock,
+            lambda open_transaction, name: DirectWriter(open_transaction(), clock, name, on_fatal=on_fatal),
+            durability=durability,
+            on_fatal=on_fatal,
+            vfs=vfs,
+            readers=readers,
+            restart_at_pages=restart_at_pages,
+        )

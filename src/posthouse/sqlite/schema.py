@@ -44,7 +44,7 @@ class Component:
         return tuple(file.read_text(encoding="utf-8") for file in found)
 
 
-def refuse_unknown(path: Path, components: tuple[Component, ...], *, vfs: str | None = None) -> None:
+def check_known_schema(path: Path, components: tuple[Component, ...], *, vfs: str | None = None) -> None:
     """Refuse an existing file that is foreign or newer, without changing a byte of it."""
     if not path.exists():
         return

@@ -285,8 +285,12 @@ class DirectWriter(Generic[TxT]):
             return "open"
         return "failed" if isinstance(self._refusal, Fatal) else "closed"
 
+    def statistics(self) -> dict[str, str]:
+        """Return the state."""
+        return {"state": self.state}
+
     def close(self) -> None:
-        """Close the connection; later calls get store_closed."""
+        """Close the connection; later calls raise store_closed."""
         with self._lock:
             if isinstance(self._refusal, Fatal) and not self._is_closed:
                 skip_checkpoint_on_close(self._tx.db)
