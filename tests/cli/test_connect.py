@@ -170,6 +170,14 @@ def test_an_entry_that_is_there_is_changed_in_place_and_keeps_what_else_it_says(
     assert entry["trust"] is True and entry["args"] == ["mcp"]
 
 
+def test_an_inline_table_is_changed_in_place(plain: CommandLine, home: Path) -> None:
+    path = put(file_of(home, "codex"), '[mcp_servers]\nposthouse = { command = "x", enabled = true }\n# mine\n')
+    assert plain("connect", "codex", "--write").exit == 0
+    entry = tomllib.loads(path.read_text())["mcp_servers"]["posthouse"]
+    assert entry["enabled"] is True and entry["args"] == ["mcp"] and entry["command"] != "x"
+    assert path.read_text().endswith("}\n# mine\n")
+
+
 @pytest.mark.parametrize(
     ("tool", "text"),
     [
@@ -183,8 +191,8 @@ def test_an_entry_that_is_there_is_changed_in_place_and_keeps_what_else_it_says(
         ("vscode", '{"servers": {} /* open'),
         ("codex", "model = "),
         ("codex", 'mcp_servers = { other = { command = "x" } }\n'),
-        ("codex", '[mcp_servers]\nposthouse = { command = "x" }\n'),
         ("codex", "[mcp_servers]\nposthouse = 7\n"),
+        ("codex", "mcp_servers = 7\n"),
     ],
 )
 def test_a_file_that_cannot_be_changed_safely_is_left_alone(

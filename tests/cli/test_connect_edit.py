@@ -96,6 +96,7 @@ def test_toml_is_what_it_was_with_the_table_set_or_refused(text: str) -> None:
     changed = set_table(text, "mcp_servers", "posthouse", WANTED)
     assert tomllib.loads(changed) == meant
     assert set_table(changed, "mcp_servers", "posthouse", WANTED) == changed
+    assert ("\r\n" in text) == ("\r\n" in changed) and changed.count("\r\n") in (0, changed.count("\n"))
     assert [line for line in text.splitlines() if line.startswith("#") and line not in changed.splitlines()] == []
 
 

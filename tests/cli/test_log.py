@@ -1,19 +1,27 @@
 from __future__ import annotations
 
+import json
+import logging
 import stat
 from pathlib import Path
 
 import pytest
+import structlog
 
-from posthouse.cli.log import KEPT, LogFile
+from posthouse.cli.config import load_settings
+from posthouse.cli.log import KEPT, LogFile, log_to_file
 from posthouse.cli.options import parse_duration
 from posthouse.model.errors import PosthouseError
+
+
+def write(log: LogFile, line: str) -> None:
+    log.handle(logging.makeLogRecord({"msg": line}))
 
 
 def test_full_log_is_rotated_and_the_oldest_goes(tmp_path: Path) -> None:
     log = LogFile(tmp_path / "daemon.log", max_bytes=10)
     for number in range(KEPT + 3):
-        log.write(f"line {number}\n")
+        write(log, f"line {number}")
     log.close()
     names = {path.name: path.read_text() for path in tmp_path.iterdir()}
     assert names == {
@@ -26,12 +34,12 @@ def test_full_log_is_rotated_and_the_oldest_goes(tmp_path: Path) -> None:
 
 def test_log_goes_on_after_a_restart_and_a_line_longer_than_a_file_is_whole(tmp_path: Path) -> None:
     first = LogFile(tmp_path / "daemon.log", max_bytes=20)
-    first.write("before\n")
+    write(first, "before")
     first.close()
     second = LogFile(tmp_path / "daemon.log", max_bytes=20)
-    second.write("after\n")
+    write(second, "after")
     assert (tmp_path / "daemon.log").read_text() == "before\nafter\n"
-    second.write("x" * 50 + "\n")
+    write(second, "x" * 50)
     second.close()
     assert (tmp_path / "daemon.log").read_text() == "x" * 50 + "\n"
     assert stat.S_IMODE((tmp_path / "daemon.log").stat().st_mode) == 0o644
@@ -42,6 +50,31 @@ def test_log_is_not_written_through_a_link(tmp_path: Path) -> None:
     with pytest.raises(PosthouseError) as caught:
         LogFile(tmp_path / "daemon.log")
     assert caught.value.code == "store_path_unsafe"
+
+
+def test_entries_of_the_level_and_above_are_json_lines_without_local_values(tmp_path: Path) -> None:
+    before = structlog.get_config()
+    log = LogFile(tmp_path / "daemon.log")
+    try:
+        log_to_file(log, load_settings({"log.level": "info"}, {"POSTHOUSE_HOME": str(tmp_path)}))
+        structlog.get_logger().debug("hidden")
+        structlog.get_logger().info("shown", percent="100 %s")
+        fail_with_a_secret()
+    finally:
+        structlog.configure(**before)
+        log.close()
+    shown, failed = [json.loads(line) for line in (tmp_path / "daemon.log").read_text().splitlines()]
+    assert (shown["event"], shown["level"], shown["percent"]) == ("shown", "info", "100 %s")
+    assert failed["exception"][0]["exc_type"] == "ValueError"
+    assert "swordfish" not in (tmp_path / "daemon.log").read_text()
+
+
+def fail_with_a_secret() -> None:
+    password = "".join(("sword", "fish"))
+    try:
+        raise ValueError(len(password))
+    except ValueError:
+        structlog.get_logger().exception("failed")
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("15m", 900), ("2h", 7200), ("1d", 86400)])

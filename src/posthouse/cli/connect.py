@@ -6,13 +6,11 @@ is edited as text: other tables and comments stay, and a layout that cannot be c
 
 from __future__ import annotations
 
-import copy
 import difflib
-import json
 import os
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -28,92 +26,74 @@ from posthouse.cli.options import DEFAULT_DAEMON, DaemonOptions
 from posthouse.cli.output import PLAIN, Output
 from posthouse.model.errors import error
 
-_HEADER = re.compile(r"\s*\[")
-
 
 def set_table(text: str, group: str, name: str, wanted: Mapping[str, Any]) -> str:
-    """Return the text with the table [group.name] holding `wanted`; its other keys stay.
+    """Return the text with `wanted` set in the table [group.name]; everything else stays as it is.
 
-    Raises ValueError when the text is no TOML, or cannot be changed so.
+    Raises ValueError if the text is not TOML or has something other than a table there.
     """
-    before = tomllib.loads(text)
-    meant = copy.deepcopy(before)
-    table = meant.setdefault(group, {}).setdefault(name, {})
-    if not isinstance(table, dict):
-        raise ValueError(f"{group}.{name} is no table")
-    differing = {key: value for key, value in wanted.items() if table.get(key) != value}
+    expected = tomllib.loads(text)
+    servers = _child_table(expected, group)
+    is_new = name not in servers
+    current = _child_table(servers, name)
+    differing = {key: value for key, value in wanted.items() if current.get(key) != value}
     if not differing:
         return text
-    table.update(differing)
-    is_new = name not in before.get(group, {})
-    changed = _append(text, group, name, wanted) if is_new else _replace(text, group, name, differing)
+    current.update(differing)
+    changed = _append_table(text, group, name, wanted) if is_new else _update_table(text, group, name, differing)
     try:
-        is_meant = tomllib.loads(changed) == meant
+        is_expected = tomllib.loads(changed) == expected
     except tomllib.TOMLDecodeError:
-        is_meant = False
-    if not is_meant:
-        raise ValueError(f"{group}.{name} stands there in a way that cannot be changed safely")
+        is_expected = False
+    if not is_expected:
+        raise ValueError(f"the layout of [{group}.{name}] cannot be changed safely")
     return changed
 
 
-def _append(text: str, group: str, name: str, wanted: Mapping[str, Any]) -> str:
-    newline = "\r\n" if "\r\n" in text else "\n"
-    lines = [f"[{group}.{name}]", *(_assignment(key, value) for key, value in wanted.items())]
-    gap = "" if not text.strip() else newline if text.endswith("\n") else newline * 2
-    return text + gap + newline.join(lines) + newline
+def _child_table(parent: dict[str, Any], name: str) -> dict[str, Any]:
+    child = parent.setdefault(name, {})
+    if not isinstance(child, dict):
+        raise ValueError(f"{name} is not a table")
+    return child
 
 
-def _replace(text: str, group: str, name: str, differing: Mapping[str, Any]) -> str:
-    lines = text.splitlines(keepends=True)
-    start = _header(lines, group, name)
-    for key, value in differing.items():
-        first, end = _assigned(lines, start + 1, key)
-        newline = "\r\n" if lines[start].endswith("\r\n") else "\n"
-        lines[first:end] = [_assignment(key, value) + newline]
-    return "".join(lines)
+def _append_table(text: str, group: str, name: str, wanted: Mapping[str, Any]) -> str:
+    """Add the table at the end of the text: tomlkit would put it between the tables that are there."""
+    import tomlkit
+
+    items = {key: _toml_item(value) for key, value in wanted.items()}
+    gap = "" if not text.strip() else "\n" if text.endswith("\n") else "\n\n"
+    return _keep_newlines(text, text + gap + tomlkit.dumps({group: {name: items}}))
 
 
-def _header(lines: Sequence[str], group: str, name: str) -> int:
-    wanted = re.compile(rf"\s*\[\s*{re.escape(group)}\s*\.\s*\"?{re.escape(name)}\"?\s*\]\s*(#.*)?$")
-    found = [number for number, line in enumerate(lines) if wanted.match(line)]
-    if len(found) != 1:
-        raise ValueError(f"the header of [{group}.{name}] cannot be found")
-    return found[0]
+def _update_table(text: str, group: str, name: str, differing: Mapping[str, Any]) -> str:
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
+    try:
+        document: Any = tomlkit.parse(text)
+        for key, value in differing.items():
+            document[group][name][key] = _toml_item(value)
+    except TOMLKitError as fault:
+        raise ValueError(f"the layout of [{group}.{name}] cannot be changed: {fault}") from fault
+    return _keep_newlines(text, tomlkit.dumps(document))
 
 
-def _assigned(lines: Sequence[str], start: int, key: str) -> tuple[int, int]:
-    """Return the lines of an assignment, or an empty range at the table's beginning when it is absent."""
-    wanted = re.compile(rf"\s*\"?{re.escape(key)}\"?\s*=")
-    for first in range(start, len(lines)):
-        if _HEADER.match(lines[first]):
-            break
-        if wanted.match(lines[first]):
-            return first, _end(lines, first)
-    return start, start
+def _toml_item(value: Any) -> Any:
+    """Return a mapping as an inline table, which stays inside the table that it is set in."""
+    import tomlkit
+
+    if not isinstance(value, dict):
+        return value
+    inline = tomlkit.inline_table()
+    inline.update(value)
+    return inline
 
 
-def _end(lines: Sequence[str], first: int) -> int:
-    for end in range(first + 1, len(lines) + 1):
-        try:
-            tomllib.loads("".join(lines[first:end]))
-        except tomllib.TOMLDecodeError:
-            continue
-        return end
-    raise ValueError("an assignment has no end")
-
-
-def _assignment(key: str, value: Any) -> str:
-    return f"{key} = {_toml_value(value)}"
-
-
-def _toml_value(value: Any) -> str:
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, list):
-        return f"[{', '.join(_toml_value(each) for each in value)}]"
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{json.dumps(name)} = {_toml_value(each)}" for name, each in value.items()) + " }"
-    raise TypeError(f"{type(value).__name__} is not written here")
+def _keep_newlines(before: str, after: str) -> str:
+    """Return `after` with CRLF line ends if `before` has no other ones; tomlkit ends new lines with LF."""
+    is_crlf = "\n" in before and before.count("\n") == before.count("\r\n")
+    return re.sub(r"(?<!\r)\n", "\r\n", after) if is_crlf else after
 
 
 @dataclass(frozen=True)

@@ -215,11 +215,11 @@ def run_daemon(settings: DaemonSettings, values: Mapping[str, Resolved], on_read
     """Run a daemon until SIGTERM, SIGINT or its own end; raises what ended it. `on_ready`: its socket answers."""
     import uvloop
 
-    from posthouse.cli.log import LogFile, log_to
+    from posthouse.cli.log import LogFile, log_to_file
     from posthouse.files import private_dir
 
     log = LogFile(private_dir(settings.directory) / "daemon.log")
-    log_to(log, values)
+    log_to_file(log, values)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(settings, on_ready))

@@ -72,10 +72,10 @@ def mcp(
         posthouse mcp --http --port 7421
     """
     from posthouse.cli.config import load_settings
-    from posthouse.cli.log import configure_log
+    from posthouse.cli.log import log_to_stderr
 
     values = load_settings(flags.given() if flags is not None else None)
-    configure_log(values)
+    log_to_stderr(values)
     wait_max_s = int(str(values["mcp.wait_max_s"].value))
     if not http:
         from posthouse.mcp.server import serve_stdio

@@ -192,13 +192,13 @@ def demo(
         posthouse pipeline demo
         posthouse pipeline demo --agents 20 --messages 20000 --no-open
     """
-    from posthouse.cli.log import configure_log
+    from posthouse.cli.log import log_to_stderr
     from posthouse.pipeline.connector.source_access import Access
     from posthouse.pipeline.demo.demo_history import make_history
     from posthouse.pipeline.run.lake_run import bring_up_to_date
     from posthouse.pipeline.whatif.simulation import bus_journal, simulate_history
 
-    configure_log(load_settings({"log.level": "warning"}))  # the relay of the story tells of each hour
+    log_to_stderr(load_settings({"log.level": "warning"}))  # the relay of the story tells of each hour
     directory = Path(tempfile.mkdtemp(prefix="posthouse-demo-")) if to is None else to.absolute()
     output.note(f"making a history of {messages:,} messages in {directory}")
     history = make_history(directory, seed, agents, messages)

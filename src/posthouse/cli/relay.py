@@ -85,11 +85,11 @@ def up(*, flags: RelayFlags | None = None, output: Output = PLAIN) -> None:
         posthouse relay up --listen 127.0.0.1:0 --data-dir ./relay --json
         posthouse relay up --listen 0.0.0.0:7420 --tls-cert cert.pem --tls-key key.pem --admin ed25519:...
     """
-    from posthouse.cli.log import configure_log
+    from posthouse.cli.log import log_to_stderr
     from posthouse.relay.process import run_relay, server_settings
 
     values = load_settings(flags.given() if flags is not None else None)
-    configure_log(values)
+    log_to_stderr(values)
     settings = server_settings(values, _own_node())
     run_relay(settings, lambda server: _announce(server, output))
 
