@@ -201,7 +201,7 @@ _RELAY_QUEUES: tuple[Setting, ...] = (
         36_500,
     ),
     Setting("relay.records_permanent", bool, False, "Keep idempotency records for ever."),
-    Setting("relay.wait_queue_max", int, WAIT_QUEUE_MAX, "Clients that may wait for locks.", "waiters", 1, _MOST),
+    Setting("relay.wait_queue_max", int, WAIT_QUEUE_MAX, "Clients that may wait for one lock.", "waiters", 1, _MOST),
 )
 _RELAY_BOUNDS: tuple[Setting, ...] = (
     Setting(

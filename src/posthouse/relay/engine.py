@@ -22,7 +22,14 @@ from posthouse.model.clock import Clock
 from posthouse.model.errors import Fatal, error
 from posthouse.model.event import Coordinate, Event, is_event_id
 from posthouse.model.filters import Filter
-from posthouse.model.limits import EPHEMERAL_BURST, EPHEMERAL_RATE_PER_S, EVENT_BURST, EVENT_RATE_PER_S, QUERY_MAX_LIMIT
+from posthouse.model.limits import (
+    EPHEMERAL_BURST,
+    EPHEMERAL_RATE_PER_S,
+    EVENT_BURST,
+    EVENT_RATE_PER_S,
+    QUERY_MAX_LIMIT,
+    WAIT_QUEUE_MAX,
+)
 from posthouse.model.node import DEFAULT_MESH
 from posthouse.model.rate import Rate
 from posthouse.model.ulid import Minter
@@ -45,6 +52,7 @@ from posthouse.relay.store.event_rows import Page, Pruned, Query, Scope, StoredE
 from posthouse.relay.store.protocol import RelayStore
 from posthouse.relay.store.sqlite.store import FILE_NAME, SqliteStore
 from posthouse.relay.wire.accept_results import Answer, Committed, Listener
+from posthouse.sqlite.writer import MAX_WAITING_BYTES, MAX_WAITING_ITEMS
 
 Order = Literal["asc", "desc"]
 
@@ -181,6 +189,11 @@ class EngineSettings:
     deliveries: DeliverySettings = DEFAULT_SETTINGS
     #: whether the mesh of Pinch addresses is to be there
     has_pinch: bool = False
+    #: clients that may wait for one lock
+    wait_queue_max: int = WAIT_QUEUE_MAX
+    #: units of work, and their bytes, that may wait for the store's writer
+    writer_max_items: int = MAX_WAITING_ITEMS
+    writer_max_bytes: int = MAX_WAITING_BYTES
     #: threads that check signatures
     checkers: int = field(default_factory=lambda: os.cpu_count() or 1)
 
@@ -198,7 +211,7 @@ class RelayEngine(Reads):
         self.administration = Administration(self.changes)
         self.participation = Participation(self.changes)
         self.invites = Invites(self.changes, settings.relay, Minter(clock))
-        self.locks = Locks(store, meshes, clock, lock_run)
+        self.locks = Locks(store, meshes, clock, lock_run, max_per_lock=settings.wait_queue_max)
         self.sessions = ReaderSessions(store, meshes, clock, settings.deliveries)
         self.participation.on_blocked = self.sessions.apply_closed
         self.queues = QueueOperations(self.sessions, meshes)
@@ -224,7 +237,15 @@ class RelayEngine(Reads):
         """Open the store, make main and its admins, and start the threads."""
         private_dir(settings.data_dir)
         path = settings.data_dir / FILE_NAME
-        store = await asyncio.to_thread(SqliteStore, path, clock, on_fatal=on_fatal, vfs=vfs)
+        store = await asyncio.to_thread(
+            SqliteStore,
+            path,
+            clock,
+            on_fatal=on_fatal,
+            vfs=vfs,
+            writer_max_items=settings.writer_max_items,
+            writer_max_bytes=settings.writer_max_bytes,
+        )
         try:
             rows = await prepare_main(store, settings.relay, is_open=settings.is_main_open, admins=settings.admins)
             if settings.has_pinch:

@@ -49,6 +49,9 @@ def server_settings(values: Mapping[str, Resolved], default_admin: str | None = 
         ephemeral_rate=Rate(given["ephemeral_rate"], given["ephemeral_burst"]),
         limits=_limits(given),
         deliveries=_deliveries(given),
+        wait_queue_max=given["wait_queue_max"],
+        writer_max_items=given["writer_max_items"],
+        writer_max_bytes=given["writer_max_bytes"],
         pinch=_pinch(given),
     )
 

@@ -20,7 +20,14 @@ from posthouse.files import private_dir
 from posthouse.keys import NodeKey, keyfile
 from posthouse.model.clock import Clock, system_clock
 from posthouse.model.errors import error
-from posthouse.model.limits import EPHEMERAL_BURST, EPHEMERAL_RATE_PER_S, EVENT_BURST, EVENT_RATE_PER_S, SECOND_NS
+from posthouse.model.limits import (
+    EPHEMERAL_BURST,
+    EPHEMERAL_RATE_PER_S,
+    EVENT_BURST,
+    EVENT_RATE_PER_S,
+    SECOND_NS,
+    WAIT_QUEUE_MAX,
+)
 from posthouse.model.rate import Rate
 from posthouse.relay.auth import Challenges, Tokens
 from posthouse.relay.context import Edge
@@ -40,6 +47,7 @@ from posthouse.relay.stream.connection import Connection
 from posthouse.relay.stream.endpoint import keep_alive
 from posthouse.relay.wire.edge_limits import DEFAULT_LIMITS, EdgeLimits
 from posthouse.sqlite.store_lock import StoreLock
+from posthouse.sqlite.writer import MAX_WAITING_BYTES, MAX_WAITING_ITEMS
 
 log = structlog.get_logger(__name__)
 GOING_AWAY = 1001
@@ -61,7 +69,12 @@ class ServerSettings:
     ephemeral_rate: Rate = EPHEMERAL_RATE
     limits: EdgeLimits = DEFAULT_LIMITS
     deliveries: DeliverySettings = DEFAULT_SETTINGS
-    #: None: it does not speak Pinch
+    #: clients that may wait for one lock
+    wait_queue_max: int = WAIT_QUEUE_MAX
+    #: units of work, and their bytes, that may wait for the store's writer
+    writer_max_items: int = MAX_WAITING_ITEMS
+    writer_max_bytes: int = MAX_WAITING_BYTES
+    #: None: the relay does not speak Pinch
     pinch: PinchSettings | None = None
     clock: Clock = field(default_factory=system_clock)
 
@@ -159,6 +172,9 @@ class RelayServer:
             event_rate=settings.event_rate,
             ephemeral_rate=settings.ephemeral_rate,
             deliveries=settings.deliveries,
+            wait_queue_max=settings.wait_queue_max,
+            writer_max_items=settings.writer_max_items,
+            writer_max_bytes=settings.writer_max_bytes,
             has_pinch=settings.pinch is not None,
         )
 

@@ -27,6 +27,16 @@ async def test_creator_administers_and_strangers_see_nothing(edge: Edge, author:
     assert (await edge.post("/v1/meshes", {"name": "team"}, owner)).status == 409
 
 
+async def test_admin_opens_a_mesh_to_every_key_and_closes_it_again(edge: Edge, author: Author) -> None:
+    owner, stranger = await make_mesh(edge, author), Author()
+    opened = await edge.post(MESH, {"open": True}, owner)
+    assert (opened.status, opened.value) == (200, {"name": "team", "open": True, "creator": author.node})
+    assert (await edge.post("/v1/events", stranger.event(tags=[("mesh", "team")]))).status == 201
+    assert (await edge.post(MESH, {"open": False}, await edge.token(stranger))).status == 403
+    assert (await edge.post(MESH, {"open": False}, owner)).value["open"] is False
+    assert (await edge.post("/v1/events", stranger.event(tags=[("mesh", "team")]))).code == "not_member"
+
+
 async def test_roles_may_what_they_say(edge: Edge, author: Author) -> None:
     owner = await make_mesh(edge, author)
     people = {role: Author() for role in ("reader", "member", "admin")}

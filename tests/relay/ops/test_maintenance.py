@@ -9,11 +9,33 @@ from pathlib import Path
 import apsw
 import pytest
 
+from posthouse.journal.verify import Rule
 from posthouse.model.clock import FakeClock
 from posthouse.model.errors import PosthouseError
 from posthouse.model.event import Coordinate, encode_event
 from posthouse.relay.engine import EngineSettings, RelayEngine
-from posthouse.relay.ops.maintenance import backup_relay, check_relay, reindex_relay, restore_relay
+from posthouse.relay.messages.consistency import (
+    check_confirms,
+    check_deliveries,
+    check_envelopes,
+    check_message_records,
+    check_replay,
+)
+from posthouse.relay.ops.maintenance import (
+    RULES,
+    backup_relay,
+    check_contents,
+    check_current,
+    check_kept,
+    check_locks,
+    check_meshes,
+    check_records,
+    check_relay,
+    reindex_relay,
+    restore_relay,
+)
+from posthouse.relay.pinch.submissions import Posting, commit_submissions
+from posthouse.relay.wire.lock_operations import Acquire
 from posthouse.relay.wire.mesh_rows import AccessRow, Role, Verdict
 from posthouse.sqlite.connection import Durability, open_writer
 from tests.relay.authors import ALICE, BOB, CAROL, Author
@@ -23,7 +45,10 @@ RELAY = Author(99).node
 
 async def live(folder: Path, clock: FakeClock) -> None:
     """Let a relay have a history in which everything happened once."""
-    core = await RelayEngine.start(EngineSettings(folder, RELAY, admins=(ALICE.node,)), clock)
+    core = await RelayEngine.start(EngineSettings(folder, RELAY, admins=(ALICE.node,), has_pinch=True), clock)
+    await core.locks.ask(ALICE.node, Acquire("build", 5_000))
+    envelope = Posting("pinch:a@relay.test", "pinch:b@relay.test", b"m1", 4, b"envelope", lambda _outcome: None)
+    await core.store.submit(lambda unit: commit_submissions(unit, core.settings.deliveries, [envelope]))
     for number in range(3):
         await core.accept(ALICE.raw(1, ("t", str(number)), ("e", "0" * 64)))
         await core.accept(BOB.raw(30_000, ("d", "x"), content=str(number)))
@@ -96,6 +121,38 @@ def test_damage_is_found(path: Path, db: apsw.Connection, statement: str, expect
     db.execute("COMMIT")
     assert db.total_changes() > 0
     assert any(expected in finding for finding in check_relay(path))
+
+
+#: for every rule a change to a sound store that the rule finds
+VIOLATIONS: dict[Rule, str] = {
+    check_records: "DELETE FROM events WHERE seq = (SELECT min(seq) FROM events)",
+    check_contents: "UPDATE events SET kind = kind + 1 WHERE kind = 1 AND raw IS NOT NULL",
+    check_current: "DELETE FROM current_events",
+    check_kept: "INSERT INTO kept_events (seq) SELECT min(seq) FROM events",
+    check_meshes: "DELETE FROM topics",
+    check_locks: "UPDATE locks SET owner = 'another'",
+    check_message_records: "UPDATE message_records SET fingerprint = zeroblob(32)",
+    check_deliveries: "UPDATE mailboxes SET open_rows = open_rows + 1",
+    check_replay: "UPDATE deliveries SET state = 'sent'",
+    check_envelopes: "DELETE FROM pinch_envelopes",
+    check_confirms: (
+        "INSERT INTO journal (at_ns, type, mesh, actor, ref, body) SELECT max(at_ns), 'pinch.confirmed', 'pinch',"
+        """ 'pinch:b@relay.test', 'm1', '{"timestamp": 1, "signature": "00"}' FROM journal"""
+    ),
+}
+
+
+def test_every_rule_has_a_planted_violation() -> None:
+    assert VIOLATIONS.keys() == set(RULES)
+
+
+@pytest.mark.parametrize("rule", VIOLATIONS, ids=lambda rule: rule.__name__)
+def test_check_names_the_violation_of_each_rule(path: Path, db: apsw.Connection, rule: Rule) -> None:
+    assert list(rule(db)) == []
+    db.execute(VIOLATIONS[rule])
+    found = list(rule(db))
+    assert found
+    assert set(found) <= set(check_relay(path))
 
 
 def test_reindex_repairs_what_is_derived(path: Path, db: apsw.Connection, clock: FakeClock) -> None:

@@ -54,6 +54,20 @@ def test_store_is_backed_up_damaged_repaired_and_restored(tmp_path: Path, capsys
     assert "used up" in asyncio.run(join(folder, code))
 
 
+@pytest.mark.parametrize("command", ["check", "verify"])
+def test_kept_event_whose_record_is_not_pruned_is_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    posthouse, folder = CommandLine(tmp_path, capsys), tmp_path / "relay"
+    asyncio.run(live(folder))
+    db = open_writer(folder / "relay.db", Durability.FULL)
+    db.execute("INSERT INTO kept_events (seq) SELECT max(seq) FROM events")
+    db.close()
+    result = posthouse("relay", command, "--data-dir", str(folder), "--json")
+    assert result.exit == 1
+    assert "kept:" in result.out
+
+
 def _damage(path: Path) -> None:
     db = open_writer(path, Durability.FULL)
     db.execute("DELETE FROM current_events")

@@ -24,6 +24,13 @@ class MeshRequest(msgspec.Struct, forbid_unknown_fields=True):
     member_name: Annotated[str, MEMBER_NAME] | None = None
 
 
+class MeshChange(msgspec.Struct, forbid_unknown_fields=True):
+    """What to change about a mesh."""
+
+    #: any key that authenticates is a member
+    open: bool
+
+
 class MeshBody(msgspec.Struct):
     """A mesh."""
 
@@ -46,6 +53,14 @@ async def create_mesh(call: Call) -> HttpResponse:
     return json_response(MeshBody(row.mesh, row.is_open, row.creator), 201)
 
 
+async def change_mesh(call: Call) -> HttpResponse:
+    """Open a mesh to every key that authenticates, or close it to all but its members."""
+    node = call.node
+    given = await call.body(MeshChange)
+    row = await call.edge.core.administration.set_open(node, call.params["mesh"], is_open=given.open)
+    return json_response(MeshBody(row.mesh, row.is_open, row.creator))
+
+
 async def list_meshes(call: Call) -> HttpResponse:
     """List the meshes the asker may read."""
     return json_response(MeshList(call.edge.core.meshes_of(call.node)))
@@ -54,6 +69,14 @@ async def list_meshes(call: Call) -> HttpResponse:
 MESH_ROUTES = (
     Route("POST", "/v1/meshes", create_mesh, "Create a mesh", bodies=(MeshRequest,), answers={201: MeshBody}),
     Route("GET", "/v1/meshes", list_meshes, "List the meshes you may read", answers={200: MeshList}),
+    Route(
+        "POST",
+        "/v1/meshes/{mesh}",
+        change_mesh,
+        "Open or close a mesh",
+        bodies=(MeshChange,),
+        answers={200: MeshBody},
+    ),
 )
 
 

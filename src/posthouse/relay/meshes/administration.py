@@ -99,21 +99,22 @@ class Administration:
         await self._changes.make(prepare)
         return row
 
-    async def set_open(self, actor: str, mesh: str, *, is_open: bool) -> None:
-        """Open a mesh to any key that authenticates, or close it to all but listed nodes."""
+    async def set_open(self, actor: str, mesh: str, *, is_open: bool) -> MeshRow:
+        """Open a mesh to every key that authenticates, or close it to all but its members; admins only."""
         _refuse_reserved(mesh)
 
-        def prepare() -> Change:
+        def prepare() -> tuple[Callable[[Unit], MeshRow], Callable[[MeshRow], None]]:
             former = self._meshes.demand(actor, mesh, Right.ADMINISTER).row
             row = MeshRow(mesh, is_open, former.creator, former.created_at_ns)
 
-            def write(unit: Unit) -> None:
+            def write(unit: Unit) -> MeshRow:
                 unit.save_mesh(row)
                 unit.append("mesh.changed", mesh=mesh, actor=actor, ref=mesh, body={"open": is_open})
+                return row
 
-            return write, lambda _: self._meshes.put(row)
+            return write, self._meshes.put
 
-        await self._changes.make(prepare)
+        return await self._changes.make(prepare)
 
     def members(self, actor: str, mesh: str) -> list[MemberRow]:
         """Return the listed members, by name."""

@@ -298,6 +298,7 @@ RULES: tuple[Rule, ...] = (
     check_records,
     check_contents,
     check_current,
+    check_kept,
     check_meshes,
     check_locks,
     *DELIVERY_RULES,

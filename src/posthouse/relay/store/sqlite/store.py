@@ -58,6 +58,7 @@ from posthouse.relay.wire.lock_operations import LockEntry, LockRun
 from posthouse.relay.wire.mesh_rows import AccessRow, InviteRow, MemberRow, MeshRow, MeshRows
 from posthouse.sqlite.schema import Component
 from posthouse.sqlite.statements import BulkInsert
+from posthouse.sqlite.writer import MAX_WAITING_BYTES, MAX_WAITING_ITEMS
 
 INSERT_EVENTS = BulkInsert(EVENTS_SQL.insert_events, 10)
 INSERT_TERMS = BulkInsert(EVENTS_SQL.insert_terms, 2)
@@ -279,10 +280,20 @@ class SqliteStore:
         on_fatal: Callable[[Fatal], None] = exit_process,
         vfs: str | None = None,
         readers: int = 4,
+        writer_max_items: int = MAX_WAITING_ITEMS,
+        writer_max_bytes: int = MAX_WAITING_BYTES,
     ) -> None:
         self._clock = clock
         self._store = Store(
-            path, COMPONENTS, clock, on_fatal=on_fatal, vfs=vfs, readers=readers, restart_at_pages=_WAL_PAGES
+            path,
+            COMPONENTS,
+            clock,
+            on_fatal=on_fatal,
+            vfs=vfs,
+            readers=readers,
+            restart_at_pages=_WAL_PAGES,
+            max_items=writer_max_items,
+            max_bytes=writer_max_bytes,
         )
         self._store.writer.run_blocking(_warm_cache)
         self.path = path

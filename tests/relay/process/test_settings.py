@@ -1,0 +1,99 @@
+"""Settings of `relay up` reach the part of the relay that they bound, whatever they come from."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from posthouse.model.errors import PosthouseError
+from posthouse.model.settings import SETTINGS
+from posthouse.model.settings_sources import resolve_settings
+from posthouse.relay.process import server_settings
+from posthouse.relay.server import RelayServer
+from posthouse.relay.wire.lock_operations import Acquire
+from tests.relay.edge import PATIENCE_S, Author
+
+SOURCES = ("file", "environment", "flag")
+
+
+def resolved(source: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments of resolve_settings that give settings by one source."""
+    if source == "file":
+        return {"file": dict(given)}
+    if source == "environment":
+        return {"environ": {SETTINGS[name].environment: str(value) for name, value in given.items()}}
+    return {"flags": dict(given)}
+
+
+@asynccontextmanager
+async def relay(tmp_path: Path, source: str, **given: Any) -> AsyncIterator[RelayServer]:
+    """Run a relay with settings from one source."""
+    needed = {"relay.listen": "127.0.0.1:0", "relay.data_dir": str(tmp_path / "relay")}
+    values = resolve_settings(**resolved(source, needed | {f"relay.{name}": each for name, each in given.items()}))
+    server = RelayServer(server_settings(values))
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+@asynccontextmanager
+async def busy_writer(server: RelayServer) -> AsyncIterator[None]:
+    """Keep the store's writer inside one unit of work."""
+    began, go_on = threading.Event(), threading.Event()
+
+    def wait(_unit: object) -> None:
+        began.set()
+        go_on.wait(PATIENCE_S)
+
+    waiting = server.edge.core.store.submit(wait)
+    assert await asyncio.to_thread(began.wait, PATIENCE_S)
+    try:
+        yield
+    finally:
+        go_on.set()
+        await waiting
+
+
+@pytest.mark.parametrize("source", SOURCES)
+async def test_wait_queue_max_bounds_the_waiters_of_one_lock(tmp_path: Path, source: str) -> None:
+    async with relay(tmp_path, source, wait_queue_max=2) as server:
+        locks = server.edge.core.locks
+        await locks.ask(Author().node, Acquire("build", 60_000))
+        waiting = [locks.ask(Author().node, Acquire("build", 5_000, wait_ms=60_000)) for _ in range(2)]
+        refusal = await locks.ask(Author().node, Acquire("build", 5_000, wait_ms=60_000))
+        assert isinstance(refusal, PosthouseError)
+        assert (refusal.code, refusal.fields["limit"]) == ("wait_queue_full", 2)
+        elsewhere = locks.ask(Author().node, Acquire("deploy", 5_000, wait_ms=60_000))
+        assert not isinstance(await elsewhere, PosthouseError)
+        assert not any(each.done() for each in waiting)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+async def test_writer_max_items_bounds_the_items_that_wait_for_the_writer(tmp_path: Path, source: str) -> None:
+    async with relay(tmp_path, source, writer_max_items=3) as server, busy_writer(server):
+        store = server.edge.core.store
+        waiting = [store.submit(lambda unit: None) for _ in range(2)]  # the third is the one that runs
+        with pytest.raises(PosthouseError) as refused:
+            store.submit(lambda unit: None)
+        assert refused.value.code == "store_busy"
+        assert not any(each.done() for each in waiting)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+async def test_writer_max_bytes_bounds_the_bytes_that_wait_for_the_writer(tmp_path: Path, source: str) -> None:
+    limit = 1024 * 1024
+    async with relay(tmp_path, source, writer_max_bytes=limit) as server, busy_writer(server):
+        store = server.edge.core.store
+        waiting = store.submit(lambda unit: None, size=limit)
+        with pytest.raises(PosthouseError) as refused:
+            store.submit(lambda unit: None, size=1)
+        assert refused.value.code == "store_busy"
+        assert not waiting.done()
