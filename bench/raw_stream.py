@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from bench.processes import RunningRelay
 from bench.scales import KIND
-from posthouse.client.stream.frames import write_event
+from posthouse.client.stream.frames import write_command
 from posthouse.client.trust.signing import Signer, sign_event
 from posthouse.keys import NodeKey
 from posthouse.model.clock import SystemClock
@@ -109,7 +109,7 @@ class RawStream(asyncio.Protocol):
         hello = await self._command()
         proof = Signer(key, SystemClock()).prove(hello[1]["relay"], ("challenge", hello[1]["challenge"]))
         assert self._transport is not None
-        self._transport.write(_frame(write_event("AUTH", proof)))
+        self._transport.write(_frame(write_command("AUTH", proof)))
         authed = await self._command()
         if authed[0] != "AUTHED":
             raise ConnectionError(str(authed))

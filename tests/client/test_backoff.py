@@ -6,7 +6,7 @@ from posthouse.client.failures import Backoff
 
 
 def test_waits_double_up_to_the_bound_and_begin_anew_after_a_success() -> None:
-    backoff = Backoff(first_s=1, most_s=8)
+    backoff = Backoff(first_s=1, max_s=8)
     waits = [backoff.next_s() for _ in range(200)]
     for wait, longest in zip(waits, [1, 2, 4, 8, 8, 8], strict=False):
         assert longest / 2 <= wait <= longest

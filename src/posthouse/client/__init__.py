@@ -6,10 +6,11 @@ from posthouse.client.locks.lock_calls import LockCalls
 from posthouse.client.meshes import Access, Member, Meshes
 from posthouse.client.messages.confirmations import Confirmed, Delivery, Presence, Receipt
 from posthouse.client.messages.queues import Queues
-from posthouse.client.messages.receiver import Mailbox, RosterEntry
+from posthouse.client.messages.receiver import Mailbox
 from posthouse.client.messages.sender import Sent
 from posthouse.client.relay_url import Invite, RelayUrl, parse_invite, parse_relay_url
 from posthouse.client.stored_events import Page, Stored
+from posthouse.client.stream.frames import RosterEntry
 from posthouse.client.stream.publisher import Published
 from posthouse.client.stream.subscription import Received, Subscription
 from posthouse.client.transport import ClientOptions

@@ -24,15 +24,16 @@ from posthouse.client.failures import Backoff
 from posthouse.client.locks.held_lock import Lock
 from posthouse.client.locks.lock_calls import LockCalls, LockCommands
 from posthouse.client.meshes import Meshes
-from posthouse.client.messages.confirmations import Confirmed, Presence
+from posthouse.client.messages.confirmations import Confirmations, Confirmed, Presence
 from posthouse.client.messages.queues import Queues
 from posthouse.client.messages.receiver import Mailbox, Receiver
-from posthouse.client.messages.sender import TOPIC_MARK, Composer, MessageOptions, Request, Sender, Sent
+from posthouse.client.messages.sender import TOPIC_MARK, Composer, MessageOptions, Request, Sender, Sent, sent_from
 from posthouse.client.relay_url import Invite, RelayUrl, parse_relay_url
 from posthouse.client.stored_events import Archive, Page, Stored, StoredEvents
 from posthouse.client.stream.connection import CheckFeatures, Connection, dial
-from posthouse.client.stream.link import ConnectionObserver, Link
-from posthouse.client.stream.publisher import BatchSubmitter, Published, Publisher
+from posthouse.client.stream.link import Link
+from posthouse.client.stream.pending import PendingCommands
+from posthouse.client.stream.publisher import Published, Publisher
 from posthouse.client.stream.subscription import Subscription, Subscriptions
 from posthouse.client.transport import ClientOptions, Requests, Transport
 from posthouse.client.trust.pins import Pins, relay_key_changed
@@ -44,7 +45,7 @@ from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import Coordinate, Event, parse_coordinate
 from posthouse.model.lease import validate_lease_ms, validate_resource
 from posthouse.model.limits import RECEIVE_WINDOW
-from posthouse.model.node import DEFAULT_MESH
+from posthouse.model.node import DEFAULT_MESH, is_node_id
 from posthouse.model.ulid import Minter
 
 Tags = Iterable[Sequence[str]]
@@ -88,32 +89,23 @@ class Client:
         self._events = StoredEvents(self._requests, is_verifying=self.options.is_verifying)
         #: making meshes, members, access, topics, invites
         self.meshes = Meshes(self._requests, self._signer, self._pins, lambda: self.relay)
-        backoff = Backoff(most_s=self.options.reconnect_most_s)
+        backoff = Backoff(max_s=self.options.reconnect_most_s)
         self._link = Link(self._dial, backoff, url.origin, is_verifying=self.options.is_verifying)
-        self._publisher = Publisher(self._link.send, url.origin, self.options, lambda: self._link.last_fault)
-        self._subscriptions = Subscriptions(self._link.send, url.origin, self.options)
-        self._lists = BatchSubmitter(
-            self._link.send_list, lambda: self._link.is_up, url.origin, self.options.publish_timeout_s
-        )
-        self._receiving = Receiver(
-            self._signer,
-            self._link.send,
-            self._link.restart,
-            lambda: self._link.is_up,
-            url.origin,
-            is_verifying=self.options.is_verifying,
-        )
-        #: where messages are, and the operator's view of queues
+        # participants resume in this order: confirmations must reach the relay before RECEIVE
+        commands = PendingCommands(self._link)
+        self._publisher = Publisher(commands, self.options)
+        self._receiver = Receiver(self._link, key, Confirmations(commands, self._signer))
+        self._subscriptions = Subscriptions(self._link, self.options)
+        #: the state of messages, and the operator's view of queues
         self.queues = Queues(self._requests)
-        #: what an administrator's archive asks
+        #: what the archive of a relay needs, for administrators
         self.archive = Archive(self._requests)
         self._instance = secrets.token_hex(8)
-        self._lock_commands = LockCommands(self._link.send, url.origin, lambda: self._link.last_fault)
+        timeout_s = self.options.publish_timeout_s
         #: single operations on locks; `lock` holds one around a piece of work
-        self.locks = LockCalls(self._lock_commands, self._clock, self.options.publish_timeout_s, mesh, self.connect)
+        self.locks = LockCalls(LockCommands(commands), self._clock, timeout_s, mesh, self.connect)
         self._minter = Minter(self._clock)
-        self._sender = Sender(Composer(self._signer, self._minter), self.publish_event)
-        self._take_part()
+        self._sender = Sender(Composer(self._signer, self._minter))
 
     async def __aenter__(self) -> Self:
         return self
@@ -129,8 +121,7 @@ class Client:
 
     def observe(self, on_up: Callable[[], None], on_lost: Callable[[int | None, str], None]) -> None:
         """Be told of every connection that is made or lost; call it before `connect`."""
-        observer = ConnectionObserver(on_up, on_lost)
-        self._link.join(observer, {}, on_lost=observer.take_lost)
+        self._link.join(on_up=on_up, on_lost=on_lost)
 
     @property
     def is_up(self) -> bool:
@@ -139,7 +130,7 @@ class Client:
 
     async def close(self) -> None:
         """End the stream and every connection; subscriptions end, open publishes fail with client_closed."""
-        await self._receiving.settle()
+        await self._receiver.settle()
         await self._link.close()
         await self._transport.close()
 
@@ -189,7 +180,7 @@ class Client:
         For whoever keeps an outbox: what got no answer, or a transient refusal, is sent again when it sees fit.
         """
         await self.connect()
-        return await self._lists.submit(events)
+        return await self._publisher.submit(events)
 
     # Messages
 
@@ -200,15 +191,16 @@ class Client:
         request sends the same event, so the message is there once; queue_full is raised at once. What else can be
         given: see MessageOptions.
         """
-        return await self._sender.send(await self._request(to, body, mesh or self.mesh, given))
+        request = await self._request(to, body, mesh or self.mesh, given)
+        return await self.send_event(self._sender.event_for(request))
 
     async def compose(self, to: str, body: str, *, mesh: str | None = None, **given: Unpack[MessageOptions]) -> Event:
         """Return a message, sealed and signed, without sending it: what can be sent again byte for byte."""
-        return self._sender.composer.freeze(await self._request(to, body, mesh or self.mesh, given))
+        return self._sender.composer.seal_and_sign(await self._request(to, body, mesh or self.mesh, given))
 
     async def send_event(self, event: Event) -> Sent:
         """Send a message that was composed before."""
-        return await self._sender.send_event(event)
+        return sent_from(await self.publish_event(event), self.url.origin)
 
     async def receive(
         self,
@@ -226,12 +218,12 @@ class Client:
         """
         await self.connect()
         name = instance or self._instance
-        mailbox = Mailbox(self._receiving, mesh or self.mesh, window, name, on_confirmed, on_presence)
-        self._receiving.open(mailbox)
+        mailbox = Mailbox(self._receiver, mesh or self.mesh, window, name, on_confirmed, on_presence)
+        self._receiver.open(mailbox)
         try:
             await mailbox.wait_open()
         except asyncio.CancelledError:
-            self._receiving.forget(mailbox, is_leaving=True)
+            self._receiver.forget(mailbox, is_leaving=True)
             raise
         return mailbox
 
@@ -328,23 +320,11 @@ class Client:
             "unanswered": self._publisher.unanswered,
         }
 
-    def _take_part(self) -> None:
-        self._link.join(self._publisher, {"OK": self._publisher.take_ok})
-        self._link.join(self._lists, {"OK": self._lists.take_ok}, on_lost=self._lists.take_lost)
-        self._link.join(
-            self._receiving,
-            self._receiving.handlers,
-            on_mail=self._receiving.take_mail,
-            on_lost=self._receiving.take_lost,
-        )
-        self._link.join(self._lock_commands, {"LOCKED": self._lock_commands.take_locked})
-        handlers = {"EOSE": self._subscriptions.take_eose, "CLOSED": self._subscriptions.take_closed}
-        self._link.join(self._subscriptions, handlers, self._subscriptions.take_event)
-
     async def _request(self, to: str, body: str, mesh: str, given: MessageOptions) -> Request:
-        destination = to if to.startswith(TOPIC_MARK) else await self.meshes.resolve(to, mesh)
-        mentions = [await self.meshes.resolve(each, mesh) for each in given.get("mentions", ())]
-        return self._sender.composer.request(destination, body, mesh, {**given, "mentions": mentions})
+        destination = to if to.startswith(TOPIC_MARK) or is_node_id(to) else await self.meshes.resolve(to, mesh)
+        if mentions := given.get("mentions"):
+            given["mentions"] = [await self.meshes.resolve(each, mesh) for each in mentions]
+        return self._sender.composer.request(destination, body, mesh, given)
 
     async def _dial(self) -> Connection:
         seconds = self.options.connect_timeout_s

@@ -62,7 +62,7 @@ class Backoff:
     """The waits of one series of attempts."""
 
     first_s: float = 0.1
-    most_s: float = 30.0
+    max_s: float = 30.0
     #: between 0 and 1; replaced in tests
     chance: random.Random = field(default_factory=random.SystemRandom)
     #: attempts since the last success
@@ -71,7 +71,7 @@ class Backoff:
     def next_s(self) -> float:
         """Return how long to wait before the next attempt: at least half of the doubled wait, at most all of it."""
         # the exponent is bounded, or a relay that is away for a week would make a number too large for a float
-        longest = min(self.most_s, self.first_s * 2.0 ** min(self.attempts, 30))
+        longest = min(self.max_s, self.first_s * 2.0 ** min(self.attempts, 30))
         self.attempts += 1
         return longest * self.chance.uniform(0.5, 1.0)
 

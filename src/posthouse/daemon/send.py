@@ -170,7 +170,7 @@ class Sending:
         return request
 
     def _freeze(self, request: Request) -> NewRow:
-        event = self._composer.freeze(request)
+        event = self._composer.seal_and_sign(request)
         destination = request.node if request.node is not None else f"#{request.topic}"
         return NewRow(
             self._minter.mint(),

@@ -31,7 +31,7 @@ def test_step_of_the_wall_clock_changes_nothing() -> None:
 
 def test_daemon_that_is_gone_is_waited_for_until_the_time_is_over() -> None:
     clock = FakeClock()
-    patience = LongPoll(1, clock, Backoff(first_s=0.05, most_s=2.0, chance=random.Random(1)))
+    patience = LongPoll(1, clock, Backoff(first_s=0.05, max_s=2.0, chance=random.Random(1)))
     assert 0 < patience.pause_s(GONE) <= 0.05
     clock.advance(2)
     with pytest.raises(PosthouseError, match="cannot be reached"):

@@ -65,7 +65,7 @@ class EventFollower:
         self.last = last
         #: messages that were read from the inbox and may come by the stream too
         self._stored: set[str] = set()
-        self._backoff = Backoff(most_s=5.0)
+        self._backoff = Backoff(max_s=5.0)
         #: the daemon has answered, so one that is gone is waited for
         self._was_there = False
         #: a stream was open, so one that is refused comes back
@@ -123,7 +123,7 @@ class LongPoll:
 
     timeout_s: float
     clock: Clock = field(default_factory=system_clock)
-    backoff: Backoff = field(default_factory=lambda: Backoff(first_s=0.05, most_s=2.0))
+    backoff: Backoff = field(default_factory=lambda: Backoff(first_s=0.05, max_s=2.0))
 
     def __post_init__(self) -> None:
         self._end_ns = self.clock.boot_ns() + round(self.timeout_s * _SECOND_NS)

@@ -2,9 +2,9 @@
 
 Ids of one sender are confirmed together, at most 50 under one signature. A full batch leaves at once. A smaller one
 leaves at the end of the event-loop iteration, unless another small batch is unanswered: then ids collect while the
-relay syncs. A confirmation is signed once and sent again byte for byte on the next connection, so a lost answer
-costs nothing; rejections are sent again too. A message that is being confirmed or rejected is known by id, so a
-second copy needs no second handling.
+relay syncs. A confirmation is signed once, and the same bytes are sent again after a reconnect or a transient refusal,
+so a lost answer costs nothing. While a message is being confirmed or rejected its id is known here, so a second copy
+of it needs no second answer.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from posthouse.client.failures import error_from
-from posthouse.client.stream.frames import write_command, write_event
-from posthouse.client.trust.signing import open_content
+import msgspec
+
+from posthouse.client.stream.frames import write_command
+from posthouse.client.stream.pending import Answer, Kind, Pending, PendingCommands
+from posthouse.client.trust.signing import Signer, open_content, with_mesh
 from posthouse.keys import NodeKey
-from posthouse.model.errors import PosthouseError, Transient
+from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import Event
+from posthouse.model.kinds import CONFIRMATION
 from posthouse.model.limits import CONFIRMATION_MAX_IDS
 from posthouse.model.message import Message, read_message
 from posthouse.model.strict_json import parse_jcs
@@ -29,16 +32,28 @@ from posthouse.model.strict_json import parse_jcs
 class Delivery:
     """One message for this node; it stays in its queue until it is confirmed or rejected."""
 
-    def __init__(self, event: Event, seq: int, *, was_stored: bool, attempt: int, key: NodeKey) -> None:
+    def __init__(
+        self,
+        event: Event,
+        seq: int,
+        *,
+        was_stored: bool,
+        attempt: int,
+        key: NodeKey,
+        message: Message | None = None,
+    ) -> None:
         #: the signed event, as its sender made it
         self.event = event
-        #: place in the relay's journal; ascends within one connection
+        #: position in the relay's journal; ascends within one connection
         self.seq = seq
-        #: whether it waited in the queue before it was first sent
+        #: True if it waited in the queue before it was first sent
         self.was_stored = was_stored
         #: how often it was sent, this time included
         self.attempt = attempt
+        self.mesh = event.mesh if message is None else message.mesh
         self._key = key
+        if message is not None:
+            self.message = message
 
     def __repr__(self) -> str:
         return f"<Delivery {self.id} from {self.sender}, attempt {self.attempt}>"
@@ -54,16 +69,12 @@ class Delivery:
 
     @cached_property
     def message(self) -> Message:
-        """What the tags say: destination, reply_to, priority, budget, mentions."""
+        """The fields in its tags: destination, reply_to, priority, budget, mentions."""
         return read_message(self.event)
 
     @property
-    def mesh(self) -> str:
-        return self.event.mesh
-
-    @property
     def topic(self) -> str | None:
-        """The topic it was posted to; None of a direct message."""
+        """The topic it was posted to; None for a direct message."""
         return None if self.message.recipient is not None else self.message.destination_ref
 
     @property
@@ -72,12 +83,12 @@ class Delivery:
 
     @cached_property
     def meta(self) -> Any:
-        """The meta object, None when there is none; it is in the clear."""
+        """The meta object, which is not sealed; None if the message has none."""
         return parse_jcs(self.message.meta) if self.message.meta else None
 
     @cached_property
     def body(self) -> str:
-        """The body in the clear; raises why it cannot be opened, then `reject` it."""
+        """The body in the clear; raises an error if this node's key cannot open it: then `reject` the message."""
         return open_content(self._key, self.event)
 
 
@@ -86,10 +97,10 @@ class Confirmed(NamedTuple):
 
     #: of the message
     id: str
-    #: node id of who confirmed it
+    #: node id of the reader
     reader: str
     was_stored: bool
-    #: when the relay took the confirmation
+    #: when the relay accepted the confirmation
     at_ns: int
     #: the confirmation, signed by the reader
     event: Event
@@ -97,11 +108,11 @@ class Confirmed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What a relay did with confirmed ids."""
+    """The relay's answer to a confirmation."""
 
-    #: ids that were closed by it, or by the same confirmation before
+    #: ids that it closed, or that the same confirmation had closed before
     confirmed: tuple[str, ...]
-    #: ids without effect -> why: duplicate, expired, purged, blocked, unknown, foreign
+    #: ids without effect -> reason: duplicate, expired, purged, blocked, unknown, foreign
     ignored: Mapping[str, str]
 
 
@@ -112,241 +123,187 @@ class Presence(NamedTuple):
     is_online: bool
 
 
-_RETRY_S = 0.2  # after a refusal that may pass
-NO_EFFECT = "confirmation_without_effect"
-#: mesh, sender and message ids -> the signed confirmation
-Sign = Callable[[str, str, Sequence[str]], Event]
-
-
-class _ConfirmCall:
-    """One call of confirm: settled once all of its ids are."""
-
-    __slots__ = ("confirmed", "future", "ignored", "left")
-
-    def __init__(self, left: int, future: asyncio.Future[Receipt]) -> None:
-        self.left = left
-        self.future = future
-        self.confirmed: list[str] = []
-        self.ignored: dict[str, str] = {}
-
-    def settle(self, ids: Sequence[str], ignored: dict[str, str]) -> None:
-        self.confirmed += [id_ for id_ in ids if id_ not in ignored]
-        self.ignored |= {id_: ignored[id_] for id_ in ids if id_ in ignored}
-        self.left -= len(ids)
-        if not self.left and not self.future.done():
-            self.future.set_result(Receipt(tuple(self.confirmed), self.ignored))
-
-    def fail(self, failure: PosthouseError) -> None:
-        if not self.future.done():
-            self.future.set_exception(failure)
-            self.future.exception()  # seen: not everybody waits for it
-
-
-class _Batch:
-    __slots__ = ("command", "ids", "is_small", "parts")
-
-    def __init__(self, command: bytes, parts: list[tuple[_ConfirmCall, list[str]]], ids: list[str]) -> None:
-        self.command = command
-        self.parts = parts
-        self.ids = ids
-        self.is_small = len(ids) < CONFIRMATION_MAX_IDS
-
-
-class Confirmations:
-    """The confirmations of one node; they count whether or not its mailbox is still open."""
-
-    def __init__(self, sign: Sign, send: Callable[[bytes], None], relay: str) -> None:
-        self._sign = sign
-        self._send = send
-        self._relay = relay
-        #: mesh and sender -> ids that wait for their batch
-        self._gathering: dict[tuple[str, str], list[tuple[_ConfirmCall, str]]] = {}
-        #: confirmation id -> batch, in the order signed
-        self._unanswered: dict[str, _Batch] = {}
-        self._small = 0
-        #: ids that are being confirmed
-        self._ids: set[str] = set()
-        self._is_turn_planned = False
-        self._timers: set[asyncio.TimerHandle] = set()
-        self._idle = asyncio.Event()
-        self._idle.set()
-
-    def __contains__(self, message_id: str) -> bool:
-        return message_id in self._ids
-
-    def confirm(self, deliveries: Sequence[Delivery]) -> asyncio.Future[Receipt]:
-        """Confirm deliveries; the future tells what the relay did, and need not be waited for."""
-        fresh = {each.id: (each.mesh, each.sender) for each in deliveries if each.id not in self._ids}
-        call = _ConfirmCall(len(fresh), asyncio.get_running_loop().create_future())
-        if not fresh:
-            call.settle((), {})
-            return call.future
-        self._idle.clear()
-        self._ids.update(fresh)
-        for message_id, origin in fresh.items():
-            waiting = self._gathering.setdefault(origin, [])
-            waiting.append((call, message_id))
-            if len(waiting) == CONFIRMATION_MAX_IDS:
-                self._sign_batch(origin)
-        self._plan_turn()
-        return call.future
-
-    def expects(self, confirmation_id: object) -> bool:
-        """Tell whether an answer under this id is waited for."""
-        return confirmation_id in self._unanswered
-
-    def take_ok(self, confirmation_id: str, is_accepted: bool, body: Any) -> None:
-        """Handle the answer to a confirmation, if it is one of these."""
-        batch = self._unanswered.get(confirmation_id)
-        if batch is None:
-            return
-        failure = None if is_accepted else error_from(body, self._relay)
-        if isinstance(failure, Transient):
-            self._later(confirmation_id)
-            return
-        self._drop(confirmation_id, batch)
-        if failure is not None and failure.code != NO_EFFECT:
-            for call, _ids in batch.parts:
-                call.fail(failure)
-        else:
-            ignored = {each["id"]: each["reason"] for each in body.get("ignored") or ()}
-            for call, ids in batch.parts:
-                call.settle(ids, ignored)
-        self._end_turn()
-
-    def resume(self) -> None:
-        """Send everything unanswered again."""
-        for batch in self._unanswered.values():
-            self._send(batch.command)
-
-    def fail(self, failure: PosthouseError) -> None:
-        """End every call that is open."""
-        calls = [call for waiting in self._gathering.values() for call, _id in waiting]
-        calls += [call for batch in self._unanswered.values() for call, _ids in batch.parts]
-        for timer in self._timers:
-            timer.cancel()
-        self._gathering.clear()
-        self._unanswered.clear()
-        self._ids.clear()
-        self._small = 0
-        self._idle.set()
-        for call in calls:
-            call.fail(failure)
-
-    async def settled(self) -> None:
-        """Wait until everything is answered."""
-        await self._idle.wait()
-
-    def _plan_turn(self) -> None:
-        if self._gathering and not self._is_turn_planned:
-            self._is_turn_planned = True
-            asyncio.get_running_loop().call_soon(self._run_turn)
-
-    def _run_turn(self) -> None:
-        self._is_turn_planned = False
-        self._end_turn()
-
-    def _end_turn(self) -> None:
-        """Let small batches go, unless one is on its way already."""
-        if not self._small:
-            for origin in list(self._gathering):
-                self._sign_batch(origin)
-
-    def _sign_batch(self, origin: tuple[str, str]) -> None:
-        parts: dict[_ConfirmCall, list[str]] = {}
-        for call, message_id in self._gathering.pop(origin):
-            parts.setdefault(call, []).append(message_id)
-        ids = [message_id for part in parts.values() for message_id in part]
-        event = self._sign(*origin, ids)
-        batch = _Batch(write_event("CONFIRM", event), list(parts.items()), ids)
-        self._unanswered[event.id] = batch
-        self._small += batch.is_small
-        self._send(batch.command)
-
-    def _drop(self, confirmation_id: str, batch: _Batch) -> None:
-        del self._unanswered[confirmation_id]
-        self._small -= batch.is_small
-        self._ids.difference_update(batch.ids)
-        if not self._ids:
-            self._idle.set()
-
-    def _later(self, confirmation_id: str) -> None:
-        def send() -> None:
-            self._timers.discard(timer)
-            if (batch := self._unanswered.get(confirmation_id)) is not None:
-                self._send(batch.command)
-
-        timer = asyncio.get_running_loop().call_later(_RETRY_S, send)
-        self._timers.add(timer)
-
-
-#: answers of a relay for which the message needs no rejecting any more: it has left the queue
+_NO_EFFECT = "confirmation_without_effect"
+#: refusals that mean that the message has left the queue, so there is nothing to reject
 _ALREADY_CLOSED = frozenset({"delivery_closed", "delivery_unknown"})
 
 
-class Rejections:
-    """The rejections of one node that are not answered."""
+class _Ignored(msgspec.Struct):
+    id: str
+    reason: str
 
-    def __init__(self, send: Callable[[bytes], None], relay: str) -> None:
-        self._send = send
-        self._relay = relay
-        #: message id -> command and what waits for its answer
-        self._unanswered: dict[str, tuple[bytes, asyncio.Future[bool]]] = {}
+
+class _ConfirmAnswer(msgspec.Struct):
+    ignored: list[_Ignored] | None = None
+
+
+class _ConfirmCall:
+    """One call of `confirm`: settled when all of its ids are."""
+
+    __slots__ = ("_confirmed", "_ignored", "_remaining", "future")
+
+    def __init__(self, remaining: int, future: asyncio.Future[Receipt]) -> None:
+        self.future = future
+        self._remaining = remaining
+        self._confirmed: list[str] = []
+        self._ignored: dict[str, str] = {}
+
+    def settle(self, ids: Sequence[str], ignored: Mapping[str, str]) -> None:
+        self._confirmed += [id_ for id_ in ids if id_ not in ignored]
+        self._ignored |= {id_: ignored[id_] for id_ in ids if id_ in ignored}
+        self._remaining -= len(ids)
+        if not self._remaining and not self.future.done():
+            self.future.set_result(Receipt(tuple(self._confirmed), self._ignored))
+
+
+class _Batch(Pending):
+    """One signed confirmation without an answer."""
+
+    __slots__ = ("_on_answer", "ids", "is_small", "parts")
+
+    def __init__(
+        self, event: Event, parts: Mapping[_ConfirmCall, list[str]], on_answer: Callable[[_Batch, Answer], None]
+    ) -> None:
+        super().__init__(Kind.CONFIRM, event.id, write_command("CONFIRM", event))
+        self.parts = parts
+        self.ids = [message_id for part in parts.values() for message_id in part]
+        self.is_small = len(self.ids) < CONFIRMATION_MAX_IDS
+        self._on_answer = on_answer
+
+    def on_answer(self, answer: Answer) -> None:
+        self._on_answer(self, answer)
+
+
+class _Rejection(Pending):
+    """One rejection without an answer."""
+
+    __slots__ = ("_rejecting", "future")
+
+    def __init__(self, message_id: str, reason: str, rejecting: dict[str, _Rejection]) -> None:
+        super().__init__(Kind.REJECT, message_id, write_command("REJECT", message_id, reason))
+        self.future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._rejecting = rejecting
+
+    def on_answer(self, answer: Answer) -> None:
+        self._rejecting.pop(self.key, None)
+        if self.future.done():
+            return
+        if isinstance(answer, PosthouseError) and answer.code not in _ALREADY_CLOSED:
+            _fail(self.future, answer)
+        else:
+            self.future.set_result(not isinstance(answer, PosthouseError))
+
+
+class Confirmations:
+    """Confirms and rejects messages as one node; this works whether or not its mailbox is still open."""
+
+    def __init__(self, commands: PendingCommands, signer: Signer) -> None:
+        self._commands = commands
+        self._signer = signer
+        #: mesh and sender -> ids that collect for the next batch
+        self._collecting: dict[tuple[str, str], list[tuple[_ConfirmCall, str]]] = {}
+        #: ids that collect, or are confirmed and not answered
+        self._confirming: set[str] = set()
+        #: rejected and not answered, by message id
+        self._rejecting: dict[str, _Rejection] = {}
+        self._small_batches = 0
+        self._is_flush_scheduled = False
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
 
     def __contains__(self, message_id: str) -> bool:
-        return message_id in self._unanswered
+        return message_id in self._confirming or message_id in self._rejecting
+
+    def confirm(self, deliveries: Sequence[Delivery]) -> asyncio.Future[Receipt]:
+        """Confirm deliveries; the future has the relay's answer, and the caller need not await it."""
+        new = {each.id: (each.mesh, each.sender) for each in deliveries if each.id not in self._confirming}
+        loop = asyncio.get_running_loop()
+        call = _ConfirmCall(len(new), loop.create_future())
+        if not new:
+            call.settle((), {})
+            return call.future
+        self._is_idle.clear()
+        self._confirming.update(new)
+        for message_id, origin in new.items():
+            collected = self._collecting.setdefault(origin, [])
+            collected.append((call, message_id))
+            if len(collected) == CONFIRMATION_MAX_IDS:
+                self._send_batch(origin)
+        if self._collecting and not self._is_flush_scheduled:
+            self._is_flush_scheduled = True
+            loop.call_soon(self._flush)
+        return call.future
 
     def reject(self, message_id: str, reason: str) -> asyncio.Future[bool]:
-        """Reject a message; the future tells whether it was parked, and need not be waited for."""
-        known = self._unanswered.get(message_id)
+        """Reject a message; the future is False if it had left the queue, and the caller need not await it."""
+        known = self._rejecting.get(message_id)
         if known is not None:
-            return known[1]
-        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        command = write_command("REJECT", message_id, reason)
-        self._unanswered[message_id] = (command, future)
-        self._send(command)
-        return future
+            return known.future
+        rejection = self._rejecting[message_id] = _Rejection(message_id, reason, self._rejecting)
+        self._commands.add(rejection)
+        return rejection.future
 
-    def take_ok(self, message_id: str, is_accepted: bool, body: Any) -> None:
-        """Handle the answer to a rejection, if it is one of these."""
-        known = self._unanswered.get(message_id)
-        if known is None:
-            return
-        failure = None if is_accepted else error_from(body, self._relay)
-        if isinstance(failure, Transient):
-            asyncio.get_running_loop().call_later(_RETRY_S, self._again, message_id)
-            return
-        del self._unanswered[message_id]
-        future = known[1]
-        if future.done():
-            return
-        if failure is None or failure.code in _ALREADY_CLOSED:
-            future.set_result(failure is None)
-        else:
-            _fail(future, failure)
-
-    def resume(self) -> None:
-        """Send everything unanswered again."""
-        for command, _future in self._unanswered.values():
-            self._send(command)
-
-    def fail(self, failure: PosthouseError) -> None:
-        """End everything that is open."""
-        for _command, future in self._unanswered.values():
-            _fail(future, failure)
-        self._unanswered.clear()
+    async def confirmed(self) -> None:
+        """Wait until every confirmation is answered."""
+        await self._is_idle.wait()
 
     async def settled(self) -> None:
-        """Wait until everything is answered."""
-        while self._unanswered:
-            await asyncio.wait([future for _command, future in self._unanswered.values()])
+        """Wait until every confirmation and rejection is answered."""
+        await self.confirmed()
+        while self._rejecting:
+            await asyncio.wait([each.future for each in self._rejecting.values()])
 
-    def _again(self, message_id: str) -> None:
-        if (known := self._unanswered.get(message_id)) is not None:
-            self._send(known[0])
+    def _flush(self) -> None:
+        self._is_flush_scheduled = False
+        self._send_small_batches()
+
+    def _send_small_batches(self) -> None:
+        if not self._small_batches:
+            for origin in list(self._collecting):
+                self._send_batch(origin)
+
+    def _send_batch(self, origin: tuple[str, str]) -> None:
+        mesh, sender = origin
+        parts: dict[_ConfirmCall, list[str]] = {}
+        tags = [("p", sender)]
+        for call, message_id in self._collecting.pop(origin):
+            parts.setdefault(call, []).append(message_id)
+            tags.append(("e", message_id))
+        event = self._signer.sign(CONFIRMATION, "", with_mesh(tags, mesh))
+        batch = _Batch(event, parts, self._on_answer)
+        self._small_batches += batch.is_small
+        self._commands.add(batch)
+
+    def _on_answer(self, batch: _Batch, answer: Answer) -> None:
+        ignored = self._ignored(answer)
+        self._small_batches -= batch.is_small
+        self._confirming.difference_update(batch.ids)
+        if not self._confirming:
+            self._is_idle.set()
+        for call, ids in batch.parts.items():
+            if isinstance(ignored, PosthouseError):
+                _fail(call.future, ignored)
+            else:
+                call.settle(ids, ignored)
+        self._send_small_batches()
+
+    def _ignored(self, answer: Answer) -> dict[str, str] | PosthouseError:
+        """Return the ids without effect and their reasons, or the refusal of the whole batch."""
+        if isinstance(answer, PosthouseError):
+            if answer.code != _NO_EFFECT:
+                return answer
+            answer = answer.fields
+        elif not answer.get("ignored"):
+            return {}
+        try:
+            ignored = msgspec.convert({"ignored": answer.get("ignored")}, _ConfirmAnswer).ignored or ()
+        except msgspec.ValidationError as invalid:
+            relay = self._commands.link.origin
+            raise error("answer_invalid", relay=relay, reason=f"OK is malformed: {invalid}") from invalid
+        return {each.id: each.reason for each in ignored}
 
 
-def _fail(future: asyncio.Future[bool], failure: PosthouseError) -> None:
+def _fail(future: asyncio.Future[Any], refusal: PosthouseError) -> None:
     if not future.done():
-        future.set_exception(failure)
-        future.exception()  # seen: not everybody waits for it
+        future.set_exception(refusal)
+        future.exception()  # marks it as retrieved: the caller need not await it

@@ -9,7 +9,7 @@ the event, then send it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict
 
 import msgspec
@@ -104,7 +104,7 @@ class Composer:
             is_sealed=given.get("is_sealed", True) and not is_topic,
         )
 
-    def freeze(self, request: Request) -> Event:
+    def seal_and_sign(self, request: Request) -> Event:
         """Seal and sign a request; each call makes other bytes, so keep the event for its retries."""
         content, tags = self._content(request)
         return self._signer.sign(MESSAGE, content, with_mesh([*tags, *_tags(request)], request.mesh))
@@ -180,51 +180,58 @@ class Sent(msgspec.Struct, frozen=True):
 
 
 class Sender:
-    """Sends the messages of one node."""
+    """Makes one event per request of a node and keeps it, so that a repeated request sends the same event."""
 
-    def __init__(self, composer: Composer, publish: Callable[[Event], Awaitable[Published]]) -> None:
+    def __init__(self, composer: Composer) -> None:
         self.composer = composer
-        self._publish = publish
         #: (mesh, client_message_id) -> fingerprint of the request, and its event
-        self._frozen: dict[tuple[str, str], tuple[bytes, Event]] = {}
+        self._kept: dict[tuple[str, str], tuple[bytes, Event]] = {}
 
-    async def send(self, request: Request) -> Sent:
-        """Send a request, over reconnects and transient refusals; raises what the relay refuses."""
-        return await self.send_event(self._freeze(request))
-
-    async def send_event(self, event: Event) -> Sent:
-        """Send a message that was composed before."""
-        published = await self._publish(event)
-        return sent_from(event, published)
-
-    def _freeze(self, request: Request) -> Event:
+    def event_for(self, request: Request) -> Event:
+        """Return the event of a request: the kept one for a retry; raises idempotency_key_reused for another one."""
         key = (request.mesh, request.client_message_id)
-        given = request.fingerprint
-        known = self._frozen.pop(key, None)
-        if known is None:
-            known = (given, self.composer.freeze(request))
-            while len(self._frozen) >= KEPT_REQUESTS:
-                del self._frozen[next(iter(self._frozen))]
-        self._frozen[key] = known
-        if known[0] != given:
+        fingerprint = request.fingerprint
+        kept = self._kept.pop(key, None)
+        if kept is None:
+            kept = (fingerprint, self.composer.seal_and_sign(request))
+            while len(self._kept) >= KEPT_REQUESTS:
+                del self._kept[next(iter(self._kept))]
+        self._kept[key] = kept
+        if kept[0] != fingerprint:
             raise error(
                 "idempotency_key_reused",
                 client_message_id=request.client_message_id,
                 conflict="request_fingerprint_mismatch",
-                fingerprint_prefix=fingerprint_prefix(given),
+                fingerprint_prefix=fingerprint_prefix(fingerprint),
             )
-        return known[1]
+        return kept[1]
 
 
-def sent_from(event: Event, published: Published) -> Sent:
-    """Return the answer to a message, from the answer to its event."""
-    answer: dict[str, Any] = published.answer
+class _NotQueuedRow(msgspec.Struct):
+    recipient: str
+    reason: str
+
+
+class _SendAnswer(msgspec.Struct):
+    id: str | None = None
+    client_message_id: str = ""
+    not_queued: list[_NotQueuedRow] | None = None
+    history_available: bool = True
+
+
+def sent_from(published: Published, relay: str) -> Sent:
+    """Return the answer to a message from the answer to its event, or raise answer_invalid."""
+    event = published.event
+    try:
+        answer = msgspec.convert(published.answer, _SendAnswer)
+    except msgspec.ValidationError as invalid:
+        raise error("answer_invalid", relay=relay, reason=f"OK is malformed: {invalid}") from invalid
     return Sent(
-        id=str(answer.get("id", event.id)),
+        id=answer.id or event.id,
         seq=published.seq or 0,
-        client_message_id=str(answer.get("client_message_id", "")),
+        client_message_id=answer.client_message_id,
         duplicate=published.duplicate,
-        not_queued=tuple(NotQueued(each["recipient"], each["reason"]) for each in answer.get("not_queued") or ()),
-        history_available=answer.get("history_available") is not False,
+        not_queued=tuple(NotQueued(row.recipient, row.reason) for row in answer.not_queued or ()),
+        history_available=answer.history_available,
         event=event,
     )

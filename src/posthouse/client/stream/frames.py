@@ -1,39 +1,133 @@
-"""Frames of the stream: commands encoded, decoded and, where they carry an event, verified.
+"""Frames of the stream: commands to the relay encoded, commands from the relay decoded and verified.
 
-A frame is one JSON array with a verb in front, or an array of such arrays. Arguments stay bytes until the code for
-their verb decodes them, so an event is parsed once, strictly. All events of a frame are verified together; only if
-that fails is each one checked, so that a fault reaches the subscription or mailbox it belongs to and no other. The
-order of the commands is kept.
+A frame is one JSON array with a verb in front, or an array of such arrays. Each verb has one struct, and decoding a
+frame checks every field against it, so the code that handles a command never meets a malformed one: such a frame
+raises answer_invalid here, and that ends the stream. A verb without a struct comes from a newer relay and is skipped.
+
+An event inside a command is different: other nodes wrote it. An event with a wrong form, id or signature becomes an
+InvalidEvent or InvalidMessage, so the error reaches the one subscription or mailbox it concerns. Commands keep their
+order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
-from posthouse.client.trust.signing import verify_event, verify_events
+from posthouse.client.trust.signing import verification_errors
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.event import Event, decode_event, encode_event, is_event_id
+from posthouse.model.event import Event, decode_event, is_event_id
 
-_ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
-_LISTS = msgspec.json.Decoder(list[list[msgspec.Raw]])
-_TEXT = msgspec.json.Decoder(str)
-_EVENT_SEQ = msgspec.json.Decoder(int | None)
 _encode = msgspec.json.Encoder().encode
 
 
-class Command(NamedTuple):
-    """One command: its verb and its arguments as JSON."""
-
-    verb: str
-    arguments: Sequence[msgspec.Raw]
+def write_command(*parts: Any) -> bytes:
+    """Return one command as JSON: the verb, then its arguments."""
+    return _encode(parts)
 
 
-class EventCommand(NamedTuple):
-    """The arguments of EVENT from a relay."""
+class Hello(msgspec.Struct, array_like=True, frozen=True, tag="HELLO"):
+    """The relay's greeting: its node id, its challenge and its features."""
+
+    info: dict[str, Any]
+
+
+class Authed(msgspec.Struct, array_like=True, frozen=True, tag="AUTHED"):
+    """The relay accepts the proof of this node's key."""
+
+    info: dict[str, Any]
+
+
+class Notice(msgspec.Struct, array_like=True, frozen=True, tag="NOTICE"):
+    """A refusal that belongs to no request id."""
+
+    code: str
+    text: str
+
+
+class OkAnswer(msgspec.Struct, array_like=True, frozen=True, tag="OK"):
+    """The answer to EVENT, CONFIRM or REJECT: a result, or a problem if it was refused."""
+
+    #: id of the event or message; None if the relay could not read one
+    id: str | None
+    is_accepted: bool
+    body: dict[str, Any]
+
+
+class LockAnswer(msgspec.Struct, array_like=True, frozen=True, tag="LOCKED"):
+    """The answer to LOCK: a result, or a problem, which has a code."""
+
+    request: str
+    body: dict[str, Any]
+
+
+class EndOfStored(msgspec.Struct, array_like=True, frozen=True, tag="EOSE"):
+    """A subscription has sent every stored event up to the cursor; live events follow."""
+
+    sub: str
+    cursor: str | None
+
+
+class Closed(msgspec.Struct, array_like=True, frozen=True, tag="CLOSED"):
+    """The relay has closed a subscription."""
+
+    sub: str
+    problem: dict[str, Any] | None
+    cursor: str | None
+
+
+class QueueStatus(msgspec.Struct, array_like=True, frozen=True, tag="QUEUE_STATUS"):
+    """How many messages waited when the mailbox was opened."""
+
+    waiting: int
+
+
+class RosterEntry(msgspec.Struct, frozen=True):
+    """A member of the mesh, as the relay sees it."""
+
+    node: str
+    name: str | None = None
+    role: str | None = None
+    online: bool = False
+    #: from the member's profile
+    status: str | None = None
+
+
+class Roster(msgspec.Struct, array_like=True, frozen=True, tag="ROSTER"):
+    """The answer to RECEIVE: the members of the mesh."""
+
+    mesh: str
+    entries: list[RosterEntry]
+
+
+class PresenceChange(msgspec.Struct, array_like=True, frozen=True, tag="PRESENCE"):
+    """A node came online or went offline."""
+
+    mesh: str
+    node: str
+    #: online or offline
+    state: str
+
+
+class DeliveryInfo(msgspec.Struct, frozen=True):
+    """The relay's data about one delivery."""
+
+    was_stored: bool
+    attempt: int
+
+
+class ConfirmedItem(msgspec.Struct, frozen=True):
+    """One message that its reader has confirmed."""
+
+    id: str
+    was_stored: bool
+    at_ns: int
+
+
+class SubscribedEvent(NamedTuple):
+    """An event for a subscription."""
 
     sub: str
     event: Event
@@ -43,188 +137,151 @@ class EventCommand(NamedTuple):
     size: int
 
 
-def read_frame(data: str | bytes) -> list[Command]:
-    """Return the commands of a frame in order; ValueError when it is none."""
-    outer = _ARRAY.decode(data)
-    if outer and bytes(outer[0])[:1] == b"[":
-        return [_command(parts) for parts in _LISTS.decode(data)]
-    return [_command(outer)]
+class InvalidEvent(NamedTuple):
+    """An event for a subscription that does not verify."""
+
+    sub: str
+    error: PosthouseError
 
 
-def read_event(arguments: Sequence[msgspec.Raw]) -> EventCommand:
-    """Return what an EVENT command carries; ValueError or the error of the event when it is none."""
-    if len(arguments) != 3:
-        raise ValueError("EVENT has not three arguments")
-    raw = bytes(arguments[1])
-    return EventCommand(_TEXT.decode(arguments[0]), decode_event(raw), _EVENT_SEQ.decode(arguments[2]), len(raw))
-
-
-def value_of(argument: msgspec.Raw) -> Any:
-    """Return an argument as plain JSON values."""
-    return msgspec.json.decode(argument)
-
-
-def text_of(argument: msgspec.Raw) -> str:
-    """Return an argument that is a text; ValueError when it is none."""
-    return _TEXT.decode(argument)
-
-
-def write_command(*parts: Any) -> bytes:
-    """Return one command as JSON."""
-    return _encode(parts)
-
-
-def write_event(verb: str, event: Event) -> bytes:
-    """Return a command whose one argument is an event."""
-    return b'["%b",%b]' % (verb.encode(), encode_event(event))
-
-
-def _command(parts: Sequence[msgspec.Raw]) -> Command:
-    if not parts:
-        raise ValueError("an empty array is no command")
-    return Command(_TEXT.decode(parts[0]), parts[1:])
-
-
-class DeliveryInfo(msgspec.Struct, frozen=True):
-    """What a relay says of a delivery."""
-
-    was_stored: bool
-    attempt: int
-
-
-class ConfirmedItem(msgspec.Struct, frozen=True):
-    """What became of one message, as the relay says."""
-
-    id: str
-    was_stored: bool
-    at_ns: int
-
-
-class DeliverCommand(NamedTuple):
-    """The arguments of DELIVER."""
+class DeliveredMessage(NamedTuple):
+    """A message for the open mailbox."""
 
     seq: int
     event: Event
-    about: DeliveryInfo
+    info: DeliveryInfo
 
 
-class ConfirmedCommand(NamedTuple):
-    """The arguments of CONFIRMED."""
+class ConfirmedMessages(NamedTuple):
+    """A confirmation of messages that this node sent."""
 
     items: tuple[ConfirmedItem, ...]
     event: Event
 
 
-@dataclass(frozen=True, slots=True)
-class InvalidMessage:
-    """Mail with an event that does not hold what it claims."""
+class InvalidMessage(NamedTuple):
+    """A message or confirmation whose event does not verify."""
 
-    #: the id it claims, of a delivery; None of anything else
+    #: the id that a delivery claims, if it has the form of one; None for a confirmation
     delivery_id: str | None
-    fault: PosthouseError
+    error: PosthouseError
 
 
-MessageCommand = DeliverCommand | ConfirmedCommand
-_DELIVERY_SEQ = msgspec.json.Decoder(int)
-_DELIVERY_INFO = msgspec.json.Decoder(DeliveryInfo)
-_ITEMS = msgspec.json.Decoder(tuple[ConfirmedItem, ...])
+class _EventCommand(msgspec.Struct, array_like=True, tag="EVENT"):
+    sub: str
+    event: msgspec.Raw
+    seq: int | None
+
+    def decode(self) -> SubscribedEvent | InvalidEvent:
+        try:
+            return SubscribedEvent(self.sub, decode_event(self.event), self.seq, len(bytes(self.event)))
+        except PosthouseError as invalid:
+            return InvalidEvent(self.sub, invalid)
+
+
+class _DeliverCommand(msgspec.Struct, array_like=True, tag="DELIVER"):
+    seq: int
+    event: msgspec.Raw
+    info: DeliveryInfo
+
+    def decode(self) -> DeliveredMessage | InvalidMessage:
+        try:
+            return DeliveredMessage(self.seq, decode_event(self.event), self.info)
+        except PosthouseError as invalid:
+            return InvalidMessage(_claimed_id(self.event), invalid)
+
+
+class _ConfirmedCommand(msgspec.Struct, array_like=True, tag="CONFIRMED"):
+    items: tuple[ConfirmedItem, ...]
+    event: msgspec.Raw
+
+    def decode(self) -> ConfirmedMessages | InvalidMessage:
+        try:
+            return ConfirmedMessages(self.items, decode_event(self.event))
+        except PosthouseError as invalid:
+            return InvalidMessage(None, invalid)
 
 
 class _Claimed(msgspec.Struct):
     id: str
 
 
-_CLAIMED = msgspec.json.Decoder(_Claimed)
-
-
-def read_delivery(arguments: Sequence[msgspec.Raw]) -> DeliverCommand:
-    """Return what a DELIVER command carries; ValueError or the error of the event when it is none."""
-    seq, event, about = arguments
-    return DeliverCommand(_DELIVERY_SEQ.decode(seq), decode_event(event), _DELIVERY_INFO.decode(about))
-
-
-def read_confirmed(arguments: Sequence[msgspec.Raw]) -> ConfirmedCommand:
-    """Return what a CONFIRMED command carries; ValueError or the error of the event when it is none."""
-    items, event = arguments
-    return ConfirmedCommand(_ITEMS.decode(items), decode_event(event))
-
-
-def invalid_message(verb: str, arguments: Sequence[msgspec.Raw], fault: PosthouseError) -> InvalidMessage:
-    """Return what is left of mail whose event cannot be believed."""
-    return InvalidMessage(_claimed_id(arguments[1]) if verb == "DELIVER" else None, fault)
-
-
 def _claimed_id(event: msgspec.Raw) -> str | None:
     try:
-        claimed = _CLAIMED.decode(event).id
+        claimed = msgspec.json.decode(event, type=_Claimed).id
     except ValueError:
         return None
     return claimed if is_event_id(claimed) else None
 
 
-#: verb -> how its arguments are read
-MESSAGE_READERS: Mapping[str, Callable[[Sequence[msgspec.Raw]], MessageCommand]] = {
-    "DELIVER": read_delivery,
-    "CONFIRMED": read_confirmed,
-}
+_Plain = Hello | Authed | Notice | OkAnswer | LockAnswer | EndOfStored | Closed | QueueStatus | Roster | PresenceChange
+_WithEvent = _EventCommand | _DeliverCommand | _ConfirmedCommand
+#: a command from the relay, decoded
+Command = _Plain | SubscribedEvent | InvalidEvent | DeliveredMessage | ConfirmedMessages | InvalidMessage
+
+_ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
+_VERB = msgspec.json.Decoder(str)
+_COMMAND: msgspec.json.Decoder[_Plain | _WithEvent] = msgspec.json.Decoder(_Plain | _WithEvent)
+_KNOWN_VERBS = frozenset(
+    {"HELLO", "AUTHED", "NOTICE", "OK", "LOCKED", "EOSE", "CLOSED", "QUEUE_STATUS", "ROSTER", "PRESENCE"}
+    | {"EVENT", "DELIVER", "CONFIRMED"}
+)
+_CARRIERS = (SubscribedEvent, DeliveredMessage, ConfirmedMessages)
 
 
-@dataclass(frozen=True, slots=True)
-class InvalidEvent:
-    """An event that does not hold what it claims, and for whom it came."""
-
-    sub: str
-    fault: PosthouseError
-
-
-Item = Command | EventCommand | InvalidEvent | MessageCommand | InvalidMessage
-_CARRIERS = (EventCommand, DeliverCommand, ConfirmedCommand)
-
-
-async def read_items(commands: Sequence[Command], relay: str, *, is_verifying: bool) -> list[Item]:
-    """Return the commands of a frame with their events parsed and, if asked for, verified."""
-    items = [_parse(command, relay) for command in commands]
+async def read_frame(data: str, relay: str, *, is_verifying: bool) -> list[Command]:
+    """Return the commands of a frame in order, or raise answer_invalid; `relay` names the relay in the error."""
+    commands = decode_frame(data, relay)
     if not is_verifying:
-        return items
-    events = [item.event for item in items if isinstance(item, _CARRIERS)]
+        return commands
+    events = [command.event for command in commands if isinstance(command, _CARRIERS)]
     if not events:
-        return items
+        return commands
+    errors = await verification_errors(events)
+    return _mark_invalid(commands, errors) if any(errors) else commands
+
+
+def decode_frame(data: str, relay: str) -> list[Command]:
+    """Return the commands of a frame in order, their events not verified yet, or raise answer_invalid."""
     try:
-        await verify_events(events)
-    except PosthouseError:
-        return [_verify_item(item) for item in items]
-    return items
+        parts = _ARRAY.decode(data)
+        texts: Sequence[str | msgspec.Raw] = parts if parts and bytes(parts[0])[:1] == b"[" else [data]
+        return [command for text in texts if (command := _decode_command(text)) is not None]
+    except (ValueError, RecursionError) as invalid:
+        raise error("answer_invalid", relay=relay, reason=str(invalid)) from invalid
 
 
-def _parse(command: Command, relay: str) -> Item:
-    mail_reader = MESSAGE_READERS.get(command.verb)
-    if mail_reader is None and command.verb != "EVENT":
+def _decode_command(text: str | msgspec.Raw) -> Command | None:
+    try:
+        command = _COMMAND.decode(text)
+    except msgspec.ValidationError as invalid:
+        verb = _verb_of(text)
+        if verb in _KNOWN_VERBS:
+            raise ValueError(f"{verb} is malformed: {invalid}") from invalid
+        return None
+    if isinstance(command, _EventCommand | _DeliverCommand | _ConfirmedCommand):
+        return command.decode()
+    return command
+
+
+def _verb_of(text: str | msgspec.Raw) -> str:
+    parts = _ARRAY.decode(text)
+    if not parts:
+        raise ValueError("a command is an empty array")
+    return _VERB.decode(parts[0])
+
+
+def _mark_invalid(commands: Sequence[Command], errors: Sequence[PosthouseError | None]) -> list[Command]:
+    """Replace the commands whose events did not verify; `errors` has one entry per command with an event."""
+    remaining = iter(errors)
+    return [_invalid(each, next(remaining)) if isinstance(each, _CARRIERS) else each for each in commands]
+
+
+def _invalid(
+    command: SubscribedEvent | DeliveredMessage | ConfirmedMessages, invalid: PosthouseError | None
+) -> Command:
+    if invalid is None:
         return command
-    try:
-        return read_event(command.arguments) if mail_reader is None else mail_reader(command.arguments)
-    except PosthouseError as fault:
-        if mail_reader is None:
-            return InvalidEvent(_sub(command, relay), fault)
-        return invalid_message(command.verb, command.arguments, fault)
-    except ValueError as fault:
-        reason = f"{command.verb} is malformed: {fault}"
-        raise error("answer_invalid", relay=relay, reason=reason) from fault
-
-
-def _verify_item(item: Item) -> Item:
-    if not isinstance(item, _CARRIERS):
-        return item
-    try:
-        verify_event(item.event)
-    except PosthouseError as fault:
-        if isinstance(item, EventCommand):
-            return InvalidEvent(item.sub, fault)
-        return InvalidMessage(item.event.id if isinstance(item, DeliverCommand) else None, fault)
-    return item
-
-
-def _sub(command: Command, relay: str) -> str:
-    try:
-        return msgspec.json.decode(command.arguments[0], type=str)
-    except (ValueError, IndexError) as fault:
-        raise error("answer_invalid", relay=relay, reason="EVENT without a subscription") from fault
+    if isinstance(command, SubscribedEvent):
+        return InvalidEvent(command.sub, invalid)
+    return InvalidMessage(command.event.id if isinstance(command, DeliveredMessage) else None, invalid)

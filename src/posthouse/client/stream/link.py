@@ -1,9 +1,10 @@
-"""The stream to a relay, kept up: when a connection ends, another is made and every participant resumes.
+"""The stream to a relay, kept up: after a connection ends, the link makes another and its participants resume.
 
-Participants (publisher, subscriptions, receiver, locks) register the verbs they handle and are called when a
-connection is up; then they send again whatever is unanswered. What they send while there is no connection is
-dropped, because `resume` sends it anyway. A failure that waiting cannot cure (another key, a refused proof) ends the
-link for good and fails all participants.
+Participants (pending commands, receiver, subscriptions) register handlers for the commands of the relay and callbacks
+for the connection. A command sent without a connection is dropped, because a participant sends everything open again
+in `on_up`, in the order the participants joined. An error that reconnecting cannot cure (another relay key, a refused
+proof, a malformed frame, an exception in a handler) ends the link for good, and every participant gets it in `on_end`:
+no caller may keep waiting on a link that is dead.
 """
 
 from __future__ import annotations
@@ -11,58 +12,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol
-
-import msgspec
+from typing import Any
 
 from posthouse.client.failures import Backoff
 from posthouse.client.stream.connection import Connection
-from posthouse.client.stream.frames import (
-    Command,
-    EventCommand,
-    InvalidEvent,
-    InvalidMessage,
-    MessageCommand,
-    read_items,
-)
-from posthouse.client.transport import translate_network_errors
+from posthouse.client.stream.frames import Command
 from posthouse.model.errors import Fatal, PosthouseError, Transient, error
 
-
-class ConnectionObserver:
-    """Takes part in a link without saying anything."""
-
-    def __init__(self, on_up: Callable[[], None], on_lost: Callable[[int | None, str], None]) -> None:
-        self._on_up = on_up
-        #: is told the code and the words with which the relay ended a connection, if it did
-        self.take_lost = on_lost
-
-    def resume(self) -> None:
-        """Tell that a connection is up."""
-        self._on_up()
-
-    def fail(self, failure: PosthouseError) -> None:
-        """Nothing is open here."""
-
-
 log = logging.getLogger(__name__)  # the standard one: a library is silent unless its user asks
-Handler = Callable[[Sequence[msgspec.Raw]], None]
-OnEvent = Callable[[EventCommand | InvalidEvent], None]
-OnMessage = Callable[[MessageCommand | InvalidMessage], None]
-#: is told the code and the words with which the relay ended a connection, if it did
+#: close code and reason of the relay, if it sent them
 OnLost = Callable[[int | None, str], None]
-
-
-class Participant(Protocol):
-    """Somebody who uses the stream."""
-
-    def resume(self) -> None:
-        """Send again what is open: a connection is up."""
-        ...
-
-    def fail(self, failure: PosthouseError) -> None:
-        """End everything that is open: there will be no connection any more."""
-        ...
 
 
 class Link:
@@ -71,25 +30,25 @@ class Link:
     def __init__(
         self, dial: Callable[[], Awaitable[Connection]], backoff: Backoff, origin: str, *, is_verifying: bool
     ) -> None:
+        #: the relay's address, for errors
+        self.origin = origin
+        self.is_verifying = is_verifying
         self._dial = dial
         self._backoff = backoff
-        self._origin = origin
-        self._is_verifying = is_verifying
         self._connection: Connection | None = None
         self._task: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
-        self._participants: list[Participant] = []
-        self._handlers: dict[str, list[Handler]] = {}
-        self._on_event: OnEvent | None = None
-        self._on_mail: OnMessage | None = None
+        self._handlers: dict[type, Callable[[Any], None]] = {}
+        self._on_up: list[Callable[[], None]] = []
         self._on_lost: list[OnLost] = []
-        #: reading the present connection
-        self._serving: asyncio.Task[None] | None = None
+        self._on_end: list[Callable[[PosthouseError], None]] = []
+        #: reads the present connection
+        self._reading: asyncio.Task[None] | None = None
         self._is_restarting = False
-        #: why the link ended for good
+        #: the error that ended the link for good
         self.failure: PosthouseError | None = None
-        #: why the last attempt to connect failed; None while a connection is up
-        self.last_fault: PosthouseError | None = None
+        #: the error of the last attempt to connect; None while a connection is up
+        self.last_error: PosthouseError | None = None
         #: connections made so far
         self.connections = 0
 
@@ -99,23 +58,23 @@ class Link:
 
     def join(
         self,
-        participant: Participant,
-        handlers: Mapping[str, Handler],
-        on_event: OnEvent | None = None,
+        handlers: Mapping[type, Callable[[Any], None]] | None = None,
         *,
-        on_mail: OnMessage | None = None,
+        on_up: Callable[[], None] | None = None,
         on_lost: OnLost | None = None,
+        on_end: Callable[[PosthouseError], None] | None = None,
     ) -> None:
-        """Let somebody take part: the verbs it handles, and whether events or mail are for it."""
-        self._participants.append(participant)
-        for verb, handler in handlers.items():
-            self._handlers.setdefault(verb, []).append(handler)
-        self._on_event = on_event or self._on_event
-        self._on_mail = on_mail or self._on_mail
-        self._on_lost += [] if on_lost is None else [on_lost]
+        """Register a participant: handlers by type of command, and callbacks of the connection.
+
+        `on_up` runs after each connection is made, `on_lost` after each one is lost, `on_end` once, at the end.
+        """
+        self._handlers |= handlers or {}
+        self._on_up += [on_up] if on_up is not None else []
+        self._on_lost += [on_lost] if on_lost is not None else []
+        self._on_end += [on_end] if on_end is not None else []
 
     async def start(self, *, is_patient: bool = False) -> None:
-        """Make the first connection; raises why that failed, unless it is patient and waiting may help."""
+        """Make the first connection; raises if that fails, unless `is_patient` and trying again may help."""
         async with self._starting:
             if self.failure is not None:
                 raise self.failure
@@ -125,22 +84,17 @@ class Link:
             self._attach(connection)
             self._task = asyncio.create_task(self._keep_up(connection))
 
-    def send(self, command: bytes) -> None:
-        """Send a command with the next frame, if there is a connection."""
+    def send(self, *commands: bytes) -> None:
+        """Send commands together in the next frame, if there is a connection."""
         if self._connection is not None:
-            self._connection.outgoing.put(command)
-
-    def send_list(self, commands: Sequence[bytes]) -> None:
-        """Send commands together in one frame, if there is a connection."""
-        if self._connection is not None:
-            self._connection.outgoing.put_list(commands)
+            self._connection.outgoing.put(*commands)
 
     def restart(self) -> None:
-        """Go on over a new connection, at once: what only the end of a connection takes back is gone with it."""
-        if self._serving is not None:
+        """Replace the connection at once; the relay closes a mailbox only when its connection ends."""
+        if self._reading is not None:
             self._is_restarting = True
-            self._connection = None  # what is sent from now on is for the next one
-            self._serving.cancel()
+            self._connection = None  # commands from now on belong to the next connection
+            self._reading.cancel()
 
     async def close(self) -> None:
         """End the stream; what is still open fails with client_closed."""
@@ -157,35 +111,40 @@ class Link:
                 self._attach(connection)
         except PosthouseError as failure:
             self._end(failure)
+        except Exception as defect:
+            log.exception("the stream of %s failed unexpectedly", self.origin)
+            self._end(error("internal", reason=f"{type(defect).__name__} in the stream of {self.origin}"))
 
     async def _redial(self) -> Connection:
         while True:
             if not self._is_restarting:
-                await asyncio.sleep(self._backoff.next_s() if self.last_fault or self.connections else 0)
+                await asyncio.sleep(self._backoff.next_s() if self.last_error or self.connections else 0)
             self._is_restarting = False
             try:
                 return await self._dial()
-            except Transient as fault:
-                self.last_fault = fault
-                log.info("%s (attempt %d)", fault, self._backoff.attempts)
+            except Transient as unreachable:
+                self.last_error = unreachable
+                log.info("%s (attempt %d)", unreachable, self._backoff.attempts)
 
     def _attach(self, connection: Connection) -> None:
-        self._connection, self.last_fault = connection, None
+        self._connection, self.last_error = connection, None
         self.connections += 1
-        for participant in self._participants:
-            participant.resume()
+        for on_up in self._on_up:
+            on_up()
 
     async def _serve(self, connection: Connection) -> None:
-        sending = asyncio.create_task(self._write(connection))
-        reading = self._serving = asyncio.create_task(self._read(connection))
+        """Read and write until the connection ends; raises an error that reconnecting cannot cure."""
+        writing = asyncio.create_task(connection.write())
+        reading = asyncio.create_task(connection.read(self._dispatch, is_verifying=self.is_verifying))
+        self._reading = reading
         try:
-            await asyncio.wait((sending, reading), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((writing, reading), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._connection = self._serving = None
-            self.last_fault = error("relay_unreachable", relay=self._origin, reason="the connection was lost")
-            sending.cancel()
+            self._connection = self._reading = None
+            self.last_error = error("relay_unreachable", relay=self.origin, reason="the connection was lost")
+            writing.cancel()
             reading.cancel()
-            results = await asyncio.gather(sending, reading, return_exceptions=True)
+            results = await asyncio.gather(writing, reading, return_exceptions=True)
             for on_lost in self._on_lost:
                 on_lost(connection.close_code, connection.close_reason)
             await connection.close()
@@ -193,37 +152,19 @@ class Link:
             if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError | Transient):
                 raise result
 
-    async def _write(self, connection: Connection) -> None:
-        with translate_network_errors(self._origin):
-            await connection.outgoing.run()
-
-    async def _read(self, connection: Connection) -> None:
-        async for commands in connection.frames():
-            for item in await read_items(commands, self._origin, is_verifying=self._is_verifying):
-                if isinstance(item, Command):
-                    self._handle(item)
-                elif isinstance(item, EventCommand | InvalidEvent):
-                    if self._on_event is not None:
-                        self._on_event(item)
-                elif self._on_mail is not None:
-                    self._on_mail(item)
-            # only what comes after the greeting shows that the relay lets us stay
+    def _dispatch(self, commands: Sequence[Command]) -> None:
+        for command in commands:
+            handler = self._handlers.get(type(command))
+            if handler is not None:
+                handler(command)
+        # only a command after the greeting shows that the relay keeps the connection
+        if self._backoff.attempts:
             self._backoff.reset()
-
-    def _handle(self, command: Command) -> None:
-        if command.verb == "NOTICE":
-            log.info("notice of %s: %s", self._origin, b" ".join(bytes(part) for part in command.arguments).decode())
-        # a verb that nobody handles is one of a newer relay, or of a part nobody asked for
-        try:
-            for handler in self._handlers.get(command.verb, ()):
-                handler(command.arguments)
-        except (ValueError, IndexError) as fault:
-            raise error("answer_invalid", relay=self._origin, reason=f"{command.verb} is malformed: {fault}") from fault
 
     def _end(self, failure: PosthouseError) -> None:
         if self.failure is None:
             self.failure = failure
-            for participant in self._participants:
-                participant.fail(failure)
+            for on_end in self._on_end:
+                on_end(failure)
             if isinstance(failure, Fatal):
-                log.error("the stream of %s ended: %s", self._origin, failure)
+                log.error("the stream of %s ended: %s", self.origin, failure)

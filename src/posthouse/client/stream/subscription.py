@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
-import msgspec
-
 from posthouse.client.failures import Backoff, error_from
-from posthouse.client.stream.frames import EventCommand, InvalidEvent, text_of, value_of, write_command
+from posthouse.client.stream.frames import Closed, EndOfStored, InvalidEvent, SubscribedEvent, write_command
+from posthouse.client.stream.link import Link
 from posthouse.client.transport import ClientOptions
 from posthouse.journal.cursor import Cursor, parse_cursor
 from posthouse.model.errors import PosthouseError, Transient, error
@@ -146,16 +145,16 @@ class Subscription:
         cursor: str | None,
         limit: int | None,
         options: ClientOptions,
-        send: Callable[[bytes], None],
+        link: Link,
         forget: Callable[[Subscription], None],
     ) -> None:
         self._filters = list(filters)
         self._matchers: list[Filter] = [filter_from_json(each) for each in filters]
-        self._place = ResumePoint(cursor, limit)
+        self._resume_point = ResumePoint(cursor, limit)
         self._buffer: Buffer[Received | _CaughtUp] = Buffer(options.buffer_events, options.buffer_bytes)
-        self._send = send
+        self._link = link
         self._forget = forget
-        self._number = number
+        self.number = number
         self._opened = 0
         self._is_open = False
         self._is_closed = False
@@ -169,7 +168,7 @@ class Subscription:
     @property
     def wire_id(self) -> str:
         """The id on the wire; a new one for each opening, so that what is late is not mistaken."""
-        return f"{self._number}.{self._opened}"
+        return f"{self.number}.{self._opened}"
 
     async def __aenter__(self) -> Self:
         return self
@@ -221,35 +220,37 @@ class Subscription:
             return
         self._opened += 1
         self._is_open = True
-        self._send(write_command("REQ", self.wire_id, self._place.options(), *self._filters))
+        self._link.send(write_command("REQ", self.wire_id, self._resume_point.options(), *self._filters))
 
     def reopen(self) -> None:
         """Ask the relay on a new connection."""
         self._is_open = False
         self.open()
 
-    def take(self, sent: EventCommand) -> None:
+    def on_event(self, sent: SubscribedEvent) -> None:
         """Take one event from the relay."""
-        if not self._is_open or not self._place.passes(sent.seq):
+        if not self._is_open or not self._resume_point.passes(sent.seq):
             return
         if not any(each.matches(sent.event) for each in self._matchers):
-            self.fail(error("answer_invalid", relay="the relay", reason=f"event {sent.event.id} was not asked for"))
+            self.fail(
+                error("answer_invalid", relay=self._link.origin, reason=f"event {sent.event.id} was not asked for")
+            )
         elif self._buffer.has_room:
-            cursor = None if sent.seq is None else self._place.advance(sent.seq)
+            cursor = None if sent.seq is None else self._resume_point.advance(sent.seq)
             self._buffer.put(Received(sent.event, sent.seq, cursor), sent.size)
         elif sent.seq is None:
             self.missed += 1
         else:
             self._stop()
 
-    def take_end_of_stored(self, cursor: str | None) -> None:
+    def on_end_of_stored(self, cursor: str | None) -> None:
         """Note that everything stored up to the cursor has come."""
         if self._is_open:
-            self._place.arrive(cursor)
+            self._resume_point.arrive(cursor)
             self._buffer.put(_CaughtUp(cursor))
             self._live.set()
 
-    def take_closed(self, failure: PosthouseError | None, cursor: str | None) -> bool:
+    def on_closed(self, failure: PosthouseError | None, cursor: str | None) -> bool:
         """Note that the relay has closed it; tell whether to open it again, after a while."""
         if not self._is_open:  # closed from here before: what came since was dropped, and its cursor would skip it
             return False
@@ -257,7 +258,7 @@ class Subscription:
         if failure is not None and not isinstance(failure, Transient):
             self.fail(failure)
             return False
-        self._place.arrive(cursor)
+        self._resume_point.arrive(cursor)
         return not self._is_closed
 
     def fail(self, failure: PosthouseError) -> None:
@@ -282,7 +283,7 @@ class Subscription:
     def _stop(self) -> None:
         if self._is_open:
             self._is_open = False
-            self._send(write_command("CLOSE", self.wire_id))
+            self._link.send(write_command("CLOSE", self.wire_id))
 
     def _wake_all(self) -> None:
         self._live.set()
@@ -290,63 +291,63 @@ class Subscription:
 
 
 class Subscriptions:
-    """The open subscriptions."""
+    """The open subscriptions of one link."""
 
-    def __init__(self, send: Callable[[bytes], None], origin: str, options: ClientOptions) -> None:
-        self._send = send
-        self._origin = origin
+    def __init__(self, link: Link, options: ClientOptions) -> None:
+        self._link = link
         self._options = options
-        self._open: dict[str, Subscription] = {}
+        self._open: dict[int, Subscription] = {}
         self._next_number = 1
         self._backoff = Backoff(0.05, 5.0)
         self._timers: set[asyncio.TimerHandle] = set()
+        handlers: dict[type, Callable[[Any], None]] = {
+            SubscribedEvent: self._on_event,
+            InvalidEvent: self._on_invalid,
+            EndOfStored: self._on_end_of_stored,
+            Closed: self._on_closed,
+        }
+        link.join(handlers, on_up=self._reopen, on_end=self._fail)
 
     def __len__(self) -> int:
         return len(self._open)
 
     def add(self, filters: Sequence[Mapping[str, Any]], cursor: str | None, limit: int | None) -> Subscription:
-        """Make a subscription; it is asked for at once if there is a connection."""
+        """Make a subscription; it is opened at once if there is a connection."""
         number = self._next_number
         self._next_number += 1
         plain = [dict(each) for each in filters] or [{}]
-        made = Subscription(number, plain, cursor, limit, self._options, self._send, self._forget)
-        self._open[str(number)] = made
+        made = Subscription(number, plain, cursor, limit, self._options, self._link, self._forget)
+        self._open[number] = made
         made.open()
         return made
 
-    def take_event(self, item: EventCommand | InvalidEvent) -> None:
-        """Hand an event to its subscription; one that is forged ends it."""
-        found = self._find(item.sub)
-        if found is None:
-            return
-        if isinstance(item, InvalidEvent):
-            found.fail(item.fault)
-        else:
-            found.take(item)
+    def _on_event(self, sent: SubscribedEvent) -> None:
+        if (found := self._find(sent.sub)) is not None:
+            found.on_event(sent)
 
-    def take_eose(self, arguments: Sequence[msgspec.Raw]) -> None:
-        """Handle ["EOSE", sub, cursor]."""
+    def _on_invalid(self, invalid: InvalidEvent) -> None:
+        if (found := self._find(invalid.sub)) is not None:
+            found.fail(invalid.error)
+
+    def _on_end_of_stored(self, end: EndOfStored) -> None:
         self._backoff.reset()
-        if (found := self._find(text_of(arguments[0]))) is not None:
-            found.take_end_of_stored(_cursor(arguments[1]))
+        if (found := self._find(end.sub)) is not None:
+            found.on_end_of_stored(end.cursor)
 
-    def take_closed(self, arguments: Sequence[msgspec.Raw]) -> None:
-        """Handle ["CLOSED", sub, problem, cursor]."""
-        found = self._find(text_of(arguments[0]))
+    def _on_closed(self, closed: Closed) -> None:
+        found = self._find(closed.sub)
         if found is None:
             return
-        problem = value_of(arguments[1])
-        failure = None if problem is None else error_from(problem, self._origin)
-        if found.take_closed(failure, _cursor(arguments[2])):
+        refusal = None if closed.problem is None else error_from(closed.problem, self._link.origin)
+        if found.on_closed(refusal, closed.cursor):
             self._open_later(found)
 
-    def resume(self) -> None:
-        """Open everything on a new connection."""
+    def _reopen(self) -> None:
         for each in self._open.values():
             each.reopen()
 
-    def fail(self, failure: PosthouseError) -> None:
-        """End everything: quietly when the client was closed, else with the error."""
+    def _fail(self, failure: PosthouseError) -> None:
+        """End everything: without an error if the client was closed."""
         for timer in self._timers:
             timer.cancel()
         for each in list(self._open.values()):
@@ -356,11 +357,12 @@ class Subscriptions:
                 each.fail(failure)
 
     def _find(self, wire_id: str) -> Subscription | None:
-        found = self._open.get(wire_id.partition(".")[0])
+        number = wire_id.partition(".")[0]
+        found = self._open.get(int(number)) if number.isdecimal() else None
         return found if found is not None and found.wire_id == wire_id else None
 
     def _forget(self, subscription: Subscription) -> None:
-        self._open.pop(subscription.wire_id.partition(".")[0], None)
+        self._open.pop(subscription.number, None)
 
     def _open_later(self, subscription: Subscription) -> None:
         def open_now() -> None:
@@ -369,10 +371,3 @@ class Subscriptions:
 
         timer = asyncio.get_running_loop().call_later(self._backoff.next_s(), open_now)
         self._timers.add(timer)
-
-
-def _cursor(argument: msgspec.Raw) -> str | None:
-    value = value_of(argument)
-    if value is not None and not isinstance(value, str):
-        raise ValueError("a cursor is a text")
-    return value

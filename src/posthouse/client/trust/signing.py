@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from posthouse.keys import NodeKey, open_sealed, seal, sign_native, verify
 from posthouse.keys.sealing import BOX as BOX
 from posthouse.model.clock import Clock
-from posthouse.model.errors import error
+from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import Event, canonical_event_bytes, check_structure, event_id
 from posthouse.model.kinds import AUTHENTICATION
 from posthouse.model.limits import CREATED_AT_MAX_AHEAD_NS
@@ -103,19 +103,26 @@ def _peer(key: NodeKey, event: Event, enc: str) -> str:
 INLINE_EVENTS = 4  # about 0.3 ms of work: less than a thread costs to wake
 
 
-def verify_event(event: Event) -> None:
-    """Raise what is wrong with an event: its structure, its id or its signature."""
-    verify(event.pubkey, check_structure(event), event.sig)
-
-
 async def verify_events(events: Sequence[Event]) -> None:
-    """Verify events, without holding up the loop; raises the first fault."""
+    """Raise the first error in the structure, id or signature of events."""
+    for invalid in await verification_errors(events):
+        if invalid is not None:
+            raise invalid
+
+
+async def verification_errors(events: Sequence[Event]) -> list[PosthouseError | None]:
+    """Return for each event the error in its structure, id or signature, or None; many are verified in a thread."""
     if len(events) <= INLINE_EVENTS:
-        _verify_all(events)
-    else:
-        await asyncio.to_thread(_verify_all, events)
+        return _verification_errors(events)
+    return await asyncio.to_thread(_verification_errors, events)
 
 
-def _verify_all(events: Sequence[Event]) -> None:
+def _verification_errors(events: Sequence[Event]) -> list[PosthouseError | None]:
+    errors: list[PosthouseError | None] = []
     for event in events:
-        verify_event(event)
+        try:
+            verify(event.pubkey, check_structure(event), event.sig)
+            errors.append(None)
+        except PosthouseError as invalid:
+            errors.append(invalid)
+    return errors

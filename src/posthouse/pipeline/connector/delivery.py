@@ -62,12 +62,12 @@ class Drafts:
                 "is_sealed": False,
             },
         )
-        return self._composer.freeze(given) if given.node is None else self._sealed(given, given.node)
+        return self._composer.seal_and_sign(given) if given.node is None else self._sealed(given, given.node)
 
     def _sealed(self, request: Request, reader: str) -> Event:
         key = self._signer.key
         content = seal_box_repeatably(key, reader, request.body.encode(), request.client_message_id)
-        clear = self._composer.freeze(request)
+        clear = self._composer.seal_and_sign(request)
         tags = [("enc", BOX), *(tag for tag in clear.tags)]
         return sign_event(key, clear.kind, content, tags, clear.created_at_ns)
 

@@ -215,7 +215,7 @@ class MessageTraffic:
         if rng.random() < 0.08:
             options["mentions"] = [pick(rng, self._cast, agent).node]
         composer = self._composers[agent.name]
-        event = composer.freeze(composer.request(destination, text, DEFAULT_MESH, options))
+        event = composer.seal_and_sign(composer.request(destination, text, DEFAULT_MESH, options))
         answer = await self.accept(event)
         if isinstance(answer, Accepted):
             self._sent += 1
