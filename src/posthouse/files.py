@@ -40,15 +40,6 @@ def open_nofollow(path: str | os.PathLike[str], flags: int, mode: int = FILE_MOD
     return fd
 
 
-def check_private(path: str | os.PathLike[str]) -> os.stat_result:
-    """Refuse `path` unless it is a regular file that only its owner, this user, can reach."""
-    fd = open_nofollow(path, os.O_RDONLY)
-    try:
-        return _check(fd, Path(path))
-    finally:
-        os.close(fd)
-
-
 def read_private(path: str | os.PathLike[str], max_bytes: int = 1 << 20) -> bytes:
     """Return the content of a private file; the checks and the read use the same open file."""
     fd = open_nofollow(path, os.O_RDONLY)

@@ -149,9 +149,8 @@ def test_links_are_neither_written_nor_followed(tmp_path: Path) -> None:
         files.write_atomic(link, b"planted")
     with pytest.raises(FileExistsError):
         files.create_atomic(link, b"planted")
-    for attempt in (files.read_private, files.check_private):
-        with refused("store_path_unsafe", "symbolic link"):
-            attempt(link)
+    with refused("store_path_unsafe", "symbolic link"):
+        files.read_private(link)
     with refused("store_path_unsafe", "symbolic link"):
         files.open_nofollow(link, os.O_RDONLY)
     assert target.read_bytes() == b"kept"
@@ -172,7 +171,6 @@ def test_a_private_file_is_read_up_to_its_bound(tmp_path: Path) -> None:
     assert files.read_private(tmp_path / "file", max_bytes=5) == b"12345"
     with refused("store_path_unsafe", "larger than 4"):
         files.read_private(tmp_path / "file", max_bytes=4)
-    assert files.check_private(tmp_path / "file").st_size == 5
 
 
 def test_a_missing_file_stays_the_ordinary_error(tmp_path: Path) -> None:

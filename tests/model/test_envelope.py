@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,11 +21,9 @@ from posthouse.model.envelope import (
     Usage,
     decode_dead_letter,
     decode_envelope,
-    encode_dead_letter,
     encode_envelope,
     json_payload,
     read_payload,
-    read_signal,
 )
 from posthouse.model.errors import Refused
 from tests.model.strategies import SUBJECTS, patterns
@@ -81,12 +80,12 @@ def test_every_envelope_survives_its_file(
     assert decode_envelope(data) == envelope
     assert ("publishedTo" in json.loads(data)) == (published_to is not None)
     letter = DeadLetter(envelope=envelope, reason="call budget exhausted", failed_at=FILE["createdAt"])
-    assert decode_dead_letter(encode_dead_letter(letter)) == letter
+    assert decode_dead_letter(msgspec.json.encode(letter)) == letter
 
 
 def test_a_dead_letter_has_the_names_of_the_format() -> None:
     letter = DeadLetter(envelope=decode_envelope(json.dumps(FILE).encode()), reason="why", failed_at=FILE["createdAt"])
-    assert json.loads(encode_dead_letter(letter)) == {"envelope": FILE, "reason": "why", "failedAt": FILE["createdAt"]}
+    assert json.loads(msgspec.json.encode(letter)) == {"envelope": FILE, "reason": "why", "failedAt": FILE["createdAt"]}
 
 
 @pytest.mark.parametrize(
@@ -159,20 +158,14 @@ def test_what_is_no_standard_payload_is_refused(value: Any) -> None:
         read_payload(value)
 
 
-def test_a_signal_is_validated_however_it_is_made() -> None:
-    plain = {
-        "type": "progress",
+def test_signal_is_validated_when_it_is_made() -> None:
+    good: dict[str, Any] = {
+        "type": SignalType.PROGRESS,
         "state": "half",
-        "endpointSubject": "a.b",
+        "endpoint_subject": "a.b",
         "timestamp": FILE["createdAt"],
-        "data": {"n": 1},
     }
-    signal = read_signal(plain)
-    assert signal == Signal(
-        type=SignalType.PROGRESS, state="half", endpoint_subject="a.b", timestamp=FILE["createdAt"], data={"n": 1}
-    )
-    for change in ({"type": "smoke"}, {"state": ""}, {"endpointSubject": "a.*"}, {"timestamp": "now"}):
+    assert Signal(**good, data={"n": 1}).data == {"n": 1}
+    for change in ({"type": "smoke"}, {"state": ""}, {"endpoint_subject": "a.*"}, {"timestamp": "now"}):
         with pytest.raises(Refused):
-            read_signal(plain | change)
-    with pytest.raises(Refused):
-        Signal(type="smoke", state="x", endpoint_subject="a", timestamp=FILE["createdAt"])  # type: ignore[arg-type]
+            Signal(**(good | change))

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import pickle
 import re
+from pathlib import Path
 
 import pytest
 
+import posthouse
 from posthouse.model.errors import AREAS, ERROR_CODES, Fatal, Refused, Transient, error
 
 
@@ -16,6 +18,14 @@ def test_every_code_is_well_formed_and_explained() -> None:
         assert spec.hint.endswith((".", "?"))
         assert spec.describe({})
     assert sum(len(area) for area in AREAS.values()) == len(ERROR_CODES)
+
+
+def test_code_raises_every_error_of_the_registry() -> None:
+    sources = Path(posthouse.__file__).parent
+    registry = sources / "model" / "codes"
+    texts = [path.read_text() for path in sources.rglob("*.py") if not path.is_relative_to(registry)]
+    named = {code for text in texts for code in re.findall(r'"([a-z][a-z0-9_]*)"', text)}
+    assert sorted(ERROR_CODES.keys() - named) == []
 
 
 def test_the_registry_picks_the_class() -> None:

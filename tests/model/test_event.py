@@ -15,7 +15,6 @@ from posthouse.model.event import (
     coordinate_of,
     decode_event,
     encode_event,
-    event_from,
     parse_coordinate,
 )
 from posthouse.model.kinds import KindClass, is_addressable, is_ephemeral, is_replacing, kind_class
@@ -38,7 +37,6 @@ def test_an_event_survives_json_in_any_spelling(event: Event) -> None:
     assert decode_event(data) == event
     assert decode_event(msgspec.Raw(data)) == event
     plain = json.loads(data)
-    assert event_from(plain) == event
     assert decode_event(json.dumps(plain, indent=2, sort_keys=True).encode()) == event
 
 
@@ -117,16 +115,6 @@ def test_text_that_is_no_event_is_refused(data: bytes, code: str) -> None:
     with pytest.raises(Refused) as caught:
         decode_event(data)
     assert caught.value.code == code
-
-
-def test_plain_values_are_judged_alike() -> None:
-    for change, code in (({"kind": 1.0}, "event_field_type"), ({"x": 1}, "event_field_unknown")):
-        with pytest.raises(Refused) as caught:
-            event_from(GOOD | change)
-        assert caught.value.code == code
-    with pytest.raises(Refused) as caught:
-        event_from([GOOD])
-    assert caught.value.code == "event_not_object"
 
 
 def test_tags_are_read_by_name() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import apsw
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import posthouse
 from posthouse.sqlite.statements import BulkInsert, Statements
 
 
@@ -19,6 +21,27 @@ def write_package(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> s
     (folder / name / "s.sql").write_text(text)
     monkeypatch.syspath_prepend(str(folder))
     return name
+
+
+def unused_statements(root: Path) -> list[str]:
+    """Return the statements of the .sql files below `root` that no module looks up, as in `SQL.name`."""
+    used = {name for path in root.rglob("*.py") for name in re.findall(r"\b\w*SQL\.(\w+)", path.read_text())}
+    return [
+        f"{path.relative_to(root)}: {name}"
+        for path in sorted(root.rglob("*.sql"))
+        for name in re.findall(r"^-- :name (\w+)", path.read_text(), re.MULTILINE)
+        if name not in used
+    ]
+
+
+def test_code_uses_every_named_statement() -> None:
+    assert unused_statements(Path(posthouse.__file__).parent) == []
+
+
+def test_statement_that_no_module_looks_up_counts_as_unused(tmp_path: Path) -> None:
+    (tmp_path / "s.sql").write_text("-- :name one\nSELECT 1\n-- :name two\nSELECT 2\n")
+    (tmp_path / "m.py").write_text("db.execute(EVENTS_SQL.one); rows.two\n")
+    assert unused_statements(tmp_path) == ["s.sql: two"]
 
 
 def test_statements_are_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

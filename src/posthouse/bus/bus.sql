@@ -19,17 +19,11 @@ INSERT INTO instances (name) VALUES (?) RETURNING number
 -- :name instances
 SELECT number, name FROM instances
 
--- :name instance_name
-SELECT name FROM instances WHERE number = ?
-
 -- :name remove_instance
 DELETE FROM instances WHERE number = ?
 
 -- :name endpoints
 SELECT number, hash, subject, owner, registered_at FROM endpoints ORDER BY number
-
--- :name endpoint_by_subject
-SELECT number, hash, subject, owner, registered_at FROM endpoints WHERE subject = ?
 
 -- :name endpoint_by_hash
 SELECT number, hash, subject, owner, registered_at FROM endpoints WHERE hash = ?

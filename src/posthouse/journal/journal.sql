@@ -20,9 +20,6 @@ SELECT seq, at_ns, type, mesh, actor, ref, body FROM journal WHERE seq > ? ORDER
 SELECT seq, at_ns, type, mesh, actor, ref, body FROM journal
 WHERE seq > ? AND type IN (SELECT value FROM json_each(?)) ORDER BY seq LIMIT ?
 
--- :name read_range
-SELECT seq, at_ns, type, mesh, actor, ref, body FROM journal WHERE seq BETWEEN ? AND ? ORDER BY seq
-
 -- :name current_epoch
 SELECT epoch, parent_epoch, fork_seq FROM epochs ORDER BY number DESC LIMIT 1
 
@@ -40,9 +37,6 @@ DELETE FROM journal WHERE seq <= ?
 
 -- :name set_pruned
 UPDATE journal_state SET pruned_through = ?, snapshot_seq = ?, body_bytes = body_bytes - ? WHERE id = 1
-
--- :name seq_before_time
-SELECT coalesce(max(seq), 0) FROM journal WHERE at_ns < ?
 
 -- :name count_rows
 SELECT count(*), coalesce(min(seq), 0), coalesce(max(seq), 0), coalesce(sum(octet_length(body)), 0) FROM journal

@@ -12,16 +12,7 @@ from typing import Any
 
 from posthouse.journal.append import SQL, JournalTransaction
 from posthouse.journal.cursor import read_committed
-from posthouse.journal.records import Record, canonical_line, digest_records
 from posthouse.model.errors import error
-
-__all__ = ["append_snapshot", "canonical_line", "delete_prefix", "digest_range", "prunable_through", "prune_prefix"]
-
-
-def digest_range(tx: JournalTransaction, from_seq: int, to_seq: int) -> str:
-    """Return the BLAKE3 digest over the canonical JSON lines of the records from_seq..to_seq."""
-    tx.flush()
-    return digest_records(Record(*row) for row in tx.db.execute(SQL.read_range, (from_seq, to_seq)))
 
 
 def prunable_through(tx: JournalTransaction, lake: str | None) -> int:

@@ -12,7 +12,7 @@ import apsw
 import msgspec
 
 from posthouse.journal.append import SQL
-from posthouse.journal.cursor import Extent, resolve_cursor
+from posthouse.journal.cursor import Extent
 from posthouse.journal.records import Record
 
 
@@ -37,9 +37,6 @@ def fork_epoch(db: apsw.Connection, wall_ns: int) -> str:
     epoch = secrets.token_hex(16)
     db.execute(SQL.add_epoch, (epoch, parent, db.execute(SQL.head).get, wall_ns))
     return epoch
-
-
-__all__ = ["Extent", "Record", "read_after", "read_extent", "resolve_cursor"]
 
 
 def read_extent(db: apsw.Connection) -> Extent:

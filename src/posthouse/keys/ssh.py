@@ -112,7 +112,6 @@ def unarmor(label: str, text: str) -> bytes:
 
 
 PRIVATE_KEY_LABEL = "OPENSSH PRIVATE KEY"
-BEGIN = "-----BEGIN "
 _PRIVATE_KEY_MAGIC = b"openssh-key-v1\0"
 _BLOCK_BYTES = 8  # padding of an unencrypted private section
 _FOREIGN = {

@@ -167,11 +167,6 @@ def decode_envelope(data: bytes) -> Envelope:
     return _decode(_ENVELOPE, data, "envelope")
 
 
-def encode_dead_letter(letter: DeadLetter) -> bytes:
-    """Return the bytes of a file in failed/."""
-    return _ENCODER.encode(letter)
-
-
 def decode_dead_letter(data: bytes) -> DeadLetter:
     """Return the dead letter in a file of failed/, or raise value_invalid."""
     return _decode(_DEAD_LETTER, data, "dead letter")
@@ -214,13 +209,3 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
             raise error("value_invalid", name="state", reason="it is not a text, or empty")
         validate_subject(self.endpoint_subject)
         parse_utc(self.timestamp)
-
-
-def read_signal(value: Any) -> Signal:
-    """Return a signal from plain JSON values, or raise value_invalid."""
-    try:
-        return msgspec.convert(value, Signal)
-    except PosthouseError:
-        raise
-    except msgspec.ValidationError as fault:
-        raise error("value_invalid", name="signal", reason=str(fault)) from fault

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 from blake3 import blake3
@@ -185,14 +185,6 @@ def read_event(data: bytes | msgspec.Raw) -> tuple[Event, bytes]:
     if text != raw:
         refuse_duplicate_keys(raw)
     return event, text
-
-
-def event_from(value: Any) -> Event:
-    """Return the event in plain JSON values that were read strictly before, or raise what is wrong with them."""
-    try:
-        return msgspec.convert(value, Event)
-    except msgspec.ValidationError as fault:
-        raise _explain(str(fault)) from fault
 
 
 def _explain(fault: str) -> PosthouseError:

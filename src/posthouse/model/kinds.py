@@ -19,18 +19,6 @@ SIGNAL = 20002
 AUTHENTICATION = 22242
 LAKE_ROOT = 30101
 
-#: kinds with a meaning of their own, by name
-RESERVED: dict[int, str] = {
-    MESSAGE: "message",
-    CONFIRMATION: "confirmation",
-    KEY_ROTATION: "key rotation",
-    PROFILE: "profile",
-    PRESENCE: "presence",
-    SIGNAL: "signal",
-    AUTHENTICATION: "authentication",
-    LAKE_ROOT: "lake root",
-}
-
 
 class KindClass(enum.StrEnum):
     """How events of a kind are kept."""

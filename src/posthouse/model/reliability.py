@@ -133,10 +133,6 @@ class Pressure:
     #: why the message is refused, or None
     text: str | None = None
 
-    @property
-    def is_refused(self) -> bool:
-        return self.text is not None
-
 
 def check_pressure(depth: int, config: Backpressure) -> Pressure:
     """Decide one message for a mailbox that holds `depth` messages."""

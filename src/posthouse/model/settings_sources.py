@@ -39,7 +39,7 @@ class PinchVariableInvalid(ValueError):
 def read_pinch_environment(environ: Mapping[str, str], listen: str) -> list[PinchVariable]:
     """Return what the variables say, or raise ForeignInvalid; `listen` is where the port goes."""
     found: list[PinchVariable] = []
-    for variable, (setting, read) in _VARIABLES.items():
+    for variable, (setting, read) in PINCH_VARIABLES.items():
         text = environ.get(variable)
         if text is None:
             continue
@@ -81,7 +81,7 @@ def _hours(text: str, listen: str) -> int:
     return round(seconds)
 
 
-_VARIABLES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
+PINCH_VARIABLES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "PINCH_RELAY_PORT": ("relay.listen", _port),
     "PINCH_RELAY_PUBLIC_HOST": ("relay.pinch_host", _text),
     "PINCH_RELAY_QUEUE_MAX": ("relay.queue_max", _whole),
@@ -90,7 +90,6 @@ _VARIABLES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "PINCH_RELAY_RATE_BURST": ("relay.pinch_burst", _whole),
     "PINCH_RELAY_ALLOWED_ORIGINS": ("relay.pinch_origins", _text),
 }
-PINCH_VARIABLES = tuple(_VARIABLES)
 
 
 class Source(enum.StrEnum):

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import msgspec
 import rfc8785
 
-from posthouse.model.errors import PosthouseError, error
+from posthouse.model.errors import error
 from posthouse.model.limits import INT64_MAX, JSON_MAX_DEPTH, SAFE_INTEGER_MAX
 
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -184,15 +184,6 @@ def parse_jcs(text: str) -> Any:
     if jcs(value) != text:
         raise error("not_canonical", reason="the text is not in JCS form")
     return value
-
-
-def is_jcs(text: str) -> bool:
-    """Tell whether a text is the canonical form of its value."""
-    try:
-        parse_jcs(text)
-    except PosthouseError:
-        return False
-    return True
 
 
 def _refuse_large_floats(value: Any) -> None:

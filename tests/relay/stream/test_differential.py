@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from typing import Any
 
-from posthouse.model.event import event_from
+from posthouse.model.event import decode_event
 from posthouse.model.filters import filter_from_json
 from tests.relay.edge import Author, Edge, Stream, running
 
@@ -48,7 +49,11 @@ def random_filter(dice: random.Random, authors: list[Author], events: list[dict[
 
 def naive(events: list[dict[str, Any]], filters: list[dict[str, Any]]) -> list[str]:
     wanted = [filter_from_json(each) for each in filters]
-    return [event["id"] for event in events if any(each.matches(event_from(event)) for each in wanted)]
+    return [
+        event["id"]
+        for event in events
+        if any(each.matches(decode_event(json.dumps(event).encode())) for each in wanted)
+    ]
 
 
 async def read_stored(stream: Stream) -> dict[str, list[str]]:

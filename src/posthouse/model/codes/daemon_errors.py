@@ -14,13 +14,6 @@ _STARTING: tuple[ErrorSpec, ...] = (
         "Use it, or end it with `posthouse daemon down`.",
     ),
     ErrorSpec(
-        "daemon_not_running",
-        503,
-        "no daemon answers in {directory}: {reason}",
-        "Start one with `posthouse daemon up`; its daemon.log tells why the last one ended.",
-        exit=Exit.UNREACHABLE,
-    ),
-    ErrorSpec(
         "host_changed",
         409,
         "the identity in {directory} was made on another machine",

@@ -230,12 +230,6 @@ _MESHES: tuple[ErrorSpec, ...] = (
         "the invite is not one that this relay accepts: {reason}",
         "Ask an admin of the mesh for a new invite.",
     ),
-    ErrorSpec(
-        "join_malformed",
-        400,
-        "the join request is malformed: {reason}",
-        "Sign a kind 22242 event with the tags relay, invite and name; `posthouse join` does it.",
-    ),
 )
 
 RELAY: tuple[ErrorSpec, ...] = _IDEMPOTENCY + _DELIVERIES + _LOCKS + _ACCEPT + _MESHES
