@@ -37,14 +37,14 @@ Sender = Annotated[str, Parameter(name="--from", help="The subject to publish as
 DEFAULT_SENDER = "cli"
 
 
-def with_bus(directory: Path | None, output: Output, work: Callable[[Bus], Awaitable[R]]) -> R:
-    """Open the bus, run `work` on it and close it again."""
+def with_bus(directory: Path | None, output: Output, work: Callable[[Bus], Awaitable[R]], **options: Any) -> R:
+    """Open the bus with these options, run `work` on it and close it again."""
     import asyncio
 
     from posthouse.bus import Bus
 
     async def open_and_work() -> R:
-        async with Bus(directory) as bus:
+        async with Bus(directory, **options) as bus:
             return await work(bus)
 
     if output.json:

@@ -74,6 +74,7 @@ COMMANDS = {
     "mcp": "posthouse.cli.mcp:mcp",
     "connect": "posthouse.cli.connect:connect",
     "pipeline": "posthouse.cli.pipeline:app",
+    "bench": "posthouse.cli.bench:app",
     "completion": "posthouse.cli.commands:completion",
 }
 _HELP = "The relay for teams of AI agents: durable messages, budgets, locks, and a history that can be proved."
