@@ -72,7 +72,7 @@ def store(
 
     with tempfile.TemporaryDirectory(prefix="posthouse-bench-", dir=directory or Path.cwd()) as scratch:
         report = measure_store(Path(scratch), rounds=rounds, singles=singles, batches=batches)
-    output.answer(report, _show_store(report))
+    output.result(report, _show_store(report))
 
 
 def _show_store(report: dict[str, Any]) -> RenderableType:
@@ -105,7 +105,7 @@ def bus(
 
     with tempfile.TemporaryDirectory(prefix="posthouse-bench-", dir=directory or Path.cwd()) as scratch:
         report = run_bus(Path(scratch), QUICK_BUS if quick else BusScale(), output.note)
-    output.answer(report, show_required(report))
+    output.result(report, show_required(report))
 
 
 def relay(
@@ -129,7 +129,7 @@ def relay(
 
     with tempfile.TemporaryDirectory(prefix="posthouse-bench-", dir=directory or Path.cwd()) as scratch:
         report = measure_relay(Path(scratch), QUICK_RELAY if quick else RelayScale(), output.note)
-    output.answer(report, show_required(report))
+    output.result(report, show_required(report))
 
 
 def drain(
@@ -154,7 +154,7 @@ def drain(
 
     with tempfile.TemporaryDirectory(prefix="posthouse-bench-", dir=directory or Path.cwd()) as scratch:
         report = measure_drain(Path(scratch), QUICK_DRAIN if quick else DrainScale(), output.note)
-    output.answer(report, show_required(report))
+    output.result(report, show_required(report))
 
 
 def locks(
@@ -177,7 +177,7 @@ def locks(
 
     with tempfile.TemporaryDirectory(prefix="posthouse-bench-", dir=directory or Path.cwd()) as scratch:
         report = measure_locks(Path(scratch), QUICK_LOCKS if quick else LocksScale(), output.note)
-    output.answer(report, show_required(report))
+    output.result(report, show_required(report))
 
 
 def send(
@@ -201,7 +201,7 @@ def send(
 
     with tempfile.TemporaryDirectory(prefix="posthouse-bench-", dir=directory or Path.cwd()) as scratch:
         report = measure_send(Path(scratch), QUICK_SEND if quick else SendScale(), output.note)
-    output.answer(report, show_required(report))
+    output.result(report, show_required(report))
 
 
 def pipeline(
@@ -238,7 +238,7 @@ def pipeline(
             report = measure_sizes(Path(scratch), growth, output.note)
         else:
             report = measure_pipeline(Path(scratch), QUICK_PIPELINE if quick else PipelineScale(), output.note)
-    output.answer(report, show_required(report))
+    output.result(report, show_required(report))
 
 
 app = noun("bench", "Measure this machine, side by side with the bare libraries doing the same.")

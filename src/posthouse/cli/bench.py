@@ -174,7 +174,7 @@ def relay(
 
         return await _run(load, send, output)
 
-    report = relay_options.visit(mesh, work)
+    report = relay_options.run(mesh, work)
     _answer(output, {"target": "relay", "mesh": mesh, "ephemeral": ephemeral} | report)
 
 
@@ -303,7 +303,7 @@ def _answer(output: Output, report: dict[str, Any]) -> None:
     ]
     if report["refused"]:
         lines.append(f"refused  {report['refused']:,} messages")
-    output.answer(report, "\n".join(lines))
+    output.result(report, "\n".join(lines))
 
 
 def _run_id() -> str:

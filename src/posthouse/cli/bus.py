@@ -92,7 +92,7 @@ def req(
     content = read_payload(payload, text)
     reply = with_bus(directory, output, lambda bus: bus.request(subject, content, from_=from_, timeout_s=timeout_s))
     shown = reply.payload if isinstance(reply.payload, str) else _pretty(reply.payload)
-    output.answer(plain_envelope(reply), shown)
+    output.result(plain_envelope(reply), shown)
 
 
 def _pretty(payload: object) -> str:
@@ -121,15 +121,15 @@ def inbox(
     """
     if ack is not None:
         answer = with_bus(directory, output, lambda bus: bus.ack(subject, ack))
-        output.answer({"id": ack, "answer": answer}, f"{ack}  {answer}")
+        output.result({"id": ack, "answer": answer}, f"{ack}  {answer}")
         return Exit.OK if answer == "acked" else Exit.REFUSED
     mail = with_bus(directory, output, lambda bus: bus.read_inbox(subject, limit, after=after))
     if output.json:
         for envelope in mail:
-            output.answer(plain_envelope(envelope), "")
+            output.result(plain_envelope(envelope), "")
     elif mail:
         rows = [(e.id, e.created_at, e.from_, e.subject, shorten(e.payload)) for e in mail]
-        output.answer(None, table(("id", "created", "from", "subject", "payload"), rows))
+        output.result(None, table(("id", "created", "from", "subject", "payload"), rows))
     else:
         output.note("no mail")
     return Exit.OK
@@ -169,7 +169,7 @@ async def watch_bus(
         nonlocal seen
         if done.is_set():
             return
-        output.answer(plain_envelope(envelope), describe(envelope))
+        output.result(plain_envelope(envelope), describe(envelope))
         seen += 1
         if count is not None and seen >= count:
             done.set()
@@ -219,7 +219,7 @@ class Agent:
         done = asyncio.Event()
 
         async def handle(envelope: Envelope) -> None:
-            self.output.answer(plain_envelope(envelope), describe(envelope))
+            self.output.result(plain_envelope(envelope), describe(envelope))
             if self.run is not None:
                 await self._answer(bus, envelope, await run_program(self.run, envelope.payload))
             if self.left is not None:

@@ -43,11 +43,11 @@ def endpoints(*, directory: BusDir = None, output: Output = PLAIN) -> None:
     found = with_bus(directory, output, _list_endpoints)
     if output.json:
         for entry in found:
-            output.answer(entry, "")
+            output.result(entry, "")
     elif found:
         columns = ("subject", "owner", "depth", "mailbox", "registered_at")
         rows = [tuple("" if entry[name] is None else entry[name] for name in columns) for entry in found]
-        output.answer(None, table(columns, rows))
+        output.result(None, table(columns, rows))
     else:
         output.note("no endpoint is registered")
 
@@ -70,7 +70,7 @@ def add_endpoint(
     """
     made = with_bus(directory, output, lambda bus: bus.register_endpoint(subject, owner=owner))
     value = {"subject": made.subject, "owner": made.owner, "mailbox": made.hash, "registered_at": made.registered_at}
-    output.answer(value, f"{made.subject}  mailbox {made.hash}")
+    output.result(value, f"{made.subject}  mailbox {made.hash}")
 
 
 @endpoints_app.command(name="remove")
@@ -90,7 +90,7 @@ def remove_endpoint(
         posthouse bus endpoints remove team.builder --force
     """
     with_bus(directory, output, lambda bus: bus.unregister_endpoint(subject, force=force))
-    output.answer({"subject": subject, "removed": True}, f"{subject} is unregistered")
+    output.result({"subject": subject, "removed": True}, f"{subject} is unregistered")
 
 
 async def _list_endpoints(bus: Bus) -> list[dict[str, Any]]:
@@ -132,10 +132,10 @@ def access(*, directory: BusDir = None, output: Output = PLAIN) -> None:
     if output.json:
         for rule in ordered:
             value = {"from": rule.from_, "to": rule.to, "action": str(rule.action), "priority": rule.priority}
-            output.answer(value, "")
+            output.result(value, "")
     elif ordered:
         rows = [(rule.priority, rule.action, rule.from_, rule.to) for rule in ordered]
-        output.answer(None, table(("priority", "action", "from", "to"), rows))
+        output.result(None, table(("priority", "action", "from", "to"), rows))
     else:
         output.note("no rules: everybody may write to everybody")
 
@@ -163,7 +163,7 @@ def add_rule(
     rule = AccessRule(from_=from_, to=to, action=Action(action), priority=priority)
     with_bus(directory, output, lambda bus: bus.add_rule(rule))
     value = {"from": from_, "to": to, "action": action, "priority": priority}
-    output.answer(value, f"{action} {from_} -> {to} (priority {priority})")
+    output.result(value, f"{action} {from_} -> {to} (priority {priority})")
 
 
 @access_app.command(name="remove")
@@ -175,7 +175,7 @@ def remove_rule(from_: FromPattern, to: ToPattern, /, *, directory: BusDir = Non
         posthouse bus access remove 'guest.>' 'team.>'
     """
     with_bus(directory, output, lambda bus: bus.remove_rule(from_, to))
-    output.answer({"from": from_, "to": to, "removed": True}, f"no rule for {from_} -> {to} is left")
+    output.result({"from": from_, "to": to, "removed": True}, f"no rule for {from_} -> {to} is left")
 
 
 _BREAKERS_HELP = """List and reset circuit breakers.
@@ -202,10 +202,10 @@ def breakers(*, directory: BusDir = None, output: Output = PLAIN) -> None:
     found = with_bus(directory, output, lambda bus: bus.breakers())
     if output.json:
         for breaker in found:
-            output.answer(msgspec.to_builtins(breaker), "")
+            output.result(msgspec.to_builtins(breaker), "")
     elif found:
         rows = [(b.subject, b.circuit, b.failures, b.successes, b.probes) for b in found]
-        output.answer(None, table(("subject", "circuit", "failures", "successes", "probes"), rows))
+        output.result(None, table(("subject", "circuit", "failures", "successes", "probes"), rows))
     else:
         output.note("no endpoint is registered")
 
@@ -225,7 +225,7 @@ def reset_breaker(
         posthouse bus breakers reset team.builder
     """
     with_bus(directory, output, lambda bus: bus.reset_breaker(subject))
-    output.answer({"subject": subject, "circuit": "CLOSED"}, f"the breaker of {subject} is closed")
+    output.result({"subject": subject, "circuit": "CLOSED"}, f"the breaker of {subject} is closed")
 
 
 _DEAD_HELP = """List, requeue and purge dead letters.
@@ -258,10 +258,10 @@ def dead(
     letters = with_bus(directory, output, lambda bus: bus.dead_letters(subject))
     if output.json:
         for letter in letters:
-            output.answer(msgspec.to_builtins(letter), "")
+            output.result(msgspec.to_builtins(letter), "")
     elif letters:
         rows = [(x.id, x.failed_at, x.subject, x.reason, _payload(x)) for x in letters]
-        output.answer(None, table(("id", "failed", "subject", "reason", "payload"), rows))
+        output.result(None, table(("id", "failed", "subject", "reason", "payload"), rows))
     else:
         output.note("no dead letters")
 
@@ -303,7 +303,7 @@ def purge_letters(
     from datetime import timedelta
 
     removed = with_bus(directory, output, lambda bus: bus.purge(timedelta(days=older_than_days)))
-    output.answer({"removed": removed}, f"{removed} dead letters removed")
+    output.result({"removed": removed}, f"{removed} dead letters removed")
 
 
 def _payload(letter: Letter) -> str:
@@ -324,7 +324,7 @@ def metrics(*, directory: BusDir = None, output: Output = PLAIN) -> None:
     rows = [("total", found.total_messages)]
     rows += [(f"status {name}", count) for name, count in sorted(found.by_status.items())]
     rows += [(f"subject {name}", count) for name, count in sorted(found.by_subject.items())]
-    output.answer(msgspec.to_builtins(found), table(("messages", "count"), rows))
+    output.result(msgspec.to_builtins(found), table(("messages", "count"), rows))
 
 
 def rebuild(*, directory: BusDir = None, output: Output = PLAIN) -> None:
@@ -336,4 +336,4 @@ def rebuild(*, directory: BusDir = None, output: Output = PLAIN) -> None:
         posthouse bus rebuild --json
     """
     count = with_bus(directory, output, lambda bus: bus.rebuild_index())
-    output.answer({"messages": count}, f"{count} messages indexed")
+    output.result({"messages": count}, f"{count} messages indexed")

@@ -113,7 +113,7 @@ def answer_publish(output: Output, result: PublishResult) -> int:
     lines += [f"refused by {entry.subject}: {entry.text}" for entry in result.rejected]
     if not result.delivered_to and not result.rejected:
         lines.append("nobody is registered for it: it is a dead letter in unrouted/")
-    output.answer(msgspec.to_builtins(result), "\n".join(lines))
+    output.result(msgspec.to_builtins(result), "\n".join(lines))
     return Exit.OK if result.delivered_to else Exit.REFUSED
 
 

@@ -183,7 +183,7 @@ async def _watch(bus: Bus, for_s: float | None, interval_s: float, recent: int, 
         traffic = await sample_traffic(bus, clock.wall_ns(), recent)
         if clears:
             show(sys.stdout, _clear())
-        output.answer(asdict(traffic), render(traffic, str(bus.path)))
+        output.result(asdict(traffic), render(traffic, str(bus.path)))
         if ends_at is not None and loop.time() + interval_s > ends_at:
             return
         await asyncio.sleep(interval_s)

@@ -27,7 +27,7 @@ def version(*, output: Output = PLAIN) -> None:
         posthouse version --json
     """
     value = {"posthouse": __version__, "python": platform.python_version()}
-    output.answer(value, f"posthouse {__version__} (Python {value['python']})")
+    output.result(value, f"posthouse {__version__} (Python {value['python']})")
 
 
 Shell = Annotated[Literal["bash", "zsh", "fish"], Parameter(help="The shell to write for.")]
@@ -44,7 +44,7 @@ def completion(shell: Shell, /, *, output: Output = PLAIN) -> None:
     """
 
     script = build(eager=True).generate_completion(shell=shell)
-    output.answer({"shell": shell, "script": script}, script)
+    output.result({"shell": shell, "script": script}, script)
 
 
 #: Name on the command line -> module and attribute.

@@ -154,7 +154,7 @@ def config(
         raise error("usage", text=f"no setting is called {name!r}", hint="Run `posthouse config` to see all.")
     path = find_home().config
     described = {"file": path, "settings": [_describe(value) for value in shown]}
-    output.answer(described, table(("setting", "value", "unit", "source", "meaning"), _rows(shown)))
+    output.result(described, table(("setting", "value", "unit", "source", "meaning"), _rows(shown)))
     output.note(f"settings file: {path}{'' if path.exists() else ' (not there)'}")
 
 

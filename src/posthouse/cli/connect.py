@@ -155,7 +155,7 @@ def connect(
         Path | None, Parameter(validator=PathValidator(dir_okay=False), help="Another file of the same form.")
     ] = None,
     name: Annotated[str, Parameter(help="What the server is called there.")] = "posthouse",
-    near: DaemonOptions = DEFAULT_DAEMON,
+    daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
     """Tell an agent's program of `posthouse mcp`: show the change to its configuration, and with --write make it.
@@ -172,7 +172,7 @@ def connect(
     from posthouse.cli.mcp import server_entry
 
     _check_name(name)
-    program, entry = PROGRAMS[tool], server_entry(near)
+    program, entry = PROGRAMS[tool], server_entry(daemon_options)
     command = None if program.command is None else program.command(name, entry)
     plan = plan_change(program, _locate(tool, program, scope, file, command), name, entry)
     backup = _write(plan) if write and plan.is_change else None
@@ -186,7 +186,7 @@ def connect(
         "backup": backup,
         "command": command,
     }
-    output.answer(value, _shown(plan, program, is_written=write, backup=backup))
+    output.result(value, _shown(plan, program, is_written=write, backup=backup))
     if plan.is_change and not write:
         output.note("nothing was written: run it again with --write" + (f", or use\n{command}" if command else ""))
 

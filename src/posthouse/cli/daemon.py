@@ -53,7 +53,7 @@ def up(
         False
     ),
     no_tcp: Annotated[bool, _SWITCH, Parameter(help="Listen on the Unix socket alone.")] = False,
-    near: DaemonOptions = DEFAULT_DAEMON,
+    daemon_options: DaemonOptions = DEFAULT_DAEMON,
     flags: DaemonFlags | None = None,
     output: Output = PLAIN,
 ) -> None:
@@ -74,7 +74,7 @@ def up(
         raise error("usage", text="--ttl needs --ephemeral")
     given = {} if flags is None else flags.given()
     wish = StartOptions(
-        near=near,
+        daemon_options=daemon_options,
         relay=relay,
         is_ephemeral=True if ephemeral else False if persistent else None,
         ttl_s=None if ttl is None else parse_duration(ttl),
@@ -86,7 +86,7 @@ def up(
     from posthouse.cli.daemon_start import start_detached
 
     told = start_detached([*wish.tokens(), *setting_tokens(given)])
-    output.answer(told, _sentence(told))
+    output.result(told, _sentence(told))
 
 
 def _run(wish: StartOptions, flags: dict[str, Any], output: Output) -> None:
@@ -100,7 +100,7 @@ def _run(wish: StartOptions, flags: dict[str, Any], output: Output) -> None:
 
 def _announce(daemon: Daemon, output: Output) -> None:
     told = _value(daemon)
-    output.answer(told, _sentence(told))
+    output.result(told, _sentence(told))
 
 
 def _value(daemon: Daemon) -> dict[str, Any]:
@@ -126,7 +126,7 @@ PATIENCE_S = 30.0
 _LOOK_S = 0.02
 
 
-def down(*, near: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
+def down(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
     """End the daemon and wait until it is gone; what it accepted is on its disk and leaves after the next start.
 
     For example:
@@ -134,23 +134,23 @@ def down(*, near: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> Non
         posthouse daemon down
         posthouse daemon down --mesh team --json
     """
-    pid = _daemon_pid(near)
+    pid = _daemon_pid(daemon_options)
     if pid is None:
-        output.answer({"stopped": False, "pid": None}, "no daemon runs there")
+        output.result({"stopped": False, "pid": None}, "no daemon runs there")
         return
     os.kill(pid, signal.SIGTERM)
     _wait_gone(pid)
-    output.answer({"stopped": True, "pid": pid}, f"the daemon (pid {pid}) has ended")
+    output.result({"stopped": True, "pid": pid}, f"the daemon (pid {pid}) has ended")
 
 
-def _daemon_pid(near: DaemonOptions) -> int | None:
+def _daemon_pid(daemon_options: DaemonOptions) -> int | None:
     """Return the process behind the socket, as the kernel names it: a pid file may be older than its process."""
     from posthouse.client.daemon.locate import SocketAddress
 
-    place = near.place()
-    if not place.socket.exists():
+    location = daemon_options.location()
+    if not location.socket.exists():
         return None
-    address = SocketAddress(place)
+    address = SocketAddress(location)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as made:
             made.settimeout(5)
@@ -192,7 +192,7 @@ def _is_over(pid: int) -> bool:
         return False
 
 
-def status(*, near: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
+def status(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
     """Tell whether the daemon runs and reaches its relay, and what waits; exit code 3 without one.
 
     For example:
@@ -202,14 +202,14 @@ def status(*, near: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> N
     """
     import msgspec
 
-    with near.client() as daemon:
+    with daemon_options.client() as daemon:
         health = daemon.health()
         directory = daemon.place.directory
     values = {**msgspec.structs.asdict(health), "directory": str(directory)}
-    output.answer(values, "\n".join(f"{name:<14}{value}" for name, value in values.items() if value is not None))
+    output.result(values, "\n".join(f"{name:<14}{value}" for name, value in values.items() if value is not None))
 
 
-def version(*, near: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
+def version(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
     """Show the version of the daemon that runs, of its local interface and of its stores.
 
     For example:
@@ -219,10 +219,10 @@ def version(*, near: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> 
     """
     import msgspec
 
-    with near.client() as daemon:
+    with daemon_options.client() as daemon:
         found = daemon.version()
     values = msgspec.structs.asdict(found)
-    output.answer(found, "\n".join(f"{name:<14}{value}" for name, value in values.items() if value is not None))
+    output.result(found, "\n".join(f"{name:<14}{value}" for name, value in values.items() if value is not None))
 
 
 LOG_NAME = "daemon.log"
@@ -233,7 +233,7 @@ def logs(
     *,
     lines: Annotated[int, Parameter(validator=Number(gte=1, lte=100_000), help="How many of the last lines.")] = 50,
     level: Annotated[str | None, Parameter(help="Only this level, such as warning or error.")] = None,
-    near: DaemonOptions = DEFAULT_DAEMON,
+    daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
     """Show the end of the daemon's log, also when the daemon does not run.
@@ -243,12 +243,12 @@ def logs(
         posthouse daemon logs
         posthouse daemon logs --lines 200 --level error --json
     """
-    path = near.place().directory / LOG_NAME
+    path = daemon_options.location().directory / LOG_NAME
     if not path.exists():
         raise error("usage", text=f"there is no {path}", hint="Give the daemon's directory with --dir.")
     chosen = (entry for entry in _entries(path) if level is None or entry.get("level") == level)
     for entry in deque(chosen, maxlen=lines):
-        output.answer(entry, _line(entry))
+        output.result(entry, _line(entry))
 
 
 def _entries(path: Path) -> Iterator[dict[str, Any]]:
@@ -269,17 +269,17 @@ def _line(entry: dict[str, Any]) -> str:
     return "  ".join(leading + rest)
 
 
-def existing_directory(near: DaemonOptions) -> DaemonDirectory:
+def existing_directory(daemon_options: DaemonOptions) -> DaemonDirectory:
     """Return the directory; without one a usage error says where it was looked for."""
     from posthouse.daemon.directory import DaemonDirectory
 
-    root = near.place().directory
+    root = daemon_options.location().directory
     if not root.is_dir():
         raise error("usage", text=f"there is no daemon in {root}", hint="Give its directory with --dir, or its --mesh.")
     return DaemonDirectory(root)
 
 
-def accept_host(*, near: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
+def accept_host(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
     """Let the identity in the daemon's directory live on this machine from now on.
 
     Only for a directory that was moved. If it was copied and the other one is still used, run `remint` here instead:
@@ -292,9 +292,9 @@ def accept_host(*, near: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN)
     """
     from posthouse.daemon.identity import accept_this_host
 
-    directory = existing_directory(near)
+    directory = existing_directory(daemon_options)
     accept_this_host(directory)
-    output.answer({"directory": directory.root, "accepted": True}, f"{directory.root} belongs to this machine now")
+    output.result({"directory": directory.root, "accepted": True}, f"{directory.root} belongs to this machine now")
 
 
 def remint(
@@ -302,7 +302,7 @@ def remint(
     abort_pending: Annotated[
         bool, Parameter(negative=(), show_default=False, help="Give up messages that were not sent yet.")
     ] = False,
-    near: DaemonOptions = DEFAULT_DAEMON,
+    daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
     """Make a new key for the daemon, which must not run; it is a new node to everybody, and has to join again.
@@ -318,12 +318,14 @@ def remint(
     from posthouse.model.clock import system_clock
     from posthouse.model.node import DEFAULT_MESH
 
-    directory = existing_directory(near)
-    before, after = remint_identity(directory, near.mesh or DEFAULT_MESH, system_clock(), abort_pending=abort_pending)
-    output.answer({"before": before or None, "node": after}, f"the daemon is {after} now")
+    directory = existing_directory(daemon_options)
+    before, after = remint_identity(
+        directory, daemon_options.mesh or DEFAULT_MESH, system_clock(), abort_pending=abort_pending
+    )
+    output.result({"before": before or None, "node": after}, f"the daemon is {after} now")
 
 
-def recover(*, near: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
+def recover(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
     """Put a damaged outbox aside and begin a new one with the rows that can be read; the daemon must not run.
 
     The damaged file stays, whole, beside the new one. What the relay has already is not there twice afterwards.
@@ -337,11 +339,11 @@ def recover(*, near: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> 
     from posthouse.model.clock import system_clock
     from posthouse.model.node import DEFAULT_MESH
 
-    found = recover_outbox(existing_directory(near), near.mesh or DEFAULT_MESH, system_clock())
+    found = recover_outbox(existing_directory(daemon_options), daemon_options.mesh or DEFAULT_MESH, system_clock())
     if found.aside is None:
-        output.answer(found._asdict(), "there is no outbox to recover")
+        output.result(found._asdict(), "there is no outbox to recover")
         return
-    output.answer(
+    output.result(
         found._asdict(), f"{found.rows} rows saved, {found.pending} of them to be sent; the old file is {found.aside}"
     )
 

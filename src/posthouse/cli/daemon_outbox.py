@@ -33,7 +33,7 @@ def ls(
     done: Annotated[bool, _SWITCH, Parameter(help="Only rows that the relay has.")] = False,
     aborted: Annotated[bool, _SWITCH, Parameter(help="Only rows that were requeued or dropped.")] = False,
     limit: Annotated[int, Parameter(validator=Number(gte=1, lte=500), help="How many at most.")] = 50,
-    near: DaemonOptions = DEFAULT_DAEMON,
+    daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
     """List the rows of the outbox, newest first.
@@ -47,13 +47,13 @@ def ls(
     chosen = [status for status, is_asked in asked.items() if is_asked]
     if len(chosen) > 1:
         raise error("usage", text="give one of --failed, --pending, --inflight, --done, --aborted")
-    with near.client() as daemon:
+    with daemon_options.client() as daemon:
         rows = daemon.outbox(status=chosen[0] if chosen else None, limit=limit)
     shown = [
         (row.id, row.status, row.enqueued_at, row.attempts, _short(row.destination), row.last_error or "")
         for row in rows
     ]
-    output.answer({"items": rows}, table(("id", "status", "enqueued", "attempts", "to", "last error"), shown))
+    output.result({"items": rows}, table(("id", "status", "enqueued", "attempts", "to", "last error"), shown))
 
 
 def _short(destination: str | None) -> str:
@@ -65,7 +65,7 @@ def inspect(
     id: Annotated[str, Parameter(help="Its id, client_message_id or event id.")],  # noqa: A002 - the domain's word
     /,
     *,
-    near: DaemonOptions = DEFAULT_DAEMON,
+    daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
     """Show one row of the outbox and its chain of requeues, oldest first.
@@ -74,9 +74,9 @@ def inspect(
 
         posthouse daemon outbox inspect 01JQ8Z5N0000000000000000AB
     """
-    with near.client() as daemon:
+    with daemon_options.client() as daemon:
         found = daemon.outbox_row(id)
-    output.answer(found, _lines(found))
+    output.result(found, _lines(found))
 
 
 def _lines(found: OutboxChain) -> str:
@@ -103,7 +103,7 @@ def requeue(
     patch_payload: Annotated[
         Path | None, Parameter(help="Send the text in this file (`-`: stdin) instead of the old one.")
     ] = None,
-    near: DaemonOptions = DEFAULT_DAEMON,
+    daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
     """Abort a dead or pending row and queue its message again, to the same destination, under a new id.
@@ -116,9 +116,9 @@ def requeue(
     if (new_client_id is None) != auto:
         raise error("usage", text="give either --new-client-id ID or --auto")
     text = None if patch_payload is None else _read_patch(patch_payload)
-    with near.client() as daemon:
+    with daemon_options.client() as daemon:
         made = daemon.requeue(id, new_client_message_id=new_client_id, message=text)
-    output.answer(made, f"{made.aborted_row_id} aborted, {made.new_row_id} queued as {made.new_client_message_id}")
+    output.result(made, f"{made.aborted_row_id} aborted, {made.new_row_id} queued as {made.new_client_message_id}")
 
 
 def _read_patch(path: Path) -> str:
@@ -132,7 +132,7 @@ def drop(
     id: Annotated[str, Parameter(help="Its id, client_message_id or event id.")],  # noqa: A002 - the domain's word
     /,
     *,
-    near: DaemonOptions = DEFAULT_DAEMON,
+    daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
     """Abort a dead or pending row for good; its id stays taken.
@@ -141,9 +141,9 @@ def drop(
 
         posthouse daemon outbox drop 01JQ8Z5N0000000000000000AB
     """
-    with near.client() as daemon:
+    with daemon_options.client() as daemon:
         dropped = daemon.drop(id)
-    output.answer({"aborted_row_id": dropped.aborted_row_id}, f"{dropped.aborted_row_id} aborted")
+    output.result({"aborted_row_id": dropped.aborted_row_id}, f"{dropped.aborted_row_id} aborted")
 
 
 app = noun("outbox", "Look at what was sent from this host, send it anew or give it up.")

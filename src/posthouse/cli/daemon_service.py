@@ -148,7 +148,7 @@ def install_service(
     *,
     relay: Annotated[str | None, Parameter(help="Address of the relay; without it as for `daemon up`.")] = None,
     show: Annotated[bool, Parameter(negative=(), show_default=False, help="Only show it, write nothing.")] = False,
-    near: DaemonOptions = DEFAULT_DAEMON,
+    daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
     """Write a systemd user unit, or on macOS a launchd agent, that runs the daemon and restarts it.
@@ -163,25 +163,25 @@ def install_service(
     """
     from posthouse.files import write_atomic
 
-    terms = _define_service(near, relay)
+    terms = _define_service(daemon_options, relay)
     path = service_file(terms.name)
     text = launchd_plist(terms) if path.suffix == ".plist" else systemd_unit(terms)
     value = {"service": terms.name, "path": path, "text": text, "written": not show}
     if show:
-        output.answer(value, text.rstrip("\n"))
+        output.result(value, text.rstrip("\n"))
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, text.encode(), mode=0o644)
-    output.answer(value, f"wrote {path}")
+    output.result(value, f"wrote {path}")
     output.note(f"start it now and at every login: {_start_command(path, terms.name)}")
 
 
-def _define_service(near: DaemonOptions, relay: str | None) -> ServiceDefinition:
+def _define_service(daemon_options: DaemonOptions, relay: str | None) -> ServiceDefinition:
     from posthouse.files import HOME_ENV, home_directory
     from posthouse.model.node import DEFAULT_MESH, validate_mesh_name
 
-    mesh = validate_mesh_name(near.mesh or DEFAULT_MESH)
-    directory = near.place().directory
+    mesh = validate_mesh_name(daemon_options.mesh or DEFAULT_MESH)
+    directory = daemon_options.location().directory
     words = ["daemon", "up", "--foreground", "--persistent", "--mesh", mesh, "--dir", str(directory)]
     if relay is not None:
         words += ["--relay", relay]
@@ -205,7 +205,7 @@ def _start_command(path: Path, name: str) -> str:
     return f"systemctl --user daemon-reload && systemctl --user enable --now {name}"
 
 
-def uninstall_service(*, near: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
+def uninstall_service(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
     """Remove what `install-service` wrote; a daemon that runs goes on until it is ended.
 
     For example:
@@ -215,12 +215,12 @@ def uninstall_service(*, near: DaemonOptions = DEFAULT_DAEMON, output: Output = 
     """
     from posthouse.model.node import DEFAULT_MESH, validate_mesh_name
 
-    mesh = validate_mesh_name(near.mesh or DEFAULT_MESH)
+    mesh = validate_mesh_name(daemon_options.mesh or DEFAULT_MESH)
     name = ServiceDefinition(mesh, (), (), {}).name
     path = service_file(name)
     was_there = path.exists()
     path.unlink(missing_ok=True)
-    output.answer({"service": name, "path": path, "removed": was_there}, f"removed {path}" if was_there else "none")
+    output.result({"service": name, "path": path, "removed": was_there}, f"removed {path}" if was_there else "none")
     if was_there:
         stop = f"launchctl bootout gui/$(id -u)/{name}" if sys.platform == "darwin" else f"systemctl --user stop {name}"
         output.note(f"end the one that runs: {stop}")

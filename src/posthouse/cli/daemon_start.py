@@ -37,7 +37,7 @@ _CONFIG_HEADER = "# Settings of this daemon: the same names as in config.toml of
 class StartOptions:
     """What the command line says beside settings."""
 
-    near: DaemonOptions
+    daemon_options: DaemonOptions
     relay: str | None
     is_ephemeral: bool | None
     ttl_s: float | None
@@ -46,8 +46,8 @@ class StartOptions:
     def tokens(self) -> list[str]:
         """Return the options that say the same to another process."""
         options = {
-            "--mesh": self.near.mesh,
-            "--dir": str(self.near.place().directory),
+            "--mesh": self.daemon_options.mesh,
+            "--dir": str(self.daemon_options.location().directory),
             "--relay": self.relay,
             "--ttl": None if self.ttl_s is None else f"{self.ttl_s:.0f}s",
         }
@@ -69,8 +69,8 @@ def daemon_settings(
     from posthouse.daemon.settings import ClonePolicy, DaemonSettings, Retention
     from posthouse.model.node import DEFAULT_MESH, validate_mesh_name
 
-    mesh = validate_mesh_name(wish.near.mesh or DEFAULT_MESH)
-    directory = wish.near.place().directory
+    mesh = validate_mesh_name(wish.daemon_options.mesh or DEFAULT_MESH)
+    directory = wish.daemon_options.location().directory
     values = _values(directory, {**(flags or {}), "client.relay": wish.relay})
     max_age_h, tls_ca = values["outbox.max_age_h"].value, values["client.tls_ca"].value
     lake = values["journal.lake"].value

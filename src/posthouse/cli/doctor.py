@@ -266,7 +266,7 @@ def doctor(*, output: Output = PLAIN) -> int:
     findings = list(_examine())
     is_healthy = all(finding.state != "fail" for finding in findings)
     value = {"healthy": is_healthy, "checks": [asdict(finding) for finding in findings]}
-    output.answer(value, _show(findings))
+    output.result(value, _show(findings))
     return Exit.OK if is_healthy else Exit.REFUSED
 
 

@@ -97,7 +97,7 @@ class EventFilter:
         return {name: value for name, value in given.items() if value not in (None, [])}
 
 
-#: The default of every command's `wanted`.
+#: The default of every command's `event_filter`.
 ANY_EVENT = EventFilter()
 
 
@@ -173,7 +173,7 @@ def publish(
         Path | None, Parameter(help="Send the signed event in this file (`-`: stdin) instead of making one.")
     ] = None,
     mesh: MeshName = "main",
-    reach: RelayOptions = DEFAULT_RELAY,
+    relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
     """Publish an event; done when the relay has stored it.
@@ -194,10 +194,10 @@ def publish(
             return await client.publish_event(_read_event(event))
         return await client.publish(text, kind=kind, tags=tags, seal_for=seal_for)
 
-    published = reach.visit(mesh, work)
+    published = relay_options.run(mesh, work)
     state = "was there already" if published.duplicate else "passed on" if published.seq is None else "stored"
     seq = "" if published.seq is None else f"  seq {published.seq}"
-    output.answer(published.answer, f"{published.event.id}  {state}{seq}")
+    output.result(published.answer, f"{published.event.id}  {state}{seq}")
 
 
 def _read_event(path: Path) -> Event:
@@ -215,7 +215,7 @@ def get(
     /,
     *,
     mesh: MeshName = "main",
-    reach: RelayOptions = DEFAULT_RELAY,
+    relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
     """Show one event, verified, with its content opened if it is sealed for this node.
@@ -228,14 +228,14 @@ def get(
 
     async def work(client: Client) -> None:
         stored = await client.get(id)
-        output.answer(event_value(client, stored.event, stored.seq), event_lines(client, stored.event, stored.seq))
+        output.result(event_value(client, stored.event, stored.seq), event_lines(client, stored.event, stored.seq))
 
-    reach.visit(mesh, work)
+    relay_options.run(mesh, work)
 
 
 def query(
     *,
-    wanted: EventFilter = ANY_EVENT,
+    event_filter: EventFilter = ANY_EVENT,
     limit: Annotated[int, Parameter(validator=Number(gte=1, lte=500), help="How many at most.")] = 50,
     order: Annotated[
         Literal["asc", "desc"], Parameter(help="In the order they were stored, or the newest first.")
@@ -243,7 +243,7 @@ def query(
     cursor: Annotated[str | None, Parameter(help="Go on where a former answer ended.")] = None,
     count: Annotated[bool, Parameter(negative=(), show_default=False, help="Only tell how many match.")] = False,
     mesh: MeshName = "main",
-    reach: RelayOptions = DEFAULT_RELAY,
+    relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
     """List stored events in commit order, verified.
@@ -256,25 +256,25 @@ def query(
     """
 
     async def work(client: Client) -> None:
-        authors = [await client.meshes.resolve(author, mesh) for author in wanted.author]
-        conditions = wanted.filter(mesh, authors)
+        authors = [await client.meshes.resolve(author, mesh) for author in event_filter.author]
+        conditions = event_filter.filter(mesh, authors)
         if count:
             number = await client.count(conditions)
-            output.answer({"count": number}, str(number))
+            output.result({"count": number}, str(number))
             return
         page = await client.query(conditions, limit=limit, order=order, cursor=cursor)
         value = {"events": [event_value(client, e.event, e.seq) for e in page.events], "cursor": page.cursor}
         rows = [event_row(client, each.event, each.seq) for each in page.events]
-        output.answer(value, table(("seq", "created", "author", "kind", "content"), rows))
+        output.result(value, table(("seq", "created", "author", "kind", "content"), rows))
         if page.cursor is not None:
             output.note(f"more: --cursor {page.cursor}")
 
-    reach.visit(mesh, work)
+    relay_options.run(mesh, work)
 
 
 def tail(
     *,
-    wanted: EventFilter = ANY_EVENT,
+    event_filter: EventFilter = ANY_EVENT,
     limit: Annotated[
         int, Parameter(validator=Number(gte=0, lte=500), help="Begin with so many of the newest stored events.")
     ] = 10,
@@ -284,7 +284,7 @@ def tail(
         bool, Parameter(negative=(), show_default=False, help="End when everything stored has been shown.")
     ] = False,
     mesh: MeshName = "main",
-    reach: RelayOptions = DEFAULT_RELAY,
+    relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
     """Show stored events, then live ones, until Ctrl-C; reconnects by itself, without a gap or a duplicate.
@@ -299,19 +299,19 @@ def tail(
     """
 
     async def work(client: Client) -> None:
-        authors = [await client.meshes.resolve(author, mesh) for author in wanted.author]
+        authors = [await client.meshes.resolve(author, mesh) for author in event_filter.author]
         begin = None if cursor is not None else limit
-        subscription = await client.subscribe(wanted.filter(mesh, authors), cursor=cursor, limit=begin)
+        subscription = await client.subscribe(event_filter.filter(mesh, authors), cursor=cursor, limit=begin)
         shown = 0
         async for received in subscription.stored() if stored else subscription:
             event, seq = received.event, received.seq
             row = "  ".join(event_row(client, event, seq))
-            output.answer(event_value(client, event, seq, cursor=subscription.cursor), row)
+            output.result(event_value(client, event, seq, cursor=subscription.cursor), row)
             shown += 1
             if shown == count:
                 return
 
-    reach.visit(mesh, work)
+    relay_options.run(mesh, work)
 
 
 def address(
@@ -322,7 +322,7 @@ def address(
     limit: Annotated[int, Parameter(validator=Number(gte=1, lte=500), help="How many at most.")] = 50,
     cursor: Annotated[str | None, Parameter(help="Go on where a former answer ended.")] = None,
     mesh: MeshName = "main",
-    reach: RelayOptions = DEFAULT_RELAY,
+    relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
     """Show the latest event of a coordinate, or with --history all of them in commit order.
@@ -335,15 +335,15 @@ def address(
 
     async def show_latest(client: Client) -> None:
         stored = await client.address(coordinate)
-        output.answer(event_value(client, stored.event, stored.seq), event_lines(client, stored.event, stored.seq))
+        output.result(event_value(client, stored.event, stored.seq), event_lines(client, stored.event, stored.seq))
 
     async def show_history(client: Client) -> None:
         page = await client.history(coordinate, limit=limit, cursor=cursor)
         value = {"events": [event_value(client, e.event, e.seq) for e in page.events], "cursor": page.cursor}
         rows = [event_row(client, each.event, each.seq) for each in page.events]
-        output.answer(value, table(("seq", "created", "author", "kind", "content"), rows))
+        output.result(value, table(("seq", "created", "author", "kind", "content"), rows))
 
-    reach.visit(mesh, show_history if history else show_latest)
+    relay_options.run(mesh, show_history if history else show_latest)
 
 
 app = noun("event", "Publish signed events to a relay, read them and follow them.")

@@ -136,7 +136,7 @@ def history(
     *,
     before: Annotated[str | None, Parameter(help="Older than this place; a former answer tells it.")] = None,
     limit: Annotated[int, Parameter(validator=Number(gte=1, lte=500), help="How many at most.")] = 50,
-    near: DaemonOptions = DEFAULT_DAEMON,
+    daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
     """Show messages of a topic or with a member, newest first.
@@ -149,9 +149,9 @@ def history(
         posthouse history bob --limit 10 --json
     """
 
-    with near.client() as daemon:
+    with daemon_options.client() as daemon:
         answer = history_page(daemon, of, before, limit)
-    output.answer(answer, table(("sent", "from", "text"), [_row(each) for each in answer.get("messages", [])]))
+    output.result(answer, table(("sent", "from", "text"), [_row(each) for each in answer.get("messages", [])]))
     if answer.get("before"):
         output.note(f"more: --before {answer['before']}")
 

@@ -50,7 +50,7 @@ class MailFilter:
         }
 
 
-#: The default of every command's `wanted`.
+#: The default of every command's `mail_filter`.
 ANY_MAIL = MailFilter()
 
 
@@ -94,8 +94,8 @@ def mail(
     unread: Annotated[bool, Parameter(negative=(), show_default=False, help="Only what was not marked as seen.")] = (
         False
     ),
-    wanted: MailFilter = ANY_MAIL,
-    near: DaemonOptions = DEFAULT_DAEMON,
+    mail_filter: MailFilter = ANY_MAIL,
+    daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
     """List mail, newest first, without marking it as seen.
@@ -106,9 +106,9 @@ def mail(
         posthouse inbox --unread --from bob --json
     """
 
-    with near.client() as daemon:
-        items = daemon.inbox(**wanted.filter(unread=unread))
-    output.answer({"items": items}, mail_table(items))
+    with daemon_options.client() as daemon:
+        items = daemon.inbox(**mail_filter.filter(unread=unread))
+    output.result({"items": items}, mail_table(items))
 
 
 def wait(
@@ -117,8 +117,8 @@ def wait(
     peek: Annotated[
         bool, Parameter(negative=(), show_default=False, help="Leave it unread: the next wait shows it again.")
     ] = False,
-    wanted: MailFilter = ANY_MAIL,
-    near: DaemonOptions = DEFAULT_DAEMON,
+    mail_filter: MailFilter = ANY_MAIL,
+    daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
     """Show unread mail as soon as there is some and mark it as seen; ends without any when the time is over.
@@ -132,11 +132,11 @@ def wait(
         posthouse inbox wait --timeout 0 --peek
     """
 
-    with near.client() as daemon:
-        items = daemon.wait(timeout, **wanted.filter(unread=True))
+    with daemon_options.client() as daemon:
+        items = daemon.wait(timeout, **mail_filter.filter(unread=True))
         if not items:
             output.note(f"no mail within {timeout:g} s")
-        output.answer({"items": items}, mail_table(items))
+        output.result({"items": items}, mail_table(items))
         if items and not peek:
             daemon.seen([item.id for item in items])
 
@@ -145,7 +145,7 @@ def show(
     id: Annotated[str, Parameter(help="Its id in the inbox.")],  # noqa: A002 - the domain's word
     /,
     *,
-    near: DaemonOptions = DEFAULT_DAEMON,
+    daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
     """Show one message of the inbox.
@@ -155,14 +155,14 @@ def show(
         posthouse inbox show 01JQ8Z5N0000000000000000AB
     """
 
-    with near.client() as daemon:
+    with daemon_options.client() as daemon:
         item = daemon.item(id)
-    output.answer(item, mail_lines(item))
+    output.result(item, mail_lines(item))
 
 
 def seen(
     *ids: Annotated[str, Parameter(help="Ids in the inbox.")],
-    near: DaemonOptions = DEFAULT_DAEMON,
+    daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
     """Mark mail as seen, so that `--unread` and `wait` leave it out.
@@ -175,9 +175,9 @@ def seen(
 
     if not ids:
         raise error("usage", text="give at least one id")
-    with near.client() as daemon:
+    with daemon_options.client() as daemon:
         count = daemon.seen(ids)
-    output.answer({"count": count}, f"{count} marked as seen")
+    output.result({"count": count}, f"{count} marked as seen")
 
 
 def tail(
@@ -187,7 +187,7 @@ def tail(
     ] = False,
     after: Annotated[str | None, Parameter(help="Begin behind this event, by its id.")] = None,
     count: Annotated[int | None, Parameter(validator=Number(gte=1), help="End after so many.")] = None,
-    near: DaemonOptions = DEFAULT_DAEMON,
+    daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
     """Show mail as it comes, until Ctrl-C; reconnects by itself and goes on where it was.
@@ -201,11 +201,11 @@ def tail(
         posthouse tail --after 01JQ8Z5N0000000000000000AB --count 1
     """
     shown = 0
-    with near.client() as daemon:
+    with daemon_options.client() as daemon:
         for event in daemon.events(after):
             if not all and event.event != "message":
                 continue
-            output.answer(event, _event_line(event))
+            output.result(event, _event_line(event))
             shown += 1
             if shown == count:
                 return

@@ -29,7 +29,7 @@ def answer_key(output: Output, key: NodeKey, path: Path) -> None:
 
     ssh = write_public_line(key.node)
     lines = (f"node  {key.node}", f"ssh   {ssh}", f"file  {path}")
-    output.answer({"node": key.node, "ssh": ssh, "file": path}, "\n".join(lines))
+    output.result({"node": key.node, "ssh": ssh, "file": path}, "\n".join(lines))
 
 
 def new(*, key_file: KeyFile = None, output: Output = PLAIN) -> None:
@@ -97,7 +97,7 @@ def trust(
     *,
     node: Annotated[str | None, Parameter(help="The key it must have; without it the one it shows now.")] = None,
     mesh: MeshName = "main",
-    reach: RelayOptions = DEFAULT_RELAY,
+    relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
     """Pin the key of a relay or a member anew, after a change that was meant.
@@ -110,19 +110,19 @@ def trust(
         posthouse trust bob --mesh team --json
     """
     is_relay = ":" in who or "." in who  # no member name has either
-    before, now = _trust_relay(who, node, reach) if is_relay else _trust_member(who, node, mesh, reach)
+    before, now = _trust_relay(who, node, relay_options) if is_relay else _trust_member(who, node, mesh, relay_options)
     value = {"relay" if is_relay else "member": who, "node": now, "before": before}
     change = "as before" if before == now else f"instead of {before}" if before else "for the first time"
-    output.answer(value, f"{who} is trusted with the key {now}, {change}")
+    output.result(value, f"{who} is trusted with the key {now}, {change}")
 
 
-def _trust_relay(who: str, node: str | None, reach: RelayOptions) -> tuple[str | None, str]:
+def _trust_relay(who: str, node: str | None, relay_options: RelayOptions) -> tuple[str | None, str]:
     import asyncio
 
     from posthouse.client import Client, Pins, parse_relay_url
     from posthouse.keys import NodeKey, public_key
 
-    options = reach.options()
+    options = relay_options.options()
     url = parse_relay_url(who, allow_plain=options.allow_plain)
 
     async def ask() -> str:
@@ -135,7 +135,7 @@ def _trust_relay(who: str, node: str | None, reach: RelayOptions) -> tuple[str |
     return Pins.of_home().trust_relay(url.origin, found), found
 
 
-def _trust_member(name: str, node: str | None, mesh: str, reach: RelayOptions) -> tuple[str | None, str]:
+def _trust_member(name: str, node: str | None, mesh: str, relay_options: RelayOptions) -> tuple[str | None, str]:
     async def work(client: Client) -> tuple[str | None, str]:
         if node is not None:
             found = {member.name: member.node for member in await client.meshes.unpinned_members(mesh)}.get(name)
@@ -143,7 +143,7 @@ def _trust_member(name: str, node: str | None, mesh: str, reach: RelayOptions) -
                 raise error("member_key_changed", mesh=mesh, name=name, pinned=node, found=str(found))
         return await client.meshes.trust_member(mesh, name)
 
-    return reach.visit(mesh, work)
+    return relay_options.run(mesh, work)
 
 
 app = noun("keys", "Make, show and import the key that is this node's identity.")

@@ -51,7 +51,7 @@ def acquire(
         str | None, Parameter(help="Repeat it to retry: the same grant is told again, never a second one made.")
     ] = None,
     mesh: MeshName = "main",
-    reach: RelayOptions = DEFAULT_RELAY,
+    relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
     """Acquire a lock; nothing renews it, so the lease must cover the work. To run a command use `lock run`.
@@ -67,8 +67,8 @@ def acquire(
             resource, lease_ms=round(lease_s * 1000), wait_ms=round((wait_s or 0) * 1000), request_id=request_id
         )
 
-    grant = reach.visit(mesh, work)
-    output.answer(lock_value(grant), grant_line(grant))
+    grant = relay_options.run(mesh, work)
+    output.result(lock_value(grant), grant_line(grant))
 
 
 def renew(
@@ -78,7 +78,7 @@ def renew(
     *,
     lease_s: LeaseS = 30.0,
     mesh: MeshName = "main",
-    reach: RelayOptions = DEFAULT_RELAY,
+    relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
     """Renew the lease of a lock from now on; the token stays. A lease that has ended cannot be renewed.
@@ -92,8 +92,8 @@ def renew(
     async def work(client: Client) -> LockGrant:
         return await client.locks.renew(resource, token, lease_ms=round(lease_s * 1000))
 
-    grant = reach.visit(mesh, work)
-    output.answer(lock_value(grant), grant_line(grant))
+    grant = relay_options.run(mesh, work)
+    output.result(lock_value(grant), grant_line(grant))
 
 
 def release(
@@ -102,7 +102,7 @@ def release(
     /,
     *,
     mesh: MeshName = "main",
-    reach: RelayOptions = DEFAULT_RELAY,
+    relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
     """Release a lock; whoever waits longest has it next.
@@ -116,8 +116,8 @@ def release(
     async def work(client: Client) -> None:
         await client.locks.release(resource, token)
 
-    reach.visit(mesh, work)
-    output.answer({"resource": resource, "token": token, "released": True}, f"{resource}  released")
+    relay_options.run(mesh, work)
+    output.result({"resource": resource, "token": token, "released": True}, f"{resource}  released")
 
 
 def inspect(
@@ -125,7 +125,7 @@ def inspect(
     /,
     *,
     mesh: MeshName = "main",
-    reach: RelayOptions = DEFAULT_RELAY,
+    relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
     """Show who holds a lock and for how long still; a free one shows its last token.
@@ -139,16 +139,16 @@ def inspect(
     async def work(client: Client) -> LockStatus:
         return await client.locks.inspect(resource)
 
-    status = reach.visit(mesh, work)
+    status = relay_options.run(mesh, work)
     state = f"held by {status.owner} for {status.remaining_ms / 1000:g} s" if status.held else "free"
-    output.answer(lock_value(status), f"{resource}  {state}  token {status.token}")
+    output.result(lock_value(status), f"{resource}  {state}  token {status.token}")
 
 
 def ls(
     *,
     held: Annotated[bool, Parameter(negative=(), show_default=False, help="Only those that are held now.")] = False,
     mesh: MeshName = "main",
-    reach: RelayOptions = DEFAULT_RELAY,
+    relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
     """List the locks of a mesh, free ones too: a name that was locked once keeps its last token.
@@ -167,13 +167,13 @@ def ls(
             locks += page.locks
         return locks
 
-    locks = [lock for lock in reach.visit(mesh, work) if lock.held or not held]
+    locks = [lock for lock in relay_options.run(mesh, work) if lock.held or not held]
     rows = [
         (each.resource, "held" if each.held else "free", each.token, f"{each.remaining_ms / 1000:g}", each.owner or "")
         for each in locks
     ]
     columns = ("resource", "state", "token", "seconds", "owner")
-    output.answer({"mesh": mesh, "locks": [lock_value(lock) for lock in locks]}, table(columns, rows))
+    output.result({"mesh": mesh, "locks": [lock_value(lock) for lock in locks]}, table(columns, rows))
 
 
 def run(
@@ -183,7 +183,7 @@ def run(
     lease_s: LeaseS = 30.0,
     wait_s: WaitS = None,
     mesh: MeshName = "main",
-    reach: RelayOptions = DEFAULT_RELAY,
+    relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> int:
     """Run a command while a lock is held, and return its exit code; without --wait-s it waits as long as it takes.
@@ -207,7 +207,7 @@ def run(
             output.note(f"{resource}  token {held.token}")
             return await run_command(command, resource, held.token, grace_s=lease_s / 25)
 
-    return reach.visit(mesh, work)
+    return relay_options.run(mesh, work)
 
 
 app = noun("lock", "Hold locks of a relay: leases with fencing tokens.")

@@ -39,13 +39,13 @@ class ServerEntry:
         return (self.command, *self.args)
 
 
-def server_entry(near: DaemonOptions, environ: Mapping[str, str] = os.environ) -> ServerEntry:
+def server_entry(daemon_options: DaemonOptions, environ: Mapping[str, str] = os.environ) -> ServerEntry:
     """Return how `posthouse mcp` is started for a daemon."""
     from posthouse.cli.daemon_service import program
 
-    options = [] if near.mesh is None else ["--mesh", near.mesh]
-    if near.directory is not None:
-        options += ["--dir", str(near.place().directory)]
+    options = [] if daemon_options.mesh is None else ["--mesh", daemon_options.mesh]
+    if daemon_options.directory is not None:
+        options += ["--dir", str(daemon_options.location().directory)]
     command, *rest = program()
     env = {HOME_ENV: str(home_directory(environ))} if environ.get(HOME_ENV) else {}
     return ServerEntry(command, (*rest, "mcp", *options), env)
@@ -56,7 +56,7 @@ def mcp(
     http: Annotated[
         bool, Parameter(negative=(), show_default=False, help="Serve streamable HTTP on 127.0.0.1 instead of stdio.")
     ] = False,
-    near: DaemonOptions = DEFAULT_DAEMON,
+    daemon_options: DaemonOptions = DEFAULT_DAEMON,
     flags: McpFlags | None = None,
     output: Output = PLAIN,
 ) -> None:
@@ -80,13 +80,18 @@ def mcp(
     if not http:
         from posthouse.mcp.server import serve_stdio
 
-        serve_stdio(near.place(), wait_max_s)
+        serve_stdio(daemon_options.location(), wait_max_s)
         return
     from posthouse.mcp.streamable_http import serve_http
 
-    serve_http(near.place(), wait_max_s, int(str(values["mcp.port"].value)), lambda where: _announce(where, output))
+    serve_http(
+        daemon_options.location(),
+        wait_max_s,
+        int(str(values["mcp.port"].value)),
+        lambda where: _announce(where, output),
+    )
 
 
 def _announce(where: Listening, output: Output) -> None:
     value = {"url": where.url, "token_file": where.token_file}
-    output.answer(value, f"posthouse mcp listens on {where.url}; its token is in {where.token_file}")
+    output.result(value, f"posthouse mcp listens on {where.url}; its token is in {where.token_file}")

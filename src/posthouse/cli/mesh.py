@@ -36,7 +36,7 @@ def create(
         bool, Parameter(negative=(), show_default=False, help="Let any key that authenticates be a member.")
     ] = False,
     name: Annotated[str | None, Parameter(help="The name of this node in it; without it `admin`.")] = None,
-    reach: RelayOptions = DEFAULT_RELAY,
+    relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
     """Make a mesh on a relay; this node is its first admin, and commands find the relay by the mesh from now on.
@@ -53,9 +53,9 @@ def create(
         Memberships.of_home().remember(mesh, Membership(client.url.origin, str(client.relay), name))
         return made | {"relay": client.url.origin}
 
-    made = reach.visit(None, work)
+    made = relay_options.run(None, work)
     kind = "open to any key" if open else "for invited nodes"
-    output.answer(made, f"mesh {mesh} made on {made['relay']}, {kind}")
+    output.result(made, f"mesh {mesh} made on {made['relay']}, {kind}")
     output.note(f"invite others with `posthouse mesh invite {mesh}`")
 
 
@@ -69,7 +69,7 @@ def invite(
     address: Annotated[
         str | None, Parameter(help="HOST:PORT under which others reach the relay, if not as this node does.")
     ] = None,
-    reach: RelayOptions = DEFAULT_RELAY,
+    relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
     """Make an invite and print it. Who has it can join: hand it over on a way you trust.
@@ -87,9 +87,9 @@ def invite(
         made = await client.meshes.invite(mesh, uses=uses, expires_s=expires_s, role=role)
         return made if address is None else replace(made, url=relay_at(address))
 
-    made = reach.visit(mesh, work)
+    made = relay_options.run(mesh, work)
     value = {"invite": str(made), "mesh": made.mesh, "relay": made.relay, "role": role, "uses": uses}
-    output.answer(value | {"expires_s": expires_s}, str(made))
+    output.result(value | {"expires_s": expires_s}, str(made))
 
 
 def join(
@@ -99,7 +99,7 @@ def join(
     /,
     *,
     name: Annotated[str | None, Parameter(help="Your name in the mesh; without it your login name.")] = None,
-    reach: RelayOptions = DEFAULT_RELAY,
+    relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
     """Join a mesh by an invite; a key is made if there is none, and commands find the relay by the mesh from now on.
@@ -114,22 +114,24 @@ def join(
     from posthouse.client import Membership, Memberships, parse_invite
 
     given = parse_invite(_read_invite(invite))
-    joined = _join(given, name or _login_name(), reach)
+    joined = _join(given, name or _login_name(), relay_options)
     remembered = Membership(joined["url"], given.relay, joined.get("name"))
     before = Memberships.of_home().remember(given.mesh, remembered)
-    output.answer(joined, f"joined {given.mesh} as {joined.get('name')} ({joined.get('role')}) on {joined['url']}")
+    output.result(joined, f"joined {given.mesh} as {joined.get('name')} ({joined.get('role')}) on {joined['url']}")
     if before is not None and before.node != given.relay:
         output.note(f"mesh {given.mesh} meant {before.relay} until now; use --relay for that one")
 
 
-def _join(invite: Invite, name: str, reach: RelayOptions) -> dict[str, Any]:
+def _join(invite: Invite, name: str, relay_options: RelayOptions) -> dict[str, Any]:
     import asyncio
 
     from posthouse.client import Client
 
     # the invite says where and who the relay is; --relay only names another way to the same one
-    url = invite.url if reach.relay is None else reach.url()
-    client = Client(url, _own_key(reach), mesh=invite.mesh, relay_node=invite.relay, options=reach.options())
+    url = invite.url if relay_options.relay is None else relay_options.url()
+    client = Client(
+        url, _own_key(relay_options), mesh=invite.mesh, relay_node=invite.relay, options=relay_options.options()
+    )
 
     async def work(client: Client) -> dict[str, Any]:
         async with client:
@@ -138,10 +140,10 @@ def _join(invite: Invite, name: str, reach: RelayOptions) -> dict[str, Any]:
     return asyncio.run(work(client))
 
 
-def _own_key(reach: RelayOptions) -> NodeKey:
+def _own_key(relay_options: RelayOptions) -> NodeKey:
     from posthouse.keys import keyfile
 
-    return keyfile.load_or_create(key_path(reach.key_file))
+    return keyfile.load_or_create(key_path(relay_options.key_file))
 
 
 def _read_invite(invite: str) -> str:
@@ -154,7 +156,7 @@ def _login_name() -> str:
     return re.sub(r"[^A-Za-z0-9_-]", "-", getpass.getuser())[:64] or "node"
 
 
-def ls(*, reach: RelayOptions = DEFAULT_RELAY, output: Output = PLAIN) -> None:
+def ls(*, relay_options: RelayOptions = DEFAULT_RELAY, output: Output = PLAIN) -> None:
     """List the meshes this node has joined or made from here; with --relay those it may read there.
 
     For example:
@@ -164,22 +166,22 @@ def ls(*, reach: RelayOptions = DEFAULT_RELAY, output: Output = PLAIN) -> None:
     """
     from posthouse.client import Memberships
 
-    if reach.relay is not None:
-        _list_relay(reach, output)
+    if relay_options.relay is not None:
+        _list_relay(relay_options, output)
         return
     known = Memberships.of_home().all()
     value = {"meshes": [{"name": mesh, "relay": m.relay, "member_name": m.name} for mesh, m in known.items()]}
     rows = [(mesh, each.name or "-", each.relay) for mesh, each in known.items()]
-    output.answer(value, table(("mesh", "name here", "relay"), rows))
+    output.result(value, table(("mesh", "name here", "relay"), rows))
 
 
-def _list_relay(reach: RelayOptions, output: Output) -> None:
+def _list_relay(relay_options: RelayOptions, output: Output) -> None:
     async def work(client: Client) -> list[dict[str, Any]]:
         return await client.meshes.readable()
 
-    meshes = reach.visit(None, work)
+    meshes = relay_options.run(None, work)
     rows = [[str(value) for value in each.values()] for each in meshes]
-    output.answer({"meshes": meshes}, table(list(meshes[0]) if meshes else ("mesh",), rows))
+    output.result({"meshes": meshes}, table(list(meshes[0]) if meshes else ("mesh",), rows))
 
 
 def members(
@@ -192,7 +194,7 @@ def members(
         Literal["reader", "member", "admin"], Parameter(help="The role of the node that is listed.")
     ] = "member",
     remove: Annotated[str | None, Parameter(help="Take this member (name or node id) off the list.")] = None,
-    reach: RelayOptions = DEFAULT_RELAY,
+    relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
     """List the members of a mesh, after changing them if asked to; admins may change.
@@ -213,9 +215,9 @@ def members(
             await client.meshes.remove_member(mesh, await client.meshes.resolve(remove, mesh))
         return await client.meshes.members(mesh)
 
-    found = reach.visit(mesh, work)
+    found = relay_options.run(mesh, work)
     rows = [(each.name or "-", each.role, each.node) for each in found]
-    output.answer({"mesh": mesh, "members": found}, table(("name", "role", "node"), rows))
+    output.result({"mesh": mesh, "members": found}, table(("name", "role", "node"), rows))
 
 
 Verdict = Literal["allow", "deny"]
@@ -231,7 +233,7 @@ def access(
     write: Annotated[Verdict, Parameter(help="Whether it may publish.")] = "allow",
     lock: Annotated[Verdict, Parameter(help="Whether it may lock.")] = "allow",
     clear: Annotated[str | None, Parameter(help="Remove the row of this member, node id, or `*`.")] = None,
-    reach: RelayOptions = DEFAULT_RELAY,
+    relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
     """List the access rows of a mesh, after changing one if asked to.
@@ -253,9 +255,9 @@ def access(
             await client.meshes.clear_access(mesh, await _resolve_node(client, clear, mesh))
         return await client.meshes.access(mesh)
 
-    found = reach.visit(mesh, work)
+    found = relay_options.run(mesh, work)
     rows = [(each.node, each.read, each.write, each.lock) for each in found]
-    output.answer({"mesh": mesh, "access": found}, table(("node", "read", "write", "lock"), rows))
+    output.result({"mesh": mesh, "access": found}, table(("node", "read", "write", "lock"), rows))
 
 
 async def _resolve_node(client: Client, who: str, mesh: str) -> str:
@@ -268,7 +270,7 @@ def topics(
     *,
     create: Annotated[str | None, Parameter(help="Make this topic.")] = None,
     remove: Annotated[str | None, Parameter(help="Remove this topic.")] = None,
-    reach: RelayOptions = DEFAULT_RELAY,
+    relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
     """List the topics of a mesh, after making or removing one if asked to.
@@ -286,8 +288,8 @@ def topics(
             await client.meshes.remove_topic(mesh, remove)
         return await client.meshes.topics(mesh)
 
-    found = reach.visit(mesh, work)
-    output.answer({"mesh": mesh, "topics": found}, table(("topic",), [(each,) for each in found]))
+    found = relay_options.run(mesh, work)
+    output.result({"mesh": mesh, "topics": found}, table(("topic",), [(each,) for each in found]))
 
 
 def subscriptions(
@@ -296,7 +298,7 @@ def subscriptions(
     *,
     add: Annotated[str | None, Parameter(help="Subscribe to topics that match this pattern.")] = None,
     remove: Annotated[str | None, Parameter(help="End the subscription with this pattern.")] = None,
-    reach: RelayOptions = DEFAULT_RELAY,
+    relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
     """List the patterns this node is subscribed to, after changing them if asked to.
@@ -314,8 +316,8 @@ def subscriptions(
             await client.meshes.unsubscribe(mesh, remove)
         return await client.meshes.subscriptions(mesh)
 
-    found = reach.visit(mesh, work)
-    output.answer({"mesh": mesh, "subscriptions": found}, table(("pattern",), [(each,) for each in found]))
+    found = relay_options.run(mesh, work)
+    output.result({"mesh": mesh, "subscriptions": found}, table(("pattern",), [(each,) for each in found]))
 
 
 def blocks(
@@ -324,7 +326,7 @@ def blocks(
     *,
     add: Annotated[str | None, Parameter(help="Block this member (name or node id).")] = None,
     remove: Annotated[str | None, Parameter(help="Take its messages again.")] = None,
-    reach: RelayOptions = DEFAULT_RELAY,
+    relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
     """List the nodes this node blocks, after changing them if asked to; the blocked are not told.
@@ -342,8 +344,8 @@ def blocks(
             await client.meshes.unblock(mesh, await client.meshes.resolve(remove, mesh))
         return await client.meshes.blocks(mesh)
 
-    found = reach.visit(mesh, work)
-    output.answer({"mesh": mesh, "blocks": found}, table(("node",), [(each,) for each in found]))
+    found = relay_options.run(mesh, work)
+    output.result({"mesh": mesh, "blocks": found}, table(("node",), [(each,) for each in found]))
 
 
 app = noun("mesh", "Make meshes, invite others, and say who may do what.")

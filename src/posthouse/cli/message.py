@@ -46,7 +46,7 @@ def send(
         bool, Parameter(negative=(), show_default=False, help="Leave a direct message in the clear.")
     ] = False,
     mesh: MeshName = "main",
-    reach: RelayOptions = DEFAULT_RELAY,
+    relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
     """Send a message; done when the relay has it, whether or not its reader is there.
@@ -74,7 +74,7 @@ def send(
             is_sealed=not unsealed,
         )
 
-    _answer_sent(reach.visit(mesh, work), output)
+    _answer_sent(relay_options.run(mesh, work), output)
 
 
 def _answer_sent(sent: Sent, output: Output) -> None:
@@ -86,7 +86,7 @@ def _answer_sent(sent: Sent, output: Output) -> None:
         "not_queued": [each._asdict() for each in sent.not_queued],
     }
     state = "was there already" if sent.duplicate else "accepted"
-    output.answer(value, f"{sent.id}  {state}  seq {sent.seq}")
+    output.result(value, f"{sent.id}  {state}  seq {sent.seq}")
     for each in sent.not_queued:
         output.note(f"not queued for {each.recipient}: {each.reason}")
 
@@ -108,7 +108,7 @@ def receive(
         bool, Parameter(negative=(), show_default=False, help="Confirm nothing: what is shown stays in the queue.")
     ] = False,
     mesh: MeshName = "main",
-    reach: RelayOptions = DEFAULT_RELAY,
+    relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
     """Open the mailbox and show messages as they come, oldest first; each is confirmed once it was shown.
@@ -131,7 +131,7 @@ def receive(
                 if shown == count:
                     return
 
-    reach.visit(mesh, work)
+    relay_options.run(mesh, work)
 
 
 def _show_delivery(mailbox: Mailbox, delivery: Delivery, output: Output, *, peek: bool) -> None:
@@ -144,7 +144,7 @@ def _show_delivery(mailbox: Mailbox, delivery: Delivery, output: Output, *, peek
         value["body"] = shown = delivery.body
     except PosthouseError as failure:
         value["error"], shown = failure.code, f"(cannot be opened: {failure})"
-    output.answer(value, f"{delivery.seq}  {short_node(delivery.sender)}  {where}{shown}")
+    output.result(value, f"{delivery.seq}  {short_node(delivery.sender)}  {where}{shown}")
     if peek:
         return
     if "error" in value:
@@ -176,7 +176,7 @@ def show(
     /,
     *,
     mesh: MeshName = "main",
-    reach: RelayOptions = DEFAULT_RELAY,
+    relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
     """Show how far a message has come: queued, sent, confirmed, rejected, dead, expired or purged, with times.
@@ -192,8 +192,8 @@ def show(
     async def work(client: Client) -> MessageStates:
         return await client.message(message_id)
 
-    found = reach.visit(mesh, work)
-    output.answer(found, _states_table(found))
+    found = relay_options.run(mesh, work)
+    output.result(found, _states_table(found))
 
 
 def _states_table(found: MessageStates) -> RenderableType:

@@ -98,7 +98,7 @@ class RelayOptions:
 
         return Client(self.url(mesh), load_key(self.key_file), mesh=mesh or DEFAULT_MESH, options=self.options())
 
-    def visit(self, mesh: str | None, work: Callable[[Client], Awaitable[R]]) -> R:
+    def run(self, mesh: str | None, work: Callable[[Client], Awaitable[R]]) -> R:
         """Run `work` with a client of the relay and close it again."""
         import asyncio
 
@@ -115,7 +115,7 @@ class RelayOptions:
         return load_settings({"client.relay": self.relay, "client.tls_ca": tls_ca})
 
 
-#: The default of every command's `reach`.
+#: The default of every command's `relay_options`.
 DEFAULT_RELAY = RelayOptions()
 _DAEMON_GROUP = Group("Daemon", sort_key=4)
 
@@ -130,7 +130,7 @@ class DaemonOptions:
         Path | None, Parameter(name="--dir", help="Its directory; without it ~/.posthouse/daemon/MESH.")
     ] = None
 
-    def place(self) -> DaemonPlace:
+    def location(self) -> DaemonPlace:
         """Return where the daemon is."""
         from posthouse.client.daemon import daemon_place
 
@@ -143,7 +143,7 @@ class DaemonOptions:
         return DaemonClient(self.directory, mesh=self.mesh, timeout_s=timeout_s)
 
 
-#: The default of every command's `near`.
+#: The default of every command's `daemon_options`.
 DEFAULT_DAEMON = DaemonOptions()
 _DURATION = re.compile(r"(?P<number>[0-9]{1,9})(?P<unit>[smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}

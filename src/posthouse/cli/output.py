@@ -33,7 +33,7 @@ class Output:
     json: Annotated[bool, _SWITCH, Parameter(help="Write JSON: one object, or one per line.")] = False
     debug: Annotated[bool, _SWITCH, Parameter(help="Show the traceback of an unexpected failure.")] = False
 
-    def answer(self, value: object, shown: RenderableType) -> None:
+    def result(self, value: object, shown: RenderableType) -> None:
         """Write one result; commands that stream call it once per line."""
         if self.json:
             write_json(sys.stdout, value)

@@ -14,7 +14,7 @@ from posthouse.cli.output import PLAIN, Output, table
 from posthouse.model.errors import error
 
 
-def peers(*, near: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
+def peers(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
     """List the members of the mesh, whether they are online, and what they say about themselves.
 
     For example:
@@ -22,7 +22,7 @@ def peers(*, near: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> No
         posthouse peers
         posthouse peers --mesh team --json
     """
-    with near.client() as daemon:
+    with daemon_options.client() as daemon:
         answer = daemon.peers()
     rows = [
         (
@@ -34,7 +34,7 @@ def peers(*, near: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> No
         )
         for each in answer.get("peers", [])
     ]
-    output.answer(answer, table(("name", "presence", "status", "role", "node"), rows))
+    output.result(answer, table(("name", "presence", "status", "role", "node"), rows))
     if answer.get("is_cached"):
         output.note("the relay cannot be reached: this is what was last heard")
 
@@ -51,7 +51,7 @@ def profile(
     title: Annotated[str | None, Parameter(help="What it is.")] = None,
     bio: Annotated[str | None, Parameter(help="A few words more.")] = None,
     capability: Annotated[tuple[str, ...], _MANY, Parameter(help="Something it can do. Several times.")] = (),
-    near: DaemonOptions = DEFAULT_DAEMON,
+    daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
     """Change the profile of this host; what is not given stays as it is.
@@ -64,7 +64,7 @@ def profile(
     given = {"summary": summary, "status": status, "avatar": avatar, "title": title, "bio": bio}
     if not capability and visible is None and all(value is None for value in given.values()):
         raise error("usage", text="give at least one thing to change")
-    with near.client() as daemon:
+    with daemon_options.client() as daemon:
         answer = daemon.profile(
             summary=summary,
             status=status,
@@ -74,4 +74,4 @@ def profile(
             bio=bio,
             capabilities=list(capability) or None,
         )
-    output.answer(answer, "the profile is changed")
+    output.result(answer, "the profile is changed")

@@ -33,7 +33,7 @@ def run(
     once: Annotated[bool, Parameter(negative=(), help="One run; this is what happens without --every too.")] = False,
     every: Annotated[str | None, Parameter(help="Run again and again, this long apart: 60s, 15m.")] = None,
     rebuild: Annotated[bool, Parameter(negative=(), help="Make every table above bronze anew.")] = False,
-    place: PipelineOptions = DEFAULT_PIPELINE,
+    pipeline_options: PipelineOptions = DEFAULT_PIPELINE,
     output: Output = PLAIN,
 ) -> None:
     """Copy what is new in the journals into the lake, then bring every table up to date.
@@ -51,13 +51,13 @@ def run(
     if once and every is not None:
         raise error("usage", text="--once and --every exclude each other")
     wait_s = None if every is None else parse_duration(every)
-    open_sources(place)  # before Spark is started for nothing
-    spark = place.session()
+    open_sources(pipeline_options)  # before Spark is started for nothing
+    spark = pipeline_options.session()
     try:
         ended = _ended_by_signal() if wait_s is not None else None
-        _run_once(place, output, is_rebuild=rebuild)
+        _run_once(pipeline_options, output, is_rebuild=rebuild)
         while ended is not None and not ended.wait(wait_s):
-            _run_once(place, output, is_rebuild=False)
+            _run_once(pipeline_options, output, is_rebuild=False)
     finally:
         spark.stop()
 
@@ -75,41 +75,41 @@ def _ended_by_signal() -> threading.Event:
     return ended
 
 
-def _run_once(place: PipelineOptions, output: Output, *, is_rebuild: bool) -> None:
+def _run_once(pipeline_options: PipelineOptions, output: Output, *, is_rebuild: bool) -> None:
     from posthouse.pipeline.run.lake_run import bring_up_to_date, publish_roots, with_relay_lock
 
-    lake = place.open_lake()
-    relays = relays_of(place)
-    with with_relay_lock(lake.path, place.reach(relays[0]).client() if relays else None):
+    lake = pipeline_options.open_lake()
+    relays = relays_of(pipeline_options)
+    with with_relay_lock(lake.path, pipeline_options.relay_options(relays[0]).client() if relays else None):
         report = bring_up_to_date(
-            place.session(),
+            pipeline_options.session(),
             lake,
-            open_sources(place),
-            batch_rows=int(str(place.settings()["pipeline.batch_rows"])),
+            open_sources(pipeline_options),
+            batch_rows=int(str(pipeline_options.settings()["pipeline.batch_rows"])),
             is_rebuild=is_rebuild,
             tell=lambda step: _show_step(output, step),
         )
-    published = sum(publish_roots(lake, place.reach(relay).client()) for relay in relays)
+    published = sum(publish_roots(lake, pipeline_options.relay_options(relay).client()) for relay in relays)
     _answer_run(output, report, published)
 
 
 def _show_step(output: Output, step: RunStep) -> None:
     if output.json:
-        output.answer(step.as_value(), "")
+        output.result(step.as_value(), "")
     elif step.step != "unchanged":
         output.note(f"{step.step:>9}  {step.table:<24} {step.rows:>12,} rows")
 
 
 def _answer_run(output: Output, report: RunReport, published: int) -> None:
     value = {"rows": report.rows, "versions": report.versions, "published": published}
-    output.answer(value, table(("table", "version"), list(report.versions.items())))
+    output.result(value, table(("table", "version"), list(report.versions.items())))
 
 
 def query(
     sql: Annotated[str, Parameter(help="The question. Tables are named <layer>_<name>: SHOW TABLES lists them.")],
     *,
     limit: Annotated[int, Parameter(help="How many rows at most.")] = 1000,
-    place: PipelineOptions = DEFAULT_PIPELINE,
+    pipeline_options: PipelineOptions = DEFAULT_PIPELINE,
     output: Output = PLAIN,
 ) -> None:
     """Ask the lake; a warm session (`posthouse pipeline serve`) answers at once, else Spark is started.
@@ -121,17 +121,17 @@ def query(
     """
     from posthouse.pipeline.query import ask_server
 
-    lake = place.open_lake()
+    lake = pipeline_options.open_lake()
     found = ask_server(lake.path, sql, limit)
-    _show_rows(output, found or _ask_here(place, sql, limit))
+    _show_rows(output, found or _ask_here(pipeline_options, sql, limit))
 
 
-def _ask_here(place: PipelineOptions, sql: str, limit: int) -> Answer:
+def _ask_here(pipeline_options: PipelineOptions, sql: str, limit: int) -> Answer:
     from posthouse.pipeline.query import ask, refuse_empty
 
-    lake = place.open_lake()
+    lake = pipeline_options.open_lake()
     refuse_empty(lake)  # before Spark is started for nothing
-    spark = place.session()
+    spark = pipeline_options.session()
     try:
         return ask(spark, lake, sql, limit)
     finally:
@@ -141,14 +141,14 @@ def _ask_here(place: PipelineOptions, sql: str, limit: int) -> Answer:
 def _show_rows(output: Output, answer: Answer) -> None:
     if output.json:
         for row in answer.rows:
-            output.answer(dict(zip(answer.columns, row, strict=True)), "")
+            output.result(dict(zip(answer.columns, row, strict=True)), "")
     else:
-        output.answer(None, table(answer.columns, answer.rows))
+        output.result(None, table(answer.columns, answer.rows))
     if answer.is_cut:
         output.note(f"only the first {len(answer.rows)} rows are shown; --limit shows more")
 
 
-def serve(*, place: PipelineOptions = DEFAULT_PIPELINE, output: Output = PLAIN) -> None:
+def serve(*, pipeline_options: PipelineOptions = DEFAULT_PIPELINE, output: Output = PLAIN) -> None:
     """Keep Spark warm and answer questions on a socket in the lake's directory, until Ctrl-C.
 
     `posthouse pipeline query` uses it by itself.
@@ -162,13 +162,13 @@ def serve(*, place: PipelineOptions = DEFAULT_PIPELINE, output: Output = PLAIN) 
 
     from posthouse.pipeline.query import QueryServer
 
-    spark = place.session()
+    spark = pipeline_options.session()
     try:
         spark.range(1).count()  # the first job is the slow one
-        server = QueryServer(spark, place.open_lake())
+        server = QueryServer(spark, pipeline_options.open_lake())
         for each in (signal.SIGTERM, signal.SIGINT):
             signal.signal(each, lambda *_: threading.Thread(target=server.close).start())
-        output.answer({"event": "ready", "socket": str(server.path)}, f"ready on {server.path}")
+        output.result({"event": "ready", "socket": str(server.path)}, f"ready on {server.path}")
         server.serve()
     finally:
         spark.stop()
@@ -178,7 +178,7 @@ _BANNER = """posthouse pipeline shell: `spark` is the session, `lake` the lake, 
 Tables: {names}"""
 
 
-def shell(*, place: PipelineOptions = DEFAULT_PIPELINE, output: Output = PLAIN) -> None:
+def shell(*, pipeline_options: PipelineOptions = DEFAULT_PIPELINE, output: Output = PLAIN) -> None:
     """Open a Python shell in which every table is a DataFrame of its name.
 
     For example:
@@ -191,9 +191,9 @@ def shell(*, place: PipelineOptions = DEFAULT_PIPELINE, output: Output = PLAIN) 
     from posthouse.pipeline.connector.data_source import register_source
     from posthouse.pipeline.query import refuse_empty
 
-    lake = place.open_lake()
+    lake = pipeline_options.open_lake()
     refuse_empty(lake)
-    spark = place.session()
+    spark = pipeline_options.session()
     try:
         register_source(spark)
         names = lake.register(spark)
@@ -207,7 +207,7 @@ def shell(*, place: PipelineOptions = DEFAULT_PIPELINE, output: Output = PLAIN) 
 _SHOWN = 50  # findings; all of them come with --json
 
 
-def audit(*, place: PipelineOptions = DEFAULT_PIPELINE, output: Output = PLAIN) -> int:
+def audit(*, pipeline_options: PipelineOptions = DEFAULT_PIPELINE, output: Output = PLAIN) -> int:
     """Re-derive every id, verify every signature, replay deliveries and locks, and recompute every Merkle root.
 
     The lake is audited if there is one; with --source the stores are compared with it too. Without a lake the sources
@@ -222,10 +222,10 @@ def audit(*, place: PipelineOptions = DEFAULT_PIPELINE, output: Output = PLAIN) 
     from posthouse.cli.pipeline_options import open_sources
     from posthouse.pipeline.audit.audit import audit as run
 
-    lake = place.open_lake()
+    lake = pipeline_options.open_lake()
     has_lake = bool(lake.names())
-    sources = open_sources(place) if place.source or not has_lake else []
-    spark = place.session()
+    sources = open_sources(pipeline_options) if pipeline_options.source or not has_lake else []
+    spark = pipeline_options.session()
     try:
         report = run(spark, lake if has_lake else None, sources)
     finally:
@@ -240,16 +240,16 @@ def _answer_audit(output: Output, report: Report) -> None:
     rows = report.findings if output.json else report.findings[:_SHOWN]
     if output.json:
         for each in rows:
-            output.answer(each._asdict(), "")
+            output.result(each._asdict(), "")
     elif rows:
-        output.answer(None, table(Finding._fields, rows))
-        output.answer(
+        output.result(None, table(Finding._fields, rows))
+        output.result(
             None, table(("findings", "code", "meaning"), [(n, c, CODES[c]) for c, n in sorted(report.counts.items())])
         )
     looked_at = f"{report.records:,} records and {report.events:,} events"
     shown = f"{report.total:,} findings in {looked_at}" if report.total else f"{looked_at}: nothing is wrong"
     value = {"records": report.records, "events": report.events, "findings": report.total, "codes": dict(report.counts)}
-    output.answer(value, shown)
+    output.result(value, shown)
 
 
 app = noun("pipeline", "The long memory: a lake of the whole history, on Spark; proof, reports, what-if, replay.")

@@ -82,7 +82,7 @@ class PipelineOptions:
             raise error("usage", text="there is no store on this host", hint="Name one with --source FILE or URL.")
         return found
 
-    def reach(self, relay: str | None = None) -> RelayOptions:
+    def relay_options(self, relay: str | None = None) -> RelayOptions:
         """Return how a relay is reached, with the key of this command."""
         return RelayOptions(relay=relay, key_file=self.key_file)
 
@@ -99,28 +99,32 @@ def _stores_of_host(settings: dict[str, Any]) -> tuple[str, ...]:
     return tuple(str(path.absolute()) for path in candidates if path.is_file())
 
 
-#: The default of every command's `place`.
+#: The default of every command's `pipeline_options`.
 DEFAULT_PIPELINE = PipelineOptions()
 
 
-def open_sources(place: PipelineOptions) -> list[Access]:
+def open_sources(pipeline_options: PipelineOptions) -> list[Access]:
     """Return every source of a command; a relay is asked for a token with the key of this node."""
     from posthouse.pipeline.connector.source_access import Access, access_with_key, parse_sources
 
     found: list[Access] = []
-    for address in parse_sources(place.sources()):
+    for address in parse_sources(pipeline_options.sources()):
         if address.is_relay:
-            found.append(access_with_key(address.url, load_key(place.key_file), place.reach().options()))
+            found.append(
+                access_with_key(
+                    address.url, load_key(pipeline_options.key_file), pipeline_options.relay_options().options()
+                )
+            )
         else:
             found.append(Access(address.url))
     return found
 
 
-def relays_of(place: PipelineOptions) -> list[str]:
+def relays_of(pipeline_options: PipelineOptions) -> list[str]:
     """Return the relays among the sources of a command."""
     from posthouse.pipeline.connector.source_access import parse_sources
 
-    return [address.url for address in parse_sources(place.sources()) if address.is_relay]
+    return [address.url for address in parse_sources(pipeline_options.sources()) if address.is_relay]
 
 
 RelayAddress = Annotated[
@@ -128,7 +132,9 @@ RelayAddress = Annotated[
 ]
 
 
-def relay_options(place: PipelineOptions, relay: str | None) -> RelayOptions:
+def chosen_relay(pipeline_options: PipelineOptions, relay: str | None) -> RelayOptions:
     """Return how the relay is reached, with the key of this command."""
-    given = relay or next((each for each in place.source if "://" in each and not each.startswith("file:")), None)
-    return place.reach(given)
+    given = relay or next(
+        (each for each in pipeline_options.source if "://" in each and not each.startswith("file:")), None
+    )
+    return pipeline_options.relay_options(given)

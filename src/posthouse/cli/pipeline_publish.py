@@ -15,7 +15,7 @@ from cyclopts.validators import Number
 from posthouse.cli.bus_session import with_bus
 from posthouse.cli.options import MeshName
 from posthouse.cli.output import PLAIN, Output, table
-from posthouse.cli.pipeline_options import DEFAULT_PIPELINE, PipelineOptions, RelayAddress, relay_options
+from posthouse.cli.pipeline_options import DEFAULT_PIPELINE, PipelineOptions, RelayAddress, chosen_relay
 from posthouse.model.clock import system_clock
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def publish(
     ] = 5,
     mesh: MeshName = "main",
     relay: RelayAddress = None,
-    place: PipelineOptions = DEFAULT_PIPELINE,
+    pipeline_options: PipelineOptions = DEFAULT_PIPELINE,
     output: Output = PLAIN,
 ) -> None:
     """Publish what the lake knows: an addressable event stats/<member> for each member, stats/#<topic> for each topic.
@@ -60,25 +60,25 @@ def publish(
     from posthouse.pipeline.publish_stats import publish as run
 
     alarm = AlertThresholds(flood, parse_duration(silent), attempts)
-    reach = relay_options(place, relay)
-    known = reach.options()
+    relay_options = chosen_relay(pipeline_options, relay)
+    known = relay_options.options()
     options = SinkOptions.of(
         {
-            "relay": reach.url(mesh).origin,
+            "relay": relay_options.url(mesh).origin,
             "run_id": f"publish/{mesh}",
             "mesh": mesh,
-            "key_file": str(key_path(place.key_file).absolute()),
+            "key_file": str(key_path(pipeline_options.key_file).absolute()),
             "allow_plain": str(known.allow_plain).lower(),
         }
         | ({} if known.tls_ca is None else {"tls_ca": str(known.tls_ca)})
     )
-    lake, spark = place.open_lake(), place.session()
+    lake, spark = pipeline_options.open_lake(), pipeline_options.session()
     inputs = {name: lake.table(spark, name) for name in INPUTS}
     done = run(spark, inputs, options, through_ns=through_of(lake), days=days, alarm=alarm, alerts_to=alerts_to)
     value = {"mesh": mesh, "members": done.members, "topics": done.topics, "alerts": done.alerts}
     output.note(f"figures of {done.members} members and {done.topics} topics published")
     rows = [(each["alert"], each["member"], each["since"], each["count"]) for each in done.alerts]
-    output.answer(value, table(("alert", "member", "since", "count"), rows))
+    output.result(value, table(("alert", "member", "since", "count"), rows))
 
 
 def replay(
@@ -92,7 +92,7 @@ def replay(
     ] = None,
     mesh: MeshName = "main",
     relay: RelayAddress = None,
-    place: PipelineOptions = DEFAULT_PIPELINE,
+    pipeline_options: PipelineOptions = DEFAULT_PIPELINE,
     output: Output = PLAIN,
 ) -> None:
     """Send messages that match a condition again, oldest first, each once however often this is run.
@@ -111,9 +111,9 @@ def replay(
 
     topic = to.removeprefix("#") if to.startswith("#") else None
     terms = ReplayOptions(where, to, None if topic is None else mesh)
-    cursors = ReplayCursors(place.lake_path())
+    cursors = ReplayCursors(pipeline_options.lake_path())
     cursor = cursors.begin(name, terms)
-    messages = _select(place, terms, cursor)
+    messages = _select(pipeline_options, terms, cursor)
 
     def tell(done: Replayed) -> None:
         output.note(f"{done.sent} sent")
@@ -128,18 +128,20 @@ def replay(
         return await send(BusTarget(bus, name, to))
 
     done = (
-        with_bus(None, output, send_to_bus) if topic is None else relay_options(place, relay).visit(mesh, send_to_topic)
+        with_bus(None, output, send_to_bus)
+        if topic is None
+        else chosen_relay(pipeline_options, relay).run(mesh, send_to_topic)
     )
     value = {"name": name} | done._asdict()
     if done.not_queued:
         output.note(f"{done.not_queued} times the queue of a reader was full, and it missed a message")
-    output.answer(value, f"{done.sent} sent to {to}, {done.duplicates} of them were there; {done.total} in all")
+    output.result(value, f"{done.sent} sent to {to}, {done.duplicates} of them were there; {done.total} in all")
 
 
-def _select(place: PipelineOptions, terms: ReplayOptions, cursor: ReplayCursor) -> Iterator[PastMessage]:
+def _select(pipeline_options: PipelineOptions, terms: ReplayOptions, cursor: ReplayCursor) -> Iterator[PastMessage]:
     from posthouse.pipeline.replay_messages import INPUTS, PastMessage, select_messages
 
-    lake, spark = place.open_lake(), place.session()
+    lake, spark = pipeline_options.open_lake(), pipeline_options.session()
     inputs = {name: lake.table(spark, name) for name in INPUTS}
     chosen = select_messages(inputs, terms.where, cursor)
     return (PastMessage(**row.asDict()) for row in chosen.toLocalIterator())
@@ -149,7 +151,7 @@ def archive(
     *,
     older_than: Annotated[str, Parameter(help="Age from which history may go: 30d, 12h.")] = "30d",
     relay: RelayAddress = None,
-    place: PipelineOptions = DEFAULT_PIPELINE,
+    pipeline_options: PipelineOptions = DEFAULT_PIPELINE,
     output: Output = PLAIN,
 ) -> None:
     """Ask a relay to delete old history that the lake provably holds; bring the lake up to date first.
@@ -168,7 +170,7 @@ def archive(
     from posthouse.pipeline.archive_history import archive as run
 
     before_ns = system_clock().wall_ns() - round(parse_duration(older_than) * SECOND_NS)
-    lake = place.open_lake()
+    lake = pipeline_options.open_lake()
 
     async def work(client: Client) -> Archived:
         return await run(client, lake, before_ns, tell)
@@ -176,6 +178,6 @@ def archive(
     def tell(part: Pruned) -> None:
         output.note(f"{part.pruned} records pruned, the oldest left is {part.oldest_seq}")
 
-    done = relay_options(place, relay).visit(None, work)
+    done = chosen_relay(pipeline_options, relay).run(None, work)
     value = {"epoch": done.epoch, "pruned": done.pruned, "emptied": done.emptied, "oldest_seq": done.oldest_seq}
-    output.answer(value, f"{done.pruned} records pruned, {done.emptied} events are in the lake alone")
+    output.result(value, f"{done.pruned} records pruned, {done.emptied} events are in the lake alone")

@@ -36,7 +36,7 @@ def report(
     to: Annotated[Path | None, Parameter(help="The file to write [default: report.html in the lake].")] = None,
     open: Annotated[bool, Parameter(negative=(), help="Show it in the browser.")] = False,  # noqa: A002 - the flag's word
     audit: Annotated[bool, Parameter(help="Audit the lake too, and say what was found.")] = True,
-    place: PipelineOptions = DEFAULT_PIPELINE,
+    pipeline_options: PipelineOptions = DEFAULT_PIPELINE,
     output: Output = PLAIN,
 ) -> None:
     """Write one self-contained HTML page about everything in the lake: it needs no network and holds no script.
@@ -48,14 +48,14 @@ def report(
     """
     from posthouse.pipeline.query import refuse_empty
 
-    lake = place.open_lake()
+    lake = pipeline_options.open_lake()
     refuse_empty(lake)
-    spark = place.session()
+    spark = pipeline_options.session()
     try:
         path = write_report(spark, lake, to, is_audited=audit)
     finally:
         spark.stop()
-    output.answer({"path": path}, str(path))
+    output.result({"path": path}, str(path))
     if open:
         show_page(path)
 
@@ -98,7 +98,7 @@ def whatif(
     config: Annotated[Path | None, Parameter(help="A config.json of a bus, with the limits to try.")] = None,
     rules: Annotated[Path | None, Parameter(help="An access-rules.json to try.")] = None,
     limit: Annotated[int, Parameter(help="How many rows of each table to show at most.")] = 50,
-    place: PipelineOptions = DEFAULT_PIPELINE,
+    pipeline_options: PipelineOptions = DEFAULT_PIPELINE,
     output: Output = PLAIN,
 ) -> None:
     """Run the bus's own rules over the whole history in the lake and compare with what happened.
@@ -118,9 +118,9 @@ def whatif(
     if config is None and rules is None:
         raise error("usage", text="name what to try", hint="Give --config FILE, --rules FILE, or both.")
     proposal = read_proposal(config, rules)
-    lake = place.open_lake()
+    lake = pipeline_options.open_lake()
     refuse_empty(lake)
-    spark = place.session()
+    spark = pipeline_options.session()
     try:
         show_whatif(simulate_history(bus_journal(spark, lake), proposal), output, limit)
     finally:
@@ -149,10 +149,10 @@ def show_whatif(judgement: Simulation, output: Output, limit: int) -> None:
 def _show_table(output: Output, kind: str, columns: tuple[str, ...], rows: list[Any]) -> None:
     if output.json:
         for row in rows:
-            output.answer({"table": kind} | dict(zip(columns, row, strict=True)), "")
+            output.result({"table": kind} | dict(zip(columns, row, strict=True)), "")
     elif rows:
         output.note(_TITLES[kind])
-        output.answer(
+        output.result(
             None, table(columns, [[_shown(*cell) for cell in zip(columns, row, strict=True)] for row in rows])
         )
 
@@ -179,7 +179,7 @@ def demo(
     seed: Annotated[int, Parameter(help="The same number tells the same story.")] = 1,
     to: Annotated[Path | None, Parameter(help="Where to put stores and lake [default: a new directory].")] = None,
     open: Annotated[bool, Parameter(help="Show the report in the browser.")] = True,  # noqa: A002 - the flag's word
-    place: PipelineOptions = DEFAULT_PIPELINE,
+    pipeline_options: PipelineOptions = DEFAULT_PIPELINE,
     output: Output = PLAIN,
 ) -> None:
     """Make a week of a company of agents with the real relay, locks and bus, then run everything on it.
@@ -202,8 +202,8 @@ def demo(
     directory = Path(tempfile.mkdtemp(prefix="posthouse-demo-")) if to is None else to.absolute()
     output.note(f"making a history of {messages:,} messages in {directory}")
     history = make_history(directory, seed, agents, messages)
-    place = replace(place, lake=place.lake or directory / "lake")
-    lake, spark = place.open_lake(), place.session()
+    pipeline_options = replace(pipeline_options, lake=pipeline_options.lake or directory / "lake")
+    lake, spark = pipeline_options.open_lake(), pipeline_options.session()
     try:
         done = bring_up_to_date(spark, lake, [Access(source) for source in history.sources])
         output.note(f"{done.rows:,} rows are in the lake; what if mailboxes held half as much?")
@@ -211,7 +211,7 @@ def demo(
         path = write_report(spark, lake, None, is_audited=True)
     finally:
         spark.stop()
-    output.answer({"path": path, "lake": lake.path, "sources": history.sources}, f"the report is {path}")
+    output.result({"path": path, "lake": lake.path, "sources": history.sources}, f"the report is {path}")
     if open:
         show_page(path)
 

@@ -52,7 +52,7 @@ def shown_rows(rows: Sequence[QueueRow]) -> RenderableType:
     )
 
 
-def ls(*, mesh: MeshName = "main", reach: RelayOptions = DEFAULT_RELAY, output: Output = PLAIN) -> None:
+def ls(*, mesh: MeshName = "main", relay_options: RelayOptions = DEFAULT_RELAY, output: Output = PLAIN) -> None:
     """List queues: how many messages wait, how many are parked, and since when the oldest waits.
 
     For example:
@@ -64,12 +64,12 @@ def ls(*, mesh: MeshName = "main", reach: RelayOptions = DEFAULT_RELAY, output: 
     async def work(client: Client) -> list[Queue]:
         return await client.queues.all(mesh)
 
-    found = reach.visit(mesh, work)
+    found = relay_options.run(mesh, work)
     rows = [
         (each.recipient, each.depth, each.parked, each.confirmations, format_moment(each.oldest_ns)) for each in found
     ]
     columns = ("recipient", "waiting", "parked", "confirmations", "oldest")
-    output.answer({"mesh": mesh, "queues": found}, table(columns, rows))
+    output.result({"mesh": mesh, "queues": found}, table(columns, rows))
 
 
 ShownState = Literal[
@@ -86,7 +86,7 @@ def show(
     ] = ("open"),
     limit: Annotated[int, Parameter(validator=Number(gte=1), help="How many at most.")] = 100,
     mesh: MeshName = "main",
-    reach: RelayOptions = DEFAULT_RELAY,
+    relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
     """List the messages in the queue of one reader, in their order, without content.
@@ -101,15 +101,15 @@ def show(
         node = await client.meshes.resolve(recipient, mesh)
         return await client.queues.rows(mesh, node, state=state, limit=limit)
 
-    found = reach.visit(mesh, work)
-    output.answer({"mesh": mesh, "rows": found}, shown_rows(found))
+    found = relay_options.run(mesh, work)
+    output.result({"mesh": mesh, "rows": found}, shown_rows(found))
 
 
 def dead(
     *,
     limit: Annotated[int, Parameter(validator=Number(gte=1), help="How many at most.")] = 100,
     mesh: MeshName = "main",
-    reach: RelayOptions = DEFAULT_RELAY,
+    relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
     """List parked messages of all queues: rejected by their reader, or sent too often without being confirmed.
@@ -125,8 +125,8 @@ def dead(
     async def work(client: Client) -> list[QueueRow]:
         return await client.queues.rows(mesh, state="parked", limit=limit)
 
-    found = reach.visit(mesh, work)
-    output.answer({"mesh": mesh, "rows": found}, shown_rows(found))
+    found = relay_options.run(mesh, work)
+    output.result({"mesh": mesh, "rows": found}, shown_rows(found))
 
 
 PurgedState = Literal["open", "parked", "queued", "sent", "rejected", "dead"]
@@ -141,7 +141,7 @@ def purge(
         PurgedState | None, Parameter(help="Messages in this state only; without ids those that are open.")
     ] = (None),
     mesh: MeshName = "main",
-    reach: RelayOptions = DEFAULT_RELAY,
+    relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
     """End messages without delivering them: those named, or all of a queue in a state. It cannot be undone.
@@ -156,8 +156,8 @@ def purge(
         node = await client.meshes.resolve(recipient, mesh)
         return await client.queues.purge(mesh, node, ids=list(ids) or None, state=state)
 
-    purged = reach.visit(mesh, work)
-    output.answer({"mesh": mesh, "purged": purged}, f"{len(purged)} purged")
+    purged = relay_options.run(mesh, work)
+    output.result({"mesh": mesh, "purged": purged}, f"{len(purged)} purged")
 
 
 def requeue(
@@ -166,7 +166,7 @@ def requeue(
     *,
     ids: MessageIds = (),
     mesh: MeshName = "main",
-    reach: RelayOptions = DEFAULT_RELAY,
+    relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
     """Put parked messages at the tail of their queue, with a clean slate: those named, or all of the reader.
@@ -181,9 +181,9 @@ def requeue(
         node = await client.meshes.resolve(recipient, mesh)
         return await client.queues.requeue(mesh, node, ids=list(ids) or None)
 
-    done = reach.visit(mesh, work)
+    done = relay_options.run(mesh, work)
     no_room = f", {len(done.no_room)} found no room" if done.no_room else ""
-    output.answer(
+    output.result(
         {"mesh": mesh, "requeued": done.requeued, "no_room": done.no_room}, f"{len(done.requeued)} requeued{no_room}"
     )
 

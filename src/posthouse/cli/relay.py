@@ -70,7 +70,7 @@ def hold_relay_lock(given: Path | None) -> Iterator[Path]:
 def answer_findings(output: Output, path: Path, findings: Sequence[str]) -> int:
     """Show what is wrong with a store, or that nothing is."""
     shown = "\n".join(findings) if findings else f"{path}: nothing is wrong"
-    output.answer({"store": path, "findings": list(findings)}, shown)
+    output.result({"store": path, "findings": list(findings)}, shown)
     return Exit.REFUSED if findings else Exit.OK
 
 
@@ -106,7 +106,7 @@ def _announce(server: RelayServer, output: Output) -> None:
     scheme = "https" if server.settings.protection.has_tls else "http"
     url = f"{scheme}://{server.place}"
     value = {"listen": str(server.place), "url": url, "relay": server.key.node, "data_dir": server.settings.data_dir}
-    output.answer(value, f"posthouse relay {server.key.node} listens on {url}")
+    output.result(value, f"posthouse relay {server.key.node} listens on {url}")
 
 
 _SHOWN = ("relay", "version", "epoch", "features", "is_test_clock")
@@ -116,7 +116,7 @@ def info(
     relay: Annotated[str | None, Parameter(show_default=False, help="Its address: HOST:PORT or a URL.")] = None,
     /,
     *,
-    reach: RelayOptions = DEFAULT_RELAY,
+    relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
     """Show what a relay says of itself and its limits, and whether its key is the pinned one; needs no key.
@@ -128,22 +128,26 @@ def info(
     """
     from posthouse.client import Pins, parse_relay_url
 
-    url = reach.url() if relay is None else parse_relay_url(relay, allow_plain=reach.options().allow_plain)
-    told = asyncio.run(_ask(url, reach))
+    url = (
+        relay_options.url()
+        if relay is None
+        else parse_relay_url(relay, allow_plain=relay_options.options().allow_plain)
+    )
+    told = asyncio.run(_ask(url, relay_options))
     pinned = Pins.of_home().relay(url.origin)
     state = "not pinned" if pinned is None else "pinned" if pinned == told.get("relay") else f"CHANGED from {pinned}"
     lines = [f"url      {url.origin}", f"key      {state}"]
     lines += [f"{name:<8} {told.get(name)}" for name in _SHOWN if name in told]
     lines += [f"limit    {name} {value}" for name, value in dict(told.get("limits") or {}).items()]
-    output.answer(told | {"url": url.origin, "pinned": pinned}, "\n".join(lines))
+    output.result(told | {"url": url.origin, "pinned": pinned}, "\n".join(lines))
 
 
-async def _ask(url: RelayUrl, reach: RelayOptions) -> dict[str, Any]:
+async def _ask(url: RelayUrl, relay_options: RelayOptions) -> dict[str, Any]:
     from posthouse.client import Client, Pins
     from posthouse.keys import NodeKey
 
     # looking pins nothing and says nothing about this node
-    async with Client(url, NodeKey.generate(), pins=Pins(None), options=reach.options()) as client:
+    async with Client(url, NodeKey.generate(), pins=Pins(None), options=relay_options.options()) as client:
         return await client.info()
 
 
@@ -166,7 +170,7 @@ def backup(
     source = store_path(data_dir)
     backup_relay(source, target.absolute())
     size = target.stat().st_size
-    output.answer({"store": source, "backup": target.absolute(), "bytes": size}, f"{target}  {size:,} bytes")
+    output.result({"store": source, "backup": target.absolute(), "bytes": size}, f"{target}  {size:,} bytes")
     output.note("keep key.json beside it: without the relay's key its clients have to trust a new one")
 
 
@@ -219,7 +223,7 @@ def restore(
     with hold_relay_lock(data_dir) as directory:
         path = directory / FILE_NAME
         epoch = restore_relay(backup.absolute(), path, system_clock())
-    output.answer({"store": path, "backup": backup.absolute(), "epoch": epoch}, f"{path} restored, epoch {epoch}")
+    output.result({"store": path, "backup": backup.absolute(), "epoch": epoch}, f"{path} restored, epoch {epoch}")
 
 
 def reindex(*, data_dir: DataDir = None, output: Output = PLAIN) -> None:
@@ -238,7 +242,7 @@ def reindex(*, data_dir: DataDir = None, output: Output = PLAIN) -> None:
     path = store_path(data_dir)
     with hold_relay_lock(data_dir):
         reindex_relay(path, system_clock())
-    output.answer({"store": path, "reindexed": True}, f"{path} reindexed")
+    output.result({"store": path, "reindexed": True}, f"{path} reindexed")
 
 
 def check(*, data_dir: DataDir = None, output: Output = PLAIN) -> int:

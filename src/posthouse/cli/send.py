@@ -86,7 +86,7 @@ def send(
     flags: MessageFlags = NO_FLAGS,
     mesh: MeshName = "main",
     directory: Annotated[Path | None, Parameter(name="--dir", help="Directory of the daemon.")] = None,
-    reach: RelayOptions = DEFAULT_RELAY,
+    relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
     """Send a message; done when the daemon, or without one the relay, has it on its disk.
@@ -99,24 +99,24 @@ def send(
     """
     options = flags.given()
     text = read_text(message)
-    near = DaemonOptions(mesh=mesh, directory=directory)
-    why_not = _why_no_daemon(near)
+    daemon_options = DaemonOptions(mesh=mesh, directory=directory)
+    why_not = _why_no_daemon(daemon_options)
     if why_not is None:
-        with near.client() as daemon:
+        with daemon_options.client() as daemon:
             accepted = daemon.send(to, text, **options)
         value = {"via": "daemon", **_values(accepted)}
-        output.answer(value, f"{accepted.client_message_id}  {accepted.status}")
+        output.result(value, f"{accepted.client_message_id}  {accepted.status}")
         return
     output.note(f"no daemon ({why_not}); connecting to the relay")
-    sent = _send_alone(to, text, flags, near, reach)
+    sent = _send_alone(to, text, flags, daemon_options, relay_options)
     state = "was there already" if sent.duplicate else "stored by the relay"
-    output.answer(_value_of_sent(sent), f"{sent.client_message_id}  {state}  {sent.id}")
+    output.result(_value_of_sent(sent), f"{sent.client_message_id}  {state}  {sent.id}")
 
 
-def _why_no_daemon(near: DaemonOptions) -> str | None:
+def _why_no_daemon(daemon_options: DaemonOptions) -> str | None:
     """Return why there is no daemon to use, or None when one answers."""
     try:
-        with near.client(PROBE_S) as daemon:
+        with daemon_options.client(PROBE_S) as daemon:
             daemon.version()
     except PosthouseError as failure:
         if failure.code != "daemon_unreachable":
@@ -125,17 +125,19 @@ def _why_no_daemon(near: DaemonOptions) -> str | None:
     return None
 
 
-def _send_alone(to: str, text: str, flags: MessageFlags, near: DaemonOptions, reach: RelayOptions) -> Sent:
+def _send_alone(
+    to: str, text: str, flags: MessageFlags, daemon_options: DaemonOptions, relay_options: RelayOptions
+) -> Sent:
     from dataclasses import replace
 
     from posthouse.cli.daemon_start import recorded_relay
 
-    directory = near.place().directory
+    directory = daemon_options.location().directory
     daemon_key = directory / "keypair.json"
-    if reach.key_file is None and daemon_key.exists():
-        reach = replace(reach, key_file=daemon_key)
-    if reach.relay is None:
-        reach = replace(reach, relay=recorded_relay(directory))
+    if relay_options.key_file is None and daemon_key.exists():
+        relay_options = replace(relay_options, key_file=daemon_key)
+    if relay_options.relay is None:
+        relay_options = replace(relay_options, relay=recorded_relay(directory))
 
     async def work(client: Client) -> Sent:
         return await client.send(
@@ -145,10 +147,12 @@ def _send_alone(to: str, text: str, flags: MessageFlags, near: DaemonOptions, re
             reply_to=flags.reply_to,
             priority=flags.priority,
             meta=flags.parsed_meta(),
-            mentions=[await client.meshes.resolve(member, near.mesh or client.mesh) for member in flags.mention],
+            mentions=[
+                await client.meshes.resolve(member, daemon_options.mesh or client.mesh) for member in flags.mention
+            ],
         )
 
-    return reach.visit(near.mesh, work)
+    return relay_options.run(daemon_options.mesh, work)
 
 
 def _value_of_sent(sent: Sent) -> dict[str, Any]:

@@ -19,7 +19,7 @@ def create(
     topic: Annotated[str, Parameter(help="Its name: a subject, such as builds.main.")],
     /,
     *,
-    near: DaemonOptions = DEFAULT_DAEMON,
+    daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
     """Make a topic that members can post to and subscribe to.
@@ -28,9 +28,9 @@ def create(
 
         posthouse topic create builds.main
     """
-    with near.client() as daemon:
+    with daemon_options.client() as daemon:
         answer = daemon.create_topic(topic.removeprefix("#"))
-    output.answer(answer, f"made {topic}")
+    output.result(answer, f"made {topic}")
 
 
 def post(
@@ -39,7 +39,7 @@ def post(
     /,
     *,
     flags: MessageFlags = NO_FLAGS,
-    near: DaemonOptions = DEFAULT_DAEMON,
+    daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
     """Post to a topic; done when the daemon has it on its disk.
@@ -49,16 +49,16 @@ def post(
         posthouse topic post builds.main "green"
         posthouse topic post builds.main - --meta '{"commit":"abc"}' --json
     """
-    with near.client() as daemon:
+    with daemon_options.client() as daemon:
         accepted = daemon.post(topic.removeprefix("#"), read_text(message), **flags.given())
-    output.answer(accepted, f"{accepted.client_message_id}  {accepted.status}")
+    output.result(accepted, f"{accepted.client_message_id}  {accepted.status}")
 
 
 def subscribe(
     pattern: Annotated[str, Parameter(help="A topic, or a pattern such as builds.>.")],
     /,
     *,
-    near: DaemonOptions = DEFAULT_DAEMON,
+    daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
     """Subscribe this host to topics; what is posted from now on comes to its inbox.
@@ -67,16 +67,16 @@ def subscribe(
 
         posthouse topic subscribe 'builds.>'
     """
-    with near.client() as daemon:
+    with daemon_options.client() as daemon:
         answer = daemon.subscribe(pattern.removeprefix("#"))
-    output.answer(answer, f"subscribed {pattern}")
+    output.result(answer, f"subscribed {pattern}")
 
 
 def unsubscribe(
     pattern: Annotated[str, Parameter(help="The pattern that was subscribed.")],
     /,
     *,
-    near: DaemonOptions = DEFAULT_DAEMON,
+    daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
     """End a subscription; what came before stays in the inbox.
@@ -85,12 +85,12 @@ def unsubscribe(
 
         posthouse topic unsubscribe 'builds.>'
     """
-    with near.client() as daemon:
+    with daemon_options.client() as daemon:
         answer = daemon.unsubscribe(pattern.removeprefix("#"))
-    output.answer(answer, f"unsubscribed {pattern}")
+    output.result(answer, f"unsubscribed {pattern}")
 
 
-def ls(*, near: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
+def ls(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
     """List the topics of the mesh and the subscriptions of this host.
 
     For example:
@@ -98,12 +98,12 @@ def ls(*, near: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
         posthouse topic list
         posthouse topic list --mesh team --json
     """
-    with near.client() as daemon:
+    with daemon_options.client() as daemon:
         answer = daemon.topics()
     topics = [str(each) for each in answer.get("topics", [])]
     patterns = [str(each) for each in answer.get("subscriptions") or []]
     rows = [("topic", each) for each in topics] + [("subscription", each) for each in patterns]
-    output.answer(answer, table(("kind", "name"), rows))
+    output.result(answer, table(("kind", "name"), rows))
     if answer.get("is_cached"):
         output.note("the relay cannot be reached: these topics were last heard of, subscriptions are not known")
 

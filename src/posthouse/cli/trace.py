@@ -173,7 +173,7 @@ def trace(
     ],
     /,
     *,
-    near: DaemonOptions = DEFAULT_DAEMON,
+    daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
     """Follow one message through the bus and the outbox of its host, the relay and the inbox of this host.
@@ -187,10 +187,10 @@ def trace(
         posthouse trace 01JQ8Z5N0000000000000000AB
         posthouse trace 643b6dcfe2204e80670cf8585ec25134e303c68d3efdfb2d0efc7f5668bc739e --json
     """
-    with near.client() as daemon:
+    with daemon_options.client() as daemon:
         value = gather_steps(daemon, id)
     rows = [(each["at"] or "-", _since(each["after_ms"]), each["where"], each["what"]) for each in value["steps"]]
-    output.answer(value, table(("at", "after", "where", "what"), rows))
+    output.result(value, table(("at", "after", "where", "what"), rows))
     if value["relay_error"]:
         output.note(f"what the relay knows is missing: {value['relay_error']}")
 
