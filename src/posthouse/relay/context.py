@@ -22,6 +22,7 @@ from posthouse.relay.live import Live
 from posthouse.relay.messages.settings import message_features
 from posthouse.relay.metrics import Meters
 from posthouse.relay.wire.edge_limits import EdgeLimits
+from posthouse.relay.wire.websocket import WebSocketConnection
 
 
 def features_of(edge: Edge) -> dict[str, Any]:
@@ -44,7 +45,7 @@ class Edge:
     challenges: Challenges
     tokens: Tokens
     meters: Meters
-    connections: dict[Any, None] = field(default_factory=dict)
+    connections: dict[WebSocketConnection, None] = field(default_factory=dict)
     #: HOST:PORT under which others reach this relay; invites carry it
     address: str = ""
     is_stopping: bool = False

@@ -39,13 +39,11 @@ from posthouse.relay.live import Live
 from posthouse.relay.messages.settings import DEFAULT_SETTINGS, DeliverySettings
 from posthouse.relay.metrics import Meters
 from posthouse.relay.openapi import ROUTES
-from posthouse.relay.pinch.connection import PinchConnection
 from posthouse.relay.pinch.endpoint import PinchEndpoint, pinch_routes
 from posthouse.relay.pinch.service import Pinch
 from posthouse.relay.pinch.settings import PinchSettings
-from posthouse.relay.stream.connection import Connection
-from posthouse.relay.stream.endpoint import keep_alive
 from posthouse.relay.wire.edge_limits import DEFAULT_LIMITS, EdgeLimits
+from posthouse.relay.wire.websocket import WebSocketConnection, keep_alive
 from posthouse.sqlite.store_lock import StoreLock
 from posthouse.sqlite.writer import MAX_WAITING_BYTES, MAX_WAITING_ITEMS
 
@@ -120,7 +118,8 @@ class RelayServer:
         head = (await core.store.extent()).head
         self.edge = _make_edge(core, self.key, settings, head)
         self._opened.callback(core.listen(self.edge.live.publish))
-        keeper = asyncio.get_running_loop().create_task(keep_alive(self.edge))
+        keep = keep_alive(self.edge.connections, settings.limits.ping_s, settings.limits.pong_s)
+        keeper = asyncio.get_running_loop().create_task(keep, name="keep streams alive")
         self._opened.push_async_callback(_end, keeper)
         if settings.pinch is not None:
             self.pinch = PinchEndpoint(Pinch(core, self.key, self.edge.meters, settings.pinch))
@@ -151,7 +150,7 @@ class RelayServer:
 
     async def _hang_up(self, server: Server) -> None:
         self.edge.core.locks.close()
-        connections: list[Connection | PinchConnection] = list(self.edge.connections)
+        connections: list[WebSocketConnection] = list(self.edge.connections)
         if self.pinch is not None:
             self.pinch.pinch.is_stopping = True
             connections += self.pinch.connections

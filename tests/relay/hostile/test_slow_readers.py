@@ -92,7 +92,7 @@ async def test_five_stalled_readers_do_not_slow_others_nor_grow_memory(tmp_path:
                 await publish_many(edge, author, 6_000)  # 24 MB for each reader
                 await reading
             grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-        unsent = [connection.outbox.unsent_bytes for connection in edge.server.edge.connections]
+        unsent = [connection.write_buffer.unsent_bytes for connection in edge.server.edge.connections]
         assert all(size <= limit + 65_536 for size in unsent), unsent
         assert edge.server.edge.meters.counted("posthouse_relay_slow_readers_total") == 5
         assert len(edge.server.edge.live) <= 1
@@ -110,9 +110,9 @@ async def test_stored_events_wait_for_a_slow_reader_without_holding_a_read(tmp_p
             await slow.send(masked(b'["REQ","all",{},{"kinds":[1]}]'))
             (connection,) = edge.server.edge.connections
             async with asyncio.timeout(PATIENCE_S):
-                while connection.outbox.unsent_bytes == 0:  # until the socket takes no more
+                while connection.write_buffer.unsent_bytes == 0:  # until the socket takes no more
                     assert (await edge.get("/healthz")).status == 200
-            assert connection.outbox.unsent_bytes < 1024 * 1024
+            assert connection.write_buffer.unsent_bytes < 1024 * 1024
             assert edge.server.edge.core.store.statistics()["running"] == 0
             async with edge.stream(author) as other:
                 await other.send("COUNT", "c")
@@ -138,7 +138,7 @@ async def test_publisher_that_reads_no_answers_is_held_back_not_buffered(tmp_pat
 
         flooding = asyncio.create_task(flood())
         await asyncio.wait({flooding}, timeout=3)
-        unsent = [connection.outbox.unsent_bytes for connection in edge.server.edge.connections]
+        unsent = [connection.write_buffer.unsent_bytes for connection in edge.server.edge.connections]
         assert all(size < 4 * 1024 * 1024 for size in unsent), unsent
         flooding.cancel()
         assert (await edge.get("/healthz")).status == 200

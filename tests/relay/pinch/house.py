@@ -108,7 +108,7 @@ class PinchParty:
         """Return everything that comes until nothing is left that could be sent."""
         connection, mailboxes = connection_of(self.edge, self.address), self.edge.server.edge.core.sessions
         await until(lambda: mailboxes.statistics()["behind"] == 0)
-        assert await connection.is_alive()  # it has read everything before the ping
+        assert await connection.answers_ping()  # it has read everything before the ping
         while not self.agent._came.empty():
             self.other.append(await self.agent.receive())
         return self.other

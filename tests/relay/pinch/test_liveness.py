@@ -31,9 +31,9 @@ async def test_listener_silent_for_five_minutes_stays(tmp_path: Path) -> None:
             clock.advance(5)
             endpoint(edge).check_alive()
             edge.server.edge.core.sessions.check_sessions()
-            if connection._pinged_ns is not None:
+            if connection.pinged_at_ns is not None:
                 pings += 1
-                await until(lambda: connection._pinged_ns is None)  # the agent has answered
+                await until(lambda: connection.pinged_at_ns is None)  # the agent has answered
         assert pings == 300 // PINCH_PING_S
         assert connection.ending is None
         await alice.connect()
@@ -48,7 +48,7 @@ async def test_listener_that_answers_no_ping_is_closed(tmp_path: Path) -> None:
         (connection,) = endpoint(edge).connections
         clock.advance(PINCH_PING_S - 1)
         endpoint(edge).check_alive()
-        assert connection._pinged_ns is None
+        assert connection.pinged_at_ns is None
         clock.advance(1)
         endpoint(edge).check_alive()
         clock.advance(PINCH_PONG_S - 0.1)
@@ -94,8 +94,8 @@ class SlowReader:
             assert Envelope.FromString(await socket.receive_bytes()).auth_result.success
             transport = self._narrow(socket)
             connection = connection_of(self.edge, self.agent.address)
-            await until(lambda: connection.outbox.unsent_bytes > 0)
-            unsent = connection.outbox.unsent_bytes
+            await until(lambda: connection.write_buffer.unsent_bytes > 0)
+            unsent = connection.write_buffer.unsent_bytes
             transport.resume_reading()
             ids: list[bytes] = []
             while len(ids) < count:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import structlog
+from aiohttp import WSCloseCode
 
 from posthouse.keys import verify
 from posthouse.model.errors import PosthouseError, error
@@ -33,55 +34,30 @@ from posthouse.relay.pinch.envelopes import (
     queue_status,
     rate_limited,
 )
-from posthouse.relay.pinch.line import POLICY, Line
 from posthouse.relay.pinch.schema.pinch_pb2 import DeliveryConfirm, Envelope
 from posthouse.relay.pinch.service import Pinch
 from posthouse.relay.pinch.settings import TOKENS_PER_ENVELOPE, PinchSettings
 from posthouse.relay.pinch.submissions import Confirming, Outcome, PinchSubmission, Posting
 from posthouse.relay.wire.frames import binary_frame
-from posthouse.relay.wire.websocket import WriteBuffer
-
-
-class PinchPeer:
-    """Implements posthouse.relay.deliver.peer.Peer."""
-
-    separator = b""
-
-    def __init__(self, connection: PinchConnection) -> None:
-        self._connection = connection
-        self._outbox = connection.outbox
-
-    def deliver(self, text: bytes, count: int) -> None:
-        if self._connection.ending is None:  # nothing follows a close frame
-            self._outbox.write(text)
-
-    def tell(self, frame: bytes) -> None:
-        """Say nothing: this wire knows no presence."""
-
-    def has_room(self, size: int, count: int) -> bool:
-        return self._outbox.has_room(size, count)
-
-    async def drain(self) -> None:
-        await self._outbox.drain()
-
-    @property
-    def taken_bytes(self) -> int:
-        return self._outbox.sent_bytes if self._outbox.unsent_bytes else -1
-
-    def ping(self, on_pong: Callable[[], None]) -> None:
-        self._connection.ping(on_pong)
-
-    def end(self, code: int, reason: str) -> None:
-        self._connection.end(code, reason)
+from posthouse.relay.wire.websocket import (
+    INTERNAL_ERROR,
+    POLICY_VIOLATION,
+    Frame,
+    WebSocket,
+    WebSocketConnection,
+    WriteBuffer,
+)
 
 
 class PinchReaderSession(ReaderSession):
     """One login of an address."""
 
-    def __init__(self, mailboxes: ReaderSessions, peer: PinchPeer, address: str, settings: PinchSettings) -> None:
-        super().__init__(mailboxes, peer, PINCH_MESH, address, settings.window)
-        self.reads = mailboxes.store.pinch
-        self._boxes = mailboxes
+    def __init__(
+        self, sessions: ReaderSessions, connection: PinchConnection, address: str, settings: PinchSettings
+    ) -> None:
+        super().__init__(sessions, connection, PINCH_MESH, address, settings.window)
+        self.reads = sessions.store.pinch
+        self._pinch_sessions = sessions
         self._greeting_s = settings.greeting_s
 
     def missing_right(self, meshes: Meshes) -> PosthouseError | None:
@@ -89,9 +65,9 @@ class PinchReaderSession(ReaderSession):
 
     async def _begin(self) -> bool:
         await self._greeted()
-        count = await self._boxes.count_waiting(self)
+        count = await self._pinch_sessions.count_waiting(self)
         if count and not self.is_closed:
-            now_ms = self._boxes.clock.wall_ns() // MILLISECOND_NS
+            now_ms = self._pinch_sessions.clock.wall_ns() // MILLISECOND_NS
             self.peer.deliver(binary_frame(queue_status(now_ms, self.node, count)), 1)
         return count > 0
 
@@ -187,83 +163,108 @@ def _is_signed(address: str, given: DeliveryConfirm) -> bool:
 
 log = structlog.get_logger(__name__)
 REPLACED = "replaced by a newer connection"
-_JOBS_ON_THE_WAY = 256
-_FAULTS = 50  # frames in a row that are no envelope, after which a connection is closed
-_RETRY_MS = 1_000  # for a store that takes nothing now
+NO_PONG = "no pong"
+_MAX_UNANSWERED = 256  # submissions of one connection; with more, its next frame is not read
+_MAX_FAULTS = 50  # frames in a row that are no envelope, after which a connection is closed
+_RETRY_MS = 1_000  # for a store that accepts nothing now
 
 
-class PinchConnection(Line):
-    """The connection of one address."""
+class PinchConnection(WebSocketConnection):
+    """The connection of one address; the address is empty until the login."""
 
-    def __init__(self, pinch: Pinch, outbox: WriteBuffer) -> None:
-        super().__init__(outbox, pinch.core.clock, pinch.settings)
+    is_any_frame_alive = False
+    #: between frames that go out together: frames need none
+    separator = b""
+
+    def __init__(
+        self,
+        pinch: Pinch,
+        socket: WebSocket,
+        write_buffer: WriteBuffer,
+        log_in: Callable[[PinchConnection], Awaitable[bool]],
+        on_close: Callable[[PinchConnection], None],
+    ) -> None:
+        settings, clock = pinch.settings, pinch.core.clock
+        super().__init__(socket, write_buffer, settings.ping_s, settings.pong_s, clock.boot_ns)
         self.pinch = pinch
-        #: empty until its login
+        self.settings = settings
+        self.clock = clock
         self.address = ""
-        self._mailbox: PinchReaderSession | None = None
-        self._reading: asyncio.Task[None] | None = None
-        self._jobs = 0
-        self._has_room = asyncio.Event()
-        self._has_room.set()
+        self._log_in = log_in
+        self._on_close = on_close
+        self._session: PinchReaderSession | None = None
+        self._unanswered = 0
         self._faults = 0
-
-    @property
-    def is_held_back(self) -> bool:
-        return not self._has_room.is_set()
 
     @property
     def now_ms(self) -> int:
         return self.clock.wall_ns() // MILLISECOND_NS
 
-    def open_mailbox(self) -> None:
-        """Begin to deliver."""
-        mailboxes = self.pinch.core.sessions
-        self._mailbox = PinchReaderSession(mailboxes, PinchPeer(self), self.address, self.settings)
-        mailboxes.open(self._mailbox)
-        self._reading = asyncio.get_running_loop().create_task(self._run(self._mailbox))
+    async def run(self) -> None:
+        """Log in, open the reader session of the address, then handle envelopes until the agent is gone."""
+        if await self._log_in(self):
+            sessions = self.pinch.core.sessions
+            self._session = PinchReaderSession(sessions, self, self.address, self.settings)
+            sessions.open(self._session)
+            self.start(self._run_session(self._session))
+        await self.read_frames()
 
-    def take_frame(self, data: bytes) -> None:
-        """Take one binary frame."""
-        envelope = decode_envelope(data)
-        if len(data) > PINCH_ENVELOPE_MAX_BYTES:
+    def send(self, envelope: bytes) -> None:
+        """Send one envelope."""
+        self.deliver(binary_frame(envelope), 1)
+
+    def deliver(self, text: bytes, count: int) -> None:
+        """Send encoded frames."""
+        if self.ending is None:  # nothing follows a close frame
+            self.write_buffer.write(text)
+
+    def tell(self, frame: bytes) -> None:
+        """Send nothing: this wire has no presence."""
+
+    def drop_dead(self) -> None:
+        self.end(POLICY_VIOLATION, NO_PONG)
+
+    def refuse_size(self) -> None:
+        self.end(WSCloseCode.MESSAGE_TOO_BIG, "frame too large")
+
+    def take_frame(self, frame: Frame) -> None:
+        if not self.address:  # the login was refused: only the closing handshake matters now
+            return
+        data = frame.data
+        envelope = None if frame.is_text else decode_envelope(data)
+        if not frame.is_text and len(data) > PINCH_ENVELOPE_MAX_BYTES:
             limit = PINCH_ENVELOPE_MAX_BYTES
             self.refuse(envelope or Envelope(), error("pinch_envelope_too_large", size=len(data), limit=limit))
         elif envelope is None:
-            self.fault()
+            self._fault()
         elif self.ending is None or envelope.type == CONFIRM:  # a confirm may cross the close frame
             self._faults = 0
             take_envelope(self, envelope, data)
 
-    def fault(self) -> None:
-        """Pass over a frame that is no envelope; who sends nothing else is closed."""
-        self._faults += 1
-        if self._faults >= _FAULTS:
-            self.end(POLICY, "not an envelope")
-
     def refuse(self, envelope: Envelope, failure: PosthouseError) -> None:
-        """Tell the sender that an envelope goes nowhere."""
+        """Answer that an envelope is not accepted."""
         self.pinch.note_refused(self.address, envelope.type, failure.code)
         self.send(queue_full(self.now_ms, self.address, envelope.message_id, envelope.to_address, str(failure)))
 
     def pay(self, envelope: Envelope) -> bool:
-        """Take the rate of one envelope; when there is none, tell the sender and return False."""
+        """Spend one envelope of the rate limit; without any left, answer rate_limited and return False."""
         wait_ns = self.pinch.rates.take(self.address, self.clock.boot_ns(), TOKENS_PER_ENVELOPE)
         if wait_ns:
             self.pinch.note_refused(self.address, envelope.type, "rate_limited")
             self._delay(envelope, -(-wait_ns // MILLISECOND_NS), "rate limit exceeded")
         return not wait_ns
 
-    def submit(self, job: PinchSubmission) -> None:
-        """Hand a job to the writer; its outcome comes back to `settle`."""
-        self._jobs += 1
-        if self._jobs >= _JOBS_ON_THE_WAY:
-            self._has_room.clear()
-        self.pinch.submissions.submit(job)
+    def submit(self, submission: PinchSubmission) -> None:
+        """Submit an envelope or a confirm; its outcome comes back to `settle`."""
+        self._unanswered += 1
+        if self._unanswered >= _MAX_UNANSWERED:
+            self.hold_back(True)
+        self.pinch.submissions.submit(submission)
 
     def settle(self, envelope: Envelope, outcome: Outcome) -> None:
-        """Take the outcome of a job."""
-        self._jobs -= 1
-        self._has_room.set()
+        """Answer the sender of an envelope, unless it was accepted."""
+        self._unanswered -= 1
+        self.hold_back(False)
         self.pinch.note_outcome(envelope.type, outcome)
         if envelope.type == CONFIRM:
             return
@@ -274,40 +275,36 @@ class PinchConnection(Line):
         elif outcome is Outcome.QUEUE_FULL:
             self.refuse(envelope, error("queue_full", id=envelope.message_id.decode(), recipient=envelope.to_address))
 
-    async def wait_for_room(self) -> None:
-        await self._has_room.wait()
-        await super().wait_for_room()
-
-    def release_mailbox(self) -> None:
-        """Deliver nothing more on this connection."""
-        if self._mailbox is not None:
-            self.pinch.core.sessions.close(self._mailbox, self._mailbox_end())
+    def close_session(self) -> None:
+        """Stop delivering on this connection."""
+        if self._session is not None:
+            self.pinch.core.sessions.close(self._session, self._session_end())
 
     async def close(self) -> None:
-        """Release everything."""
-        self.release_mailbox()
-        if self._reading is not None:
-            self._reading.cancel()
-            await asyncio.gather(self._reading, return_exceptions=True)
-        self.ended.set()
+        self._on_close(self)
+        self.close_session()
+        await super().close()
 
-    async def _run(self, mailbox: PinchReaderSession) -> None:
+    async def _run_session(self, session: PinchReaderSession) -> None:
         try:
-            await mailbox.run()
-        except PosthouseError as failure:  # the store cannot be read now: the agent comes again
-            self.end(1011, failure.code)
+            await session.run()
+        except PosthouseError as failure:  # the store cannot be read now: the agent reconnects and tries again
+            self.end(INTERNAL_ERROR, failure.code)
         except Exception:
             log.exception("pinch_mailbox_failed")
-            self.end(1011, "internal")
+            self.end(INTERNAL_ERROR, "internal")
 
-    def _mailbox_end(self) -> SessionEnd:
+    def _session_end(self) -> SessionEnd:
         if self.pinch.is_stopping or (self.ending is not None and self.ending[1] == REPLACED):
             return SessionEnd.HARMLESS
-        return (
-            SessionEnd.TIMEOUT
-            if self.ending is not None and self.ending[0] == CODE_CONFIRM_TIMEOUT
-            else SessionEnd.LOST
-        )
+        if self.ending is not None and self.ending[0] == CODE_CONFIRM_TIMEOUT:
+            return SessionEnd.TIMEOUT
+        return SessionEnd.LOST
+
+    def _fault(self) -> None:
+        self._faults += 1
+        if self._faults >= _MAX_FAULTS:
+            self.end(POLICY_VIOLATION, "not an envelope")
 
     def _delay(self, envelope: Envelope, retry_after_ms: int, reason: str) -> None:
         self.send(rate_limited(self.now_ms, self.address, envelope.message_id, retry_after_ms, reason))

@@ -12,12 +12,11 @@ import base64
 import binascii
 import contextlib
 import secrets
-from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 from weakref import WeakValueDictionary
 
 import msgspec
-from aiohttp import WSCloseCode, WSMsgType, web
+from aiohttp import web
 from msgspec import Meta
 
 from posthouse.http.response import HttpResponse, json_response
@@ -28,16 +27,14 @@ from posthouse.model.errors import PosthouseError, error
 from posthouse.model.limits import MILLISECOND_NS, PINCH_FRAME_MAX_BYTES
 from posthouse.model.node import node_from_key
 from posthouse.model.pinch import address_of, auth_bytes
-from posthouse.relay.context import Edge
 from posthouse.relay.http.router import Access, Call, Route
 from posthouse.relay.pinch.connection import REPLACED, PinchConnection
 from posthouse.relay.pinch.envelopes import AUTH_RESPONSE, VERSION, auth_challenge, auth_result, decode_envelope
-from posthouse.relay.pinch.line import POLICY
 from posthouse.relay.pinch.schema.pinch_pb2 import AuthResponse
 from posthouse.relay.pinch.service import Pinch
 from posthouse.relay.pinch.settings import PinchSettings
-from posthouse.relay.wire.frames import pong_frame
-from posthouse.relay.wire.websocket import WebSocket
+from posthouse.relay.wire.edge_limits import EdgeLimits
+from posthouse.relay.wire.websocket import POLICY_VIOLATION, keep_alive, serve_websocket
 
 AUTHENTICATION_FAILED = "authentication failed"
 ALREADY_CONNECTED = "address already connected"
@@ -83,9 +80,6 @@ class Login:
         return True
 
 
-_CHECKS_PER_PONG = 5  # a ping, or the end of a dead peer, is late by at most a fifth of the shorter interval
-
-
 class PinchEndpoint:
     """All Pinch connections of a relay, and which of them belongs to which address."""
 
@@ -96,40 +90,31 @@ class PinchEndpoint:
         self._by_address: dict[str, PinchConnection] = {}
         #: one login at a time per address
         self._gates: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._keep_alive = asyncio.get_running_loop().create_task(self._check_regularly(), name="keep Pinch alive")
+        keep = keep_alive(self.connections, pinch.settings.ping_s, pinch.settings.pong_s)
+        self._keep_alive = asyncio.get_running_loop().create_task(keep, name="keep Pinch connections alive")
 
     @property
     def logged_in(self) -> int:
         """How many addresses are connected."""
         return len(self._by_address)
 
-    async def serve(self, edge: Edge, request: web.BaseRequest) -> web.StreamResponse:
+    async def serve(self, limits: EdgeLimits, request: web.BaseRequest) -> web.StreamResponse:
         """Run one connection from the handshake to its end."""
-        origins = self.pinch.settings.origins
-        if not origins.allow(request.headers.get("Origin")):
-            raise error("pinch_origin_refused", origin=request.headers.get("Origin", "")[:80])
-        socket = WebSocket(PINCH_FRAME_MAX_BYTES + 1)
-        outbox = await socket.open(request, edge.limits)
-        if outbox is None:
-            return socket
-        connection = PinchConnection(self.pinch, outbox)
-        socket.on_too_large = partial(connection.end, WSCloseCode.MESSAGE_TOO_BIG, "frame too large")
-        self.connections[connection] = None
-        try:
-            if await self._log_in(socket, connection):
-                connection.open_mailbox()
-            await _read_frames(socket, connection)
-        finally:
-            self._remove(connection)
-            await connection.close()
-            outbox.abort_soon()
-        return socket
+        origin = request.headers.get("Origin")
+        if not self.pinch.settings.origins.allow(origin):
+            raise error("pinch_origin_refused", origin=(origin or "")[:80])
+        return await serve_websocket(
+            request,
+            limits,
+            PINCH_FRAME_MAX_BYTES + 1,
+            self.connections,
+            lambda socket, write_buffer: PinchConnection(self.pinch, socket, write_buffer, self._log_in, self._leave),
+        )
 
     def check_alive(self) -> None:
         """Send the pings that are due and end connections that did not answer the last one."""
-        now_ns = self.pinch.core.clock.boot_ns()
         for connection in list(self.connections):
-            connection.look(now_ns)
+            connection.check_alive()
 
     async def close(self) -> None:
         """Stop pinging and commit pending submissions; call it after the connections and before the store."""
@@ -137,15 +122,16 @@ class PinchEndpoint:
         await asyncio.gather(self._keep_alive, return_exceptions=True)
         await self.pinch.close()
 
-    async def _log_in(self, socket: WebSocket, connection: PinchConnection) -> bool:
+    async def _log_in(self, connection: PinchConnection) -> bool:
+        """Challenge the agent and give the connection its address; return False if the login is refused."""
         pinch = self.pinch
         login = Login(pinch.settings, pinch.core.clock)
         connection.send(login.challenge())
-        frame = b""
+        frame = None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pinch.settings.challenge_s):
-                frame = await _read_response(socket, connection)
-        address = login.check(frame)
+                frame = await connection.next_frame()
+        address = None if frame is None or frame.is_text else login.check(frame.data)
         if address is None:
             pinch.meters.count("posthouse_relay_pinch_logins_total", "failed")
             _refuse_login(connection, AUTHENTICATION_FAILED)
@@ -165,64 +151,23 @@ class PinchEndpoint:
             gate = self._gates[address] = asyncio.Lock()
         async with gate:
             present = self._by_address.get(address)
-            if present is not None and await present.is_alive():
+            if present is not None and await present.answers_ping():
                 return False
             if present is not None:
-                present.end(POLICY, REPLACED)
-                present.release_mailbox()
+                present.end(POLICY_VIOLATION, REPLACED)
+                present.close_session()
             connection.address = address
             self._by_address[address] = connection
             return True
 
-    def _remove(self, connection: PinchConnection) -> None:
-        self.connections.pop(connection, None)
+    def _leave(self, connection: PinchConnection) -> None:
         if self._by_address.get(connection.address) is connection:
             del self._by_address[connection.address]
-
-    async def _check_regularly(self) -> None:
-        settings = self.pinch.settings
-        while True:
-            await asyncio.sleep(min(settings.ping_s, settings.pong_s) / _CHECKS_PER_PONG)
-            self.check_alive()
-
-
-async def _read_response(socket: WebSocket, connection: PinchConnection) -> bytes:
-    """Return the first binary frame; anything but control frames before it is no answer."""
-    while True:
-        message = await socket.receive()
-        if not _take_control(connection, message.type, message.data):
-            return bytes(message.data) if message.type is WSMsgType.BINARY else b""
-
-
-def _take_control(connection: PinchConnection, kind: WSMsgType, data: Any) -> bool:
-    """Answer a ping or note a pong; return whether it was one."""
-    if kind is WSMsgType.PING:
-        connection.outbox.write(pong_frame(data))
-    elif kind is WSMsgType.PONG:
-        connection.take_pong(data)
-    return kind in (WSMsgType.PING, WSMsgType.PONG)
 
 
 def _refuse_login(connection: PinchConnection, reason: str) -> None:
     connection.send(auth_result(connection.now_ms, "", reason))
-    connection.end(POLICY, reason)
-
-
-async def _read_frames(socket: WebSocket, connection: PinchConnection) -> None:
-    """Take frames until the connection has ended; without a login only the closing handshake is of interest."""
-    while True:
-        message = await socket.receive()
-        if _take_control(connection, message.type, message.data):
-            pass
-        elif message.type in (WSMsgType.BINARY, WSMsgType.TEXT):
-            if connection.address and message.type is WSMsgType.BINARY:
-                connection.take_frame(message.data)
-            elif connection.address:
-                connection.fault()
-        else:
-            return
-        if connection.ending is None:
-            await connection.wait_for_room()
+    connection.end(POLICY_VIOLATION, reason)
 
 
 class PinchHealth(msgspec.Struct):
@@ -253,7 +198,7 @@ def pinch_routes(endpoint: PinchEndpoint) -> tuple[Route, ...]:
 
     async def ws(call: Call) -> HttpResponse:
         """Speak the Pinch wire until either side ends it."""
-        return HttpResponse(101, response=await endpoint.serve(call.edge, call.request))
+        return HttpResponse(101, response=await endpoint.serve(call.edge.limits, call.request))
 
     async def health(_call: Call) -> HttpResponse:
         """Tell how many agents are connected."""

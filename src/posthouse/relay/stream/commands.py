@@ -8,7 +8,7 @@ Lock answers carry the caller's req and may overtake each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -25,10 +25,9 @@ from posthouse.relay.context import prove_challenge_now
 from posthouse.relay.messages.reader_session import ReaderSession
 from posthouse.relay.stream.connection import Connection, Verb
 from posthouse.relay.stream.subscriptions import close_subscription, count_events, open_subscription, reader_of
-from posthouse.relay.wire.frames import expect, ping_frame, read_object
+from posthouse.relay.wire.frames import expect, read_object
 from posthouse.relay.wire.lock_operations import Acquire, Inspect, ListLocks, LockAnswer, Release, Renew
-
-POLICY_VIOLATION = 1008
+from posthouse.relay.wire.websocket import INTERNAL_ERROR, POLICY_VIOLATION
 
 
 def authenticate(connection: Connection, arguments: Sequence[bytes]) -> None:
@@ -36,15 +35,15 @@ def authenticate(connection: Connection, arguments: Sequence[bytes]) -> None:
     expect(arguments, "AUTH", '["AUTH", event]', 1, 1)
     if connection.node is not None:
         raise error("already_authenticated")
-    edge = connection.edge
+    context = connection.context
     try:
-        node = prove_challenge_now(edge, arguments[0], connection.name)
+        node = prove_challenge_now(context, arguments[0], connection.name)
     except PosthouseError as failure:
         connection.notice(failure)
         connection.end(POLICY_VIOLATION, failure.code)
         return
     connection.node = node
-    connection.send("AUTHED", {"node": node, "meshes": edge.core.meshes_of(node)})
+    connection.send("AUTHED", {"node": node, "meshes": context.core.meshes_of(node)})
 
 
 def refuse_event(connection: Connection, arguments: Sequence[bytes]) -> None:
@@ -58,60 +57,28 @@ _INSTANCE_MAX_CHARS = 64
 
 
 def open_reader_session(connection: Connection, arguments: Sequence[bytes]) -> None:
-    """Open a mailbox."""
+    """Open the reader session of a mesh."""
     expect(arguments, "RECEIVE", _RECEIVE_FORM, 1, 2)
     node, mesh = reader_of(connection), parse_json(arguments[0])
     if type(mesh) is not str:
         raise error("frame_malformed", reason=f"RECEIVE is {_RECEIVE_FORM}")
     options = read_object(arguments[1], _RECEIVE_OPTIONS, "RECEIVE") if len(arguments) > 1 else {}
-    mailboxes = connection.edge.core.sessions
-    connection.edge.core.meshes.demand(node, mesh, Right.READ)
-    if mesh in connection.mailboxes:
+    sessions = connection.context.core.sessions
+    connection.context.core.meshes.demand(node, mesh, Right.READ)
+    if mesh in connection.sessions:
         raise error("mailbox_open", mesh=mesh)
-    mailbox = ReaderSession(mailboxes, StreamPeer(connection), mesh, node, _window(options), _instance(options))
-    connection.mailboxes[mesh] = mailbox
-    mailboxes.open(mailbox)
-    connection.start(_run_session(connection, mailbox))
+    session = ReaderSession(sessions, connection, mesh, node, _window(options), _instance(options))
+    connection.sessions[mesh] = session
+    sessions.open(session)
+    connection.start(_run_session(connection, session))
 
 
-class StreamPeer:
-    """A stream connection as deliveries see it."""
-
-    separator = b","
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._outbox = connection.outbox
-
-    def deliver(self, text: bytes, count: int) -> None:
-        self._outbox.send(text if count == 1 else b"[%b]" % text)
-
-    def tell(self, frame: bytes) -> None:
-        self._outbox.write(frame)
-
-    def has_room(self, size: int, count: int) -> bool:
-        return self._outbox.has_room(size, count)
-
-    async def drain(self) -> None:
-        await self._outbox.drain()
-
-    @property
-    def taken_bytes(self) -> int:
-        return self._outbox.sent_bytes if self._outbox.unsent_bytes else -1
-
-    def ping(self, on_pong: Callable[[], None]) -> None:
-        self._outbox.write(ping_frame(self._connection.expect_pong(on_pong)))
-
-    def end(self, code: int, reason: str) -> None:
-        self._connection.end(code, reason)
-
-
-async def _run_session(connection: Connection, mailbox: ReaderSession) -> None:
+async def _run_session(connection: Connection, session: ReaderSession) -> None:
     try:
-        await mailbox.run()
-    except PosthouseError as failure:  # the store cannot be read now: the reader comes again
+        await session.run()
+    except PosthouseError as failure:  # the store cannot be read now: the client reconnects and tries again
         connection.notice(failure)
-        connection.end(1011, failure.code)
+        connection.end(INTERNAL_ERROR, failure.code)
 
 
 def _window(options: dict[str, Any]) -> int:
@@ -168,7 +135,7 @@ def reject_message(connection: Connection, arguments: Sequence[bytes]) -> None:
 
 async def _reject(connection: Connection, node: str, message_id: str, reason: str) -> None:
     try:
-        await connection.edge.core.queues.reject(node, message_id, reason)
+        await connection.context.core.queues.reject(node, message_id, reason)
     except PosthouseError as failure:
         connection.send("OK", message_id, False, failure.problem())
         return
@@ -220,11 +187,11 @@ def _read_text(argument: bytes) -> str | None:
 
 
 def _ask_lock(connection: Connection, req: str, wanted: LockArguments) -> None:
-    node, locks = reader_of(connection), connection.edge.core.locks
+    node, locks = reader_of(connection), connection.context.core.locks
     if isinstance(wanted, ListLocks):
         connection.start(_list_locks(connection, req, node, wanted))
         return
-    locks.put(node, wanted, partial(_answer_lock, connection, req), lambda: not connection.outbox.is_open)
+    locks.put(node, wanted, partial(_answer_lock, connection, req), lambda: not connection.write_buffer.is_open)
 
 
 def _answer_lock(connection: Connection, req: str, answer: LockAnswer | None, failure: BaseException | None) -> None:
@@ -242,7 +209,7 @@ def _answer_lock(connection: Connection, req: str, answer: LockAnswer | None, fa
 
 async def _list_locks(connection: Connection, req: str, node: str, wanted: ListLocks) -> None:
     try:
-        connection.send("LOCKED", req, await connection.edge.core.locks.list(node, wanted))
+        connection.send("LOCKED", req, await connection.context.core.locks.list(node, wanted))
     except PosthouseError as refusal:
         connection.send("LOCKED", req, refusal.problem())
 

@@ -76,8 +76,8 @@ class Subscription:
         self.filter_values = count_values(filters)
         self.prefix = event_prefix(sub)
         self._connection = connection
-        self._outbox = connection.outbox
-        self._edge = connection.edge
+        self._write_buffer = connection.write_buffer
+        self._context = connection.context
         #: where the client asked to begin, until a page was sent
         self._given = cursor
         #: everything up to here was sent, or is not to be
@@ -92,7 +92,7 @@ class Subscription:
     async def run(self) -> None:
         """Send what is stored, then go live; a failure closes the subscription and says why."""
         try:
-            async with self._connection.stored_turn:
+            async with self._connection.stored_events_lock:
                 if self._limit is None:
                     await self._send_all()
                 else:
@@ -116,10 +116,10 @@ class Subscription:
 
     def _push(self, delivery: Delivery) -> None:
         count = len(delivery.pieces)
-        if not self._outbox.has_room(delivery.size, count):
+        if not self._write_buffer.has_room(delivery.size, count):
             self._refuse_slow(delivery)
             return
-        self._outbox.write(delivery.frame(self.prefix), count)
+        self._write_buffer.write(delivery.frame(self.prefix), count)
         last = delivery.last_seq()
         if last is not None:
             self._seq = last
@@ -129,16 +129,16 @@ class Subscription:
         if self._phase is _Phase.CLOSED:
             return
         self._phase = _Phase.CLOSED
-        self._edge.live.remove(self)
+        self._context.live.remove(self)
         self._drop_kept()
         self._connection.forget(self)
         if failure is not None:
-            self._outbox.send(command_text("CLOSED", self.sub, failure.problem(), self.cursor))
+            self._write_buffer.send(command_text("CLOSED", self.sub, failure.problem(), self.cursor))
 
     @property
     def cursor(self) -> str | None:
         """Where to go on after what was sent so far."""
-        return self._given if self._seq is None else self._edge.core.cursor(self._seq)
+        return self._given if self._seq is None else self._context.core.cursor(self._seq)
 
     async def _send_all(self) -> None:
         while self._phase is not _Phase.CLOSED:
@@ -151,7 +151,7 @@ class Subscription:
     async def _send_pages(self) -> None:
         """Send every page from the cursor to the end of the store."""
         while self._phase is not _Phase.CLOSED:
-            page = await self._edge.core.query(self.node, self.filters, cursor=self.cursor, limit=QUERY_MAX_LIMIT)
+            page = await self._context.core.query(self.node, self.filters, cursor=self.cursor, limit=QUERY_MAX_LIMIT)
             await self._send_events(page.events)
             self._seq = page.through_seq
             if page.is_end:
@@ -162,7 +162,7 @@ class Subscription:
         floor = await self._floor()
         self._join()
         # what is published from here on is kept, so everything up to this seq is to be found in the store
-        head = self._edge.live.head
+        head = self._context.live.head
         events, is_whole = await self._find_newest(limit, floor)
         if not is_whole:
             self._seq = events[-1].seq - 1
@@ -180,7 +180,7 @@ class Subscription:
 
         If they are too large to be held at once, only the oldest is returned: from there they are read again in pages.
         """
-        core = self._edge.core
+        core = self._context.core
         events: list[StoredEvent] = []
         place, found, size = None, 0, 0
         while found < limit:
@@ -191,7 +191,7 @@ class Subscription:
             events += above
             found += len(above)
             size += sum(len(event.raw) for event in above)
-            if size > self._edge.limits.buffer_bytes:
+            if size > self._context.limits.buffer_bytes:
                 del events[:-1]
             if page.is_end or page.through_seq <= floor or len(above) < len(page.events):
                 break
@@ -202,7 +202,7 @@ class Subscription:
         """Return the seq of the cursor, or 0 without one; a cursor that is not valid here is refused."""
         if self._given is None:
             return 0
-        await self._edge.core.query(self.node, self.filters, cursor=self._given, limit=1)
+        await self._context.core.query(self.node, self.filters, cursor=self._given, limit=1)
         return parse_cursor(self._given).seq
 
     async def _send_events(self, events: Sequence[StoredEvent]) -> None:
@@ -210,7 +210,7 @@ class Subscription:
         size = 0
         for event in events:
             tail = event_tail(event.raw, event.seq)
-            if tails and size + len(tail) > self._edge.limits.stored_frame_bytes:
+            if tails and size + len(tail) > self._context.limits.stored_frame_bytes:
                 await self._send_frame(tails)
                 tails, size = [], 0
             tails.append(tail)
@@ -219,11 +219,11 @@ class Subscription:
             await self._send_frame(tails)
 
     async def _send_frame(self, tails: Sequence[bytes]) -> None:
-        await self._outbox.drain()
+        await self._write_buffer.drain()
         if self._phase is _Phase.CLOSED:
             return
-        self._outbox.write(text_frame(events_text(self.prefix, tails)), len(tails))
-        self._edge.meters.count("posthouse_relay_stored_deliveries_total", by=len(tails))
+        self._write_buffer.write(text_frame(events_text(self.prefix, tails)), len(tails))
+        self._context.meters.count("posthouse_relay_stored_deliveries_total", by=len(tails))
 
     def _join(self) -> None:
         if self._phase is _Phase.CLOSED:
@@ -232,14 +232,14 @@ class Subscription:
         self._is_overtaken = False
         if self._phase is _Phase.STORED:
             self._phase = _Phase.JOINING
-            self._edge.live.add(self, self.filters)
+            self._context.live.add(self, self.filters)
 
     def _go_live(self) -> None:
         # nothing is awaited here, so no batch can come between EOSE and the first live event
         kept = self._kept
         self._drop_kept()
         self._phase = _Phase.LIVE
-        self._outbox.send(command_text("EOSE", self.sub, self.cursor))
+        self._write_buffer.send(command_text("EOSE", self.sub, self.cursor))
         for delivery in kept:
             if self._phase is _Phase.LIVE:
                 self.push(delivery)
@@ -250,7 +250,7 @@ class Subscription:
         self._kept.append(delivery)
         self._kept_events += len(delivery.pieces)
         self._kept_bytes += delivery.size
-        limits = self._edge.limits
+        limits = self._context.limits
         if self._kept_events > limits.buffer_events or self._kept_bytes > limits.buffer_bytes:
             self._drop_kept()
             self._is_overtaken = True
@@ -260,9 +260,9 @@ class Subscription:
         self._kept_events = self._kept_bytes = 0
 
     def _refuse_slow(self, delivery: Delivery) -> None:
-        self._edge.meters.count("posthouse_relay_slow_readers_total")
-        events = self._outbox.unsent_events + len(delivery.pieces)
-        self.close(error("reader_too_slow", events=events, bytes=self._outbox.unsent_bytes + delivery.size))
+        self._context.meters.count("posthouse_relay_slow_readers_total")
+        events = self._write_buffer.unsent_events + len(delivery.pieces)
+        self.close(error("reader_too_slow", events=events, bytes=self._write_buffer.unsent_bytes + delivery.size))
 
 
 _REQ_OPTIONS = frozenset({"cursor", "limit"})
@@ -281,7 +281,7 @@ def open_subscription(connection: Connection, arguments: Sequence[bytes]) -> Non
 def _open_subscription(connection: Connection, sub: str, arguments: Sequence[bytes]) -> None:
 
     node = reader_of(connection)
-    limits = connection.edge.limits
+    limits = connection.context.limits
     options = read_object(arguments[1], _REQ_OPTIONS, "REQ")
     filters = read_filters(arguments[2:])
     if sub in connection.subscriptions:
@@ -324,8 +324,8 @@ def count_events(connection: Connection, arguments: Sequence[bytes]) -> None:
 
 async def _count_events(connection: Connection, sub: str, node: str, filters: Sequence[Filter]) -> None:
     try:
-        async with connection.stored_turn:
-            number = await connection.edge.core.count(node, filters)
+        async with connection.stored_events_lock:
+            number = await connection.context.core.count(node, filters)
     except PosthouseError as failure:
         connection.send("CLOSED", sub, failure.problem(), None)
         return

@@ -8,6 +8,7 @@ stay bytes, so an event is parsed once, by the stage that verifies it. Arguments
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -25,24 +26,18 @@ _PONG = 0x8A
 _encode = msgspec.json.Encoder().encode
 
 
-def text_frame(payload: bytes) -> bytes:
-    """Return the frame that carries a text, given as UTF-8."""
+def data_frame(opcode: int, payload: bytes) -> bytes:
+    """Return the frame that carries a text (as UTF-8) or bytes."""
     size = len(payload)
     if size < 126:
-        return bytes((_TEXT_OPCODE, size)) + payload
+        return bytes((opcode, size)) + payload
     if size < 65_536:
-        return bytes((_TEXT_OPCODE, 126)) + size.to_bytes(2, "big") + payload
-    return bytes((_TEXT_OPCODE, 127)) + size.to_bytes(8, "big") + payload
+        return bytes((opcode, 126)) + size.to_bytes(2, "big") + payload
+    return bytes((opcode, 127)) + size.to_bytes(8, "big") + payload
 
 
-def binary_frame(payload: bytes) -> bytes:
-    """Return the frame that carries bytes."""
-    size = len(payload)
-    if size < 126:
-        return bytes((_BINARY, size)) + payload
-    if size < 65_536:
-        return bytes((_BINARY, 126)) + size.to_bytes(2, "big") + payload
-    return bytes((_BINARY, 127)) + size.to_bytes(8, "big") + payload
+text_frame = partial(data_frame, _TEXT_OPCODE)
+binary_frame = partial(data_frame, _BINARY)
 
 
 def ping_frame(payload: bytes) -> bytes:

@@ -1,31 +1,38 @@
-"""The WebSocket below a connection of either protocol: the handshake, its write buffer, and a certain end.
+"""One WebSocket connection under both protocols, the posthouse stream and Pinch: handshake, reading, writing, its end.
 
-Reading uses the HTTP library's parser. Frames go straight to the transport, which keeps references to shared bytes.
-The write buffer remembers where each frame with events ends and asks the transport how many bytes are unsent, so a
-slow reader is measured, not guessed. The bound holds for events; replies to commands are bounded by not reading the
-next one.
+The HTTP library parses what comes in. Frames go straight to the transport, so connections can share one bytes object.
+The write buffer asks the transport how many bytes are unsent, so a slow reader is measured, not guessed. Its bound
+applies to events; replies to commands are bounded because the next frame is read only while there is room.
+A peer is alive while it answers pings or keeps reading. What a frame means is up to the subclass.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import Literal
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from typing import Any, Literal, NamedTuple, TypeVar
 
-from aiohttp import WSCloseCode, web
+import structlog
+from aiohttp import WSCloseCode, WSMsgType, web
 
 from posthouse.model.errors import error
 from posthouse.model.limits import KIB
 from posthouse.relay.wire.edge_limits import EdgeLimits
-from posthouse.relay.wire.frames import text_frame
+from posthouse.relay.wire.frames import close_frame, ping_frame, pong_frame, text_frame
 
-CLOSE_S = 2.0  # for the closing handshake: whoever does not answer it is gone
-HELD_BACK_BYTES = 256 * KIB  # unsent above it, the connection's next command waits
+log = structlog.get_logger(__name__)
+CLOSE_S = 2.0  # for the closing handshake; a peer that does not answer it by then is dropped
+HELD_BACK_BYTES = 256 * KIB  # the connection's next frame waits while more than this is unsent
+POLICY_VIOLATION = 1008
+INTERNAL_ERROR = 1011
+_CHECKS_PER_INTERVAL = 5  # pings, and the end of dead peers, are late by at most a fifth of the shorter interval
 
 
 class WriteBuffer:
-    """Writes frames to one transport and knows how much of them its reader has not taken."""
+    """Writes frames to one transport and knows how much of them the peer has not taken."""
 
     def __init__(
         self,
@@ -43,8 +50,8 @@ class WriteBuffer:
         #: (bytes written up to the end of the frame, events in it), oldest first
         self._ledger: deque[tuple[int, int]] = deque()
         self._unsent_events = 0
-        # with no water mark each write is tried at once, so what is unsent is what the kernel would not take
-        # (one and not zero: a TLS transport pauses at the high mark itself, and would never resume from zero)
+        # Without a water mark every write is tried at once, so unsent bytes are those that the kernel did not take.
+        # The high mark is 1, not 0: a TLS transport pauses at the high mark itself and would never resume from 0.
         transport.set_write_buffer_limits(1, 0)
 
     @property
@@ -57,12 +64,12 @@ class WriteBuffer:
 
     @property
     def sent_bytes(self) -> int:
-        """How many bytes the kernel has taken: grows while the peer reads."""
+        """How many bytes the kernel has taken; grows while the peer reads."""
         return self._written - self._transport.get_write_buffer_size()
 
     @property
     def unsent_events(self) -> int:
-        self._settle()
+        self._drop_sent()
         return self._unsent_events
 
     def send(self, text: bytes) -> None:
@@ -70,7 +77,7 @@ class WriteBuffer:
         self.write(text_frame(text))
 
     def write(self, frame: bytes, events: int = 0) -> None:
-        """Write a frame that is ready for the wire and carries so many events."""
+        """Write an encoded frame that carries this number of events."""
         if self._transport.is_closing():
             return
         self._transport.write(frame)
@@ -80,15 +87,15 @@ class WriteBuffer:
             self._unsent_events += events
 
     def has_room(self, size: int, events: int) -> bool:
-        """Tell whether so many more events fit into the bounded buffer; an empty one takes any frame."""
+        """Return True if this many more events fit into the bound; an empty buffer takes any frame."""
         unsent = self._transport.get_write_buffer_size()
         if unsent == 0:
             return True
-        self._settle()
+        self._drop_sent()
         return self._unsent_events + events <= self._max_events and unsent + size <= self._max_bytes
 
     async def drain(self) -> None:
-        """Wait until the kernel has taken everything that was written, or the peer is gone."""
+        """Wait until the kernel has taken everything, or the peer is gone."""
         await self._drain()
 
     def abort(self) -> None:
@@ -96,10 +103,10 @@ class WriteBuffer:
         self._transport.abort()
 
     def abort_soon(self) -> None:
-        """Drop the connection in a moment: closing it in good order waits for ever for a peer that does not read."""
+        """Drop the connection after CLOSE_S: an orderly close would wait forever for a peer that does not read."""
         asyncio.get_running_loop().call_later(CLOSE_S, self.abort)
 
-    def _settle(self) -> None:
+    def _drop_sent(self) -> None:
         sent = self._written - self._transport.get_write_buffer_size()
         ledger = self._ledger
         while ledger and ledger[0][0] <= sent:
@@ -107,7 +114,7 @@ class WriteBuffer:
 
 
 class WebSocket(web.WebSocketResponse[Literal[False]]):
-    """A WebSocket that tells of a frame that is too large before the library closes it for that."""
+    """The library's WebSocket, with a callback for a frame that is too large, before the library closes for it."""
 
     def __init__(self, max_frame_bytes: int) -> None:
         super().__init__(
@@ -116,7 +123,7 @@ class WebSocket(web.WebSocketResponse[Literal[False]]):
         self.on_too_large: Callable[[], None] | None = None
 
     async def open(self, request: web.BaseRequest, limits: EdgeLimits) -> WriteBuffer | None:
-        """Shake hands and return where to write; None when the peer has gone already."""
+        """Do the handshake and return the write buffer, or None if the peer is gone already."""
         try:
             writer = await self.prepare(request)
         except web.HTTPException as refusal:
@@ -130,3 +137,216 @@ class WebSocket(web.WebSocketResponse[Literal[False]]):
         if code == WSCloseCode.MESSAGE_TOO_BIG and self.on_too_large is not None and not self.closed:
             self.on_too_large()
         return await super().close(code=code, message=message, drain=drain)
+
+
+class Frame(NamedTuple):
+    """A data frame of a peer."""
+
+    data: bytes
+    is_text: bool
+
+
+class WebSocketConnection(ABC):
+    """One open connection; it also is the peer that a reader session delivers to."""
+
+    #: True: every frame proves that the peer is alive, so only a silent one is pinged. False: only a pong proves it.
+    is_any_frame_alive = True
+
+    def __init__(
+        self, socket: WebSocket, write_buffer: WriteBuffer, ping_s: float, pong_s: float, now_ns: Callable[[], int]
+    ) -> None:
+        self.write_buffer = write_buffer
+        #: close code and reason, once the relay has decided to end this connection
+        self.ending: tuple[int, str] | None = None
+        #: set when everything that belongs to this connection has been released
+        self.ended = asyncio.Event()
+        #: when the keep-alive ping was sent that the peer has not answered yet
+        self.pinged_at_ns: int | None = None
+        self._socket = socket
+        self._ping_ns = ping_s * 1e9
+        self._pong_s = pong_s
+        self._now_ns = now_ns
+        self._alive_at_ns = now_ns()
+        self._sent_at_ping = 0
+        self._pongs: dict[bytes, Callable[[], None]] = {}
+        self._ping_numbers = itertools.count(1)
+        self._has_room = asyncio.Event()
+        self._has_room.set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @abstractmethod
+    async def run(self) -> None:
+        """Serve the connection until the peer is gone."""
+
+    @abstractmethod
+    def take_frame(self, frame: Frame) -> None:
+        """Handle one data frame; frames may still arrive after `end`."""
+
+    @abstractmethod
+    def refuse_size(self) -> None:
+        """Answer a frame that is too large; the library closes the connection next."""
+
+    @abstractmethod
+    def drop_dead(self) -> None:
+        """End a connection whose peer neither answers nor reads."""
+
+    async def read_frames(self) -> None:
+        """Handle data frames in order until the peer is gone."""
+        while (frame := await self.next_frame()) is not None:
+            self.take_frame(frame)
+
+    async def next_frame(self) -> Frame | None:
+        """Return the next data frame once there is room, or None if the peer is gone; answer pings, match pongs."""
+        while True:
+            if self.ending is None:
+                await self._wait_for_room()
+            message = await self._socket.receive()
+            kind = message.type
+            if self.is_any_frame_alive:
+                self._note_alive()
+            if kind is WSMsgType.TEXT or kind is WSMsgType.BINARY:
+                return Frame(message.data, kind is WSMsgType.TEXT)
+            if kind is WSMsgType.PING:
+                self.write_buffer.write(pong_frame(message.data))
+            elif kind is WSMsgType.PONG:
+                self._take_pong(message.data)
+            else:
+                return None
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether the relay reads no frame now because too many submissions are unanswered."""
+        return not self._has_room.is_set()
+
+    def hold_back(self, is_held_back: bool) -> None:
+        """Stop or resume reading frames."""
+        if is_held_back:
+            self._has_room.clear()
+        else:
+            self._has_room.set()
+
+    def has_room(self, size: int, count: int) -> bool:
+        """Return True if this many more messages may be written without waiting."""
+        return self.write_buffer.has_room(size, count)
+
+    async def drain(self) -> None:
+        """Wait until the peer has taken everything that was written, or is gone."""
+        await self.write_buffer.drain()
+
+    @property
+    def taken_bytes(self) -> int:
+        """How many bytes the peer has taken while some are unsent; else a constant."""
+        return self.write_buffer.sent_bytes if self.write_buffer.unsent_bytes else -1
+
+    def ping(self, on_pong: Callable[[], None]) -> None:
+        """Send a ping; `on_pong` is called once the peer has read everything before it."""
+        payload = b"%d" % next(self._ping_numbers)
+        self._pongs[payload] = on_pong
+        self.write_buffer.write(ping_frame(payload))
+
+    async def answers_ping(self) -> bool:
+        """Ping the peer at once and return True if it answers in time."""
+        if self.ending is not None or self.ended.is_set():
+            return False
+        answered = asyncio.Event()
+        self.ping(answered.set)
+        waits = [asyncio.ensure_future(answered.wait()), asyncio.ensure_future(self.ended.wait())]
+        await asyncio.wait(waits, timeout=self._pong_s, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        return answered.is_set() and not self.ended.is_set()
+
+    def check_alive(self) -> None:
+        """Ping the peer when it is due; drop a peer that neither answered the last ping nor has read since."""
+        now_ns, sent = self._now_ns(), self.write_buffer.sent_bytes
+        if self.is_held_back:  # the pong may be among the bytes that the relay does not read
+            self._note_alive()
+        if self.pinged_at_ns is None:
+            if now_ns - self._alive_at_ns >= self._ping_ns:
+                self.pinged_at_ns, self._sent_at_ping = now_ns, sent
+                self.ping(self._note_alive)
+        elif now_ns - self.pinged_at_ns >= self._pong_s * 1e9:
+            if sent > self._sent_at_ping and self.write_buffer.unsent_bytes:  # a slow reader is alive
+                self.pinged_at_ns, self._sent_at_ping = now_ns, sent
+            else:
+                self.drop_dead()
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a task beside the reading of frames; it ends with the connection."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+
+    def end(self, code: int, reason: str) -> None:
+        """Close with a code and a reason, after everything written before.
+
+        The peer has CLOSE_S to read and to answer the close frame; then the connection is dropped.
+        """
+        if self.ending is None:
+            self.ending = (code, reason)
+            self.write_buffer.write(close_frame(code, reason))
+            self.write_buffer.abort_soon()
+
+    async def close(self) -> None:
+        """Release everything that belongs to this connection; subclasses release their part first."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self.ended.set()
+
+    async def _wait_for_room(self) -> None:
+        await self._has_room.wait()
+        if self.write_buffer.unsent_bytes > HELD_BACK_BYTES:
+            await self.write_buffer.drain()
+
+    def _note_alive(self) -> None:
+        self._alive_at_ns = self._now_ns()
+        self.pinged_at_ns = None
+
+    def _take_pong(self, payload: bytes) -> None:
+        on_pong = self._pongs.pop(bytes(payload), None)
+        if on_pong is not None:
+            on_pong()
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            log.error("stream_task_failed", reason=repr(failure), exc_info=failure)
+            self.end(INTERNAL_ERROR, "internal")
+            self.write_buffer.abort()
+
+
+ConnectionT = TypeVar("ConnectionT", bound=WebSocketConnection)
+
+
+async def serve_websocket(
+    request: web.BaseRequest,
+    limits: EdgeLimits,
+    max_frame_bytes: int,
+    connections: MutableMapping[ConnectionT, None],
+    make_connection: Callable[[WebSocket, WriteBuffer], ConnectionT],
+) -> web.StreamResponse:
+    """Run one connection from the handshake to its end; it is among `connections` meanwhile."""
+    socket = WebSocket(max_frame_bytes)
+    write_buffer = await socket.open(request, limits)
+    if write_buffer is None:
+        return socket
+    connection = make_connection(socket, write_buffer)
+    socket.on_too_large = connection.refuse_size
+    connections[connection] = None
+    try:
+        await connection.run()
+    finally:
+        del connections[connection]
+        await connection.close()
+        write_buffer.abort_soon()
+    return socket
+
+
+async def keep_alive(connections: MutableMapping[ConnectionT, None], ping_s: float, pong_s: float) -> None:
+    """Check all connections regularly until cancelled: one task instead of a timer for each connection."""
+    while True:
+        await asyncio.sleep(min(ping_s, pong_s) / _CHECKS_PER_INTERVAL)
+        for connection in list(connections):
+            connection.check_alive()
