@@ -105,6 +105,8 @@ class Client:
         #: single operations on locks; `lock` holds one around a piece of work
         self.locks = LockCalls(LockCommands(commands), self._clock, timeout_s, mesh, self.connect)
         self._minter = Minter(self._clock)
+        #: True after the first connection: from then on the link reconnects, or answers with the error that ended it
+        self._is_connected = False
         self._sender = Sender(Composer(self._signer, self._minter))
 
     async def __aenter__(self) -> Self:
@@ -118,6 +120,7 @@ class Client:
     async def connect(self, *, is_patient: bool = False) -> None:
         """Open the stream; raises why that is not possible, unless it is patient and waiting may help."""
         await self._link.start(is_patient=is_patient)
+        self._is_connected = True
 
     def observe(self, on_up: Callable[[], None], on_lost: Callable[[int | None, str], None]) -> None:
         """Be told of every connection that is made or lost; call it before `connect`."""
@@ -166,7 +169,8 @@ class Client:
 
     async def publish_event(self, event: Event) -> Published:
         """Send a signed event, over reconnects and transient refusals; a relay that has it already is a success."""
-        await self.connect()
+        if not self._is_connected:
+            await self.connect()
         return await self._publisher.publish(event)
 
     async def publish_many(self, events: Sequence[Event]) -> list[Published | PosthouseError]:
@@ -200,7 +204,7 @@ class Client:
 
     async def send_event(self, event: Event) -> Sent:
         """Send a message that was composed before."""
-        return sent_from(await self.publish_event(event), self.url.origin)
+        return sent_from(await self.publish_event(event), self._link.origin)
 
     async def receive(
         self,

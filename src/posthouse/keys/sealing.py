@@ -8,6 +8,7 @@ lists itself.
 
 from __future__ import annotations
 
+import base64
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
@@ -24,7 +25,7 @@ from nacl.bindings import (
 from nacl.exceptions import CryptoError
 
 from posthouse.keys.identity import NodeKey, public_key
-from posthouse.keys.ssh import decode_base64, encode_base64, write_private_key, write_public_line
+from posthouse.keys.ssh import decode_base64, write_private_key, write_public_line
 from posthouse.model.errors import error
 
 BOX = "box"
@@ -40,7 +41,7 @@ def seal_box(key: NodeKey, reader: str, plaintext: bytes) -> str:
 
 def seal_box_with_nonce(key: NodeKey, reader: str, plaintext: bytes, nonce: bytes) -> str:
     """Seal under a given nonce, for test vectors; two texts under one nonce betray each other."""
-    return encode_base64(nonce + crypto_box_afternm(plaintext, nonce, _shared_key(key, reader)))
+    return base64.b64encode(nonce + crypto_box_afternm(plaintext, nonce, _shared_key(key, reader))).decode("ascii")
 
 
 def seal_box_repeatably(key: NodeKey, reader: str, plaintext: bytes, purpose: str) -> str:

@@ -19,7 +19,7 @@ import msgspec
 from blake3 import blake3
 
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.kinds import AUTHENTICATION, is_addressable, is_replacing, kind_class
+from posthouse.model.kinds import AUTHENTICATION, KindClass, is_replacing, kind_class
 from posthouse.model.lease import FenceTag, validate_resource
 from posthouse.model.limits import (
     CREATED_AT_MAX_AHEAD_NS,
@@ -40,9 +40,11 @@ _FENCE_TOKEN = re.compile(r"[1-9][0-9]{0,18}")
 def read_fence_tag(event: Event) -> FenceTag | None:
     """Return the fence an event claims, None when it claims none, or raise tag_malformed."""
     tag = event.tag("fence")
-    if tag is None:
-        return None
-    if not is_replacing(event.kind):
+    return None if tag is None else _parse_fence_tag(event.kind, tag)
+
+
+def _parse_fence_tag(kind: int, tag: Tag) -> FenceTag:
+    if not is_replacing(kind):
         raise error("tag_malformed", tag="fence", reason="only replaceable and addressable events are fenced")
     if len(tag) not in (3, 4) or (len(tag) == 4 and tag[3] != "strict"):
         raise error("tag_malformed", tag="fence", reason='it is not resource, token and perhaps "strict"')
@@ -215,14 +217,23 @@ def check_structure(event: Event) -> bytes:
     The signature is judged by its form only; the caller verifies it over the bytes returned.
     """
     _check_forms(event)
-    kind_class(event.kind)
-    check_tags(event)
+    check_tags(event.kind, event.tags)
     canonical = event.canonical()
     if len(canonical) > EVENT_MAX_CANONICAL_BYTES:
         raise error("event_too_large", bytes=len(canonical), limit=EVENT_MAX_CANONICAL_BYTES)
     expected = event_id(canonical)
     if event.id != expected:
         raise error("event_id_mismatch", expected=expected)
+    return canonical
+
+
+def check_new_event(pubkey: str, created_at_ns: int, kind: int, tags: Sequence[Tag], content: str) -> bytes:
+    """Return the canonical bytes of an event that is about to be signed, or raise the code of its first fault."""
+    _check_fields(pubkey, created_at_ns, kind, tags, content)
+    check_tags(kind, tags)
+    canonical = encode_canonical(pubkey, created_at_ns, kind, tags, content)
+    if len(canonical) > EVENT_MAX_CANONICAL_BYTES:
+        raise error("event_too_large", bytes=len(canonical), limit=EVENT_MAX_CANONICAL_BYTES)
     return canonical
 
 
@@ -250,19 +261,20 @@ def is_event_id(text: str) -> bool:
     return _HEX_64.fullmatch(text) is not None
 
 
-def check_tags(event: Event) -> None:
-    """Raise the code of the first fault in the tags, those this module knows the meaning of included."""
-    if len(event.tags) > EVENT_MAX_TAGS:
-        raise error("tags_too_many", count=len(event.tags), limit=EVENT_MAX_TAGS)
+def check_tags(kind: int, tags: Sequence[Tag]) -> None:
+    """Raise the code of the first fault in kind and tags, including the rules of the tags that this module reads."""
+    is_addressable = kind_class(kind) is KindClass.ADDRESSABLE
+    if len(tags) > EVENT_MAX_TAGS:
+        raise error("tags_too_many", count=len(tags), limit=EVENT_MAX_TAGS)
     names: dict[str, Tag] = {}
-    for index, tag in enumerate(event.tags):
+    for index, tag in enumerate(tags):
         _check_tag_size(index, tag)
         if tag[0] in _SINGLE and tag[0] in names:
             raise error("tag_repeated", tag=tag[0])
         names.setdefault(tag[0], tag)
-    if is_addressable(event.kind) and len(names.get("d", ())) < 2:
+    if is_addressable and len(names.get("d", ())) < 2:
         raise error("address_needs_d")
-    _check_known_tags(event, names)
+    _check_known_tags(kind, names)
 
 
 def _check_forms(event: Event) -> None:
@@ -293,7 +305,7 @@ def _check_tag_size(index: int, tag: Tag) -> None:
                 raise error("tag_value_too_long", index=index, bytes=size, limit=TAG_VALUE_MAX_BYTES)
 
 
-def _check_known_tags(event: Event, names: dict[str, Tag]) -> None:
+def _check_known_tags(kind: int, names: dict[str, Tag]) -> None:
     if (mesh := names.get("mesh")) is not None:
         if len(mesh) != 2:
             raise error("tag_malformed", tag="mesh", reason="it has not exactly one value")
@@ -302,8 +314,8 @@ def _check_known_tags(event: Event, names: dict[str, Tag]) -> None:
         len(expiration) != 2 or _DECIMAL.fullmatch(expiration[1]) is None
     ):
         raise error("tag_malformed", tag="expiration", reason="it is not one number of unix seconds")
-    if "fence" in names:
-        read_fence_tag(event)
+    if (fence := names.get("fence")) is not None:
+        _parse_fence_tag(kind, fence)
 
 
 _KIND = re.compile(r"[1-9][0-9]{4}")

@@ -125,10 +125,11 @@ def read_message(event: Event) -> Message:
         raise _malformed(f"its kind is {event.kind}, not {MESSAGE}")
     values = _first_values(event)
     _check_size(event, values.get("enc"))
+    client_message_id = _client_message_id(values)
     kind, ref, recipient = _destination(values)
     return Message(
         mesh=values.get("mesh") or DEFAULT_MESH,
-        client_message_id=_client_message_id(values),
+        client_message_id=client_message_id,
         destination_kind=kind,
         destination_ref=ref,
         recipient=recipient,
@@ -284,14 +285,14 @@ def read_confirmation(event: Event) -> Confirmation:
     """Return the confirmation in an event of kind 1001, or raise confirmation_malformed."""
     if event.kind != CONFIRMATION:
         raise _confirmation_malformed(f"its kind is {event.kind}, not {CONFIRMATION}")
-    ids = _values(event, "e")
+    ids, senders = _values(event, "e"), _values(event, "p")
     if not 1 <= len(ids) <= CONFIRMATION_MAX_IDS:
         raise _confirmation_malformed(f"it has {len(ids)} e tags, not 1 to {CONFIRMATION_MAX_IDS}")
-    if not all(is_event_id(id_) for id_ in ids):
-        raise _confirmation_malformed("an e tag is not an event id")
-    senders = _values(event, "p")
     if len(senders) != 1 or not is_node_id(senders[0]):
         raise _confirmation_malformed("it has not exactly one p tag with a node id")
+    for id_ in ids:
+        if not is_event_id(id_):
+            raise _confirmation_malformed("an e tag is not an event id")
     return Confirmation(event.mesh, event.pubkey, senders[0], tuple(ids))
 
 

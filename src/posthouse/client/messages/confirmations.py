@@ -164,11 +164,11 @@ class _Batch(Pending):
     def __init__(
         self, event: Event, parts: Mapping[_ConfirmCall, list[str]], on_answer: Callable[[_Batch, Answer], None]
     ) -> None:
-        super().__init__(Kind.CONFIRM, event.id, write_command("CONFIRM", event))
         self.parts = parts
         self.ids = [message_id for part in parts.values() for message_id in part]
         self.is_small = len(self.ids) < CONFIRMATION_MAX_IDS
         self._on_answer = on_answer
+        super().__init__(Kind.CONFIRM, event.id, write_command("CONFIRM", event))
 
     def on_answer(self, answer: Answer) -> None:
         self._on_answer(self, answer)

@@ -294,7 +294,7 @@ class Receiver:
 
     def _on_delivered(self, delivered: DeliveredMessage) -> None:
         mailbox, event = self._mailbox, delivered.event
-        if mailbox is None or event.id in self.confirmations:
+        if mailbox is None:
             return
         message: Message | None = None
         if self._link.is_verifying:
@@ -303,6 +303,8 @@ class Receiver:
             except PosthouseError as invalid:
                 self._refuse(mailbox, event.id, invalid)
                 return
+        if event.id in self.confirmations:
+            return  # a second copy: its answer is on the way
         info = delivered.info
         mailbox.on_delivery(
             Delivery(

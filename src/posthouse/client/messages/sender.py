@@ -30,7 +30,7 @@ from posthouse.model.message import (
     meta_field,
     validate_client_message_id,
 )
-from posthouse.model.node import node_hex, validate_node_id
+from posthouse.model.node import NODE_SCHEME, validate_node_id
 from posthouse.model.subjects import validate_topic
 from posthouse.model.ulid import Minter
 
@@ -75,7 +75,7 @@ class Request(NamedTuple):
     def fingerprint(self) -> bytes:
         """The request_fingerprint: over the plaintext."""
         kind = DestinationKind.DM if self.node is not None else DestinationKind.TOPIC
-        ref = node_hex(self.node) if self.node is not None else str(self.topic)
+        ref = self.node.removeprefix(f"{NODE_SCHEME}:") if self.node is not None else str(self.topic)
         return fingerprint(kind, ref, self.reply_to, self.priority, self.meta, self.body.encode())
 
 
@@ -88,40 +88,42 @@ class Composer:
 
     def request(self, destination: str, body: str, mesh: str, given: MessageOptions) -> Request:
         """Check a request, or raise what is wrong with it; `destination` is a node id or #topic."""
-        check_body(body.encode())
         is_topic = destination.startswith(TOPIC_MARK)
+        node = None if is_topic else validate_node_id(destination)
+        topic = validate_topic(destination[len(TOPIC_MARK) :]) if is_topic else None
+        client_message_id = given.get("client_message_id")
+        if client_message_id is None:
+            client_message_id = self._minter.mint()
+        check_body(body.encode())
         return Request(
             mesh=mesh,
-            node=None if is_topic else validate_node_id(destination),
-            topic=validate_topic(destination[len(TOPIC_MARK) :]) if is_topic else None,
+            node=node,
+            topic=topic,
             body=body,
-            client_message_id=self._client_message_id(given.get("client_message_id")),
-            reply_to=_checked_id(given.get("reply_to")),
+            client_message_id=validate_client_message_id(client_message_id),
+            reply_to=_reply_to(given.get("reply_to")),
             priority=_priority(given.get("priority")),
             meta=_meta(given.get("meta")),
             budget=given.get("budget"),
-            mentions=tuple(dict.fromkeys(validate_node_id(node) for node in given.get("mentions", ()))),
+            mentions=tuple(dict.fromkeys(map(validate_node_id, given.get("mentions", ())))),
             is_sealed=given.get("is_sealed", True) and not is_topic,
         )
 
     def seal_and_sign(self, request: Request) -> Event:
         """Seal and sign a request; each call makes other bytes, so keep the event for its retries."""
-        content, tags = self._content(request)
-        return self._signer.sign(MESSAGE, content, with_mesh([*tags, *_tags(request)], request.mesh))
-
-    def _client_message_id(self, given: str | None) -> str:
-        return validate_client_message_id(self._minter.mint() if given is None else given)
-
-    def _content(self, request: Request) -> tuple[str, list[tuple[str, str]]]:
-        if request.topic is not None:
-            return request.body, [("t", request.topic)]
-        assert request.node is not None
-        if request.is_sealed:
-            return seal_content(self._signer.key, [request.node], request.body)
-        return request.body, [("p", request.node)]
+        options = _option_tags(request)
+        if request.node is not None and request.is_sealed:
+            content, address = seal_content(self._signer.key, [request.node], request.body)
+        else:
+            content, address = request.body, [_address_tag(request)]
+        return self._signer.sign(MESSAGE, content, with_mesh([*address, *options], request.mesh))
 
 
-def _tags(request: Request) -> list[tuple[str, str]]:
+def _address_tag(request: Request) -> tuple[str, str]:
+    return ("t", str(request.topic)) if request.node is None else ("p", request.node)
+
+
+def _option_tags(request: Request) -> list[tuple[str, str]]:
     tags = [("c", request.client_message_id)]
     if request.reply_to is not None:
         tags.append(("e", request.reply_to))
@@ -134,7 +136,7 @@ def _tags(request: Request) -> list[tuple[str, str]]:
     return tags + [("mention", node) for node in request.mentions]
 
 
-def _checked_id(event_id: str | None) -> str | None:
+def _reply_to(event_id: str | None) -> str | None:
     if event_id is not None and not is_event_id(event_id):
         raise error("id_invalid", id=event_id, reason="an event id has 64 lower-case hexadecimal digits")
     return event_id
@@ -148,9 +150,11 @@ def _priority(given: Priority | str | None) -> Priority:
 
 
 def _meta(meta: Any) -> str:
-    if meta is not None and not isinstance(meta, Mapping):
+    if meta is None:
+        return ""
+    if not isinstance(meta, Mapping):
         raise error("value_invalid", name="meta", reason="it is not an object")
-    return meta_field(None if meta is None else dict(meta))
+    return meta_field(dict(meta))
 
 
 KEPT_REQUESTS = 1_000  # requests whose events are kept

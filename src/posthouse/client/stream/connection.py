@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import aiohttp
 
 from posthouse.client.failures import error_from
-from posthouse.client.stream.frames import Authed, Command, Hello, Notice, decode_frame, read_frame, write_command
+from posthouse.client.stream.frames import Authed, Hello, Notice, decode_frame, read_frame, write_command
 from posthouse.client.transport import Transport, translate_network_errors
 from posthouse.client.trust.signing import Signer
 from posthouse.model.errors import PosthouseError, error
@@ -63,6 +63,8 @@ class WriteBuffer:
         return commands[0] if len(commands) == 1 else b"[" + b",".join(commands) + b"]"
 
 
+#: type of command -> handler
+Handlers = Mapping[type, Callable[[Any], None]]
 CheckRelay = Callable[[str], None]
 #: receives the features of a relay; an exception refuses the connection, with its field close_code if it has one
 CheckFeatures = Callable[[Mapping[str, Any]], None]
@@ -81,14 +83,21 @@ class Connection:
         self.close_reason = ""
         self.outgoing = WriteBuffer(self._write_frame)
 
-    async def read(self, dispatch: Callable[[Sequence[Command]], None], *, is_verifying: bool) -> None:
-        """Pass the commands of each frame to `dispatch` until the connection ends."""
+    async def read(self, handlers: Handlers, on_first_frame: Callable[[], None], *, is_verifying: bool) -> None:
+        """Pass each command to the handler of its type until the connection ends; others are dropped."""
+        is_first = True
         while True:
             message = await self._socket.receive()
             if message.type is not aiohttp.WSMsgType.TEXT:
                 self.close_reason = message.extra or ""
                 return
-            dispatch(await read_frame(message.data, self._origin, is_verifying=is_verifying))
+            for command in await read_frame(message.data, self._origin, is_verifying=is_verifying):
+                handler = handlers.get(type(command))
+                if handler is not None:
+                    handler(command)
+            if is_first:
+                is_first = False
+                on_first_frame()
 
     async def write(self) -> None:
         """Send what is in the write buffer until cancelled; raises relay_unreachable if the connection ends."""

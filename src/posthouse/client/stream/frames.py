@@ -232,10 +232,11 @@ _CARRIERS = (SubscribedEvent, DeliveredMessage, ConfirmedMessages)
 async def read_frame(data: str, relay: str, *, is_verifying: bool) -> list[Command]:
     """Return the commands of a frame in order, or raise answer_invalid; `relay` names the relay in the error."""
     commands = decode_frame(data, relay)
-    if not is_verifying:
-        return commands
-    events = [command.event for command in commands if isinstance(command, _CARRIERS)]
-    if not events:
+    events: list[Event] = []
+    for command in commands:
+        if isinstance(command, _CARRIERS):
+            events.append(command.event)
+    if not events or not is_verifying:
         return commands
     errors = await verification_errors(events)
     return _mark_invalid(commands, errors) if any(errors) else commands

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from posthouse.client.failures import Backoff
-from posthouse.client.stream.connection import Connection
-from posthouse.client.stream.frames import Command
+from posthouse.client.stream.connection import Connection, Handlers
 from posthouse.model.errors import Fatal, PosthouseError, Transient, error
 
 log = logging.getLogger(__name__)  # the standard one: a library is silent unless its user asks
@@ -58,7 +57,7 @@ class Link:
 
     def join(
         self,
-        handlers: Mapping[type, Callable[[Any], None]] | None = None,
+        handlers: Handlers | None = None,
         *,
         on_up: Callable[[], None] | None = None,
         on_lost: OnLost | None = None,
@@ -135,7 +134,10 @@ class Link:
     async def _serve(self, connection: Connection) -> None:
         """Read and write until the connection ends; raises an error that reconnecting cannot cure."""
         writing = asyncio.create_task(connection.write())
-        reading = asyncio.create_task(connection.read(self._dispatch, is_verifying=self.is_verifying))
+        # only a frame after the greeting shows that the relay keeps the connection: then the back-off ends
+        reading = asyncio.create_task(
+            connection.read(self._handlers, self._backoff.reset, is_verifying=self.is_verifying)
+        )
         self._reading = reading
         try:
             await asyncio.wait((writing, reading), return_when=asyncio.FIRST_COMPLETED)
@@ -151,15 +153,6 @@ class Link:
         for result in results:
             if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError | Transient):
                 raise result
-
-    def _dispatch(self, commands: Sequence[Command]) -> None:
-        for command in commands:
-            handler = self._handlers.get(type(command))
-            if handler is not None:
-                handler(command)
-        # only a command after the greeting shows that the relay keeps the connection
-        if self._backoff.attempts:
-            self._backoff.reset()
 
     def _end(self, failure: PosthouseError) -> None:
         if self.failure is None:

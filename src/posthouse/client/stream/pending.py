@@ -101,7 +101,7 @@ class PendingCommands:
             return
         entries = self._entries.setdefault(pending.key, [])
         if self._event_retry is None or pending.kind is not Kind.EVENT:
-            if not any(each.is_sent and _share_answer(each, pending) for each in entries):
+            if not entries or not any(each.is_sent and _share_answer(each, pending) for each in entries):
                 self.link.send(pending.command)
             pending.is_sent = True
         entries.append(pending)
@@ -133,32 +133,31 @@ class PendingCommands:
 
     def _on_ok(self, ok: OkAnswer) -> None:
         entries = self._entries.get(ok.id or "")
-        if entries is None or entries[0].kind is Kind.LOCK:
-            return
-        answer: Answer = ok.body if ok.is_accepted else error_from(ok.body, self.link.origin)
-        if len(entries) == 1:
-            self._answer(entries[0], answer)
-            return
-        # a node that writes to itself may publish and reject one id: the older command is answered first
-        for pending in [each for each in entries if _share_answer(each, entries[0])]:
-            self._answer(pending, answer)
+        if entries is not None and entries[0].kind is not Kind.LOCK:
+            self._answer(entries, ok.body if ok.is_accepted else error_from(ok.body, self.link.origin))
 
     def _on_locked(self, locked: LockAnswer) -> None:
         entries = self._entries.get(locked.request)
         if entries is not None and entries[0].kind is Kind.LOCK:
             body = locked.body
-            self._answer(entries[0], error_from(body, self.link.origin) if "code" in body else body)
+            self._answer(entries, error_from(body, self.link.origin) if "code" in body else body)
 
-    def _answer(self, pending: Pending, answer: Answer) -> None:
-        if isinstance(answer, PosthouseError):
-            if self._is_retried(pending, answer):
-                self._retry_later(pending, answer)
-                return
-        elif self._backoff.attempts and pending.kind is Kind.EVENT:
+    def _answer(self, entries: list[Pending], answer: Answer) -> None:
+        """Give an answer to the entries of its key, or retry them."""
+        # a node that writes to itself may publish and reject one id: the older command is answered first
+        first = entries[0]
+        answered = entries[:] if len(entries) == 1 else [each for each in entries if _share_answer(each, first)]
+        if isinstance(answer, dict) and self._backoff.attempts and first.kind is Kind.EVENT:
             self._backoff.reset()
-        # in the table until its callback is done: if that finds the answer malformed, the end of the link answers it
-        pending.on_answer(answer)
-        self.discard(pending)
+        for pending in answered:
+            if isinstance(answer, PosthouseError) and self._is_retried(pending, answer):
+                self._retry_later(pending, answer)
+                continue
+            # in the table until the call returns: if it finds the answer malformed, the end of the link answers it
+            pending.on_answer(answer)
+            entries.remove(pending)
+        if not entries:
+            del self._entries[first.key]
 
     def _is_retried(self, pending: Pending, refusal: PosthouseError) -> bool:
         return pending.kind in _RETRIED and isinstance(refusal, Transient) and refusal.code not in _NOT_RETRIED

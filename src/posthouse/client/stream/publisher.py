@@ -76,12 +76,16 @@ class Publisher:
         if (flight := await self._send(event)) is None:
             raise self._no_room(event)
         try:
-            answer = await self._answer(flight)
+            async with asyncio.timeout(self._timeout_s):
+                answer = await flight.future
+        except TimeoutError as late:
+            raise self._commands.timeout_error(flight, self._timeout_s) from late
         finally:
             self._forget(flight)
-        if isinstance(answer, PosthouseError):
-            raise answer
-        return answer
+        published = _published(event, answer)
+        if isinstance(published, PosthouseError):
+            raise published
+        return published
 
     async def publish_many(self, events: Sequence[Event]) -> list[Published | PosthouseError]:
         """Send events in order and return an answer or a refusal for each, in the same order."""

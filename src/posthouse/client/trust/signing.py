@@ -16,7 +16,7 @@ from posthouse.keys import NodeKey, open_sealed, seal, sign_native, verify
 from posthouse.keys.sealing import BOX as BOX
 from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.event import Event, canonical_event_bytes, check_structure, event_id
+from posthouse.model.event import Event, check_new_event, check_structure, event_id
 from posthouse.model.kinds import AUTHENTICATION
 from posthouse.model.limits import CREATED_AT_MAX_AHEAD_NS
 from posthouse.model.node import DEFAULT_MESH
@@ -33,10 +33,8 @@ class Signer:
         self._last_ns = 0
 
     def sign(self, kind: int, content: str = "", tags: Iterable[Sequence[str]] = ()) -> Event:
-        """Return a signed event of now, or raise what is wrong with its fields."""
-        event = sign_event(self.key, kind, content, tags, self._next_ns())
-        check_structure(event)
-        return event
+        """Return a signed event of now, or raise the first error in its fields."""
+        return sign_event(self.key, kind, content, tags, self._next_ns())
 
     def prove(self, relay: str, *tags: tuple[str, str]) -> Event:
         """Return the event of kind 22242 that shows this key to one relay, now."""
@@ -50,15 +48,15 @@ class Signer:
 
 
 def sign_event(key: NodeKey, kind: int, content: str, tags: Iterable[Sequence[str]], created_at_ns: int) -> Event:
-    """Return the event with these fields, with its id and native signature."""
-    frozen = tuple(tuple(tag) for tag in tags)
-    canonical = canonical_event_bytes(key.node, created_at_ns, kind, frozen, content)
+    """Return the event with these fields, with its id and native signature, or raise the first error in them."""
+    fixed = tuple(map(tuple, tags))
+    canonical = check_new_event(key.node, created_at_ns, kind, fixed, content)
     return Event(
         id=event_id(canonical),
         pubkey=key.node,
         created_at_ns=created_at_ns,
         kind=kind,
-        tags=frozen,
+        tags=fixed,
         content=content,
         sig=sign_native(key, canonical),
     )
@@ -76,7 +74,10 @@ def seal_content(key: NodeKey, readers: Sequence[str], text: str) -> tuple[str, 
     """Return the sealed content, and the enc and p tags that go with it."""
     nodes = list(dict.fromkeys(readers))
     enc, content = seal(key, nodes, text.encode())
-    return content, [("enc", enc), *(("p", node) for node in nodes)]
+    tags = [("enc", enc)]
+    for node in nodes:
+        tags.append(("p", node))
+    return content, tags
 
 
 def open_content(key: NodeKey, event: Event) -> str:
