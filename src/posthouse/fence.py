@@ -4,15 +4,14 @@
     fence.admit(token)             # before reading what the write depends on
     with fence.guard(token):       # around the write
 
-A fence remembers the highest token it has seen, durably, and refuses lower ones; `strict` admits each token once.
-The token is stored before the guarded body runs, so a crash can only make the fence stricter. It is kept in a file
+A fence stores the highest token it has seen, durably, and refuses lower ones; `strict` admits each token once. The
+token is stored before the guarded body runs, so a crash can only make the fence stricter. Its storage is a file
 (`posthouse-fence-v1 TOKEN`, written atomically under a kernel lock; to change the format: new version name, read
-both, docs/how-to/locks.md) or in a row of the protected database (FenceTable), inside the caller's transaction.
+both, docs/how-to/locks.md) or a row of the protected database (FenceTable), inside the caller's transaction.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -20,69 +19,69 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from posthouse.files import open_nofollow, write_atomic
+from posthouse.files import locked, open_nofollow, write_atomic
 from posthouse.model.errors import error
 from posthouse.model.lease import fence_admits
 from posthouse.model.limits import INT64_MAX
 
 
-class Slot(Protocol):
-    """The token of one fence, while nobody else can reach it."""
+class TokenSlot(Protocol):
+    """Exclusive access to the stored token of one fence."""
 
     def read(self) -> int | None:
-        """Return the highest token seen, None when there was none."""
+        """Return the highest token seen, or None before the first one."""
         ...
 
     def write(self, token: int) -> None:
-        """Remember a higher token, durably: when this returns, no crash can undo it."""
+        """Store a higher token durably: when this returns, no crash can undo it."""
         ...
 
 
-class Memory(Protocol):
-    """A durable place for one token."""
+class TokenStorage(Protocol):
+    """Durable storage of one token."""
 
     @property
     def name(self) -> str:
-        """What the fence is called in errors."""
+        """Name of the fence in errors."""
         ...
 
-    def open(self) -> AbstractContextManager[Slot]:
-        """Reach the slot, alone."""
+    def open(self) -> AbstractContextManager[TokenSlot]:
+        """Open the slot for exclusive access."""
         ...
 
 
 class Fence:
-    """Guards one thing that a lock protects."""
+    """Guards one resource that a lock protects."""
 
-    def __init__(self, place: str | os.PathLike[str] | Memory, *, strict: bool = False) -> None:
-        """Make a fence that remembers in a file, or in a table (`FenceTable`)."""
-        self._memory: Memory = FenceFile(place) if isinstance(place, str | os.PathLike) else place
+    def __init__(self, storage: str | os.PathLike[str] | TokenStorage, *, strict: bool = False) -> None:
+        """Make a fence whose token is stored in a file (given by its path) or in a table (`FenceTable`)."""
+        self._storage: TokenStorage = FenceFile(storage) if isinstance(storage, str | os.PathLike) else storage
         self._is_strict = strict
 
     def admit(self, token: int) -> None:
-        """Let a token pass and remember it, or raise fence_stale."""
+        """Admit a token and store it, or raise fence_stale."""
         with self.guard(token):
             pass
 
     @contextmanager
     def guard(self, token: int) -> Iterator[None]:
-        """Let a token pass, and nobody else while the body writes; or raise fence_stale.
+        """Admit a token and keep other writers out while the body runs; or raise fence_stale.
 
-        The token is remembered before the body runs: a crash in it can only make the fence stricter.
+        The token is stored before the body runs: a crash in it can only make the fence stricter.
         """
         if type(token) is not int or not 1 <= token <= INT64_MAX:
             raise error("token_not_positive", token=token)
-        with self._memory.open() as slot:
+        with self._storage.open() as slot:
             last_seen = slot.read()
             if not fence_admits(last_seen, token, self._is_strict):
-                raise error("fence_stale", resource=self._memory.name, token=token, last_seen=last_seen)
+                raise error("fence_stale", resource=self._storage.name, token=token, last_seen=last_seen)
             if token != last_seen:
                 slot.write(token)
             yield
 
     def last_seen(self) -> int | None:
-        """Return the highest token that has passed, None when there was none."""
-        with self._memory.open() as slot:
+        """Return the highest token that was admitted, or None before the first one."""
+        with self._storage.open() as slot:
             return slot.read()
 
 
@@ -91,7 +90,7 @@ _MAX_BYTES = 64
 
 
 class FenceFile:
-    """Remembers a token in a file."""
+    """Stores the token in a file."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path).absolute()
@@ -103,13 +102,9 @@ class FenceFile:
 
     @contextmanager
     def open(self) -> Iterator[_FileSlot]:
-        """Wait until nobody else is at the fence, and stay alone there."""
-        fd = open_nofollow(self._lock_path, os.O_RDWR | os.O_CREAT)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+        """Wait until no other process uses the fence, and hold it."""
+        with locked(self._lock_path):
             yield _FileSlot(self._path)
-        finally:
-            os.close(fd)
 
 
 class _FileSlot:
@@ -135,7 +130,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 
 
 class Connection(Protocol):
-    """What a database connection has to offer."""
+    """The part of a database connection that a FenceTable needs."""
 
     def execute(self, sql: str, parameters: Sequence[Any], /) -> Any:
         """Run a statement and return its cursor."""
@@ -143,46 +138,46 @@ class Connection(Protocol):
 
 
 class FenceTable:
-    """Remembers the token of one fence in a row."""
+    """Stores the token of one fence in a row."""
 
     def __init__(
         self, connection: Connection, fence: str, *, table: str = "posthouse_fences", placeholder: str = "?"
     ) -> None:
-        """Make a memory for `fence`; PostgreSQL's driver wants `%s` as placeholder."""
+        """Make the storage of `fence`; PostgreSQL's drivers use the placeholder `%s`."""
         if _NAME.fullmatch(table) is None:
             raise error("usage", text=f"{table!r} is not the name of a table")
         self._connection = connection
         self._fence = fence
         self._table = table
-        self._mark = placeholder
+        self._placeholder = placeholder
 
     @property
     def name(self) -> str:
         return self._fence
 
     def create(self) -> None:
-        """Make the table unless it is there."""
+        """Create the table if it is missing."""
         self._connection.execute(
             f"CREATE TABLE IF NOT EXISTS {self._table} (fence TEXT PRIMARY KEY, token BIGINT NOT NULL)", ()
         )
 
     @contextmanager
     def open(self) -> Iterator[_RowSlot]:
-        """Reach the row; the first statement takes it for this transaction."""
-        yield _RowSlot(self._connection, self._table, self._fence, self._mark)
+        """Open the row; the first statement locks it for this transaction."""
+        yield _RowSlot(self._connection, self._table, self._fence, self._placeholder)
 
 
 class _RowSlot:
-    def __init__(self, connection: Connection, table: str, fence: str, mark: str) -> None:
+    def __init__(self, connection: Connection, table: str, fence: str, placeholder: str) -> None:
         self._connection = connection
         self._table = table
         self._fence = fence
-        self._mark = mark
+        self._placeholder = placeholder
 
     def read(self) -> int | None:
-        # a write that changes nothing: it takes the row, so that no other transaction decides by the same value
+        # A write that changes nothing locks the row: no other transaction can decide by the same value.
         found = self._connection.execute(
-            f"INSERT INTO {self._table} (fence, token) VALUES ({self._mark}, 0) "
+            f"INSERT INTO {self._table} (fence, token) VALUES ({self._placeholder}, 0) "
             f"ON CONFLICT (fence) DO UPDATE SET token = {self._table}.token RETURNING token",
             (self._fence,),
         ).fetchone()
@@ -190,5 +185,6 @@ class _RowSlot:
 
     def write(self, token: int) -> None:
         self._connection.execute(
-            f"UPDATE {self._table} SET token = {self._mark} WHERE fence = {self._mark}", (token, self._fence)
+            f"UPDATE {self._table} SET token = {self._placeholder} WHERE fence = {self._placeholder}",
+            (token, self._fence),
         )

@@ -1,15 +1,16 @@
-"""Private files and directories, atomic writes, and the home directory of posthouse.
+"""Private files and directories, lock files, atomic writes, and the home directory of posthouse.
 
 Invariants: `read_private` returns data only from a regular file that this user owns and that group and others cannot
-reach; type, owner and mode are checked on the open descriptor, so a rename in between cannot cheat. `write_atomic`
-and `create_atomic` leave the old content or the new one, never a part, also after power loss (`sync=False`: after a
-crash of the process only). A directory that holds files and is open to others is refused, never narrowed. Symbolic
-links are refused. Hard links, access control lists and locking between writers are not handled here.
+access; type, owner and mode are checked on the open descriptor, so a rename in between changes nothing.
+`write_atomic` and `create_atomic` leave the old content or the new content, never a part, also after power loss
+(with `sync=False` only after a crash of the process). A non-empty directory that others can access is refused; its
+mode is never changed. Symbolic links are refused. Hard links and access control lists are not handled.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import secrets
 import stat
@@ -24,7 +25,7 @@ OPEN_TO_OTHERS = 0o077
 
 
 def open_nofollow(path: str | os.PathLike[str], flags: int, mode: int = FILE_MODE) -> int:
-    """Open `path` as os.open does, but refuse a symbolic link and never block on a planted FIFO.
+    """Open `path` as os.open does, but refuse a symbolic link and never block on a FIFO.
 
     A file that O_EXCL creates gets exactly `mode`, whatever the umask.
     """
@@ -40,11 +41,39 @@ def open_nofollow(path: str | os.PathLike[str], flags: int, mode: int = FILE_MOD
     return fd
 
 
+def open_locked(path: str | os.PathLike[str], *, exclusive: bool = True, wait: bool = True, create: bool = True) -> int:
+    """Open a lock file, created with mode 0600, and lock it until the descriptor is closed.
+
+    The kernel frees the lock when the process dies. Raise BlockingIOError if the lock is taken and `wait` is False.
+    With `create=False` a missing file raises FileNotFoundError.
+    """
+    fd = open_nofollow(path, os.O_RDWR | os.O_CREAT if create else os.O_RDONLY)
+    try:
+        if create:
+            os.fchmod(fd, FILE_MODE)
+        kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
+        fcntl.flock(fd, kind if wait else kind | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+@contextmanager
+def locked(path: str | os.PathLike[str], *, exclusive: bool = True, wait: bool = True) -> Iterator[None]:
+    """Hold the lock file `path` around the body; raise BlockingIOError if it is taken and `wait` is False."""
+    fd = open_locked(path, exclusive=exclusive, wait=wait)
+    try:
+        yield
+    finally:
+        os.close(fd)
+
+
 def read_private(path: str | os.PathLike[str], max_bytes: int = 1 << 20) -> bytes:
-    """Return the content of a private file; the checks and the read use the same open file."""
+    """Return the content of a private file; the checks and the read use the same descriptor."""
     fd = open_nofollow(path, os.O_RDONLY)
     try:
-        _check(fd, Path(path))
+        _check_private(fd, Path(path))
         with os.fdopen(fd, "rb", closefd=False) as file:
             data = file.read(max_bytes + 1)
     finally:
@@ -55,12 +84,12 @@ def read_private(path: str | os.PathLike[str], max_bytes: int = 1 << 20) -> byte
 
 
 def check_owner(found: os.stat_result, path: Path) -> None:
-    """Refuse what belongs to another user: its owner could change it at any time."""
+    """Refuse a file of another user: its owner could change it at any time."""
     if found.st_uid != os.geteuid():
         raise error("store_path_unsafe", path=str(path), reason=f"it belongs to the user with id {found.st_uid}")
 
 
-def _check(fd: int, path: Path) -> os.stat_result:
+def _check_private(fd: int, path: Path) -> None:
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode):
         raise error("store_path_unsafe", path=str(path), reason="it is not a regular file")
@@ -72,23 +101,22 @@ def _check(fd: int, path: Path) -> os.stat_result:
             mode=f"{stat.S_IMODE(found.st_mode):04o}",
             hint=f"Run `chmod 600 {path}`; if others may have read it, make a new key instead.",
         )
-    return found
 
 
 DIRECTORY_MODE = 0o700
 
 
 def private_dir(path: str | os.PathLike[str]) -> Path:
-    """Make `path` a private directory, with its missing parents, or check that it is one."""
+    """Create `path` and its missing parents as private directories, or check that `path` is one."""
     directory = Path(path)
     if directory.is_symlink():
         raise error("store_path_unsafe", path=str(directory), reason="it is a symbolic link")
     for missing in reversed([parent for parent in directory.parents if not parent.exists()]):
-        _make(missing)
-    _make(directory)
+        _make_directory(missing)
+    _make_directory(directory)
     fd = open_nofollow(directory, os.O_RDONLY)
     try:
-        _narrow(fd, directory)
+        _restrict_mode(fd, directory)
     finally:
         os.close(fd)
     return directory
@@ -103,16 +131,26 @@ def fsync_dir(path: str | os.PathLike[str]) -> None:
         os.close(fd)
 
 
-def _make(directory: Path) -> None:
+def sync_file(path: str | os.PathLike[str]) -> None:
+    """Make the content of a file durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _make_directory(directory: Path) -> None:
     try:
         directory.mkdir(mode=DIRECTORY_MODE)
-    except FileExistsError:  # another process was faster, or it was there before: the checks decide
+    except FileExistsError:  # it existed, or another process was faster: the checks that follow decide
         return
-    directory.chmod(DIRECTORY_MODE)  # a umask can take bits away from the owner too
+    directory.chmod(DIRECTORY_MODE)  # the umask may have removed bits of the owner
     fsync_dir(directory.parent)
 
 
-def _narrow(fd: int, directory: Path) -> None:
+def _restrict_mode(fd: int, directory: Path) -> None:
+    """Make an empty directory private; refuse one that holds files others can access."""
     found = os.fstat(fd)
     if not stat.S_ISDIR(found.st_mode):
         raise error("store_path_unsafe", path=str(directory), reason="it is not a directory")
@@ -130,7 +168,7 @@ def _narrow(fd: int, directory: Path) -> None:
 
 
 def write_atomic(path: str | os.PathLike[str], data: bytes, *, sync: bool = True, mode: int = FILE_MODE) -> None:
-    """Put `data` at `path`, replacing what is there; a symbolic link there is refused."""
+    """Write `data` to `path`, replacing the file that is there; refuse a symbolic link."""
     target = Path(path)
     if target.is_symlink():
         raise error("store_path_unsafe", path=str(target), reason="it is a symbolic link")
@@ -141,10 +179,10 @@ def write_atomic(path: str | os.PathLike[str], data: bytes, *, sync: bool = True
 
 
 def create_atomic(path: str | os.PathLike[str], data: bytes, *, sync: bool = True, mode: int = FILE_MODE) -> None:
-    """Put `data` at `path` unless something is there, a dangling link included: then FileExistsError."""
+    """Write `data` to the new file `path`; raise FileExistsError if anything is there, even a dangling link."""
     target = Path(path)
     with _temporary(target, data, sync=sync, mode=mode) as temporary:
-        # link() refuses to replace, which rename() cannot promise: of two creators exactly one wins.
+        # Unlike rename(), link() never replaces a file: of two creators exactly one wins.
         os.link(temporary, target, follow_symlinks=False)
     if sync:
         fsync_dir(target.parent)
@@ -169,6 +207,6 @@ HOME_ENV = "POSTHOUSE_HOME"
 
 
 def home_directory(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the home that the environment names, or the default one."""
+    """Return the home directory that the environment names, or the default one."""
     given = environ.get(HOME_ENV)
     return Path(given).expanduser().absolute() if given else Path.home() / ".posthouse"

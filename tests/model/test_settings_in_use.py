@@ -24,9 +24,6 @@ NOT_CONNECTED = {
     "bus.default_call_budget",
     "bus.handler_timeout_s",
     "bus.max_listeners",
-    "relay.wait_queue_max",
-    "relay.writer_max_items",
-    "relay.writer_max_bytes",
 }
 
 

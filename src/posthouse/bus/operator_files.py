@@ -9,15 +9,14 @@ of Bus; an invalid one keeps the former values and is reported. Which rule decid
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import stat
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from posthouse.files import write_atomic
+from posthouse.files import locked, write_atomic
 from posthouse.log import get_log
 from posthouse.model.access_rules import AccessRules, Action, format_rules, parse_rules
 from posthouse.model.budget import BudgetCeiling, CycleRule
@@ -82,16 +81,9 @@ class RulesFile:
             raise error("access_rules_invalid", where="the file", reason=reason) from failure
         return AccessRules() if data is None else parse_rules(data)
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        lock = self._path.with_name(f".{self._path.name}.lock")
-        fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            os.fchmod(fd, 0o600)
-            fcntl.flock(fd, fcntl.LOCK_EX)  # held for one small write
-            yield
-        finally:
-            os.close(fd)
+    def _locked(self) -> AbstractContextManager[None]:
+        """Lock out other writers for the length of one small write."""
+        return locked(self._path.with_name(f".{self._path.name}.lock"))
 
 
 @dataclass(slots=True)

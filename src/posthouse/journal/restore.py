@@ -16,12 +16,12 @@ from pathlib import Path
 
 import apsw
 
-from posthouse.files import fsync_dir
+from posthouse.files import fsync_dir, sync_file
 from posthouse.journal.read import fork_epoch
 from posthouse.journal.verify import verify_database
 from posthouse.model.clock import Clock
 from posthouse.model.errors import error
-from posthouse.sqlite.backup import backup_store, sync_file
+from posthouse.sqlite.backup import backup_store
 from posthouse.sqlite.connection import Durability, open_writer, safe_path
 from posthouse.sqlite.schema import Component, migrate
 from posthouse.sqlite.store_lock import StoreLock, clear_marker, set_marker

@@ -11,14 +11,14 @@ index rebuild of the bus.
 from __future__ import annotations
 
 import enum
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 
 from posthouse.model.budget import Budget
 from posthouse.model.clock import parse_utc
-from posthouse.model.errors import PosthouseError, error
-from posthouse.model.strict_json import check_json_value
+from posthouse.model.errors import error
+from posthouse.model.strict_json import check_json_value, convert_or_refuse
 from posthouse.model.subjects import validate_subject
 from posthouse.model.ulid import validate_ulid
 
@@ -93,13 +93,11 @@ class StandardPayload(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
 
 def read_payload(value: Any) -> StandardPayload:
     """Return an envelope's payload as a standard payload, or raise value_invalid."""
-    try:
-        return msgspec.convert(value, StandardPayload)
-    except msgspec.ValidationError as fault:
-        raise error("value_invalid", name="payload", reason=str(fault)) from fault
+    return convert_or_refuse("payload", _to_payload, value)
 
 
-T = TypeVar("T")
+def _to_payload(value: Any) -> StandardPayload:
+    return msgspec.convert(value, StandardPayload)
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -164,21 +162,12 @@ def encode_envelope(envelope: Envelope) -> bytes:
 
 def decode_envelope(data: bytes) -> Envelope:
     """Return the envelope in a mailbox file, or raise value_invalid or the error of the field that is wrong."""
-    return _decode(_ENVELOPE, data, "envelope")
+    return convert_or_refuse("envelope", _ENVELOPE.decode, data)
 
 
 def decode_dead_letter(data: bytes) -> DeadLetter:
     """Return the dead letter in a file of failed/, or raise value_invalid."""
-    return _decode(_DEAD_LETTER, data, "dead letter")
-
-
-def _decode(decoder: msgspec.json.Decoder[T], data: bytes, name: str) -> T:
-    try:
-        return decoder.decode(data)
-    except PosthouseError:
-        raise
-    except (msgspec.MsgspecError, ValueError, RecursionError) as fault:
-        raise error("value_invalid", name=name, reason=str(fault)) from fault
+    return convert_or_refuse("dead letter", _DEAD_LETTER.decode, data)
 
 
 class SignalType(enum.StrEnum):

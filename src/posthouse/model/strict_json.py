@@ -13,7 +13,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 import rfc8785
@@ -21,6 +22,8 @@ import rfc8785
 from posthouse.model.errors import error
 from posthouse.model.limits import INT64_MAX, JSON_MAX_DEPTH, SAFE_INTEGER_MAX
 
+In = TypeVar("In")
+Out = TypeVar("Out")
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 _UINT64_MAX = 2 * INT64_MAX + 1
 _NOT_PLAIN = object()
@@ -58,8 +61,16 @@ def _plain(data: bytes) -> Any:
 
 
 def refuse_duplicate_keys(data: bytes | str) -> None:
-    """Raise json_duplicate_key when any object of a JSON text has a key twice."""
+    """Raise json_duplicate_key if any object of a JSON text has a key twice."""
     parse_json(data)
+
+
+def convert_or_refuse(name: str, convert: Callable[[In], Out], value: In) -> Out:
+    """Return `convert(value)`, or raise value_invalid for `name` with the reason that msgspec gives."""
+    try:
+        return convert(value)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as fault:
+        raise error("value_invalid", name=name, reason=str(fault)) from fault
 
 
 def check_json_value(value: Any) -> None:

@@ -1,8 +1,8 @@
 """Consistent copies of a running store.
 
 A copy is taken inside one read transaction, so it is the store at one commit, whatever is written meanwhile. It
-appears under its name only when it is complete and synced; an existing file is never overwritten. While the copy
-runs the WAL cannot begin anew: it grows by what is written in that time.
+appears under its name only when it is complete and synced; an existing file is never overwritten. The WAL cannot
+restart during the copy: it grows by the bytes written in that time.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from pathlib import Path
 
 import apsw
 
-from posthouse.files import fsync_dir
+from posthouse.files import fsync_dir, sync_file
 from posthouse.model.errors import error
 from posthouse.sqlite.connection import open_copy, open_reader, translate
 from posthouse.sqlite.store_lock import shared_store_lock
 
-_PAGES_PER_STEP = 4_096  # 16 MiB between two looks at the progress
+_PAGES_PER_STEP = 4_096  # 16 MiB between two reports of progress
+#: Called with the number of pages copied and the number of all pages.
 Progress = Callable[[int, int], None]
 
 
@@ -34,7 +35,7 @@ def backup_store(source: Path, target: Path, progress: Progress | None = None) -
 
 
 def copy_database(db: apsw.Connection, target: Path, progress: Progress | None = None) -> None:
-    """Copy what `db` sees to the new file `target`."""
+    """Copy the committed state of `db` to the new file `target`."""
     if target.exists() or target.is_symlink():
         raise error("backup_exists", path=str(target))
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
@@ -61,16 +62,7 @@ def _copy(db: apsw.Connection, temporary: Path, progress: Progress | None) -> No
                 backup.step(_PAGES_PER_STEP)
                 if progress:
                     progress(backup.page_count - backup.remaining, backup.page_count)
-        copy.pragma("journal_mode", "delete")  # the copied header says WAL: a backup is one file
+        copy.pragma("journal_mode", "delete")  # the copied header says WAL, but a backup is one file
     finally:
         db.execute("ROLLBACK")
         copy.close()
-
-
-def sync_file(path: Path) -> None:
-    """Sync the content of a file to the disk."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

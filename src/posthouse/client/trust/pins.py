@@ -13,16 +13,13 @@ If you change a format: 1. give it a new name, 2. read the old one too, 3. add a
 
 from __future__ import annotations
 
-import fcntl
-import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Generic, Literal, Protocol, TypeVar
 
 import msgspec
 
-from posthouse.files import home_directory, open_nofollow, private_dir, read_private, write_atomic
+from posthouse.files import home_directory, locked, private_dir, read_private, write_atomic
 from posthouse.model.errors import PosthouseError, error
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -51,7 +48,7 @@ class SharedJsonFile(Generic[T]):
     def change(self, edit: Callable[[T], R]) -> R:
         """Let `edit` change the present value, write it, and return what `edit` returned."""
         private_dir(self.path.parent)
-        with self._lock():
+        with locked(self.path.with_name(self.path.name + ".lock")):
             value = self.read()
             before = msgspec.json.encode(value)
             result = edit(value)
@@ -59,16 +56,6 @@ class SharedJsonFile(Generic[T]):
             if after != before:
                 write_atomic(self.path, msgspec.json.format(after, indent=2) + b"\n")
         return result
-
-    @contextmanager
-    def _lock(self) -> Iterator[None]:
-        fd = open_nofollow(self.path.with_name(self.path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            os.fchmod(fd, 0o600)
-            fcntl.flock(fd, fcntl.LOCK_EX)  # held for one small write; the kernel frees it at death
-            yield
-        finally:
-            os.close(fd)
 
 
 class PinsContent(msgspec.Struct, forbid_unknown_fields=True):

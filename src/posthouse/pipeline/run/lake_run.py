@@ -10,7 +10,6 @@ so publishing one again replaces it by the same.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import secrets
 import shutil
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import rfc8785
 
-from posthouse.files import create_atomic, open_nofollow, private_dir, read_private, write_atomic
+from posthouse.files import create_atomic, open_locked, private_dir, read_private, write_atomic
 from posthouse.model.clock import Clock, system_clock
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.kinds import LAKE_ROOT
@@ -50,12 +49,11 @@ LOCK_NAME = "lake.lock"
 def hold_lake(lake: Path) -> Iterator[None]:
     """Keep every other run away from the lake; lake_busy while another one works."""
     private_dir(lake)
-    fd = open_nofollow(lake / LOCK_NAME, os.O_RDWR | os.O_CREAT)
     try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise error("lake_busy", path=str(lake)) from None
+        fd = open_locked(lake / LOCK_NAME, wait=False)
+    except BlockingIOError:
+        raise error("lake_busy", path=str(lake)) from None
+    try:
         yield
     finally:
         os.close(fd)
