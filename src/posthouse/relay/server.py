@@ -208,7 +208,7 @@ def watch_metrics(edge: Edge, server: Server, service: Service) -> None:
     meters.watch("posthouse_relay_live_matches_total", lambda: live.comparisons)
     meters.watch("posthouse_relay_live_deliveries_total", lambda: live.delivered)
     meters.watch("posthouse_relay_lock_waiters", lambda: edge.core.locks.waiters)
-    edge.core.locks.tell(meters)
+    edge.core.locks.observe_with(meters)
     watch_queues(edge)
     meters.watch("posthouse_relay_tokens", lambda: len(edge.tokens))
     meters.watch("posthouse_relay_journal_head", lambda: live.head)

@@ -17,7 +17,7 @@ from posthouse.model.limits import QUERY_MAX_LIMIT
 from posthouse.model.node import DEFAULT_MESH
 from posthouse.relay.http.router import Call, Route
 from posthouse.relay.http.schemas import LIMIT
-from posthouse.relay.locks.service import Wanted, is_never_gone
+from posthouse.relay.locks.service import LockRequest, is_never_gone
 from posthouse.relay.wire.lock_operations import (
     Acquire,
     Freed,
@@ -80,7 +80,7 @@ async def show(call: Call) -> HttpResponse:
     return json_response(await call.edge.core.locks.list(call.node, wanted))
 
 
-async def _ask(call: Call, node: str, wanted: Wanted) -> HttpResponse:
+async def _ask(call: Call, node: str, wanted: LockRequest) -> HttpResponse:
     wanted.check()
     request = call.request
 

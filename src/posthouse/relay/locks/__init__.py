@@ -1,1 +1,1 @@
-"""Locks: leases with fencing tokens, decided by the one writer, waited for in order, replayed from the journal."""
+"""Locks: leases with fencing tokens, decided in the store's writer; waiters are served in order."""

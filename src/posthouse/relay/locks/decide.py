@@ -1,9 +1,9 @@
 """Lock decisions inside the writer's transaction: read the row, apply the rule, write row and record.
 
-Each function is one unit of work and changes nothing but the store, so the writer may run it again. A lock that is
-free or over goes to the longest waiter before anybody else, in the same transaction: nobody overtakes the queue. At
-the start of a run every unreleased lease gets its full length again; under a new epoch every token leaps above
-those the backup does not know.
+Each method is one unit of work and changes nothing but the store, so the writer may run it again. A lock that is
+free or expired goes to the longest waiter first, in the same transaction, so no request overtakes the queue.
+At the start of a run every unreleased lease gets its full length again; under a new epoch every token leaps, so that
+it exceeds the tokens that were granted after the backup was made.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ async def start_run(store: RelayStore, clock: Clock) -> str:
 
 
 def begin_run(unit: Unit, run_id: str, epoch: str, boot_id: str) -> None:
-    """Write the run, the leap after a restore, and what is re-opened."""
+    """Write the run, reopen unreleased leases, and leap all tokens after a restore."""
     former = unit.find_lock_run()
     leap = RESTORE_TOKEN_LEAP if former is not None and former.epoch != epoch else 0
     run = LockRun(run_id, epoch, boot_id, unit.boot_ns)
@@ -40,7 +40,7 @@ def begin_run(unit: Unit, run_id: str, epoch: str, boot_id: str) -> None:
 
 
 class Served(NamedTuple):
-    """What became of a waiter."""
+    """A waiter that a transaction took out of its queue, and its outcome."""
 
     waiter: Waiter
     outcome: Grant | Denied
@@ -48,11 +48,11 @@ class Served(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What a unit of work decided."""
+    """The result of a unit of work."""
 
-    #: the answer of the operation; None when it is to be waited for, or when a waiter was served before
+    #: the outcome of the operation; None if the caller has to wait, or was served as a waiter before
     outcome: Grant | Released | Denied | LockView | None
-    #: the lock as it is now
+    #: the lock after the transaction
     row: LockRow | None
     served: tuple[Served, ...] = ()
 
@@ -64,89 +64,90 @@ class Decider:
         self._run_id = run_id
         self._queues = queues
 
-    def acquire(self, unit: Unit, owner: str, wanted: Acquire) -> Decision:
-        """Grant a lock or say why not, without waiting."""
+    def acquire(self, unit: Unit, owner: str, request: Acquire) -> Decision:
+        """Grant or deny a lock, without waiting."""
         now_ns = unit.boot_ns
-        entry, served = self._serve(unit, unit.find_lock(wanted.mesh, wanted.resource), wanted, now_ns)
-        outcome = _rule(unit, entry, owner, wanted, now_ns)
+        entry, served = self._serve(unit, unit.find_lock(request.mesh, request.resource), request, now_ns)
+        outcome = _apply_rule(unit, entry, owner, request, now_ns)
         if isinstance(outcome, Grant) and not outcome.is_repeat:
-            entry = self._write_grant(unit, entry, wanted, outcome, now_ns, None, 0 if entry is None else entry.turn)
+            last_ticket = 0 if entry is None else entry.last_ticket
+            entry = self._write_grant(unit, entry, request, outcome, now_ns, None, last_ticket)
         return Decision(outcome, None if entry is None else entry.row, served)
 
-    def join(self, unit: Unit, waiter: Waiter, *, is_last_look: bool = False) -> Decision:
-        """Serve the queue that a waiter has joined; its own answer if that is settled without waiting."""
-        now_ns, wanted = unit.boot_ns, waiter.wanted
-        entry = unit.find_lock(wanted.mesh, wanted.resource)
-        if entry is not None and entry.turn >= waiter.ticket:  # it was served, or passed over because it had left
-            return Decision(_held(entry.row, now_ns) if is_last_look else None, entry.row)
-        entry, served = self._serve(unit, entry, wanted, now_ns, waiter if is_last_look else None)
+    def join(self, unit: Unit, waiter: Waiter, *, is_final: bool = False) -> Decision:
+        """Serve the queue that a waiter has joined; the outcome is the waiter's own if it need not wait."""
+        now_ns, request = unit.boot_ns, waiter.request
+        entry = unit.find_lock(request.mesh, request.resource)
+        if entry is not None and entry.last_ticket >= waiter.ticket:  # served already, or skipped because it was gone
+            return Decision(_held(entry.row, now_ns) if is_final else None, entry.row)
+        entry, served = self._serve(unit, entry, request, now_ns, waiter if is_final else None)
         if entry is None or any(each.waiter is waiter for each in served):
             return Decision(None, None if entry is None else entry.row, served)
-        if not lease.is_active(entry.row, now_ns):  # nobody may have it: this waiter is gone too
+        if not lease.is_active(entry.row, now_ns):  # the lock is free and no waiter may have it: this one is gone too
             return Decision(None, entry.row, served)
-        outcome = _rule(unit, entry, waiter.owner, wanted, now_ns)
-        is_waiting = isinstance(outcome, Denied) and outcome.code == "held" and not is_last_look
+        outcome = _apply_rule(unit, entry, waiter.owner, request, now_ns)
+        is_waiting = isinstance(outcome, Denied) and outcome.code == "held" and not is_final
         return Decision(None if is_waiting else outcome, entry.row, served)
 
-    def renew(self, unit: Unit, owner: str, wanted: Renew) -> Decision:
+    def renew(self, unit: Unit, owner: str, request: Renew) -> Decision:
         """Extend a lease."""
-        now_ns, entry = unit.boot_ns, unit.find_lock(wanted.mesh, wanted.resource)
+        now_ns, entry = unit.boot_ns, unit.find_lock(request.mesh, request.resource)
         row = None if entry is None else entry.row
-        outcome = lease.renew(row, owner, wanted.token, wanted.lease_ms, now_ns, unit.now_ns)
+        outcome = lease.renew(row, owner, request.token, request.lease_ms, now_ns, unit.now_ns)
         if entry is None or isinstance(outcome, Denied):
             return Decision(outcome, row)
         unit.save_lock(entry._replace(row=outcome.row))
-        self._append(unit, "lock.renewed", wanted.mesh, outcome.row, _grant_body(outcome.row, now_ns))
+        self._append(unit, "lock.renewed", request.mesh, outcome.row, _grant_body(outcome.row, now_ns))
         return Decision(outcome, outcome.row)
 
-    def release(self, unit: Unit, owner: str, wanted: Release) -> Decision:
-        """End a lease, and give the lock to whoever waits longest."""
-        now_ns, entry = unit.boot_ns, unit.find_lock(wanted.mesh, wanted.resource)
+    def release(self, unit: Unit, owner: str, request: Release) -> Decision:
+        """End a lease and grant the lock to the longest waiter."""
+        now_ns, entry = unit.boot_ns, unit.find_lock(request.mesh, request.resource)
         row = None if entry is None else entry.row
-        outcome = lease.release(row, owner, wanted.token, now_ns)
+        outcome = lease.release(row, owner, request.token, now_ns)
         if entry is None or isinstance(outcome, Denied):
             return Decision(outcome, row)
         freed = entry._replace(row=outcome.row)
-        body: dict[str, object] = {"owner": owner, "token": wanted.token, "boot_ns": now_ns}
-        self._append(unit, "lock.released", wanted.mesh, outcome.row, body)
-        after, served = self._serve(unit, freed, wanted, now_ns)
+        body: dict[str, object] = {"owner": owner, "token": request.token, "boot_ns": now_ns}
+        self._append(unit, "lock.released", request.mesh, outcome.row, body)
+        after, served = self._serve(unit, freed, request, now_ns)
         if after is None or after is freed:  # else the next grant has written the row
             unit.save_lock(freed)
             after = freed
         return Decision(outcome, after.row, served)
 
-    def inspect(self, unit: Unit, wanted: Inspect) -> Decision:
-        """Tell who holds a lock; asked of the writer, because only its order is the order of what happens."""
-        entry = unit.find_lock(wanted.mesh, wanted.resource)
+    def inspect(self, unit: Unit, request: Inspect) -> Decision:
+        """Return the holder of a lock; it runs in the writer so that it fits into the order of all operations."""
+        entry = unit.find_lock(request.mesh, request.resource)
         row = None if entry is None else entry.row
-        return Decision(lease.inspect(row, wanted.resource, unit.boot_ns), row)
+        return Decision(lease.inspect(row, request.resource, unit.boot_ns), row)
 
-    def turn(self, unit: Unit, mesh: str, resource: str) -> Decision:
+    def serve(self, unit: Unit, mesh: str, resource: str) -> Decision:
         """Serve the queue of a lock whose lease may be over."""
-        wanted = Inspect(resource, mesh)
-        entry, served = self._serve(unit, unit.find_lock(mesh, resource), wanted, unit.boot_ns)
+        request = Inspect(resource, mesh)
+        entry, served = self._serve(unit, unit.find_lock(mesh, resource), request, unit.boot_ns)
         return Decision(None, None if entry is None else entry.row, served)
 
     def _serve(
         self,
         unit: Unit,
         entry: LockEntry | None,
-        wanted: Acquire | Release | Inspect,
+        request: Acquire | Release | Inspect,
         now_ns: int,
-        last_look: Waiter | None = None,
+        final: Waiter | None = None,
     ) -> tuple[LockEntry | None, tuple[Served, ...]]:
-        """Give a lock that is not held to the first waiter that may have it."""
-        turn = 0 if entry is None else entry.turn
+        """Grant a lock that is not held to the first waiter that may have it."""
+        last_ticket = 0 if entry is None else entry.last_ticket
         served: list[Served] = []
-        key = (wanted.mesh, wanted.resource)
+        key = (request.mesh, request.resource)
         while entry is None or not lease.is_active(entry.row, now_ns):
-            waiter = self._queues.next_waiter(key, turn, last_look)
+            waiter = self._queues.next_waiter(key, last_ticket, final)
             if waiter is None:
                 break
-            turn, waited_ns = waiter.ticket, now_ns - waiter.since_boot_ns
-            outcome = _rule(unit, entry, waiter.owner, waiter.wanted, now_ns)
+            last_ticket, waited_ns = waiter.ticket, now_ns - waiter.since_boot_ns
+            outcome = _apply_rule(unit, entry, waiter.owner, waiter.request, now_ns)
             if isinstance(outcome, Grant):
-                entry = self._write_grant(unit, entry, waiter.wanted, outcome, now_ns, waited_ns, turn)
+                entry = self._write_grant(unit, entry, waiter.request, outcome, now_ns, waited_ns, last_ticket)
             served.append(Served(waiter, outcome, waited_ns))
         return entry, tuple(served)
 
@@ -154,26 +155,26 @@ class Decider:
         self,
         unit: Unit,
         former: LockEntry | None,
-        wanted: Acquire,
+        request: Acquire,
         grant: Grant,
         now_ns: int,
         waited_ns: int | None,
-        turn: int,
+        last_ticket: int,
     ) -> LockEntry:
-        entry = LockEntry(wanted.mesh, grant.row, turn)
+        entry = LockEntry(request.mesh, grant.row, last_ticket)
         unit.save_lock(entry)
         if grant.record is not None:
-            unit.save_lock_request(wanted.mesh, wanted.resource, grant.row.owner, grant.record)
+            unit.save_lock_request(request.mesh, request.resource, grant.row.owner, grant.record)
         body = _grant_body(grant.row, now_ns)
-        if wanted.request_id is not None:
-            body["request_id"] = wanted.request_id
+        if request.request_id is not None:
+            body["request_id"] = request.request_id
         if waited_ns is not None:
             body["wait_ms"] = waited_ns // MILLISECOND_NS
         if grant.took_over and former is not None:
             body["former_owner"] = former.row.owner
             body["former_token"] = former.row.token
             body["former_deadline_boot_ns"] = former.row.deadline_boot_ns
-        self._append(unit, "lock.taken_over" if grant.took_over else "lock.acquired", wanted.mesh, grant.row, body)
+        self._append(unit, "lock.taken_over" if grant.took_over else "lock.acquired", request.mesh, grant.row, body)
         return entry
 
     def _append(self, unit: Unit, kind: str, mesh: str, row: LockRow, body: dict[str, object]) -> None:
@@ -181,12 +182,14 @@ class Decider:
         unit.append(kind, mesh=mesh, actor=row.owner, ref=row.resource, body=body)
 
 
-def _rule(unit: Unit, entry: LockEntry | None, owner: str, wanted: Acquire, now_ns: int) -> Grant | Denied:
+def _apply_rule(unit: Unit, entry: LockEntry | None, owner: str, request: Acquire, now_ns: int) -> Grant | Denied:
     record = None
-    if wanted.request_id is not None:
-        record = unit.find_lock_request(wanted.mesh, wanted.resource, owner, wanted.request_id)
+    if request.request_id is not None:
+        record = unit.find_lock_request(request.mesh, request.resource, owner, request.request_id)
     row = None if entry is None else entry.row
-    return lease.acquire(row, wanted.resource, owner, wanted.lease_ms, now_ns, unit.now_ns, wanted.request_id, record)
+    return lease.acquire(
+        row, request.resource, owner, request.lease_ms, now_ns, unit.now_ns, request.request_id, record
+    )
 
 
 def _held(row: LockRow, now_ns: int) -> Denied:

@@ -1,8 +1,8 @@
-"""The locks of a relay: acquire, renew, release, inspect, list; the same for HTTP and stream.
+"""The lock service of a relay: acquire, renew, release, inspect and list, for HTTP and the stream.
 
-Checks rights and rate, hands the operation to the one writer, and answers after the commit. Answers are values,
-refusals included; a failing store is an exception. Lists are read beside the writer. Decisions are in
-posthouse.relay.locks.decide.
+It checks rights and rate, submits the operation to the store's writer, and answers after the commit. Answers are
+values, refusals included; a failing store is an exception. Lists are read outside the writer. The decisions
+themselves are in posthouse.relay.locks.decide.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from posthouse.model.rate import Rate
 from posthouse.relay.accept.authorize import Meshes, RateBuckets, Right
 from posthouse.relay.locks.decide import Decider, Decision
 from posthouse.relay.locks.wait_queue import WaitQueues
-from posthouse.relay.locks.waiting_room import WaitingRoom
+from posthouse.relay.locks.waiters import LockWaiters
 from posthouse.relay.metrics import MetricsObserver, NullObserver
 from posthouse.relay.store.protocol import RelayStore, Unit
 from posthouse.relay.wire.lock_operations import (
@@ -45,17 +45,17 @@ from posthouse.relay.wire.lock_operations import (
 _CURSOR = msgspec.json.Decoder(tuple[str, str])
 
 
-async def list_locks(store: RelayStore, meshes: Meshes, clock: Clock, node: str, wanted: ListLocks) -> LockPage:
-    """Return the locks of one mesh, or of all that a node may read, in the order of mesh and resource."""
-    if wanted.mesh is None:
+async def list_locks(store: RelayStore, meshes: Meshes, clock: Clock, node: str, request: ListLocks) -> LockPage:
+    """Return the locks of one mesh, or of all meshes that a node may read, by mesh and resource."""
+    if request.mesh is None:
         scope = meshes.readable(node)
     else:
-        meshes.demand(node, wanted.mesh, Right.READ)
-        scope = frozenset({wanted.mesh})
-    after = ("", "") if wanted.cursor is None else _read_cursor(wanted.cursor)
-    entries = await store.locks(scope, after, wanted.limit)
+        meshes.demand(node, request.mesh, Right.READ)
+        scope = frozenset({request.mesh})
+    after = ("", "") if request.cursor is None else _read_cursor(request.cursor)
+    entries = await store.locks(scope, after, request.limit)
     now_ns = clock.boot_ns()
-    last = entries[-1] if len(entries) == wanted.limit else None
+    last = entries[-1] if len(entries) == request.limit else None
     return LockPage([_listed(entry, now_ns) for entry in entries], None if last is None else _lock_cursor(last))
 
 
@@ -76,13 +76,13 @@ def _read_cursor(cursor: str) -> tuple[str, str]:
 
 
 log = structlog.get_logger(__name__)
-Wanted = Acquire | Renew | Release | Inspect
-_RIGHTS = {Acquire: Right.LOCK, Renew: Right.LOCK, Inspect: Right.READ}  # whoever holds a lock may give it back
+LockRequest = Acquire | Renew | Release | Inspect
+_RIGHTS = {Acquire: Right.LOCK, Renew: Right.LOCK, Inspect: Right.READ}  # any holder may release
 _NAMES: dict[type, str] = {Acquire: "acquire", Renew: "renew", Release: "release", Inspect: "inspect"}
 
 
 def is_never_gone() -> bool:
-    """Stand for a caller that waits whatever happens."""
+    """Return False: the caller waits until it is answered."""
     return False
 
 
@@ -106,85 +106,91 @@ class Locks:
         self._clock = clock
         self._queues = WaitQueues(max_per_lock, max_waiters)
         self._decider = Decider(run_id, self._queues)
-        self._room = WaitingRoom(store, clock, self._decider, self._queues)
+        self._waiters = LockWaiters(store, clock, self._decider, self._queues)
         self._buckets = RateBuckets(rate or Rate(LOCK_RATE_PER_S, LOCK_BURST))
         self._loop = asyncio.get_running_loop()
         self._observer: MetricsObserver = NullObserver()
 
     @property
     def waiters(self) -> int:
-        """How many wait now."""
+        """How many callers wait now."""
         return len(self._queues)
 
-    def tell(self, observer: MetricsObserver) -> None:
-        """Let the metrics hear what happens from now on."""
-        self._observer = self._room.observer = observer
+    def observe_with(self, observer: MetricsObserver) -> None:
+        """Count operations and waits with this observer from now on."""
+        self._observer = self._waiters.observer = observer
 
     def close(self) -> None:
-        """Answer everybody who waits; what is with the writer is still committed and answered."""
-        self._room.close()
+        """Answer every waiter; operations that the writer has are still committed and answered."""
+        self._waiters.close()
 
-    def ask(self, node: str, wanted: Wanted, is_gone: Callable[[], bool] = is_never_gone) -> asyncio.Future[LockAnswer]:
-        """Do one operation for a node; the future is done after the commit.
+    def ask(
+        self, node: str, request: LockRequest, is_gone: Callable[[], bool] = is_never_gone
+    ) -> asyncio.Future[LockAnswer]:
+        """Submit one operation of a node; the future is done after the commit.
 
-        `is_gone` tells whether the caller is still there; only a wait asks it, and on the writer's thread.
+        `is_gone` returns True once the caller has disconnected; only waits call it, on the writer's thread.
         """
         future: asyncio.Future[LockAnswer] = self._loop.create_future()
-        self.put(node, wanted, partial(_settle, future), lambda: future.done() or is_gone())
+        self.submit(node, request, partial(_settle, future), lambda: future.done() or is_gone())
         return future
 
-    def put(self, node: str, wanted: Wanted, told: OnLockAnswer, is_gone: Callable[[], bool]) -> None:
-        """Do one operation as `ask` does; `told` is called with the answer, at once when it is refused here."""
-        name = _NAMES[type(wanted)]
-        refusal = self._refusal(node, wanted)
+    def submit(self, node: str, request: LockRequest, on_answer: OnLockAnswer, is_gone: Callable[[], bool]) -> None:
+        """Submit one operation as `ask` does; `on_answer` gets the answer, at once if it is refused here."""
+        name = _NAMES[type(request)]
+        refusal = self._refusal(node, request)
         if refusal is not None:
             self._observer.count("posthouse_relay_lock_operations_total", name, refusal.code)
-            told(refusal, None)
+            on_answer(refusal, None)
             return
         limit = None
-        if type(wanted) is Acquire and wanted.wait_ms > 0:
-            limit = self._queues.full_at((wanted.mesh, wanted.resource))
+        if type(request) is Acquire and request.wait_ms > 0:
+            limit = self._queues.limit_reached((request.mesh, request.resource))
             if limit is None:
-                self._room.enter(node, wanted, partial(self._count_answer, name, told), is_gone)
+                self._waiters.enter(node, request, partial(self._count_answer, name, on_answer), is_gone)
                 return
-        self._store.submit_with_callback(self._work(node, wanted), partial(self._decided, told, name, wanted, limit))
+        self._store.submit_with_callback(
+            self._work(node, request), partial(self._decided, on_answer, name, request, limit)
+        )
 
-    async def list(self, node: str, wanted: ListLocks) -> LockPage:
-        """Return part of the locks that a node may see: a picture for people, not part of the order of things."""
-        return await list_locks(self._store, self._meshes, self._clock, node, wanted)
+    async def list(self, node: str, request: ListLocks) -> LockPage:
+        """Return a page of the locks that a node may see; it is not ordered with other operations."""
+        return await list_locks(self._store, self._meshes, self._clock, node, request)
 
-    def _work(self, node: str, wanted: Wanted) -> Callable[[Unit], Decision]:
+    def _work(self, node: str, request: LockRequest) -> Callable[[Unit], Decision]:
         decider = self._decider
-        if isinstance(wanted, Acquire):
-            return lambda unit: decider.acquire(unit, node, wanted)
-        if isinstance(wanted, Renew):
-            return lambda unit: decider.renew(unit, node, wanted)
-        if isinstance(wanted, Release):
-            return lambda unit: decider.release(unit, node, wanted)
-        return lambda unit: decider.inspect(unit, wanted)
+        if isinstance(request, Acquire):
+            return lambda unit: decider.acquire(unit, node, request)
+        if isinstance(request, Renew):
+            return lambda unit: decider.renew(unit, node, request)
+        if isinstance(request, Release):
+            return lambda unit: decider.release(unit, node, request)
+        return lambda unit: decider.inspect(unit, request)
 
     def _decided(
         self,
-        told: OnLockAnswer,
+        on_answer: OnLockAnswer,
         name: str,
-        wanted: Wanted,
-        full: int | None,
+        request: LockRequest,
+        limit_reached: int | None,
         decision: Decision,
         failure: BaseException | None,
     ) -> None:
         if failure is not None:
-            told(None, failure)
+            on_answer(None, failure)
             return
-        self._room.note((wanted.mesh, wanted.resource), decision)
+        self._waiters.apply((request.mesh, request.resource), decision)
         outcome = decision.outcome
-        assert outcome is not None  # only a wait is left without one
+        assert outcome is not None  # only a wait has none
         self._count_outcome(name, outcome)
-        is_full = full is not None and isinstance(outcome, Denied) and outcome.code == "held"
-        told(error("wait_queue_full", limit=full) if is_full else lock_answer(outcome, wanted.resource), None)
+        if limit_reached is not None and isinstance(outcome, Denied) and outcome.code == "held":
+            on_answer(error("wait_queue_full", limit=limit_reached), None)
+        else:
+            on_answer(lock_answer(outcome, request.resource), None)
 
-    def _refusal(self, node: str, wanted: Wanted) -> PosthouseError | None:
-        right = _RIGHTS.get(type(wanted))
-        missing = None if right is None else self._meshes.missing(node, wanted.mesh, right)
+    def _refusal(self, node: str, request: LockRequest) -> PosthouseError | None:
+        right = _RIGHTS.get(type(request))
+        missing = None if right is None else self._meshes.missing(node, request.mesh, right)
         if missing is not None:
             return missing
         wait_ns = self._buckets.take(node, self._clock.boot_ns())
@@ -199,16 +205,16 @@ class Locks:
             self._observer.count("posthouse_relay_lock_take_overs_total")
 
     def _count_answer(
-        self, name: str, told: OnLockAnswer, answer: LockAnswer | None, failure: BaseException | None
+        self, name: str, on_answer: OnLockAnswer, answer: LockAnswer | None, failure: BaseException | None
     ) -> None:
         if answer is not None:
             code = answer.code if isinstance(answer, PosthouseError) else "done"
             self._observer.count("posthouse_relay_lock_operations_total", name, code)
-        told(answer, failure)
+        on_answer(answer, failure)
 
 
 def _settle(future: asyncio.Future[LockAnswer], answer: LockAnswer | None, failure: BaseException | None) -> None:
-    if future.done():  # its caller does not wait any more
+    if future.done():  # the caller has stopped waiting
         return
     if failure is not None:
         future.set_exception(failure)

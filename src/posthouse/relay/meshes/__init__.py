@@ -1,1 +1,1 @@
-"""Meshes: who is in them, and what they may do there."""
+"""Meshes: their members, access rows, invites, topics, subscriptions and blocks."""

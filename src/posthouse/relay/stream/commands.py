@@ -191,7 +191,7 @@ def _ask_lock(connection: Connection, req: str, wanted: LockArguments) -> None:
     if isinstance(wanted, ListLocks):
         connection.start(_list_locks(connection, req, node, wanted))
         return
-    locks.put(node, wanted, partial(_answer_lock, connection, req), lambda: not connection.write_buffer.is_open)
+    locks.submit(node, wanted, partial(_answer_lock, connection, req), lambda: not connection.write_buffer.is_open)
 
 
 def _answer_lock(connection: Connection, req: str, answer: LockAnswer | None, failure: BaseException | None) -> None:

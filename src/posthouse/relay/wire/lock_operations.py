@@ -175,10 +175,10 @@ class LockEntry(NamedTuple):
     mesh: str
     row: LockRow
     #: ticket of the last waiter that was served in this run
-    turn: int = 0
+    last_ticket: int = 0
 
     def snapshot(self) -> dict[str, Any]:
-        """Return what a snapshot of the journal holds of this lock; the turn means nothing to a replay."""
+        """Return what a snapshot of the journal holds of this lock; a replay has no tickets."""
         row = self.row
         return {
             "mesh": self.mesh,

@@ -66,7 +66,7 @@ def find_lock(db: apsw.Connection, mesh: str, resource: str) -> LockEntry | None
 def save_lock(db: apsw.Connection, entry: LockEntry) -> None:
     """Write a lock, new or known."""
     row = entry.row
-    values = (row.owner, row.token, row.lease_ms, row.deadline_boot_ns, int(row.is_released), entry.turn)
+    values = (row.owner, row.token, row.lease_ms, row.deadline_boot_ns, int(row.is_released), entry.last_ticket)
     db.execute(_CHANGE, (*values, entry.mesh, row.resource))
     if not db.changes():
         db.execute(_ADD, (*values, entry.mesh, row.resource))
