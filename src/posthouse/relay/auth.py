@@ -1,8 +1,8 @@
 """Authentication: challenges, signed proofs that answer them, and bearer tokens.
 
-A challenge carries its time and a keyed hash, so issuing one takes no memory; each can be spent once, by its
-holder, within a minute. A proof is an event of kind 22242 for this relay only; it is never stored. The relay keeps
-only hashes of tokens, in memory: a restart ends them all. Tokens per node and in total are bounded.
+A challenge carries its time and a keyed hash, so issuing one takes no memory. Its holder can spend it once, within a
+minute. A proof is an event of kind 22242 that names this relay; it is never stored. The relay keeps only hashes of
+tokens, in memory, so a restart ends all of them. Tokens per node and in total are bounded.
 
     challenge = milliseconds (6 bytes) || random (10) || BLAKE2b-128 keyed, over those 16 bytes and the holder
 """
@@ -26,42 +26,42 @@ _TIME_BYTES = 6
 _RANDOM_BYTES = 10
 _MAC_BYTES = 16
 _HEAD_BYTES = _TIME_BYTES + _RANDOM_BYTES
-MAX_SPENT = 100_000  # answered within one minute; beyond that answers are refused, never remembered less
+MAX_SPENT = 100_000  # within one minute; further proofs are refused, because a forgotten challenge could be reused
 
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """A challenge as it is told, and when it ends on the wall clock."""
+    """A challenge as the client gets it, and when it expires by the wall clock."""
 
     text: str
     expires_at_ns: int
 
 
 class Challenges:
-    """Gives out challenges and lets each be spent once by its holder."""
+    """Issues challenges; each can be spent once, by its holder."""
 
     def __init__(self, clock: Clock, *, ttl_s: int = CHALLENGE_TTL_S, max_spent: int = MAX_SPENT) -> None:
         self._clock = clock
         self._ttl_ms = ttl_s * 1_000
         self._max_spent = max_spent
         self._secret = secrets.token_bytes(32)
-        #: challenge -> the millisecond of boot time after which it may be forgotten, oldest first
+        #: challenge -> boot time in ms from which it is invalid anyway and can be dropped, oldest first
         self._spent: OrderedDict[bytes, int] = OrderedDict()
 
     def issue(self, holder: str) -> Challenge:
-        """Return a fresh challenge that only `holder` (a node id, or the name of a connection) can spend."""
+        """Return a new challenge that only `holder` (a node id or the name of a connection) can spend."""
         head = self._now_ms().to_bytes(_TIME_BYTES, "big") + secrets.token_bytes(_RANDOM_BYTES)
         expires_at_ns = self._clock.wall_ns() + self._ttl_ms * MILLISECOND_NS
         return Challenge((head + self._mac(head, holder)).hex(), expires_at_ns)
 
     def spend(self, text: str, holder: str) -> None:
-        """Take the challenge, or raise challenge_invalid: forged, of another holder, too old, or spent before."""
+        """Spend a challenge, or raise challenge_invalid: forged, of another holder, expired, or spent before."""
         packed = _unpack_challenge(text)
         head = packed[:_HEAD_BYTES]
         is_ours = hmac.compare_digest(packed[_HEAD_BYTES:], self._mac(head, holder))
         now_ms = self._now_ms()
         expires_ms = int.from_bytes(head[:_TIME_BYTES], "big") + self._ttl_ms
-        self._forget(now_ms)
+        self._drop_expired(now_ms)
         if not is_ours or now_ms >= expires_ms or packed in self._spent:
             raise error("challenge_invalid")
         if len(self._spent) >= self._max_spent:
@@ -71,7 +71,7 @@ class Challenges:
     def _mac(self, head: bytes, holder: str) -> bytes:
         return hashlib.blake2b(head + holder.encode(), digest_size=_MAC_BYTES, key=self._secret).digest()
 
-    def _forget(self, now_ms: int) -> None:
+    def _drop_expired(self, now_ms: int) -> None:
         while self._spent:
             challenge, until_ms = next(iter(self._spent.items()))
             if until_ms > now_ms:
@@ -91,12 +91,12 @@ def _unpack_challenge(text: str) -> bytes:
     raise error("challenge_invalid")
 
 
-FRESH_NS = CREATED_AT_MAX_AHEAD_NS  # either way: clocks that may publish may log in
+FRESH_NS = CREATED_AT_MAX_AHEAD_NS  # in both directions: a node whose clock may publish may also log in
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Who signed, and what the tags say; a tag that is absent is None."""
+    """The signer and the tags of a proof; an absent tag is None."""
 
     node: str
     challenge: str | None
@@ -105,7 +105,7 @@ class Proof:
 
 
 def read_proof(event: Event, relay: str, now_ns: int) -> Proof:
-    """Return the proof in a verified event meant for `relay`, or raise proof_invalid."""
+    """Return the proof in a verified event that names `relay`, or raise proof_invalid."""
     if event.kind != AUTHENTICATION:
         raise _proof_invalid(f"its kind is {event.kind}, not {AUTHENTICATION}")
     if _single(event, "relay") != relay:
@@ -128,13 +128,13 @@ def _proof_invalid(reason: str) -> PosthouseError:
     return error("proof_invalid", reason=reason)
 
 
-TOKENS_PER_NODE = 16  # enough for the processes of one node, few enough that none can hoard
-MAX_TOKENS = 100_000  # about 40 MB; the oldest of all goes first
+TOKENS_PER_NODE = 16  # enough for the processes of one node; a further token replaces the node's oldest
+MAX_TOKENS = 100_000  # about 40 MB; a further token replaces the oldest of all
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token as it is told to its holder, once."""
+    """A new token; the relay itself keeps only its hash."""
 
     text: str
     expires_at_ns: int
@@ -150,13 +150,13 @@ class _Held:
 
 
 class Tokens:
-    """The tokens in force."""
+    """The valid tokens."""
 
     def __init__(self, clock: Clock, *, ttl_s: int = TOKEN_TTL_S, max_tokens: int = MAX_TOKENS) -> None:
         self._clock = clock
         self._ttl_ns = ttl_s * SECOND_NS
         self._max_tokens = max_tokens
-        #: by hash, oldest first: all live equally long, so the first is always the next to expire
+        #: by hash, oldest first: all have the same lifetime, so the first is the next to expire
         self._held: OrderedDict[bytes, _Held] = OrderedDict()
         self._of_node: dict[str, OrderedDict[bytes, None]] = {}
 
@@ -164,7 +164,7 @@ class Tokens:
         return len(self._held)
 
     def issue(self, node: str) -> Token:
-        """Return a new token of `node`."""
+        """Return a new token for `node`."""
         now_ns = self._clock.boot_ns()
         self._expire(now_ns)
         mine = self._of_node.get(node)
@@ -179,7 +179,7 @@ class Tokens:
         return Token(text, self._clock.wall_ns() + self._ttl_ns)
 
     def node_of(self, text: str) -> str:
-        """Return the node a token stands for, or raise token_invalid."""
+        """Return the node of a token, or raise token_invalid."""
         held = self._held.get(_token_digest(text))
         if held is None or held.expires_boot_ns <= self._clock.boot_ns():
             raise error("token_invalid")
@@ -201,5 +201,5 @@ class Tokens:
 
 
 def _token_digest(text: str) -> bytes:
-    # header bytes that are no UTF-8 arrive as surrogates: they must be unknown, not raise
+    # header bytes that are not UTF-8 arrive as surrogates: such a token is unknown and must not raise
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()

@@ -1,6 +1,6 @@
-"""Where a relay may listen: on loopback freely, beyond it only with TLS (or a proxy that ends it) and an administrator.
+"""Where a relay may listen: freely on loopback, elsewhere only with an administrator and TLS (or a TLS proxy).
 
-Names are resolved first and the addresses judged, so that a name is never taken for loopback because of how it looks.
+A host name is resolved and its addresses are checked, so a name never counts as loopback because of its spelling.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ListenAddress:
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """What stands between the relay and others on the network."""
+    """What protects the relay from the network."""
 
     tls_cert: Path | None = None
     tls_key: Path | None = None
@@ -53,24 +53,24 @@ def parse_listen(text: str) -> ListenAddress:
     return ListenAddress(found["six"] or found["host"], port)
 
 
-def check_listen(place: ListenAddress, protection: Protection) -> None:
-    """Raise unless listening there is safe: listen_unprotected or listen_without_admin."""
+def check_listen(address: ListenAddress, protection: Protection) -> None:
+    """Raise tls_invalid, listen_unprotected or listen_without_admin unless it is safe to listen on an address."""
     if (protection.tls_cert is None) != (protection.tls_key is None):
         raise error("tls_invalid", reason="--tls-cert and --tls-key go together")
-    if is_loopback(place):
+    if is_loopback(address):
         return
     if not protection.has_tls and not protection.is_behind_proxy:
-        raise error("listen_unprotected", listen=str(place))
+        raise error("listen_unprotected", listen=str(address))
     if not protection.has_admin:
-        raise error("listen_without_admin", listen=str(place))
+        raise error("listen_without_admin", listen=str(address))
 
 
-def is_loopback(place: ListenAddress) -> bool:
-    """Tell whether every address behind a host is this machine's own."""
+def is_loopback(address: ListenAddress) -> bool:
+    """Return True if every IP address of the host is a loopback address."""
     try:
-        infos = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        infos = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as failure:
-        raise error("listen_invalid", listen=str(place), reason=str(failure)) from failure
+        raise error("listen_invalid", listen=str(address), reason=str(failure)) from failure
     return all(ipaddress.ip_address(str(info[4][0]).partition("%")[0]).is_loopback for info in infos)
 
 
@@ -88,15 +88,15 @@ def tls_context(protection: Protection) -> ssl.SSLContext | None:
 
 
 def advertised(listening: str, host_header: str | None) -> str:
-    """Return HOST:PORT for others: where the relay listens, or how it was reached if that is every address."""
-    place = parse_listen(listening)
-    if not is_every_address(place.host) or host_header is None or _LISTEN.fullmatch(host_header) is None:
+    """Return HOST:PORT for invites: the listen address, or the Host header if the relay listens on every address."""
+    address = parse_listen(listening)
+    if not is_every_address(address.host) or host_header is None or _LISTEN.fullmatch(host_header) is None:
         return listening
     return host_header
 
 
 def is_every_address(host: str) -> bool:
-    """Tell whether a host stands for all addresses of the machine."""
+    """Return True if a host is the wildcard for all addresses of the machine."""
     try:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:

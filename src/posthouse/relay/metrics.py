@@ -1,7 +1,7 @@
 """The relay's metrics: plain numbers counted on the event loop, rendered for Prometheus on request.
 
-Counting costs one dictionary entry and no lock, because only the loop's thread counts; gauges are read when they are
-rendered. Only what posthouse.model.metrics declares can be counted.
+Counting is one dictionary update without a lock, because only the event loop's thread counts. Gauges are read when
+they are rendered. Only metrics that posthouse.model.metrics declares can be counted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from posthouse.relay.wire.accept_results import Accepted, Answer
 
 
 class MetricsObserver(Protocol):
-    """Counts and measures by the names that posthouse.model.metrics declares."""
+    """Counts and measures under names that posthouse.model.metrics declares."""
 
     def count(self, name: str, *labels: str, by: int = 1) -> None:
         """Add to a counter."""
@@ -32,13 +32,13 @@ class MetricsObserver(Protocol):
 
 
 class NullObserver:
-    """Listens to nothing."""
+    """Counts nothing."""
 
     def count(self, name: str, *labels: str, by: int = 1) -> None:
-        """Forget it."""
+        """Do nothing."""
 
     def observe(self, name: str, value: float) -> None:
-        """Forget it."""
+        """Do nothing."""
 
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -46,7 +46,7 @@ _DECLARED = {metric.name: metric for metric in METRICS}
 
 
 class Meters(Collector):
-    """The numbers of one relay."""
+    """The metrics of one relay."""
 
     def __init__(self) -> None:
         self._counts: dict[str, dict[tuple[str, ...], float]] = {m.name: {} for m in METRICS if m.kind == "counter"}
@@ -62,7 +62,7 @@ class Meters(Collector):
         counts[labels] = counts.get(labels, 0) + by
 
     def counted(self, name: str, *labels: str) -> int:
-        """Return what a counter stands at."""
+        """Return the value of a counter."""
         return int(self._counts[name].get(labels, 0))
 
     def observe(self, name: str, value: float) -> None:
@@ -70,14 +70,14 @@ class Meters(Collector):
         self._histograms[name].add(value)
 
     def watch(self, name: str, read: Callable[[], float]) -> None:
-        """Read a gauge, or a counter that somebody else keeps, from `read` whenever the metrics are shown."""
+        """Call `read` for the value of a gauge, or of a counter kept elsewhere, whenever metrics are rendered."""
         if _DECLARED[name].kind == "gauge":
             self._gauges[name] = read
         else:
             self._readers[name] = read
 
     def render(self) -> bytes:
-        """Return all metrics in Prometheus' text form."""
+        """Return all metrics in Prometheus's text format."""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Family]:

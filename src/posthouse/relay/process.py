@@ -1,7 +1,7 @@
-"""Run a relay as a process: settings in, signals handled, ready reported.
+"""Run a relay as a foreground process.
 
-`server_settings` turns resolved settings (file, environment, flags) into ServerSettings; `run_relay` serves in the
-foreground until SIGTERM or SIGINT. Nothing here knows what a relay does.
+`server_settings` turns resolved settings (file, environment, flags) into ServerSettings; `run_relay` serves until
+SIGTERM or SIGINT. A setting of the relay that is not passed on here does nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from posthouse.relay.wire.edge_limits import DEFAULT_LIMITS, EdgeLimits
 
 
 def server_settings(values: Mapping[str, Resolved], default_admin: str | None = None) -> ServerSettings:
-    """Return the settings of a server; `default_admin` administers it when no other node is named."""
+    """Return the settings of a server; `default_admin` is its administrator if the settings name none."""
     given: dict[str, Any] = {
         name.removeprefix("relay."): each.value for name, each in values.items() if name.startswith("relay.")
     }
@@ -63,7 +63,7 @@ def _limits(given: Mapping[str, Any]) -> EdgeLimits:
         buffer_bytes=given["stream_buffer_bytes"],
         ping_s=given["ping_s"],
     )
-    # a proxy is one address for everybody behind it
+    # all clients behind a proxy share its address
     return replace(limits, connections_per_address=limits.connections) if given["behind_proxy"] else limits
 
 
@@ -94,7 +94,7 @@ def _path(text: Any) -> Path | None:
 
 
 def run_relay(settings: ServerSettings, on_ready: Callable[[RelayServer], None]) -> None:
-    """Run a relay in the foreground until SIGTERM or SIGINT; `on_ready` is called once it answers."""
+    """Run a relay in the foreground until SIGTERM or SIGINT; call `on_ready` once it accepts requests."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(settings, on_ready))
 

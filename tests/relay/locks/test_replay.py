@@ -97,7 +97,7 @@ async def test_check_finds_a_table_that_is_not_its_journals(tmp_path: Path, dama
     assert list(check_locks(db)) == []
     db.execute(damage)
     (finding,) = check_locks(db)
-    assert "its journal says" in finding
+    assert "the journal says" in finding
     db.close()
 
 

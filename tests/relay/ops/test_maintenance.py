@@ -91,19 +91,19 @@ def test_history_of_a_relay_has_no_findings(path: Path) -> None:
 
 
 DAMAGE = [
-    ("DELETE FROM events WHERE seq = (SELECT min(seq) FROM events)", "has not its event"),
+    ("DELETE FROM events WHERE seq = (SELECT min(seq) FROM events)", "has no event"),
     ("INSERT INTO events SELECT 2, randomblob(32), pubkey, 1, 1, 'main', NULL, NULL, NULL, NULL FROM events LIMIT 1",
-     "has not its record"),
+     "has no record"),
     ("UPDATE events SET id = (SELECT id FROM events ORDER BY seq LIMIT 1) WHERE seq = (SELECT max(seq) FROM events)",
-     "was accepted before"),
-    ("UPDATE events SET kind = kind + 1 WHERE kind = 1 AND raw IS NOT NULL", "are not those of its content"),
+     "has the id of an earlier event"),
+    ("UPDATE events SET kind = kind + 1 WHERE kind = 1 AND raw IS NOT NULL", "differ from its content"),
     ("UPDATE events SET raw = CAST(replace(CAST(raw AS TEXT), '\"content\":\"\"', '\"content\":\"x\"') AS BLOB)"
      " WHERE seq = (SELECT min(seq) FROM events)", "does not hash to its id"),
     ("UPDATE events SET raw = x'00' WHERE seq = (SELECT min(seq) FROM events)", "cannot be read"),
     ("DELETE FROM event_terms WHERE seq = (SELECT max(seq) FROM event_terms)", "terms:"),
     ("INSERT INTO event_terms VALUES (randomblob(16), 1)", "terms:"),
-    ("DELETE FROM current_events", "is larger than what the index names"),
-    ("UPDATE current_events SET event_seq = event_seq - 2", "not there as it says"),
+    ("DELETE FROM current_events", "is newer than the event that the index names"),
+    ("UPDATE current_events SET event_seq = event_seq - 2", "no event matches its entry"),
     ("DELETE FROM members WHERE name = 'bob'", "meshes: member lab"),
     ("UPDATE members SET role = 'reader' WHERE name = 'bob'", "meshes: member lab"),
     ("DELETE FROM topics", "meshes: topic lab"),

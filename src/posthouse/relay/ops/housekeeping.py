@@ -1,8 +1,9 @@
-"""Work a relay does on its store: sweep expired events, write refusal counts, prune what the archive holds.
+"""Housekeeping of a relay's store: sweep expired events, write refusal counts, prune archived records.
 
-Sweeping and refusal counts run once a minute; pruning runs on request, after comparing digests computed beside the
-writer, which still hold because neither records nor content without an expiration ever change. All of it runs in
-small steps between other batches. A relay that is killed anywhere has a shorter prefix to prune next time.
+Sweeping and refusal counts run once a minute. Pruning runs on request, after the archive's digests were compared with
+those of the store. The digests are computed outside the writer and still hold when the rows are deleted, because
+records and content without an expiration never change. All work runs in small transactions between other batches. If
+the relay is killed during a pruning, the next one has a shorter range to delete.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from posthouse.relay.store.protocol import RelayStore
 
 log = structlog.get_logger(__name__)
 INTERVAL_S = 60.0
-SWEEP_ROWS = 200  # per transaction: a few milliseconds that others wait
+SWEEP_ROWS = 200  # per transaction: other writes wait for a few milliseconds
 
 
 class Housekeeping:
-    """The relay's own work, as a task of the loop it was made on."""
+    """The regular work, as a task of the running loop."""
 
     def __init__(self, store: RelayStore, refusals: Refusals, interval_s: float = INTERVAL_S) -> None:
         self._store = store
@@ -37,7 +38,7 @@ class Housekeeping:
         self._task = asyncio.create_task(self._serve(), name="housekeeping")
 
     async def close(self) -> None:
-        """End the task and write what is left."""
+        """Stop the task and write the remaining refusal counts."""
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
@@ -47,7 +48,7 @@ class Housekeeping:
             log.warning("refusals_not_written", reason=str(failure))
 
     async def run_once(self) -> int:
-        """Do what is due now; return how many events were swept."""
+        """Write refusal counts and sweep expired events; return how many were swept."""
         await self._refusals.write(self._store)
         swept = 0
         while count := await self._store.submit(lambda unit: unit.sweep_expired(SWEEP_ROWS)):
@@ -66,35 +67,36 @@ class Housekeeping:
                 log.exception("housekeeping_failed")
 
 
-MAX_RECORDS = 20_000  # of one request: a few seconds, and one snapshot
-STEP_RECORDS = 200  # per transaction: some milliseconds that others wait
+MAX_RECORDS = 20_000  # per request: takes a few seconds and one snapshot
+STEP_RECORDS = 200  # per transaction: other writes wait for some milliseconds
 _PAGE = 1_000  # records per read
 
 
 @dataclass(frozen=True, slots=True)
 class ArchivedRange:
-    """A range of records that the archive holds, with the digests of what it read back."""
+    """A range of records that the archive holds, with digests of what the archive read back."""
 
     epoch: str
     from_seq: int
     to_seq: int
-    #: over the records
+    #: over the records in seq order
     digest: str
-    #: over the events without an expiration; None: the archive says nothing of them
+    #: over the events without an expiration; None: the archive does not vouch for events, so their content stays
     contents: str | None
 
 
 class Pruning:
-    """The prunings of one relay, one at a time."""
+    """Prunes the store of one relay, one request at a time."""
 
     def __init__(self, store: RelayStore) -> None:
         self._store = store
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
+        #: where the next pruning goes on to check kept events
         self._kept_after = 0
 
     async def prune(self, archived: ArchivedRange) -> tuple[Pruned, int]:
-        """Delete a range if the archive has it; return what went and the oldest seq there is now."""
-        async with self._turn:
+        """Delete a range if the archive holds it; return what was deleted and the oldest seq that is left."""
+        async with self._lock:
             await self._check_range(archived)
             newest = await self._check_records(archived)
             if archived.contents is not None:
@@ -147,24 +149,27 @@ class Pruning:
         snapshot_seq = await self._store.submit(lambda unit: unit.snapshot_journal(archived.to_seq))
         records = emptied = 0
         for start in range(archived.from_seq, archived.to_seq + 1, STEP_RECORDS):
-            went = await self._prune(min(start + STEP_RECORDS - 1, archived.to_seq), snapshot_seq, horizon_ns)
-            records, emptied = records + went.records, emptied + went.emptied
+            step = await self._prune(min(start + STEP_RECORDS - 1, archived.to_seq), snapshot_seq, horizon_ns)
+            records, emptied = records + step.records, emptied + step.emptied
         return Pruned(records, emptied)
 
     async def _release(self, horizon_ns: int, most: int) -> int:
-        """Look at about as many kept events as records went, in turn: what this costs is bounded by what it frees."""
-        released = looked_at = ends = 0
-        while looked_at < most and ends < 2:  # the second end: all of them were looked at
-            went = await self._look_at_kept(self._kept_after, horizon_ns)
-            self._kept_after = went.through_seq or 0
-            released, looked_at = released + went.emptied, looked_at + went.looked_at
-            ends += went.through_seq is None
+        """Release kept events that need not be kept any longer; return how many.
+
+        Checks about as many as records were deleted and goes on there next time, so the cost is bounded by the gain.
+        """
+        released = checked = ends = 0
+        while checked < most and ends < 2:  # at the second end all of them were checked
+            step = await self._release_kept(self._kept_after, horizon_ns)
+            self._kept_after = step.through_seq or 0
+            released, checked = released + step.emptied, checked + step.looked_at
+            ends += step.through_seq is None
         return released
 
     def _prune(self, through_seq: int, snapshot_seq: int, horizon_ns: int | None) -> asyncio.Future[Pruned]:
         return self._store.submit(lambda unit: unit.prune(through_seq, snapshot_seq, horizon_ns))
 
-    def _look_at_kept(self, after_seq: int, horizon_ns: int) -> asyncio.Future[Released]:
+    def _release_kept(self, after_seq: int, horizon_ns: int) -> asyncio.Future[Released]:
         return self._store.submit(lambda unit: unit.release_kept(after_seq, horizon_ns, STEP_RECORDS))
 
 

@@ -1,8 +1,9 @@
-"""A relay's store from outside the relay: check, verify, back up, restore, reindex.
+"""Operations on a relay's store from outside the relay: check, back up, restore, reindex.
 
-Check, verify and backup work on a running store and change nothing; restore refuses while the store is open. The
-rules compare records with events one to one, columns and indexes with the JSON, and the tables of meshes and locks
-with what replaying the journal gives. Signatures are not verified again here: the id covers what was signed.
+Check and backup work on a running store and change nothing; restore refuses while the store is open. The rules
+compare records with events one to one, columns and indexes with the events' JSON, and the tables of meshes and locks
+with a replay of the journal. Signatures are not verified again: the id covers what was signed.
+If you add a rule: 1. RULES, 2. a planted violation in tests/relay/ops/test_maintenance.py.
 """
 
 from __future__ import annotations
@@ -36,20 +37,20 @@ MeshFacts = dict[tuple[str, ...], Any]
 
 
 class MeshReplay:
-    """The facts about meshes after some records, keyed by table and key."""
+    """The facts about meshes after some records, by table and key."""
 
     def __init__(self) -> None:
         self.facts: MeshFacts = {}
 
     def apply(self, record: Record) -> None:
-        """Take one record into account; types that say nothing about meshes are passed over."""
+        """Apply one record; records of other areas change nothing."""
         step = _STEPS.get(record.type)
         if step is not None:
             step(self.facts, record, record.decoded_body())
 
 
 def mesh_facts(rows: MeshRows) -> MeshFacts:
-    """Return the facts that rows of a store stand for."""
+    """Return the facts that the rows of a store state."""
     facts: MeshFacts = {("mesh", row.mesh): row.is_open for row in rows.meshes}
     facts |= {("member", row.mesh, row.node): (row.name, row.role.value) for row in rows.members}
     facts |= {("access", row.mesh, row.node): _verdicts(row) for row in rows.access}
@@ -144,7 +145,7 @@ LockTable = dict[LockKey, LockRow]
 
 
 def replay_locks(records: Iterable[Record], snapshot: Sequence[Mapping[str, Any]] = ()) -> LockTable:
-    """Return the locks after these records, begun with those of a snapshot."""
+    """Return the locks after these records, starting from those of a snapshot."""
     table: LockTable = {(held["mesh"], held["resource"]): _from_snapshot(held) for held in snapshot}
     for record in records:
         body = record.decoded_body()
@@ -157,16 +158,16 @@ def replay_locks(records: Iterable[Record], snapshot: Sequence[Mapping[str, Any]
 
 
 def check_locks(db: apsw.Connection) -> Iterator[str]:
-    """Yield where the table of locks is not what its journal says; a rule of `relay verify` and `relay check`."""
+    """Compare the table of locks with a replay of the journal."""
     found = {(entry.mesh, entry.row.resource): entry.row for entry in all_locks(db)}
-    told = replay_store_locks(db)
-    for key in sorted(found.keys() | told.keys()):
-        if found.get(key) != told.get(key):
-            yield f"locks: {key[1]!r} of the mesh {key[0]} is {found.get(key)}, its journal says {told.get(key)}"
+    expected = replay_store_locks(db)
+    for key in sorted(found.keys() | expected.keys()):
+        if found.get(key) != expected.get(key):
+            yield f"locks: {key[1]!r} of the mesh {key[0]} is {found.get(key)}, the journal says {expected.get(key)}"
 
 
 def replay_store_locks(db: apsw.Connection) -> LockTable:
-    """Return the locks as the journal of a store tells them."""
+    """Return the locks of a store by replaying its journal."""
     snapshot_seq, snapshot = _last_snapshot(db)
     return replay_locks((Record(*row) for row in db.execute(LOCKS_SQL.lock_history, (snapshot_seq,))), snapshot)
 
@@ -204,15 +205,15 @@ _RECORDS_PER_READ = 1_000
 def check_records(db: apsw.Connection) -> Iterator[str]:
     """Compare the journal's records of events with the events."""
     for (seq,) in db.execute(EVENTS_CHECK_SQL.records_without_event):
-        yield f"events: the record {seq} has not its event"
+        yield f"events: the record {seq} has no event"
     for (seq,) in db.execute(EVENTS_CHECK_SQL.events_without_record):
-        yield f"events: the event {seq} has not its record"
+        yield f"events: the event {seq} has no record"
     for (seq,) in db.execute(EVENTS_CHECK_SQL.events_twice):
-        yield f"events: the id of {seq} was accepted before"
+        yield f"events: the event {seq} has the id of an earlier event"
 
 
 def check_contents(db: apsw.Connection) -> Iterator[str]:
-    """Compare ids, columns and terms of all events with their JSON."""
+    """Compare ids, columns and index terms of all events with their JSON."""
     expected = _Digest()
     for row in db.execute(EVENTS_CHECK_SQL.contents):
         seq, *columns, raw = row
@@ -224,25 +225,25 @@ def check_contents(db: apsw.Connection) -> Iterator[str]:
     for term, seq in db.execute(EVENTS_CHECK_SQL.all_terms):
         actual.add(term, seq)
     if actual != expected:
-        yield f"terms: {actual.count} entries are there, {expected.count} follow from the events; reindex repairs it"
+        yield f"terms: the index has {actual.count} entries, the events give {expected.count}; reindex repairs it"
 
 
 def check_current(db: apsw.Connection) -> Iterator[str]:
     """Compare the index of current events with the events."""
     for (seq,) in db.execute(EVENTS_CHECK_SQL.current_without_event):
-        yield f"current: the index names {seq}, which is not there as it says; reindex repairs it"
+        yield f"current: the index names {seq}, but no event matches its entry; reindex repairs it"
     for (seq,) in db.execute(EVENTS_CHECK_SQL.events_above_current):
-        yield f"current: {seq} is larger than what the index names; reindex repairs it"
+        yield f"current: {seq} is newer than the event that the index names; reindex repairs it"
 
 
 def check_kept(db: apsw.Connection) -> Iterator[str]:
-    """Compare the list of events that pruning had to keep with the events."""
+    """Compare the list of events that pruning kept with the events."""
     for (seq,) in db.execute(EVENTS_CHECK_SQL.kept_without_content):
-        yield f"kept: the list names {seq}, which has no content to keep, or whose record is not pruned"
+        yield f"kept: the list names {seq}, which has no content, expires, or whose record is not pruned"
 
 
 def check_meshes(db: apsw.Connection) -> Iterator[str]:
-    """Compare the tables of meshes with what the journal's records lead to."""
+    """Compare the tables of meshes with a replay of the journal."""
     replay, seq = MeshReplay(), 0
     while records := read_after(db, seq, _RECORDS_PER_READ):
         for record in records:
@@ -266,7 +267,7 @@ def _compare(seq: int, columns: tuple[Any, ...], raw: bytes, expected: _Digest) 
         row.expiration_s,
         row.address,
     ):
-        yield f"events: the columns of {seq} are not those of its content"
+        yield f"events: the columns of {seq} differ from its content"
     for term in row.terms:
         expected.add(term, seq)
 
@@ -278,7 +279,7 @@ def _differences(journal: MeshFacts, tables: MeshFacts) -> Iterator[str]:
 
 
 class _Digest:
-    """Compares two sets of entries without holding them: a sum does not depend on the order."""
+    """A digest of a set of entries that does not depend on their order, so the entries need not be held."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -307,7 +308,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def check_relay(path: Path) -> list[str]:
-    """Return what is wrong with the store of a relay: its integrity, its journal, its events and meshes."""
+    """Return findings about a relay's store; an empty list means that it is consistent."""
     return verify_store(path, RULES)
 
 
@@ -317,12 +318,12 @@ def backup_relay(path: Path, target: Path) -> None:
 
 
 def restore_relay(backup: Path, path: Path, clock: Clock) -> str:
-    """Put a backup in the place of a relay's store and return the new epoch."""
+    """Replace a relay's store by a backup and return the new epoch."""
     return restore_store(backup, path, (JOURNAL, *COMPONENTS), clock, adjust_restored)
 
 
 def reindex_relay(path: Path, clock: Clock) -> None:
-    """Rebuild what is derived from the events of a relay's store."""
+    """Rebuild the indexes that are derived from the events of a relay's store."""
     store = Store(path, COMPONENTS, clock)
     try:
         store.writer.run_blocking(lambda tx: reindex(tx.db))
@@ -331,5 +332,5 @@ def reindex_relay(path: Path, clock: Clock) -> None:
 
 
 def adjust_restored(db: apsw.Connection) -> None:
-    """Void the invites of a backup: one that was used after it was taken must not work a second time."""
+    """Void the invites of a backup: one that was used after the backup must not work a second time."""
     db.execute(MESHES_SQL.void_invites)
