@@ -108,9 +108,9 @@ async def test_filters(house: House, alice: Host, bob: Host) -> None:
 
 async def test_waiting_returns_when_mail_comes_and_not_before(alice: Host, bob: Host) -> None:
     waiting = asyncio.create_task(bob.get("/v1/inbox", wait_s=15))
-    await until(lambda: bob.daemon.service.sleeping == 1)
+    await until(lambda: bob.daemon.context.waiters.count == 1)
     assert not waiting.done()
-    assert bob.daemon.service.running == 0
+    assert bob.daemon.server.dispatcher.slots.running == 0
     await alice.send(bob.node, "wake up")
     async with asyncio.timeout(10):
         assert [each["body"] for each in (await waiting)["items"]] == ["wake up"]
@@ -119,7 +119,7 @@ async def test_waiting_returns_when_mail_comes_and_not_before(alice: Host, bob: 
 async def test_waiting_for_one_sender_sleeps_through_the_mail_of_others(house: House, alice: Host, bob: Host) -> None:
     async with host_at(house, "carol") as carol:
         waiting = asyncio.create_task(bob.ask("GET", "/v1/inbox", params={"wait_s": 15, "from": carol.node}))
-        await until(lambda: bob.daemon.service.sleeping == 1)
+        await until(lambda: bob.daemon.context.waiters.count == 1)
         await alice.send(bob.node, "not this")
         await bob.until_bodies(1)
         assert not waiting.done()
@@ -133,9 +133,9 @@ async def test_waiting_ends_empty_when_its_time_is_over(bob: Host) -> None:
 
 async def test_sleepers_do_not_keep_others_from_being_answered(alice: Host, bob: Host) -> None:
     sleepers = [asyncio.create_task(bob.get("/v1/inbox", wait_s=15)) for _ in range(40)]
-    await until(lambda: bob.daemon.service.sleeping == 40)
+    await until(lambda: bob.daemon.context.waiters.count == 40)
     sleepers += [asyncio.create_task(bob.get("/v1/inbox", wait_s=15)) for _ in range(40)]
-    await until(lambda: bob.daemon.service.sleeping == 80)
+    await until(lambda: bob.daemon.context.waiters.count == 80)
     assert (await bob.get("/v1/version")).status == 200
     await alice.send(bob.node, "all up")
     answers = await asyncio.gather(*sleepers)
@@ -145,9 +145,9 @@ async def test_sleepers_do_not_keep_others_from_being_answered(alice: Host, bob:
 
 async def test_a_sleeper_that_goes_away_leaves_its_place(bob: Host) -> None:
     asked = asyncio.create_task(bob.get("/v1/inbox", wait_s=60))
-    await until(lambda: bob.daemon.service.sleeping == 1)
+    await until(lambda: bob.daemon.context.waiters.count == 1)
     asked.cancel()
-    await until(lambda: bob.daemon.service.sleeping == 0)
+    await until(lambda: bob.daemon.context.waiters.count == 0)
     assert bob.daemon.inbox.on_new == [bob.daemon._tell_messages]
 
 

@@ -53,7 +53,7 @@ async def test_the_hook_tells_the_number_of_messages_and_no_text(hook: Path, usu
 async def test_the_hook_can_sleep_until_mail_comes(hook: Path, usual: Host, bob: Host) -> None:
     async with asyncio.TaskGroup() as tasks:
         sleeping = tasks.create_task(run(hook, usual.settings.directory, "{}", MAIL_WAIT_S="50"))
-        while usual.daemon.service.sleeping == 0 and not sleeping.done():  # noqa: ASYNC110 - the daemon has no event
+        while usual.daemon.context.waiters.count == 0 and not sleeping.done():  # noqa: ASYNC110 - the daemon has no event
             await asyncio.sleep(0.02)
         await bob.send(usual.node, "wake up")
         assert (await sleeping)[0] == 2

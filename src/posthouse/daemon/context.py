@@ -1,4 +1,4 @@
-"""The parts of a running daemon that local requests use, and how a request waits for something to happen.
+"""The parts of a running daemon that local requests use, and the call that a local route gets.
 
 The daemon assembles one context after it has opened its stores; routes reach everything through it and never hold
 the daemon itself. A waiting request always ends: when its event is set, when its time is over, or when the daemon
@@ -19,6 +19,7 @@ from posthouse.daemon.roster import Roster
 from posthouse.daemon.send import Sending
 from posthouse.daemon.settings import DaemonSettings
 from posthouse.daemon.uplink import Uplink
+from posthouse.http.call import Call, WaitLimit
 from posthouse.keys import NodeKey
 from posthouse.model.clock import Clock
 
@@ -40,7 +41,16 @@ class DaemonContext:
     #: boot time at which the daemon started
     started_ns: int
     is_stopping: bool = False
+    #: requests that wait for a message or a lock
+    waiters: WaitLimit = field(init=False)
+    #: event streams
+    streams: WaitLimit = field(init=False)
     _waiting: set[asyncio.Event] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        limits = self.settings.limits
+        self.waiters = WaitLimit(limits.sleepers, "daemon_busy")
+        self.streams = WaitLimit(limits.streams, "too_many_streams")
 
     async def wait_for(self, event: asyncio.Event, seconds: float) -> None:
         """Wait until the event is set, the time is over, or the daemon stops."""
@@ -59,3 +69,13 @@ class DaemonContext:
         self.is_stopping = True
         for event in self._waiting:
             event.set()
+
+
+@dataclass(slots=True)
+class LocalCall(Call[DaemonContext]):
+    """A request to the daemon's local API."""
+
+    @property
+    def id(self) -> str:
+        """The id in the path of the route."""
+        return self.params["id"]

@@ -25,10 +25,8 @@ from posthouse.daemon.features import Offer, bounded_max_age_h
 from posthouse.daemon.housekeeping import Housekeeper, Pressure
 from posthouse.daemon.identity import check_host, load_identity, read_host
 from posthouse.daemon.inbox.inbox import Inbox, InboxItem
-from posthouse.daemon.ipc.dispatch import Service
-from posthouse.daemon.ipc.guard import Guard
+from posthouse.daemon.ipc.local_server import LocalServer
 from posthouse.daemon.ipc.routes import ROUTES
-from posthouse.daemon.ipc.sockets import IpcServer, is_container, listen_tcp, listen_unix
 from posthouse.daemon.metrics import Meters
 from posthouse.daemon.outbox.outbox import Outbox
 from posthouse.daemon.recovery import check_outbox, quarantine_inbox
@@ -43,7 +41,6 @@ from posthouse.model.node import validate_mesh_name
 from posthouse.model.ulid import Minter
 
 log = structlog.get_logger(__name__)
-_HANG_UP_S = 2.0
 
 
 class Daemon:
@@ -56,7 +53,7 @@ class Daemon:
     uplink: Uplink
     drain: Drain
     sending: Sending
-    service: Service
+    server: LocalServer
     pressure: Pressure
     housekeeper: Housekeeper
     context: DaemonContext
@@ -69,11 +66,14 @@ class Daemon:
         self.meters = Meters()
         self.events = EventHub(self.clock)
         self._started_ns = self.clock.boot_ns()
-        #: port on loopback, if it listens there
-        self.port: int | None = None
         self._opened = AsyncExitStack()
         self._stopping = asyncio.Event()
         self._failure: PosthouseError | None = None
+
+    @property
+    def port(self) -> int | None:
+        """The port on loopback, if the daemon listens there."""
+        return self.server.port
 
     async def start(self) -> None:
         """Open everything, or raise why not, with nothing left open."""
@@ -124,7 +124,7 @@ class Daemon:
         await self.drain.start()
         self._spawn(self.housekeeper.run())
         await self._listen()
-        self.directory.note_pid()
+        self.directory.write_pid()
         if self.settings.ttl_s is not None:
             timer = asyncio.get_running_loop().call_later(self.settings.ttl_s, self.end)
             self._opened.callback(timer.cancel)
@@ -216,24 +216,9 @@ class Daemon:
             self._opened.push_async_callback(bridge.close)
 
     async def _listen(self) -> None:
-        guard = Guard(self.directory.token(), self.settings.limits.tcp_rate, self.clock)
-        self.service = Service(self.context, guard, ROUTES)
-        server = IpcServer(self.service, is_tcp=False)
-        self._keep(await listen_unix(self.directory.socket, server), server)
-        tcp = self.settings.tcp
-        if tcp == "on" or (tcp == "auto" and not is_container()):
-            server = IpcServer(self.service, is_tcp=True)
-            listening, self.port = await listen_tcp(server)
-            self._keep(listening, server)
-            self.directory.note_port(self.port)
-
-    def _keep(self, listening: asyncio.Server, server: IpcServer) -> None:
-        async def hang_up() -> None:
-            listening.close()
-            server.pre_shutdown()
-            await server.shutdown(_HANG_UP_S)
-
-        self._opened.push_async_callback(hang_up)
+        self.server = LocalServer(self.context, self.directory, ROUTES)
+        await self.server.start()
+        self._opened.push_async_callback(self.server.close)
 
     def _spawn(self, work: Any, on_end: Any = None) -> None:
         task = asyncio.get_running_loop().create_task(work)

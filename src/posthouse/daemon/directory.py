@@ -69,11 +69,11 @@ class DaemonDirectory:
                 raise
             raise error("daemon_running", directory=str(self.root)) from failure
 
-    def note_pid(self) -> None:
+    def write_pid(self) -> None:
         """Write who runs here."""
         write_atomic(self.pid, f"{os.getpid()}\n".encode(), sync=False)
 
-    def note_port(self, port: int) -> None:
+    def write_port(self, port: int) -> None:
         """Write where the daemon listens on loopback."""
         write_atomic(self.http_port, f"{port}\n".encode(), sync=False, mode=_READABLE)
 

@@ -1,71 +1,52 @@
-"""HTTP responses of relay and daemon as plain values, before they become aiohttp responses.
+"""HTTP responses as plain values, before they become aiohttp responses or bytes on a connection.
 
-Holds the status, bytes and headers of a response, and the headers that HTTP requires beside an error status (WWW-
-Authenticate, Allow, Retry-After). The body of an error (problem+json or the daemon's form) is made by the caller.
+Handlers return an HttpResponse and never touch aiohttp, except those that stream: they write to the connection
+themselves and return what they wrote to. Error responses are built in posthouse.http.problem.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
-from posthouse.model.errors import PosthouseError
-
 JSON = "application/json"
-_SAFETY = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-_encode = msgspec.json.Encoder(enc_hook=repr).encode
+#: on every response: nothing here may be cached, or guessed to be HTML
+SAFETY_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+_encode = msgspec.json.Encoder().encode
 
 
 @dataclass(slots=True)
 class HttpResponse:
-    """What a handler returns; `response` is set when it has spoken itself, as a stream does."""
+    """What a handler returns."""
 
     status: int = 200
     body: bytes = b""
     media_type: str = JSON
     headers: dict[str, str] = field(default_factory=dict)
+    #: set by a handler that has already responded, such as a stream
     response: web.StreamResponse | None = None
 
 
 def json_response(value: Any, status: int = 200) -> HttpResponse:
-    """Return a value as JSON."""
-    return HttpResponse(status, msgspec.json.encode(value))
+    """Return a value as a JSON response."""
+    return HttpResponse(status, _encode(value))
 
 
-def error_response(failure: PosthouseError, body: Mapping[str, Any], media_type: str, realm: str) -> HttpResponse:
-    """Return a failure, with the headers that HTTP asks for beside its status."""
-    status = failure.spec.status
-    answer = HttpResponse(status, encode_safely(body), media_type)
-    if status == 401:
-        answer.headers["WWW-Authenticate"] = f'Bearer realm="{realm}"'
-    if status == 405:
-        answer.headers["Allow"] = str(failure.fields.get("allowed", ""))
-    if status in (429, 503):
-        given = failure.fields.get("retry_after_s")
-        answer.headers["Retry-After"] = str(max(1, math.ceil(given)) if isinstance(given, int | float) else 1)
-    return answer
+def to_aiohttp(response: HttpResponse) -> web.StreamResponse:
+    """Return the aiohttp response of a handler's response."""
+    if response.response is not None:
+        return response.response
+    headers = {"Content-Type": response.media_type, **SAFETY_HEADERS, **response.headers}
+    return web.Response(status=response.status, body=response.body, headers=headers)
 
 
-def encode_safely(value: Mapping[str, Any]) -> bytes:
-    """Return JSON; text that has no UTF-8 is shown escaped, and what is no JSON by its repr."""
-    try:
-        return _encode(value)
-    except UnicodeEncodeError:
-        shown = {
-            name: each.encode("utf-8", "backslashreplace").decode() if isinstance(each, str) else repr(each)
-            for name, each in value.items()
-        }
-        return _encode(shown)
-
-
-def to_aiohttp(answer: HttpResponse) -> web.StreamResponse:
-    """Return the response of the HTTP library."""
-    if answer.response is not None:
-        return answer.response
-    headers = {"Content-Type": answer.media_type, **_SAFETY, **answer.headers}
-    return web.Response(status=answer.status, body=answer.body, headers=headers)
+def to_bytes(response: HttpResponse, title: str) -> bytes:
+    """Return a whole response as bytes, for a connection that is closed before any request is read."""
+    head = (
+        f"HTTP/1.1 {response.status} {title}\r\nContent-Type: {response.media_type}\r\n"
+        f"Content-Length: {len(response.body)}\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode("ascii") + response.body

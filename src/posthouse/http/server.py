@@ -1,19 +1,233 @@
-"""What a long-running server process sets up once it is ready to serve.
+"""The HTTP server: listening sockets and connections, with the bounds that aiohttp lacks.
 
-Objects that exist when a server is ready live as long as the process, so the garbage collector need not visit them
-again. A batch of messages makes thousands of short-lived tuples and no cycles; with the default threshold the
-collector would run several times within one batch.
+Connections are counted, in all and per address; the headers of the first request must arrive in time; whatever
+aiohttp's parser refuses gets an error response in the server's format. One HttpServer serves one listening socket;
+several may share a Dispatcher, each with its own guard. `freeze_heap` is for a process that is ready to serve.
 """
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import os
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
 
-_THRESHOLD = 50_000  # objects made and not yet freed, some megabytes of them
+import structlog
+from aiohttp import web
+from aiohttp.http_exceptions import LineTooLong
+from aiohttp.web_protocol import RequestHandler
+
+from posthouse.http.dispatch import Dispatcher
+from posthouse.http.guard import Guard
+from posthouse.http.response import to_aiohttp, to_bytes
+from posthouse.model.errors import PosthouseError, error
+
+log = structlog.get_logger(__name__)
+_LINGER_S = 2.0  # a client that is still sending its body can read why it was refused
+_BACKLOG = 1_024
+_SOCKET_MODE = 0o600
+_SOCKET_PATH_MAX_BYTES = 107  # of sockaddr_un
+_GC_THRESHOLD = 50_000  # objects made and not yet freed, some megabytes of them
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Bounds of connections."""
+
+    #: of the request line, and of each header
+    header_bytes: int
+    headers: int
+    keepalive_s: float = 75.0
+    #: from the connection to the last header of its first request; None: not limited
+    header_s: float | None = None
+    #: None: not limited
+    connections: int | None = None
+    connections_per_address: int | None = None
+
+
+class HttpServer(web.Server):
+    """Makes and counts the connections of one listening socket."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher[Any],
+        limits: ConnectionLimits,
+        *,
+        guard: Guard | None = None,
+        check_peer: Callable[[asyncio.BaseTransport], PosthouseError | None] | None = None,
+        cancels_handlers: bool = False,
+    ) -> None:
+        """Make a server; `check_peer` may refuse a connection, `cancels_handlers` ends one when its client leaves."""
+        super().__init__(
+            self._answer,
+            access_log=None,
+            logger=_QuietLogger(),
+            keepalive_timeout=limits.keepalive_s,
+            lingering_time=_LINGER_S,
+            max_line_size=limits.header_bytes,
+            max_field_size=limits.header_bytes,
+            max_headers=limits.headers,
+            auto_decompress=False,
+            handler_cancellation=cancels_handlers,
+        )
+        self.dispatcher = dispatcher
+        self.limits = limits
+        self.check_peer = check_peer
+        #: connections that are open now
+        self.open = 0
+        #: callback(code) when a connection is refused before its first request
+        self.on_refused: Callable[[str], None] = lambda _code: None
+        self._guard = guard
+        self._by_address: Counter[str] = Counter()
+
+    def __call__(self) -> RequestHandler:
+        return HttpConnection(self, loop=asyncio.get_running_loop(), **self._kwargs)
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        return await self.dispatcher.answer(request, self._guard)
+
+    def admit(self, address: str) -> PosthouseError | None:
+        """Count a connection; return why it is refused, or None. `release` must follow in both cases."""
+        limits = self.limits
+        self.open += 1
+        self._by_address[address] += 1
+        if limits.connections is not None and self.open > limits.connections:
+            return error("connections_exhausted", limit=limits.connections)
+        per_address = limits.connections_per_address
+        if per_address is not None and self._by_address[address] > per_address:
+            return error("connections_exhausted", limit=per_address)
+        return None
+
+    def release(self, address: str) -> None:
+        """Stop counting a connection."""
+        self.open -= 1
+        self._by_address[address] -= 1
+        if not self._by_address[address]:
+            del self._by_address[address]
+
+
+class HttpConnection(RequestHandler):
+    """One connection."""
+
+    def __init__(self, server: HttpServer, **options: Any) -> None:
+        super().__init__(server, **options)
+        self._server = server
+        self._address: str | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        server = self._server
+        peer = transport.get_extra_info("peername")
+        self._address = str(peer[0]) if isinstance(peer, tuple) else "local"
+        refusal = server.admit(self._address)
+        if refusal is None and server.check_peer is not None:
+            refusal = server.check_peer(transport)
+        super().connection_made(transport)
+        stream = cast(asyncio.Transport, transport)  # uvloop's transports do not inherit from asyncio's
+        if refusal is not None:
+            self._refuse(stream, refusal)
+        elif server.dispatcher.context.is_stopping:  # it came after the open connections were closed
+            self.force_close()
+        elif server.limits.header_s is not None:
+            self._deadline = self._loop.call_later(server.limits.header_s, self._expire, stream)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        if self._address is not None:
+            self._server.release(self._address)
+            self._address = None
+        super().connection_lost(exc)
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer what aiohttp's parser refuses, or an exception outside of the dispatcher."""
+        if status >= 500:
+            log.error("request_failed", exc_info=exc)
+            failure = error("internal", reason=type(exc).__name__)
+        elif isinstance(exc, LineTooLong):
+            failure = error("header_too_large", limit=self.max_field_size)
+        else:
+            failure = error("http_malformed", reason=(message or "it cannot be parsed").splitlines()[0][:200])
+        response = to_aiohttp(self._server.dispatcher.error_format(failure))
+        response.force_close()
+        return response
+
+    def _expire(self, transport: asyncio.Transport) -> None:
+        if self._request_count == 0 and not transport.is_closing():
+            self._refuse(transport, error("request_too_slow", seconds=self._server.limits.header_s))
+
+    def _refuse(self, transport: asyncio.Transport, failure: PosthouseError) -> None:
+        self._server.on_refused(failure.code)
+        transport.write(to_bytes(self._server.dispatcher.error_format(failure), failure.spec.title))
+        self.force_close()
+
+
+class _QuietLogger:
+    """Silences aiohttp's log: handle_error answers and logs what matters."""
+
+    def debug(self, *args: object, **fields: object) -> None:
+        """Do nothing."""
+
+    exception = warning = info = error = debug
+
+
+async def listen_tcp(
+    server: HttpServer, host: str, port: int, *, tls: ssl.SSLContext | None = None
+) -> tuple[asyncio.Server, int]:
+    """Listen on TCP; return the port too, because port 0 becomes a free one. Raises listen_failed."""
+    loop = asyncio.get_running_loop()
+    try:
+        listening = await loop.create_server(server, host, port, ssl=tls, backlog=_BACKLOG)
+    except OSError as failure:
+        listen = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        raise error("listen_failed", listen=listen, reason=failure.strerror or str(failure)) from failure
+    return listening, int(listening.sockets[0].getsockname()[1])
+
+
+async def listen_unix(server: HttpServer, path: Path) -> asyncio.Server:
+    """Listen on a Unix socket that has its private mode before it listens. Raises listen_failed."""
+    if len(os.fsencode(path)) > _SOCKET_PATH_MAX_BYTES:
+        reason = f"its path is longer than {_SOCKET_PATH_MAX_BYTES} bytes"
+        raise error("listen_failed", listen=str(path), reason=reason)
+    bound = _bind_unix(path)
+    try:
+        return await asyncio.get_running_loop().create_unix_server(server, sock=bound, backlog=_BACKLOG)
+    except BaseException:
+        bound.close()
+        raise
+
+
+def _bind_unix(path: Path) -> socket.socket:
+    path.unlink(missing_ok=True)
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        os.fchmod(bound.fileno(), _SOCKET_MODE)  # the file that bind() makes has the socket's mode, less the umask
+        bound.bind(str(path))
+        path.chmod(_SOCKET_MODE)
+    except OSError as failure:
+        bound.close()
+        raise error("listen_failed", listen=str(path), reason=failure.strerror or str(failure)) from failure
+    return bound
 
 
 def freeze_heap() -> None:
-    """Take everything that exists now for permanent, and look for cycles less often from here on."""
+    """Exempt everything that exists now from garbage collection, and collect less often from here on.
+
+    Objects that exist when a server is ready live as long as the process. A batch of messages makes thousands of
+    short-lived tuples and no cycles; with the default threshold the collector would run several times within it.
+    """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_THRESHOLD)
+    gc.set_threshold(_GC_THRESHOLD)

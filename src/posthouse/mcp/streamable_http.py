@@ -8,7 +8,6 @@ so a port in use is an error with a code.
 
 from __future__ import annotations
 
-import re
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
-import msgspec
 import uvicorn
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.datastructures import Headers, QueryParams
@@ -24,10 +22,11 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from posthouse.client.daemon import DaemonPlace
-from posthouse.daemon.ipc.guard import is_own_origin
 from posthouse.files import create_atomic, private_dir, read_private
+from posthouse.http.guard import Guard, RequestHead, TokenRule, has_token_in_query
+from posthouse.http.problem import error_object_format
+from posthouse.http.response import SAFETY_HEADERS, HttpResponse
 from posthouse.keys import new_token, same_token
-from posthouse.log import get_log
 from posthouse.mcp.server import ToolServer
 from posthouse.model.errors import PosthouseError, error
 
@@ -42,59 +41,42 @@ def keep_token(directory: Path) -> str:
     return read_private(path).decode().strip()
 
 
-log = get_log(__name__)
-_HOST = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
-_BEARER = "Bearer "
-_SAFETY = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+_format_error = error_object_format("posthouse mcp")
 
 
-class Guard:
-    """Stands before the application of the SDK."""
+class GuardedApp:
+    """An ASGI application behind a guard: a refused request never reaches the MCP SDK."""
 
-    def __init__(self, app: ASGIApp, token: str) -> None:
+    def __init__(self, app: ASGIApp, guard: Guard) -> None:
         self._app = app
-        self._token = token
+        self._guard = guard
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request through, or answer why not."""
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
-            return
-        try:
-            self._check(Headers(scope=scope), QueryParams(scope["query_string"]))
-        except PosthouseError as failure:
-            # neither query nor headers: they may hold the secret
-            log.warning("security", security=failure.code, method=scope.get("method"), path=scope.get("path"))
-            await _refusal_response(failure)(scope, receive, send)
-            return
+        """Pass a request on, or answer why it is refused."""
+        if scope["type"] != "lifespan":
+            try:
+                self._guard.check(_head_of(scope))
+            except PosthouseError as failure:
+                await _to_starlette(_format_error(failure))(scope, receive, send)
+                return
         await self._app(scope, receive, send)
 
-    def _check(self, headers: Headers, query: QueryParams) -> None:
-        if "token" in query:
-            raise error("token_in_query")
-        host = headers.get("host", "")
-        if _HOST.fullmatch(host) is None or len(headers.getlist("host")) > 1:
-            raise error("host_refused", host=host[:200])
-        origin = headers.get("origin")
-        if origin is not None and not is_own_origin(origin, host):
-            raise error("origin_refused", origin=origin[:200])
-        self._check_token(headers.getlist("authorization"))
 
-    def _check_token(self, given: list[str]) -> None:
-        if not given:
-            raise error("mcp_token_missing")
-        if len(given) > 1 or not given[0].startswith(_BEARER):
-            raise error("mcp_token_wrong")
-        if not same_token(given[0][len(_BEARER) :], self._token):
-            raise error("mcp_token_wrong")
+def _head_of(scope: Scope) -> RequestHead:
+    headers = Headers(scope=scope)
+    return RequestHead(
+        method=scope.get("method", ""),
+        path=scope.get("path", ""),
+        has_token_in_query=has_token_in_query(QueryParams(scope["query_string"]).multi_items()),
+        hosts=headers.getlist("host"),
+        origin=headers.get("origin"),
+        authorizations=headers.getlist("authorization"),
+    )
 
 
-def _refusal_response(failure: PosthouseError) -> Response:
-    body = msgspec.json.encode({"error": failure.code, "hint": failure.hint, "detail": str(failure)})
-    headers = dict(_SAFETY)
-    if failure.spec.status == 401:
-        headers["WWW-Authenticate"] = 'Bearer realm="posthouse mcp"'
-    return Response(body, failure.spec.status, headers, "application/json")
+def _to_starlette(response: HttpResponse) -> Response:
+    headers = {**SAFETY_HEADERS, **response.headers}
+    return Response(response.body, response.status, headers, response.media_type)
 
 
 LOOPBACK = "127.0.0.1"
@@ -134,8 +116,9 @@ def _config(place: DaemonPlace, wait_max_s: int, token: str) -> uvicorn.Config:
         # the guard has looked at Host and Origin, and knows the port
         transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
     )
+    rule = TokenRule(lambda given: same_token(given, token), "mcp_token_missing", "mcp_token_wrong")
     return uvicorn.Config(
-        Guard(app, token),
+        GuardedApp(app, Guard(rule)),
         log_config=None,
         access_log=False,
         server_header=False,

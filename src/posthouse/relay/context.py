@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from posthouse.http.call import Call
+from posthouse.http.guard import bearer_token
 from posthouse.keys import NodeKey
 from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError, error
@@ -54,6 +56,22 @@ class Edge:
     def relay(self) -> str:
         """The relay's node id."""
         return self.key.node
+
+
+@dataclass(slots=True)
+class RelayCall(Call[Edge]):
+    """A request to the relay's HTTP API."""
+
+    @property
+    def node(self) -> str:
+        """The node that the request's token belongs to; raises authentication_required or token_invalid."""
+        header = self.request.headers.get("Authorization")
+        if header is None:
+            raise error("authentication_required")
+        token = bearer_token(header)
+        if token is None:
+            raise error("token_invalid")
+        return self.context.tokens.node_of(token)
 
 
 async def prove_challenge(edge: Edge, event: bytes, holder: str | None = None) -> str:

@@ -17,9 +17,9 @@ from pathlib import Path
 import structlog
 
 from posthouse.files import private_dir
+from posthouse.http.server import HttpServer, listen_tcp
 from posthouse.keys import NodeKey, keyfile
 from posthouse.model.clock import Clock, system_clock
-from posthouse.model.errors import error
 from posthouse.model.limits import (
     EPHEMERAL_BURST,
     EPHEMERAL_RATE_PER_S,
@@ -32,8 +32,7 @@ from posthouse.model.rate import Rate
 from posthouse.relay.auth import Challenges, Tokens
 from posthouse.relay.context import Edge
 from posthouse.relay.engine import EngineSettings, RelayEngine
-from posthouse.relay.http.router import Router
-from posthouse.relay.http.server import Server, Service
+from posthouse.relay.http.api_server import make_http_server
 from posthouse.relay.listen import ListenAddress, Protection, check_listen, is_loopback, tls_context
 from posthouse.relay.live import Live
 from posthouse.relay.messages.settings import DEFAULT_SETTINGS, DeliverySettings
@@ -52,7 +51,6 @@ GOING_AWAY = 1001
 EVENT_RATE = Rate(EVENT_RATE_PER_S, EVENT_BURST)
 EPHEMERAL_RATE = Rate(EPHEMERAL_RATE_PER_S, EPHEMERAL_BURST)
 NO_PROTECTION = Protection()
-_BACKLOG = 1_024
 
 
 @dataclass(frozen=True)
@@ -129,26 +127,17 @@ class RelayServer:
     async def _listen(self, tls: ssl.SSLContext | None) -> None:
         settings = self.settings
         pinch = self.pinch
-        service = Service(self.edge, Router(ROUTES if pinch is None else (*ROUTES, *pinch_routes(pinch))))
-        server = Server(self.edge, service)
-        watch_metrics(self.edge, server, service)
+        server = make_http_server(self.edge, ROUTES if pinch is None else (*ROUTES, *pinch_routes(pinch)))
+        watch_metrics(self.edge, server)
         if pinch is not None:
             self.edge.meters.watch("posthouse_relay_pinch_connections", lambda: pinch.logged_in)
-        try:
-            listening = await asyncio.get_running_loop().create_server(
-                server, settings.place.host, settings.place.port, ssl=tls, backlog=_BACKLOG
-            )
-        except OSError as failure:
-            raise error(
-                "listen_failed", listen=str(settings.place), reason=failure.strerror or str(failure)
-            ) from failure
+        listening, port = await listen_tcp(server, settings.place.host, settings.place.port, tls=tls)
         self._opened.push_async_callback(self._hang_up, server)
         self._opened.callback(listening.close)
-        port = listening.sockets[0].getsockname()[1]
         self.place = ListenAddress(settings.place.host, port)
         self.edge.address = str(self.place)
 
-    async def _hang_up(self, server: Server) -> None:
+    async def _hang_up(self, server: HttpServer) -> None:
         self.edge.core.locks.close()
         connections: list[WebSocketConnection] = list(self.edge.connections)
         if self.pinch is not None:
@@ -197,10 +186,10 @@ async def _end(task: asyncio.Task[None]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-def watch_metrics(edge: Edge, server: Server, service: Service) -> None:
+def watch_metrics(edge: Edge, server: HttpServer) -> None:
     """Let the metrics of this relay be read when they are shown."""
     meters, live = edge.meters, edge.live
-    meters.watch("posthouse_relay_requests_running", lambda: service.running)
+    meters.watch("posthouse_relay_requests_running", lambda: server.dispatcher.slots.running)
     meters.watch("posthouse_relay_connections", lambda: server.open)
     meters.watch("posthouse_relay_streams", lambda: len(edge.connections))
     meters.watch("posthouse_relay_subscriptions", lambda: len(live))

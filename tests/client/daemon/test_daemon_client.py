@@ -236,7 +236,7 @@ async def test_events_go_on_without_a_gap_over_restarts(house: House) -> None:
         node, place = there.key.node, there.directory.root
         async with DaemonClient(here.directory.root) as sender:
             listening = asyncio.create_task(listen(place))
-            await until(lambda: there.service.streams == 1)
+            await until(lambda: there.context.streams.count == 1)
             bodies: list[str] = []
             for number in range(3):
                 await there.stop()

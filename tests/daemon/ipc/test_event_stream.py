@@ -87,7 +87,7 @@ async def test_a_stream_resumes_from_the_inbox_without_gap_or_repetition(alice: 
 async def test_an_unknown_last_id_is_refused(bob: Host) -> None:
     answer = await bob.ask("GET", "/v1/events", headers={"Last-Event-ID": "01ARZ3NDEKTSV4RRFFQ69G5FAV"})
     assert answer.status == 404
-    await until(lambda: bob.daemon.service.streams == 0)
+    await until(lambda: bob.daemon.context.streams.count == 0)
 
 
 async def test_peers_that_come_and_go_are_told(house: House, alice: Host) -> None:

@@ -17,10 +17,10 @@ import aiohttp
 import pytest
 import structlog
 
-from posthouse.daemon.ipc.guard import is_own_origin
+from posthouse.daemon.ipc.local_server import is_container
 from posthouse.daemon.ipc.routes import ROUTES
-from posthouse.daemon.ipc.sockets import is_container
 from posthouse.daemon.settings import IpcLimits
+from posthouse.http.guard import is_own_origin
 from posthouse.model.rate import Rate
 from tests.client.house import House
 from tests.daemon.hosts import Host, Said, host_at, make_host, running
@@ -50,9 +50,9 @@ async def test_loopback_needs_the_token_and_takes_it(tcp: Host) -> None:
     assert (await over_tcp(tcp, "/v1/health")).status == 200
 
 
-@pytest.mark.parametrize("path", [path for path in ROUTES if "{" not in path])
+@pytest.mark.parametrize("path", sorted({route.path for route in ROUTES if not route.parameters}))
 async def test_every_route_needs_the_token_on_loopback(tcp: Host, path: str) -> None:
-    for method in ROUTES[path]:
+    for method in [route.method for route in ROUTES if route.path == path]:
         missing = await over_tcp(tcp, path, method, token=None)
         assert (missing.status, missing["error"]) == (401, "local_token_missing")
         wrong = await over_tcp(tcp, path, method, token="x" * 43)
@@ -226,7 +226,7 @@ async def hanging(host: Host, count: int) -> list[asyncio.StreamWriter]:
         writer.write(b"POST /v1/send HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n")
         writers.append(writer)
     async with asyncio.timeout(20):
-        while host.daemon.service.running < count:  # noqa: ASYNC110 - nobody tells
+        while host.daemon.server.dispatcher.slots.running < count:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.005)
     return writers
 
@@ -249,7 +249,7 @@ async def hanging_one_more(host: Host) -> list[asyncio.StreamWriter]:
     _reader, writer = await asyncio.open_unix_connection(str(host.daemon.directory.socket))
     writer.write(b"POST /v1/send HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n")
     async with asyncio.timeout(20):
-        while host.daemon.service.running < 64:  # noqa: ASYNC110 - nobody tells
+        while host.daemon.server.dispatcher.slots.running < 64:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.005)
     return [writer]
 
@@ -265,7 +265,7 @@ async def test_the_33rd_stream_is_refused(alice: Host) -> None:
         for stream in streams:
             stream.close()
     async with asyncio.timeout(20):
-        while alice.daemon.service.streams:  # noqa: ASYNC110
+        while alice.daemon.context.streams.count:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
 

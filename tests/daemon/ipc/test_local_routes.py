@@ -127,7 +127,7 @@ async def test_locks_as_the_relay_has_them(alice: Host, bob: Host) -> None:
     renewed = await alice.post("/v1/locks/renew", resource="db/main", token=granted["token"], lease_ms=60_000)
     assert renewed["token"] == granted["token"]
     waiting = asyncio.create_task(bob.post("/v1/locks/acquire", resource="db/main", lease_ms=30_000, wait_ms=15_000))
-    await until(lambda: bob.daemon.service.sleeping == 1)
+    await until(lambda: bob.daemon.context.waiters.count == 1)
     assert (await alice.post("/v1/locks/release", resource="db/main", token=granted["token"])).status == 200
     assert (await waiting)["token"] > granted["token"]
     wrong = await alice.post("/v1/locks/acquire", resource="db/main", lease_ms=1)

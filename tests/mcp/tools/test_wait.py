@@ -6,7 +6,6 @@ from typing import Any
 import anyio
 import pytest
 
-from posthouse.daemon.ipc.dispatch import Service
 from posthouse.mcp import tool as call_module
 from tests.client.waiting import until
 from tests.daemon.hosts import Host
@@ -15,8 +14,7 @@ from tests.mcp.agents import BOUND_S, MODES, WAYS, Way, agent_at, stdio_agent, s
 
 def sleepers(host: Host) -> int:
     """How many requests wait for mail at a daemon."""
-    service: Service = host.daemon.service
-    return service.sleeping
+    return host.daemon.context.waiters.count
 
 
 @pytest.mark.parametrize("way", WAYS)

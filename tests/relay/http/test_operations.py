@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from posthouse.http.openapi import encode_document
 from posthouse.model.metrics import METRICS
 from posthouse.model.rate import Rate
-from posthouse.relay.openapi import ROUTES, describe_routes, encode_document
+from posthouse.relay.openapi import ROUTES, describe_routes
 from tests.relay.edge import Author, Edge, running
 
 CONTRACT = Path(__file__).parents[3] / "docs" / "openapi.json"

@@ -14,9 +14,9 @@ from typing import Annotated
 import msgspec
 from aiohttp import web
 
+from posthouse.daemon.context import LocalCall
 from posthouse.daemon.event_hub import MESSAGE, Listener, message_event
 from posthouse.daemon.inbox.inbox import InboxFilter, InboxItem
-from posthouse.daemon.ipc.dispatch import Call
 from posthouse.daemon.roster import TOPIC_MARK
 from posthouse.http.response import HttpResponse, json_response
 from posthouse.model.clock import parse_utc
@@ -44,44 +44,44 @@ class _SeenBody(msgspec.Struct, forbid_unknown_fields=True):
     ids: list[str]
 
 
-async def list_inbox(call: Call) -> HttpResponse:
+async def list_inbox(call: LocalCall) -> HttpResponse:
     """Return messages, newest first; with wait_s wait for the first one if there is none."""
     given = call.arguments(_InboxQuery)
     wanted = await _inbox_filter(call, given)
-    items = await call.daemon.inbox.items(wanted)
+    items = await call.context.inbox.items(wanted)
     if not items and given.wait_s:
         items = await _wait_for_items(call, wanted, given.wait_s)
     return json_response({"items": [item.shown() for item in items]})
 
 
-async def show_inbox_item(call: Call) -> HttpResponse:
+async def show_inbox_item(call: LocalCall) -> HttpResponse:
     """Return one message, by its id in the inbox or its message id."""
-    return json_response((await call.daemon.inbox.find(call.id)).shown())
+    return json_response((await call.context.inbox.find(call.id)).shown())
 
 
-async def mark_seen(call: Call) -> HttpResponse:
+async def mark_seen(call: LocalCall) -> HttpResponse:
     """Note that messages were seen."""
     ids = (await call.body(_SeenBody)).ids
     if len(ids) > MAX_SEEN:
         raise error("body_invalid", reason=f"at most {MAX_SEEN} ids at once")
-    return json_response({"count": await call.daemon.inbox.mark_seen(ids)})
+    return json_response({"count": await call.context.inbox.mark_seen(ids)})
 
 
-async def _inbox_filter(call: Call, given: _InboxQuery) -> InboxFilter:
+async def _inbox_filter(call: LocalCall, given: _InboxQuery) -> InboxFilter:
     after, since_ns = 0, 0
     if given.since is not None and _ITEM_ID.fullmatch(given.since):
-        position = await call.daemon.inbox.position_of(given.since)
+        position = await call.context.inbox.position_of(given.since)
         if position is None:
             raise error("inbox_item_unknown", id=given.since)
         after = position
     elif given.since is not None:
         since_ns = parse_utc(given.since)
-    sender = None if given.from_ is None else await call.daemon.uplink.resolve(given.from_)
+    sender = None if given.from_ is None else await call.context.uplink.resolve(given.from_)
     topic = None if given.topic is None else given.topic.removeprefix(TOPIC_MARK)
     return InboxFilter(after, topic, sender, given.unread, given.limit, since_ns)
 
 
-async def _wait_for_items(call: Call, wanted: InboxFilter, wait_s: float) -> list[InboxItem]:
+async def _wait_for_items(call: LocalCall, wanted: InboxFilter, wait_s: float) -> list[InboxItem]:
     """Sleep until a message comes that is wanted; then look at all of them."""
     news = asyncio.Event()
 
@@ -89,14 +89,14 @@ async def _wait_for_items(call: Call, wanted: InboxFilter, wait_s: float) -> lis
         if any(wanted.matches(item) for item in fresh):
             news.set()
 
-    inbox = call.daemon.inbox
+    inbox = call.context.inbox
     inbox.on_new.append(tell)
     try:
         items = await inbox.items(wanted)  # again: one may have come before we listened
         if items:
             return items
-        async with call.service.sleep():
-            await call.daemon.wait_for(news, wait_s)
+        with call.waiting(call.context.waiters):
+            await call.context.wait_for(news, wait_s)
     finally:
         inbox.on_new.remove(tell)
     return await inbox.items(wanted)
@@ -108,11 +108,11 @@ _COMMENT = b": still here\n\n"
 _HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
-async def stream_events(call: Call) -> HttpResponse:
+async def stream_events(call: LocalCall) -> HttpResponse:
     """Tell events until the client goes away, falls behind, or the daemon stops."""
-    daemon = call.daemon
-    async with call.service.stream():
-        listener = daemon.events.listen(daemon.settings.limits.stream_events)
+    context = call.context
+    with call.waiting(call.context.streams):
+        listener = context.events.listen(context.settings.limits.stream_events)
         try:
             after = await _resume_position(call)
             response = web.StreamResponse(headers=_HEADERS)
@@ -121,7 +121,7 @@ async def stream_events(call: Call) -> HttpResponse:
             told = 0 if after is None else await _send_stored(call, response, after)
             await _send_live(call, response, listener, told)
         finally:
-            daemon.events.leave(listener)
+            context.events.leave(listener)
     return HttpResponse(response=response)
 
 
@@ -129,25 +129,25 @@ def _frame(item: InboxItem) -> bytes:
     return message_event(item.id, item.position, item.shown(), item.received_at_ns).frame()
 
 
-async def _resume_position(call: Call) -> int | None:
+async def _resume_position(call: LocalCall) -> int | None:
     last = call.request.headers.get("Last-Event-ID")
     if last is None:
         return None
-    position = await call.daemon.inbox.position_of(last)
+    position = await call.context.inbox.position_of(last)
     if position is None:
         raise error("inbox_item_unknown", id=last[:80])
     return position
 
 
-async def _send_stored(call: Call, response: web.StreamResponse, after: int) -> int:
-    while items := await call.daemon.inbox.items_after(after, _PAGE):
+async def _send_stored(call: LocalCall, response: web.StreamResponse, after: int) -> int:
+    while items := await call.context.inbox.items_after(after, _PAGE):
         await _write(response, b"".join(_frame(item) for item in items))
         after = items[-1].position
     return after
 
 
-async def _send_live(call: Call, response: web.StreamResponse, listener: Listener, told: int) -> None:
-    comment_s = call.daemon.settings.limits.comment_s
+async def _send_live(call: LocalCall, response: web.StreamResponse, listener: Listener, told: int) -> None:
+    comment_s = call.context.settings.limits.comment_s
     while not listener.is_over:
         happenings = await listener.take(comment_s)
         fresh = [each for each in happenings if each.event != MESSAGE or each.position > told]

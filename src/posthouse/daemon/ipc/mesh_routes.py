@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from posthouse.client import Client, Stored
-from posthouse.daemon.ipc.dispatch import Call
+from posthouse.daemon.context import LocalCall
 from posthouse.daemon.roster import TOPIC_MARK
 from posthouse.http.response import HttpResponse, json_response
 from posthouse.model.errors import PosthouseError, error
@@ -32,7 +32,7 @@ class _HistoryQuery(msgspec.Struct):
     limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_LIMIT)] = DEFAULT_LIMIT
 
 
-async def show_message(call: Call) -> HttpResponse:
+async def show_message(call: LocalCall) -> HttpResponse:
     """Return the outbox row of a message and the relay's states per recipient; the id may be the row's too."""
     row = await _outbox_row(call)
     if row is None and not is_event_id(call.id):
@@ -44,44 +44,44 @@ async def show_message(call: Call) -> HttpResponse:
     return json_response({"outbox": row, "relay": relay, "relay_error": None if failure is None else failure.code})
 
 
-async def show_history(call: Call) -> HttpResponse:
+async def show_history(call: LocalCall) -> HttpResponse:
     """Return messages of a topic, or with a member, newest first."""
     given = call.arguments(_HistoryQuery)
     if (given.topic is None) == (given.with_ is None):
         raise error("parameter_invalid", name="topic", reason="give either topic or with")
-    client = call.daemon.uplink.client
-    wanted: dict[str, Any] = {"kinds": [MESSAGE], "mesh": call.daemon.settings.mesh}
+    client = call.context.uplink.client
+    wanted: dict[str, Any] = {"kinds": [MESSAGE], "mesh": call.context.settings.mesh}
     if given.topic is not None:
         wanted["#t"] = [given.topic.removeprefix(TOPIC_MARK)]
     else:
-        both = [client.key.node, await call.daemon.uplink.resolve(str(given.with_))]
+        both = [client.key.node, await call.context.uplink.resolve(str(given.with_))]
         wanted |= {"authors": both, "#p": both}
     page = await client.query(wanted, limit=given.limit, order="desc", cursor=given.before)
     shown = [_history_entry(client, call, stored) for stored in page.events]
     return json_response({"messages": shown, "before": page.cursor})
 
 
-def _history_entry(client: Client, call: Call, stored: Stored) -> dict[str, Any]:
+def _history_entry(client: Client, call: LocalCall, stored: Stored) -> dict[str, Any]:
     event = stored.event
     try:
         body, undecryptable = client.open(event), None
     except PosthouseError as failure:
         body, undecryptable = None, failure.code
-    return history_item(stored.seq, event, call.daemon.roster.name_of(event.pubkey), body, undecryptable)
+    return history_item(stored.seq, event, call.context.roster.name_of(event.pubkey), body, undecryptable)
 
 
-async def _outbox_row(call: Call) -> dict[str, Any] | None:
+async def _outbox_row(call: LocalCall) -> dict[str, Any] | None:
     try:
-        return (await call.daemon.outbox.find(call.id)).shown()
+        return (await call.context.outbox.find(call.id)).shown()
     except PosthouseError as failure:
         if failure.code != "outbox_row_unknown":
             raise
         return None
 
 
-async def _relay_states(call: Call, message_id: str) -> tuple[Any, PosthouseError | None]:
+async def _relay_states(call: LocalCall, message_id: str) -> tuple[Any, PosthouseError | None]:
     try:
-        return msgspec.to_builtins(await call.daemon.uplink.client.message(message_id)), None
+        return msgspec.to_builtins(await call.context.uplink.client.message(message_id)), None
     except PosthouseError as failure:
         return None, failure
 
@@ -96,27 +96,27 @@ class _ProfileBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
     capabilities: list[str] | None = None
 
 
-async def list_peers(call: Call) -> HttpResponse:
+async def list_peers(call: LocalCall) -> HttpResponse:
     """Return the members with who is online; without the relay as last heard."""
-    daemon = call.daemon
-    await daemon.uplink.freshen()
-    online = daemon.uplink.online
-    listed = {member.node: {"name": member.name, "role": member.role} for member in daemon.roster.members}
+    context = call.context
+    await context.uplink.freshen()
+    online = context.uplink.online
+    listed = {member.node: {"name": member.name, "role": member.role} for member in context.roster.members}
     for node, entry in online.items():
         listed.setdefault(node, {"name": entry.name, "role": entry.role})
     shown = [
-        {"node": node, **about, **_presence(online.get(node)), "is_self": node == daemon.key.node}
+        {"node": node, **about, **_presence(online.get(node)), "is_self": node == context.key.node}
         for node, about in listed.items()
     ]
-    return json_response({"peers": shown, "mesh": daemon.settings.mesh, "is_cached": not daemon.uplink.is_up})
+    return json_response({"peers": shown, "mesh": context.settings.mesh, "is_cached": not context.uplink.is_up})
 
 
-async def update_profile(call: Call) -> HttpResponse:
+async def update_profile(call: LocalCall) -> HttpResponse:
     """Change what this node says of itself; fields that are not given stay."""
     given = msgspec.to_builtins(await call.body(_ProfileBody))
-    client = call.daemon.uplink.client
+    client = call.context.uplink.client
     applied = await _current_profile(client) | given
-    await client.publish(msgspec.json.encode(applied).decode(), kind=PROFILE, mesh=call.daemon.settings.mesh)
+    await client.publish(msgspec.json.encode(applied).decode(), kind=PROFILE, mesh=call.context.settings.mesh)
     return json_response({"applied": applied})
 
 
@@ -142,45 +142,45 @@ class _TopicBody(msgspec.Struct, forbid_unknown_fields=True):
     topic: str
 
 
-async def create_topic(call: Call) -> HttpResponse:
+async def create_topic(call: LocalCall) -> HttpResponse:
     """Make a topic."""
     topic = await _read_topic(call)
-    await call.daemon.uplink.client.meshes.create_topic(call.daemon.settings.mesh, topic)
-    call.daemon.roster.add_topic(topic)
+    await call.context.uplink.client.meshes.create_topic(call.context.settings.mesh, topic)
+    call.context.roster.add_topic(topic)
     return json_response({"topic": topic}, 201)
 
 
-async def subscribe_topic(call: Call) -> HttpResponse:
+async def subscribe_topic(call: LocalCall) -> HttpResponse:
     """Subscribe this node to topics that match a pattern."""
     pattern = await _read_topic(call)
-    await call.daemon.uplink.client.meshes.subscribe(call.daemon.settings.mesh, pattern)
+    await call.context.uplink.client.meshes.subscribe(call.context.settings.mesh, pattern)
     return json_response({"topic": pattern, "subscribed": True})
 
 
-async def unsubscribe_topic(call: Call) -> HttpResponse:
+async def unsubscribe_topic(call: LocalCall) -> HttpResponse:
     """End a subscription."""
     pattern = await _read_topic(call)
-    await call.daemon.uplink.client.meshes.unsubscribe(call.daemon.settings.mesh, pattern)
+    await call.context.uplink.client.meshes.unsubscribe(call.context.settings.mesh, pattern)
     return json_response({"topic": pattern, "subscribed": False})
 
 
-async def list_topics(call: Call) -> HttpResponse:
+async def list_topics(call: LocalCall) -> HttpResponse:
     """List topics, and what this node is subscribed to; without the relay as last heard, subscriptions null."""
-    daemon = call.daemon
+    context = call.context
     try:
-        client = daemon.uplink.client
-        daemon.roster.take_topics(await client.meshes.topics(daemon.settings.mesh))
-        subscriptions: list[str] | None = await client.meshes.subscriptions(daemon.settings.mesh)
+        client = context.uplink.client
+        context.roster.take_topics(await client.meshes.topics(context.settings.mesh))
+        subscriptions: list[str] | None = await client.meshes.subscriptions(context.settings.mesh)
     except PosthouseError as failure:
         if failure.code != "relay_unreachable":
             raise
         subscriptions = None
     return json_response(
-        {"topics": list(daemon.roster.topics), "subscriptions": subscriptions, "is_cached": subscriptions is None}
+        {"topics": list(context.roster.topics), "subscriptions": subscriptions, "is_cached": subscriptions is None}
     )
 
 
-async def _read_topic(call: Call) -> str:
+async def _read_topic(call: LocalCall) -> str:
     return (await call.body(_TopicBody)).topic.removeprefix(TOPIC_MARK)
 
 
@@ -205,29 +205,29 @@ class _ReleaseBody(msgspec.Struct, forbid_unknown_fields=True):
     mesh: str | None = None
 
 
-async def acquire_lock(call: Call) -> HttpResponse:
+async def acquire_lock(call: LocalCall) -> HttpResponse:
     """Acquire a lock."""
     given = await call.body(_AcquireBody)
-    locks = call.daemon.uplink.client.locks
+    locks = call.context.uplink.client.locks
     asked = locks.acquire(
         given.resource, lease_ms=given.lease_ms, wait_ms=given.wait_ms, request_id=given.request_id, mesh=given.mesh
     )
     if not given.wait_ms:
         return json_response(await asked)
-    async with call.service.sleep():
+    with call.waiting(call.context.waiters):
         grant = await asked
     return json_response(grant)
 
 
-async def renew_lock(call: Call) -> HttpResponse:
+async def renew_lock(call: LocalCall) -> HttpResponse:
     """Renew a lease."""
     given = await call.body(_RenewBody)
-    locks = call.daemon.uplink.client.locks
+    locks = call.context.uplink.client.locks
     return json_response(await locks.renew(given.resource, given.token, lease_ms=given.lease_ms, mesh=given.mesh))
 
 
-async def release_lock(call: Call) -> HttpResponse:
+async def release_lock(call: LocalCall) -> HttpResponse:
     """Give a lock back."""
     given = await call.body(_ReleaseBody)
-    await call.daemon.uplink.client.locks.release(given.resource, given.token, mesh=given.mesh)
+    await call.context.uplink.client.locks.release(given.resource, given.token, mesh=given.mesh)
     return json_response({"resource": given.resource, "released": True})

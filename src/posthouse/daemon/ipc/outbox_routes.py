@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from posthouse.daemon.ipc.dispatch import Call
+from posthouse.daemon.context import LocalCall
 from posthouse.daemon.roster import TOPIC_MARK
 from posthouse.daemon.send import SendRequest
 from posthouse.http.response import HttpResponse, json_response
@@ -29,12 +29,12 @@ class _PostBody(msgspec.Struct, forbid_unknown_fields=True):
     client_message_id: str | None = None
 
 
-async def send_message(call: Call) -> HttpResponse:
+async def send_message(call: LocalCall) -> HttpResponse:
     """Accept a message."""
     return await _accept_message(call, await call.body(SendRequest))
 
 
-async def post_to_topic(call: Call) -> HttpResponse:
+async def post_to_topic(call: LocalCall) -> HttpResponse:
     """Accept a message to a topic."""
     given = await call.body(_PostBody)
     return await _accept_message(
@@ -51,10 +51,10 @@ async def post_to_topic(call: Call) -> HttpResponse:
     )
 
 
-async def _accept_message(call: Call, given: SendRequest) -> HttpResponse:
-    meters = call.daemon.meters
+async def _accept_message(call: LocalCall, given: SendRequest) -> HttpResponse:
+    meters = call.context.meters
     try:
-        status, body = await call.daemon.sending.send(given, call.request.headers.get(_KEY_HEADER))
+        status, body = await call.context.sending.send(given, call.request.headers.get(_KEY_HEADER))
     except PosthouseError as failure:
         meters.count("posthouse_daemon_sends_total", str(failure.spec.status))
         raise
@@ -81,29 +81,29 @@ class _DropBody(msgspec.Struct, forbid_unknown_fields=True):
     id: str
 
 
-async def list_outbox(call: Call) -> HttpResponse:
+async def list_outbox(call: LocalCall) -> HttpResponse:
     """Return rows, newest first."""
     given = call.arguments(_OutboxQuery)
-    rows = await call.daemon.outbox.rows(given.status, given.limit)
+    rows = await call.context.outbox.rows(given.status, given.limit)
     return json_response({"items": [row.shown() for row in rows]})
 
 
-async def show_outbox_row(call: Call) -> HttpResponse:
+async def show_outbox_row(call: LocalCall) -> HttpResponse:
     """Return one row with the chain of rows it was requeued from and into, oldest first."""
-    row = await call.daemon.outbox.find(call.id)
-    chain = await call.daemon.outbox.chain(row)
+    row = await call.context.outbox.find(call.id)
+    chain = await call.context.outbox.chain(row)
     return json_response(row.shown() | {"chain": [each.shown() for each in chain]})
 
 
-async def requeue_outbox_row(call: Call) -> HttpResponse:
+async def requeue_outbox_row(call: LocalCall) -> HttpResponse:
     """Replace a dead or pending row by a new one."""
     given = await call.body(_RequeueBody)
-    answer = await call.daemon.sending.requeue(given.id, given.new_client_message_id, given.message)
+    answer = await call.context.sending.requeue(given.id, given.new_client_message_id, given.message)
     return json_response(answer)
 
 
-async def drop_outbox_row(call: Call) -> HttpResponse:
+async def drop_outbox_row(call: LocalCall) -> HttpResponse:
     """Give up a dead or pending row."""
-    row = await call.daemon.outbox.find((await call.body(_DropBody)).id)
-    await call.daemon.outbox.drop(row)
+    row = await call.context.outbox.find((await call.body(_DropBody)).id)
+    await call.context.outbox.drop(row)
     return json_response({"aborted_row_id": row.id})

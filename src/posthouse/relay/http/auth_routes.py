@@ -9,13 +9,13 @@ import msgspec
 from msgspec import Meta
 
 from posthouse.http.response import HttpResponse, json_response
+from posthouse.http.router import Route
 from posthouse.keys import public_key
 from posthouse.model.errors import error
 from posthouse.model.event import Event
 from posthouse.model.limits import DAY_S
 from posthouse.relay.auth import read_proof
-from posthouse.relay.context import prove_challenge
-from posthouse.relay.http.router import Access, Call, Route
+from posthouse.relay.context import RelayCall, prove_challenge
 from posthouse.relay.http.schemas import NODE_ID
 from posthouse.relay.listen import advertised
 from posthouse.relay.meshes.invites import MAX_EXPIRES_S, MAX_USES
@@ -28,12 +28,12 @@ class ChallengeRequest(msgspec.Struct, forbid_unknown_fields=True):
     pubkey: Annotated[str, NODE_ID]
 
 
-async def issue_challenge(call: Call) -> HttpResponse:
+async def issue_challenge(call: RelayCall) -> HttpResponse:
     """Give a challenge to a key; it can be answered once, within a minute."""
     node = (await call.body(ChallengeRequest)).pubkey
     public_key(node)
-    given = call.edge.challenges.issue(node)
-    return json_response(ChallengeAnswer(given.text, call.edge.relay, given.expires_at_ns))
+    given = call.context.challenges.issue(node)
+    return json_response(ChallengeAnswer(given.text, call.context.relay, given.expires_at_ns))
 
 
 class ChallengeAnswer(msgspec.Struct):
@@ -57,11 +57,11 @@ class TokenAnswer(msgspec.Struct):
     expires_at_ns: int
 
 
-async def authenticate(call: Call) -> HttpResponse:
+async def authenticate(call: RelayCall) -> HttpResponse:
     """Give a token to whoever answered a challenge."""
     event = (await call.body(ProofBody)).event
-    node = await prove_challenge(call.edge, msgspec.json.encode(event))
-    token = call.edge.tokens.issue(node)
+    node = await prove_challenge(call.context, msgspec.json.encode(event))
+    token = call.context.tokens.issue(node)
     return json_response(TokenAnswer(token.text, token.expires_at_ns))
 
 
@@ -71,18 +71,18 @@ AUTH_ROUTES = (
         "/v1/auth/challenge",
         issue_challenge,
         "Ask for a challenge",
-        Access.ANYBODY,
+        is_public=True,
         bodies=(ChallengeRequest,),
-        answers={200: ChallengeAnswer},
+        responses={200: ChallengeAnswer},
     ),
     Route(
         "POST",
         "/v1/auth",
         authenticate,
         "Answer a challenge with a signed event",
-        Access.ANYBODY,
+        is_public=True,
         bodies=(ProofBody,),
-        answers={200: TokenAnswer},
+        responses={200: TokenAnswer},
     ),
 )
 
@@ -102,15 +102,15 @@ class InviteBody(msgspec.Struct):
     expires_at_ns: int
 
 
-async def create_invite(call: Call) -> HttpResponse:
+async def create_invite(call: RelayCall) -> HttpResponse:
     """Make an invite."""
     node = call.node
     given = await call.body(InviteRequest)
-    made = await call.edge.core.invites.create(
+    made = await call.context.core.invites.create(
         node, call.params["mesh"], uses=given.uses, expires_s=given.expires_s, role=given.role
     )
-    host = advertised(call.edge.address, call.request.headers.get("Host"))
-    relay, code = quote(call.edge.relay, safe=":"), quote(made.code, safe="")
+    host = advertised(call.context.address, call.request.headers.get("Host"))
+    relay, code = quote(call.context.relay, safe=":"), quote(made.code, safe="")
     return json_response(
         InviteBody(f"posthouse://{host}/{made.mesh}?relay={relay}&code={code}", made.expires_at_ns), 201
     )
@@ -123,7 +123,7 @@ INVITE_ROUTES = (
         create_invite,
         "Make an invite",
         bodies=(InviteRequest,),
-        answers={201: InviteBody},
+        responses={201: InviteBody},
     ),
 )
 
@@ -145,10 +145,10 @@ class Joined(msgspec.Struct):
     role: Role
 
 
-async def join_mesh(call: Call) -> HttpResponse:
+async def join_mesh(call: RelayCall) -> HttpResponse:
     """Redeem an invite; the signed event names the relay, so no other relay can redeem it with it."""
     given = await call.body(JoinRequest)
-    edge = call.edge
+    edge = call.context
     relay, code = _read_invite(given.invite)
     if relay != edge.relay:
         raise error("invite_invalid", reason="it is for another relay")
@@ -184,8 +184,8 @@ JOIN_ROUTES = (
         "/v1/join",
         join_mesh,
         "Join a mesh by an invite",
-        Access.ANYBODY,
+        is_public=True,
         bodies=(JoinRequest,),
-        answers={200: Joined},
+        responses={200: Joined},
     ),
 )

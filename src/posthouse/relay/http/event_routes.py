@@ -13,7 +13,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from posthouse.http.problem import problem_response
 from posthouse.http.response import HttpResponse, json_response
+from posthouse.http.router import Route
 from posthouse.model.errors import error
 from posthouse.model.event import Coordinate, Event, is_event_id
 from posthouse.model.filters import Filter, filter_from_query
@@ -21,7 +23,7 @@ from posthouse.model.kinds import is_replacing
 from posthouse.model.limits import EVENTS_PER_REQUEST, JSON_MAX_DEPTH, QUERY_MAX_LIMIT
 from posthouse.model.node import validate_node_id
 from posthouse.model.strict_json import refuse_duplicate_keys
-from posthouse.relay.http.router import Access, Call, Route, problem_answer
+from posthouse.relay.context import RelayCall
 from posthouse.relay.http.schemas import (
     AUTHORS,
     CURSOR,
@@ -79,20 +81,20 @@ _LIST = msgspec.json.Decoder(_RawList)
 _QUERY_PAGING = ("order", "cursor")
 
 
-async def publish_events(call: Call) -> HttpResponse:
+async def publish_events(call: RelayCall) -> HttpResponse:
     """Accept one event, or each of a list: the signature says whose it is, so no token is asked for."""
-    data = await call.read(call.edge.limits.body_bytes)
+    data = await call.read(call.context.limits.body_bytes)
     events = _split(data)
     if events is None:
-        verdict = await call.edge.core.accept(data)
-        count_answers(call.edge.meters, [verdict])
+        verdict = await call.context.core.accept(data)
+        count_answers(call.context.meters, [verdict])
         return _answer(verdict)
-    verdicts = await call.edge.core.accept_many(events)
-    count_answers(call.edge.meters, verdicts)
+    verdicts = await call.context.core.accept_many(events)
+    count_answers(call.context.meters, verdicts)
     return json_response({"results": [_result(verdict) for verdict in verdicts]}, MULTI_STATUS)
 
 
-async def query_events(call: Call) -> HttpResponse:
+async def query_events(call: RelayCall) -> HttpResponse:
     """Return a page of stored events in commit order."""
     paging = {name: value for name, value in call.target.query if name in _QUERY_PAGING}
     if len(paging) < sum(name in _QUERY_PAGING for name, _ in call.target.query):
@@ -100,17 +102,17 @@ async def query_events(call: Call) -> HttpResponse:
     if paging.get("order", "asc") not in ("asc", "desc"):
         raise error("parameter_invalid", name="order", reason="it is neither asc nor desc")
     wanted = filter_of(call)
-    page = await call.edge.core.query(
+    page = await call.context.core.query(
         call.node,
         [wanted],
         cursor=paging.get("cursor"),
         limit=QUERY_MAX_LIMIT if wanted.limit is None else wanted.limit,
         order="desc" if paging.get("order") == "desc" else "asc",
     )
-    return events_answer(page.events, None if page.is_end else call.edge.core.cursor(page.through_seq))
+    return events_answer(page.events, None if page.is_end else call.context.core.cursor(page.through_seq))
 
 
-def filter_of(call: Call) -> Filter:
+def filter_of(call: RelayCall) -> Filter:
     """Return the filter in the query parameters."""
     wanted = filter_from_query([item for item in call.target.query if item[0] not in _QUERY_PAGING])
     if wanted.limit == 0:
@@ -141,7 +143,7 @@ def _split(data: bytes) -> Sequence[bytes] | None:
 def _answer(verdict: Verdict) -> HttpResponse:
     if isinstance(verdict, Accepted):
         return json_response(verdict, verdict.status)
-    return problem_answer(verdict.error)
+    return problem_response(verdict.error)
 
 
 def _result(verdict: Verdict) -> dict[str, Any]:
@@ -156,9 +158,9 @@ EVENT_ROUTES = (
         "/v1/events",
         publish_events,
         "Publish one event, or a list of up to 500",
-        Access.ANYBODY,
+        is_public=True,
         bodies=(Event, EventList),
-        answers={201: Accepted, 200: Accepted, 202: Accepted, MULTI_STATUS: Results},
+        responses={201: Accepted, 200: Accepted, 202: Accepted, MULTI_STATUS: Results},
     ),
     Route(
         "GET",
@@ -166,7 +168,7 @@ EVENT_ROUTES = (
         query_events,
         "Query stored events",
         query=EventQuery,
-        answers={200: EventPage},
+        responses={200: EventPage},
         has_tag_filters=True,
     ),
 )
@@ -184,11 +186,11 @@ class CountQuery(msgspec.Struct, forbid_unknown_fields=True):
     until_ns: Annotated[int, UNTIL] | None = None
 
 
-async def count_events(call: Call) -> HttpResponse:
+async def count_events(call: RelayCall) -> HttpResponse:
     """Count the events that the filter matches and the asker may read."""
     if given := _COUNT_REFUSED & {name for name, _ in call.target.query}:
         raise error("parameter_unknown", name=min(given))
-    return json_response(Count(await call.edge.core.count(call.node, [filter_of(call)])))
+    return json_response(Count(await call.context.core.count(call.node, [filter_of(call)])))
 
 
 COUNT_ROUTES = (
@@ -198,21 +200,21 @@ COUNT_ROUTES = (
         count_events,
         "Count stored events",
         query=CountQuery,
-        answers={200: Count},
+        responses={200: Count},
         has_tag_filters=True,
     ),
 )
 
 
-async def read_event(call: Call) -> HttpResponse:
+async def read_event(call: RelayCall) -> HttpResponse:
     """Return an event and its seq."""
     event_id = call.params["id"]
     if not is_event_id(event_id):
         raise error("id_invalid", id=event_id[:80], reason="an event id is 64 lower-case hexadecimal digits")
-    return HttpResponse(200, stored_event(await call.edge.core.event(call.node, event_id)))
+    return HttpResponse(200, stored_event(await call.context.core.event(call.node, event_id)))
 
 
-ONE_EVENT_ROUTES = (Route("GET", "/v1/events/{id}", read_event, "Read one event", answers={200: StoredEventBody}),)
+ONE_EVENT_ROUTES = (Route("GET", "/v1/events/{id}", read_event, "Read one event", responses={200: StoredEventBody}),)
 _KIND = re.compile(r"[1-9][0-9]{4}")
 HISTORY = "history"
 
@@ -236,12 +238,12 @@ class NamedHistoryQuery(HistoryQuery, forbid_unknown_fields=True):
     d: Annotated[str, Meta(description="The value of the d tag, when the path ends in /history.")] | None = None
 
 
-async def latest_by_parameter(call: Call) -> HttpResponse:
+async def latest_by_parameter(call: RelayCall) -> HttpResponse:
     """Return the latest event of the coordinate whose d is given as ?d=, or is empty."""
     return await _latest(call, call.arguments(AddressQuery).d or "")
 
 
-async def latest(call: Call) -> HttpResponse:
+async def latest(call: RelayCall) -> HttpResponse:
     """Return the latest event of the coordinate; `history` with ?d= is the history of that d."""
     if call.params["d"] == HISTORY and any(name == "d" for name, _ in call.target.query):
         arguments = call.arguments(NamedHistoryQuery)
@@ -250,7 +252,7 @@ async def latest(call: Call) -> HttpResponse:
     return await _latest(call, call.params["d"])
 
 
-async def history(call: Call) -> HttpResponse:
+async def history(call: RelayCall) -> HttpResponse:
     """Return every event of the coordinate, in commit order."""
     return await _history(call, call.params["d"], call.arguments(HistoryQuery))
 
@@ -259,24 +261,25 @@ class NoQuery(msgspec.Struct, forbid_unknown_fields=True):
     """No parameters."""
 
 
-async def _latest(call: Call, d: str) -> HttpResponse:
-    return HttpResponse(200, stored_event(await call.edge.core.address(call.node, _coordinate(call, d))))
+async def _latest(call: RelayCall, d: str) -> HttpResponse:
+    return HttpResponse(200, stored_event(await call.context.core.address(call.node, _coordinate(call, d))))
 
 
-async def _history(call: Call, d: str, arguments: HistoryQuery) -> HttpResponse:
-    core = call.edge.core
+async def _history(call: RelayCall, d: str, arguments: HistoryQuery) -> HttpResponse:
+    core = call.context.core
     limit = arguments.limit or QUERY_MAX_LIMIT
     page = await core.history(call.node, _coordinate(call, d), cursor=arguments.cursor, limit=limit)
     return events_answer(page.events, None if page.is_end else core.cursor(page.through_seq))
 
 
-def _coordinate(call: Call, d: str) -> Coordinate:
+def _coordinate(call: RelayCall, d: str) -> Coordinate:
     kind = call.params["kind"]
     if _KIND.fullmatch(kind) is None or not is_replacing(int(kind)):
         raise error("coordinate_invalid", coordinate=kind[:80], reason="its kind is not replaceable or addressable")
     return Coordinate(int(kind), validate_node_id(call.params["pubkey"]), d)
 
 
+_MAY_BE_EMPTY = frozenset({"d"})
 _ADDRESS_PATH = "/v1/events/address/{kind}/{pubkey}"
 ADDRESS_ROUTES = (
     Route(
@@ -285,10 +288,15 @@ ADDRESS_ROUTES = (
         latest_by_parameter,
         "Read the latest event of a coordinate, d as a parameter",
         query=AddressQuery,
-        answers={200: StoredEventBody},
+        responses={200: StoredEventBody},
     ),
     Route(
-        "GET", _ADDRESS_PATH + "/{d}", latest, "Read the latest event of a coordinate", answers={200: StoredEventBody}
+        "GET",
+        _ADDRESS_PATH + "/{d}",
+        latest,
+        "Read the latest event of a coordinate",
+        responses={200: StoredEventBody},
+        may_be_empty=_MAY_BE_EMPTY,
     ),
     Route(
         "GET",
@@ -296,6 +304,7 @@ ADDRESS_ROUTES = (
         history,
         "Read all events of a coordinate",
         query=HistoryQuery,
-        answers={200: EventPage},
+        responses={200: EventPage},
+        may_be_empty=_MAY_BE_EMPTY,
     ),
 )

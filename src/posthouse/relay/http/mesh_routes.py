@@ -8,8 +8,9 @@ import msgspec
 from msgspec import Meta
 
 from posthouse.http.response import HttpResponse, json_response
+from posthouse.http.router import Route
 from posthouse.model.limits import SUBJECT_MAX_BYTES, TOPIC_MAX_BYTES
-from posthouse.relay.http.router import Call, Route
+from posthouse.relay.context import RelayCall
 from posthouse.relay.http.schemas import MEMBER_NAME, MESH_NAME, NODE_ID, Done
 from posthouse.relay.wire.mesh_rows import AccessRow, Role, Verdict
 
@@ -45,37 +46,39 @@ class MeshList(msgspec.Struct):
     meshes: list[dict[str, Any]]
 
 
-async def create_mesh(call: Call) -> HttpResponse:
+async def create_mesh(call: RelayCall) -> HttpResponse:
     """Create a mesh."""
     node = call.node
     given = await call.body(MeshRequest)
-    row = await call.edge.core.administration.create_mesh(node, given.name, is_open=given.open, name=given.member_name)
+    row = await call.context.core.administration.create_mesh(
+        node, given.name, is_open=given.open, name=given.member_name
+    )
     return json_response(MeshBody(row.mesh, row.is_open, row.creator), 201)
 
 
-async def change_mesh(call: Call) -> HttpResponse:
+async def change_mesh(call: RelayCall) -> HttpResponse:
     """Open a mesh to every key that authenticates, or close it to all but its members."""
     node = call.node
     given = await call.body(MeshChange)
-    row = await call.edge.core.administration.set_open(node, call.params["mesh"], is_open=given.open)
+    row = await call.context.core.administration.set_open(node, call.params["mesh"], is_open=given.open)
     return json_response(MeshBody(row.mesh, row.is_open, row.creator))
 
 
-async def list_meshes(call: Call) -> HttpResponse:
+async def list_meshes(call: RelayCall) -> HttpResponse:
     """List the meshes the asker may read."""
-    return json_response(MeshList(call.edge.core.meshes_of(call.node)))
+    return json_response(MeshList(call.context.core.meshes_of(call.node)))
 
 
 MESH_ROUTES = (
-    Route("POST", "/v1/meshes", create_mesh, "Create a mesh", bodies=(MeshRequest,), answers={201: MeshBody}),
-    Route("GET", "/v1/meshes", list_meshes, "List the meshes you may read", answers={200: MeshList}),
+    Route("POST", "/v1/meshes", create_mesh, "Create a mesh", bodies=(MeshRequest,), responses={201: MeshBody}),
+    Route("GET", "/v1/meshes", list_meshes, "List the meshes you may read", responses={200: MeshList}),
     Route(
         "POST",
         "/v1/meshes/{mesh}",
         change_mesh,
         "Open or close a mesh",
         bodies=(MeshChange,),
-        answers={200: MeshBody},
+        responses={200: MeshBody},
     ),
 )
 
@@ -100,38 +103,42 @@ class MemberQuery(msgspec.Struct, forbid_unknown_fields=True):
     node: Annotated[str, NODE_ID]
 
 
-async def list_members(call: Call) -> HttpResponse:
+async def list_members(call: RelayCall) -> HttpResponse:
     """List the members."""
-    rows = call.edge.core.administration.members(call.node, call.params["mesh"])
+    rows = call.context.core.administration.members(call.node, call.params["mesh"])
     return json_response(MemberList([MemberBody(row.node, row.name, row.role) for row in rows]))
 
 
-async def save_member(call: Call) -> HttpResponse:
+async def save_member(call: RelayCall) -> HttpResponse:
     """List a node, or change its name or role."""
     node = call.node
     given = await call.body(MemberBody)
-    row = await call.edge.core.administration.save_member(node, call.params["mesh"], given.node, given.name, given.role)
+    row = await call.context.core.administration.save_member(
+        node, call.params["mesh"], given.node, given.name, given.role
+    )
     return json_response(MemberBody(row.node, row.name, row.role))
 
 
-async def remove_member(call: Call) -> HttpResponse:
+async def remove_member(call: RelayCall) -> HttpResponse:
     """Take a node off the list."""
-    await call.edge.core.administration.remove_member(call.node, call.params["mesh"], call.arguments(MemberQuery).node)
+    await call.context.core.administration.remove_member(
+        call.node, call.params["mesh"], call.arguments(MemberQuery).node
+    )
     return json_response(Done())
 
 
 _MEMBERS_PATH = "/v1/meshes/{mesh}/members"
 MEMBER_ROUTES = (
-    Route("GET", _MEMBERS_PATH, list_members, "List members", answers={200: MemberList}),
+    Route("GET", _MEMBERS_PATH, list_members, "List members", responses={200: MemberList}),
     Route(
         "POST",
         _MEMBERS_PATH,
         save_member,
         "List a member, or change it",
         bodies=(MemberBody,),
-        answers={200: MemberBody},
+        responses={200: MemberBody},
     ),
-    Route("DELETE", _MEMBERS_PATH, remove_member, "Remove a member", query=MemberQuery, answers={200: Done}),
+    Route("DELETE", _MEMBERS_PATH, remove_member, "Remove a member", query=MemberQuery, responses={200: Done}),
 )
 Somebody = Annotated[str, Meta(description="A node id, or * for everybody.", pattern=r"^(\*|ed25519:[0-9a-f]{64})$")]
 
@@ -157,32 +164,34 @@ class AccessQuery(msgspec.Struct, forbid_unknown_fields=True):
     node: Somebody
 
 
-async def list_access(call: Call) -> HttpResponse:
+async def list_access(call: RelayCall) -> HttpResponse:
     """List the rows."""
-    rows = call.edge.core.administration.access(call.node, call.params["mesh"])
+    rows = call.context.core.administration.access(call.node, call.params["mesh"])
     return json_response(AccessList([AccessBody(row.node, row.read, row.write, row.lock) for row in rows]))
 
 
-async def save_access(call: Call) -> HttpResponse:
+async def save_access(call: RelayCall) -> HttpResponse:
     """Set a row."""
     node = call.node
     given = await call.body(AccessBody)
     row = AccessRow(call.params["mesh"], given.node, given.read, given.write, given.lock)
-    await call.edge.core.administration.save_access(node, row)
+    await call.context.core.administration.save_access(node, row)
     return json_response(given)
 
 
-async def remove_access(call: Call) -> HttpResponse:
+async def remove_access(call: RelayCall) -> HttpResponse:
     """Remove a row: what it took is given back."""
-    await call.edge.core.administration.remove_access(call.node, call.params["mesh"], call.arguments(AccessQuery).node)
+    await call.context.core.administration.remove_access(
+        call.node, call.params["mesh"], call.arguments(AccessQuery).node
+    )
     return json_response(Done())
 
 
 _ACCESS_PATH = "/v1/meshes/{mesh}/access"
 ACCESS_ROUTES = (
-    Route("GET", _ACCESS_PATH, list_access, "List access rows", answers={200: AccessList}),
-    Route("POST", _ACCESS_PATH, save_access, "Set an access row", bodies=(AccessBody,), answers={200: AccessBody}),
-    Route("DELETE", _ACCESS_PATH, remove_access, "Remove an access row", query=AccessQuery, answers={200: Done}),
+    Route("GET", _ACCESS_PATH, list_access, "List access rows", responses={200: AccessList}),
+    Route("POST", _ACCESS_PATH, save_access, "Set an access row", bodies=(AccessBody,), responses={200: AccessBody}),
+    Route("DELETE", _ACCESS_PATH, remove_access, "Remove an access row", query=AccessQuery, responses={200: Done}),
 )
 Topic = Annotated[str, Meta(description="The name of a topic.", min_length=1, max_length=TOPIC_MAX_BYTES)]
 
@@ -205,31 +214,31 @@ class TopicQuery(msgspec.Struct, forbid_unknown_fields=True):
     name: Topic
 
 
-async def list_topics(call: Call) -> HttpResponse:
+async def list_topics(call: RelayCall) -> HttpResponse:
     """List the topics."""
-    names = call.edge.core.participation.topics(call.node, call.params["mesh"])
+    names = call.context.core.participation.topics(call.node, call.params["mesh"])
     return json_response(TopicList([TopicBody(name) for name in names]))
 
 
-async def create_topic(call: Call) -> HttpResponse:
+async def create_topic(call: RelayCall) -> HttpResponse:
     """Create a topic."""
     node = call.node
     given = await call.body(TopicBody)
-    await call.edge.core.participation.create_topic(node, call.params["mesh"], given.name)
+    await call.context.core.participation.create_topic(node, call.params["mesh"], given.name)
     return json_response(given, 201)
 
 
-async def remove_topic(call: Call) -> HttpResponse:
+async def remove_topic(call: RelayCall) -> HttpResponse:
     """Remove a topic."""
-    await call.edge.core.participation.remove_topic(call.node, call.params["mesh"], call.arguments(TopicQuery).name)
+    await call.context.core.participation.remove_topic(call.node, call.params["mesh"], call.arguments(TopicQuery).name)
     return json_response(Done())
 
 
 _TOPICS_PATH = "/v1/meshes/{mesh}/topics"
 TOPIC_ROUTES = (
-    Route("GET", _TOPICS_PATH, list_topics, "List topics", answers={200: TopicList}),
-    Route("POST", _TOPICS_PATH, create_topic, "Create a topic", bodies=(TopicBody,), answers={201: TopicBody}),
-    Route("DELETE", _TOPICS_PATH, remove_topic, "Remove a topic", query=TopicQuery, answers={200: Done}),
+    Route("GET", _TOPICS_PATH, list_topics, "List topics", responses={200: TopicList}),
+    Route("POST", _TOPICS_PATH, create_topic, "Create a topic", bodies=(TopicBody,), responses={201: TopicBody}),
+    Route("DELETE", _TOPICS_PATH, remove_topic, "Remove a topic", query=TopicQuery, responses={200: Done}),
 )
 Pattern = Annotated[
     str, Meta(description="A subject, with * and > as wildcards.", min_length=1, max_length=SUBJECT_MAX_BYTES)
@@ -254,40 +263,40 @@ class SubscriptionQuery(msgspec.Struct, forbid_unknown_fields=True):
     pattern: Pattern
 
 
-async def list_subscriptions(call: Call) -> HttpResponse:
+async def list_subscriptions(call: RelayCall) -> HttpResponse:
     """List the asker's subscriptions."""
-    patterns = call.edge.core.participation.subscriptions(call.node, call.params["mesh"])
+    patterns = call.context.core.participation.subscriptions(call.node, call.params["mesh"])
     return json_response(SubscriptionList([SubscriptionBody(pattern) for pattern in patterns]))
 
 
-async def subscribe(call: Call) -> HttpResponse:
+async def subscribe(call: RelayCall) -> HttpResponse:
     """Subscribe."""
     node = call.node
     given = await call.body(SubscriptionBody)
-    await call.edge.core.participation.subscribe(node, call.params["mesh"], given.pattern)
+    await call.context.core.participation.subscribe(node, call.params["mesh"], given.pattern)
     return json_response(given)
 
 
-async def unsubscribe(call: Call) -> HttpResponse:
+async def unsubscribe(call: RelayCall) -> HttpResponse:
     """End a subscription."""
     pattern = call.arguments(SubscriptionQuery).pattern
-    await call.edge.core.participation.unsubscribe(call.node, call.params["mesh"], pattern)
+    await call.context.core.participation.unsubscribe(call.node, call.params["mesh"], pattern)
     return json_response(Done())
 
 
 _SUBSCRIPTIONS_PATH = "/v1/meshes/{mesh}/subscriptions"
 SUBSCRIPTION_ROUTES = (
-    Route("GET", _SUBSCRIPTIONS_PATH, list_subscriptions, "List your subscriptions", answers={200: SubscriptionList}),
+    Route("GET", _SUBSCRIPTIONS_PATH, list_subscriptions, "List your subscriptions", responses={200: SubscriptionList}),
     Route(
         "POST",
         _SUBSCRIPTIONS_PATH,
         subscribe,
         "Subscribe to topics",
         bodies=(SubscriptionBody,),
-        answers={200: SubscriptionBody},
+        responses={200: SubscriptionBody},
     ),
     Route(
-        "DELETE", _SUBSCRIPTIONS_PATH, unsubscribe, "End a subscription", query=SubscriptionQuery, answers={200: Done}
+        "DELETE", _SUBSCRIPTIONS_PATH, unsubscribe, "End a subscription", query=SubscriptionQuery, responses={200: Done}
     ),
 )
 
@@ -310,29 +319,29 @@ class BlockQuery(msgspec.Struct, forbid_unknown_fields=True):
     node: Annotated[str, NODE_ID]
 
 
-async def list_blocks(call: Call) -> HttpResponse:
+async def list_blocks(call: RelayCall) -> HttpResponse:
     """List the asker's blocks."""
-    nodes = call.edge.core.participation.blocks(call.node, call.params["mesh"])
+    nodes = call.context.core.participation.blocks(call.node, call.params["mesh"])
     return json_response(BlockList([BlockBody(node) for node in nodes]))
 
 
-async def block(call: Call) -> HttpResponse:
+async def block(call: RelayCall) -> HttpResponse:
     """Block a node."""
     node = call.node
     given = await call.body(BlockBody)
-    await call.edge.core.participation.block(node, call.params["mesh"], given.node)
+    await call.context.core.participation.block(node, call.params["mesh"], given.node)
     return json_response(given)
 
 
-async def unblock(call: Call) -> HttpResponse:
+async def unblock(call: RelayCall) -> HttpResponse:
     """Lift a block."""
-    await call.edge.core.participation.unblock(call.node, call.params["mesh"], call.arguments(BlockQuery).node)
+    await call.context.core.participation.unblock(call.node, call.params["mesh"], call.arguments(BlockQuery).node)
     return json_response(Done())
 
 
 _BLOCKS_PATH = "/v1/meshes/{mesh}/blocks"
 BLOCK_ROUTES = (
-    Route("GET", _BLOCKS_PATH, list_blocks, "List your blocks", answers={200: BlockList}),
-    Route("POST", _BLOCKS_PATH, block, "Block a node", bodies=(BlockBody,), answers={200: BlockBody}),
-    Route("DELETE", _BLOCKS_PATH, unblock, "Lift a block", query=BlockQuery, answers={200: Done}),
+    Route("GET", _BLOCKS_PATH, list_blocks, "List your blocks", responses={200: BlockList}),
+    Route("POST", _BLOCKS_PATH, block, "Block a node", bodies=(BlockBody,), responses={200: BlockBody}),
+    Route("DELETE", _BLOCKS_PATH, unblock, "Lift a block", query=BlockQuery, responses={200: Done}),
 )

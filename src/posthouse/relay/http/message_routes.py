@@ -8,10 +8,11 @@ import msgspec
 from msgspec import Meta
 
 from posthouse.http.response import HttpResponse, json_response
+from posthouse.http.router import Route
 from posthouse.model.errors import error
 from posthouse.model.event import is_event_id
 from posthouse.model.limits import QUERY_MAX_LIMIT
-from posthouse.relay.http.router import Call, Route
+from posthouse.relay.context import RelayCall
 from posthouse.relay.http.schemas import EVENT_ID, LIMIT, READER
 from posthouse.relay.messages.operator_view import states_named
 from posthouse.relay.wire.delivery_rows import State
@@ -50,16 +51,16 @@ class MessageStates(msgspec.Struct):
     deliveries: list[DeliveryState]
 
 
-async def show_message(call: Call) -> HttpResponse:
+async def show_message(call: RelayCall) -> HttpResponse:
     """Return the states of a message that the asker may see."""
     message_id = call.params["id"]
     if not is_event_id(message_id):
         raise error("id_invalid", id=message_id[:80], reason="an event id is 64 lower-case hexadecimal digits")
-    return json_response(msgspec.convert(await call.edge.core.states.message(call.node, message_id), MessageStates))
+    return json_response(msgspec.convert(await call.context.core.states.message(call.node, message_id), MessageStates))
 
 
 MESSAGE_ROUTES = (
-    Route("GET", "/v1/messages/{id}", show_message, "Show where a message is", answers={200: MessageStates}),
+    Route("GET", "/v1/messages/{id}", show_message, "Show where a message is", responses={200: MessageStates}),
 )
 Which = Literal["open", "parked", "queued", "sent", "confirmed", "rejected", "dead", "expired", "purged", "blocked"]
 After = Annotated[str, Meta(description="Where to go on: `next` of a former answer.", max_length=400)]
@@ -121,11 +122,11 @@ class QueueRow(msgspec.Struct):
     reason: str | None
 
 
-async def list_queue_rows(call: Call) -> HttpResponse:
+async def list_queue_rows(call: RelayCall) -> HttpResponse:
     """List the messages in one queue, or in all of a mesh; a reader may look at its own."""
     given = call.arguments(QueueRowsQuery)
     limit = given.limit or QUERY_MAX_LIMIT
-    found = await call.edge.core.queues.rows(
+    found = await call.context.core.queues.rows(
         call.node, call.params["mesh"], given.node, sorted(states_named(given.state)), _read_after(given.after), limit
     )
     following = f"{found[-1]['position']} {found[-1]['recipient']}" if len(found) == limit else None
@@ -167,27 +168,27 @@ class Requeued(msgspec.Struct):
     no_room: list[str]
 
 
-async def list_queues(call: Call) -> HttpResponse:
+async def list_queues(call: RelayCall) -> HttpResponse:
     """List the queues of a mesh in which something is."""
     given = call.arguments(QueueQuery)
     limit = given.limit or QUERY_MAX_LIMIT
-    found = await call.edge.core.queues.overview(call.node, call.params["mesh"], given.after or "", limit)
+    found = await call.context.core.queues.overview(call.node, call.params["mesh"], given.after or "", limit)
     following = found[-1]["recipient"] if len(found) == limit else None
     return json_response(QueueList(msgspec.convert(found, list[Queue]), following))
 
 
-async def purge_queue(call: Call) -> HttpResponse:
+async def purge_queue(call: RelayCall) -> HttpResponse:
     """Take messages out of a queue for good."""
     node, given = call.node, await call.body(PurgeQueue)
     states = sorted(states_named(given.state))
-    purged = await call.edge.core.queues.purge(node, call.params["mesh"], given.node, given.ids, states)
+    purged = await call.context.core.queues.purge(node, call.params["mesh"], given.node, given.ids, states)
     return json_response(PurgedMessages(purged))
 
 
-async def requeue_messages(call: Call) -> HttpResponse:
+async def requeue_messages(call: RelayCall) -> HttpResponse:
     """Open parked messages again, at the tail of the queue."""
     node, given = call.node, await call.body(RequeueMessages)
-    requeued, no_room = await call.edge.core.queues.requeue(node, call.params["mesh"], given.node, given.ids)
+    requeued, no_room = await call.context.core.queues.requeue(node, call.params["mesh"], given.node, given.ids)
     return json_response(Requeued(requeued, no_room))
 
 
@@ -200,14 +201,14 @@ def _read_after(after: str | None) -> tuple[int, str]:
 
 _QUEUES_PATH = "/v1/meshes/{mesh}/queues"
 QUEUE_ROUTES = (
-    Route("GET", _QUEUES_PATH, list_queues, "List queues (admins)", query=QueueQuery, answers={200: QueueList}),
+    Route("GET", _QUEUES_PATH, list_queues, "List queues (admins)", query=QueueQuery, responses={200: QueueList}),
     Route(
         "GET",
         f"{_QUEUES_PATH}/rows",
         list_queue_rows,
         "List messages in queues (admins)",
         query=QueueRowsQuery,
-        answers={200: QueueRows},
+        responses={200: QueueRows},
     ),
     Route(
         "POST",
@@ -215,7 +216,7 @@ QUEUE_ROUTES = (
         purge_queue,
         "Purge a queue (admins)",
         bodies=(PurgeQueue,),
-        answers={200: PurgedMessages},
+        responses={200: PurgedMessages},
     ),
     Route(
         "POST",
@@ -223,6 +224,6 @@ QUEUE_ROUTES = (
         requeue_messages,
         "Requeue parked messages (admins)",
         bodies=(RequeueMessages,),
-        answers={200: Requeued},
+        responses={200: Requeued},
     ),
 )

@@ -14,12 +14,12 @@ import msgspec
 from msgspec import Meta
 
 from posthouse.http.response import HttpResponse, json_response
+from posthouse.http.router import Route
 from posthouse.journal.cursor import Extent
 from posthouse.model import limits
 from posthouse.model.errors import error
 from posthouse.model.limits import INT64_MAX, QUERY_MAX_LIMIT
-from posthouse.relay.context import features_of
-from posthouse.relay.http.router import Access, Call, Route
+from posthouse.relay.context import RelayCall, features_of
 from posthouse.relay.http.schemas import CURSOR, LIMIT
 from posthouse.relay.metrics import CONTENT_TYPE
 from posthouse.relay.ops.housekeeping import ArchivedRange
@@ -32,22 +32,22 @@ class Health(msgspec.Struct):
     status: str = "ok"
 
 
-async def healthz(call: Call) -> HttpResponse:
+async def healthz(call: RelayCall) -> HttpResponse:
     """Answer as long as the event loop turns."""
     return json_response(Health())
 
 
-async def readyz(call: Call) -> HttpResponse:
+async def readyz(call: RelayCall) -> HttpResponse:
     """Answer 200 while events are accepted, 503 while the disk is full or the relay stops."""
-    state = call.edge.core.state
+    state = call.context.core.state
     if state != "open":
         raise error("relay_not_ready", reason=f"its store is {state}")
     return json_response(Health("ready"))
 
 
 HEALTH_ROUTES = (
-    Route("GET", "/healthz", healthz, "Tell whether the process lives", Access.ANYBODY, answers={200: Health}),
-    Route("GET", "/readyz", readyz, "Tell whether events are accepted", Access.ANYBODY, answers={200: Health}),
+    Route("GET", "/healthz", healthz, "Tell whether the process lives", is_public=True, responses={200: Health}),
+    Route("GET", "/readyz", readyz, "Tell whether events are accepted", is_public=True, responses={200: Health}),
 )
 
 
@@ -67,9 +67,9 @@ class Info(msgspec.Struct):
     features: dict[str, Any]
 
 
-async def show_info(call: Call) -> HttpResponse:
+async def show_info(call: RelayCall) -> HttpResponse:
     """Describe this relay."""
-    edge = call.edge
+    edge = call.context
     answer = Info(
         name="posthouse",
         version=__version__,
@@ -83,9 +83,9 @@ async def show_info(call: Call) -> HttpResponse:
     return json_response(answer)
 
 
-def wire_limits(call: Call) -> dict[str, int]:
+def wire_limits(call: RelayCall) -> dict[str, int]:
     """Return the limits that clients have to keep."""
-    edge, deliveries = call.edge.limits, call.edge.core.settings.deliveries
+    edge, deliveries = call.context.limits, call.context.core.settings.deliveries
     return {
         "event_bytes": limits.EVENT_MAX_CANONICAL_BYTES,
         "tags": limits.EVENT_MAX_TAGS,
@@ -111,16 +111,18 @@ def wire_limits(call: Call) -> dict[str, int]:
     }
 
 
-INFO_ROUTES = (Route("GET", "/v1/info", show_info, "Describe this relay", Access.ANYBODY, answers={200: Info}),)
+INFO_ROUTES = (Route("GET", "/v1/info", show_info, "Describe this relay", is_public=True, responses={200: Info}),)
 
 
-async def show_metrics(call: Call) -> HttpResponse:
+async def show_metrics(call: RelayCall) -> HttpResponse:
     """Show the metrics; docs/reference/metrics.md explains them."""
-    await call.edge.core.sweeper.count()
-    return HttpResponse(200, call.edge.meters.render(), CONTENT_TYPE)
+    await call.context.core.sweeper.count()
+    return HttpResponse(200, call.context.meters.render(), CONTENT_TYPE)
 
 
-METRICS_ROUTES = (Route("GET", "/metrics", show_metrics, "Show metrics", answers={200: None}, media_type="text/plain"),)
+METRICS_ROUTES = (
+    Route("GET", "/metrics", show_metrics, "Show metrics", responses={200: None}, media_type="text/plain"),
+)
 
 
 class JournalQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -150,11 +152,11 @@ class JournalPage(msgspec.Struct):
     cursor: str | None
 
 
-async def read_journal(call: Call) -> HttpResponse:
+async def read_journal(call: RelayCall) -> HttpResponse:
     """Return records after a cursor."""
     given = call.arguments(JournalQuery)
     types = None if given.types is None else given.types.split(",")
-    records, cursor = await call.edge.core.journal(
+    records, cursor = await call.context.core.journal(
         call.node, after=given.after, types=types, limit=given.limit or QUERY_MAX_LIMIT
     )
     bodies = [RecordBody(r.seq, r.at_ns, r.type, r.mesh, r.actor, r.ref, r.decoded_body()) for r in records]
@@ -168,7 +170,7 @@ JOURNAL_ROUTES = (
         read_journal,
         "Read the journal (administrators)",
         query=JournalQuery,
-        answers={200: JournalPage},
+        responses={200: JournalPage},
     ),
 )
 MEDIA_TYPE = "application/vnd.apache.arrow.stream"
@@ -189,11 +191,11 @@ class ExportQuery(msgspec.Struct, forbid_unknown_fields=True):
     limit: Annotated[int, Meta(description="How many rows at most.", ge=1, le=MAX_ROWS)] | None = None
 
 
-async def export_feed(call: Call) -> HttpResponse:
+async def export_feed(call: RelayCall) -> HttpResponse:
     """Return rows of a feed after a cursor."""
     given = call.arguments(ExportQuery)
-    extent = await call.edge.core.store.extent()  # before the rows: what it promises is there
-    columns, rows, cursor = await call.edge.core.feed(
+    extent = await call.context.core.store.extent()  # before the rows: what it promises is there
+    columns, rows, cursor = await call.context.core.feed(
         call.node, call.params["feed"], after=given.after, limit=given.limit or _DEFAULT_ROWS
     )
     return HttpResponse(
@@ -228,7 +230,7 @@ EXPORT_ROUTES = (
         export_feed,
         "Export a feed as an Arrow IPC stream (administrators)",
         query=ExportQuery,
-        answers={200: None},
+        responses={200: None},
         media_type=MEDIA_TYPE,
     ),
 )
@@ -258,11 +260,11 @@ class PruneAnswer(msgspec.Struct):
     oldest_seq: int
 
 
-async def prune_journal(call: Call) -> HttpResponse:
+async def prune_journal(call: RelayCall) -> HttpResponse:
     """Compute the digests again and delete the range if they are those given, else refuse."""
     given = await call.body(PruneRequest)
     archived = ArchivedRange(given.epoch, given.from_seq, given.to_seq, given.digest, given.contents)
-    pruned, oldest_seq = await call.edge.core.prune(call.node, archived)
+    pruned, oldest_seq = await call.context.core.prune(call.node, archived)
     return json_response(PruneAnswer(pruned.records, pruned.emptied, oldest_seq))
 
 
@@ -273,6 +275,6 @@ PRUNE_ROUTES = (
         prune_journal,
         "Delete an archived prefix of the journal (administrators)",
         bodies=(PruneRequest,),
-        answers={200: PruneAnswer},
+        responses={200: PruneAnswer},
     ),
 )

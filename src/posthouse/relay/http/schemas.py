@@ -79,18 +79,6 @@ class Done(msgspec.Struct):
     ok: bool = True
 
 
-class Problem(msgspec.Struct):
-    """Why something was refused (RFC 9457); more fields of the case may stand beside these."""
-
-    type: str
-    title: str
-    status: int
-    #: stable for ever; docs/reference/errors.md lists them all
-    code: str
-    detail: str
-    hint: str
-
-
 def stored_event(event: StoredEvent) -> bytes:
     """Return a stored event as JSON: the event's own fields, and its seq."""
     return b'%b,"seq":%d}' % (event.raw[:-1], event.seq)

@@ -20,6 +20,7 @@ from aiohttp import web
 from msgspec import Meta
 
 from posthouse.http.response import HttpResponse, json_response
+from posthouse.http.router import Route
 from posthouse.keys import public_key, verify
 from posthouse.keys.identity import same_token
 from posthouse.model.clock import Clock
@@ -27,7 +28,7 @@ from posthouse.model.errors import PosthouseError, error
 from posthouse.model.limits import MILLISECOND_NS, PINCH_FRAME_MAX_BYTES
 from posthouse.model.node import node_from_key
 from posthouse.model.pinch import address_of, auth_bytes
-from posthouse.relay.http.router import Access, Call, Route
+from posthouse.relay.context import RelayCall
 from posthouse.relay.pinch.connection import REPLACED, PinchConnection
 from posthouse.relay.pinch.envelopes import AUTH_RESPONSE, VERSION, auth_challenge, auth_result, decode_envelope
 from posthouse.relay.pinch.schema.pinch_pb2 import AuthResponse
@@ -192,34 +193,36 @@ class Registered(msgspec.Struct):
     claim_code: str
 
 
-def pinch_routes(endpoint: PinchEndpoint) -> tuple[Route, ...]:
+def pinch_routes(endpoint: PinchEndpoint) -> tuple[Route[RelayCall], ...]:
     """Return the routes of a relay that speaks Pinch."""
     pinch = endpoint.pinch
 
-    async def ws(call: Call) -> HttpResponse:
+    async def ws(call: RelayCall) -> HttpResponse:
         """Speak the Pinch wire until either side ends it."""
-        return HttpResponse(101, response=await endpoint.serve(call.edge.limits, call.request))
+        return HttpResponse(101, response=await endpoint.serve(call.context.limits, call.request))
 
-    async def health(_call: Call) -> HttpResponse:
+    async def health(_call: RelayCall) -> HttpResponse:
         """Tell how many agents are connected."""
         return json_response(PinchHealth(_health_state(pinch), endpoint.logged_in, pinch.settings.host))
 
-    async def register(call: Call) -> HttpResponse:
+    async def register(call: RelayCall) -> HttpResponse:
         """Return the address of a key; any key may be registered."""
         key = _read_key((await call.body(Registration)).public_key)
         return json_response(Registered(address_of(key, pinch.settings.host), pinch.claim_code(key)))
 
     return (
-        Route("GET", "/ws", ws, "Open the Pinch wire", Access.ANYBODY, answers={101: None}, may_wait=True),
-        Route("GET", "/health", health, "Tell how the Pinch wire is doing", Access.ANYBODY, answers={200: PinchHealth}),
+        Route("GET", "/ws", ws, "Open the Pinch wire", is_public=True, responses={101: None}, may_wait=True),
+        Route(
+            "GET", "/health", health, "Tell how the Pinch wire is doing", is_public=True, responses={200: PinchHealth}
+        ),
         Route(
             "POST",
             "/agents/register",
             register,
             "Get the Pinch address of a key",
-            Access.ANYBODY,
+            is_public=True,
             bodies=(Registration,),
-            answers={200: Registered},
+            responses={200: Registered},
         ),
     )
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 
 from posthouse.http.response import HttpResponse
-from posthouse.relay.http.router import Access, Call, Route
+from posthouse.http.router import Route
+from posthouse.relay.context import RelayCall
 from posthouse.relay.stream.commands import VERBS
 from posthouse.relay.stream.connection import Connection
 from posthouse.relay.wire.websocket import serve_websocket
@@ -13,9 +14,9 @@ from posthouse.relay.wire.websocket import serve_websocket
 _numbers = itertools.count(1)
 
 
-async def stream(call: Call) -> HttpResponse:
+async def stream(call: RelayCall) -> HttpResponse:
     """Speak the stream protocol until either side ends it."""
-    context, name = call.edge, f"stream {next(_numbers)}"
+    context, name = call.context, f"stream {next(_numbers)}"
     response = await serve_websocket(
         call.request,
         context.limits,
@@ -32,8 +33,8 @@ STREAM_ROUTES = (
         "/v1/stream",
         stream,
         "Open the WebSocket stream",
-        Access.ANYBODY,
-        answers={101: None},
+        is_public=True,
+        responses={101: None},
         media_type="text/plain",
         may_wait=True,
     ),

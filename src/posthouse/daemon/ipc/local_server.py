@@ -1,0 +1,154 @@
+"""The daemon's local API on its sockets: always a Unix socket, loopback TCP where it is wanted.
+
+The Unix socket lies in a private directory; the kernel names the user at the other end, and a peer of another user is
+refused before a byte is read. Over TCP every request needs the local token. Both sockets share one dispatcher, so the
+limits hold for the daemon as a whole. In a container TCP is off unless asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import structlog
+
+from posthouse.daemon.context import DaemonContext, LocalCall
+from posthouse.daemon.directory import DaemonDirectory
+from posthouse.daemon.metrics import Meters
+from posthouse.daemon.settings import DaemonSettings
+from posthouse.http.call import BodyLimits
+from posthouse.http.dispatch import Dispatcher, RequestLimits, ServerCodes
+from posthouse.http.guard import Guard, TokenRule
+from posthouse.http.problem import error_object_format
+from posthouse.http.response import HttpResponse
+from posthouse.http.router import Route, Router
+from posthouse.http.server import ConnectionLimits, HttpServer, listen_tcp, listen_unix
+from posthouse.keys import same_token
+from posthouse.model.errors import PosthouseError, error
+
+log = structlog.get_logger(__name__)
+LOOPBACK = "127.0.0.1"
+_CONNECTIONS = ConnectionLimits(header_bytes=16_384, headers=128)
+_CODES = ServerCodes(busy="daemon_busy", stopping="daemon_stopping")
+_TOO_LARGE_HINT = "A message has at most 48 KiB."
+_CLOSE_S = 2.0  # for running requests when the daemon stops
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+_CONTAINER_FILES = (".dockerenv", "run/.containerenv")
+_CONTAINER_CGROUPS = ("docker", "kubepods", "containerd", "libpod", "lxc")
+
+
+class LocalServer:
+    """Serves the local API of one daemon."""
+
+    def __init__(self, context: DaemonContext, directory: DaemonDirectory, routes: Sequence[Route[LocalCall]]) -> None:
+        self._settings: DaemonSettings = context.settings
+        self._directory = directory
+        self._opened = AsyncExitStack()
+        limits = context.settings.limits
+        body = BodyLimits(limits.body_bytes, limits.body_s, requires_json=False, too_large_hint=_TOO_LARGE_HINT)
+        self.dispatcher = Dispatcher(
+            context,
+            Router(routes, serves_head=False),
+            LocalCall,
+            RequestLimits(limits.requests, body),
+            _CODES,
+            error_object_format("posthouse daemon"),
+            _RequestCounter(context.meters),
+        )
+        #: port on loopback, if it listens there
+        self.port: int | None = None
+
+    async def start(self) -> None:
+        """Listen, and write down the port; raises listen_failed with nothing left open."""
+        try:
+            await self._listen_unix()
+            tcp = self._settings.tcp
+            if tcp == "on" or (tcp == "auto" and not is_container()):
+                await self._listen_tcp()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Stop listening and end every connection."""
+        await self._opened.aclose()
+
+    async def _listen_unix(self) -> None:
+        server = self._make_server(Guard(None), check_peer=True)
+        self._close_later(await listen_unix(server, self._directory.socket), server)
+
+    async def _listen_tcp(self) -> None:
+        token = self._directory.token()
+        rule = TokenRule(lambda given: same_token(given, token), "local_token_missing", "local_token_wrong")
+        guard = Guard(rule, rate=self._settings.limits.tcp_rate, clock=self._settings.clock)
+        server = self._make_server(guard)
+        listening, self.port = await listen_tcp(server, LOOPBACK, 0)
+        self._close_later(listening, server)
+        self._directory.write_port(self.port)
+
+    def _make_server(self, guard: Guard, *, check_peer: bool = False) -> HttpServer:
+        # a waiting request ends as soon as its client leaves
+        return HttpServer(
+            self.dispatcher,
+            _CONNECTIONS,
+            guard=guard,
+            check_peer=foreign_peer_error if check_peer else None,
+            cancels_handlers=True,
+        )
+
+    def _close_later(self, listening: asyncio.Server, server: HttpServer) -> None:
+        async def close() -> None:
+            listening.close()
+            server.pre_shutdown()
+            await server.shutdown(_CLOSE_S)
+
+        self._opened.push_async_callback(close)
+
+
+class _RequestCounter:
+    """Counts the requests of a daemon."""
+
+    def __init__(self, meters: Meters) -> None:
+        self._meters = meters
+
+    def answered(self, route: str, response: HttpResponse, _elapsed_s: float) -> None:
+        self._meters.count("posthouse_daemon_requests_total", route, str(response.status))
+
+    def refused(self, code: str) -> None:
+        self._meters.count("posthouse_daemon_requests_refused_total", code)
+
+
+def foreign_peer_error(transport: asyncio.BaseTransport) -> PosthouseError | None:
+    """Return why the peer of a Unix socket is refused: it is a process of another user."""
+    uid = peer_uid(transport)
+    if uid == os.geteuid():
+        return None
+    log.warning("security", security="peer_refused", uid=uid)
+    return error("peer_refused")
+
+
+def peer_uid(transport: asyncio.BaseTransport) -> int:
+    """Return the user at the other end of a Unix socket; -1 if the kernel does not say."""
+    peer = transport.get_extra_info("socket")
+    if peer is None or not hasattr(socket, "SO_PEERCRED"):
+        return -1
+    _pid, uid, _gid = _CREDENTIALS.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return int(uid)
+
+
+def is_container(environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -> bool:
+    """Return True if this process runs in a container."""
+    if environ.get("container") or environ.get("KUBERNETES_SERVICE_HOST"):
+        return True
+    if any((root / name).exists() for name in _CONTAINER_FILES):
+        return True
+    try:
+        groups = (root / "proc/1/cgroup").read_text()
+    except OSError:
+        return False
+    return any(word in groups for word in _CONTAINER_CGROUPS)

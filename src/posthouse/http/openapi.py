@@ -1,0 +1,146 @@
+"""OpenAPI 3.1 documents written from routes.
+
+The types that validate a request are the types that the document shows, so the two cannot differ. Query structs are
+shown as single parameters. A server adds what its routes do not know: its title and the types of its path parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import msgspec
+
+from posthouse.http.problem import PROBLEM, Problem
+from posthouse.http.response import JSON
+from posthouse.http.router import Route
+
+_REFERENCE = "#/components/schemas/{name}"
+_TAG_FILTER = {
+    "name": "#t",
+    "in": "query",
+    "required": False,
+    "description": "Values of the tag t, comma-separated; likewise for any other tag, as #name.",
+    "schema": {"type": "string"},
+}
+
+
+@dataclass(frozen=True)
+class ApiDescription:
+    """What a document says beyond its routes."""
+
+    title: str
+    version: str
+    description: str
+    #: name of a path parameter -> its type
+    path_parameters: Mapping[str, Any]
+
+
+def describe_api(routes: Sequence[Route[Any]], api: ApiDescription) -> dict[str, Any]:
+    """Return the OpenAPI document of these routes."""
+    types = list(dict.fromkeys(_types(routes, api)))
+    schemas, components = msgspec.json.schema_components(types, ref_template=_REFERENCE)
+    writer = _OperationWriter(api, dict(zip(types, schemas, strict=True)), components)
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method.lower()] = writer.operation(route)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": api.title,
+            "version": api.version,
+            "description": api.description,
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "paths": paths,
+        "components": {
+            "schemas": {name: schema for name, schema in components.items() if not name.endswith("Query")},
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def encode_document(document: dict[str, Any]) -> bytes:
+    """Return the document as the text that is committed."""
+    return msgspec.json.format(msgspec.json.encode(document, order="deterministic"), indent=2) + b"\n"
+
+
+def _types(routes: Iterable[Route[Any]], api: ApiDescription) -> Iterable[Any]:
+    yield Problem
+    for route in routes:
+        yield from route.bodies
+        if route.query is not None:
+            yield route.query
+        yield from chain.from_iterable(_alternatives(response) for response in route.responses.values())
+        yield from (api.path_parameters[name] for name in route.parameters)
+
+
+class _OperationWriter:
+    """Writes operations with the schemas of one document."""
+
+    def __init__(self, api: ApiDescription, schemas: dict[Any, Any], components: dict[str, Any]) -> None:
+        self._api = api
+        self._schemas = schemas
+        self._components = components
+
+    def operation(self, route: Route[Any]) -> dict[str, Any]:
+        """Return the operation object of a route."""
+        responses = {str(status): self._response(route, status) for status in route.responses}
+        operation: dict[str, Any] = {
+            "summary": route.summary,
+            "operationId": route.name,
+            "parameters": [*self._path_parameters(route), *self._query_parameters(route)],
+            "responses": {
+                **responses,
+                "default": {"description": "Refused.", "content": {PROBLEM: {"schema": self._schemas[Problem]}}},
+            },
+        }
+        if route.bodies:
+            schema = self._any_of(route.bodies)
+            operation["requestBody"] = {"required": True, "content": {JSON: {"schema": schema}}}
+        if not route.is_public:
+            operation["security"] = [{"token": []}]
+        return operation
+
+    def _path_parameters(self, route: Route[Any]) -> list[dict[str, Any]]:
+        return [
+            {"name": name, "in": "path", "required": True, "schema": self._schemas[self._api.path_parameters[name]]}
+            for name in route.parameters
+        ]
+
+    def _query_parameters(self, route: Route[Any]) -> list[dict[str, Any]]:
+        if route.query is None:
+            return []
+        struct = self._components[self._schemas[route.query]["$ref"].rpartition("/")[2]]
+        required = set(struct.get("required", ()))
+        shown = [
+            {"name": name, "in": "query", "required": name in required, "schema": _without_null(schema)}
+            for name, schema in struct["properties"].items()
+        ]
+        return [*shown, _TAG_FILTER] if route.has_tag_filters else shown
+
+    def _response(self, route: Route[Any], status: int) -> dict[str, Any]:
+        if status == 101:
+            return {"description": "The connection is a WebSocket now."}
+        response = route.responses[status]
+        schema = {"type": "string"} if response is None else self._any_of(_alternatives(response))
+        return {"description": "Done.", "content": {route.media_type: {"schema": schema}}}
+
+    def _any_of(self, types: Sequence[Any]) -> Any:
+        schemas = [self._schemas[each] for each in types]
+        return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a parameter that is present: null is how a struct marks an absent one."""
+    present = [option for option in schema.get("anyOf", ()) if option != {"type": "null"}]
+    rest = {name: value for name, value in schema.items() if name not in ("anyOf", "default") or value is not None}
+    rest.pop("anyOf", None)
+    return rest | present[0] if len(present) == 1 else schema
+
+
+def _alternatives(response: Any) -> tuple[Any, ...]:
+    """Return the types of which a response is one."""
+    return response if isinstance(response, tuple) else () if response is None else (response,)

@@ -1,0 +1,79 @@
+"""Error responses: the two formats in which servers report a PosthouseError.
+
+    problem (relay)      RFC 9457, application/problem+json
+    error object         {"error": code, "hint": ..., "detail": ..., ...fields}; the daemon and MCP
+
+Both carry the headers that HTTP requires beside a status (WWW-Authenticate, Allow, Retry-After). Encoding an error
+never fails: fields that are not JSON are shown by their repr, text that is not UTF-8 is escaped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from posthouse.http.response import JSON, HttpResponse
+from posthouse.model.errors import PosthouseError
+
+PROBLEM = "application/problem+json"
+_PROBLEM_REALM = "posthouse"
+_encode = msgspec.json.Encoder(enc_hook=repr).encode
+#: turns a failure into the response of one server
+ErrorFormat = Callable[[PosthouseError], HttpResponse]
+
+
+class Problem(msgspec.Struct):
+    """Why something was refused (RFC 9457); more fields of the case may stand beside these."""
+
+    type: str
+    title: str
+    status: int
+    #: stable for ever; docs/reference/errors.md lists them all
+    code: str
+    detail: str
+    hint: str
+
+
+def problem_response(failure: PosthouseError) -> HttpResponse:
+    """Return a failure as an RFC 9457 problem."""
+    return _error_response(failure, failure.problem(), PROBLEM, _PROBLEM_REALM)
+
+
+def error_object_format(realm: str) -> ErrorFormat:
+    """Return the format {error, hint, detail, ...fields}; `realm` names the server in WWW-Authenticate."""
+
+    def format_error(failure: PosthouseError) -> HttpResponse:
+        body: dict[str, Any] = {"error": failure.code, "hint": failure.hint, "detail": str(failure)}
+        for name, value in failure.fields.items():
+            body.setdefault(name, value)
+        return _error_response(failure, body, JSON, realm)
+
+    return format_error
+
+
+def _error_response(failure: PosthouseError, body: Mapping[str, Any], media_type: str, realm: str) -> HttpResponse:
+    status = failure.spec.status
+    response = HttpResponse(status, encode_safely(body), media_type)
+    if status == 401:
+        response.headers["WWW-Authenticate"] = f'Bearer realm="{realm}"'
+    if status == 405:
+        response.headers["Allow"] = str(failure.fields.get("allowed", ""))
+    if status in (429, 503):
+        wait_s = failure.fields.get("retry_after_s")
+        response.headers["Retry-After"] = str(max(1, math.ceil(wait_s)) if isinstance(wait_s, int | float) else 1)
+    return response
+
+
+def encode_safely(value: Mapping[str, Any]) -> bytes:
+    """Return JSON; text that is not UTF-8 is escaped, and a value that is not JSON is shown by its repr."""
+    try:
+        return _encode(value)
+    except UnicodeEncodeError:
+        escaped = {
+            name: each.encode("utf-8", "backslashreplace").decode() if isinstance(each, str) else repr(each)
+            for name, each in value.items()
+        }
+        return _encode(escaped)
