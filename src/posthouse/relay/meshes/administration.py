@@ -1,7 +1,8 @@
-"""Meshes, members and access: what admins decide, and the meshes a relay makes for itself at start.
+"""Meshes, members and access rows: what admins change, and the meshes that a relay creates at start.
 
-Changes come one at a time: checked against memory, committed with their records, then applied to memory. A caller
-that goes away does not stop a change half-way. A main mesh that must not be open is closed at start, never opened.
+Changes run one at a time: each is checked against memory, committed with its journal record, then applied to memory.
+A caller that disconnects does not interrupt its change. At start the relay closes a main mesh that must not be open;
+it never opens one.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ R = TypeVar("R")
 
 
 class MeshChanges:
-    """The one way to change a mesh."""
+    """Makes all changes to meshes, one at a time."""
 
     def __init__(self, store: RelayStore, meshes: Meshes) -> None:
         self._store = store
@@ -31,8 +32,8 @@ class MeshChanges:
     async def make(self, prepare: Callable[[], tuple[Callable[[Unit], R], Callable[[R], None]]]) -> R:
         """Make a change.
 
-        `prepare` judges against the present state and raises a refusal, or returns what to write and what to do in
-        memory once that is committed.
+        `prepare` checks the present state. It raises a refusal, or returns a function that writes the change and one
+        that applies it to memory after the commit.
         """
         answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         task = asyncio.create_task(self._make(prepare, answer))
@@ -47,32 +48,32 @@ class MeshChanges:
     ) -> None:
         try:
             async with self._gate:
-                write, take_over = prepare()
+                write, apply = prepare()
                 result = await self._store.submit(write)
-                take_over(result)
-        except Exception as failure:  # noqa: BLE001 - it belongs to the caller, who awaits the answer
+                apply(result)
+        except Exception as failure:  # noqa: BLE001 - raised to the caller, who awaits the answer
             if not answer.done():
                 answer.set_exception(failure)
             return
-        if not answer.done():  # the caller may have gone
+        if not answer.done():  # the caller may be gone
             answer.set_result(result)
 
 
-MAX_MESHES = 1_000  # of one relay: each costs memory for ever
+MAX_MESHES = 1_000  # of one relay: each takes memory as long as the relay runs
 MAX_MEMBERS = 10_000  # listed in one mesh
 MAX_ACCESS = 10_000  # access rows of one mesh
 Change = tuple[Callable[[Unit], None], Callable[[None], None]]
 
 
 class Administration:
-    """Creates meshes and decides who is in them; every method names who asks first."""
+    """Creates meshes and manages their members and access; the first argument is the node that asks."""
 
     def __init__(self, changes: MeshChanges) -> None:
         self._changes = changes
         self._meshes = changes.meshes
 
     async def create_mesh(self, actor: str, mesh: str, *, is_open: bool = False, name: str | None = None) -> MeshRow:
-        """Create a mesh that the actor administers under a member name of its own; members of main may."""
+        """Create a mesh with the actor as its admin under a member name; members of main may."""
         _refuse_reserved(validate_mesh_name(mesh))
         row = MeshRow(mesh, is_open, actor, 0)
 
@@ -90,11 +91,11 @@ class Administration:
                 unit.append("mesh.created", mesh=mesh, actor=actor, ref=mesh, body={"open": is_open})
                 _join(unit, admin, actor)
 
-            def take_over(_: None) -> None:
+            def apply(_: None) -> None:
                 self._meshes.put(row)
                 self._meshes.find(mesh).put_member(admin)
 
-            return write, take_over
+            return write, apply
 
         await self._changes.make(prepare)
         return row
@@ -117,12 +118,12 @@ class Administration:
         return await self._changes.make(prepare)
 
     def members(self, actor: str, mesh: str) -> list[MemberRow]:
-        """Return the listed members, by name."""
+        """Return the members, sorted by name."""
         found = self._meshes.demand(actor, mesh, Right.READ)
         return sorted(found.members.values(), key=lambda member: member.name)
 
     async def save_member(self, actor: str, mesh: str, node: str, name: str, role: Role) -> MemberRow:
-        """List a node, or change its name or role. In an open mesh a node may list itself as a member."""
+        """Add a member, or change its name or role; in an open mesh a node may add itself."""
         validate_node_id(node)
         row = MemberRow(mesh, node, validate_member_name(name), role)
 
@@ -147,7 +148,7 @@ class Administration:
         return row
 
     async def remove_member(self, actor: str, mesh: str, node: str) -> None:
-        """Take a node off the list, with its subscriptions; a member may go by itself."""
+        """Remove a member and its subscriptions; a member may remove itself."""
 
         def prepare() -> Change:
             found = self._meshes.find(mesh)
@@ -169,12 +170,12 @@ class Administration:
         await self._changes.make(prepare)
 
     def access(self, actor: str, mesh: str) -> list[AccessRow]:
-        """Return the access rows, that of everybody first."""
+        """Return the access rows; the row for everybody comes first."""
         found = self._meshes.demand(actor, mesh, Right.ADMINISTER)
         return sorted(found.access.values(), key=lambda row: row.node)
 
     async def save_access(self, actor: str, row: AccessRow) -> None:
-        """Set what is taken from a node, or from everybody without a row of their own."""
+        """Set what a node is denied, or what every node without a row of its own is denied."""
         if row.node != EVERYBODY:
             validate_node_id(row.node)
 
@@ -193,7 +194,7 @@ class Administration:
         await self._changes.make(prepare)
 
     async def remove_access(self, actor: str, mesh: str, node: str) -> None:
-        """Give back what an access row took."""
+        """Remove an access row."""
 
         def prepare() -> Change:
             found = self._meshes.demand(actor, mesh, Right.ADMINISTER)
@@ -215,7 +216,7 @@ def _refuse_reserved(mesh: str) -> None:
 
 
 def check_member(found: Mesh, row: MemberRow) -> None:
-    """Raise why a member cannot be listed like this."""
+    """Raise the reason if a member cannot have this name or role."""
     holder = found.names.get(row.name)
     if holder is not None and holder != row.node:
         raise error("member_name_taken", name=row.name, mesh=row.mesh)
@@ -242,18 +243,18 @@ def _drop_access(found: Mesh, node: str) -> None:
 
 
 async def prepare_main(store: RelayStore, relay: str, *, is_open: bool, admins: Iterable[str]) -> MeshRows:
-    """Make main with its admins, as far as they are missing, and return all meshes.
+    """Create main and add its admins where they are missing; return all meshes.
 
-    A main that must not be open is closed; one that was closed is never opened here.
+    A main that must not be open is closed; a closed one is never opened here.
     """
     return await _prepare_mesh(store, DEFAULT_MESH, relay, is_open, tuple(admins))
 
 
 async def prepare_pinch(store: RelayStore, relay: str, admins: Iterable[str]) -> MeshRows:
-    """Make the mesh of Pinch addresses with the relay's admins, and return all meshes."""
+    """Create the mesh of Pinch addresses and add the relay's admins; return all meshes."""
     rows = await store.mesh_rows()
     creators = {row.creator for row in rows.meshes if row.mesh == PINCH_MESH}
-    if any(row.mesh == PINCH_MESH and row.node in creators for row in rows.members):  # a relay is no member of its own
+    if any(row.mesh == PINCH_MESH and row.node in creators for row in rows.members):  # the relay itself is no member
         raise error("pinch_not_ready", mesh=PINCH_MESH)
     return await _prepare_mesh(store, PINCH_MESH, relay, False, tuple(admins))
 

@@ -1,7 +1,7 @@
-"""Invites: a secret code that makes who holds it a member, a bounded number of times, for a bounded time.
+"""Invites: secret codes that make their holders members, a limited number of times until they expire.
 
-The store keeps a hash of the code and of the relay's key together, so that neither a stolen store nor another relay
-can use it. A node that joined and lost the answer gets it again with the same invite; that takes no further use.
+The store keeps a hash over the code and the relay's key, so neither a stolen store nor another relay can use an
+invite. A node that joined but lost the answer gets it again with the same invite; that costs no further use.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_EXPIRES_S = 365 * DAY_S
 
 @dataclass(frozen=True, slots=True)
 class Invite:
-    """A fresh invite; the only time its code is known here."""
+    """A new invite; afterwards the relay knows only the hash of its code."""
 
     invite_id: str
     mesh: str
@@ -36,7 +36,7 @@ class Invite:
 
 
 class Invites:
-    """Makes invites and redeems them."""
+    """Creates and redeems invites."""
 
     def __init__(self, changes: MeshChanges, relay: str, minter: Minter) -> None:
         self._changes = changes
@@ -45,7 +45,7 @@ class Invites:
         self._minter = minter
 
     async def create(self, actor: str, mesh: str, *, uses: int, expires_s: int, role: Role) -> Invite:
-        """Make an invite to a mesh; its admins may."""
+        """Create an invite to a mesh; its admins may."""
         if not 1 <= uses <= MAX_USES:
             raise error("value_invalid", name="uses", reason=f"it is not 1 to {MAX_USES}")
         if not 1 <= expires_s <= MAX_EXPIRES_S:
@@ -68,12 +68,12 @@ class Invites:
         return Invite(invite_id, mesh, code, await self._changes.make(prepare))
 
     async def redeem(self, node: str, code: str, name: str) -> MemberRow:
-        """Make a node a member by the code of an invite, under a name."""
+        """Add a node as a member under a name, by the code of an invite."""
         validate_member_name(name)
         key = hash_code(self._relay, code)
 
         def prepare() -> tuple[Callable[[Unit], MemberRow], Callable[[MemberRow], None]]:
-            return lambda unit: self._redeem(unit, key, node, name), self._take_over
+            return lambda unit: self._redeem(unit, key, node, name), self._apply
 
         return await self._changes.make(prepare)
 
@@ -81,7 +81,7 @@ class Invites:
         invite = unit.find_invite(key)
         if invite is None or not same_token(invite.code_hash, key):
             raise error("invite_invalid", reason="its code is not known here")
-        # only changes alter a mesh, and they come one at a time: what memory says holds in this transaction
+        # only MeshChanges alters a mesh, one change at a time, so memory is current in this transaction
         mesh = self._meshes.find(invite.mesh)
         present = mesh.members.get(node)
         if unit.has_used_invite(invite.invite_id, node):
@@ -100,17 +100,17 @@ class Invites:
         unit.append("member.joined", mesh=row.mesh, actor=node, ref=node, body=body)
         return row
 
-    def _take_over(self, row: MemberRow) -> None:
+    def _apply(self, row: MemberRow) -> None:
         self._meshes.find(row.mesh).put_member(row)
 
 
 def hash_code(relay: str, code: str) -> bytes:
-    """Return what the store keeps of a code: it means nothing under another relay's key."""
+    """Return the hash that the store keeps of a code; it differs for every relay."""
     return blake3(f"{relay}\0{code}".encode("utf-8", "surrogatepass")).digest()
 
 
 def _higher(role: Role, present: MemberRow | None) -> Role:
-    """Return the higher of two roles: an invite never takes anything from a member."""
+    """Return the higher of two roles: an invite never lowers the role of a member."""
     if present is None:
         return role
     order = list(Role)

@@ -1,4 +1,8 @@
-"""Topics, subscriptions and blocks: what members decide for themselves."""
+"""Topics, subscriptions and blocks: what members of a mesh change themselves.
+
+Each change goes through MeshChanges. Repeating a subscription or a block changes nothing and writes nothing. Blocking
+a node also takes its queued messages out of the blocker's queue, in the same transaction.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +20,18 @@ from posthouse.relay.wire.delivery_rows import NO_DELIVERIES, ClosedDeliveries
 MAX_TOPICS = 10_000  # of one mesh
 MAX_SUBSCRIPTIONS = 256  # of one node in a mesh
 MAX_BLOCKS = 1_000  # of one node in a mesh
-MAX_ROWS = 100_000  # subscriptions, or blocks, of one mesh: in an open one any key may add some
+MAX_ROWS = 100_000  # subscriptions, or blocks, of one mesh: in an open mesh any key may add some
 
 Change = tuple[Callable[[Unit], None], Callable[[None], None]]
 
 
 class Participation:
-    """What a node does in a mesh besides writing; every method names who asks first."""
+    """Changes that a node makes for itself; the first argument is the node that asks."""
 
     def __init__(self, changes: MeshChanges) -> None:
         self._changes = changes
         self._meshes = changes.meshes
-        #: hears of what a block took out of the queue
+        #: called with the deliveries that a block took out of the queue
         self.on_blocked: Callable[[ClosedDeliveries], None] = lambda _closed: None
 
     def topics(self, actor: str, mesh: str) -> list[str]:
@@ -54,7 +58,7 @@ class Participation:
         await self._changes.make(prepare)
 
     async def remove_topic(self, actor: str, mesh: str, topic: str) -> None:
-        """Remove a topic; who created it may, and an admin."""
+        """Remove a topic; its creator and admins may."""
 
         def prepare() -> Change:
             topics = self._meshes.demand(actor, mesh, Right.WRITE).topics
@@ -72,11 +76,11 @@ class Participation:
         await self._changes.make(prepare)
 
     def subscriptions(self, actor: str, mesh: str) -> list[str]:
-        """Return the patterns of topics a node has subscribed to."""
+        """Return the topic patterns that a node has subscribed to."""
         return sorted(self._meshes.demand(actor, mesh, Right.READ).subscriptions.get(actor, ()))
 
     async def subscribe(self, actor: str, mesh: str, pattern: str) -> None:
-        """Subscribe to the topics a pattern matches; doing so again changes nothing."""
+        """Subscribe to all topics that match a pattern."""
         validate_subject(pattern, allow_wildcards=True)
 
         def prepare() -> Change:
@@ -94,7 +98,7 @@ class Participation:
         await self._changes.make(prepare)
 
     async def unsubscribe(self, actor: str, mesh: str, pattern: str) -> None:
-        """End a subscription; one that is not there is ended already."""
+        """End a subscription, if there is one."""
 
         def prepare() -> Change:
             rows = self._meshes.find(mesh).subscriptions
@@ -114,7 +118,7 @@ class Participation:
         return sorted(self._meshes.demand(actor, mesh, Right.READ).blocks.get(actor, ()))
 
     async def block(self, actor: str, mesh: str, node: str) -> None:
-        """Take nothing more from a node; blocking it again changes nothing."""
+        """Refuse messages from a node, including those that are queued."""
         validate_node_id(node)
 
         def prepare() -> tuple[Callable[[Unit], ClosedDeliveries], Callable[[ClosedDeliveries], None]]:
@@ -128,16 +132,16 @@ class Participation:
                 unit.append("member.blocked", mesh=mesh, actor=actor, ref=node)
                 return unit.deliveries.block(mesh, actor, node)
 
-            def take_over(closed: ClosedDeliveries) -> None:
+            def apply(closed: ClosedDeliveries) -> None:
                 rows[actor].add(node)
                 self.on_blocked(closed)
 
-            return write, take_over
+            return write, apply
 
         await self._changes.make(prepare)
 
     async def unblock(self, actor: str, mesh: str, node: str) -> None:
-        """Lift a block; one that is not there is lifted already."""
+        """Lift a block, if there is one."""
 
         def prepare() -> Change:
             rows = self._meshes.find(mesh).blocks
@@ -154,18 +158,18 @@ class Participation:
 
 
 def _no_rows(_unit: Unit) -> None:
-    """Write nothing: the change is there already."""
+    """Write nothing: the change was made before."""
 
 
-def _as_it_is(_result: None) -> None:
+def _apply_nothing(_result: None) -> None:
     """Change nothing in memory."""
 
 
-_nothing: Change = (_no_rows, _as_it_is)
+_nothing: Change = (_no_rows, _apply_nothing)
 
 
 def _none_closed(_unit: Unit) -> ClosedDeliveries:
-    """Write nothing: the block is there already."""
+    """Write nothing: the block exists."""
     return NO_DELIVERIES
 
 
