@@ -1,1 +1,1 @@
-"""The Pinch wire: existing Pinch agents use this relay unchanged, over the deliveries every message goes through."""
+"""The Pinch protocol: existing Pinch agents use this relay unchanged; envelopes go through the relay's queues."""

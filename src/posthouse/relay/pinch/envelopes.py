@@ -1,7 +1,7 @@
-"""Envelopes of the Pinch wire: what is read of them, and what the relay itself says.
+"""Pinch envelopes: decoding those of agents, and encoding those of the relay itself.
 
-Only the outer fields are read; an envelope that is passed on goes as the bytes that came, unknown fields included. The
-one exception is a confirm, in which the relay sets was_stored; what its reader signed stays as it is.
+The relay reads only the outer fields. It forwards an envelope as the bytes that came, unknown fields included, with
+one exception: in a confirm it sets was_stored, which the reader's signature does not cover.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CONFIRM = MessageType.MESSAGE_TYPE_DELIVERY_CONFIRM
 AUTH_RESPONSE = MessageType.MESSAGE_TYPE_AUTH_RESPONSE
 BLOCK = MessageType.MESSAGE_TYPE_BLOCK_NOTIFICATION
 UNBLOCK = MessageType.MESSAGE_TYPE_UNBLOCK_NOTIFICATION
-#: what goes from agent to agent through the queue
+#: types that go from agent to agent through the queue
 ROUTED = frozenset(
     {
         MESSAGE,
@@ -36,7 +36,7 @@ ROUTED = frozenset(
 
 
 def decode_envelope(data: bytes) -> Envelope | None:
-    """Return the envelope in a frame, or None when it is none."""
+    """Return the envelope in a frame, or None if it cannot be parsed."""
     try:
         return Envelope.FromString(data)
     except DecodeError:
@@ -44,7 +44,7 @@ def decode_envelope(data: bytes) -> Envelope | None:
 
 
 def type_name(message_type: int) -> str:
-    """Return the name of a type as metrics show it."""
+    """Return the name of a type for metrics."""
     try:
         return MessageType.Name(message_type).removeprefix("MESSAGE_TYPE_").lower()
     except ValueError:
@@ -61,7 +61,7 @@ def auth_challenge(nonce: bytes, issued_at_ms: int, expires_at_ms: int, host: st
 
 
 def auth_result(now_ms: int, address: str, refusal: str = "") -> bytes:
-    """Return the answer to a login: the address, or why not."""
+    """Return the answer to a login: the address, or the reason of a refusal."""
     result = AuthResult(success=not refusal, error_message=refusal, assigned_address="" if refusal else address)
     type_ = MessageType.MESSAGE_TYPE_AUTH_RESULT
     return Envelope(
@@ -70,7 +70,7 @@ def auth_result(now_ms: int, address: str, refusal: str = "") -> bytes:
 
 
 def queue_status(now_ms: int, address: str, pending: int) -> bytes:
-    """Return how many envelopes wait for an agent that came back."""
+    """Return the number of envelopes that wait for an agent that has logged in."""
     type_ = MessageType.MESSAGE_TYPE_QUEUE_STATUS
     status = QueueStatus(pending_count=pending)
     return Envelope(
@@ -79,7 +79,7 @@ def queue_status(now_ms: int, address: str, pending: int) -> bytes:
 
 
 def queue_full(now_ms: int, address: str, message_id: bytes, recipient: str, reason: str) -> bytes:
-    """Return that an envelope was not queued, and why: the wire has no other word for a refusal for good."""
+    """Return a permanent refusal of an envelope; the protocol has no other type for one."""
     return Envelope(
         version=VERSION,
         to_address=address,
@@ -91,7 +91,7 @@ def queue_full(now_ms: int, address: str, message_id: bytes, recipient: str, rea
 
 
 def rate_limited(now_ms: int, address: str, message_id: bytes, retry_after_ms: int, reason: str) -> bytes:
-    """Return that an envelope was not taken now, and when to send it again."""
+    """Return a temporary refusal of an envelope, with the time after which to send it again."""
     return Envelope(
         version=VERSION,
         to_address=address,
@@ -103,7 +103,7 @@ def rate_limited(now_ms: int, address: str, message_id: bytes, retry_after_ms: i
 
 
 def forwarded_confirm(envelope: Envelope, was_stored: bool) -> bytes:
-    """Return a confirm as its sender gets it."""
+    """Return a confirm as the sender of the message gets it."""
     copied = Envelope()
     copied.CopyFrom(envelope)
     copied.delivery_confirm.was_stored = was_stored

@@ -32,14 +32,14 @@ BlockChange = tuple[Callable[[Unit], ClosedDeliveries], Callable[[ClosedDeliveri
 
 
 class Blocks:
-    """Who takes nothing from whom."""
+    """Blocks between Pinch addresses."""
 
     def __init__(self, changes: MeshChanges, mailboxes: ReaderSessions) -> None:
         self._changes = changes
         self._mailboxes = mailboxes
 
     async def block(self, blocker: str, blocked: str) -> None:
-        """Take nothing more from an address, nor what is queued; doing so again changes nothing."""
+        """Block an address and drop its queued envelopes; blocking it again changes nothing."""
 
         def prepare() -> BlockChange:
             rows = self._changes.meshes.find(PINCH_MESH).blocks
@@ -48,28 +48,28 @@ class Blocks:
             if len(rows.get(blocker, ())) >= MAX_BLOCKS or sum(map(len, rows.values())) >= MAX_ROWS:
                 raise error("mesh_row_limit", mesh=PINCH_MESH, count=len(rows.get(blocker, ())), what="blocks")
 
-            def take_over(closed: ClosedDeliveries) -> None:
+            def apply(closed: ClosedDeliveries) -> None:
                 rows[blocker].add(blocked)
                 self._mailboxes.apply_closed(closed)
 
-            return lambda unit: _block(unit, blocker, blocked), take_over
+            return lambda unit: _block(unit, blocker, blocked), apply
 
         await self._changes.make(prepare)
 
     async def unblock(self, blocker: str, blocked: str) -> None:
-        """Take from an address again what it sends from now on."""
+        """Accept envelopes from an address again, from now on."""
 
         def prepare() -> BlockChange:
             rows = self._changes.meshes.find(PINCH_MESH).blocks
             if blocked not in rows.get(blocker, ()):
                 return _nothing
 
-            def take_over(_closed: ClosedDeliveries) -> None:
+            def apply(_closed: ClosedDeliveries) -> None:
                 rows[blocker].discard(blocked)
                 if not rows[blocker]:
                     del rows[blocker]
 
-            return lambda unit: _unblock(unit, blocker, blocked), take_over
+            return lambda unit: _unblock(unit, blocker, blocked), apply
 
         await self._changes.make(prepare)
 
@@ -90,7 +90,7 @@ def _unblock(unit: Unit, blocker: str, blocked: str) -> ClosedDeliveries:
 
 
 def _none_closed(_unit: Unit) -> ClosedDeliveries:
-    """Write nothing: it is so already."""
+    """Write nothing: the change was made before."""
     return NO_DELIVERIES
 
 

@@ -1,8 +1,8 @@
-"""Settings of the Pinch protocol, and which web origins may connect.
+"""Settings of the Pinch protocol, including the web origins that may connect.
 
-Origins are patterns separated by commas: a host, or a whole origin, with `*` for any characters. A client without
-an Origin header is no browser and always allowed; without a list everybody is, because a connection proves its key
-anyway.
+Origins are patterns separated by commas: a host or a whole origin, with `*` for any characters. A client without an
+Origin header is not a browser and may always connect. Without a list every origin may, because each connection has to
+prove its key anyway.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _PATTERN = re.compile(r"([a-z][a-z0-9+.-]*://)?[A-Za-z0-9*.:\[\]_-]+", re.IGNORE
 
 @dataclass(frozen=True)
 class Origins:
-    """The patterns of a list; none allows everybody."""
+    """A list of patterns; an empty list allows every origin."""
 
     patterns: Sequence[str] = ()
 
     def allow(self, origin: str | None) -> bool:
-        """Tell whether a page of this origin may connect."""
+        """Return True if a page of this origin may connect."""
         if origin is None or not self.patterns:
             return True
         whole = origin.lower()
@@ -52,7 +52,7 @@ ANY_ORIGIN = Origins()
 
 
 def parse_origins(text: str) -> Origins:
-    """Return the list in a text, or raise pinch_origins_invalid."""
+    """Parse a list of patterns, or raise pinch_origins_invalid."""
     patterns = [part.strip().lower() for part in text.split(",")]
     for pattern in patterns:
         if _PATTERN.fullmatch(pattern) is None:
@@ -60,14 +60,14 @@ def parse_origins(text: str) -> Origins:
     return Origins(tuple(patterns))
 
 
-TOKENS_PER_ENVELOPE = 1_000  # so that a rate below one a second is exact arithmetic too
+TOKENS_PER_ENVELOPE = 1_000  # keeps rates below one envelope per second exact
 
 
 @dataclass(frozen=True)
 class PinchSettings:
-    """Bounds and times of the Pinch wire; queues have their own settings."""
+    """Limits and times of Pinch connections; queues have their own settings."""
 
-    #: the relay's name in addresses
+    #: the name of the relay in addresses
     host: str
     #: envelopes per second and address
     rate_per_s: float = PINCH_RATE_PER_S
@@ -76,9 +76,9 @@ class PinchSettings:
     ping_s: float = float(PINCH_PING_S)
     pong_s: float = float(PINCH_PONG_S)
     challenge_s: float = float(PINCH_CHALLENGE_S)
-    #: unconfirmed messages on one connection; agents confirm one by one, and some read everything first
+    #: unconfirmed messages on one connection; some agents read everything before they confirm
     window: int = RECEIVE_WINDOW_MAX
-    #: how long the first envelopes wait for proof that AUTH_RESULT was read
+    #: how long delivery waits for the pong that proves that the agent has read AUTH_RESULT
     greeting_s: float = 1.0
 
     @property

@@ -1,1 +1,1 @@
-"""The schema of the Pinch wire and the modules generated from it: `python -m scripts.pinch`."""
+"""The Pinch schema and the module generated from it by `python -m scripts.pinch`."""
