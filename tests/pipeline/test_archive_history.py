@@ -65,7 +65,7 @@ async def test_what_is_young_stays(tmp_path: Path) -> None:
         fill_lake(lake, tmp_path / "relay" / FILE)
         async with administrator(edge, tmp_path) as client:
             assert (await archive(client, lake, 0)).pruned == 0
-            records = await edge.server.edge.core.store.journal(0, 100)
+            records = await edge.server.context.engine.store.journal(0, 100)
             third = records[2].at_ns
             done = await archive(client, lake, third)
             assert done.pruned == len([record for record in records if record.at_ns < third])
@@ -83,7 +83,7 @@ async def test_lake_that_is_not_equal_prunes_nothing(tmp_path: Path, table: str,
     alice = Author()
     async with checked(tmp_path / "relay") as edge:
         await edge.publish(*[alice.event(1, "abc") for _ in range(9)])
-        store = edge.server.edge.core.store
+        store = edge.server.context.engine.store
         fill_lake(Lake(tmp_path / "false"), tmp_path / "relay" / FILE, change=change)
         async with administrator(edge, tmp_path) as client:
             if (table, what) == ("bronze_journal", "missing"):  # a gap: what lies before it is there
@@ -112,7 +112,7 @@ async def test_file_of_the_lake_that_is_cut_off_or_missing_prunes_nothing(tmp_pa
                 with pytest.raises(PosthouseError) as raised:
                     await archive(client, lake, NOW_NS)
             assert raised.value.code in ("lake_damaged", "archive_differs")
-        assert (await edge.server.edge.core.store.extent()).pruned_through == 0
+        assert (await edge.server.context.engine.store.extent()).pruned_through == 0
 
 
 async def test_lake_of_another_history_is_refused(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ async def test_restored_relay_is_archived_over_the_fork(tmp_path: Path) -> None:
     async with checked(tmp_path / "relay") as edge:
         await edge.publish(*[alice.event(1) for _ in range(3)])
         fill_lake(lake, path)
-        head = (await edge.server.edge.core.store.extent()).head
+        head = (await edge.server.context.engine.store.extent()).head
         async with administrator(edge, tmp_path) as client:
             done = await archive(client, lake, NOW_NS)
         assert (done.pruned, done.oldest_seq) == (head, head + 1)

@@ -26,7 +26,7 @@ async def range_of(store: RelayStore, from_seq: int, to_seq: int) -> dict[str, A
 
 async def prune_through(edge: Edge, to_seq: int | None = None) -> Reply:
     """Ask a relay to prune everything up to a seq, or everything there is."""
-    store = edge.server.edge.core.store
+    store = edge.server.context.engine.store
     extent = await store.extent()
     body = await range_of(store, extent.pruned_through + 1, to_seq or extent.head)
     return await edge.post("/v1/admin/prune", body, await edge.token(edge.admin))

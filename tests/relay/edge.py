@@ -146,13 +146,13 @@ class Edge:
 
     async def offered(self, count: int) -> None:
         """Wait until so many events have been committed since the relay started."""
-        live, reached = self.server.edge.live, asyncio.Event()
+        live, reached = self.server.context.live, asyncio.Event()
 
         def look(_: object = None) -> None:
             if live.offered >= count:
                 reached.set()
 
-        stop = self.server.edge.core.listen(look)
+        stop = self.server.context.engine.listen(look)
         look()
         async with asyncio.timeout(PATIENCE_S):
             await reached.wait()

@@ -27,19 +27,19 @@ from posthouse.relay.wire.edge_limits import EdgeLimits
 from posthouse.relay.wire.websocket import WebSocketConnection
 
 
-def features_of(edge: Edge) -> dict[str, Any]:
+def features_of(context: RelayContext) -> dict[str, Any]:
     """Return what this relay can do, with parameters where there are some; told by HELLO and /v1/info."""
-    return dict.fromkeys(_FEATURES, True) | message_features(edge.core.settings.deliveries)
+    return dict.fromkeys(_FEATURES, True) | message_features(context.engine.settings.deliveries)
 
 
 _FEATURES = ("events", "live", "lists", "meshes", "locks")
 
 
 @dataclass(slots=True)
-class Edge:
+class RelayContext:
     """The parts of a running relay that requests and streams share."""
 
-    core: RelayEngine
+    engine: RelayEngine
     key: NodeKey
     clock: Clock
     limits: EdgeLimits
@@ -59,7 +59,7 @@ class Edge:
 
 
 @dataclass(slots=True)
-class RelayCall(Call[Edge]):
+class RelayCall(Call[RelayContext]):
     """A request to the relay's HTTP API."""
 
     @property
@@ -74,34 +74,34 @@ class RelayCall(Call[Edge]):
         return self.context.tokens.node_of(token)
 
 
-async def prove_challenge(edge: Edge, event: bytes, holder: str | None = None) -> str:
+async def prove_challenge(context: RelayContext, event: bytes, holder: str | None = None) -> str:
     """Return the node that answered a challenge given to `holder`, or to the node itself when that is None.
 
     The challenge is spent only by a valid proof, so that nobody else can use it up.
     """
-    with _counting(edge):
-        return _spend(edge, await edge.core.verify(event), holder)
+    with _counting(context):
+        return _spend(context, await context.engine.verify(event), holder)
 
 
-def prove_challenge_now(edge: Edge, event: bytes, holder: str) -> str:
+def prove_challenge_now(context: RelayContext, event: bytes, holder: str) -> str:
     """Do the same at once, for a connection whose next command depends on it."""
-    with _counting(edge):
-        return _spend(edge, verify_proof(event), holder)
+    with _counting(context):
+        return _spend(context, verify_proof(event), holder)
 
 
-def _spend(edge: Edge, signed: Event, holder: str | None) -> str:
-    proof = read_proof(signed, edge.relay, edge.clock.wall_ns())
+def _spend(context: RelayContext, signed: Event, holder: str | None) -> str:
+    proof = read_proof(signed, context.relay, context.clock.wall_ns())
     if proof.challenge is None:
         raise error("proof_invalid", reason="it needs exactly one challenge tag with one value")
-    edge.challenges.spend(proof.challenge, holder or proof.node)
+    context.challenges.spend(proof.challenge, holder or proof.node)
     return proof.node
 
 
 @contextmanager
-def _counting(edge: Edge) -> Iterator[None]:
+def _counting(context: RelayContext) -> Iterator[None]:
     try:
         yield
     except PosthouseError as failure:
-        edge.meters.count("posthouse_relay_authentications_total", failure.code)
+        context.meters.count("posthouse_relay_authentications_total", failure.code)
         raise
-    edge.meters.count("posthouse_relay_authentications_total", "ok")
+    context.meters.count("posthouse_relay_authentications_total", "ok")

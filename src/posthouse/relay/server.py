@@ -30,7 +30,7 @@ from posthouse.model.limits import (
 )
 from posthouse.model.rate import Rate
 from posthouse.relay.auth import Challenges, Tokens
-from posthouse.relay.context import Edge
+from posthouse.relay.context import RelayContext
 from posthouse.relay.engine import EngineSettings, RelayEngine
 from posthouse.relay.http.api_server import make_http_server
 from posthouse.relay.listen import ListenAddress, Protection, check_listen, is_loopback, tls_context
@@ -80,7 +80,7 @@ class RelayServer:
 
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
-        self.edge: Edge
+        self.context: RelayContext
         self.key: NodeKey
         #: None: the relay does not speak Pinch
         self.pinch: PinchEndpoint | None = None
@@ -101,7 +101,7 @@ class RelayServer:
 
     async def stop(self) -> None:
         """End gracefully: what was accepted is committed and answered as far as clients listen."""
-        self.edge.is_stopping = True
+        self.context.is_stopping = True
         await self._opened.aclose()
         log.info("relay_stopped", relay=self.key.node)
 
@@ -111,35 +111,35 @@ class RelayServer:
         lock = StoreLock(data_dir / "relay", exclusive=True)
         self._opened.callback(lock.close)
         self.key = keyfile.load_or_create(data_dir / "key.json")
-        core = await RelayEngine.start(self._core_settings(data_dir), settings.clock)
-        self._opened.push_async_callback(core.close)
-        head = (await core.store.extent()).head
-        self.edge = _make_edge(core, self.key, settings, head)
-        self._opened.callback(core.listen(self.edge.live.publish))
-        keep = keep_alive(self.edge.connections, settings.limits.ping_s, settings.limits.pong_s)
+        engine = await RelayEngine.start(self._engine_settings(data_dir), settings.clock)
+        self._opened.push_async_callback(engine.close)
+        head = (await engine.store.extent()).head
+        self.context = _make_context(engine, self.key, settings, head)
+        self._opened.callback(engine.listen(self.context.live.publish))
+        keep = keep_alive(self.context.connections, settings.limits.ping_s, settings.limits.pong_s)
         keeper = asyncio.get_running_loop().create_task(keep, name="keep streams alive")
         self._opened.push_async_callback(_end, keeper)
         if settings.pinch is not None:
-            self.pinch = PinchEndpoint(Pinch(core, self.key, self.edge.meters, settings.pinch))
+            self.pinch = PinchEndpoint(Pinch(engine, self.key, self.context.meters, settings.pinch))
             self._opened.push_async_callback(self.pinch.close)
         await self._listen(tls)
 
     async def _listen(self, tls: ssl.SSLContext | None) -> None:
         settings = self.settings
         pinch = self.pinch
-        server = make_http_server(self.edge, ROUTES if pinch is None else (*ROUTES, *pinch_routes(pinch)))
-        watch_metrics(self.edge, server)
+        server = make_http_server(self.context, ROUTES if pinch is None else (*ROUTES, *pinch_routes(pinch)))
+        watch_metrics(self.context, server)
         if pinch is not None:
-            self.edge.meters.watch("posthouse_relay_pinch_connections", lambda: pinch.logged_in)
+            self.context.meters.watch("posthouse_relay_pinch_connections", lambda: pinch.logged_in)
         listening, port = await listen_tcp(server, settings.place.host, settings.place.port, tls=tls)
         self._opened.push_async_callback(self._hang_up, server)
         self._opened.callback(listening.close)
         self.place = ListenAddress(settings.place.host, port)
-        self.edge.address = str(self.place)
+        self.context.address = str(self.place)
 
     async def _hang_up(self, server: HttpServer) -> None:
-        self.edge.core.locks.close()
-        connections: list[WebSocketConnection] = list(self.edge.connections)
+        self.context.engine.locks.close()
+        connections: list[WebSocketConnection] = list(self.context.connections)
         if self.pinch is not None:
             self.pinch.pinch.is_stopping = True
             connections += self.pinch.connections
@@ -150,7 +150,7 @@ class RelayServer:
         server.pre_shutdown()
         await server.shutdown(self.settings.limits.stop_s)
 
-    def _core_settings(self, data_dir: Path) -> EngineSettings:
+    def _engine_settings(self, data_dir: Path) -> EngineSettings:
         settings = self.settings
         return EngineSettings(
             data_dir=data_dir,
@@ -167,14 +167,14 @@ class RelayServer:
         )
 
 
-def _make_edge(core: RelayEngine, key: NodeKey, settings: ServerSettings, head: int) -> Edge:
+def _make_context(engine: RelayEngine, key: NodeKey, settings: ServerSettings, head: int) -> RelayContext:
     clock = settings.clock
-    return Edge(
-        core=core,
+    return RelayContext(
+        engine=engine,
         key=key,
         clock=clock,
         limits=settings.limits,
-        live=Live(core.may_read, head),
+        live=Live(engine.may_read, head),
         challenges=Challenges(clock),
         tokens=Tokens(clock),
         meters=Meters(),
@@ -186,30 +186,30 @@ async def _end(task: asyncio.Task[None]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-def watch_metrics(edge: Edge, server: HttpServer) -> None:
+def watch_metrics(context: RelayContext, server: HttpServer) -> None:
     """Let the metrics of this relay be read when they are shown."""
-    meters, live = edge.meters, edge.live
+    meters, live = context.meters, context.live
     meters.watch("posthouse_relay_requests_running", lambda: server.dispatcher.slots.running)
     meters.watch("posthouse_relay_connections", lambda: server.open)
-    meters.watch("posthouse_relay_streams", lambda: len(edge.connections))
+    meters.watch("posthouse_relay_streams", lambda: len(context.connections))
     meters.watch("posthouse_relay_subscriptions", lambda: len(live))
     meters.watch("posthouse_relay_live_events_total", lambda: live.offered)
     meters.watch("posthouse_relay_live_matches_total", lambda: live.comparisons)
     meters.watch("posthouse_relay_live_deliveries_total", lambda: live.delivered)
-    meters.watch("posthouse_relay_lock_waiters", lambda: edge.core.locks.waiters)
-    edge.core.locks.observe_with(meters)
-    watch_queues(edge)
-    meters.watch("posthouse_relay_tokens", lambda: len(edge.tokens))
+    meters.watch("posthouse_relay_lock_waiters", lambda: context.engine.locks.waiters)
+    context.engine.locks.observe_with(meters)
+    watch_queues(context)
+    meters.watch("posthouse_relay_tokens", lambda: len(context.tokens))
     meters.watch("posthouse_relay_journal_head", lambda: live.head)
     for metric, name in _STORE.items():
-        meters.watch(metric, partial(_read_store, edge, name))
+        meters.watch(metric, partial(_read_store, context, name))
 
 
-def _read_store(edge: Edge, name: str) -> float:
-    return float(edge.core.store.statistics()[name])
+def _read_store(context: RelayContext, name: str) -> float:
+    return float(context.engine.store.statistics()[name])
 
 
-#: metric -> key of the core's statistics
+#: metric -> key of the engine's statistics
 _STORE = {
     "posthouse_relay_writer_waiting_items": "waiting_items",
     "posthouse_relay_writer_waiting_bytes": "waiting_bytes",
@@ -219,29 +219,29 @@ _STORE = {
 }
 
 
-def watch_queues(edge: Edge) -> None:
+def watch_queues(context: RelayContext) -> None:
     """Let the metrics of queues be read when they are shown."""
-    meters, core = edge.meters, edge.core
-    mailboxes, attendance = core.sessions, core.sweeper
+    meters, engine = context.meters, context.engine
+    mailboxes, attendance = engine.sessions, engine.sweeper
     meters.watch("posthouse_relay_mailboxes", lambda: mailboxes.statistics()["open"])
     meters.watch("posthouse_relay_messages_in_flight", lambda: mailboxes.statistics()["in_flight"])
     meters.watch("posthouse_relay_queued_messages", lambda: attendance.totals.open_rows)
     meters.watch("posthouse_relay_parked_messages", lambda: attendance.totals.parked_rows)
     meters.watch("posthouse_relay_waiting_confirmation_ids", lambda: attendance.totals.confirmation_ids)
-    meters.watch("posthouse_relay_queue_oldest_seconds", partial(_oldest_s, edge))
+    meters.watch("posthouse_relay_queue_oldest_seconds", partial(_oldest_s, context))
     mailboxes.on_flushed = partial(meters.observe, "posthouse_relay_flush_seconds")
-    mailboxes.on_sent = partial(_count_sent, edge)
-    mailboxes.on_closed = partial(_count_closed, edge)
+    mailboxes.on_sent = partial(_count_sent, context)
+    mailboxes.on_closed = partial(_count_closed, context)
 
 
-def _oldest_s(edge: Edge) -> float:
-    oldest_ns = edge.core.sweeper.totals.oldest_ns
-    return 0.0 if oldest_ns is None else max(0.0, (edge.clock.wall_ns() - oldest_ns) / SECOND_NS)
+def _oldest_s(context: RelayContext) -> float:
+    oldest_ns = context.engine.sweeper.totals.oldest_ns
+    return 0.0 if oldest_ns is None else max(0.0, (context.clock.wall_ns() - oldest_ns) / SECOND_NS)
 
 
-def _count_sent(edge: Edge, count: int, was_stored: bool) -> None:
-    edge.meters.count("posthouse_relay_deliveries_total", "queue" if was_stored else "tail", by=count)
+def _count_sent(context: RelayContext, count: int, was_stored: bool) -> None:
+    context.meters.count("posthouse_relay_deliveries_total", "queue" if was_stored else "tail", by=count)
 
 
-def _count_closed(edge: Edge, state: str, count: int) -> None:
-    edge.meters.count("posthouse_relay_deliveries_closed_total", state, by=count)
+def _count_closed(context: RelayContext, state: str, count: int) -> None:
+    context.meters.count("posthouse_relay_deliveries_closed_total", state, by=count)

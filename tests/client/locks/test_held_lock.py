@@ -195,7 +195,7 @@ async def test_holder_that_stood_still_beyond_its_lease_knows_it_at_once(tmp_pat
 
 def _waiters(house: House) -> int:
     assert house.server is not None
-    return house.server.edge.core.locks.waiters
+    return house.server.context.engine.locks.waiters
 
 
 def test_lease_and_resource_are_checked_before_anything_is_sent() -> None:

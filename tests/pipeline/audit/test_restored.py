@@ -75,7 +75,7 @@ async def pruned(folder: Path) -> Path:
         async with house.client() as sender:
             await sender.send(READER.node, "waits over the pruning")
         assert house.server is not None
-        core = house.server.edge.core
+        core = house.server.context.engine
         head = (await core.store.extent()).head
         await core.prune(ADMIN.node, await archived(core, 1, head - 3))
         await receive(house, 1)

@@ -34,7 +34,7 @@ async def test_five_hundred_idle_connections_do_not_slow_publishing(edge: Edge, 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     async with AsyncExitStack() as stack:
         streams = await open_many(edge, stack, CROWD)
-        assert len(edge.server.edge.connections) == CROWD
+        assert len(edge.server.context.connections) == CROWD
         crowded = min([await publish_timed(edge, author, 500) for _ in range(3)])
         assert (await edge.get("/healthz")).status == 200
         await streams[-1].authenticate(author)
@@ -42,7 +42,7 @@ async def test_five_hundred_idle_connections_do_not_slow_publishing(edge: Edge, 
     assert grown_kib < CROWD * 400  # both ends of each connection live in this process
     assert crowded < 3 * alone + 0.5
     async with asyncio.timeout(20):
-        while edge.server.edge.connections:  # until the relay has seen everybody go
+        while edge.server.context.connections:  # until the relay has seen everybody go
             await edge.get("/healthz")
 
 
@@ -51,7 +51,7 @@ async def test_five_hundred_live_filters_are_not_five_hundred_comparisons(edge: 
         for number in range(CROWD):
             await stream.send("REQ", f"s{number}", {"limit": 0}, {"kinds": [1], "#t": [f"topic-{number}"]})
             await stream.expect("EOSE")
-        live = edge.server.edge.live
+        live = edge.server.context.live
         assert len(live) == CROWD
         before = live.comparisons
         await edge.publish(*(author.event(tags=[("t", f"topic-{number}")]) for number in range(CROWD)))
@@ -59,7 +59,7 @@ async def test_five_hundred_live_filters_are_not_five_hundred_comparisons(edge: 
         assert sorted(got) == sorted(f"s{number}" for number in range(CROWD))
         assert live.comparisons - before == CROWD
     async with asyncio.timeout(20):
-        while len(edge.server.edge.live):
+        while len(edge.server.context.live):
             await edge.get("/healthz")
 
 

@@ -235,9 +235,9 @@ async def test_silent_peer_is_pinged_and_dropped(tmp_path: Path) -> None:
             assert await dead.read_all() == b""
             await asyncio.wait({receiving}, timeout=1.0)
             assert not receiving.done()
-            assert len(edge.server.edge.connections) == 1
+            assert len(edge.server.context.connections) == 1
             receiving.cancel()
-        meters = edge.server.edge.meters
+        meters = edge.server.context.meters
         assert meters.counted("posthouse_relay_streams_closed_total", "dead") == 1
 
 
@@ -253,7 +253,7 @@ async def test_peer_whose_events_wait_for_the_disk_is_not_taken_for_dead(tmp_pat
     author = Author()
     async with running(tmp_path / "relay", ping_s=0.2, pong_s=0.2, events_in_flight=1) as edge, edge.stream() as stream:
         free = threading.Event()
-        blocking = edge.server.edge.core.store.submit(lambda unit: free.wait(20))  # the writer is busy with this
+        blocking = edge.server.context.engine.store.submit(lambda unit: free.wait(20))  # the writer is busy with this
         await stream.send("EVENT", author.event())
         answer = asyncio.create_task(stream.receive())
         done, _ = await asyncio.wait({answer}, timeout=1.2)  # several times the time after which the dead are dropped

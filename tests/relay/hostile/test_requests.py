@@ -110,7 +110,7 @@ async def test_slowloris_is_told_and_closed_while_others_are_served(tmp_path: Pa
         assert b" 408 " in await silent.read_all()
         assert await slow.read_all() == b""
         assert (await edge.get("/healthz")).status == 200
-        assert edge.server.edge.meters.counted("posthouse_relay_connections_refused_total", "request_too_slow") == 2
+        assert edge.server.context.meters.counted("posthouse_relay_connections_refused_total", "request_too_slow") == 2
 
 
 async def test_header_that_trickles_on_a_kept_connection_is_closed(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ async def test_stalled_reader_gets_closed_with_a_cursor_that_resumes(tmp_path: P
     async with running(tmp_path / "relay", buffer_events=100) as edge, wire(edge) as stalled:
         await stall(stalled, edge, author)
         await publish_many(edge, author, 4_000)
-        assert edge.server.edge.meters.counted("posthouse_relay_slow_readers_total") == 1
+        assert edge.server.context.meters.counted("posthouse_relay_slow_readers_total") == 1
         stalled.writer.transport.resume_reading()  # type: ignore[attr-defined]
         seen: list[int] = []
         closed: list[Any] = []
@@ -92,10 +92,10 @@ async def test_five_stalled_readers_do_not_slow_others_nor_grow_memory(tmp_path:
                 await publish_many(edge, author, 6_000)  # 24 MB for each reader
                 await reading
             grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-        unsent = [connection.write_buffer.unsent_bytes for connection in edge.server.edge.connections]
+        unsent = [connection.write_buffer.unsent_bytes for connection in edge.server.context.connections]
         assert all(size <= limit + 65_536 for size in unsent), unsent
-        assert edge.server.edge.meters.counted("posthouse_relay_slow_readers_total") == 5
-        assert len(edge.server.edge.live) <= 1
+        assert edge.server.context.meters.counted("posthouse_relay_slow_readers_total") == 5
+        assert len(edge.server.context.live) <= 1
         assert grown_kib < 100 * 1024
         for each in wires:
             await each.__aexit__(None, None, None)
@@ -108,12 +108,12 @@ async def test_stored_events_wait_for_a_slow_reader_without_holding_a_read(tmp_p
         async with wire(edge) as slow:
             await stall(slow, edge, author)
             await slow.send(masked(b'["REQ","all",{},{"kinds":[1]}]'))
-            (connection,) = edge.server.edge.connections
+            (connection,) = edge.server.context.connections
             async with asyncio.timeout(PATIENCE_S):
                 while connection.write_buffer.unsent_bytes == 0:  # until the socket takes no more
                     assert (await edge.get("/healthz")).status == 200
             assert connection.write_buffer.unsent_bytes < 1024 * 1024
-            assert edge.server.edge.core.store.statistics()["running"] == 0
+            assert edge.server.context.engine.store.statistics()["running"] == 0
             async with edge.stream(author) as other:
                 await other.send("COUNT", "c")
                 assert await other.expect("COUNT") == ["c", 3_000]
@@ -138,7 +138,7 @@ async def test_publisher_that_reads_no_answers_is_held_back_not_buffered(tmp_pat
 
         flooding = asyncio.create_task(flood())
         await asyncio.wait({flooding}, timeout=3)
-        unsent = [connection.write_buffer.unsent_bytes for connection in edge.server.edge.connections]
+        unsent = [connection.write_buffer.unsent_bytes for connection in edge.server.context.connections]
         assert all(size < 4 * 1024 * 1024 for size in unsent), unsent
         flooding.cancel()
         assert (await edge.get("/healthz")).status == 200

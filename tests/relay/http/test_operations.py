@@ -117,7 +117,7 @@ async def test_key_that_is_too_fast_is_told_when_to_come_back(tmp_path: Path) ->
 
 
 async def test_relay_whose_store_is_closed_is_alive_but_not_ready(edge: Edge, author: Author) -> None:
-    await asyncio.to_thread(edge.server.edge.core.store.close)
+    await asyncio.to_thread(edge.server.context.engine.store.close)
     assert (await edge.get("/healthz")).status == 200
     ready = await edge.get("/readyz")
     assert (ready.status, ready.code) == (503, "relay_not_ready")

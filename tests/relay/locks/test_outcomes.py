@@ -90,7 +90,7 @@ async def test_wait_that_is_over_is_told_who_holds_the_lock(office: Office) -> N
 
 async def test_wait_queue_that_is_full_is_told_so(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     alice, bob, carol = await office.node(), await office.node(), await office.node()
-    monkeypatch.setattr(office.edge.server.edge.core.locks._queues, "_max_per_lock", 1)
+    monkeypatch.setattr(office.edge.server.context.engine.locks._queues, "_max_per_lock", 1)
     token = granted(await alice.ask("acquire", resource="db", lease_ms=LEASE_MS, request_id="q1"))["token"]
     waiting = asyncio.create_task(bob.ask("acquire", resource="db", lease_ms=LEASE_MS, wait_ms=60_000))
     await office.waiting(1)

@@ -25,7 +25,7 @@ async def test_nobody_locks_or_looks_without_authentication(office: Office) -> N
 
 async def test_tokens_are_per_mesh_and_resource(office: Office) -> None:
     alice = await office.node()
-    await office.edge.server.edge.core.administration.create_mesh(alice.node, "lab")
+    await office.edge.server.context.engine.administration.create_mesh(alice.node, "lab")
     assert granted(await alice.ask("acquire", resource="a", lease_ms=LEASE_MS))["token"] == 1
     await alice.ask("release", resource="a", token=1)
     assert granted(await alice.ask("acquire", resource="a", lease_ms=LEASE_MS))["token"] == 2
@@ -34,7 +34,7 @@ async def test_tokens_are_per_mesh_and_resource(office: Office) -> None:
 
 
 async def test_roles_and_access_rows_decide_who_may_lock(office: Office) -> None:
-    administration = office.edge.server.edge.core.administration
+    administration = office.edge.server.context.engine.administration
     author = Author(office.clock)
     admin, reader, member, stranger = await office.node(author), *[await office.node() for _ in range(3)]
     await administration.create_mesh(admin.node, "lab", is_open=False)
@@ -55,7 +55,7 @@ async def test_roles_and_access_rows_decide_who_may_lock(office: Office) -> None
 
 async def test_who_asks_too_fast_is_told_when_to_ask_again(office: Office) -> None:
     alice = await office.node()
-    locks = office.edge.server.edge.core.locks
+    locks = office.edge.server.context.engine.locks
     while locks._buckets.take(alice.node, office.clock.boot_ns()) == 0:
         pass
     status, value = await alice.ask("acquire", resource="a", lease_ms=LEASE_MS)

@@ -98,7 +98,7 @@ class Office:
 
     async def waiting(self, count: int) -> None:
         """Wait until so many wait for a lock."""
-        locks = self.edge.server.edge.core.locks
+        locks = self.edge.server.context.engine.locks
         await until(lambda: locks.waiters == count)
 
 

@@ -76,7 +76,7 @@ class Reading:
 
     async def silence(self) -> list[list[Any]]:
         """Return everything that comes until nothing is left that could be sent."""
-        mailboxes = self.edge.server.edge.core.sessions
+        mailboxes = self.edge.server.context.engine.sessions
 
         async def is_sent() -> bool:
             return mailboxes.statistics()["behind"] == 0

@@ -192,7 +192,7 @@ async def test_retry_costs_no_rate(tmp_path: Path) -> None:
 async def test_record_outlives_its_content(edge: Edge, alice: Author, bob: Author) -> None:
     message = direct(alice, bob, "soon gone", "c-1", ("expiration", str(alice.event()["created_at_ns"] // 10**9 + 2)))
     assert (await send(edge, message))[0].status == 201
-    store = edge.server.edge.core.store
+    store = edge.server.context.engine.store
 
     async def is_swept() -> bool:
         return bool(await store.submit(lambda unit: unit.sweep_expired(10)))
@@ -210,10 +210,10 @@ async def test_records_end_with_their_retention(tmp_path: Path) -> None:
     async with checked(tmp_path / "relay", clock, record_retention_days=7, queue_ttl_s=3600) as edge:
         await send(edge, direct(alice, bob, "x", "c-1"))
         clock.advance(7 * 86_400)
-        await edge.server.edge.core.sweeper.sweep()
+        await edge.server.context.engine.sweeper.sweep()
         assert [reply.status for reply in await send(edge, direct(alice, bob, "x", "c-1"))] == [200]
         clock.advance(1)
-        await edge.server.edge.core.sweeper.sweep()
+        await edge.server.context.engine.sweeper.sweep()
         assert [reply.status for reply in await send(edge, direct(alice, bob, "y", "c-1"))] == [201]
 
 
@@ -224,7 +224,7 @@ async def test_message_whose_record_is_over_is_known_by_its_id(tmp_path: Path) -
     async with checked(tmp_path / "relay", clock, record_retention_days=7, queue_ttl_s=3600) as edge:
         (first,) = await send(edge, message)
         clock.advance(8 * 86_400)
-        await edge.server.edge.core.sweeper.sweep()
+        await edge.server.context.engine.sweeper.sweep()
         (again,) = await send(edge, message)
         assert (again.status, again.value["duplicate"], again.value["seq"]) == (200, True, first.value["seq"])
         younger = direct(alice, bob, "z", "c-2")
@@ -243,7 +243,7 @@ async def test_record_that_is_needed_does_not_keep_those_behind_it(tmp_path: Pat
             await box.next("OK")
             await box.confirm(alice, done["id"])
         clock.advance(8 * 86_400)
-        await edge.server.edge.core.sweeper.sweep()
+        await edge.server.context.engine.sweeper.sweep()
         replies = await send(edge, direct(alice, bob, "y", "c-1"), direct(alice, bob, "y", "c-2"))
         assert [reply.status for reply in replies] == [409, 201]
 
@@ -255,7 +255,7 @@ async def test_records_kept_for_ever_do_not_keep_those_behind_them(tmp_path: Pat
     async with checked(tmp_path / "relay", clock, record_retention_days=None, queue_ttl_s=3600) as edge:
         await send(edge, direct(alice, bob, "x", "c-1"), direct(alice, bob, "x", "c-2"))
     async with checked(tmp_path / "relay", clock, record_retention_days=7, queue_ttl_s=3600) as edge:
-        attendance = edge.server.edge.core.sweeper
+        attendance = edge.server.context.engine.sweeper
         await send(edge, direct(alice, bob, "x", "c-3"))
         for _ in range(looks_before):
             await attendance.sweep()
@@ -305,12 +305,12 @@ async def test_killed_between_commit_and_answer_the_retry_is_a_duplicate(tmp_pat
     alice, bob = Author(), Author()
     message = direct(alice, bob, "x", "c-1")
     async with checked(tmp_path / "relay") as edge:
-        path = edge.server.edge.core._path
+        path = edge.server.context.engine._path
         path._finish = lambda *_: None  # type: ignore[method-assign] # the commit happened, nobody is answered
         sending = asyncio.create_task(edge.post("/v1/events", message))
 
         async def is_committed() -> bool:
-            return bool(await edge.server.edge.core.store.known([message["id"]]))
+            return bool(await edge.server.context.engine.store.known([message["id"]]))
 
         await eventually(is_committed)
         sending.cancel()

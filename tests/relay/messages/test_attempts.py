@@ -24,13 +24,13 @@ async def rows(edge: Edge, state: str = "open") -> list[dict[str, Any]]:
 
 async def settled(edge: Edge, reader: Author) -> None:
     """Wait until what a closed connection owed is written."""
-    mailboxes = edge.server.edge.core.sessions
+    mailboxes = edge.server.context.engine.sessions
 
     async def is_closed() -> bool:
         return ("main", reader.node) not in mailboxes._open
 
     await eventually(is_closed)
-    await edge.server.edge.core.sessions.settled(("main", reader.node))
+    await edge.server.context.engine.sessions.settled(("main", reader.node))
 
 
 async def test_reader_without_progress_is_closed_with_4008(tmp_path: Path) -> None:
@@ -55,10 +55,10 @@ async def test_progress_keeps_the_connection(tmp_path: Path) -> None:
             await box.delivered(4)
             for message in messages[:3]:
                 clock.advance(0.9)
-                edge.server.edge.core.sessions.check_sessions()
+                edge.server.context.engine.sessions.check_sessions()
                 await box.confirm(alice, message["id"])
             clock.advance(1.1)
-            edge.server.edge.core.sessions.check_sessions()
+            edge.server.context.engine.sessions.check_sessions()
             assert await box.next("END") == [4008]
 
 
@@ -67,11 +67,11 @@ async def test_idle_mailbox_is_never_stuck(tmp_path: Path) -> None:
     alice, bob = Author(clock), Author(clock)
     async with checked(tmp_path / "relay", clock) as edge, reading(edge, bob) as box:
         clock.advance(3600)
-        edge.server.edge.core.sessions.check_sessions()
+        edge.server.context.engine.sessions.check_sessions()
         await send(edge, direct(alice, bob, "late"))
         assert await box.bodies(1) == ["late"]
         clock.advance(29)
-        edge.server.edge.core.sessions.check_sessions()
+        edge.server.context.engine.sessions.check_sessions()
         assert all(command[0] != "END" for command in await box.silence())
 
 
@@ -83,7 +83,7 @@ async def test_wall_clock_steps_do_not_end_a_connection(tmp_path: Path) -> None:
         await box.delivered(1)
         for step in (3600, -7200, 3600):
             clock.step_wall(step)
-            edge.server.edge.core.sessions.check_sessions()
+            edge.server.context.engine.sessions.check_sessions()
         assert all(command[0] != "END" for command in await box.silence())
 
 

@@ -62,7 +62,7 @@ async def test_planted_inconsistency_is_found(tmp_path: Path, what: str) -> None
 async def test_check_holds_after_pruning(tmp_path: Path) -> None:
     await history(tmp_path / "relay")
     async with checked(tmp_path / "relay") as edge:
-        store = edge.server.edge.core.store
+        store = edge.server.context.engine.store
         extent = await store.extent()
         records = await store.journal(0, 10_000)
         contents = digest_contents(await store.contents(0, extent.head))

@@ -24,10 +24,10 @@ def cut(stream: Stream) -> None:
 
 async def quiet(edge: Edge) -> None:
     """Wait until the relay has noticed that all connections are gone and has accepted what they brought."""
-    relay = edge.server.edge
+    relay = edge.server.context
 
     async def is_quiet() -> bool:
-        return not relay.connections and relay.core.statistics()["accept"]["events_on_the_way"] == 0
+        return not relay.connections and relay.engine.statistics()["accept"]["events_on_the_way"] == 0
 
     await eventually(is_quiet)
 
@@ -49,7 +49,7 @@ class Reader:
     async def read(self, commands: int) -> None:
         """Take so many commands on one connection, confirm some of the messages, and break it."""
         await quiet(self.edge)
-        waiting = await self.edge.server.edge.core.store.deliveries.waiting("main", self.reader.node, 0)
+        waiting = await self.edge.server.context.engine.store.deliveries.waiting("main", self.reader.node, 0)
         commands = min(commands, waiting + 2)
         seqs: list[int] = []
         async with self.edge.stream(self.reader) as stream:

@@ -96,7 +96,7 @@ async def test_what_an_old_store_swept_stays_known_by_its_id(tmp_path: Path) -> 
     async with checked(tmp_path / "relay", clock, record_retention_days=7, queue_ttl_s=3600) as edge:
         await send(edge, message)
         clock.advance(8 * 86_400)
-        await edge.server.edge.core.sweeper.sweep()
+        await edge.server.context.engine.sweeper.sweep()
     make_old(tmp_path / "relay" / FILE_NAME)
     async with checked(tmp_path / "relay", clock) as edge:
         (again,) = await send(edge, message)

@@ -86,7 +86,7 @@ async def test_message_expires_when_its_age_exceeds_the_ttl(tmp_path: Path, late
         async with reading(edge, bob) as box:
             found = await box.silence()
             assert [command[0] for command in found] == (["QUEUE_STATUS", "DELIVER"] if is_delivered else [])
-        assert await edge.server.edge.core.sweeper.sweep() == (0 if is_delivered else 1)
+        assert await edge.server.context.engine.sweeper.sweep() == (0 if is_delivered else 1)
         assert await states(edge, alice, message["id"]) == {bob.node: "sent" if is_delivered else "expired"}
 
 
@@ -97,7 +97,7 @@ async def test_sweep_says_how_many_it_cleaned(tmp_path: Path, capsys: pytest.Cap
         await send(edge, *[direct(alice, bob, str(number)) for number in range(3)])
         clock.advance(QUEUE_TTL_S + 1)
         await send(edge, direct(alice, bob, "young"))
-        assert await edge.server.edge.core.sweeper.sweep() == 3
+        assert await edge.server.context.engine.sweeper.sweep() == 3
         assert f"Cleaned 3 expired messages for {bob.node}" in capsys.readouterr().out
         async with reading(edge, bob) as box:
             assert await box.bodies(1) == ["young"]
@@ -114,7 +114,7 @@ async def test_confirmation_never_closes_an_expired_row(tmp_path: Path) -> None:
             clock.advance(QUEUE_TTL_S + 1)
             ok = await box.confirm(alice, messages[0]["id"])
             assert (ok[1], ok[2]["ignored"][0]["reason"]) == (False, "expired")
-            await edge.server.edge.core.sweeper.sweep()
+            await edge.server.context.engine.sweeper.sweep()
             ok = await box.confirm(alice, messages[1]["id"])
             assert (ok[1], ok[2]["ignored"][0]["reason"]) == (False, "expired")
             await send(edge, direct(alice, bob, "2"), direct(alice, bob, "3"))

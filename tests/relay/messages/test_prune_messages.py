@@ -55,7 +55,7 @@ async def test_message_whose_end_is_not_archived_yet_keeps_its_content(tmp_path:
     async with checked(tmp_path, clock) as edge:
         message = direct(alice, bob)
         await send(edge, message)
-        head = (await edge.server.edge.core.store.extent()).head
+        head = (await edge.server.context.engine.store.extent()).head
         clock.advance(60)
         async with reading(edge, bob) as box:
             await box.delivered(1)
@@ -88,7 +88,7 @@ async def test_retry_of_a_pruned_message_gets_its_first_answer(tmp_path: Path) -
         message = direct(alice, bob)
         (first,) = await send(edge, message)
         clock.advance(2 * DAY_S)
-        await edge.server.edge.core.sweeper.sweep()
+        await edge.server.context.engine.sweeper.sweep()
         clock.advance(2 * DAY_S)
         await edge.publish(alice.event())
         assert (await prune_through(edge)).value["emptied"] >= 1
@@ -117,7 +117,7 @@ async def test_without_a_digest_of_contents_only_records_go(tmp_path: Path) -> N
     async with checked(tmp_path) as edge:
         event = alice.event(1, "here")
         await edge.publish(event)
-        store = edge.server.edge.core.store
+        store = edge.server.context.engine.store
         body = await range_of(store, 1, (await store.extent()).head)
         del body["contents"]
         reply = await edge.post("/v1/admin/prune", body, await edge.token(edge.admin))
@@ -134,7 +134,7 @@ async def test_event_with_an_expiration_is_left_to_it(tmp_path: Path) -> None:
         assert (await prune_through(edge)).status == 200
         assert await content(edge, alice, event["id"]) == "for a day"
         clock.advance(2 * DAY_S)
-        assert await edge.server.edge.core._housekeeping.run_once() == 1
+        assert await edge.server.context.engine._housekeeping.run_once() == 1
 
 
 async def test_long_prefix_goes_in_small_steps_between_the_work_of_others(
@@ -144,7 +144,7 @@ async def test_long_prefix_goes_in_small_steps_between_the_work_of_others(
     alice = Author()
     async with checked(tmp_path) as edge:
         await edge.publish(*[alice.event(1, str(number)) for number in range(100)])
-        store = edge.server.edge.core.store
+        store = edge.server.context.engine.store
         seen: list[int] = []
         pruned = asyncio.ensure_future(prune_through(edge, 100))
         while not pruned.done():
@@ -161,13 +161,13 @@ async def test_pruning_that_is_broken_off_goes_on_from_the_oldest_record(
     alice = Author()
     async with checked(tmp_path) as edge:
         await edge.publish(*[alice.event(1, str(number)) for number in range(50)])
-        store = edge.server.edge.core.store
+        store = edge.server.context.engine.store
         pruned = asyncio.ensure_future(prune_through(edge, 50))
         while not (await store.extent()).pruned_through:
             assert not pruned.done()
         pruned.cancel()
     async with checked(tmp_path) as edge:
-        store = edge.server.edge.core.store
+        store = edge.server.context.engine.store
         assert (await store.extent()).pruned_through > 0
         assert (await prune_through(edge, 50)).status in (200, 409)
         assert (await store.extent()).pruned_through == 50

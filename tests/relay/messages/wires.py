@@ -122,7 +122,7 @@ class StreamParty:
         await self._opened.aclose()
 
     async def cut(self) -> None:
-        relay = self.edge.server.edge
+        relay = self.edge.server.context
         before = len(relay.connections)
         response: Any = self.box.stream.socket._response
         response.connection.transport.abort()
@@ -172,7 +172,7 @@ class StreamParty:
 
     async def _silence(self) -> list[list[Any]]:
         """Take what comes until nothing waits for this node; others may be behind."""
-        (mailbox,) = self.edge.server.edge.core.sessions._open["main", self.author.node]
+        (mailbox,) = self.edge.server.context.engine.sessions._open["main", self.author.node]
         is_over = False
         while not is_over:
             is_over = not mailbox.is_behind  # then the answer to what is asked next comes after everything

@@ -52,7 +52,7 @@ def connection_of(edge: Edge, address: str) -> PinchConnection:
 
 def taken(edge: Edge, type_: str, *outcomes: Outcome) -> int:
     """Return how many envelopes of a type came to these outcomes."""
-    return sum(edge.server.edge.meters.counted(_ENVELOPES, type_, outcome.value) for outcome in outcomes)
+    return sum(edge.server.context.meters.counted(_ENVELOPES, type_, outcome.value) for outcome in outcomes)
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -106,7 +106,7 @@ class PinchParty:
 
     async def silence(self) -> list[Envelope]:
         """Return everything that comes until nothing is left that could be sent."""
-        connection, mailboxes = connection_of(self.edge, self.address), self.edge.server.edge.core.sessions
+        connection, mailboxes = connection_of(self.edge, self.address), self.edge.server.context.engine.sessions
         await until(lambda: mailboxes.statistics()["behind"] == 0)
         assert await connection.answers_ping()  # it has read everything before the ping
         while not self.agent._came.empty():
@@ -160,7 +160,7 @@ class PinchParty:
         await until(lambda: other.address not in self._blocks())
 
     def _blocks(self) -> set[str]:
-        return self.edge.server.edge.core.meshes.find("pinch").blocks.get(self.address, set())
+        return self.edge.server.context.engine.meshes.find("pinch").blocks.get(self.address, set())
 
     async def _gone(self) -> None:
         await until(lambda: all(each.address != self.address for each in endpoint(self.edge).connections))

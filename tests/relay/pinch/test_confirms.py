@@ -129,7 +129,7 @@ async def test_confirm_of_an_expired_message_has_no_effect(tmp_path: Path) -> No
         clock.advance(7 * DAY_S + 1)
         await bob.confirm(alice, sent)
         assert taken(edge, "delivery_confirm", Outcome.IGNORED) == 1
-        assert await edge.server.edge.core.sweeper.sweep() == 1
+        assert await edge.server.context.engine.sweeper.sweep() == 1
 
 
 async def test_confirm_goes_to_the_sender_though_it_blocked_the_reader(alice: PinchParty, bob: PinchParty) -> None:

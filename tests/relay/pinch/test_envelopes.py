@@ -270,7 +270,7 @@ async def test_what_nobody_confirms_leaves_once_it_was_read(alice: PinchParty, b
     await bob.connect()
     await alice.agent.ask(bob.address, "live")
     await bob.next(REQUEST)
-    store = edge.server.edge.core.store
+    store = edge.server.context.engine.store
 
     async def waiting() -> int:
         return await store.deliveries.waiting("pinch", bob.address, 0)

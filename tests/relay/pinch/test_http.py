@@ -75,7 +75,7 @@ async def test_relay_without_pinch_has_none_of_it(tmp_path: Path) -> None:
         assert (await edge.get("/ws")).status == 404
         assert (await edge.get("/health")).status == 404
         assert (await edge.post("/agents/register", {"public_key": ""})).status == 404
-        assert "pinch" not in edge.server.edge.core.meshes
+        assert "pinch" not in edge.server.context.engine.meshes
 
 
 async def test_mesh_of_pinch_is_reserved(edge: Edge, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ async def test_listener_silent_for_five_minutes_stays(tmp_path: Path) -> None:
         for _second in range(0, 300, 5):
             clock.advance(5)
             endpoint(edge).check_alive()
-            edge.server.edge.core.sessions.check_sessions()
+            edge.server.context.engine.sessions.check_sessions()
             if connection.pinged_at_ns is not None:
                 pings += 1
                 await until(lambda: connection.pinged_at_ns is None)  # the agent has answered
@@ -114,7 +114,7 @@ async def test_slow_reader_holds_nobody_up_and_loses_nothing(tmp_path: Path) -> 
         envelopes = [alice.agent.compose(slow.agent.address, "x" * 40_000) for _ in range(300)]
         for envelope in envelopes:
             await alice.agent.send(envelope)
-        store = edge.server.edge.core.store
+        store = edge.server.context.engine.store
 
         async def all_queued() -> bool:
             return await store.deliveries.waiting("pinch", slow.agent.address, 0) == len(envelopes)
@@ -136,7 +136,7 @@ async def test_reader_that_confirms_nothing_is_closed_with_4008_and_gets_the_res
         ids = [await alice.send(bob, str(number)) for number in range(3)]
         await bob.receive(3)
         clock.advance(31)
-        edge.server.edge.core.sessions.check_sessions()
+        edge.server.context.engine.sessions.check_sessions()
         await until(lambda: bob.agent.close_code == 4008)
         await bob._gone()
         await bob.connect()
@@ -153,7 +153,7 @@ async def test_message_that_times_out_five_times_is_parked_and_blocks_nothing(tm
             await bob.connect()
             assert [each.id for each in await bob.receive(1)] == [poison]
             clock.advance(31)
-            edge.server.edge.core.sessions.check_sessions()
+            edge.server.context.engine.sessions.check_sessions()
             await until(lambda: bob.agent.close_code == 4008)
             await bob._gone()
         sent = await alice.send(bob, "behind it")

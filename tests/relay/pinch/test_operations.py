@@ -55,7 +55,7 @@ async def test_requeued_message_comes_to_an_agent_that_is_connected(tmp_path: Pa
             await bob.connect()
             await bob.receive(1)
             clock.advance(31)
-            edge.server.edge.core.sessions.check_sessions()
+            edge.server.context.engine.sessions.check_sessions()
             await until(lambda: bob.agent.close_code == 4008)
             await bob._gone()
         await bob.connect()
@@ -73,7 +73,7 @@ async def test_others_than_admins_see_nothing_of_pinch(edge: Edge, alice: PinchP
 
 async def test_metrics_count_agents_and_envelopes(edge: Edge, alice: PinchParty, bob: PinchParty) -> None:
     await alice.send(bob, "counted")
-    await edge.server.edge.core.sweeper.count()
+    await edge.server.context.engine.sweeper.count()
     shown = (await edge.get("/metrics", await edge.token(edge.admin))).body.decode()
     assert "posthouse_relay_pinch_connections 1.0" in shown
     assert 'posthouse_relay_pinch_envelopes_total{outcome="accepted",type="message"} 1.0' in shown
@@ -89,8 +89,8 @@ async def test_journal_tells_the_story_of_a_message(edge: Edge, alice: PinchPart
     await bob.confirm(alice, sent)
     await bob.block(alice)
     await bob.unblock(alice)
-    await edge.server.edge.core.sessions.drain()
-    records = [each for each in await edge.server.edge.core.store.journal(0, 100) if each.mesh == "pinch"]
+    await edge.server.context.engine.sessions.drain()
+    records = [each for each in await edge.server.context.engine.store.journal(0, 100) if each.mesh == "pinch"]
     story = [(each.type, each.actor, each.ref) for each in records if not each.type.startswith(("mesh.", "member."))]
     assert sorted(story) == sorted(
         [
@@ -152,19 +152,19 @@ async def test_messages_expire_and_what_is_over_goes(tmp_path: Path) -> None:
         await alice.connect()
         await alice.send(bob, "nobody came")
         clock.advance(7 * DAY_S)
-        assert await edge.server.edge.core.sweeper.sweep() == 0
+        assert await edge.server.context.engine.sweeper.sweep() == 0
         clock.advance(1)
         late = await alice.send(bob, "in time")
         await bob.connect()
         assert await bob.pending() == 1
         assert [each.id for each in await bob.receive(1)] == [late]
-        assert await edge.server.edge.core.sweeper.sweep() == 1
+        assert await edge.server.context.engine.sweeper.sweep() == 1
         await bob.confirm(alice, late)
-        await edge.server.edge.core.sweeper.sweep()
+        await edge.server.context.engine.sweeper.sweep()
         assert _count(tmp_path, "SELECT count(*) FROM pinch_envelopes") == 1
         assert _count(tmp_path, "SELECT count(*) FROM pinch_envelopes WHERE envelope IS NOT NULL") == 0
         clock.advance(7 * DAY_S + 1)
-        await edge.server.edge.core.sweeper.sweep()
+        await edge.server.context.engine.sweeper.sweep()
         assert _count(tmp_path, "SELECT count(*) FROM pinch_envelopes") == 0
         assert _count(tmp_path, "SELECT count(*) FROM deliveries") == 0
 

@@ -53,7 +53,7 @@ async def busy_writer(server: RelayServer) -> AsyncIterator[None]:
         began.set()
         go_on.wait(PATIENCE_S)
 
-    waiting = server.edge.core.store.submit(wait)
+    waiting = server.context.engine.store.submit(wait)
     assert await asyncio.to_thread(began.wait, PATIENCE_S)
     try:
         yield
@@ -65,7 +65,7 @@ async def busy_writer(server: RelayServer) -> AsyncIterator[None]:
 @pytest.mark.parametrize("source", SOURCES)
 async def test_wait_queue_max_bounds_the_waiters_of_one_lock(tmp_path: Path, source: str) -> None:
     async with relay(tmp_path, source, wait_queue_max=2) as server:
-        locks = server.edge.core.locks
+        locks = server.context.engine.locks
         await locks.ask(Author().node, Acquire("build", 60_000))
         waiting = [locks.ask(Author().node, Acquire("build", 5_000, wait_ms=60_000)) for _ in range(2)]
         refusal = await locks.ask(Author().node, Acquire("build", 5_000, wait_ms=60_000))
@@ -79,7 +79,7 @@ async def test_wait_queue_max_bounds_the_waiters_of_one_lock(tmp_path: Path, sou
 @pytest.mark.parametrize("source", SOURCES)
 async def test_writer_max_items_bounds_the_items_that_wait_for_the_writer(tmp_path: Path, source: str) -> None:
     async with relay(tmp_path, source, writer_max_items=3) as server, busy_writer(server):
-        store = server.edge.core.store
+        store = server.context.engine.store
         waiting = [store.submit(lambda unit: None) for _ in range(2)]  # the third is the one that runs
         with pytest.raises(PosthouseError) as refused:
             store.submit(lambda unit: None)
@@ -91,7 +91,7 @@ async def test_writer_max_items_bounds_the_items_that_wait_for_the_writer(tmp_pa
 async def test_writer_max_bytes_bounds_the_bytes_that_wait_for_the_writer(tmp_path: Path, source: str) -> None:
     limit = 1024 * 1024
     async with relay(tmp_path, source, writer_max_bytes=limit) as server, busy_writer(server):
-        store = server.edge.core.store
+        store = server.context.engine.store
         waiting = store.submit(lambda unit: None, size=limit)
         with pytest.raises(PosthouseError) as refused:
             store.submit(lambda unit: None, size=1)

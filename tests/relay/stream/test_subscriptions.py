@@ -151,7 +151,7 @@ async def test_close_ends_a_subscription_and_frees_its_id(edge: Edge, author: Au
         await stream.send("CLOSE", "s")
         await stream.send("CLOSE", "s")
         assert await stream.notice() == "subscription_unknown"
-    assert len(edge.server.edge.live) == 0
+    assert len(edge.server.context.live) == 0
 
 
 async def test_count_counts(edge: Edge, author: Author) -> None:
@@ -210,14 +210,14 @@ async def test_stored_then_live_without_gap_or_duplicate_while_four_writers_publ
 
 async def test_commit_that_is_announced_after_a_page_saw_it_is_not_sent_twice(edge: Edge, author: Author) -> None:
     announced: list[Sequence[Committed]] = []
-    edge.server.edge.core.listen(announced.append)
+    edge.server.context.engine.listen(announced.append)
     await edge.publish(*(author.event(content=f"stored {number}") for number in range(3)))
     async with edge.stream(author) as stream:
         await stream.send("REQ", "all", {})
         await stream.send("REQ", "newest", {"limit": 2})
         assert len(contents(await stream.until("EOSE") + await stream.until("EOSE"))) == 5
         for batch in announced:
-            edge.server.edge.live.publish(batch)
+            edge.server.context.live.publish(batch)
         await edge.publish(author.event(content="live"))
         assert contents(await live(stream, 2)) == ["live", "live"]
 

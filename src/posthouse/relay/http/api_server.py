@@ -15,14 +15,14 @@ from posthouse.http.problem import problem_response
 from posthouse.http.response import HttpResponse
 from posthouse.http.router import Route, Router
 from posthouse.http.server import ConnectionLimits, HttpServer
-from posthouse.relay.context import Edge, RelayCall
+from posthouse.relay.context import RelayCall, RelayContext
 from posthouse.relay.metrics import Meters
 from posthouse.relay.wire.edge_limits import EdgeLimits
 
 _CODES = ServerCodes(busy="requests_exhausted", stopping="relay_stopping", timeout="relay_not_ready")
 
 
-def make_http_server(context: Edge, routes: Sequence[Route[RelayCall]]) -> HttpServer:
+def make_http_server(context: RelayContext, routes: Sequence[Route[RelayCall]]) -> HttpServer:
     """Return the HTTP server of a relay, ready to listen."""
     limits, meters = context.limits, context.meters
     dispatcher = Dispatcher(

@@ -106,7 +106,7 @@ async def create_invite(call: RelayCall) -> HttpResponse:
     """Make an invite."""
     node = call.node
     given = await call.body(InviteRequest)
-    made = await call.context.core.invites.create(
+    made = await call.context.engine.invites.create(
         node, call.params["mesh"], uses=given.uses, expires_s=given.expires_s, role=given.role
     )
     host = advertised(call.context.address, call.request.headers.get("Host"))
@@ -148,18 +148,18 @@ class Joined(msgspec.Struct):
 async def join_mesh(call: RelayCall) -> HttpResponse:
     """Redeem an invite; the signed event names the relay, so no other relay can redeem it with it."""
     given = await call.body(JoinRequest)
-    edge = call.context
+    context = call.context
     relay, code = _read_invite(given.invite)
-    if relay != edge.relay:
+    if relay != context.relay:
         raise error("invite_invalid", reason="it is for another relay")
-    signed = await edge.core.verify(msgspec.json.encode(given.event))
-    proof = read_proof(signed, edge.relay, edge.clock.wall_ns())
+    signed = await context.engine.verify(msgspec.json.encode(given.event))
+    proof = read_proof(signed, context.relay, context.clock.wall_ns())
     if proof.invite is None or proof.name is None:
         raise error("proof_invalid", reason="it needs one invite tag and one name tag with one value each")
     if proof.invite != code:
         raise error("proof_invalid", reason="its invite tag is not the code of the invite")
-    row = await edge.core.invites.redeem(proof.node, code, proof.name)
-    return json_response(Joined(edge.relay, row.mesh, row.node, row.name, row.role))
+    row = await context.engine.invites.redeem(proof.node, code, proof.name)
+    return json_response(Joined(context.relay, row.mesh, row.node, row.name, row.role))
 
 
 def _read_invite(text: str) -> tuple[str, str]:

@@ -86,10 +86,10 @@ async def publish_events(call: RelayCall) -> HttpResponse:
     data = await call.read(call.context.limits.body_bytes)
     events = _split(data)
     if events is None:
-        verdict = await call.context.core.accept(data)
+        verdict = await call.context.engine.accept(data)
         count_answers(call.context.meters, [verdict])
         return _answer(verdict)
-    verdicts = await call.context.core.accept_many(events)
+    verdicts = await call.context.engine.accept_many(events)
     count_answers(call.context.meters, verdicts)
     return json_response({"results": [_result(verdict) for verdict in verdicts]}, MULTI_STATUS)
 
@@ -102,14 +102,14 @@ async def query_events(call: RelayCall) -> HttpResponse:
     if paging.get("order", "asc") not in ("asc", "desc"):
         raise error("parameter_invalid", name="order", reason="it is neither asc nor desc")
     wanted = filter_of(call)
-    page = await call.context.core.query(
+    page = await call.context.engine.query(
         call.node,
         [wanted],
         cursor=paging.get("cursor"),
         limit=QUERY_MAX_LIMIT if wanted.limit is None else wanted.limit,
         order="desc" if paging.get("order") == "desc" else "asc",
     )
-    return events_answer(page.events, None if page.is_end else call.context.core.cursor(page.through_seq))
+    return events_answer(page.events, None if page.is_end else call.context.engine.cursor(page.through_seq))
 
 
 def filter_of(call: RelayCall) -> Filter:
@@ -190,7 +190,7 @@ async def count_events(call: RelayCall) -> HttpResponse:
     """Count the events that the filter matches and the asker may read."""
     if given := _COUNT_REFUSED & {name for name, _ in call.target.query}:
         raise error("parameter_unknown", name=min(given))
-    return json_response(Count(await call.context.core.count(call.node, [filter_of(call)])))
+    return json_response(Count(await call.context.engine.count(call.node, [filter_of(call)])))
 
 
 COUNT_ROUTES = (
@@ -211,7 +211,7 @@ async def read_event(call: RelayCall) -> HttpResponse:
     event_id = call.params["id"]
     if not is_event_id(event_id):
         raise error("id_invalid", id=event_id[:80], reason="an event id is 64 lower-case hexadecimal digits")
-    return HttpResponse(200, stored_event(await call.context.core.event(call.node, event_id)))
+    return HttpResponse(200, stored_event(await call.context.engine.event(call.node, event_id)))
 
 
 ONE_EVENT_ROUTES = (Route("GET", "/v1/events/{id}", read_event, "Read one event", responses={200: StoredEventBody}),)
@@ -262,11 +262,11 @@ class NoQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 
 async def _latest(call: RelayCall, d: str) -> HttpResponse:
-    return HttpResponse(200, stored_event(await call.context.core.address(call.node, _coordinate(call, d))))
+    return HttpResponse(200, stored_event(await call.context.engine.address(call.node, _coordinate(call, d))))
 
 
 async def _history(call: RelayCall, d: str, arguments: HistoryQuery) -> HttpResponse:
-    core = call.context.core
+    core = call.context.engine
     limit = arguments.limit or QUERY_MAX_LIMIT
     page = await core.history(call.node, _coordinate(call, d), cursor=arguments.cursor, limit=limit)
     return events_answer(page.events, None if page.is_end else core.cursor(page.through_seq))

@@ -78,7 +78,7 @@ async def show(call: RelayCall) -> HttpResponse:
     if given.resource is not None:
         return await _ask(call, call.node, Inspect(given.resource, given.mesh or DEFAULT_MESH))
     wanted = ListLocks(given.mesh, given.cursor, given.limit or QUERY_MAX_LIMIT)
-    return json_response(await call.context.core.locks.list(call.node, wanted))
+    return json_response(await call.context.engine.locks.list(call.node, wanted))
 
 
 async def _ask(call: RelayCall, node: str, wanted: LockRequest) -> HttpResponse:
@@ -90,7 +90,7 @@ async def _ask(call: RelayCall, node: str, wanted: LockRequest) -> HttpResponse:
         return transport is None or transport.is_closing()
 
     is_waiting = isinstance(wanted, Acquire) and wanted.wait_ms > 0
-    answer = await call.context.core.locks.ask(node, wanted, is_gone if is_waiting else is_never_gone)
+    answer = await call.context.engine.locks.ask(node, wanted, is_gone if is_waiting else is_never_gone)
     if isinstance(answer, PosthouseError):
         raise answer
     return json_response(answer)

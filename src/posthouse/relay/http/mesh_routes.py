@@ -50,7 +50,7 @@ async def create_mesh(call: RelayCall) -> HttpResponse:
     """Create a mesh."""
     node = call.node
     given = await call.body(MeshRequest)
-    row = await call.context.core.administration.create_mesh(
+    row = await call.context.engine.administration.create_mesh(
         node, given.name, is_open=given.open, name=given.member_name
     )
     return json_response(MeshBody(row.mesh, row.is_open, row.creator), 201)
@@ -60,13 +60,13 @@ async def change_mesh(call: RelayCall) -> HttpResponse:
     """Open a mesh to every key that authenticates, or close it to all but its members."""
     node = call.node
     given = await call.body(MeshChange)
-    row = await call.context.core.administration.set_open(node, call.params["mesh"], is_open=given.open)
+    row = await call.context.engine.administration.set_open(node, call.params["mesh"], is_open=given.open)
     return json_response(MeshBody(row.mesh, row.is_open, row.creator))
 
 
 async def list_meshes(call: RelayCall) -> HttpResponse:
     """List the meshes the asker may read."""
-    return json_response(MeshList(call.context.core.meshes_of(call.node)))
+    return json_response(MeshList(call.context.engine.meshes_of(call.node)))
 
 
 MESH_ROUTES = (
@@ -105,7 +105,7 @@ class MemberQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 async def list_members(call: RelayCall) -> HttpResponse:
     """List the members."""
-    rows = call.context.core.administration.members(call.node, call.params["mesh"])
+    rows = call.context.engine.administration.members(call.node, call.params["mesh"])
     return json_response(MemberList([MemberBody(row.node, row.name, row.role) for row in rows]))
 
 
@@ -113,7 +113,7 @@ async def save_member(call: RelayCall) -> HttpResponse:
     """List a node, or change its name or role."""
     node = call.node
     given = await call.body(MemberBody)
-    row = await call.context.core.administration.save_member(
+    row = await call.context.engine.administration.save_member(
         node, call.params["mesh"], given.node, given.name, given.role
     )
     return json_response(MemberBody(row.node, row.name, row.role))
@@ -121,7 +121,7 @@ async def save_member(call: RelayCall) -> HttpResponse:
 
 async def remove_member(call: RelayCall) -> HttpResponse:
     """Take a node off the list."""
-    await call.context.core.administration.remove_member(
+    await call.context.engine.administration.remove_member(
         call.node, call.params["mesh"], call.arguments(MemberQuery).node
     )
     return json_response(Done())
@@ -166,7 +166,7 @@ class AccessQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 async def list_access(call: RelayCall) -> HttpResponse:
     """List the rows."""
-    rows = call.context.core.administration.access(call.node, call.params["mesh"])
+    rows = call.context.engine.administration.access(call.node, call.params["mesh"])
     return json_response(AccessList([AccessBody(row.node, row.read, row.write, row.lock) for row in rows]))
 
 
@@ -175,13 +175,13 @@ async def save_access(call: RelayCall) -> HttpResponse:
     node = call.node
     given = await call.body(AccessBody)
     row = AccessRow(call.params["mesh"], given.node, given.read, given.write, given.lock)
-    await call.context.core.administration.save_access(node, row)
+    await call.context.engine.administration.save_access(node, row)
     return json_response(given)
 
 
 async def remove_access(call: RelayCall) -> HttpResponse:
     """Remove a row: what it took is given back."""
-    await call.context.core.administration.remove_access(
+    await call.context.engine.administration.remove_access(
         call.node, call.params["mesh"], call.arguments(AccessQuery).node
     )
     return json_response(Done())
@@ -216,7 +216,7 @@ class TopicQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 async def list_topics(call: RelayCall) -> HttpResponse:
     """List the topics."""
-    names = call.context.core.participation.topics(call.node, call.params["mesh"])
+    names = call.context.engine.participation.topics(call.node, call.params["mesh"])
     return json_response(TopicList([TopicBody(name) for name in names]))
 
 
@@ -224,13 +224,15 @@ async def create_topic(call: RelayCall) -> HttpResponse:
     """Create a topic."""
     node = call.node
     given = await call.body(TopicBody)
-    await call.context.core.participation.create_topic(node, call.params["mesh"], given.name)
+    await call.context.engine.participation.create_topic(node, call.params["mesh"], given.name)
     return json_response(given, 201)
 
 
 async def remove_topic(call: RelayCall) -> HttpResponse:
     """Remove a topic."""
-    await call.context.core.participation.remove_topic(call.node, call.params["mesh"], call.arguments(TopicQuery).name)
+    await call.context.engine.participation.remove_topic(
+        call.node, call.params["mesh"], call.arguments(TopicQuery).name
+    )
     return json_response(Done())
 
 
@@ -265,7 +267,7 @@ class SubscriptionQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 async def list_subscriptions(call: RelayCall) -> HttpResponse:
     """List the asker's subscriptions."""
-    patterns = call.context.core.participation.subscriptions(call.node, call.params["mesh"])
+    patterns = call.context.engine.participation.subscriptions(call.node, call.params["mesh"])
     return json_response(SubscriptionList([SubscriptionBody(pattern) for pattern in patterns]))
 
 
@@ -273,14 +275,14 @@ async def subscribe(call: RelayCall) -> HttpResponse:
     """Subscribe."""
     node = call.node
     given = await call.body(SubscriptionBody)
-    await call.context.core.participation.subscribe(node, call.params["mesh"], given.pattern)
+    await call.context.engine.participation.subscribe(node, call.params["mesh"], given.pattern)
     return json_response(given)
 
 
 async def unsubscribe(call: RelayCall) -> HttpResponse:
     """End a subscription."""
     pattern = call.arguments(SubscriptionQuery).pattern
-    await call.context.core.participation.unsubscribe(call.node, call.params["mesh"], pattern)
+    await call.context.engine.participation.unsubscribe(call.node, call.params["mesh"], pattern)
     return json_response(Done())
 
 
@@ -321,7 +323,7 @@ class BlockQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 async def list_blocks(call: RelayCall) -> HttpResponse:
     """List the asker's blocks."""
-    nodes = call.context.core.participation.blocks(call.node, call.params["mesh"])
+    nodes = call.context.engine.participation.blocks(call.node, call.params["mesh"])
     return json_response(BlockList([BlockBody(node) for node in nodes]))
 
 
@@ -329,13 +331,13 @@ async def block(call: RelayCall) -> HttpResponse:
     """Block a node."""
     node = call.node
     given = await call.body(BlockBody)
-    await call.context.core.participation.block(node, call.params["mesh"], given.node)
+    await call.context.engine.participation.block(node, call.params["mesh"], given.node)
     return json_response(given)
 
 
 async def unblock(call: RelayCall) -> HttpResponse:
     """Lift a block."""
-    await call.context.core.participation.unblock(call.node, call.params["mesh"], call.arguments(BlockQuery).node)
+    await call.context.engine.participation.unblock(call.node, call.params["mesh"], call.arguments(BlockQuery).node)
     return json_response(Done())
 
 

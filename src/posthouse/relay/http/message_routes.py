@@ -56,7 +56,9 @@ async def show_message(call: RelayCall) -> HttpResponse:
     message_id = call.params["id"]
     if not is_event_id(message_id):
         raise error("id_invalid", id=message_id[:80], reason="an event id is 64 lower-case hexadecimal digits")
-    return json_response(msgspec.convert(await call.context.core.states.message(call.node, message_id), MessageStates))
+    return json_response(
+        msgspec.convert(await call.context.engine.states.message(call.node, message_id), MessageStates)
+    )
 
 
 MESSAGE_ROUTES = (
@@ -126,7 +128,7 @@ async def list_queue_rows(call: RelayCall) -> HttpResponse:
     """List the messages in one queue, or in all of a mesh; a reader may look at its own."""
     given = call.arguments(QueueRowsQuery)
     limit = given.limit or QUERY_MAX_LIMIT
-    found = await call.context.core.queues.rows(
+    found = await call.context.engine.queues.rows(
         call.node, call.params["mesh"], given.node, sorted(states_named(given.state)), _read_after(given.after), limit
     )
     following = f"{found[-1]['position']} {found[-1]['recipient']}" if len(found) == limit else None
@@ -172,7 +174,7 @@ async def list_queues(call: RelayCall) -> HttpResponse:
     """List the queues of a mesh in which something is."""
     given = call.arguments(QueueQuery)
     limit = given.limit or QUERY_MAX_LIMIT
-    found = await call.context.core.queues.overview(call.node, call.params["mesh"], given.after or "", limit)
+    found = await call.context.engine.queues.overview(call.node, call.params["mesh"], given.after or "", limit)
     following = found[-1]["recipient"] if len(found) == limit else None
     return json_response(QueueList(msgspec.convert(found, list[Queue]), following))
 
@@ -181,14 +183,14 @@ async def purge_queue(call: RelayCall) -> HttpResponse:
     """Take messages out of a queue for good."""
     node, given = call.node, await call.body(PurgeQueue)
     states = sorted(states_named(given.state))
-    purged = await call.context.core.queues.purge(node, call.params["mesh"], given.node, given.ids, states)
+    purged = await call.context.engine.queues.purge(node, call.params["mesh"], given.node, given.ids, states)
     return json_response(PurgedMessages(purged))
 
 
 async def requeue_messages(call: RelayCall) -> HttpResponse:
     """Open parked messages again, at the tail of the queue."""
     node, given = call.node, await call.body(RequeueMessages)
-    requeued, no_room = await call.context.core.queues.requeue(node, call.params["mesh"], given.node, given.ids)
+    requeued, no_room = await call.context.engine.queues.requeue(node, call.params["mesh"], given.node, given.ids)
     return json_response(Requeued(requeued, no_room))
 
 

@@ -39,7 +39,7 @@ async def healthz(call: RelayCall) -> HttpResponse:
 
 async def readyz(call: RelayCall) -> HttpResponse:
     """Answer 200 while events are accepted, 503 while the disk is full or the relay stops."""
-    state = call.context.core.state
+    state = call.context.engine.state
     if state != "open":
         raise error("relay_not_ready", reason=f"its store is {state}")
     return json_response(Health("ready"))
@@ -69,23 +69,23 @@ class Info(msgspec.Struct):
 
 async def show_info(call: RelayCall) -> HttpResponse:
     """Describe this relay."""
-    edge = call.context
+    context = call.context
     answer = Info(
         name="posthouse",
         version=__version__,
-        relay=edge.relay,
-        epoch=edge.core.store.epoch,
-        now_ns=edge.clock.wall_ns(),
-        is_test_clock=hasattr(edge.clock, "offsets"),
+        relay=context.relay,
+        epoch=context.engine.store.epoch,
+        now_ns=context.clock.wall_ns(),
+        is_test_clock=hasattr(context.clock, "offsets"),
         limits=wire_limits(call),
-        features=features_of(edge),
+        features=features_of(context),
     )
     return json_response(answer)
 
 
 def wire_limits(call: RelayCall) -> dict[str, int]:
     """Return the limits that clients have to keep."""
-    edge, deliveries = call.context.limits, call.context.core.settings.deliveries
+    edge, deliveries = call.context.limits, call.context.engine.settings.deliveries
     return {
         "event_bytes": limits.EVENT_MAX_CANONICAL_BYTES,
         "tags": limits.EVENT_MAX_TAGS,
@@ -116,7 +116,7 @@ INFO_ROUTES = (Route("GET", "/v1/info", show_info, "Describe this relay", is_pub
 
 async def show_metrics(call: RelayCall) -> HttpResponse:
     """Show the metrics; docs/reference/metrics.md explains them."""
-    await call.context.core.sweeper.count()
+    await call.context.engine.sweeper.count()
     return HttpResponse(200, call.context.meters.render(), CONTENT_TYPE)
 
 
@@ -156,7 +156,7 @@ async def read_journal(call: RelayCall) -> HttpResponse:
     """Return records after a cursor."""
     given = call.arguments(JournalQuery)
     types = None if given.types is None else given.types.split(",")
-    records, cursor = await call.context.core.journal(
+    records, cursor = await call.context.engine.journal(
         call.node, after=given.after, types=types, limit=given.limit or QUERY_MAX_LIMIT
     )
     bodies = [RecordBody(r.seq, r.at_ns, r.type, r.mesh, r.actor, r.ref, r.decoded_body()) for r in records]
@@ -194,8 +194,8 @@ class ExportQuery(msgspec.Struct, forbid_unknown_fields=True):
 async def export_feed(call: RelayCall) -> HttpResponse:
     """Return rows of a feed after a cursor."""
     given = call.arguments(ExportQuery)
-    extent = await call.context.core.store.extent()  # before the rows: what it promises is there
-    columns, rows, cursor = await call.context.core.feed(
+    extent = await call.context.engine.store.extent()  # before the rows: what it promises is there
+    columns, rows, cursor = await call.context.engine.feed(
         call.node, call.params["feed"], after=given.after, limit=given.limit or _DEFAULT_ROWS
     )
     return HttpResponse(
@@ -264,7 +264,7 @@ async def prune_journal(call: RelayCall) -> HttpResponse:
     """Compute the digests again and delete the range if they are those given, else refuse."""
     given = await call.body(PruneRequest)
     archived = ArchivedRange(given.epoch, given.from_seq, given.to_seq, given.digest, given.contents)
-    pruned, oldest_seq = await call.context.core.prune(call.node, archived)
+    pruned, oldest_seq = await call.context.engine.prune(call.node, archived)
     return json_response(PruneAnswer(pruned.records, pruned.emptied, oldest_seq))
 
 

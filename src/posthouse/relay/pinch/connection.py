@@ -184,7 +184,7 @@ class PinchConnection(WebSocketConnection):
         log_in: Callable[[PinchConnection], Awaitable[bool]],
         on_close: Callable[[PinchConnection], None],
     ) -> None:
-        settings, clock = pinch.settings, pinch.core.clock
+        settings, clock = pinch.settings, pinch.engine.clock
         super().__init__(socket, write_buffer, settings.ping_s, settings.pong_s, clock.boot_ns)
         self.pinch = pinch
         self.settings = settings
@@ -203,7 +203,7 @@ class PinchConnection(WebSocketConnection):
     async def run(self) -> None:
         """Log in, open the reader session of the address, then handle envelopes until the agent is gone."""
         if await self._log_in(self):
-            sessions = self.pinch.core.sessions
+            sessions = self.pinch.engine.sessions
             self._session = PinchReaderSession(sessions, self, self.address, self.settings)
             sessions.open(self._session)
             self.start(self._run_session(self._session))
@@ -278,7 +278,7 @@ class PinchConnection(WebSocketConnection):
     def close_session(self) -> None:
         """Stop delivering on this connection."""
         if self._session is not None:
-            self.pinch.core.sessions.close(self._session, self._session_end())
+            self.pinch.engine.sessions.close(self._session, self._session_end())
 
     async def close(self) -> None:
         self._on_close(self)

@@ -126,7 +126,7 @@ class PinchEndpoint:
     async def _log_in(self, connection: PinchConnection) -> bool:
         """Challenge the agent and give the connection its address; return False if the login is refused."""
         pinch = self.pinch
-        login = Login(pinch.settings, pinch.core.clock)
+        login = Login(pinch.settings, pinch.engine.clock)
         connection.send(login.challenge())
         frame = None
         with contextlib.suppress(TimeoutError):
@@ -229,7 +229,7 @@ def pinch_routes(endpoint: PinchEndpoint) -> tuple[Route[RelayCall], ...]:
 
 def _health_state(pinch: Pinch) -> str:
     """Return `ok`, or what keeps the store from taking envelopes."""
-    state = pinch.core.state
+    state = pinch.engine.state
     return "ok" if state == "open" else state
 
 

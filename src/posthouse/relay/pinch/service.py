@@ -101,13 +101,13 @@ log = structlog.get_logger(__name__)
 class Pinch:
     """What all Pinch connections of a relay share; it does not know the connections."""
 
-    def __init__(self, core: RelayEngine, key: NodeKey, meters: Meters, settings: PinchSettings) -> None:
-        self.core = core
+    def __init__(self, engine: RelayEngine, key: NodeKey, meters: Meters, settings: PinchSettings) -> None:
+        self.engine = engine
         self.settings = settings
         self.meters = meters
         self.rates = RateBuckets(settings.rate)
-        self.submissions = SubmissionQueue(core.sessions)
-        self.blocks = Blocks(core.changes, core.sessions)
+        self.submissions = SubmissionQueue(engine.sessions)
+        self.blocks = Blocks(engine.changes, engine.sessions)
         self.is_stopping = False
         self._key = key
         self._tasks: set[asyncio.Task[None]] = set()
@@ -130,7 +130,7 @@ class Pinch:
     def note_refused(self, address: str, message_type: int, code: str) -> None:
         """Count a refusal, in the metrics and for the journal."""
         self.meters.count("posthouse_relay_pinch_refused_total", type_name(message_type), code)
-        self.core.refusals.note(code, address)
+        self.engine.refusals.note(code, address)
 
     async def close(self) -> None:
         """Finish running tasks and commit pending submissions; call it after the connections and before the store."""

@@ -43,7 +43,7 @@ def authenticate(connection: Connection, arguments: Sequence[bytes]) -> None:
         connection.end(POLICY_VIOLATION, failure.code)
         return
     connection.node = node
-    connection.send("AUTHED", {"node": node, "meshes": context.core.meshes_of(node)})
+    connection.send("AUTHED", {"node": node, "meshes": context.engine.meshes_of(node)})
 
 
 def refuse_event(connection: Connection, arguments: Sequence[bytes]) -> None:
@@ -63,8 +63,8 @@ def open_reader_session(connection: Connection, arguments: Sequence[bytes]) -> N
     if type(mesh) is not str:
         raise error("frame_malformed", reason=f"RECEIVE is {_RECEIVE_FORM}")
     options = read_object(arguments[1], _RECEIVE_OPTIONS, "RECEIVE") if len(arguments) > 1 else {}
-    sessions = connection.context.core.sessions
-    connection.context.core.meshes.demand(node, mesh, Right.READ)
+    sessions = connection.context.engine.sessions
+    connection.context.engine.meshes.demand(node, mesh, Right.READ)
     if mesh in connection.sessions:
         raise error("mailbox_open", mesh=mesh)
     session = ReaderSession(sessions, connection, mesh, node, _window(options), _instance(options))
@@ -135,7 +135,7 @@ def reject_message(connection: Connection, arguments: Sequence[bytes]) -> None:
 
 async def _reject(connection: Connection, node: str, message_id: str, reason: str) -> None:
     try:
-        await connection.context.core.queues.reject(node, message_id, reason)
+        await connection.context.engine.queues.reject(node, message_id, reason)
     except PosthouseError as failure:
         connection.send("OK", message_id, False, failure.problem())
         return
@@ -187,7 +187,7 @@ def _read_text(argument: bytes) -> str | None:
 
 
 def _ask_lock(connection: Connection, req: str, wanted: LockArguments) -> None:
-    node, locks = reader_of(connection), connection.context.core.locks
+    node, locks = reader_of(connection), connection.context.engine.locks
     if isinstance(wanted, ListLocks):
         connection.start(_list_locks(connection, req, node, wanted))
         return
@@ -209,7 +209,7 @@ def _answer_lock(connection: Connection, req: str, answer: LockAnswer | None, fa
 
 async def _list_locks(connection: Connection, req: str, node: str, wanted: ListLocks) -> None:
     try:
-        connection.send("LOCKED", req, await connection.context.core.locks.list(node, wanted))
+        connection.send("LOCKED", req, await connection.context.engine.locks.list(node, wanted))
     except PosthouseError as refusal:
         connection.send("LOCKED", req, refusal.problem())
 

@@ -18,7 +18,7 @@ from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import decode_event
 from posthouse.model.limits import SECOND_NS
 from posthouse.model.rate import Rate, full_bucket, take
-from posthouse.relay.context import Edge, features_of
+from posthouse.relay.context import RelayContext, features_of
 from posthouse.relay.messages.reader_session import ReaderSession
 from posthouse.relay.messages.sessions import CODE_CONFIRM_TIMEOUT, REPLACED, SessionEnd
 from posthouse.relay.metrics import count_answers
@@ -54,7 +54,7 @@ class Connection(WebSocketConnection):
     separator = b","
 
     def __init__(
-        self, context: Edge, socket: WebSocket, write_buffer: WriteBuffer, name: str, verbs: Mapping[str, Verb]
+        self, context: RelayContext, socket: WebSocket, write_buffer: WriteBuffer, name: str, verbs: Mapping[str, Verb]
     ) -> None:
         loop, limits = asyncio.get_running_loop(), context.limits
         super().__init__(socket, write_buffer, limits.ping_s, limits.pong_s, lambda: int(loop.time() * SECOND_NS))
@@ -71,7 +71,9 @@ class Connection(WebSocketConnection):
         #: held by the subscription that sends stored events: they share one socket anyway
         self.stored_events_lock = asyncio.Lock()
         self._verbs = verbs
-        self._submitter = context.core.open_submitter(lambda answers: self._answer(self._submitter.submitted, answers))
+        self._submitter = context.engine.open_submitter(
+            lambda answers: self._answer(self._submitter.submitted, answers)
+        )
         self._rate = Rate(limits.commands_per_s, limits.commands_burst)
         self._bucket = full_bucket(self._rate, context.clock.boot_ns())
         self._faults = 0
@@ -163,7 +165,7 @@ class Connection(WebSocketConnection):
         for subscription in list(self.subscriptions.values()):
             subscription.close()
         for session in self.sessions.values():
-            self.context.core.sessions.close(session, self._session_end())
+            self.context.engine.sessions.close(session, self._session_end())
         self._submitter.close()
         await super().close()
 

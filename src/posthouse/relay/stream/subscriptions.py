@@ -138,7 +138,7 @@ class Subscription:
     @property
     def cursor(self) -> str | None:
         """Where to go on after what was sent so far."""
-        return self._given if self._seq is None else self._context.core.cursor(self._seq)
+        return self._given if self._seq is None else self._context.engine.cursor(self._seq)
 
     async def _send_all(self) -> None:
         while self._phase is not _Phase.CLOSED:
@@ -151,7 +151,7 @@ class Subscription:
     async def _send_pages(self) -> None:
         """Send every page from the cursor to the end of the store."""
         while self._phase is not _Phase.CLOSED:
-            page = await self._context.core.query(self.node, self.filters, cursor=self.cursor, limit=QUERY_MAX_LIMIT)
+            page = await self._context.engine.query(self.node, self.filters, cursor=self.cursor, limit=QUERY_MAX_LIMIT)
             await self._send_events(page.events)
             self._seq = page.through_seq
             if page.is_end:
@@ -180,11 +180,11 @@ class Subscription:
 
         If they are too large to be held at once, only the oldest is returned: from there they are read again in pages.
         """
-        core = self._context.core
+        engine = self._context.engine
         events: list[StoredEvent] = []
         place, found, size = None, 0, 0
         while found < limit:
-            page = await core.query(
+            page = await engine.query(
                 self.node, self.filters, cursor=place, limit=min(QUERY_MAX_LIMIT, limit - found), order="desc"
             )
             above = [event for event in page.events if event.seq > floor]
@@ -195,14 +195,14 @@ class Subscription:
                 del events[:-1]
             if page.is_end or page.through_seq <= floor or len(above) < len(page.events):
                 break
-            place = core.cursor(page.through_seq)
+            place = engine.cursor(page.through_seq)
         return events, len(events) == found
 
     async def _floor(self) -> int:
         """Return the seq of the cursor, or 0 without one; a cursor that is not valid here is refused."""
         if self._given is None:
             return 0
-        await self._context.core.query(self.node, self.filters, cursor=self._given, limit=1)
+        await self._context.engine.query(self.node, self.filters, cursor=self._given, limit=1)
         return parse_cursor(self._given).seq
 
     async def _send_events(self, events: Sequence[StoredEvent]) -> None:
@@ -325,7 +325,7 @@ def count_events(connection: Connection, arguments: Sequence[bytes]) -> None:
 async def _count_events(connection: Connection, sub: str, node: str, filters: Sequence[Filter]) -> None:
     try:
         async with connection.stored_events_lock:
-            number = await connection.context.core.count(node, filters)
+            number = await connection.context.engine.count(node, filters)
     except PosthouseError as failure:
         connection.send("CLOSED", sub, failure.problem(), None)
         return
