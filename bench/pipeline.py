@@ -23,7 +23,7 @@ from bench.raw_stream import Supply
 from bench.scales import MASTER, ROW_BYTES, PipelineScale
 from posthouse.model.clock import SystemClock
 from posthouse.model.event import Event, encode_event
-from posthouse.pipeline.audit.lineage import EpochRow, Extent, Lines, draw_lines
+from posthouse.pipeline.audit.lineage import EpochRow, Extent, Lineages, build_lineages
 from posthouse.pipeline.audit.spark_audit import EVENT_COLUMNS, prove_events
 from posthouse.pipeline.connector.data_source import register_source
 from posthouse.pipeline.connector.source_access import Access
@@ -69,12 +69,14 @@ def measure_signatures(spark: SparkSession, folder: Path, scale: PipelineScale) 
     """Return how many events the stage proves per second, of what two threads of libsodium alone verify."""
     events = Supply().take(scale.events)
     stored = _store(spark, folder / "events", events)
-    lines = draw_lines([EpochRow(_EPOCH, None, 0, "relay", 0)], [Extent(_EPOCH, 1, len(events), len(events))], [])
+    lineages = build_lineages(
+        [EpochRow(_EPOCH, None, 0, "relay", 0)], [Extent(_EPOCH, 1, len(events), len(events))], []
+    )
     floor = VerifyFloor(events)
     try:
         compared = compare(
             "signatures",
-            lambda: _rate(lines, stored, len(events)),
+            lambda: _rate(lineages, stored, len(events)),
             floor.rate,
             rounds=scale.rounds,
             required=0.4,
@@ -112,9 +114,9 @@ def _row(seq: int, event: Event) -> dict[str, Any]:
     return {name: row[name] for name in EVENT_COLUMNS}
 
 
-def _rate(lines: Lines, stored: DataFrame, count: int) -> float:
+def _rate(lineages: Lineages, stored: DataFrame, count: int) -> float:
     started = time.perf_counter()
-    prove_events(lines, stored).write.format("noop").mode("overwrite").save()
+    prove_events(lineages, stored).write.format("noop").mode("overwrite").save()
     return count / (time.perf_counter() - started)
 
 

@@ -136,7 +136,7 @@ def _measure(spark: SparkSession, folder: Path, rows: int) -> dict[str, Any]:
     store = make_mixed_store(folder / "relay", rows)
     clock, cpu_s = _Laps(), cpu_seconds()
     with MemoryWatch() as memory:
-        bring_up_to_date(spark, Lake(folder / "lake"), [Access(str(store))], tell=clock.note)
+        bring_up_to_date(spark, Lake(folder / "lake"), [Access(str(store))], on_step=clock.note)
         cpu_s = cpu_seconds() - cpu_s
     seconds = clock.seconds()
     measured = {

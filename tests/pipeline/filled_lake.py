@@ -79,7 +79,7 @@ def _copy(
     feed = COPIES[table]
     for segment in history.segments(0, head):
         application = f"{segment.epoch}/{feed.name}"
-        reached = delta.reached(application)
+        reached = delta.app_version(application)
         for after in range(max(segment.after, reached or 0), segment.to, rows_per_file):
             to = min(after + rows_per_file, segment.to)
             text = f"SELECT {', '.join(feed.columns)} FROM {feed.view} WHERE seq > ? AND seq <= ? ORDER BY seq"
@@ -91,7 +91,7 @@ def _copy(
             for day, part in by_day.items():
                 _write(delta, pa.Table.from_pylist(part, copy_schema(feed)).drop_columns([DAY]), day)
             if delta.exists:
-                delta.commit(Commit(reached={application: to}), copy_schema(feed), [DAY])
+                delta.commit(Commit(app_versions={application: to}), copy_schema(feed), [DAY])
 
 
 def _write(delta: Delta, rows: pa.Table, day: str) -> None:

@@ -14,7 +14,7 @@ from posthouse.model.clock import system_clock
 from posthouse.model.errors import PosthouseError
 from posthouse.pipeline import archive_history as archiving
 from posthouse.pipeline.archive_history import archive
-from posthouse.pipeline.epochs import ALL_LIVE, Epoch, Span, spans_of
+from posthouse.pipeline.epochs import ALL_LIVE, Epoch, Segment, segments_of
 from posthouse.pipeline.lake import Lake
 from posthouse.relay.ops.maintenance import backup_relay, restore_relay
 from tests.pipeline.filled_lake import Row, fill_lake
@@ -35,7 +35,7 @@ async def administrator(edge: Edge, tmp_path: Path) -> AsyncIterator[Client]:
 async def test_what_the_lake_holds_is_pruned_and_the_rest_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archiving, "PART_RECORDS", 7)
+    monkeypatch.setattr(archiving, "RANGE_RECORDS", 7)
     alice, bob, lake = Author(), Author(), Lake(tmp_path / "lake")
     async with checked(tmp_path / "relay") as edge:
         events = [alice.event(1, str(number)) for number in range(40)]
@@ -148,6 +148,6 @@ def test_spans_follow_the_forks() -> None:
         return Epoch(name, parent, fork_seq, "relay", "", 0)
 
     epochs = [epoch("a", None, 0), epoch("b", "a", 10), epoch("c", "b", 4), epoch("d", "c", 20)]
-    assert spans_of(epochs, "a") == [Span("a", 0, ALL_LIVE)]
-    assert spans_of(epochs, "b") == [Span("a", 0, 10), Span("b", 10, ALL_LIVE)]
-    assert spans_of(epochs, "d") == [Span("a", 0, 4), Span("c", 4, 20), Span("d", 20, ALL_LIVE)]
+    assert segments_of(epochs, "a") == [Segment("a", 0, ALL_LIVE)]
+    assert segments_of(epochs, "b") == [Segment("a", 0, 10), Segment("b", 10, ALL_LIVE)]
+    assert segments_of(epochs, "d") == [Segment("a", 0, 4), Segment("c", 4, 20), Segment("d", 20, ALL_LIVE)]

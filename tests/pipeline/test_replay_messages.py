@@ -55,7 +55,7 @@ async def run(
 ) -> Replayed:
     """Replay what lies behind the cursor, two in a batch."""
     cursor = cursors.begin(NAME, terms)
-    left = [old for old in messages if (old.at_ns, old.epoch, old.seq) > cursor.place]
+    left = [old for old in messages if (old.at_ns, old.epoch, old.seq) > cursor.position]
 
     class Breaking(ReplayCursors):
         saved = 0
@@ -145,7 +145,7 @@ async def test_rate_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         async def send(self, messages: Sequence[PastMessage]) -> SendResult:
             return SendResult(0)
 
-        async def place(self) -> int:
+        async def journal_head(self) -> int:
             return 0
 
     async def sleep(seconds: float) -> None:

@@ -87,7 +87,7 @@ def _run_once(pipeline_options: PipelineOptions, output: Output, *, is_rebuild: 
             open_sources(pipeline_options),
             batch_rows=int(str(pipeline_options.settings()["pipeline.batch_rows"])),
             is_rebuild=is_rebuild,
-            tell=lambda step: _show_step(output, step),
+            on_step=lambda step: _show_step(output, step),
         )
     published = sum(publish_roots(lake, pipeline_options.relay_options(relay).client()) for relay in relays)
     _answer_run(output, report, published)

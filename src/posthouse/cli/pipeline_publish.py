@@ -74,7 +74,7 @@ def publish(
     )
     lake, spark = pipeline_options.open_lake(), pipeline_options.session()
     inputs = {name: lake.table(spark, name) for name in INPUTS}
-    done = run(spark, inputs, options, through_ns=through_of(lake), days=days, alarm=alarm, alerts_to=alerts_to)
+    done = run(spark, inputs, options, through_ns=through_of(lake), days=days, thresholds=alarm, alerts_to=alerts_to)
     value = {"mesh": mesh, "members": done.members, "topics": done.topics, "alerts": done.alerts}
     output.note(f"figures of {done.members} members and {done.topics} topics published")
     rows = [(each["alert"], each["member"], each["since"], each["count"]) for each in done.alerts]

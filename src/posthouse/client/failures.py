@@ -12,9 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from posthouse.model.codes.spec import ErrorSpec, Exit, Severity
-from posthouse.model.errors import ERROR_CODES, PosthouseError, Refused, Transient, error
+from posthouse.model.errors import (
+    PROBLEM_MEMBERS,
+    PosthouseError,
+    Refused,
+    Transient,
+    error,
+    error_from_problem,
+)
 
-_FIXED = frozenset({"type", "title", "status", "code", "detail", "hint", "instance"})
 _RETRY_STATUS = frozenset({408, 425, 429, 502, 503, 504, 507})
 
 
@@ -22,11 +28,7 @@ def error_from(problem: Any, relay: str) -> PosthouseError:
     """Return the error a problem object stands for."""
     if not isinstance(problem, dict) or not isinstance(problem.get("code"), str):
         return error("answer_invalid", relay=relay, reason="a problem without a code")
-    fields = {name: value for name, value in problem.items() if name not in _FIXED}
-    hint = problem.get("hint") if isinstance(problem.get("hint"), str) else None
-    if problem["code"] in ERROR_CODES:
-        return error(problem["code"], hint=hint, **_as_keywords(fields))
-    return _unknown(problem, fields, hint)
+    return error_from_problem(problem) or _unknown(problem)
 
 
 def retry_after_s(failure: PosthouseError) -> float:
@@ -35,13 +37,9 @@ def retry_after_s(failure: PosthouseError) -> float:
     return max(0.0, float(given)) if isinstance(given, int | float) and not isinstance(given, bool) else 0.0
 
 
-def _as_keywords(fields: dict[str, Any]) -> dict[str, Any]:
-    # `hint` and `code` are parameters of error() and never fields
-    return {name: value for name, value in fields.items() if name not in ("hint", "code")}
-
-
-def _unknown(problem: dict[str, Any], fields: dict[str, Any], hint: str | None) -> PosthouseError:
-    status = problem.get("status")
+def _unknown(problem: dict[str, Any]) -> PosthouseError:
+    fields = {name: value for name, value in problem.items() if name not in PROBLEM_MEMBERS}
+    status, hint = problem.get("status"), problem.get("hint") if isinstance(problem.get("hint"), str) else None
     number = status if isinstance(status, int) else 500
     is_transient = number in _RETRY_STATUS
     spec = ErrorSpec(

@@ -110,3 +110,16 @@ def error(code: str, *, hint: str | None = None, **fields: Any) -> PosthouseErro
     """Build the error registered under `code`; a code that is not registered is a programming error."""
     spec = ERROR_CODES[code]
     return _CLASSES[spec.severity](spec, fields, hint)
+
+
+#: The fixed members of a problem; the fields of the error stand beside them.
+PROBLEM_MEMBERS = frozenset({"type", "title", "status", "code", "detail", "hint", "instance"})
+
+
+def error_from_problem(problem: Any) -> PosthouseError | None:
+    """Return the error that a problem object (RFC 9457) describes; None if it has no registered code."""
+    if not isinstance(problem, dict) or not isinstance(problem.get("code"), str) or problem["code"] not in ERROR_CODES:
+        return None
+    fields = {name: value for name, value in problem.items() if name not in PROBLEM_MEMBERS}
+    hint = problem.get("hint")
+    return error(problem["code"], hint=hint if isinstance(hint, str) else None, **fields)

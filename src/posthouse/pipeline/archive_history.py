@@ -1,145 +1,137 @@
-"""Ask a relay to prune the history that the lake holds, part by part, oldest first.
+"""Ask a relay to prune the history that the lake holds, range by range, oldest first.
 
-Each part is read back from the lake's files and synced to disk before its digests go to the relay; the relay
-computes them over its own rows and deletes only rows that are equal. Killed at any point, on either side, nothing is
-lost: the next run begins at the oldest record the relay has. A gap ends a part; a seq that is there twice is damage.
+Each range is read back from the lake's files and synced to disk before its digests go to the relay. The relay
+computes the digests over its own rows and deletes the rows only if they are equal. No row is lost if either side dies
+at any point: the next run starts at the oldest record of the relay. A range ends at a gap; a seq that occurs twice is
+damage.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from posthouse.client import Client
+from posthouse.files import fsync_dir, sync_file
 from posthouse.journal.records import Record, digest_contents, digest_records
 from posthouse.model.api import ArchivedRange, Pruned
 from posthouse.model.errors import PosthouseError, error
-from posthouse.pipeline.epochs import Span, spans_of
+from posthouse.pipeline.connector.feeds import JOURNAL
+from posthouse.pipeline.epochs import Segment, segments_of
 from posthouse.pipeline.lake.lake import BronzeScan, Lake, RowFilter
-
-_RECORD = ("seq", "at_ns", "type", "mesh", "actor", "ref", "body")
 
 
 @dataclass(frozen=True, slots=True)
-class ArchivedPart:
-    """Records from the first on without a gap, and the events that can be proven by their digest."""
+class ArchivedRows:
+    """Consecutive records, and those of their events that a digest can prove."""
 
     records: Sequence[Record]
-    #: (seq, the event as it is served)
+    #: Seq, and the event as the relay serves it.
     events: Sequence[tuple[int, bytes]]
 
-    def before(self, at_ns: int) -> ArchivedPart:
+    def before(self, at_ns: int) -> ArchivedRows:
         """Return the records before a time, and their events."""
         records = [record for record in self.records if record.at_ns < at_ns]
         through = records[-1].seq if records else 0
-        return ArchivedPart(records, [event for event in self.events if event[0] <= through])
+        return ArchivedRows(records, [event for event in self.events if event[0] <= through])
 
     def archived(self, epoch: str) -> ArchivedRange:
-        """Return what the relay is told of it."""
+        """Return the range and its digests, for the relay."""
         contents = digest_contents(content for _seq, content in self.events)
         first, last = self.records[0].seq, self.records[-1].seq
         return ArchivedRange(epoch, first, last, digest_records(self.records), contents)
 
 
 class ArchivedHistory:
-    """The lake's copy of one history, by seq."""
+    """The lake's copy of one history."""
 
-    def __init__(self, lake: Lake, spans: Sequence[Span]) -> None:
-        self._spans = spans
+    def __init__(self, lake: Lake, segments: Sequence[Segment]) -> None:
+        self._segments = segments
         self._journal, self._events = BronzeScan(lake, "bronze_journal"), BronzeScan(lake, "bronze_events")
         self._synced: set[Path] = set()
 
-    def part(self, from_seq: int, limit: int) -> ArchivedPart:
-        """Return up to `limit` records from a seq on."""
+    def read(self, from_seq: int, limit: int) -> ArchivedRows:
+        """Return up to `limit` records, starting at a seq and ending at the first gap."""
         choices = self._choices(from_seq - 1, from_seq + limit - 1)
-        rows = [row for choice in choices for row in self._journal.read(choice, _RECORD).to_pylist()]
+        rows = [row for choice in choices for row in self._journal.read(choice, JOURNAL.columns).to_pylist()]
         records = sorted(Record(**row) for row in rows)
-        _refuse_twice(record.seq for record in records)
-        whole = [record for number, record in enumerate(records, start=from_seq) if record.seq == number]
+        _refuse_duplicates(record.seq for record in records)
+        consecutive = [record for seq, record in enumerate(records, start=from_seq) if record.seq == seq]
         self._sync(choices)
-        return ArchivedPart(whole, self._contents(choices))
+        return ArchivedRows(consecutive, self._contents(choices))
 
     def _contents(self, choices: Sequence[RowFilter]) -> list[tuple[int, bytes]]:
         columns = ("seq", "expiration_s", "event")
         rows = [row for choice in choices for row in self._events.read(choice, columns).to_pylist()]
         found = sorted((row["seq"], row["event"]) for row in rows if row["expiration_s"] is None)
-        _refuse_twice(seq for seq, _event in found)
+        _refuse_duplicates(seq for seq, _event in found)
         return [(seq, event.encode()) for seq, event in found if event is not None]
 
     def _choices(self, after_seq: int, through_seq: int) -> list[RowFilter]:
         return [
-            RowFilter(span.epoch, max(after_seq, span.after), min(through_seq, span.through))
-            for span in self._spans
-            if span.after < through_seq and after_seq < span.through
+            RowFilter(segment.epoch, max(after_seq, segment.after), min(through_seq, segment.to))
+            for segment in self._segments
+            if segment.after < through_seq and after_seq < segment.to
         ]
 
     def _sync(self, choices: Sequence[RowFilter]) -> None:
-        """Bring to the disk what the relay is asked to rely on: whoever wrote the files may not have."""
+        """Sync the files before the relay deletes its rows; the process that wrote them may not have synced them."""
         for table in (self._journal, self._events):
             files = [path for choice in choices for path in table.paths(choice)]
             for path in [*files, *(file.parent for file in files), *(table.log_paths() if files else ())]:
                 if path not in self._synced:
-                    _sync(path)
+                    (fsync_dir if path.is_dir() else sync_file)(path)
                     self._synced.add(path)
 
 
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _refuse_twice(seqs: Iterable[int]) -> None:
+def _refuse_duplicates(seqs: Iterable[int]) -> None:
     before = 0
     for seq in seqs:
         if seq == before:
-            raise error("lake_damaged", table="bronze_journal", reason=f"seq {seq} is there twice")
+            raise error("lake_damaged", table="bronze_journal", reason=f"seq {seq} occurs twice")
         before = seq
 
 
-PART_RECORDS = 10_000  # one request: well below a relay's bound and a client's patience
+RANGE_RECORDS = 10_000  # per request: well below a relay's limit and a client's timeout
 
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """What an archive run has done."""
+    """The result of an archive run."""
 
     epoch: str
     pruned: int
-    #: events whose content only the lake has now
+    #: Events whose content only the lake still holds.
     emptied: int
-    #: of the relay; None when its journal is empty
+    #: The relay's oldest seq; None if its journal is empty.
     oldest_seq: int | None
 
 
 async def archive(
-    client: Client, lake: Lake, before_ns: int, on_part: Callable[[Pruned], None] | None = None
+    client: Client, lake: Lake, before_ns: int, on_pruned: Callable[[Pruned], None] | None = None
 ) -> Archived:
-    """Prune everything before a time that the lake holds; `on_part` hears of every part."""
+    """Prune the relay's history before a time, as far as the lake holds it; call `on_pruned` for each range."""
     epoch = str((await client.info())["epoch"])
-    shelf = await asyncio.to_thread(_shelf, lake, epoch)
+    history = await asyncio.to_thread(_archived_history, lake, epoch)
     done = Archived(epoch, 0, 0, await client.archive.oldest_seq())
     while done.oldest_seq is not None:
-        part = (await asyncio.to_thread(shelf.part, done.oldest_seq, PART_RECORDS)).before(before_ns)
-        if not part.records:
+        rows = (await asyncio.to_thread(history.read, done.oldest_seq, RANGE_RECORDS)).before(before_ns)
+        if not rows.records:
             break
-        went = await _prune(client, lake, await asyncio.to_thread(part.archived, epoch))
-        done = Archived(epoch, done.pruned + went.pruned, done.emptied + went.emptied, went.oldest_seq)
-        if on_part is not None:
-            on_part(went)
+        pruned = await _prune(client, lake, await asyncio.to_thread(rows.archived, epoch))
+        done = Archived(epoch, done.pruned + pruned.pruned, done.emptied + pruned.emptied, pruned.oldest_seq)
+        if on_pruned is not None:
+            on_pruned(pruned)
     return done
 
 
-def _shelf(lake: Lake, epoch: str) -> ArchivedHistory:
+def _archived_history(lake: Lake, epoch: str) -> ArchivedHistory:
     epochs = lake.epochs()
     if epoch not in {each.epoch for each in epochs}:
         raise error("archive_unknown_history", path=str(lake.path), epoch=epoch)
-    return ArchivedHistory(lake, spans_of(epochs, epoch))
+    return ArchivedHistory(lake, segments_of(epochs, epoch))
 
 
 async def _prune(client: Client, lake: Lake, archived: ArchivedRange) -> Pruned:

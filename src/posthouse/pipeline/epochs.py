@@ -1,32 +1,31 @@
-"""Epochs of a store's history: which rows belong to which epoch, and which of them a restore has lost.
+"""Epochs of a store's history: which rows belong to which epoch, and which of them a restore dropped.
 
-A restore begins a new epoch that continues its parent up to fork_seq. Rows up to a fork belong to the epoch that
-wrote them; rows that the parent wrote above the fork did happen, stay in the lake and are labelled as lost. Of all
-epochs that grew from one root the newest is the live history; its ancestors are live up to the fork. A store is
-named by the root of its epochs, which no restore changes. Pure values and functions: no files, no Spark.
+A restore starts a new epoch that continues its parent up to fork_seq. Rows up to a fork belong to the epoch that
+wrote them. Rows that the parent wrote above the fork did happen; they stay in the lake and are labelled as lost. Of
+all epochs with one root, the newest is the live history; its ancestors are live up to the fork. The root of its
+epochs names a store, and a restore does not change it. Pure values and functions: no files, no Spark.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
 class Ancestor:
-    """An epoch of the lineage: rows above fork_seq are its own."""
+    """An epoch of a lineage; it wrote the rows above fork_seq."""
 
     epoch: str
     parent: str | None
     fork_seq: int
-    #: None: the source does not tell
+    #: None: the source does not report it.
     started_at_ns: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Rows (after, to] of one epoch."""
+    """The rows (after, to] of one epoch."""
 
     epoch: str
     after: int
@@ -35,11 +34,11 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What there is to read, at one moment."""
+    """The rows that a source holds at one moment: (pruned_through, head]."""
 
-    #: relay, bus, outbox or inbox
+    #: relay, bus, outbox or inbox.
     store: str
-    #: oldest first; the last is the epoch of now
+    #: Oldest first; the last is the current epoch.
     lineage: tuple[Ancestor, ...]
     pruned_through: int
     head: int
@@ -49,7 +48,7 @@ class History:
         return self.lineage[-1].epoch
 
     def segments(self, after: int, to: int) -> Iterator[Segment]:
-        """Cut the rows (after, to] by the epochs that wrote them, as far as they are still there."""
+        """Split the available rows in (after, to] by the epochs that wrote them."""
         after, to = max(after, self.pruned_through), min(to, self.head)
         for position, each in enumerate(self.lineage):
             low, high = max(after, each.fork_seq), min(to, self.end_of(position))
@@ -57,12 +56,12 @@ class History:
                 yield Segment(each.epoch, low, high)
 
     def end_of(self, position: int) -> int:
-        """Return the last seq that is of the epoch at a position of the lineage."""
+        """Return the last seq that belongs to the epoch at a position of the lineage."""
         later = [each.fork_seq for each in self.lineage[position + 1 :]]
         return min([self.head, *later])
 
     def shared_with(self, epoch: str) -> int:
-        """Return the last seq that this history has in common with an epoch; 0 with one it does not know."""
+        """Return the last seq that this history shares with an epoch; 0 for an unknown epoch."""
         for position, each in enumerate(self.lineage):
             if each.epoch == epoch:
                 return self.end_of(position)
@@ -70,7 +69,7 @@ class History:
 
 
 def lineage_of(epochs: list[Ancestor]) -> tuple[Ancestor, ...]:
-    """Return the epochs that lead to the last one, oldest first; others were left behind by a restore."""
+    """Return the ancestors of the last epoch and the epoch itself, oldest first."""
     by_name = {each.epoch: each for each in epochs}
     found = [epochs[-1]]
     while (parent := found[0].parent) is not None and parent in by_name:
@@ -84,20 +83,20 @@ ALL_LOST = -1
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """One history of a store; the columns of bronze_epochs, in order."""
+    """One epoch of a store; the columns of bronze_epochs, in order."""
 
     epoch: str
     parent: str | None
-    #: the last seq it shares with its parent
+    #: The last seq that it shares with its parent.
     fork_seq: int
-    #: relay, bus, outbox or inbox
+    #: relay, bus, outbox or inbox.
     store: str
     url: str
     started_at_ns: int
 
 
 def live_through(epochs: Iterable[Epoch]) -> dict[str, int]:
-    """Return for each epoch the last seq that no restore has lost."""
+    """Return for each epoch the last seq that no restore dropped."""
     by_name = {each.epoch: each for each in epochs}
     newest: dict[str, Epoch] = {}
     for each in by_name.values():
@@ -111,7 +110,7 @@ def live_through(epochs: Iterable[Epoch]) -> dict[str, int]:
 
 
 def root_epochs(epochs: Iterable[Epoch]) -> dict[str, str]:
-    """Return for each epoch the one its history began with: what names a store over all its restores."""
+    """Return for each epoch the first epoch of its history, which names the store across restores."""
     by_name = {each.epoch: each for each in epochs}
     return {name: _root_of(by_name, each) for name, each in by_name.items()}
 
@@ -134,30 +133,26 @@ def _lineage(by_name: Mapping[str, Epoch], tip: Epoch) -> dict[str, int]:
     return live
 
 
-class Span(NamedTuple):
-    """The part of a history that lies under one epoch: the seqs (after, through]."""
-
-    epoch: str
-    after: int
-    through: int
-
-
-def spans_of(epochs: Iterable[Epoch], epoch: str) -> list[Span]:
-    """Return the spans of the history that `epoch` is the newest part of, oldest first."""
+def segments_of(epochs: Iterable[Epoch], epoch: str) -> list[Segment]:
+    """Return the segments of the history that ends with `epoch`, oldest first."""
     by_name = {each.epoch: each for each in epochs}
-    spans: list[Span] = []
+    segments: list[Segment] = []
     name: str | None = epoch
-    through = ALL_LIVE
-    while name is not None and name not in {span.epoch for span in spans}:
+    to = ALL_LIVE
+    while name is not None and name not in {segment.epoch for segment in segments}:
         known = by_name.get(name)
-        after = 0 if known is None or known.parent is None else min(known.fork_seq, through)
-        spans.append(Span(name, after, through))
-        name, through = (None if known is None else known.parent), after
-    return [span for span in reversed(spans) if span.after < span.through]
+        after = 0 if known is None or known.parent is None else min(known.fork_seq, to)
+        segments.append(Segment(name, after, to))
+        name, to = (None if known is None else known.parent), after
+    return [segment for segment in reversed(segments) if segment.after < segment.to]
 
 
 def first_known_epochs(parents: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the first known epoch of each epoch's line."""
+    """Return for each epoch its oldest known ancestor.
+
+    Unlike root_epochs, this never names an epoch that is missing from the lake. silver_leases stores the result as
+    part of its key, so the two must not be unified without a migration.
+    """
     return {epoch: _first_known(parents, epoch) for epoch in parents}
 
 

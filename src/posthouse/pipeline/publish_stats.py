@@ -1,8 +1,8 @@
-"""Publish statistics of members and topics, and alerts, back into the mesh.
+"""Publish statistics of members and topics, and alerts, to the mesh.
 
-`through_ns`, the time of the newest record in the lake, stands for now: the same lake gives the same events, and the
-relay already has them if they are sent twice. An alert is named by its subject and the hour or delivery it is about,
-never by when it was found, so it arrives once. Times are milliseconds; percentiles are exact.
+`through_ns`, the time of the newest record in the lake, stands for the current time: the same lake always produces
+the same events, and the relay recognizes a repeated event. The key of an alert is its member and the hour or delivery
+it is about, never the time of its detection, so it arrives once. Times are in milliseconds; percentiles are exact.
 """
 
 from __future__ import annotations
@@ -11,38 +11,39 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from posthouse.model.errors import error
+from posthouse.model.errors import PosthouseError, error
 from posthouse.model.limits import DAY_S, SECOND_NS
 from posthouse.pipeline.connector.data_source import register_source
 from posthouse.pipeline.connector.sink_rows import SinkOptions
 from posthouse.pipeline.lake import Lake
+from posthouse.pipeline.tables.bronze import LOST
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 
-#: addressable; d is stats/<node id>, or stats/#<topic>
+#: Addressable; d is stats/<node id> or stats/#<topic>.
 STATS_KIND = 30_100
 INPUTS = ("silver_messages", "silver_deliveries")
 _MS_NS = 1_000_000.0
 
 
 def recent(inputs: Mapping[str, DataFrame], mesh: str, through_ns: int, days: int) -> dict[str, DataFrame]:
-    """Return messages and deliveries of one mesh in the last days, without what a restore has lost."""
+    """Return the live messages and deliveries of one mesh in the last days."""
     from pyspark.sql import functions as f
 
     since_ns = through_ns - days * DAY_S * SECOND_NS
     times = {"silver_messages": "at_ns", "silver_deliveries": "opened_at_ns"}
     return {
         name: inputs[name].where(
-            ~f.col("lost_by_restore") & (f.col("source") == "relay") & (f.col("mesh") == mesh) & (f.col(at) > since_ns)
+            ~f.col(LOST) & (f.col("source") == "relay") & (f.col("mesh") == mesh) & (f.col(at) > since_ns)
         )
         for name, at in times.items()
     }
 
 
 def member_figures(inputs: Mapping[str, DataFrame]) -> DataFrame:
-    """Return one row per member: what it sent and got, how fast it confirms, and how fast it answers."""
+    """Return one row per member: messages sent and received, median time to confirm, median time to answer."""
     from pyspark.sql import functions as f
 
     messages, deliveries = inputs["silver_messages"], inputs["silver_deliveries"]
@@ -50,35 +51,35 @@ def member_figures(inputs: Mapping[str, DataFrame]) -> DataFrame:
         f.count("*").alias("sent"), f.sum("size").alias("sent_bytes"), f.max("at_ns").alias("last_sent_at_ns")
     )
     is_confirmed = f.col("state") == "confirmed"
-    taken = f.when(is_confirmed, f.col("ended_at_ns") - f.col("opened_at_ns"))
-    got = deliveries.groupBy(f.col("reader").alias("member")).agg(
+    latency_ns = f.when(is_confirmed, f.col("ended_at_ns") - f.col("opened_at_ns"))
+    received = deliveries.groupBy(f.col("reader").alias("member")).agg(
         f.count("*").alias("received"),
         _count(is_confirmed).alias("confirmed"),
         _count(f.col("state").isin("queued", "sent")).alias("waiting"),
         _count(f.col("state").isin("rejected", "dead", "expired")).alias("failed"),
-        (f.percentile(taken, 0.5) / _MS_NS).alias("confirm_p50_ms"),
+        (f.percentile(latency_ns, 0.5) / _MS_NS).alias("confirm_p50_ms"),
     )
-    return sent.join(got, "member", "full").join(_answers(messages), "member", "left")
+    return sent.join(received, "member", "full").join(_answers(messages), "member", "left")
 
 
 def _answers(messages: DataFrame) -> DataFrame:
-    """Return how often and how fast each member replied to somebody else's message."""
+    """Return the number and the median time of each member's replies to other members' messages."""
     from pyspark.sql import functions as f
 
     asked = messages.select(
         f.col("message_id").alias("reply_to"), f.col("at_ns").alias("asked_at_ns"), f.col("sender").alias("asker")
     )
     replies = messages.where(f.col("reply_to").isNotNull()).join(asked, "reply_to")
-    took = f.col("at_ns") - f.col("asked_at_ns")
+    answer_ns = f.col("at_ns") - f.col("asked_at_ns")
     return (
         replies.where(f.col("sender") != f.col("asker"))
         .groupBy(f.col("sender").alias("member"))
-        .agg(f.count("*").alias("answers"), (f.percentile(took, 0.5) / _MS_NS).alias("answer_p50_ms"))
+        .agg(f.count("*").alias("answers"), (f.percentile(answer_ns, 0.5) / _MS_NS).alias("answer_p50_ms"))
     )
 
 
 def topic_figures(inputs: Mapping[str, DataFrame]) -> DataFrame:
-    """Return one row per topic: how much, by how many, and when last."""
+    """Return one row per topic: messages, bytes, senders and the time of the last message."""
     from pyspark.sql import functions as f
 
     posts = inputs["silver_messages"].where(f.col("destination_kind") == "topic")
@@ -102,21 +103,21 @@ COLUMNS = ("alert", "member", "since", "count")
 
 @dataclass(frozen=True, slots=True)
 class AlertThresholds:
-    """From when on something is worth an alert."""
+    """The values at which an alert is raised."""
 
-    #: messages of one member in one hour
+    #: Messages of one member in one hour.
     flood_per_hour: int = 1_000
-    #: age of the oldest message that a member has not confirmed
+    #: Age of the oldest message that a member has not confirmed.
     silent_s: float = 24 * _HOUR_S
-    #: times one delivery was sent
+    #: Attempts of one delivery.
     attempts: int = 5
 
 
-def find_alerts(inputs: Mapping[str, DataFrame], through_ns: int, alarm: AlertThresholds) -> DataFrame:
+def find_alerts(inputs: Mapping[str, DataFrame], through_ns: int, thresholds: AlertThresholds) -> DataFrame:
     """Return alert, member, since (an hour, or a time in nanoseconds, as text) and count."""
-    flood = _flood(inputs["silver_messages"], alarm.flood_per_hour)
-    silent = _silent(inputs["silver_deliveries"], through_ns - round(alarm.silent_s * SECOND_NS))
-    storm = _storm(inputs["silver_deliveries"], alarm.attempts)
+    flood = _flood(inputs["silver_messages"], thresholds.flood_per_hour)
+    silent = _silent(inputs["silver_deliveries"], through_ns - round(thresholds.silent_s * SECOND_NS))
+    storm = _storm(inputs["silver_deliveries"], thresholds.attempts)
     return flood.unionByName(silent).unionByName(storm).select(*COLUMNS)
 
 
@@ -129,7 +130,7 @@ def _flood(messages: DataFrame, per_hour: int) -> DataFrame:
 
 
 def _silent(deliveries: DataFrame, before_ns: int) -> DataFrame:
-    """Members that confirmed nothing since the oldest message that waits for them was opened."""
+    """Return the members that have confirmed nothing since their oldest waiting message was accepted."""
     from pyspark.sql import functions as f
 
     is_open = f.col("state").isin("queued", "sent")
@@ -158,7 +159,7 @@ _EVENT = ("row_key", "body", "kind", "tags", "created_at_ns")
 
 
 def figure_rows(figures: DataFrame, of: str, mesh: str, through_ns: int, days: int) -> DataFrame:
-    """Return an addressable event per row: d = stats/<member>, or stats/#<topic>; its content is the row as JSON."""
+    """Return an addressable event per row: d = stats/<member> or stats/#<topic>, content = the row as JSON."""
     from pyspark.sql import functions as f
 
     name = f.col("member") if of == "member" else f.concat(f.lit("#"), f.col("topic"))
@@ -175,7 +176,7 @@ def figure_rows(figures: DataFrame, of: str, mesh: str, through_ns: int, days: i
 
 
 def alert_rows(alerts: DataFrame, topic: str, mesh: str) -> DataFrame:
-    """Return a message per alert; how many it counts goes on changing, so it is not part of what is sent."""
+    """Return a message per alert, without the count: it keeps changing, and the message must stay the same."""
     from pyspark.sql import functions as f
 
     body = f.to_json(f.struct(f.lit(mesh).alias("mesh"), "alert", "member", "since"))
@@ -195,7 +196,7 @@ def _tags(d: Column, mesh: str) -> Column:
 
 
 class PublishReport(NamedTuple):
-    """What was given back."""
+    """The result of publishing."""
 
     members: int
     topics: int
@@ -203,8 +204,8 @@ class PublishReport(NamedTuple):
 
 
 def through_of(lake: Lake) -> int:
-    """Return the time of the newest record in the lake, 0 when it is empty; a lake that grows has a later one."""
-    return max((int(file.most["at_ns"]) for file in lake.delta("bronze_journal").files()), default=0)
+    """Return the time of the newest record in the lake; 0 if it is empty."""
+    return max((int(file.max_values["at_ns"]) for file in lake.delta("bronze_journal").files()), default=0)
 
 
 def publish(
@@ -214,16 +215,16 @@ def publish(
     *,
     through_ns: int,
     days: int,
-    alarm: AlertThresholds,
+    thresholds: AlertThresholds,
     alerts_to: str | None,
 ) -> PublishReport:
-    """Publish the figures of a mesh, and its alerts when a topic is named for them."""
+    """Publish the figures of a mesh, and its alerts if a topic for them is given."""
     register_source(spark)
     chosen = {name: frame.cache() for name, frame in recent(inputs, options.mesh, through_ns, days).items()}
     try:
         members = figure_rows(member_figures(chosen), "member", options.mesh, through_ns, days)
         topics = figure_rows(topic_figures(chosen), "topic", options.mesh, through_ns, days)
-        alerts = find_alerts(chosen, through_ns, alarm).cache()
+        alerts = find_alerts(chosen, through_ns, thresholds).cache()
         counts = (_write(members, options, "stats"), _write(topics, options, "stats"))
         if alerts_to is not None:
             _write(alert_rows(alerts, alerts_to.removeprefix("#"), options.mesh), options, "alerts")
@@ -234,7 +235,7 @@ def publish(
 
 
 def _write(rows: DataFrame, options: SinkOptions, part: str) -> int:
-    """Send rows, and return how many there were."""
+    """Send rows and return their number."""
     kept = rows.cache()
     try:
         count = kept.count()
@@ -251,7 +252,7 @@ def _send(rows: DataFrame, options: Mapping[str, str]) -> None:
 
     try:
         rows.write.format("posthouse").options(**options).mode("append").save()
-    except PySparkException as failure:  # what the sink raised, told by another process
-        lines = [line for line in str(failure).splitlines() if "posthouse.model.errors" in line]
+    except PySparkException as failure:  # it quotes the sink's exception from another process
+        lines = [line for line in str(failure).splitlines() if PosthouseError.__module__ in line]
         reason = lines[-1].partition(": ")[2] if lines else str(failure).partition("\n")[0]
         raise error("sink_failed", reason=reason) from failure

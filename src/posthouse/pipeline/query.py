@@ -1,11 +1,11 @@
-"""Answer SQL queries over the lake, in this process or by a warm session behind a Unix socket.
+"""Run SQL queries over the lake, in this process or in a warm session behind a Unix socket.
 
-Every table is a view of its name. Only queries are answered; a statement that would change something is refused,
-because nothing but a run writes the lake. The socket speaks one JSON object per line and lies in the lake's directory:
+Every table is a view with its name. Only queries run; a statement that would change data is refused, because only a
+run writes the lake. The socket is in the lake's directory and carries one JSON object per line:
     {"sql": "SELECT 1", "limit": 100}
     {"columns": ["1"], "rows": [[1]], "is_cut": false}     or     {"problem": {"code": ...}}
-Whoever can open the socket can read the whole lake, so it is 0600 in a directory that is 0700. Importing this module
-must not load pyspark: asking a warm session has to be fast.
+A process that can open the socket can read the whole lake, so its mode is 0600 in a directory with mode 0700.
+Importing this module must not load pyspark: a query to a warm session has to be fast.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from posthouse.files import private_dir
-from posthouse.model.errors import ERROR_CODES, PosthouseError, error
+from posthouse.model.errors import PosthouseError, error, error_from_problem
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.lake.lake import declared_names
 
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-MAX_ROWS = 100_000  # of one answer; a larger one belongs into a file
-_QUESTIONS = ("select", "with", "show", "describe", "desc", "explain", "values", "table", "from", "(")
+MAX_ROWS = 100_000  # per answer; export a larger result to a file
+_QUERIES = ("select", "with", "show", "describe", "desc", "explain", "values", "table", "from", "(")
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Columns and rows, as JSON can hold them."""
+    """Columns and rows as JSON values; `is_cut` if there are more rows."""
 
     columns: list[str]
     rows: list[list[Any]]
@@ -48,11 +48,11 @@ class Answer:
 
 
 def ask(spark: SparkSession, lake: Lake, sql: str, limit: int = MAX_ROWS) -> Answer:
-    """Return what the lake answers, at most `limit` rows."""
+    """Run a query and return at most `limit` rows."""
     from pyspark.errors import PySparkException
 
-    if not sql.strip().lower().startswith(_QUESTIONS):
-        raise error("query_failed", reason="only questions are answered: SELECT, WITH, SHOW, DESCRIBE, EXPLAIN")
+    if not sql.strip().lower().startswith(_QUERIES):
+        raise error("query_failed", reason="only queries are allowed: SELECT, WITH, SHOW, DESCRIBE, EXPLAIN")
     register_named(spark, lake, sql)
     try:
         frame = spark.sql(sql)
@@ -64,20 +64,20 @@ def ask(spark: SparkSession, lake: Lake, sql: str, limit: int = MAX_ROWS) -> Ans
 
 
 def refuse_empty(lake: Lake) -> None:
-    """Raise lake_empty where nothing was ever committed."""
+    """Raise lake_empty if the lake has no commit."""
     if not lake.names():
         raise error("lake_empty", path=str(lake.path), table="at all")
 
 
 def register_named(spark: SparkSession, lake: Lake, sql: str) -> None:
-    """Make views of the tables that a question names; of all when it asks what there is."""
+    """Register the tables that a query names as views; all tables if it names none, as SHOW TABLES."""
     words = set(re.findall(r"[a-z_]+", sql.lower()))
     named = words & set(declared_names())
     lake.register(spark, named or None)
 
 
 def plain(value: Any) -> Any:
-    """Return a value of Spark as JSON can hold it."""
+    """Convert a Spark value to a JSON value."""
     if isinstance(value, datetime | date):
         return value.isoformat()
     if isinstance(value, Decimal):
@@ -96,19 +96,19 @@ def _reason(failure: Exception) -> str:
 
 
 SOCKET_NAME = "serve.sock"
-ADDRESS_MAX_BYTES = 107  # of a Unix socket address on Linux, without its ending NUL
-LINE_MAX_BYTES = 1 << 20  # of a question
+ADDRESS_MAX_BYTES = 107  # of a Unix socket address on Linux, without the final NUL
+LINE_MAX_BYTES = 1 << 20  # of a request
 
 
-class Question(msgspec.Struct, forbid_unknown_fields=True):
-    """A question in SQL."""
+class QueryRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """A query in SQL."""
 
     sql: str
     limit: int
 
 
 class Reply(msgspec.Struct, omit_defaults=True):
-    """An answer, or why there is none."""
+    """An answer or a problem."""
 
     columns: list[str] = []
     rows: list[list[Any]] = []
@@ -118,7 +118,7 @@ class Reply(msgspec.Struct, omit_defaults=True):
 
 @contextmanager
 def socket_address(lake: Path) -> Iterator[str]:
-    """Yield an address of the lake's socket that is short enough."""
+    """Yield an address of the lake's socket that fits the limit: its path, or a path below /proc/self/fd."""
     path = str(lake / SOCKET_NAME)
     if len(os.fsencode(path)) <= ADDRESS_MAX_BYTES:
         yield path
@@ -131,7 +131,7 @@ def socket_address(lake: Path) -> Iterator[str]:
 
 
 class QueryServer:
-    """A warm session of one lake; `serve` blocks until `close`."""
+    """Serves queries of one lake from a warm session; `serve` blocks until `close`."""
 
     def __init__(self, spark: SparkSession, lake: Lake) -> None:
         self._spark = spark
@@ -140,7 +140,7 @@ class QueryServer:
         private_dir(lake.path)
         _remove_stale(lake.path)
         with socket_address(lake.path) as address:
-            mask = os.umask(0o177)  # the socket must never be open to others, not for a moment
+            mask = os.umask(0o177)  # other users must not be able to open the socket, not even briefly
             try:
                 self._server = _Listener(address, self)
             finally:
@@ -148,11 +148,11 @@ class QueryServer:
 
     @property
     def path(self) -> Path:
-        """The socket."""
+        """The path of the socket."""
         return self._lake.path / SOCKET_NAME
 
     def serve(self) -> None:
-        """Answer questions until closed."""
+        """Answer queries until `close`."""
         try:
             self._server.serve_forever(poll_interval=0.2)
         finally:
@@ -160,16 +160,16 @@ class QueryServer:
             self.path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """End `serve`, from another thread."""
+        """Stop `serve`; call it from another thread."""
         self._server.shutdown()
 
     def answer(self, line: bytes) -> bytes:
-        """Return the reply to one line."""
+        """Return the reply to one request line."""
         try:
-            question = msgspec.json.decode(line, type=Question)
+            request = msgspec.json.decode(line, type=QueryRequest)
             with self._lock:
-                found = ask(self._spark, self._lake, question.sql, question.limit)
-            reply = Reply(found.columns, found.rows, found.is_cut)
+                answer = ask(self._spark, self._lake, request.sql, request.limit)
+            reply = Reply(answer.columns, answer.rows, answer.is_cut)
         except msgspec.DecodeError as fault:
             reply = Reply(problem=error("usage", text=str(fault)).problem())
         except PosthouseError as failure:
@@ -203,35 +203,26 @@ def _remove_stale(lake: Path) -> None:
         except OSError:
             path.unlink()
         else:
-            raise error("lake_busy", path=str(path), hint="A server of this lake runs already.")
-
-
-_FIXED = ("type", "title", "status", "code", "detail", "hint")
+            raise error("lake_busy", path=str(path), hint="A server for this lake is already running.")
 
 
 def ask_server(lake: Path, sql: str, limit: int) -> Answer | None:
-    """Return what the lake's server answers; None when no server runs."""
+    """Run a query on the lake's server; None if no server runs."""
     if not (lake / SOCKET_NAME).is_socket():
         return None
     with socket_address(lake) as address, socket.socket(socket.AF_UNIX) as stream:
         try:
             stream.connect(address)
-        except OSError:  # a killed server leaves its socket behind
+        except OSError:  # a server that was killed leaves its socket behind
             return None
         with stream.makefile("rwb") as lines:
-            lines.write(msgspec.json.encode(Question(sql, limit)) + b"\n")
+            lines.write(msgspec.json.encode(QueryRequest(sql, limit)) + b"\n")
             lines.flush()
             line = lines.readline()
     if not line:
         return None
     reply = msgspec.json.decode(line, type=Reply)
     if reply.problem is not None:
-        raise _error_of(reply)
+        reason = str(reply.problem.get("detail", "the server reports an unknown error"))
+        raise error_from_problem(reply.problem) or error("query_failed", reason=reason)
     return Answer(reply.columns, reply.rows, reply.is_cut)
-
-
-def _error_of(reply: Reply) -> PosthouseError:
-    problem = reply.problem or {}
-    fields = {name: value for name, value in problem.items() if name not in _FIXED}
-    code = problem["code"] if problem.get("code") in ERROR_CODES else "query_failed"
-    return error(code, hint=problem.get("hint"), **fields)

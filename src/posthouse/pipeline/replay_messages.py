@@ -1,9 +1,9 @@
-"""Replay messages of the past: select them from the lake and send them again, to a topic or to a subject of the bus.
+"""Replay messages: select them from the lake and send them again, to a topic or to a subject of the bus.
 
-A named cursor in the lake says how far a replay has come. It is written after a batch was accepted, never before,
-and the target recognizes rows it already has, so each message arrives once even if the replay is killed. A name
-stands for one selection and one destination; other options under the same name are refused. Sealed messages and
-messages that a restore has lost are left out.
+A named cursor in the lake stores the progress of a replay. It is written after a batch was accepted, never before,
+and the target recognizes messages it already has, so each message arrives once even if the replay is killed. A name
+stands for one selection and one destination; other options with the same name are refused. A replay skips sealed
+messages and messages that a restore dropped.
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ from posthouse.journal.read import read_after, read_extent
 from posthouse.journal.records import Record
 from posthouse.model.clock import Clock
 from posthouse.model.errors import error
+from posthouse.model.kinds import MESSAGE
 from posthouse.model.limits import SECOND_NS
 from posthouse.model.subjects import validate_subject, validate_topic
 from posthouse.pipeline.connector.delivery import Delivery
 from posthouse.pipeline.connector.sink_rows import SinkOptions, SinkRow
+from posthouse.pipeline.tables.bronze import LOST
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -40,89 +42,91 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class ReplayOptions(msgspec.Struct, frozen=True):
-    """What a replay sends where."""
+    """The selection and the destination of a replay."""
 
+    #: An SQL condition on silver_messages.
     where: str
+    #: A #topic, or a subject of the bus.
     to: str
-    #: of the mesh that a topic is in; absent for the bus
+    #: The mesh of a topic; None for the bus.
     mesh: str | None = None
 
 
 class ReplayCursor(msgspec.Struct, frozen=True):
-    """A place in history, right after one message."""
+    """The position after the last replayed message. Stored as JSON in the lake: keep the encoded names."""
 
-    terms: ReplayOptions
+    options: ReplayOptions = msgspec.field(name="terms")
     at_ns: int = -1
     epoch: str = ""
     seq: int = -1
-    #: how many were sent until here
+    #: The number of messages sent so far.
     sent: int = 0
-    #: how far the journal of a bus was when this was written
+    #: The head of the bus's journal when the cursor was written.
     bus_seq: int = 0
 
     @property
-    def place(self) -> tuple[int, str, int]:
+    def position(self) -> tuple[int, str, int]:
         return self.at_ns, self.epoch, self.seq
 
 
 class ReplayCursors:
-    """The cursors of a lake."""
+    """The stored cursors of a lake."""
 
     def __init__(self, lake: Path) -> None:
         self._directory = lake / DIRECTORY
 
-    def begin(self, name: str, terms: ReplayOptions) -> ReplayCursor:
-        """Return the cursor of a name, new or from before; raise replay_cursor_differs when its terms are others."""
+    def begin(self, name: str, options: ReplayOptions) -> ReplayCursor:
+        """Return the stored or a new cursor; raise replay_cursor_differs if it was stored with other options."""
         path = self._path(name)
         try:
             found = msgspec.json.decode(path.read_bytes(), type=ReplayCursor)
         except FileNotFoundError:
-            return ReplayCursor(terms)
+            return ReplayCursor(options)
         except msgspec.DecodeError as fault:
             raise error("lake_damaged", table=f"{DIRECTORY}/{path.name}", reason=str(fault)) from fault
         for field in ReplayOptions.__struct_fields__:
-            was = getattr(found.terms, field)
-            if was != getattr(terms, field):
+            was = getattr(found.options, field)
+            if was != getattr(options, field):
                 raise error("replay_cursor_differs", name=name, field=field, was=was)
         return found
 
     def save(self, name: str, cursor: ReplayCursor) -> None:
-        """Say how far a replay has come."""
+        """Store a cursor."""
         private_dir(self._directory)
         write_atomic(self._path(name), msgspec.json.encode(cursor))
 
     def _path(self, name: str) -> Path:
         if not _NAME.fullmatch(name):
-            raise error("usage", text=f"{name!r} is no name of a replay", hint="Use letters, digits, - and _.")
+            raise error("usage", text=f"{name!r} is not a valid replay name", hint="Use letters, digits, - and _.")
         return self._directory / f"{name}.json"
 
 
-#: what comes out, in order
+#: The columns of selected messages, in order.
 COLUMNS = ("at_ns", "epoch", "seq", "message_id", "source", "sender", "body")
 INPUTS = ("silver_messages", "bronze_events", "bronze_journal")
-_PLACE = ("epoch", "seq")
+_POSITION = ("epoch", "seq")
 
 
 def select_messages(inputs: Mapping[str, DataFrame], where: str, after: ReplayCursor) -> DataFrame:
-    """Return the messages after a cursor that match; raises query_failed when the condition is not SQL."""
+    """Return the matching messages after a cursor; raise query_failed if the condition is not valid SQL."""
     from pyspark.errors import PySparkException
     from pyspark.sql import functions as f
 
-    messages = inputs["silver_messages"].where(~f.col("lost_by_restore"))
+    messages = inputs["silver_messages"].where(~f.col(LOST))
     try:
         chosen = messages.where(where)
     except PySparkException as failure:
         raise error("query_failed", reason=str(failure).partition("\n")[0]) from failure
-    chosen = chosen.where(_is_after(after)).select("at_ns", *_PLACE, "message_id", "source", "sender")
+    chosen = chosen.where(_is_after(after)).select("at_ns", *_POSITION, "message_id", "source", "sender")
     bodies = _contents(inputs["bronze_events"]).unionByName(_payloads(inputs["bronze_journal"]))
-    joined = chosen.join(bodies, list(_PLACE), "inner").where(f.col("body").isNotNull())
-    return joined.select(*COLUMNS).orderBy("at_ns", *_PLACE)
+    joined = chosen.join(bodies, list(_POSITION), "inner").where(f.col("body").isNotNull())
+    return joined.select(*COLUMNS).orderBy("at_ns", *_POSITION)
 
 
 def _is_after(after: ReplayCursor) -> Column:
     from pyspark.sql import functions as f
 
-    given = f.struct(*(f.lit(value).alias(name) for value, name in zip(after.place, ("a", "e", "s"), strict=True)))
+    given = f.struct(*(f.lit(value).alias(name) for value, name in zip(after.position, ("a", "e", "s"), strict=True)))
     return f.struct(f.col("at_ns").alias("a"), f.col("epoch").alias("e"), f.col("seq").alias("s")) > given
 
 
@@ -131,22 +135,22 @@ def _contents(events: DataFrame) -> DataFrame:
 
     read = f.from_json("event", "struct<tags: array<array<string>>, content: string>")
     is_sealed = f.exists(f.col("read.tags"), lambda tag: f.get(tag, f.lit(0)) == "enc")
-    found = events.where((f.col("kind") == 1000) & f.col("event").isNotNull()).withColumn("read", read)
-    return found.where(~is_sealed).select(*_PLACE, f.col("read.content").alias("body"))
+    found = events.where((f.col("kind") == MESSAGE) & f.col("event").isNotNull()).withColumn("read", read)
+    return found.where(~is_sealed).select(*_POSITION, f.col("read.content").alias("body"))
 
 
 def _payloads(journal: DataFrame) -> DataFrame:
     from pyspark.sql import functions as f
 
     found = journal.where(f.col("type") == "bus.published")
-    return found.select(*_PLACE, f.get_json_object("body", "$.envelope.payload").alias("body"))
+    return found.select(*_POSITION, f.get_json_object("body", "$.envelope.payload").alias("body"))
 
 
 _PAGE = 1_000
 
 
 class PastMessage(msgspec.Struct, frozen=True):
-    """A message of the past."""
+    """A message from the lake."""
 
     at_ns: int
     epoch: str
@@ -158,36 +162,36 @@ class PastMessage(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """What names it within a replay."""
+        """Identifies the message within a replay."""
         return f"{self.epoch}/{self.seq}/{self.message_id}"
 
     def origin(self) -> dict[str, Any]:
-        """Return what tells its reader that it is a replay, and of what."""
+        """Return the fields that mark a replayed message and identify the original."""
         return {"replay_of": self.message_id, "replay_sender": self.sender, "replay_at_ns": str(self.at_ns)}
 
 
 class SendResult(NamedTuple):
-    """What became of messages."""
+    """The result of sending a batch."""
 
-    #: the target had them already
+    #: Messages that the target already had.
     duplicates: int
-    #: readers whose queue was full
+    #: Readers whose queue was full.
     not_queued: int = 0
 
 
 class ReplayTarget(Protocol):
-    """Where messages go."""
+    """The destination of a replay."""
 
     async def resume(self, cursor: ReplayCursor) -> None:
-        """Learn what was sent behind a cursor."""
+        """Find the messages that were sent after a cursor was written."""
         ...
 
     async def send(self, messages: Sequence[PastMessage]) -> SendResult:
-        """Send messages in order and return what became of them."""
+        """Send messages in order."""
         ...
 
-    async def place(self) -> int:
-        """Return how far the journal behind the target is, 0 when that does not matter."""
+    async def journal_head(self) -> int:
+        """Return the head of the target's journal; 0 if `resume` does not need it."""
         ...
 
 
@@ -199,14 +203,14 @@ class TopicTarget:
         self._to = f"#{validate_topic(topic)}"
 
     async def resume(self, cursor: ReplayCursor) -> None:
-        """Nothing to learn: the relay knows."""
+        """Do nothing: the relay recognizes repeated messages."""
 
     async def send(self, messages: Sequence[PastMessage]) -> SendResult:
         rows = [SinkRow(old.key, old.body, to=self._to, meta=json.dumps(old.origin())) for old in messages]
         done = await self._delivery.send(rows)
         return SendResult(done.duplicates, done.not_queued)
 
-    async def place(self) -> int:
+    async def journal_head(self) -> int:
         return 0
 
 
@@ -238,11 +242,11 @@ class BusTarget:
                 raise error("replay_target_invalid", to=self._subject, reason=reason)
         return SendResult(known)
 
-    async def place(self) -> int:
+    async def journal_head(self) -> int:
         return (await self._bus.session.store.pool.run(read_extent)).head
 
     def _key(self, record: Record) -> str | None:
-        """Return the key of a message that this replay has published."""
+        """Return the key of a message that this replay published; None for other records."""
         if record.type != "bus.published" or record.actor != self._sender:
             return None
         key = record.decoded_body()["envelope"]["payload"]["platformData"]["replayKey"]
@@ -250,27 +254,27 @@ class BusTarget:
 
 
 def _value(body: str) -> Any:
-    """Return a payload as it was; a text that is no JSON stays a text."""
+    """Return the JSON value of a payload; a text that is not JSON unchanged."""
     try:
         return msgspec.json.decode(body)
     except msgspec.DecodeError:
         return body
 
 
-BATCH = 100  # messages between two cursors
-_BATCHES_PER_S = 4  # a low rate is kept evenly, not in bursts
+BATCH = 100  # messages per stored cursor
+_BATCHES_PER_S = 4  # spreads a low rate evenly instead of in bursts
 
 
 class Replayed(NamedTuple):
-    """What a replay has done."""
+    """The progress of a replay."""
 
-    #: in this run
+    #: Messages sent in this run.
     sent: int
-    #: of these the target had already
+    #: How many of them the target already had.
     duplicates: int
-    #: since the replay of this name was begun
+    #: Messages sent since the replay of this name started.
     total: int
-    #: readers of a topic that missed a message, because their queue was full
+    #: Readers of a topic that missed a message because their queue was full.
     not_queued: int = 0
 
 
@@ -285,35 +289,35 @@ async def replay(
     rate: float | None = None,
     on_batch: Callable[[Replayed], None] | None = None,
 ) -> Replayed:
-    """Send messages behind a cursor, at most `rate` a second, and move the cursor with them."""
+    """Send messages, at most `rate` per second, and store the cursor after each batch."""
     await target.resume(cursor)
     done = Replayed(0, 0, cursor.sent)
-    began_ns = clock.boot_ns()
+    started_ns = clock.boot_ns()
     size = BATCH if rate is None else max(1, min(BATCH, int(rate / _BATCHES_PER_S)))
     while batch := await asyncio.to_thread(lambda: list(islice(messages, size))):
-        taken = await target.send(batch)
+        result = await target.send(batch)
         done = Replayed(
             done.sent + len(batch),
-            done.duplicates + taken.duplicates,
+            done.duplicates + result.duplicates,
             done.total + len(batch),
-            done.not_queued + taken.not_queued,
+            done.not_queued + result.not_queued,
         )
-        cursor = await _moved(cursor, batch[-1], done.total, target)
+        cursor = await _advanced(cursor, batch[-1], done.total, target)
         await asyncio.to_thread(cursors.save, name, cursor)
         if on_batch is not None:
             on_batch(done)
         if rate is not None:
-            await _keep_pace(clock, began_ns, done.sent / rate)
+            await _throttle(clock, started_ns, done.sent / rate)
     return done
 
 
-async def _moved(cursor: ReplayCursor, last: PastMessage, sent: int, target: ReplayTarget) -> ReplayCursor:
+async def _advanced(cursor: ReplayCursor, last: PastMessage, sent: int, target: ReplayTarget) -> ReplayCursor:
     return msgspec.structs.replace(
-        cursor, at_ns=last.at_ns, epoch=last.epoch, seq=last.seq, sent=sent, bus_seq=await target.place()
+        cursor, at_ns=last.at_ns, epoch=last.epoch, seq=last.seq, sent=sent, bus_seq=await target.journal_head()
     )
 
 
-async def _keep_pace(clock: Clock, began_ns: int, due_s: float) -> None:
-    elapsed_s = (clock.boot_ns() - began_ns) / SECOND_NS
+async def _throttle(clock: Clock, started_ns: int, due_s: float) -> None:
+    elapsed_s = (clock.boot_ns() - started_ns) / SECOND_NS
     if due_s > elapsed_s:
         await asyncio.sleep(due_s - elapsed_s)

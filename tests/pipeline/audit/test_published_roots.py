@@ -119,9 +119,9 @@ def test_a_forged_store_does_not_lead_to_the_root_that_it_holds(
 
 def test_roots_of_several_lakes_are_compared_without_overlap() -> None:
     ranges = [("a", 0, 10), ("a", 0, 20), ("a", 10, 30), ("a", 20, 25), ("b", 5, 9)]
-    told = [RootEvent(PublishedRoot(epoch, "journal", after, to, ""), "", 0) for epoch, after, to in ranges]
-    layers = _layers(told)
-    assert sum(len(layer) for layer in layers) == len(told)
+    published = [RootEvent(PublishedRoot(epoch, "journal", after, to, ""), "", 0) for epoch, after, to in ranges]
+    layers = _layers(published)
+    assert sum(len(layer) for layer in layers) == len(published)
     for layer in layers:
         for one, next_ in pairwise(layer):
-            assert one.told.epoch != next_.told.epoch or one.told.to <= next_.told.after
+            assert one.content.epoch != next_.content.epoch or one.content.to <= next_.content.after

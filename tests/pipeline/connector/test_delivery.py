@@ -15,7 +15,7 @@ from posthouse.keys import NodeKey, open_sealed
 from posthouse.model.clock import FakeClock
 from posthouse.model.errors import PosthouseError
 from posthouse.pipeline.connector.data_source import SinkWriter, Staged, pack, unpack
-from posthouse.pipeline.connector.delivery import Drafts, deliver, message_id_of
+from posthouse.pipeline.connector.delivery import EventBuilder, deliver, message_id_of
 from posthouse.pipeline.connector.sink_rows import SinkOptions, SinkRow, check_columns, join_rows, read_row
 from tests.pipeline.relay import Post, post_office
 
@@ -64,10 +64,10 @@ async def test_addressable_event_sent_again_is_the_same_event(post: Post) -> Non
 
 def test_sealed_bodies_are_the_same_each_time_and_open_for_their_reader() -> None:
     sender, reader = NodeKey.generate(), NodeKey.generate()
-    drafts = Drafts(Signer(sender, FakeClock()), FakeClock(), "run", "main")
+    builder = EventBuilder(Signer(sender, FakeClock()), FakeClock(), "run", "main")
     row = SinkRow("k", "secret", to=reader.node)
-    first, again = (drafts.event(row, reader.node) for _ in range(2))
-    other = drafts.event(SinkRow("k", "other!", to=reader.node), reader.node)
+    first, again = (builder.event(row, reader.node) for _ in range(2))
+    other = builder.event(SinkRow("k", "other!", to=reader.node), reader.node)
     assert first.content == again.content != other.content
     assert first.value("enc") == "box" and first.value("p") == reader.node
     assert open_sealed(reader, sender.node, "box", first.content) == b"secret"

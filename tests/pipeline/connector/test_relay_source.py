@@ -59,11 +59,10 @@ def test_a_relay_gives_the_same_rows_as_its_file_and_takes_the_roots(
 
 
 def _check_roots(lake: Lake, post: Post) -> None:
-    from posthouse.pipeline.run.lake_run import sealed_commits
 
     assert publish_roots(lake, post.client(post.key)) == 2
     assert publish_roots(lake, post.client(post.key)) == 0
-    ((_version, seal),) = sealed_commits(lake, "bronze_journal")
+    ((_version, seal),) = lake.sealed_commits("bronze_journal")
 
     async def look() -> str:
         async with post.client(post.key) as client:

@@ -87,7 +87,7 @@ def test_replay_selects_by_sql_in_the_order_of_history(spark: SparkSession, lake
     chosen = select_messages(inputs, "destination = 'news' AND reply_to IS NULL", start).collect()
     assert [row["body"] for row in chosen] == [f"question {number}" for number in range(POSTS)]
     third = chosen[2]
-    behind = ReplayCursor(start.terms, third["at_ns"], third["epoch"], third["seq"])
+    behind = ReplayCursor(start.options, third["at_ns"], third["epoch"], third["seq"])
     rest = select_messages(inputs, "reply_to IS NULL", behind).collect()
     assert [row["body"] for row in rest] == [f"question {number}" for number in range(3, POSTS)], "sealed is left out"
     with pytest.raises(PosthouseError) as raised:
@@ -100,7 +100,7 @@ def test_published_figures_and_alerts_arrive_once(spark: SparkSession, post: Pos
     alarm = AlertThresholds(flood_per_hour=POSTS, silent_s=0, attempts=5)
     options, through_ns = post.options("publish"), through_of(lake)
     done = [
-        publish(spark, inputs, options, through_ns=through_ns, days=7, alarm=alarm, alerts_to="#alerts")
+        publish(spark, inputs, options, through_ns=through_ns, days=7, thresholds=alarm, alerts_to="#alerts")
         for _ in range(2)
     ]
     assert done[0] == done[1]

@@ -32,12 +32,12 @@ def write(table: Delta, first: int, last: int) -> Commit:
 
 def test_a_commit_carries_files_bounds_and_how_far_it_got(tmp_path: Path) -> None:
     table = Delta(tmp_path / "t")
-    assert (table.version(), table.reached("app"), table.files()) == (-1, None, [])
+    assert (table.version(), table.app_version("app"), table.files()) == (-1, None, [])
     table.commit(write(table, 1, 5), SCHEMA, ("day",))
     table.commit(write(table, 6, 9), SCHEMA, ("day",))
     found = Delta(tmp_path / "t")
-    assert (found.version(), found.reached("app"), found.reached("other")) == (1, 9, None)
-    assert [(file.rows, file.least["seq"], file.most["seq"], file.partition) for file in found.files()] == [
+    assert (found.version(), found.app_version("app"), found.app_version("other")) == (1, 9, None)
+    assert [(file.rows, file.min_values["seq"], file.max_values["seq"], file.partition) for file in found.files()] == [
         (5, 1, 5, {"day": "2026-01-01"}),
         (4, 6, 9, {"day": "2026-01-01"}),
     ]

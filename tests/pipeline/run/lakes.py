@@ -12,7 +12,6 @@ from posthouse.journal.records import Record
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.lake.delta import Delta
 from posthouse.pipeline.lake.merkle import leaves_of, root
-from posthouse.pipeline.run.lake_run import sealed_commits
 from posthouse.pipeline.tables.catalog import TABLES
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ def check_seals(lake: Lake) -> int:
     delta = lake.delta("bronze_journal")
     tables = [pq.ParquetFile(delta.path / file.path).read() for file in delta.files()]
     count = 0
-    for _version, seal in sealed_commits(lake, "bronze_journal"):
+    for _version, seal in lake.sealed_commits("bronze_journal"):
         import pyarrow.compute as pc
 
         parts = [

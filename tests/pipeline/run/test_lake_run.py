@@ -35,7 +35,7 @@ def lake(tmp_path: Path) -> Lake:
 def run(spark: SparkSession, lake: Lake, store: GrowingStore, batch_rows: int = 1_000_000) -> list[RunStep]:
     steps: list[RunStep] = []
     bring_up_to_date(
-        spark, lake, [Access(str(store.path))], clock=store.clock, batch_rows=batch_rows, tell=steps.append
+        spark, lake, [Access(str(store.path))], clock=store.clock, batch_rows=batch_rows, on_step=steps.append
     )
     return steps
 

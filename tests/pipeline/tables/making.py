@@ -8,8 +8,9 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from posthouse.pipeline.tables.bronze import LOST
 from posthouse.pipeline.tables.catalog import TABLES
-from posthouse.pipeline.tables.declaration import LOST, Table, Upkeep
+from posthouse.pipeline.tables.declaration import RefreshMode, Table
 from tests.pipeline.tables.history import EPOCHS_SCHEMA, EVENTS_SCHEMA, JOURNAL_SCHEMA, History, Row
 
 
@@ -32,7 +33,7 @@ class Made:
         computed = table.function({name: self._views[name] for name in table.inputs})
         rows = [tuple(row) for row in computed.select(*table.schema.fieldNames()).collect()]
         stored = self._spark.createDataFrame(rows, table.schema)
-        return table.view(self._labelled(stored)) if table.upkeep is Upkeep.FACTS else stored
+        return table.view(self._labelled(stored)) if table.refresh is RefreshMode.APPEND_FACTS else stored
 
     def _bronze(self) -> dict[str, DataFrame]:
         epochs = [(each.name, each.parent, each.fork_seq, each.store, "", 0) for each in self._history.epochs]

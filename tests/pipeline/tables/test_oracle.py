@@ -7,8 +7,9 @@ from datetime import datetime
 import pytest
 from pyspark.sql import SparkSession
 
+from posthouse.pipeline.tables.bronze import LOST
 from posthouse.pipeline.tables.catalog import BY_NAME, TABLES
-from posthouse.pipeline.tables.declaration import LOST, Upkeep
+from posthouse.pipeline.tables.declaration import RefreshMode
 from tests.faults.campaign import rounds
 from tests.pipeline.tables import oracle
 from tests.pipeline.tables.history import HOUR_NS, History, write_history
@@ -33,7 +34,7 @@ def test_every_view_has_one_row_per_key_and_a_day(made: Made) -> None:
         keys = [tuple(row) for row in view.select(*table.keys).collect()]
         assert keys, f"the history says nothing about {table.name}"
         assert len(keys) == len(set(keys)), table.name
-        if table.upkeep is Upkeep.FACTS:
+        if table.refresh is RefreshMode.APPEND_FACTS:
             assert view.where("day IS NULL").isEmpty(), table.name
 
 

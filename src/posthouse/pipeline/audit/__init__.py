@@ -1,1 +1,1 @@
-"""The audit: history proved again, with rules that know neither Spark nor the code that wrote it."""
+"""The audit: checks the whole history with rules that depend neither on Spark nor on the code that wrote it."""

@@ -1,10 +1,9 @@
-"""The list of rules, and how they are applied: rows become steps by rule and key, and each key's steps are audited.
+"""The list of rules, and how to apply them: split rows into steps by rule and key, then audit the steps of each key.
 
-A rule's place in RULES is its number on the way through Spark. A step is a plain tuple, because there are several
-for each row; a finding of a single row travels as a step of no rule. `audit_steps` needs steps sorted by rule, key,
-depth, seq and rank, and holds one auditor at a time. The same code runs in Spark's workers and in one process. To
-add a rule: 1. a file in audit/rules, 2. RULES here, 3. its codes in audit/finding.py and docs/how-to/pipeline-
-audit.md.
+A rule's index in RULES identifies it between the two Spark stages; facts travel encoded. `audit_steps` needs steps
+sorted by rule, key, depth, seq and rank, and holds one auditor at a time. Spark workers and the in-process audit run
+the same code. To add a rule: 1. a file in audit/rules, 2. RULES here, 3. its codes in audit/finding.py and
+docs/how-to/pipeline-audit.md.
 """
 
 from __future__ import annotations
@@ -12,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+import msgspec
+
 from posthouse.model.errors import PosthouseError
 from posthouse.pipeline.audit.finding import Finding
-from posthouse.pipeline.audit.lineage import ALL, EpochPlace, Line, Lines
+from posthouse.pipeline.audit.lineage import NO_LINEAGE, EpochPosition, Lineage, Lineages
 from posthouse.pipeline.audit.row_checks import EventRow, check_record, prove, read_body
-from posthouse.pipeline.audit.rule import Auditor, Entry, Part, Rule, Step
+from posthouse.pipeline.audit.rule import Auditor, Entry, Rule, Step, no_facts
 from posthouse.pipeline.audit.rules import (
     accepted_once,
     bus_mailbox,
@@ -32,18 +33,22 @@ from posthouse.pipeline.audit.rules import (
     stores_agree,
     topic_audience,
 )
-from posthouse.pipeline.audit.rules.lease_replay import lock_key
+from posthouse.pipeline.audit.rules.lease_replay import FencedWrite, lock_key
+from posthouse.pipeline.audit.rules.record_matches_event import EventSide
 from posthouse.pipeline.audit.rules.seq_continuity import BLOCK
 
 
-def _no_parts(_entry: Entry) -> Iterator[Part]:
-    """Steps of the sequence are made of every record, also of one that cannot be read."""
-    return iter(())
+class RowFaultAuditor(Auditor):
+    """Pass on a finding that a row proved on its own."""
+
+    def add_step(self, step: Step) -> Iterator[Finding]:
+        yield step.fact
 
 
-SEQUENCE = Rule("sequence", frozenset(), _no_parts, seq_continuity.BlockAuditor, sees_lost=True, from_beginning=True)
+ROW_FAULTS = Rule("row_faults", frozenset(), Finding, no_facts, RowFaultAuditor, sees_lost=True, from_beginning=True)
 RULES: tuple[Rule, ...] = (
-    SEQUENCE,
+    ROW_FAULTS,
+    seq_continuity.RULE,
     record_matches_event.RULE,
     accepted_once.ONCE,
     accepted_once.CLAIMS,
@@ -57,40 +62,46 @@ RULES: tuple[Rule, ...] = (
     inbox_once.ROWS,
     inbox_once.MESSAGES,
     stores_agree.RULE,
-    bus_mailbox.MAIL,
+    bus_mailbox.MESSAGES,
     bus_mailbox.SUCCESSORS,
     pinch_confirm.RULE,
 )
-NUMBERS = {rule.name: number for number, rule in enumerate(RULES)}
-#: record type -> the numbers of the rules that want it
-WANTED: dict[str, tuple[int, ...]] = {
-    name: tuple(number for number, rule in enumerate(RULES) if name in rule.types)
+_INDEXES = {rule.name: index for index, rule in enumerate(RULES)}
+#: Record type -> indexes of the rules that accept it.
+_RULES_OF_TYPE: dict[str, tuple[int, ...]] = {
+    name: tuple(index for index, rule in enumerate(RULES) if name in rule.types)
     for name in {name for rule in RULES for name in rule.types}
 }
-NO_RULE = -1
-_SEQUENCE, _ACCEPTED, _LOCKS = NUMBERS["sequence"], NUMBERS["accepted"], NUMBERS["locks"]
+_ROW_FAULTS, _SEQUENCE = _INDEXES["row_faults"], _INDEXES["sequence"]
+_ACCEPTED, _LOCKS = _INDEXES["accepted"], _INDEXES["locks"]
+_encode = msgspec.json.Encoder().encode
+_DECODERS = [msgspec.json.Decoder(rule.facts) for rule in RULES]
+_NO_FACT = _encode(None)
 
 
-class Scattered(NamedTuple):
-    """One step on its way to its judge."""
+class KeyedStep(NamedTuple):
+    """One step between the stage that splits rows and the stage that audits keys."""
 
+    #: Index in RULES.
     rule: int
+    #: Starts with the root epoch, unless the rule is shared.
     key: str
     epoch: str
     depth: int
     seq: int
-    #: keeps the order of the steps of one record
+    #: Orders the steps of one record.
     rank: int
     at_ns: int
-    part: list[Any]
+    #: A value of the rule's fact type, as JSON.
+    fact: bytes
 
 
 class Scatter:
-    """Takes rows apart, given the lines they stand in."""
+    """Split rows into steps."""
 
-    def __init__(self, lines: Lines) -> None:
-        self._places = lines.places
-        self._without_snapshots = {root for root, line in lines.lines.items() if not line.has_snapshots}
+    def __init__(self, lineages: Lineages) -> None:
+        self._lineages = lineages
+        self._without_snapshots = {root for root, each in lineages.by_root.items() if not each.has_snapshots}
 
     def record(
         self,
@@ -102,101 +113,97 @@ class Scatter:
         actor: str | None,
         ref: str | None,
         text: str,
-    ) -> Iterator[Scattered]:
-        """Yield the steps of a record."""
-        place = self._place(epoch)
-        depth = place.depth
-        yield Scattered(_SEQUENCE, f"{epoch}\x1f{seq // BLOCK}", epoch, depth, seq, 0, at_ns, [])
+    ) -> Iterator[KeyedStep]:
+        """Yield the steps of a journal record."""
+        position = self._lineages.position(epoch)
+        key = f"{position.root}\x1f{epoch}\x1f{seq // BLOCK}"
+        yield KeyedStep(_SEQUENCE, key, epoch, position.depth, seq, 0, at_ns, _NO_FACT)
         body, fault = read_body(type_, text)
         if body is None or fault is not None:
-            yield self._fault(place, epoch, seq, ref, fault or ("", ""))
+            yield self._row_fault(position, epoch, seq, ref, fault or ("", ""))
             return
-        entry = Entry(place.root, place.store, seq, at_ns, type_, mesh or "", actor or "", ref or "", body)
+        entry = Entry(position.store, seq, at_ns, type_, mesh or "", actor or "", ref or "", body)
         try:
             for fault in check_record(entry):
-                yield self._fault(place, epoch, seq, ref, fault)
-            yield from self._parts(place, epoch, entry)
+                yield self._row_fault(position, epoch, seq, ref, fault)
+            yield from self._facts(position, epoch, entry)
         except (KeyError, TypeError, AttributeError, ValueError, PosthouseError) as failure:
-            detail = f"the body of a {type_} cannot be understood: {failure!r}"
-            yield self._fault(place, epoch, seq, ref, ("record_body_invalid", detail))
+            detail = f"the body of this {type_} has an unexpected form: {failure!r}"
+            yield self._row_fault(position, epoch, seq, ref, ("record_body_invalid", detail))
 
-    def _parts(self, place: EpochPlace, epoch: str, entry: Entry) -> Iterator[Scattered]:
-        for number in WANTED.get(entry.type, ()):
-            rule = RULES[number]
-            if rule.needs_snapshot and place.root in self._without_snapshots:
+    def _facts(self, position: EpochPosition, epoch: str, entry: Entry) -> Iterator[KeyedStep]:
+        for index in _RULES_OF_TYPE.get(entry.type, ()):
+            rule = RULES[index]
+            if rule.needs_snapshot and position.root in self._without_snapshots:
                 continue
-            prefix = "" if rule.is_shared else f"{place.root}\x1f"
-            for rank, (key, part) in enumerate(rule.scatter(entry)):
-                yield Scattered(number, prefix + key, epoch, place.depth, entry.seq, rank, entry.at_ns, part)
+            prefix = "" if rule.is_shared else f"{position.root}\x1f"
+            for rank, (key, fact) in enumerate(rule.scatter(entry)):
+                depth, at_ns = position.depth, entry.at_ns
+                yield KeyedStep(index, prefix + key, epoch, depth, entry.seq, rank, at_ns, _encode(fact))
 
-    def event(self, epoch: str, seq: int, at_ns: int, row: EventRow, content: str | None) -> Iterator[Scattered]:
+    def event(self, epoch: str, seq: int, at_ns: int, row: EventRow, content: str | None) -> Iterator[KeyedStep]:
         """Yield the steps of an event."""
-        place = self._place(epoch)
-        key = f"{place.root}\x1f{seq}"
-        if content is None:
-            yield Scattered(_ACCEPTED, key, epoch, place.depth, seq, 0, at_ns, ["event", row.id, None])
-            return
-        proof = prove(row, content)
-        for fault in proof.faults:
-            yield self._fault(place, epoch, seq, row.id, fault)
-        yield Scattered(_ACCEPTED, key, epoch, place.depth, seq, 0, at_ns, ["event", row.id, proof.facts])
-        if proof.fence is not None:
-            mesh, resource, part = proof.fence
-            key = f"{place.root}\x1f{lock_key(mesh, resource)}"
-            yield Scattered(_LOCKS, key, epoch, place.depth, seq, 0, at_ns, part)
+        position = self._lineages.position(epoch)
+        facts: dict[str, Any] | None = None
+        if content is not None:
+            proof = prove(row, content)
+            facts = proof.facts
+            for fault in proof.faults:
+                yield self._row_fault(position, epoch, seq, row.id, fault)
+            if (fence := proof.fence) is not None:
+                write = FencedWrite(row.id, fence.author, fence.token, fence.address, fence.is_strict)
+                key = f"{position.root}\x1f{lock_key(fence.mesh, fence.resource)}"
+                yield KeyedStep(_LOCKS, key, epoch, position.depth, seq, 0, at_ns, _encode(write))
+        key, side = f"{position.root}\x1f{seq}", EventSide(row.id, facts)
+        yield KeyedStep(_ACCEPTED, key, epoch, position.depth, seq, 0, at_ns, _encode(side))
 
-    def _place(self, epoch: str) -> EpochPlace:
-        return self._places.get(epoch) or EpochPlace(epoch, 0, ALL, "unknown")
-
-    def _fault(self, place: EpochPlace, epoch: str, seq: int, ref: str | None, fault: tuple[str, str]) -> Scattered:
+    def _row_fault(
+        self, position: EpochPosition, epoch: str, seq: int, ref: str | None, fault: tuple[str, str]
+    ) -> KeyedStep:
         code, detail = fault
-        return Scattered(NO_RULE, "", epoch, place.depth, seq, 0, 0, [code, place.store, ref or "", detail])
+        finding = Finding(code, position.store, epoch, ref or "", seq, detail)
+        key = f"{position.root}\x1f{epoch}\x1f{seq}"
+        return KeyedStep(_ROW_FAULTS, key, epoch, position.depth, seq, 0, 0, _encode(finding))
 
 
-def finding_of(step: Scattered) -> Finding:
-    """Return the finding that travelled as a step of no rule."""
-    code, store, ref, detail = step.part
-    return Finding(code, store, step.epoch, ref, step.seq, detail)
-
-
-_NO_LINE = Line("", "", 0, 0, 0)
-
-
-def audit_steps(lines: Lines, steps: Iterable[Scattered]) -> Iterator[Finding]:
-    """Yield what the judges find, and the reports of blocks of the sequence."""
-    judge: Auditor | None = None
-    at: tuple[int, str] = (-1, "")
+def audit_steps(lineages: Lineages, steps: Iterable[KeyedStep]) -> Iterator[Finding]:
+    """Yield what the auditors find in sorted steps."""
+    auditor: Auditor | None = None
+    current: tuple[int, str] = (-1, "")
     rule = RULES[0]
     for step in steps:
-        if step[:2] != at:
-            if judge is not None:
-                yield from judge.end()
-            at, rule = (step.rule, step.key), RULES[step.rule]
-            judge = _auditor_for(lines, rule, step)
-        assert judge is not None
-        place = lines.places.get(step.epoch) or EpochPlace(step.epoch, 0, ALL, "unknown")
-        is_lost = step.seq > place.live_through
-        if _applies_to(rule, judge.line, step, is_lost=is_lost):
-            yield from judge.take(Step(step.epoch, step.depth, step.seq, is_lost, step.at_ns, step.part))
-    if judge is not None:
-        yield from judge.end()
+        if step[:2] != current:
+            if auditor is not None:
+                yield from auditor.finish()
+            current, rule = (step.rule, step.key), RULES[step.rule]
+            auditor = _auditor_for(lineages, rule, step.key)
+        assert auditor is not None
+        position = lineages.position(step.epoch)
+        is_lost = step.seq > position.live_through
+        if not _applies(rule, auditor.lineage, step, is_lost=is_lost):
+            continue
+        try:
+            fact = _DECODERS[step.rule].decode(step.fact)
+        except msgspec.ValidationError as fault:
+            detail = f"the rule {rule.name} cannot read it: {fault}"
+            yield Finding("record_body_invalid", position.store, step.epoch, "", step.seq, detail)
+            continue
+        yield from auditor.add_step(Step(step.epoch, step.depth, step.seq, is_lost, step.at_ns, fact))
+    if auditor is not None:
+        yield from auditor.finish()
 
 
-def _auditor_for(lines: Lines, rule: Rule, step: Scattered) -> Auditor:
-    if rule.is_shared:
-        judge = rule.judge(_NO_LINE, step.key)
-        judge.lines = tuple(lines.lines.values())
-        return judge
-    if rule.from_beginning and rule.name == "sequence":
-        place = lines.places[step.epoch]
-        return rule.judge(lines.lines[place.root], step.key)
-    root, _, key = step.key.partition("\x1f")
-    return rule.judge(lines.lines[root], key)
+def _auditor_for(lineages: Lineages, rule: Rule, key: str) -> Auditor:
+    if rule.shared_auditor is not None:
+        return rule.shared_auditor(tuple(lineages.by_root.values()), key)
+    assert rule.auditor is not None
+    root, _, own_key = key.partition("\x1f")
+    return rule.auditor(lineages.lineage(root), own_key)
 
 
-def _applies_to(rule: Rule, line: Line, step: Scattered, *, is_lost: bool) -> bool:
+def _applies(rule: Rule, lineage: Lineage, step: KeyedStep, *, is_lost: bool) -> bool:
     if is_lost and not rule.sees_lost:
         return False
-    if rule.from_beginning or rule.is_shared:
+    if rule.from_beginning or lineage is NO_LINEAGE:
         return True
-    return line.base_seq is not None and step.seq >= line.base_seq
+    return lineage.base_seq is not None and step.seq >= lineage.base_seq

@@ -1,8 +1,8 @@
-"""One audit: the lake's seals, lake against sources, and every rule over the whole history.
+"""One audit: check the lake's seals, compare the lake with its sources, and apply every rule to the whole history.
 
-Without a lake the sources are audited as they are. Workers read the sources, so the driver may hold stores open
-through apsw. A lake with missing or truncated files is a finding, not a failure; its rows are then not audited,
-because most findings would be consequences of that.
+Without a lake, the audit reads the sources directly. Workers read the sources, so the driver may hold stores open
+through apsw. Missing or truncated files of the lake are findings, not failures; the audit then skips the rows,
+because most further findings would only follow from the damage.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from posthouse.pipeline.audit.seals import (
     check_seals,
     leaves_of_rows,
     read_published,
-    read_seals,
 )
 from posthouse.pipeline.audit.spark_audit import EVENT_COLUMNS, JOURNAL_COLUMNS, Frames, audit_frames
 from posthouse.pipeline.audit.stores import check_store
@@ -42,12 +41,12 @@ if TYPE_CHECKING:
 
 
 def lake_frames(spark: SparkSession, lake: Lake) -> Frames:
-    """Return what a lake holds."""
+    """Return the history in a lake."""
     epochs = [
         EpochRow(each.epoch, each.parent, each.fork_seq, each.store, each.started_at_ns) for each in lake.epochs()
     ]
     events = lake.delta("bronze_events")
-    through = {each.epoch: events.reached(application_id(each.epoch, EVENTS.name)) or 0 for each in epochs}
+    through = {each.epoch: events.app_version(application_id(each.epoch, EVENTS.name)) or 0 for each in epochs}
     return Frames(
         epochs,
         lake.rows(spark, "bronze_journal", JOURNAL_COLUMNS),
@@ -57,36 +56,37 @@ def lake_frames(spark: SparkSession, lake: Lake) -> Frames:
 
 
 class Sources:
-    """Some stores and relays, as they are now."""
+    """Stores and relays in their current state."""
 
     def __init__(self, spark: SparkSession, accesses: Sequence[Access]) -> None:
         self._spark = spark
         register_source(spark)
-        self._found = list(zip(accesses, run_in_workers(spark, read_history, list(accesses)), strict=True))
+        histories = run_in_workers(spark, read_history, list(accesses))
+        self._histories = list(zip(accesses, histories, strict=True))
 
     def frames(self) -> Frames:
-        """Return what the sources hold."""
+        """Return the history in the sources."""
         epochs = {
             each.epoch: EpochRow(each.epoch, each.parent, each.fork_seq, history.store, each.started_at_ns or 0)
-            for _access, history in self._found
+            for _access, history in self._histories
             for each in history.lineage
         }
         return Frames(list(epochs.values()), self._rows(JOURNAL, JOURNAL_COLUMNS), self._rows(EVENTS, EVENT_COLUMNS))
 
     def compare(self, lake: Lake) -> Iterator[Finding]:
-        """Compare what the sources still hold with what the lake has sealed; contents of events may have gone since."""
-        seals = [seal for seal in read_seals(lake, "bronze_journal") if self._is_held(seal)]
-        held = [part for seal in seals for part in self._held_part(seal)]
+        """Compare the journals that the sources still hold with the lake's seals; the content of events may expire."""
+        seals = [commit.seal for commit in lake.sealed_commits("bronze_journal") if self._is_held(commit.seal)]
+        held = [block for seal in seals for block in self._held_blocks(seal)]
         rows = self._rows(JOURNAL, ("epoch", *JOURNAL.columns))
         leaves = [tuple(row) for row in leaves_of_rows(rows, held, JOURNAL.columns).where("after >= 0").collect()]
         for finding in check_seals(held, leaves, "store_altered", JOURNAL.name):
             yield finding._replace(store=self._kind(finding.epoch))
 
     def check_published(self, published: Sequence[RootEvent]) -> Iterator[Finding]:
-        """Compare what the sources hold with the roots that lakes have published of them."""
+        """Compare the sources with the roots that lakes published of them."""
         held = [
             (each.epoch, max(each.fork_seq, history.pruned_through), history.end_of(position))
-            for _access, history in self._found
+            for _access, history in self._histories
             for position, each in enumerate(history.lineage)
         ]
         rows = self._rows(JOURNAL, ("epoch", *JOURNAL.columns))
@@ -95,8 +95,8 @@ class Sources:
 
     def _rows(self, feed: Feed, columns: Sequence[str]) -> DataFrame:
         frames = [
-            self._labelled(access, history, feed).select(*columns)
-            for access, history in self._found
+            self._with_epoch(access, history, feed).select(*columns)
+            for access, history in self._histories
             if history.store in feed.stores
         ]
         if not frames:
@@ -107,7 +107,7 @@ class Sources:
             rows = rows.unionByName(frame)
         return rows
 
-    def _labelled(self, access: Access, history: History, feed: Feed) -> DataFrame:
+    def _with_epoch(self, access: Access, history: History, feed: Feed) -> DataFrame:
         from pyspark.sql import functions as f
 
         reader = self._spark.read.format("posthouse").option("url", access.url).option("feed", feed.name)
@@ -119,11 +119,11 @@ class Sources:
         return reader.load().where(f.col("seq") <= history.head).withColumn("epoch", epoch)
 
     def _is_held(self, seal: Seal) -> bool:
-        return any(each.epoch == seal.epoch for _access, history in self._found for each in history.lineage)
+        return any(each.epoch == seal.epoch for _access, history in self._histories for each in history.lineage)
 
-    def _held_part(self, seal: Seal) -> Iterator[Seal]:
-        """Return the blocks of a seal that a source holds whole: above what was pruned, below where a restore left."""
-        for _access, history in self._found:
+    def _held_blocks(self, seal: Seal) -> Iterator[Seal]:
+        """Yield a seal for each block that a source holds completely: above its pruned rows, below a restore's fork."""
+        for _access, history in self._histories:
             high = history.shared_with(seal.epoch)
             for number, leaf in enumerate(seal.leaves):
                 after = seal.after + number * BLOCK_ROWS
@@ -132,44 +132,44 @@ class Sources:
                     yield Seal(seal.epoch, seal.feed, after, to, 0, leaf, (leaf,))
 
     def _kind(self, epoch: str) -> str:
-        return next((h.store for _a, h in self._found if any(each.epoch == epoch for each in h.lineage)), "store")
+        return next((h.store for _a, h in self._histories if any(each.epoch == epoch for each in h.lineage)), "store")
 
 
-MAX_FINDINGS = 10_000  # findings that are kept; all are counted
+MAX_FINDINGS = 10_000  # findings a report keeps; it counts all
 
 
 @dataclass
 class Report:
-    """What an audit found, and what it looked at."""
+    """The findings of an audit, and how much it checked."""
 
     records: int = 0
     events: int = 0
-    #: the first of them
+    #: The first findings, at most MAX_FINDINGS.
     findings: list[Finding] = field(default_factory=list)
-    #: all of them by code
+    #: All findings, by code.
     counts: Counter[str] = field(default_factory=Counter)
 
     @property
     def total(self) -> int:
-        """How many findings there are."""
+        """The number of all findings."""
         return self.counts.total()
 
     def add(self, found: Sequence[Finding]) -> None:
-        """Take findings in."""
+        """Add findings."""
         self.counts.update(each.code for each in found)
         self.findings += found[: max(0, MAX_FINDINGS - len(self.findings))]
 
 
 def audit(spark: SparkSession, lake: Lake | None, sources: Sequence[Access] = ()) -> Report:
-    """Audit a lake, or the sources themselves when there is none; compare both when both are given."""
+    """Audit a lake, or the sources if there is no lake; if both are given, compare them too."""
     report = Report()
     for access in sources:
         if not access.address.is_relay:
             report.add(check_store(Path(access.address.url)))
     if lake is None:
-        given = Sources(spark, sources)
-        frames = given.frames()
-        report.add(list(given.check_published(read_published(frames.events))))
+        current = Sources(spark, sources)
+        frames = current.frames()
+        report.add(list(current.check_published(read_published(frames.events))))
         _apply_rules(report, frames)
         return report
     seals = audit_lake(spark, lake)
@@ -185,7 +185,7 @@ def audit(spark: SparkSession, lake: Lake | None, sources: Sequence[Access] = ()
 
 
 def _check_lake_roots(spark: SparkSession, lake: Lake, frames: Frames) -> list[Finding]:
-    seals = [seal for table in COPIES for seal in read_seals(lake, table)]
+    seals = [commit.seal for table in COPIES for commit in lake.sealed_commits(table)]
     findings, others = check_sealed(read_published(frames.events), seals)
     held = [(seal.epoch, seal.after, seal.to) for seal in seals if seal.feed == JOURNAL.name]
     rows = lake.rows(spark, "bronze_journal", ("epoch", *JOURNAL.columns))

@@ -1,9 +1,9 @@
-"""Lines of history for the audit: which epochs belong together, which rows are live, where a replay can start.
+"""Lineages for the audit: which epochs form one history, which rows are live, and where a replay can start.
 
-The line of a store is named by its first epoch and continues through restores. A lake that began after a store had
-been pruned lacks the beginning; then replay starts at the first snapshot that stands for what is missing. Written
-apart from posthouse.pipeline.epochs on purpose: the audit does not share code with what it audits. Pure values,
-small enough to be sent to every worker.
+A lineage is the history of one store. It is named by its first epoch and continues through restores. A lake that
+began after a store had been pruned lacks the beginning; replay then starts at the first snapshot that covers the
+missing records. This module does not use posthouse.pipeline.epochs on purpose: the audit shares no code with what it
+audits. Pure values, small enough to send to every worker.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ALL = 2**63 - 1
 
 
 class EpochRow(NamedTuple):
-    """What the audit needs to know of an epoch."""
+    """An epoch, as the audit reads it from a lake or a store."""
 
     epoch: str
     parent: str | None
@@ -25,8 +25,8 @@ class EpochRow(NamedTuple):
     started_at_ns: int = 0
 
 
-class Run(NamedTuple):
-    """The start of a run of locks."""
+class LockRun(NamedTuple):
+    """A start of the lock service: boot times are comparable only within one run."""
 
     depth: int
     seq: int
@@ -35,78 +35,94 @@ class Run(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """Where a snapshot stands, and what it stands for."""
+    """A snapshot record, and the last seq whose effects it contains."""
 
     seq: int
     through_seq: int
 
 
 @dataclass(frozen=True)
-class Line:
+class Lineage:
     """The history of one store."""
 
+    #: The first epoch.
     root: str
     store: str
-    #: the first record there is
+    #: Seq of the first available record.
     first_seq: int
-    #: the last one
+    #: Seq of the last live record.
     head: int
-    #: seq of the snapshot that replay starts from; 0: from the beginning; None: nothing to start from
+    #: Seq of the snapshot that replay starts from; 0: from the beginning; None: replay is not possible.
     base_seq: int | None
-    #: starts of runs of locks that no restore has lost, in order
-    runs: tuple[Run, ...] = ()
+    #: The live lock runs, in order.
+    lock_runs: tuple[LockRun, ...] = ()
     is_restored: bool = False
     has_snapshots: bool = False
-    #: meshes that were created here
+    #: Meshes that were created in this store.
     meshes: frozenset[str] = frozenset()
-    #: epoch -> how far its events are there
+    #: epoch -> the last seq whose event is available.
     events_through: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def is_complete(self) -> bool:
-        """Whether history is there from its beginning."""
+        """True if history is available from its beginning."""
         return self.base_seq == 0 and self.first_seq <= 1
 
 
-class EpochPlace(NamedTuple):
-    """Where an epoch stands in its line."""
+#: For auditors whose keys belong to all stores together.
+NO_LINEAGE = Lineage("", "", 0, 0, 0)
+
+
+class EpochPosition(NamedTuple):
+    """The position of an epoch in its lineage."""
 
     root: str
-    #: how many restores came before
+    #: The number of restores before this epoch.
     depth: int
-    #: the last seq that no restore has lost
+    #: The last seq that no restore dropped.
     live_through: int
     store: str
 
 
 @dataclass(frozen=True)
-class Lines:
-    """All that is known about where rows stand."""
+class Lineages:
+    """All lineages of an audit, and the position of every epoch in them."""
 
-    places: Mapping[str, EpochPlace]
-    #: by root
-    lines: Mapping[str, Line]
+    #: By epoch.
+    positions: Mapping[str, EpochPosition]
+    #: By root epoch.
+    by_root: Mapping[str, Lineage]
+
+    def position(self, epoch: str) -> EpochPosition:
+        """Return the position of an epoch; an undeclared epoch is the root of its own, fully live lineage."""
+        return self.positions.get(epoch) or EpochPosition(epoch, 0, ALL, "unknown")
+
+    def lineage(self, root: str) -> Lineage:
+        """Return the lineage of a root epoch; an empty one if no record of it is available."""
+        return self.by_root.get(root) or Lineage(root, "unknown", 0, 0, 0)
 
 
-class Mark(NamedTuple):
-    """A record that lines are drawn by."""
+class AnchorRecord(NamedTuple):
+    """A record that lineages are built from."""
 
     epoch: str
     seq: int
     type: str
     ref: str
-    #: of journal.snapshot
+    #: Set for journal.snapshot.
     through_seq: int = 0
-    #: of lock.run_started
+    #: Set for lock.run_started.
     boot_ns: int = 0
     token_leap: int = 0
 
 
-MARKS = ("lock.run_started", "journal.snapshot", "mesh.created")
+ANCHOR_TYPES = ("lock.run_started", "journal.snapshot", "mesh.created")
+#: Fields of the body of an anchor record, in the order of AnchorRecord; 0 where a type lacks one.
+ANCHOR_FIELDS = ("through_seq", "boot_ns", "token_leap")
 
 
 class Extent(NamedTuple):
-    """The seqs of an epoch that are there, and how far its events are."""
+    """The range of available seqs of an epoch, and the last seq whose event is available."""
 
     epoch: str
     first_seq: int
@@ -114,8 +130,8 @@ class Extent(NamedTuple):
     events_through: int = 0
 
 
-def place_epochs(epochs: Iterable[EpochRow]) -> dict[str, EpochPlace]:
-    """Return where each epoch stands; of several that grew from one, the newest lives."""
+def locate_epochs(epochs: Iterable[EpochRow]) -> dict[str, EpochPosition]:
+    """Return the position of each epoch; of several epochs with one root, the newest is the live one."""
     known = {each.epoch: each for each in epochs}
     chains = {each.epoch: _chain(known, each) for each in known.values()}
     tips: dict[str, EpochRow] = {}
@@ -128,13 +144,13 @@ def place_epochs(epochs: Iterable[EpochRow]) -> dict[str, EpochPlace]:
             live[each.epoch] = shared
             shared = min(shared, each.fork_seq)
     return {
-        name: EpochPlace(chain[-1].epoch, len(chain) - 1, live[name], known[name].store)
+        name: EpochPosition(chain[-1].epoch, len(chain) - 1, live[name], known[name].store)
         for name, chain in chains.items()
     }
 
 
 def _chain(known: Mapping[str, EpochRow], epoch: EpochRow) -> list[EpochRow]:
-    """Return an epoch and its ancestors, the oldest last."""
+    """Return an epoch and its ancestors, oldest last."""
     chain = [epoch]
     while chain[-1].parent in known and known[str(chain[-1].parent)] not in chain:
         chain.append(known[str(chain[-1].parent)])
@@ -142,39 +158,43 @@ def _chain(known: Mapping[str, EpochRow], epoch: EpochRow) -> list[EpochRow]:
 
 
 def base_of(first_seq: int, snapshots: Iterable[Snapshot]) -> int | None:
-    """Return the seq that replay starts from: 0, a snapshot's, or None when nothing stands for what is missing."""
+    """Return the seq that replay starts from: 0, or that of a snapshot that covers the missing records, or None."""
     if first_seq <= 1:
         return 0
     return min((each.seq for each in snapshots if each.through_seq >= first_seq - 1), default=None)
 
 
-def draw_lines(epochs: Iterable[EpochRow], extents: Iterable[Extent], marks: Iterable[Mark]) -> Lines:
-    """Return where rows stand; epochs without any row have a place, and no line unless a relative has rows."""
-    places = place_epochs(epochs)
+def build_lineages(epochs: Iterable[EpochRow], extents: Iterable[Extent], anchors: Iterable[AnchorRecord]) -> Lineages:
+    """Group epochs into lineages; an epoch without rows has a position, but adds no lineage of its own."""
+    positions = locate_epochs(epochs)
     by_root: dict[str, list[Extent]] = {}
     for extent in extents:
-        by_root.setdefault(places[extent.epoch].root, []).append(extent)
-    live: dict[str, list[Mark]] = {}
-    for mark in marks:
-        if mark.seq <= places[mark.epoch].live_through:
-            live.setdefault(places[mark.epoch].root, []).append(mark)
-    lines = {root: _draw(root, places, found, live.get(root, [])) for root, found in by_root.items()}
-    return Lines(places, lines)
+        by_root.setdefault(positions[extent.epoch].root, []).append(extent)
+    live: dict[str, list[AnchorRecord]] = {}
+    for anchor in anchors:
+        position = positions[anchor.epoch]
+        if anchor.seq <= position.live_through:
+            live.setdefault(position.root, []).append(anchor)
+    lineages = {root: _build(root, positions, found, live.get(root, [])) for root, found in by_root.items()}
+    return Lineages(positions, lineages)
 
 
-def _draw(root: str, places: Mapping[str, EpochPlace], extents: list[Extent], marks: list[Mark]) -> Line:
+def _build(
+    root: str, positions: Mapping[str, EpochPosition], extents: list[Extent], anchors: list[AnchorRecord]
+) -> Lineage:
     first_seq = min(each.first_seq for each in extents)
-    snapshots = [Snapshot(each.seq, each.through_seq) for each in marks if each.type == "journal.snapshot"]
-    starts = [each for each in marks if each.type == "lock.run_started"]
-    return Line(
+    snapshots = [Snapshot(each.seq, each.through_seq) for each in anchors if each.type == "journal.snapshot"]
+    starts = [each for each in anchors if each.type == "lock.run_started"]
+    runs = [LockRun(positions[each.epoch].depth, each.seq, each.boot_ns, each.token_leap) for each in starts]
+    return Lineage(
         root,
-        places[root].store,
+        positions[root].store,
         first_seq,
-        max(min(each.head, places[each.epoch].live_through) for each in extents),
+        max(min(each.head, positions[each.epoch].live_through) for each in extents),
         base_of(first_seq, snapshots),
-        tuple(sorted(Run(places[each.epoch].depth, each.seq, each.boot_ns, each.token_leap) for each in starts)),
-        any(place.root == root and place.depth for place in places.values()),
+        tuple(sorted(runs)),
+        any(position.root == root and position.depth for position in positions.values()),
         bool(snapshots),
-        frozenset(each.ref for each in marks if each.type == "mesh.created"),
+        frozenset(each.ref for each in anchors if each.type == "mesh.created"),
         {each.epoch: each.events_through for each in extents},
     )

@@ -1,8 +1,8 @@
-"""Checks that need one row alone: an event against its id and signature, a record against the shape of its type.
+"""Checks of a single row: an event against its id and signature, a record against the form of its type.
 
-Nothing is believed because a relay accepted it. A Pinch confirm must be signed by its reader's key; an envelope of
-the bus must say what its record says. Everything that needs other rows is a rule. Runs in Spark's workers for every
-row, so it does as little as it can besides the signature.
+The audit does not trust that the relay checked a row. A Pinch confirm must carry its reader's signature; the envelope
+of a bus record must match the record. Checks that need several rows are rules. Spark workers run these checks for
+every row, so apart from the signature they do as little as possible.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from posthouse.pipeline.audit.rule import Entry
 
 
 class EventRow(NamedTuple):
-    """What a feed tells of an event beside its content."""
+    """The columns of an event beside its content."""
 
     id: str
     pubkey: str | None
@@ -32,17 +32,33 @@ class EventRow(NamedTuple):
     created_at_ns: int
 
 
-class Proof(NamedTuple):
-    """What came out: faults as code and detail, and what the event says if it can be read."""
+#: Code and detail of a finding.
+Fault = tuple[str, str]
 
-    faults: tuple[tuple[str, str], ...]
+
+class FenceClaim(NamedTuple):
+    """The lock that a fenced event claims to hold."""
+
+    mesh: str
+    resource: str
+    author: str
+    token: int
+    #: The addressable coordinate that the event writes.
+    address: str
+    is_strict: bool
+
+
+class Proof(NamedTuple):
+    """The result of checking an event."""
+
+    faults: tuple[Fault, ...]
+    #: The fields that its record must repeat; None if the event cannot be parsed.
     facts: dict[str, Any] | None = None
-    #: mesh, resource, and the part for the rule of locks
-    fence: tuple[str, str, list[Any]] | None = None
+    fence: FenceClaim | None = None
 
 
 def prove(row: EventRow, content: str) -> Proof:
-    """Check one event and say what follows from it."""
+    """Check one event and return its faults and the fields that other rows must agree with."""
     try:
         event = decode_event(content.encode())
         canonical = event.canonical()
@@ -51,13 +67,13 @@ def prove(row: EventRow, content: str) -> Proof:
     faults = []
     derived = event_id(canonical)
     if not derived == event.id == row.id:
-        faults.append(("event_id_wrong", f"its content has the id {derived}, it says {event.id}"))
+        faults.append(("event_id_wrong", f"the content hashes to {derived}, the event states {event.id}"))
     try:
         verify(event.pubkey, canonical, event.sig)
     except PosthouseError as fault:
         faults.append(("signature_invalid", str(fault)))
     if (event.kind, event.created_at_ns, event.pubkey) != (row.kind, row.created_at_ns, row.pubkey):
-        faults.append(("event_disagrees", "the store's columns are not those of its content"))
+        faults.append(("event_disagrees", "the columns of the store differ from the content"))
     try:
         facts = _facts(event, len(canonical))
         return Proof(tuple(faults), facts, _fence(event))
@@ -70,8 +86,8 @@ def _facts(event: Event, size: int) -> dict[str, Any]:
         return _message_facts(event, size)
     facts: dict[str, Any] = {"pubkey": event.pubkey, "size": size}
     if event.kind == CONFIRMATION:
-        told = read_confirmation(event)
-        return facts | {"type": "confirmation.accepted", "mesh": told.mesh, "sender": told.sender, "ids": told.ids}
+        read = read_confirmation(event)
+        return facts | {"type": "confirmation.accepted", "mesh": read.mesh, "sender": read.sender, "ids": read.ids}
     return facts | {"type": "event.accepted", "mesh": event.mesh, "kind": event.kind}
 
 
@@ -94,15 +110,14 @@ def _message_facts(event: Event, size: int) -> dict[str, Any]:
     return facts
 
 
-def _fence(event: Event) -> tuple[str, str, list[Any]] | None:
+def _fence(event: Event) -> FenceClaim | None:
     if not is_replacing(event.kind) or (fence := read_fence_tag(event)) is None:
-        return None  # others cannot be fenced
+        return None  # only replaceable events can be fenced
     address = f"{event.kind}:{event.pubkey}:{event.d}"
-    return event.mesh, fence.resource, ["fence", event.id, event.pubkey, fence.token, address, fence.is_strict]
+    return FenceClaim(event.mesh, fence.resource, event.pubkey, fence.token, address, fence.is_strict)
 
 
-Fault = tuple[str, str]
-#: type -> the fields every record of it has
+#: Record type -> the fields that every record of it has.
 ALWAYS = {
     name: tuple(field for field, meaning in shape.body.items() if "always" in meaning)
     for name, shape in RECORD_TYPES.items()
@@ -111,22 +126,22 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def read_body(type_: str, text: str) -> tuple[dict[str, Any] | None, Fault | None]:
-    """Return the body of a record, or what keeps it from being one."""
+    """Return the body of a record, or the reason why it is not readable."""
     always = ALWAYS.get(type_)
     if always is None:
-        return None, ("record_type_unknown", f"records of the type {type_!r} are not known")
+        return None, ("record_type_unknown", f"the type {type_!r} is unknown")
     try:
         body = _decode(text)
     except (msgspec.MsgspecError, UnicodeEncodeError) as fault:
-        return None, ("record_body_invalid", f"the body of a {type_} cannot be read: {fault}")
+        return None, ("record_body_invalid", f"the body of this {type_} is not a JSON object: {fault}")
     for name in always:
         if name not in body:
-            return None, ("record_body_invalid", f"a {type_} without {name}")
+            return None, ("record_body_invalid", f"this {type_} lacks the field {name}")
     return body, None
 
 
 def check_record(entry: Entry) -> Iterator[Fault]:
-    """Yield what is wrong with a record that could be read."""
+    """Yield the faults of a record with a readable body."""
     check = _CHECKS.get(entry.type)
     if check is not None:
         yield from check(entry)
@@ -134,9 +149,9 @@ def check_record(entry: Entry) -> Iterator[Fault]:
 
 def _check_published(entry: Entry) -> Iterator[Fault]:
     envelope = entry.body["envelope"]
-    told = (envelope.get("id"), envelope.get("from")) if isinstance(envelope, dict) else (None, None)
-    if told != (entry.ref, entry.actor):
-        yield "bus_disagrees", f"the envelope in it is {told[0]} from {told[1]}"
+    id_, sender = (envelope.get("id"), envelope.get("from")) if isinstance(envelope, dict) else (None, None)
+    if (id_, sender) != (entry.ref, entry.actor):
+        yield "bus_disagrees", f"its envelope is {id_} from {sender}"
 
 
 def _check_confirm(entry: Entry) -> Iterator[Fault]:
@@ -145,7 +160,7 @@ def _check_confirm(entry: Entry) -> Iterator[Fault]:
         node = node_from_key(parse_address(entry.actor).key)
         verify(node, confirm_bytes(entry.ref.encode(), body["timestamp"]), body["signature"])
     except (PosthouseError, OverflowError, AttributeError, TypeError) as fault:
-        yield "pinch_signature_invalid", f"of {entry.actor}: {fault}"
+        yield "pinch_signature_invalid", f"confirm of {entry.actor}: {fault}"
 
 
 _CHECKS: dict[str, Callable[[Entry], Iterator[Fault]]] = {

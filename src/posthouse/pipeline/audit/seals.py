@@ -1,10 +1,10 @@
-"""Merkle roots computed again: those that bronze commits carry (seals) and those that were published as signed events.
+"""Recompute Merkle roots: those in bronze commits (seals), and those that were published as signed events.
 
-Leaves tell which block of 4,096 seqs was altered. Every sealed row must be there, and every row must be sealed. The
-relay and its readers hold the published roots, so rewriting rows together with their seals does not get past them. A
-published root counts for the rows of its range however the lake has cut them since; if the range is not complete any
-more it says nothing. Contents of events may go, so roots of events are compared only with the seal of the same
-range.
+Leaves show which block of 4,096 seqs was altered. Every sealed row must exist, and every row must be sealed. The
+relay and its readers hold the published roots, so an attacker who rewrites rows together with their seals is still
+detected. A published root applies to the rows of its range, regardless of how the lake has split them since; if the
+range is no longer complete, the root is not checked. The content of events may expire, so a root over events is
+compared only with the seal of the same range.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from posthouse.model.kinds import LAKE_ROOT
 from posthouse.pipeline.audit.finding import Finding
 from posthouse.pipeline.audit.lineage import ALL
 from posthouse.pipeline.connector.feeds import JOURNAL
-from posthouse.pipeline.lake.merkle import BLOCK_ROWS, NOTE, Seal, blocks, leaf, root
+from posthouse.pipeline.lake.merkle import BLOCK_ROWS, Seal, blocks, canonical_lines, leaf, root
 from posthouse.pipeline.tables.bronze import COPIES
 
 if TYPE_CHECKING:
@@ -32,22 +32,16 @@ if TYPE_CHECKING:
 
 LEAVES = "epoch string, after bigint, rows bigint, leaf string"
 _Batches = Iterator["pa.RecordBatch"]
-_decode = msgspec.json.Decoder(Seal).decode
-
-
-def read_seals(lake: Lake, table: str) -> list[Seal]:
-    """Return the seals of a bronze table, oldest first."""
-    return [_decode(commit[NOTE]) for commit in lake.delta(table).history() if NOTE in commit]
 
 
 def check_seals(
     seals: Sequence[Seal], leaves: Iterable[tuple[str, int, int, str]], code: str, feed: str
 ) -> Iterator[Finding]:
-    """Compare seals with the leaves of the rows that are there: (epoch, after, rows, leaf)."""
+    """Compare seals with the leaves of existing rows, each (epoch, after, rows, leaf)."""
     found = {(epoch, after): (rows, digest) for epoch, after, rows, digest in leaves}
     for seal in seals:
         if root([bytes.fromhex(each) for each in seal.leaves]).hex() != seal.root:
-            yield _seal_finding(code, feed, seal, seal.after, "its leaves do not lead to its root")
+            yield _seal_finding(code, feed, seal, seal.after, "the leaves of the seal do not hash to its root")
         rows = 0
         for number, sealed in enumerate(seal.leaves):
             after = seal.after + number * BLOCK_ROWS
@@ -55,15 +49,13 @@ def check_seals(
             rows += count
             if digest != sealed:
                 last = min(after + BLOCK_ROWS, seal.to)
-                yield _seal_finding(
-                    code, feed, seal, after, f"{count} rows in {after + 1}..{last} are not those that were sealed"
-                )
+                detail = f"the {count} rows in {after + 1}..{last} differ from the sealed rows"
+                yield _seal_finding(code, feed, seal, after, detail)
         if rows != seal.rows and code == "lake_altered":
-            yield _seal_finding(
-                "lake_lacks_rows", feed, seal, seal.after, f"{rows} rows are there, {seal.rows} were sealed"
-            )
+            detail = f"{rows} rows exist, {seal.rows} were sealed"
+            yield _seal_finding("lake_lacks_rows", feed, seal, seal.after, detail)
     for (epoch, after), (rows, _digest) in sorted(found.items()):
-        detail = f"{rows} rows after {after} that no commit has sealed"
+        detail = f"no commit sealed the {rows} rows after {after}"
         yield Finding(code, "lake", epoch, feed, after + 1, detail)
 
 
@@ -72,11 +64,11 @@ def _seal_finding(code: str, feed: str, seal: Seal, after: int, detail: str) -> 
 
 
 def audit_lake(spark: Any, lake: Lake) -> list[Finding]:
-    """Compute every seal of the lake again."""
+    """Recompute every seal of the lake."""
     findings: list[Finding] = []
     for table, feed in COPIES.items():
         try:
-            seals = read_seals(lake, table)
+            seals = [commit.seal for commit in lake.sealed_commits(table)]
             rows = lake.rows(spark, table, ("epoch", *feed.columns))
             leaves = [tuple(row) for row in leaves_of_rows(rows, seals, feed.columns).collect()]
         except PosthouseError as failure:
@@ -89,47 +81,46 @@ def audit_lake(spark: Any, lake: Lake) -> list[Finding]:
 
 
 def leaves_of_rows(rows: DataFrame, seals: Sequence[Seal], columns: Sequence[str]) -> DataFrame:
-    """Return the leaf of every block that has rows; rows outside of every seal are one block after -1."""
+    """Return the leaf of every block that has rows; rows outside every seal form one block with after = -1."""
     from pyspark.sql.types import LongType, StructField, StructType
 
     names = tuple(columns)
 
-    def place(batches: _Batches) -> _Batches:
-        from posthouse.pipeline.audit.seals import place_batches
+    def add_block(batches: _Batches) -> _Batches:
+        from posthouse.pipeline.audit.seals import add_block_column
 
-        return place_batches(seals, batches)
+        return add_block_column(seals, batches)
 
-    def make(batches: _Batches) -> _Batches:
+    def hash_blocks(batches: _Batches) -> _Batches:
         from posthouse.pipeline.audit.seals import leaf_batches
 
         return leaf_batches(names, batches)
 
     chosen = rows.select("epoch", *names)
     schema = StructType([StructField("after", LongType()), *chosen.schema.fields])
-    spread = chosen.mapInArrow(place, schema).repartition("epoch", "after")
-    return (
-        spread.sortWithinPartitions("epoch", "after", "seq").select("epoch", "after", *names).mapInArrow(make, LEAVES)
-    )
+    blocked = chosen.mapInArrow(add_block, schema).repartition("epoch", "after")
+    ordered = blocked.sortWithinPartitions("epoch", "after", "seq").select("epoch", "after", *names)
+    return ordered.mapInArrow(hash_blocks, LEAVES)
 
 
-def place_batches(seals: Sequence[Seal], batches: _Batches) -> _Batches:
-    """Say in front of each row where its block begins."""
+def add_block_column(seals: Sequence[Seal], batches: _Batches) -> _Batches:
+    """Add a first column `after`: the seq after which the row's block starts."""
     import pyarrow as pa
 
     by_epoch: dict[str, list[tuple[int, int]]] = {}
     for seal in sorted(seals, key=lambda each: each.after):
         by_epoch.setdefault(seal.epoch, []).append((seal.after, seal.to))
     for batch in batches:
-        places = zip(batch.column("epoch").to_pylist(), batch.column("seq").to_pylist(), strict=True)
-        after = pa.array([_block(by_epoch.get(epoch, ()), seq) for epoch, seq in places], pa.int64())
+        positions = zip(batch.column("epoch").to_pylist(), batch.column("seq").to_pylist(), strict=True)
+        after = pa.array([_block_start(by_epoch.get(epoch, ()), seq) for epoch, seq in positions], pa.int64())
         yield pa.RecordBatch.from_arrays([after, *batch.columns], names=["after", *batch.schema.names])
 
 
-def _block(ranges: Sequence[tuple[int, int]], seq: int) -> int:
-    at = bisect_right(ranges, (seq - 1, ALL)) - 1
-    if at < 0 or seq > ranges[at][1]:
+def _block_start(ranges: Sequence[tuple[int, int]], seq: int) -> int:
+    index = bisect_right(ranges, (seq - 1, ALL)) - 1
+    if index < 0 or seq > ranges[index][1]:
         return -1
-    after = ranges[at][0]
+    after = ranges[index][0]
     return after + (seq - after - 1) // BLOCK_ROWS * BLOCK_ROWS
 
 
@@ -137,37 +128,35 @@ def leaf_batches(columns: tuple[str, ...], batches: _Batches) -> _Batches:
     """Return the leaf of each block of sorted rows."""
     import pyarrow as pa
 
-    made = [(epoch, after, len(table), _digest(table, columns)) for (epoch, after), table in _blocks(batches)]
-    if made:
+    leaves = [(epoch, after, len(table), _digest(table, columns)) for (epoch, after), table in _blocks(batches)]
+    if leaves:
         kinds = (pa.string(), pa.int64(), pa.int64(), pa.string())
-        arrays = [pa.array(values, kind) for values, kind in zip(zip(*made, strict=True), kinds, strict=True)]
+        arrays = [pa.array(values, kind) for values, kind in zip(zip(*leaves, strict=True), kinds, strict=True)]
         yield pa.RecordBatch.from_arrays(arrays, names=["epoch", "after", "rows", "leaf"])
 
 
 def _digest(table: pa.Table, columns: tuple[str, ...]) -> str:
-    from posthouse.pipeline.lake.merkle import canonical_lines
-
     return leaf(canonical_lines(table.select(list(columns)))).hex()
 
 
 def _blocks(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[tuple[str, int], pa.Table]]:
-    """Yield sorted rows block by block; a block may lie across batches."""
+    """Yield sorted rows block by block; a block may span batches."""
     import pyarrow as pa
 
     key: tuple[str, int] | None = None
     parts: list[pa.RecordBatch] = []
     for batch in batches:
         keys = list(zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True))
-        begin = 0
-        for place in range(len(keys) + 1):
-            if place < len(keys) and keys[place] == keys[begin]:
+        start = 0
+        for end in range(len(keys) + 1):
+            if end < len(keys) and keys[end] == keys[start]:
                 continue
-            if keys[begin] != key:
+            if keys[start] != key:
                 if key is not None:
                     yield key, pa.Table.from_batches(parts)
-                key, parts = keys[begin], []
-            parts.append(batch.slice(begin, place - begin))
-            begin = place
+                key, parts = keys[start], []
+            parts.append(batch.slice(start, end - start))
+            start = end
     if key is not None:
         yield key, pa.Table.from_batches(parts)
 
@@ -176,7 +165,7 @@ _Range = tuple[str, str, int, int]
 
 
 class PublishedRoot(msgspec.Struct):
-    """A seal as it is published."""
+    """The content of a root event: a seal without its leaves."""
 
     epoch: str
     feed: str
@@ -186,20 +175,20 @@ class PublishedRoot(msgspec.Struct):
 
 
 class RootEvent(NamedTuple):
-    """A published seal and the event that tells of it."""
+    """A published root, with the id and seq of its event."""
 
-    told: PublishedRoot
+    content: PublishedRoot
     id: str
     seq: int
 
     @property
     def range(self) -> _Range:
-        """What it is the root of."""
-        return self.told.epoch, self.told.feed, self.told.after, self.told.to
+        """Epoch, feed, after and to of the rows under the root."""
+        return self.content.epoch, self.content.feed, self.content.after, self.content.to
 
 
 def read_published(events: DataFrame) -> list[RootEvent]:
-    """Return the roots that events tell of, as far as their content is still there."""
+    """Return the published roots among events whose content is still available, in seq order."""
     from pyspark.sql import functions as f
 
     content = f.get_json_object("event", "$.content")
@@ -209,54 +198,54 @@ def read_published(events: DataFrame) -> list[RootEvent]:
         try:
             found.append(RootEvent(msgspec.json.decode(text or "", type=PublishedRoot), id_, seq))
         except msgspec.MsgspecError:
-            continue  # somebody else's event of this kind
+            continue  # another application's event of this kind
     return sorted(found, key=lambda each: each.seq)
 
 
 def check_sealed(published: Iterable[RootEvent], seals: Iterable[Seal]) -> tuple[list[Finding], list[RootEvent]]:
-    """Compare published roots with the seals of the same ranges; return what is wrong, and roots without a seal."""
+    """Compare published roots with the seals of the same ranges; return findings, and the roots without a seal."""
     sealed = {(seal.epoch, seal.feed, seal.after, seal.to): seal.root for seal in seals}
     findings, others = [], []
     for each in published:
         now = sealed.get(each.range)
         if now is None:
             others.append(each)
-        elif now != each.told.root:
-            findings.append(_root_finding("lake_altered", each, f"its commit says {now}"))
+        elif now != each.content.root:
+            findings.append(_root_finding("lake_altered", each, f"its commit states {now}"))
     return findings, others
 
 
 def check_rows(
     published: Iterable[RootEvent], rows: DataFrame, held: Iterable[tuple[str, int, int]], code: str
 ) -> Iterator[Finding]:
-    """Compute published roots of the journal again from rows of (epoch, after, to] that are held."""
+    """Recompute published roots over the journal from rows; `held` lists the complete ranges (epoch, after, to]."""
     ranges = sorted(set(held))
-    judged = [each for each in published if each.told.feed == JOURNAL.name and _is_held(each.told, ranges)]
-    for layer in _layers(judged):
-        seals = [Seal(each.told.epoch, JOURNAL.name, each.told.after, each.told.to, 0, "", ()) for each in layer]
-        made = leaves_of_rows(rows, seals, JOURNAL.columns).where("after >= 0").collect()
-        leaves = {(row[0], row[1]): row[3] for row in made}
+    checked = [each for each in published if each.content.feed == JOURNAL.name and _is_held(each.content, ranges)]
+    for layer in _layers(checked):
+        seals = [Seal(epoch, JOURNAL.name, after, to, 0, "", ()) for epoch, _, after, to in (e.range for e in layer)]
+        computed = leaves_of_rows(rows, seals, JOURNAL.columns).where("after >= 0").collect()
+        leaves = {(row[0], row[1]): row[3] for row in computed}
         for each in layer:
-            now = _computed_root(each.told, leaves)
-            if now != each.told.root:
-                yield _root_finding(code, each, f"its rows lead to {now}")
+            now = _computed_root(each.content, leaves)
+            if now != each.content.root:
+                yield _root_finding(code, each, f"its rows hash to {now}")
 
 
-def _is_held(told: PublishedRoot, ranges: Sequence[tuple[str, int, int]]) -> bool:
-    reached = told.after
+def _is_held(content: PublishedRoot, ranges: Sequence[tuple[str, int, int]]) -> bool:
+    covered = content.after
     for epoch, after, to in ranges:
-        if epoch == told.epoch and after <= reached:
-            reached = max(reached, to)
-    return reached >= told.to > told.after >= 0
+        if epoch == content.epoch and after <= covered:
+            covered = max(covered, to)
+    return covered >= content.to > content.after >= 0
 
 
 def _layers(published: Iterable[RootEvent]) -> list[list[RootEvent]]:
-    """Return roots in groups whose ranges do not overlap: several lakes may have told of one store."""
+    """Group roots so that ranges in a group do not overlap: several lakes may have published roots of one store."""
     layers: list[list[RootEvent]] = []
-    for each in sorted(published, key=lambda one: (one.told.epoch, one.told.after)):
+    for each in sorted(published, key=lambda one: (one.content.epoch, one.content.after)):
         for layer in layers:
-            last = layer[-1].told
-            if last.epoch != each.told.epoch or last.to <= each.told.after:
+            last = layer[-1].content
+            if last.epoch != each.content.epoch or last.to <= each.content.after:
                 layer.append(each)
                 break
         else:
@@ -264,13 +253,13 @@ def _layers(published: Iterable[RootEvent]) -> list[list[RootEvent]]:
     return layers
 
 
-def _computed_root(told: PublishedRoot, leaves: dict[tuple[str, int], str]) -> str:
+def _computed_root(content: PublishedRoot, leaves: dict[tuple[str, int], str]) -> str:
     empty = leaf(b"").hex()
-    found = [leaves.get((told.epoch, block.after), empty) for block in blocks(told.after, told.to)]
+    found = [leaves.get((content.epoch, block.after), empty) for block in blocks(content.after, content.to)]
     return root([bytes.fromhex(each) for each in found]).hex()
 
 
 def _root_finding(code: str, each: RootEvent, now: str) -> Finding:
-    told = each.told
-    detail = f"{told.feed} {told.after + 1}..{told.to} was published as {told.root}, {now}"
-    return Finding(code, "lake", told.epoch, each.id, each.seq, detail)
+    epoch, feed, after, to = each.range
+    detail = f"{feed} {after + 1}..{to} was published as {each.content.root}, {now}"
+    return Finding(code, "lake", epoch, each.id, each.seq, detail)

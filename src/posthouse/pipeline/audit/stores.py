@@ -1,8 +1,8 @@
-"""Audit small histories or store files in this process, without Spark: the same rules, the same findings.
+"""Audit small histories or store files in one process, without Spark: the same rules, the same findings.
 
-For tests, fault campaigns and the driver's own check of a store; everything is held in memory. Reads through apsw,
-so this module must never be imported by a Spark worker. A relay's own consistency checks run here too: they compare
-its tables with its journal.
+For tests, fault campaigns and the driver's own check of a store. Everything is held in memory. The module reads
+through apsw, so a Spark worker must never import it. A relay's own consistency checks, which compare its tables with
+its journal, run here too.
 """
 
 from __future__ import annotations
@@ -12,11 +12,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from posthouse.journal.verify import verify_store
-from posthouse.pipeline.audit.apply_rules import NO_RULE, Scatter, Scattered, audit_steps, finding_of
+from posthouse.pipeline.audit.apply_rules import KeyedStep, Scatter, audit_steps
 from posthouse.pipeline.audit.finding import Finding
-from posthouse.pipeline.audit.lineage import MARKS, EpochRow, Extent, Lines, Mark, draw_lines
+from posthouse.pipeline.audit.lineage import (
+    ANCHOR_FIELDS,
+    ANCHOR_TYPES,
+    AnchorRecord,
+    EpochRow,
+    Extent,
+    Lineages,
+    build_lineages,
+)
 from posthouse.pipeline.audit.row_checks import EventRow, read_body
-from posthouse.pipeline.audit.rules.seq_continuity import REPORT, join_blocks
+from posthouse.pipeline.audit.rules.seq_continuity import BLOCK, BlockEnds, Position, join_blocks
 from posthouse.sqlite.connection import open_reader
 from posthouse.sqlite.store_lock import refuse_half_restored, shared_store_lock
 
@@ -38,7 +46,7 @@ class JournalRow(NamedTuple):
 
 
 class ContentRow(NamedTuple):
-    """A row of bronze_events, as far as the audit looks at it."""
+    """A row of bronze_events, with the columns that the audit reads."""
 
     epoch: str
     seq: int
@@ -51,7 +59,7 @@ class ContentRow(NamedTuple):
 
 
 class Histories(NamedTuple):
-    """What is audited together."""
+    """The histories that are audited together."""
 
     epochs: Sequence[EpochRow]
     journal: Sequence[JournalRow]
@@ -59,47 +67,50 @@ class Histories(NamedTuple):
 
 
 def audit_histories(given: Histories) -> list[Finding]:
-    """Return what is wrong with some histories, in the order of stores and seqs."""
-    lines = outline(given)
-    scatter = Scatter(lines)
-    steps: list[Scattered] = []
+    """Return the findings in histories, ordered by store, epoch and seq."""
+    lineages = outline(given)
+    scatter = Scatter(lineages)
+    steps: list[KeyedStep] = []
     for row in given.journal:
         steps.extend(scatter.record(*row))
     for event in given.events:
-        row_of = EventRow(event.id, event.pubkey, event.kind, event.created_at_ns)
-        steps.extend(scatter.event(event.epoch, event.seq, event.at_ns, row_of, event.event))
-    findings = [finding_of(step) for step in steps if step.rule == NO_RULE]
-    judged = list(audit_steps(lines, sorted((step for step in steps if step.rule != NO_RULE), key=_order)))
-    findings += [each for each in judged if each.code != REPORT]
-    forks = {each.epoch: each.fork_seq for each in given.epochs}
-    findings += join_blocks(lines, forks, (each for each in judged if each.code == REPORT))
-    return sorted(set(findings), key=lambda each: (each.store, each.epoch, each.seq, each.code, each.detail))
+        columns = EventRow(event.id, event.pubkey, event.kind, event.created_at_ns)
+        steps.extend(scatter.event(event.epoch, event.seq, event.at_ns, columns, event.event))
+    findings = set(audit_steps(lineages, sorted(steps, key=_order)))
+    findings |= set(join_blocks(lineages, {each.epoch: each.fork_seq for each in given.epochs}, _block_ends(given)))
+    return sorted(findings, key=lambda each: (each.store, each.epoch, each.seq, each.code, each.detail))
 
 
-def outline(given: Histories) -> Lines:
-    """Draw the lines of some histories."""
-    extents: dict[str, list[int]] = {}
-    marks: list[Mark] = []
+def outline(given: Histories) -> Lineages:
+    """Build the lineages of histories."""
+    ranges: dict[str, tuple[int, int]] = {}
+    anchors: list[AnchorRecord] = []
     for row in given.journal:
-        found = extents.setdefault(row.epoch, [row.seq, row.seq])
-        found[0], found[1] = min(found[0], row.seq), max(found[1], row.seq)
-        if row.type in MARKS:
-            marks += _mark(row)
-    known = {each.epoch: each for each in given.epochs}
-    stray = [EpochRow(name, None, 0, "unknown") for name in extents if name not in known]
-    return draw_lines(
-        [*given.epochs, *stray], [Extent(name, first, head, head) for name, (first, head) in extents.items()], marks
-    )
+        first, head = ranges.get(row.epoch, (row.seq, row.seq))
+        ranges[row.epoch] = min(first, row.seq), max(head, row.seq)
+        if row.type in ANCHOR_TYPES:
+            anchors += _anchor(row)
+    known = {each.epoch for each in given.epochs}
+    undeclared = [EpochRow(epoch, None, 0, "unknown") for epoch in ranges if epoch not in known]
+    extents = [Extent(epoch, first, head, head) for epoch, (first, head) in ranges.items()]
+    return build_lineages([*given.epochs, *undeclared], extents, anchors)
 
 
-def _mark(row: JournalRow) -> Iterable[Mark]:
+def _block_ends(given: Histories) -> Iterator[BlockEnds]:
+    positions: dict[tuple[str, int], list[Position]] = {}
+    for row in given.journal:
+        positions.setdefault((row.epoch, row.seq // BLOCK), []).append(Position(row.seq, row.at_ns))
+    for (epoch, _block), found in positions.items():
+        yield BlockEnds(epoch, min(found), max(found))
+
+
+def _anchor(row: JournalRow) -> Iterable[AnchorRecord]:
     body, _fault = read_body(row.type, row.body)
     if body is not None:
-        numbers = [body.get(name, 0) for name in ("through_seq", "boot_ns", "token_leap")]
-        yield Mark(row.epoch, row.seq, row.type, row.ref or "", *numbers)
+        yield AnchorRecord(row.epoch, row.seq, row.type, row.ref or "", *(body.get(name, 0) for name in ANCHOR_FIELDS))
 
 
-def _order(step: Scattered) -> tuple[Any, ...]:
+def _order(step: KeyedStep) -> tuple[Any, ...]:
     return step.rule, step.key, step.depth, step.seq, step.rank
 
 
@@ -110,19 +121,19 @@ _EPOCHS = "SELECT epoch, parent_epoch, fork_seq, started_at_ns FROM epochs ORDER
 
 
 def audit_stores(*paths: Path) -> list[Finding]:
-    """Return what is wrong with some stores: each by its own rules, and all of them together by those of the audit."""
+    """Return the findings of each store's own check, and of the audit over all stores together."""
     findings = [finding for path in paths for finding in check_store(path)]
     return findings + audit_histories(read_stores(paths))
 
 
 def kind_of(path: Path) -> str:
-    """Return relay, bus, outbox or inbox; `journal` for a store that is nothing but one."""
+    """Return relay, bus, outbox or inbox; `journal` for a store that has only a journal."""
     kind: str = _read(path, _kind)
     return kind
 
 
 def check_store(path: Path) -> list[Finding]:
-    """Return what a store's own check finds."""
+    """Return the findings of a store's own check."""
     kind = kind_of(path)
     rules: tuple[Any, ...] = ()
     if kind == "relay":
@@ -133,7 +144,7 @@ def check_store(path: Path) -> list[Finding]:
 
 
 def read_stores(paths: Iterable[Path]) -> Histories:
-    """Read the whole journal of some stores, each in one snapshot."""
+    """Read the whole journal of each store, each in one SQLite snapshot."""
     found = [_read(path, _histories) for path in paths]
     return Histories(
         [epoch for each in found for epoch in each.epochs],
@@ -162,9 +173,9 @@ def _histories(db: apsw.Connection) -> Histories:
     kind = _kind(db)
     rows: Any = list(db.execute(_EPOCHS))
     epochs = [EpochRow(name, parent, fork_seq, kind, at_ns) for name, parent, fork_seq, at_ns in rows]
-    owner = _Owner(epochs)
-    journal = [JournalRow(owner.of(row[0]), *row) for row in _rows(db, _JOURNAL)]
-    events = [ContentRow(owner.of(row[0]), *row) for row in _rows(db, _EVENTS)] if kind == "relay" else []
+    writer = _EpochOfSeq(epochs)
+    journal = [JournalRow(writer.of(row[0]), *row) for row in _rows(db, _JOURNAL)]
+    events = [ContentRow(writer.of(row[0]), *row) for row in _rows(db, _EVENTS)] if kind == "relay" else []
     return Histories(epochs, journal, events)
 
 
@@ -172,8 +183,8 @@ def _rows(db: apsw.Connection, text: str) -> Iterator[Any]:
     yield from db.execute(text)
 
 
-class _Owner:
-    """Tells which epoch wrote a row: the last one that began below it."""
+class _EpochOfSeq:
+    """Maps a seq to the epoch that wrote it: the last one that started below it."""
 
     def __init__(self, epochs: list[EpochRow]) -> None:
         self._epochs = list(reversed(epochs))

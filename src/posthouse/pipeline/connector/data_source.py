@@ -4,9 +4,9 @@
     spark.read.format("posthouse").option("url", "/path/relay.db").option("feed", "events").load()
     rows.write.format("posthouse").option("relay", URL).option("run_id", "nightly-2026-11-15").mode("append").save()
 Options of a read: url, feed (default journal), columns (a,b,c), partitionRows; token and tlsCa for a relay;
-maxRowsPerBatch for a stream. Spark pickles readers and writers to its workers: they hold options, no key and no open
-file. A stream's offset (epoch, seq) is its only state. A write sends nothing before every task has ended, and then only
-the rows of attempts that Spark committed.
+maxRowsPerBatch for a stream. Spark pickles readers and writers and sends them to workers, so they hold options but no
+key and no open file. A stream's only state is its offset (epoch, seq). A write sends nothing until every task has
+ended, and then only the rows of the task attempts that Spark committed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 EPOCH = "epoch"
-_PARTITION_ROWS = 131_072  # of one task: a second of work, so that a lost one costs little
+_PARTITION_ROWS = 131_072  # per task: about a second of work, so that a lost task costs little
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,13 @@ class ReadPlan:
 
     access: Access
     feed: Feed
-    #: chosen columns in order; EPOCH may be among them
+    #: The selected columns, in order; they may include EPOCH.
     columns: tuple[str, ...]
     partition_rows: int
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> ReadPlan:
-        """Check the options of a read; raises without touching the source."""
+        """Validate the options of a read without opening the source."""
         url = options.get("url", "")
         if not url:
             raise error("source_invalid", url=url, reason="the option url is missing")
@@ -86,11 +86,11 @@ class ReadPlan:
         return StructType([kinds[name] for name in self.columns])
 
     def history(self) -> History:
-        """Return what the source holds now."""
+        """Return the current history of the source."""
         return read_history(self.access, self.feed)
 
     def partitions(self, history: History, after: int, to: int) -> list[SegmentPartition]:
-        """Cut the rows (after, to] into tasks."""
+        """Split the rows (after, to] into tasks."""
         return [
             SegmentPartition(Segment(segment.epoch, low, min(low + self.partition_rows, segment.to)))
             for segment in history.segments(after, to)
@@ -114,39 +114,39 @@ class ReadPlan:
 
 
 class BatchReader(DataSourceReader):
-    """Reads (pruned, head] of a feed, as far as filters on seq leave it."""
+    """Reads the rows (pruned, head] of a feed, narrowed by filters on seq."""
 
     def __init__(self, plan: ReadPlan) -> None:
         self._plan = plan
         self._conditions: list[Condition] = []
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Take what SQL can say exactly; a relay is asked for ranges of seq only."""
+        """Apply the filters that SQL can express exactly; a relay supports only ranges of seq."""
         for each in filters:
             condition = condition_of(each)
-            is_taken = condition is not None and not self._plan.access.address.is_relay
-            if condition is not None and (is_taken or condition.column == "seq"):
+            is_pushed = condition is not None and not self._plan.access.address.is_relay
+            if condition is not None and (is_pushed or condition.column == "seq"):
                 self._conditions.append(condition)
-            if not is_taken:
+            if not is_pushed:
                 yield each
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Cut what the source holds now into tasks."""
+        """Split the current history of the source into tasks."""
         history = self._plan.history()
         after, to = bounds(self._conditions)
         return self._plan.partitions(history, after, history.head if to is None else to)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task."""
-        if isinstance(partition, SegmentPartition):  # Spark asks with None when there is no partition
+        if isinstance(partition, SegmentPartition):  # Spark passes None if there is no partition
             yield from self._plan.read(partition.segment, self._conditions)
 
 
-_MAX_ROWS = 1_000_000  # of one micro-batch
+_MAX_ROWS = 1_000_000  # per micro-batch
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a feed from its oldest row on."""
+    """Reads a feed as a stream, starting at its oldest row."""
 
     def __init__(self, plan: ReadPlan, options: Mapping[str, str]) -> None:
         self._plan = plan
@@ -154,19 +154,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: dict[str, Any] | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return the place before the oldest row."""
+        """Return the offset before the oldest row."""
         history = self._plan.history()
         return {"epoch": history.epoch, "seq": history.pruned_through}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return how much one micro-batch may take."""
+        """Return the maximum size of a micro-batch."""
         return ReadMaxRows(self._max_rows)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return where the next micro-batch ends."""
+        """Return the end of the next micro-batch."""
         history = self._plan.history()
         end = self._target or {"epoch": history.epoch, "seq": history.head}
-        if end["epoch"] != history.epoch:  # restored since the target was set: nothing above the fork is left
+        if end["epoch"] != history.epoch:  # a restore since the target was set dropped the rows above the fork
             end = {"epoch": history.epoch, "seq": min(end["seq"], history.head)}
         after = _continue_at(history, start)
         if isinstance(limit, ReadAllAvailable):
@@ -175,17 +175,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"epoch": end["epoch"], "seq": max(after, min(end["seq"], after + rows))}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Note the head of now: what comes later is another run's."""
+        """Stop at the current head; the next run reads later rows."""
         history = self._plan.history()
         self._target = {"epoch": history.epoch, "seq": history.head}
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return the head."""
+        """Return the current head."""
         history = self._plan.history()
         return {"epoch": history.epoch, "seq": history.head}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Cut the rows between two offsets into tasks."""
+        """Split the rows between two offsets into tasks."""
         history = self._plan.history()
         return self._plan.partitions(history, _continue_at(history, start), end["seq"])
 
@@ -204,28 +204,28 @@ def _continue_at(history: History, start: Mapping[str, Any]) -> int:
     return min(int(start["seq"]), history.shared_with(str(start["epoch"])))
 
 
-TASK_MAX_BYTES = 64 * MIB  # of one task's rows, packed: they go through the driver's memory
+TASK_MAX_BYTES = 64 * MIB  # compressed rows per task: they pass through the driver's memory
 
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """The rows of one task, packed."""
+    """The compressed rows of one task."""
 
     packed: bytes
 
 
 class SinkWriter(DataSourceWriter):
-    """Stages rows on executors and sends them from the driver."""
+    """Validates rows on executors and sends them from the driver."""
 
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
 
     def write(self, iterator: Iterator[Row]) -> Staged:
-        """Read and judge the rows of one task."""
+        """Validate and compress the rows of one task."""
         return Staged(pack(read_row(row.asDict()) for row in iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Sign and send the rows of all tasks, each once."""
+        """Sign and send the rows of all tasks, each row once."""
         from posthouse.pipeline.connector.delivery import deliver
 
         rows = join_rows(row for each in messages if isinstance(each, Staged) for row in unpack(each.packed))
@@ -233,37 +233,37 @@ class SinkWriter(DataSourceWriter):
             asyncio.run(deliver(rows, self.options))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Do nothing: nothing was sent."""
+        """Do nothing: no row was sent."""
 
 
 def sink_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) -> SinkWriter:
-    """Return the writer of a write, or raise what is wrong with its options or columns."""
+    """Return the writer after validating its options and columns."""
     if overwrite:
-        raise error("sink_option_invalid", option="mode", reason="a relay is only ever appended to")
+        raise error("sink_option_invalid", option="mode", reason="rows can only be appended to a relay")
     check_columns(schema.fieldNames())
     return SinkWriter(SinkOptions.of(given))
 
 
 def pack(rows: Iterator[SinkRow]) -> bytes:
-    """Return rows as bytes, bounded in size."""
-    packer, parts, size = zlib.compressobj(1), list[bytes](), 0
+    """Compress rows; fail if they exceed TASK_MAX_BYTES."""
+    compressor, parts, size = zlib.compressobj(1), list[bytes](), 0
     for row in rows:
-        parts.append(packer.compress(msgspec.json.encode(row) + b"\n"))
+        parts.append(compressor.compress(msgspec.json.encode(row) + b"\n"))
         size += len(parts[-1])
         if size > TASK_MAX_BYTES:
             raise error("sink_rows_invalid", reason=f"one task has more than {TASK_MAX_BYTES} bytes; repartition them")
-    return b"".join([*parts, packer.flush()])
+    return b"".join([*parts, compressor.flush()])
 
 
 def unpack(packed: bytes) -> Iterator[SinkRow]:
-    """Yield the rows again."""
+    """Yield the rows that `pack` compressed."""
     decoder: Any = msgspec.json.Decoder(SinkRow)
     for line in zlib.decompress(packed).splitlines():
         yield decoder.decode(line)
 
 
 class PosthouseSource(DataSource):
-    """Journals of stores and relays, and a way back to a relay."""
+    """The data source: reads journals of stores and relays, and writes to a relay."""
 
     @classmethod
     def name(cls) -> str:
@@ -275,20 +275,17 @@ class PosthouseSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the batch reader."""
-
         return BatchReader(ReadPlan.of(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return the stream reader."""
-
         return StreamReader(ReadPlan.of(self.options), self.options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Return the sink's writer."""
-
+        """Return the writer."""
         return sink_writer(self.options, schema, overwrite)
 
 
 def register_source(spark: SparkSession) -> None:
-    """Let a session know the format "posthouse"."""
+    """Register the format "posthouse" in a session."""
     spark.dataSource.register(PosthouseSource)

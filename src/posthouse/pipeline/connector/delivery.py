@@ -1,8 +1,8 @@
-"""Sign the rows of a sink run and send them to the relay. Runs on the driver, where the key is.
+"""Sign the rows of a sink run and send them to the relay. Runs on the driver, which has the key.
 
-The same row of the same run is the same request however often it is made: client_message_id is a hash of run id and
-row key, and a sealed body has the same bytes each time, so the relay answers with the message it has. All rows
-become events before the first is sent: an invalid row shows before anything happened.
+A row of a run always produces the same request: client_message_id is a hash of run id and row key, and sealing is
+deterministic, so the relay recognizes a repeated row and returns the message it has. All rows become events before
+the first one is sent, so an invalid row fails the run before it has an effect.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def message_id_of(run_id: str, row_key: str) -> str:
     return "pipeline-" + blake3(json.dumps([run_id, row_key]).encode()).hexdigest()[:48]
 
 
-class Drafts:
-    """Makes the events of one run."""
+class EventBuilder:
+    """Builds the events of one run."""
 
     def __init__(self, signer: Signer, clock: Clock, run_id: str, mesh: str) -> None:
         self._signer = signer
@@ -45,7 +45,7 @@ class Drafts:
         self._mesh = mesh
 
     def event(self, row: SinkRow, destination: str | None) -> Event:
-        """Return the event of a row; `destination` is #topic or node id, for a message."""
+        """Return the event of a row; `destination` is the #topic or node id of a message, else None."""
         return self._message(row, destination) if destination is not None else self._other(row)
 
     def _message(self, row: SinkRow, destination: str) -> Event:
@@ -73,7 +73,7 @@ class Drafts:
 
     def _other(self, row: SinkRow) -> Event:
         created_at_ns = row.created_at_ns
-        assert created_at_ns is not None  # a row without it was refused
+        assert created_at_ns is not None  # read_row requires it
         event = sign_event(self._signer.key, row.kind, row.body, with_mesh(_tags(row), self._mesh), created_at_ns)
         check_structure(event)
         return event
@@ -98,17 +98,17 @@ def _tags(row: SinkRow) -> _Tags:
 
 
 class Delivered(NamedTuple):
-    """What became of the rows of a run."""
+    """The result of sending rows."""
 
     rows: int
-    #: those that the relay had already
+    #: Rows that the relay already had.
     duplicates: int
-    #: readers of a topic that did not get a message, because their queue was full
+    #: Readers of a topic that missed a message because their queue was full.
     not_queued: int
 
 
 def open_client(options: SinkOptions) -> Client:
-    """Make the client of a run, with the key from its file; nothing is connected yet."""
+    """Create the client of a run with the key from its file, without connecting."""
     tls_ca = None if options.tls_ca is None else Path(options.tls_ca)
     return Client(
         options.relay,
@@ -120,31 +120,31 @@ def open_client(options: SinkOptions) -> Client:
 
 
 class Delivery:
-    """Sends rows of one run over one client."""
+    """Sends the rows of one run over one client."""
 
     def __init__(self, client: Client, options: SinkOptions) -> None:
         clock = system_clock()
         self._client = client
         self._mesh = options.mesh
-        self._drafts = Drafts(Signer(client.key, clock), clock, options.run_id, options.mesh)
+        self._builder = EventBuilder(Signer(client.key, clock), clock, options.run_id, options.mesh)
 
     async def send(self, rows: Sequence[SinkRow]) -> Delivered:
-        """Send rows in order; sink_refused when the relay refused one."""
-        places: dict[str, str] = {}
+        """Send rows in order; raise sink_refused if the relay refused one."""
+        destinations: dict[str, str] = {}
         for name in {row.to for row in rows if row.is_message and row.to}:
-            is_name = not name.startswith(TOPIC_MARK)
-            places[name] = await self._client.meshes.resolve(name, self._mesh) if is_name else name
-        events = [self._drafts.event(row, places[str(row.to)] if row.is_message else None) for row in rows]
-        answers = await self._client.publish_many(events)
-        refused = [answer for answer in answers if isinstance(answer, PosthouseError)]
+            is_topic = name.startswith(TOPIC_MARK)
+            destinations[name] = name if is_topic else await self._client.meshes.resolve(name, self._mesh)
+        events = [self._builder.event(row, destinations[str(row.to)] if row.is_message else None) for row in rows]
+        results = await self._client.publish_many(events)
+        refused = [result for result in results if isinstance(result, PosthouseError)]
         if refused:
             raise error("sink_refused", refused=len(refused), rows=len(rows), reason=refused[0].code) from refused[0]
-        taken = [answer for answer in answers if not isinstance(answer, PosthouseError)]
-        missed = sum(len(answer.answer.get("not_queued") or ()) for answer in taken)
-        return Delivered(len(rows), sum(answer.duplicate for answer in taken), missed)
+        accepted = [result for result in results if not isinstance(result, PosthouseError)]
+        not_queued = sum(len(result.answer.get("not_queued") or ()) for result in accepted)
+        return Delivered(len(rows), sum(result.duplicate for result in accepted), not_queued)
 
 
 async def deliver(rows: Sequence[SinkRow], options: SinkOptions) -> Delivered:
-    """Send rows over a client of their own."""
+    """Send rows over a new client."""
     async with open_client(options) as client:
         return await Delivery(client, options).send(rows)

@@ -1,12 +1,12 @@
-"""The feeds: append-only views of a store's journal, with typed columns that are a contract.
+"""The feeds: append-only views of a store's journal, whose typed columns are a contract.
 
     journal                     every record, of any store
     events                      accepted events with their content, of a relay
     deliveries, locks           records of these areas, of a relay
     bus, outbox, inbox          records of these areas, of the store of the same name
-Every feed has seq, at_ns, type and mesh; filters on these are pushed down as SQL conditions, and only if SQL says
-exactly what Spark means. A filter on seq also bounds the range that is planned. Imports nothing heavy: workers, driver
-and command line all use it.
+Every feed has seq, at_ns, type and mesh. Filters on these are pushed down as SQL conditions, but only if SQL has
+exactly Spark's semantics. A filter on seq also bounds the planned range. Workers, driver and command line import this
+module, so it imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class Feed:
     name: str
     view: str
     columns: tuple[str, ...]
-    #: kinds of store that have it
+    #: The kinds of store that have the feed.
     stores: tuple[str, ...]
-    #: a GLOB on type that narrows the view; None: everything in it
+    #: A GLOB on type that narrows the view; None: the whole view.
     glob: str | None = None
 
     def schema(self, columns: Sequence[str] | None = None) -> pa.Schema:
-        """Return the columns for Arrow, some of them or all."""
+        """Return the columns for Arrow, all or some."""
         import pyarrow as pa
 
         chosen = columns or self.columns
@@ -75,12 +75,12 @@ FEEDS: dict[str, Feed] = {
     )
 }
 COLUMNS = {"seq": int, "at_ns": int, "type": str, "mesh": str}
-_MOST_VALUES = 500  # of an IN: SQLite takes more, but a plan should stay readable
+_MAX_VALUES = 500  # in an IN: SQLite allows more, but a query plan should stay readable
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition of SQL: its text with question marks, and their values."""
+    """An SQL condition: its text with placeholders, and their values."""
 
     column: str
     operator: str
@@ -89,7 +89,7 @@ class Condition:
 
 
 def condition_of(given: Filter) -> Condition | None:
-    """Return the condition that says exactly what a filter says, or None."""
+    """Return the SQL condition that is equivalent to a filter, or None."""
     from pyspark.sql.datasource import EqualTo, In, IsNotNull, IsNull
 
     column = _column(given)
@@ -109,7 +109,7 @@ def condition_of(given: Filter) -> Condition | None:
 
 
 def bounds(conditions: Iterable[Condition]) -> tuple[int, int | None]:
-    """Return (after, to]: what conditions on seq leave of all seqs."""
+    """Return the range (after, to] that conditions on seq allow."""
     after, to = 0, None
     for each in conditions:
         if each.column != "seq" or not each.values:
@@ -118,8 +118,8 @@ def bounds(conditions: Iterable[Condition]) -> tuple[int, int | None]:
         if each.operator in ("=", "in", ">", ">="):
             after = max(after, low if each.operator == ">" else low - 1)
         if each.operator in ("=", "in", "<", "<="):
-            least = high - 1 if each.operator == "<" else high
-            to = least if to is None else min(to, least)
+            limit = high - 1 if each.operator == "<" else high
+            to = limit if to is None else min(to, limit)
     return after, to
 
 
@@ -129,7 +129,7 @@ def _column(given: Filter) -> str | None:
 
 
 def _any_of(column: str, values: tuple[Any, ...]) -> Condition | None:
-    if not 0 < len(values) <= _MOST_VALUES or any(type(value) is not COLUMNS[column] for value in values):
+    if not 0 < len(values) <= _MAX_VALUES or any(type(value) is not COLUMNS[column] for value in values):
         return None
     return Condition(column, "in", f"{column} IN ({', '.join('?' * len(values))})", values)
 

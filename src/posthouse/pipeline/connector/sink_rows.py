@@ -1,7 +1,7 @@
-"""What a write to the sink takes: its options, and rows that become messages or events.
+"""Input of a write: its options, and the rows that become messages or events.
 
-Executors validate the rows before anything is sent. Options travel to executors too, so they hold the path of a key
-file, never a key. This module opens nothing and imports neither the client nor pyspark.
+Executors validate all rows before the driver sends the first one. Executors also receive the options, so those hold
+the path of a key file, never a key. This module does no I/O and imports neither the client nor pyspark.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ RUN_ID_MAX_BYTES = 255
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Where rows go, and what makes a repeated run the same run."""
+    """The destination of rows, and the run id that makes a repeated write idempotent."""
 
     relay: str
     run_id: str
     mesh: str = DEFAULT_MESH
-    #: of the user on the driver: its key.json and its pins
+    #: The user's posthouse directory on the driver, with key.json and pins.json.
     home: str = ""
     key_file: str | None = None
     tls_ca: str | None = None
@@ -36,12 +36,12 @@ class SinkOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> SinkOptions:
-        """Read the options of a write, or raise sink_option_invalid."""
-        run_id = _needed(given, "run_id")
+        """Parse the options of a write, or raise sink_option_invalid."""
+        run_id = _required(given, "run_id")
         if len(run_id.encode()) > RUN_ID_MAX_BYTES:
             raise error("sink_option_invalid", option="run_id", reason=f"it has more than {RUN_ID_MAX_BYTES} bytes")
         return cls(
-            relay=_needed(given, "relay"),
+            relay=_required(given, "relay"),
             run_id=run_id,
             mesh=validate_mesh_name(given.get("mesh") or DEFAULT_MESH),
             home=given.get("home") or str(home_directory()),
@@ -51,41 +51,41 @@ class SinkOptions:
         )
 
     def as_strings(self) -> dict[str, str]:
-        """Return them as a write takes them."""
+        """Return the options as a write takes them."""
         found = {name: getattr(self, name) for name in ("relay", "run_id", "mesh", "home", "key_file", "tls_ca")}
         texts = {name: str(value) for name, value in found.items() if value}
         return texts | {"allow_plain": str(self.allow_plain).lower()}
 
     def key_path(self) -> Path:
-        """Return the file of the key that signs."""
+        """Return the path of the signing key."""
         return Path(self.key_file) if self.key_file else Path(self.home) / "key.json"
 
 
-def _needed(given: Mapping[str, str], name: str) -> str:
+def _required(given: Mapping[str, str], name: str) -> str:
     value = given.get(name)
     if not value:
         raise error("sink_option_invalid", option=name, reason="it is missing")
     return value
 
 
-NEEDED = ("row_key", "body")
+REQUIRED = ("row_key", "body")
 OPTIONAL = ("to", "meta", "reply_to", "priority", "kind", "tags", "created_at_ns")
 
 
 class SinkRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One row; `to` and what follows it are of messages, `tags` and `created_at_ns` of other events."""
+    """One row: a message (to, meta, reply_to, priority) or another event (tags, created_at_ns)."""
 
-    #: names it within its run
+    #: Identifies the row within its run.
     row_key: str
     body: str
-    #: #topic, node id or member name
+    #: #topic, node id or member name.
     to: str | None = None
-    #: a JSON object
+    #: A JSON object.
     meta: str | None = None
     reply_to: str | None = None
     priority: str | None = None
     kind: int = MESSAGE
-    #: a JSON list of lists of strings
+    #: A JSON list of lists of strings.
     tags: str | None = None
     created_at_ns: int | None = None
 
@@ -95,16 +95,16 @@ class SinkRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def check_columns(names: Iterable[str]) -> None:
-    """Refuse rows that lack a column or have one that nobody would look at."""
+    """Raise sink_rows_invalid if a column is missing or unknown."""
     found = set(names)
-    if missing := [name for name in NEEDED if name not in found]:
+    if missing := [name for name in REQUIRED if name not in found]:
         raise error("sink_rows_invalid", reason=f"they lack the column {missing[0]}")
-    if unknown := sorted(found - {*NEEDED, *OPTIONAL}):
-        raise error("sink_rows_invalid", reason=f"the column {unknown[0]} is not known")
+    if unknown := sorted(found - {*REQUIRED, *OPTIONAL}):
+        raise error("sink_rows_invalid", reason=f"the column {unknown[0]} is unknown")
 
 
 def read_row(values: Mapping[str, Any]) -> SinkRow:
-    """Return a row, or raise sink_rows_invalid."""
+    """Validate and return a row, or raise sink_rows_invalid."""
     given = {name: value for name, value in values.items() if value is not None}
     try:
         row = msgspec.convert(given, SinkRow)
@@ -118,7 +118,7 @@ def read_row(values: Mapping[str, Any]) -> SinkRow:
 
 
 def join_rows(rows: Iterable[SinkRow]) -> list[SinkRow]:
-    """Return rows once each in the order of their keys; one key with two contents is refused."""
+    """Return each row once, ordered by key; raise sink_rows_invalid if a key has two different rows."""
     by_key: dict[str, SinkRow] = {}
     for row in rows:
         if by_key.setdefault(row.row_key, row) != row:

@@ -1,7 +1,7 @@
-"""Where history comes from and how a worker reaches it: the address of a source, and a token if it is a relay.
+"""Addresses of sources, and how a worker opens one: a file directly, a relay with a token.
 
-A directory stands for the stores in it. The driver has the key and gets the token; an Access travels to the workers
-and holds the token but never a key. A token is good for an hour; a run gets a new one when it begins to read a
+A directory stands for the stores in it. The driver has the key and requests the token; an Access is sent to workers
+and holds the token but never a key. A token is valid for an hour; a run requests a new one when it starts to read a
 source.
 """
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from posthouse.model.errors import error
-from posthouse.pipeline.connector.feeds import FEEDS, Feed
+from posthouse.pipeline.connector.feeds import FEEDS, STORES, Feed
 from posthouse.pipeline.connector.stores import FileStore, RelayStore
 from posthouse.pipeline.epochs import History
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from posthouse.keys import NodeKey
 
 
-#: the file of each kind of store, within its directory
-FILE_NAMES = {"relay": "relay.db", "bus": "bus.db", "outbox": "outbox.db", "inbox": "inbox.db"}
+#: Kind of store -> its file name.
+FILE_NAMES = {kind: f"{kind}.db" for kind in STORES}
 _SCHEMES = {"http": "http", "ws": "http", "https": "https", "wss": "https"}
 _PORTS = {"http": 80, "https": 443}
 
@@ -33,13 +33,13 @@ _PORTS = {"http": 80, "https": 443}
 class Address:
     """One source."""
 
-    #: as the lake keeps it: an absolute path, or the origin of a relay
+    #: The form that the lake stores: an absolute path, or the origin of a relay.
     url: str
     is_relay: bool
 
 
 def parse_source(text: str) -> Address:
-    """Return the one source a text names, or raise source_invalid."""
+    """Return the only source that a text names, or raise source_invalid."""
     found = parse_sources([text])
     if len(found) != 1:
         raise error("source_invalid", url=text, reason=f"it holds {len(found)} stores")
@@ -47,7 +47,7 @@ def parse_source(text: str) -> Address:
 
 
 def parse_sources(texts: Iterable[str]) -> tuple[Address, ...]:
-    """Return the sources that texts name, each once; a directory names every store in it."""
+    """Return the sources that texts name, without duplicates; a directory names every store in it."""
     found: dict[str, Address] = {}
     for text in texts:
         for address in _sources_of(text):
@@ -70,7 +70,7 @@ def _sources_of(text: str) -> list[Address]:
 
 
 def _origin(text: str) -> str:
-    """Return scheme, host and port of a relay; workers do without the client that could say more."""
+    """Return scheme, host and port of a relay, without the client's URL parser: workers do not import the client."""
     try:
         parts = urlsplit(text)
         scheme, port = _SCHEMES[parts.scheme], parts.port
@@ -84,7 +84,7 @@ def _origin(text: str) -> str:
 
 @dataclass(frozen=True)
 class Access:
-    """How a worker reaches a source: its address, and for a relay a token that is good for an hour."""
+    """A source that a worker can open: its address, and for a relay a token that is valid for an hour."""
 
     url: str
     token: str | None = None
@@ -98,17 +98,17 @@ class Access:
         return parse_source(self.url)
 
     def open(self) -> FileStore | RelayStore:
-        """Return the source, to be entered as a context."""
+        """Return the source as a context manager."""
         address = self.address
         if not address.is_relay:
             return FileStore(Path(address.url))
         if not self.token:
-            raise error("source_invalid", url=self.url, reason="a relay is read with a token, and none was given")
+            raise error("source_invalid", url=self.url, reason="reading a relay requires a token")
         return RelayStore(address.url, self.token, self.tls_ca)
 
 
 def read_history(access: Access, feed: Feed | None = None) -> History:
-    """Return what a source holds now; refuse a feed that it does not have."""
+    """Return the current history of a source; raise feed_invalid if it does not have the feed."""
     with access.open() as store:
         history = store.history()
     if feed is not None and history.store not in feed.stores:
@@ -119,14 +119,14 @@ def read_history(access: Access, feed: Feed | None = None) -> History:
 
 
 def find_feed(name: str, url: str) -> Feed:
-    """Return the feed of a name."""
+    """Return the feed with a name, or raise feed_invalid."""
     if name not in FEEDS:
         raise error("feed_invalid", url=url, feed=name, feeds=", ".join(sorted(FEEDS)))
     return FEEDS[name]
 
 
 def access_with_key(url: str, key: NodeKey, options: ClientOptions | None = None) -> Access:
-    """Return how workers reach a source: a file as it is, a relay with a token for this key."""
+    """Return access to a source: to a file directly, to a relay with a token for this key."""
     address = parse_source(url)
     if not address.is_relay:
         return Access(address.url)

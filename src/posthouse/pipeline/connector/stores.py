@@ -1,9 +1,9 @@
-"""Read the feeds of one source: a store's file through ADBC, or a relay through /v1/export. Runs in Spark's workers.
+"""Read the feeds of one source: a store's file through ADBC, or a relay through /v1/export. Runs in Spark workers.
 
 Never open a file here in a process that has the same store open through apsw: two SQLite libraries in one process
-lose rows. Each range of a file is a transaction of its own, so the store's checkpoints are never held up; the
-store's lock is held shared, so a restore cannot swap the file. A relay is read with a token that is good for an
-hour, never with a key; a page that fails is not retried here, because Spark runs the task again.
+lose rows. Each range of a file is its own transaction, so that reading does not delay the store's checkpoints; the
+store's lock is held shared, so that a restore cannot replace the file. Reading a relay uses a token that is valid
+for an hour, never a key. A page that fails is not retried here, because Spark runs the task again.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote, urlencode, urlsplit
 
 from posthouse.journal.cursor import Cursor
-from posthouse.model.errors import ERROR_CODES, PosthouseError, error
-from posthouse.pipeline.connector.feeds import JOURNAL, Feed
+from posthouse.model.errors import PosthouseError, error, error_from_problem
+from posthouse.pipeline.connector.feeds import JOURNAL, STORES, Feed
 from posthouse.pipeline.epochs import Ancestor, History, lineage_of
 from posthouse.sqlite.store_lock import refuse_half_restored
 
@@ -30,11 +30,10 @@ if TYPE_CHECKING:
     from posthouse.pipeline.connector.feeds import Condition
 
 
-_BUSY_MS = 5_000  # the last to close a store has it alone for a moment, and so has the first to open it after a crash
+_BUSY_MS = 5_000  # SQLite locks a store briefly when its last connection closes, and on recovery after a crash
 RANGE_ROWS = 16_384  # about 5 MB and 30 ms: short for the store, long enough to be fast
-APPLICATION_ID = 0x706F7374  # what posthouse.sqlite writes into its files
-#: component whose schema the feeds are made of -> where its migrations lie in the package; not imported, for their
-#: packages load apsw
+APPLICATION_ID = 0x706F7374  # the application_id that posthouse.sqlite writes to its files
+#: Component that the feeds read -> folder of its migrations. The folders are not imported: their packages load apsw.
 MIGRATIONS = {
     "journal": "journal",
     "relay": "relay/store/sqlite/schema/events",
@@ -44,11 +43,10 @@ MIGRATIONS = {
     "outbox": "daemon/outbox",
     "inbox": "daemon/inbox",
 }
-_KINDS = ("relay", "bus", "outbox", "inbox")
 
 
 def known_version(component: str) -> int | None:
-    """Return the newest schema of a component that this posthouse has; None for one that no feed reads."""
+    """Return the newest schema version of a component that this code knows; None if no feed reads the component."""
     folder = MIGRATIONS.get(component)
     if folder is None:
         return None
@@ -56,7 +54,7 @@ def known_version(component: str) -> int | None:
 
 
 class FileStore:
-    """An open store; a context manager."""
+    """A store file; a context manager."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -85,7 +83,7 @@ class FileStore:
         self._opened.close()
 
     def history(self) -> History:
-        """Return what the store holds now, in one snapshot; refuse a file that is not ours or is newer."""
+        """Return the store's history from one snapshot; fail if the file is not a store or has a newer schema."""
         with self._snapshot():
             return self._history()
 
@@ -111,19 +109,19 @@ class FileStore:
         columns: Sequence[str] | None = None,
         conditions: Collection[Condition] = (),
     ) -> Iterator[pa.Table]:
-        """Yield the rows (after, to] of a feed in seq order, a short range at a time."""
+        """Yield the rows (after, to] of a feed in seq order, RANGE_ROWS at a time."""
         chosen = tuple(columns or feed.columns)
         schema = feed.schema(chosen)
         where, values = _where(feed, conditions)
         text = f"SELECT {', '.join(chosen)} FROM {feed.view} WHERE seq > ? AND seq <= ?{where} ORDER BY seq"
         for low in range(after, to, RANGE_ROWS):
             found = self._table(text, (low, min(low + RANGE_ROWS, to), *values))
-            # a column of NULLs alone comes untyped
+            # A column that holds only NULLs has no type.
             yield found.cast(schema) if found.schema != schema else found
 
     @contextmanager
     def _snapshot(self) -> Iterator[None]:
-        """Let several statements see the same rows; at any other time a statement is a transaction of its own."""
+        """Run several statements in one read transaction; outside of this each statement is its own transaction."""
         connection = self._db.adbc_connection
         connection.set_autocommit(False)
         try:
@@ -135,13 +133,13 @@ class FileStore:
     def _kind(self) -> str:
         (application,) = self._rows("PRAGMA application_id")
         if application["application_id"] != APPLICATION_ID:
-            raise error("source_invalid", url=str(self.path), reason="it is not a store of posthouse")
+            raise error("source_invalid", url=str(self.path), reason="it is not a posthouse store")
         versions = {row["component"]: row["version"] for row in self._rows("SELECT * FROM schema_versions")}
         for component, version in versions.items():
             known = known_version(component)
             if known is not None and version > known:
                 raise error("source_newer", url=str(self.path), component=component, found=version, known=known)
-        kinds = [kind for kind in _KINDS if kind in versions]
+        kinds = [kind for kind in STORES if kind in versions]
         if not kinds:
             raise error("source_invalid", url=str(self.path), reason="it holds no journal")
         return kinds[0]
@@ -155,7 +153,7 @@ class FileStore:
 
         try:
             with self._db.cursor() as cursor:
-                # Types are taken from the first batch: one that holds the whole range cannot meet a surprise later.
+                # ADBC derives column types from the first batch, so the first batch must hold the whole range.
                 cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(RANGE_ROWS)})
                 cursor.execute(text, tuple(values))
                 return cursor.fetch_arrow_table()
@@ -178,14 +176,13 @@ def _where(feed: Feed, conditions: Collection[Condition]) -> tuple[str, list[Any
     return "".join(f" AND {part}" for part in parts), values
 
 
-PAGE_ROWS = 10_000  # the most that a relay gives at once
+PAGE_ROWS = 10_000  # the relay's maximum per response
 EXTENT_HEADER = "Posthouse-Extent"
 _TIMEOUT_S = 60.0
-_FIXED = ("type", "title", "status", "code", "detail", "hint", "instance")
 
 
 class RelayStore:
-    """A relay with a connection that is kept; a context manager."""
+    """A relay, read over one HTTP connection; a context manager."""
 
     def __init__(self, origin: str, token: str, tls_ca: str | None = None) -> None:
         self.origin = origin
@@ -202,7 +199,7 @@ class RelayStore:
             self._connection.close()
 
     def history(self) -> History:
-        """Return what the relay holds now."""
+        """Return the relay's history."""
         _rows, extent = self._page(JOURNAL, None, 1)
         ancestors = [(epoch, shared) for epoch, shared in reversed(extent["ancestors"])]
         names = [epoch for epoch, _ in ancestors] + [extent["epoch"]]
@@ -236,7 +233,9 @@ class RelayStore:
             reason = str(failure) or type(failure).__name__
             raise error("relay_unreachable", relay=self.origin, reason=reason) from failure
         if extent is None:
-            raise error("answer_invalid", relay=self.origin, reason=f"it lacks {EXTENT_HEADER}: an older relay")
+            raise error(
+                "answer_invalid", relay=self.origin, reason=f"the header {EXTENT_HEADER} is missing: an older relay"
+            )
         with pa.ipc.open_stream(data) as stream:
             return stream.read_all().select(list(feed.columns)).cast(feed.schema()), json.loads(extent)
 
@@ -265,7 +264,6 @@ class RelayStore:
             problem = json.loads(data)
         except ValueError:
             problem = None
-        if not isinstance(problem, dict) or problem.get("code") not in ERROR_CODES:
-            return error("answer_invalid", relay=self.origin, reason=f"status {status} without a problem")
-        fields = {name: value for name, value in problem.items() if name not in _FIXED}
-        return error(problem["code"], hint=problem.get("hint"), **fields)
+        failure = error_from_problem(problem)
+        reason = f"status {status} without a known error code"
+        return failure or error("answer_invalid", relay=self.origin, reason=reason)

@@ -1,4 +1,4 @@
-"""The lake: Delta tables in a directory, committed exactly once, and what readers see of them."""
+"""The lake: Delta tables in a directory, committed exactly once, and views for readers."""
 
 from posthouse.pipeline.lake.lake import Lake
 

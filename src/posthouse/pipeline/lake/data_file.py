@@ -1,14 +1,13 @@
-"""Parquet files of a table: written by Spark into a staging directory, moved into place, synced and described.
+"""Parquet files of a table: Spark writes them to a staging directory; they are moved into place, synced and described.
 
-Statistics come from the file's own footer, so they are never estimated: readers skip a file whose bounds cannot hold
-what they look for. Texts are bounded only when they are short and the writer did not truncate them. Nothing here is
-visible to readers before a commit names it.
+Statistics come from the footer of the file, so they are exact: readers skip a file whose bounds exclude the rows they
+look for. Text columns have bounds only if the values are short and the writer did not truncate them. Readers do not
+see a file before a commit names it.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import shutil
 from collections.abc import Mapping, Sequence
@@ -16,59 +15,58 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from posthouse.files import fsync_dir, private_dir
+from posthouse.files import fsync_dir, private_dir, sync_file
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-_TEXT_BOUND_CHARS = 64  # longer texts (bodies, events) get no bounds: nobody looks for them by range
+_TEXT_BOUND_CHARS = 64  # longer texts (bodies, events) get no bounds: no reader searches them by range
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file as a commit names it."""
+    """A file in a commit, with its statistics by column."""
 
-    #: relative to the table's directory
+    #: Relative to the table's directory.
     path: str
     size_bytes: int
     rows: int
     partition: Mapping[str, str]
-    least: Mapping[str, Any] = field(default_factory=dict)
-    most: Mapping[str, Any] = field(default_factory=dict)
-    nulls: Mapping[str, int] = field(default_factory=dict)
+    min_values: Mapping[str, Any] = field(default_factory=dict)
+    max_values: Mapping[str, Any] = field(default_factory=dict)
+    null_counts: Mapping[str, int] = field(default_factory=dict)
 
     def stats(self) -> str:
-        """Return the statistics as Delta writes them."""
+        """Return the statistics in Delta's JSON form."""
         return json.dumps(
             {
                 "numRecords": self.rows,
-                "minValues": dict(self.least),
-                "maxValues": dict(self.most),
-                "nullCount": dict(self.nulls),
+                "minValues": dict(self.min_values),
+                "maxValues": dict(self.max_values),
+                "nullCount": dict(self.null_counts),
             }
         )
 
 
 def describe_file(table: Path, file: Path) -> DataFile:
-    """Return what the footer of a written file says of it; partitions are read from its path."""
+    """Describe a written file from its footer; its partition comes from its path."""
     import pyarrow.parquet as pq
 
     metadata = pq.read_metadata(file)
     relative = file.relative_to(table)
-    least, most, nulls = _bounds(metadata)
-    return DataFile(
-        relative.as_posix(), file.stat().st_size, metadata.num_rows, _partition(relative), least, most, nulls
-    )
+    size_bytes = file.stat().st_size
+    return DataFile(relative.as_posix(), size_bytes, metadata.num_rows, _partition(relative), *_statistics(metadata))
 
 
 def _partition(relative: Path) -> dict[str, str]:
     return dict(part.split("=", 1) for part in relative.parts[:-1] if "=" in part)
 
 
-def _bounds(metadata: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, int]]:
-    least: dict[str, Any] = {}
-    most: dict[str, Any] = {}
+def _statistics(metadata: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, int]]:
+    """Return minima, maxima and null counts by column."""
+    low: dict[str, Any] = {}
+    high: dict[str, Any] = {}
     nulls: dict[str, int] = {}
     for column in range(metadata.num_columns):
         groups = [metadata.row_group(number).column(column) for number in range(metadata.num_row_groups)]
@@ -80,8 +78,8 @@ def _bounds(metadata: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, in
             nulls[name] = sum(each.null_count for each in found)
         bounded = [each for each in found if each.has_min_max]
         if bounded and len(bounded) == len(found) and _is_bound(bounded):
-            least[name], most[name] = min(each.min for each in bounded), max(each.max for each in bounded)
-    return least, most, nulls
+            low[name], high[name] = min(each.min for each in bounded), max(each.max for each in bounded)
+    return low, high, nulls
 
 
 def _is_bound(statistics: list[Any]) -> bool:
@@ -92,10 +90,10 @@ def _is_bound(statistics: list[Any]) -> bool:
 
 
 def write_frame(table: Path, rows: DataFrame, partition_by: Sequence[str]) -> list[DataFile]:
-    """Write rows into new files of a table and return them, none for no rows.
+    """Write rows to new files of a table and return the files; without rows there are none.
 
-    Spark writes below a directory of its own; the files move from there to where they stay, so that directories of
-    partitions lie right below the table: Spark would not find them deeper when it reads.
+    Spark writes to a staging directory. The files then move to partition directories directly below the table,
+    because Spark does not find deeper ones when it reads.
     """
     batch = secrets.token_hex(12)
     staging = private_dir(table) / f"staging-{batch}"
@@ -110,12 +108,8 @@ def write_frame(table: Path, rows: DataFrame, partition_by: Sequence[str]) -> li
 
 
 def _move(table: Path, staging: Path, path: Path, batch: str) -> Path:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fchmod(fd, 0o600)
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    path.chmod(0o600)
+    sync_file(path)
     directory = table / path.parent.relative_to(staging)
     if directory != table:
         private_dir(directory)

@@ -1,11 +1,11 @@
 """One Delta table of the lake: its current files, commits to it, and removal of files that no commit names.
 
-A commit carries the versions its run has reached (application id and version), in the same atomic step as the files.
-delta-rs does not refuse a version that was committed before, so every commit reads the newest state again and
-refuses to go back, and it never retries over another writer's commit: of two writers one fails and no row is there
-twice. Vacuum is for the holder of the lake only and keeps files younger than the grace period, which a reader may
-still need. If you change what a table holds: 1. SCHEMA_VERSION, 2. docs/explain/pipeline.md, 3. how old lakes are
-read.
+A commit stores application versions (how far each feed is processed) in the same atomic step as the files. delta-rs
+does not reject a version that was committed before, so every commit first reads the newest state and fails if it
+changed; and it never retries over another writer's commit. Of two concurrent writers one fails, and no row is
+committed twice. Only the holder of the lake lock may vacuum; vacuum keeps files younger than the grace period,
+because readers may still need them. If you change the columns of a table: 1. SCHEMA_VERSION,
+2. docs/explain/pipeline.md, 3. how old lakes are read.
 """
 
 from __future__ import annotations
@@ -36,19 +36,21 @@ _KEEP_LOG = "interval 36500 days"
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What one commit changes: files that come, files that go, how far the table has got, and notes."""
+    """The changes of one commit."""
 
     add: Sequence[DataFile] = ()
+    #: Paths of files to remove.
     remove: Sequence[str] = ()
-    #: application id -> version
-    reached: Mapping[str, int] = field(default_factory=dict)
-    #: application id -> the version this commit was planned after; None: there was none
+    #: Application id -> version.
+    app_versions: Mapping[str, int] = field(default_factory=dict)
+    #: Application id -> the version that this commit expects; None: no version yet.
     planned_after: Mapping[str, int | None] = field(default_factory=dict)
+    #: Extra fields of the commit's entry in the log.
     notes: Mapping[str, str] = field(default_factory=dict)
 
 
 class Delta:
-    """A table in its directory."""
+    """A Delta table in its directory."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -64,19 +66,19 @@ class Delta:
 
     @property
     def exists(self) -> bool:
-        """Whether anything was ever committed."""
+        """True if the table has a commit."""
         return any(self._log.glob("*.json"))
 
     def version(self) -> int:
-        """Return the number of the newest commit; -1 before the first."""
+        """Return the version of the newest commit; -1 before the first."""
         return self._open().version() if self.exists else -1
 
-    def reached(self, application: str) -> int | None:
-        """Return the version an application has committed last."""
+    def app_version(self, application: str) -> int | None:
+        """Return the last version that an application committed."""
         return self._open().transaction_version(application) if self.exists else None
 
     def files(self) -> list[DataFile]:
-        """Return the files of the newest state, oldest path first."""
+        """Return the files of the newest commit, ordered by path."""
         if not self.exists:
             return []
         import pyarrow as pa
@@ -85,35 +87,35 @@ class Delta:
         return sorted((_data_file(action) for action in actions), key=lambda file: file.path)
 
     def history(self) -> list[dict[str, Any]]:
-        """Return what every commit says of itself, oldest first."""
+        """Return the log entry of every commit, oldest first."""
         return list(reversed(self._open().history())) if self.exists else []
 
     def commit(self, commit: Commit, schema: pa.Schema, partition_by: Sequence[str] = ()) -> int:
-        """Commit in one step and return the table's version; refuse what was committed before."""
+        """Commit atomically and return the table's version; lake_busy if another writer has committed."""
         from deltalake import CommitProperties, Transaction
 
         self._refuse_repeat(commit.planned_after)
-        transactions = [Transaction(application, version) for application, version in commit.reached.items()]
+        transactions = [Transaction(application, version) for application, version in commit.app_versions.items()]
         properties = CommitProperties(dict(commit.notes), 0, transactions)
         if self.exists:
             self._write(commit, schema, partition_by, properties)
         else:
             self._create(commit, schema, partition_by, properties)
-        self._close_to_others()
+        self._restrict_log_mode()
         self._table = None
         return self.version()
 
-    def _close_to_others(self) -> None:
-        """Take away what the umask left of a log that delta-rs writes; nobody else gets into its directory anyway."""
+    def _restrict_log_mode(self) -> None:
+        """Set the mode of log files, which delta-rs creates with the umask; their directory is private anyway."""
         for path in self._log.iterdir():
-            with suppress(FileNotFoundError):  # another writer's, moved to its place meanwhile
+            with suppress(FileNotFoundError):  # a temporary file that another writer has renamed
                 if stat.S_IMODE(path.stat().st_mode) != FILE_MODE:
                     path.chmod(FILE_MODE)
 
     def _refuse_repeat(self, planned_after: Mapping[str, int | None]) -> None:
         self._table = None
         for application, version in planned_after.items():
-            if self.reached(application) != version:
+            if self.app_version(application) != version:
                 raise error("lake_busy", path=str(self.path))
 
     def _create(self, commit: Commit, schema: pa.Schema, partition_by: Sequence[str], properties: Any) -> None:
@@ -137,16 +139,16 @@ class Delta:
         except DeltaError as failure:
             if not self.exists:
                 raise
-            raise error("lake_busy", path=str(self.path)) from failure  # another run has made it meanwhile
+            raise error("lake_busy", path=str(self.path)) from failure  # another run created it first
 
     def _write(self, commit: Commit, schema: pa.Schema, partition_by: Sequence[str], properties: Any) -> None:
         from deltalake import PostCommitHookProperties, Schema
         from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import RemoveAction
 
-        gone = {file.path: file for file in self.files()} if commit.remove else {}
+        files = {file.path: file for file in self.files()} if commit.remove else {}
         removed = [
-            RemoveAction(path, True, 0, gone[path].size_bytes, dict(gone[path].partition)) for path in commit.remove
+            RemoveAction(path, True, 0, files[path].size_bytes, dict(files[path].partition)) for path in commit.remove
         ]
         try:
             self._open().create_write_transaction(
@@ -182,13 +184,13 @@ class Delta:
         key, _, text = (description or "").partition("=")
         found = int(text) if key == _VERSION_KEY and text.isdigit() else 0
         if found == 0:
-            raise error("lake_damaged", table=self.name, reason="it was not made by posthouse")
+            raise error("lake_damaged", table=self.name, reason="posthouse did not create this table")
         if found > SCHEMA_VERSION:
             raise error("lake_newer", table=self.name, found=found, known=SCHEMA_VERSION)
 
 
 def check_files(table: Delta, files: Iterable[DataFile]) -> None:
-    """Refuse a table of which a file is missing or cut off."""
+    """Raise lake_damaged if a file is missing or truncated."""
     for file in files:
         path = table.path / file.path
         try:
@@ -230,26 +232,26 @@ GRACE_S = 3_600.0  # longer than any query of a report
 
 
 def vacuum(table: Delta, clock: Clock, grace_s: float = GRACE_S) -> int:
-    """Delete the orphans of one table and return how many there were."""
+    """Delete the files that no commit names and return their number."""
     if not table.exists:
         return 0
     named = {file.path for file in table.files()}
     before_ns = clock.wall_ns() - round(grace_s * 1e9)
     removed = 0
-    for directory, names, files in os.walk(table.path, topdown=False):
-        place = Path(directory)
-        if "_delta_log" in place.relative_to(table.path).parts:
+    for walked, names, files in os.walk(table.path, topdown=False):
+        directory = Path(walked)
+        if "_delta_log" in directory.relative_to(table.path).parts:
             continue
         for name in files:
-            path = place / name
+            path = directory / name
             if path.relative_to(table.path).as_posix() not in named and path.stat().st_mtime_ns < before_ns:
                 path.unlink()
                 removed += 1
-        if place != table.path and names != ["_delta_log"] and not any(place.iterdir()):
-            _remove_old_directory(place, before_ns)
+        if directory != table.path and names != ["_delta_log"] and not any(directory.iterdir()):
+            _remove_old_directory(directory, before_ns)
     return removed
 
 
-def _remove_old_directory(place: Path, before_ns: int) -> None:
-    if place.stat().st_mtime_ns < before_ns:
-        place.rmdir()
+def _remove_old_directory(directory: Path, before_ns: int) -> None:
+    if directory.stat().st_mtime_ns < before_ns:
+        directory.rmdir()

@@ -1,11 +1,11 @@
-"""The lake as readers see it: tables as DataFrames, or rows of bronze straight from their files without Spark.
+"""Read the lake: tables as DataFrames, or rows of bronze directly from their files without Spark.
 
     lake = Lake(Path("~/.posthouse/lake").expanduser())
     lake.table(spark, "silver_messages").where("lost_by_restore = false").count()
-`rows` are stored rows; `table` is the current view: labelled with what a restore has lost, and folded to one row per
-key where a table declares that. BronzeScan chooses files by partition and statistics, for lookups that must start at
-once. A reader sees one commit of each table. A missing or truncated file is an error, never skipped. Nothing is written
-here, and importing this module loads neither pyspark nor pyarrow.
+`rows` returns stored rows. `table` returns the current view: rows labelled with lost_by_restore, and reduced to one
+row per key for tables that declare a latest view. BronzeScan selects files by partition and statistics, for lookups
+that must start quickly. A reader sees one commit of each table. A missing or truncated file is an error, never
+skipped. This module does not write, and importing it loads neither pyspark nor pyarrow.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from posthouse.model.errors import error
 from posthouse.pipeline.epochs import Epoch, live_through, root_epochs
 from posthouse.pipeline.lake.data_file import DataFile
 from posthouse.pipeline.lake.delta import Delta, check_files
-from posthouse.pipeline.tables.bronze import COPIES, DAY, EPOCHS_TABLE, bronze_schema
+from posthouse.pipeline.lake.merkle import NOTE, Seal
+from posthouse.pipeline.tables.bronze import BUCKET, COPIES, DAY, EPOCHS_TABLE, LOST, bronze_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,8 +32,13 @@ if TYPE_CHECKING:
 
 
 _EPOCH = (*(each.name for each in fields(Epoch)), "root")
-BUCKET = "bucket"
-LOST = "lost_by_restore"
+
+
+class SealedCommit(NamedTuple):
+    """A commit of a bronze table: its version, and the seal of its rows."""
+
+    version: int
+    seal: Seal
 
 
 class Lake:
@@ -40,20 +48,28 @@ class Lake:
         self.path = path
 
     def delta(self, name: str) -> Delta:
-        """Return a table as Delta knows it."""
+        """Return the Delta table of a name."""
         return Delta(self.path / name)
 
     def names(self) -> list[str]:
-        """Return the tables that were ever committed."""
+        """Return the names of tables with at least one commit."""
         found = (path.parent.name for path in self.path.glob("*/_delta_log"))
         return sorted(name for name in found if self.delta(name).exists)
 
     def versions(self) -> dict[str, int]:
-        """Return the newest commit of every table."""
+        """Return the version of the newest commit of every table."""
         return {name: self.delta(name).version() for name in self.names()}
 
+    def sealed_commits(self, table: str, after_version: int = -1) -> list[SealedCommit]:
+        """Return the commits of a bronze table after a version, oldest first."""
+        return [
+            SealedCommit(commit["version"], msgspec.json.decode(commit[NOTE], type=Seal))
+            for commit in self.delta(table).history()
+            if commit["version"] > after_version and NOTE in commit
+        ]
+
     def epochs(self) -> list[Epoch]:
-        """Return what is known of every epoch."""
+        """Return all epochs, oldest first."""
         import pyarrow.parquet as pq
 
         table = self.delta(EPOCHS_TABLE)
@@ -63,7 +79,10 @@ class Lake:
         return sorted((Epoch(**row) for row in rows), key=lambda each: (each.started_at_ns, each.epoch))
 
     def table(self, spark: SparkSession, name: str) -> DataFrame:
-        """Return what holds now: rows, or the latest view where there is one; a declared table may be empty."""
+        """Return the current view of a table: its latest view if it declares one, else its rows.
+
+        A declared table that has no commit yet is empty.
+        """
         from posthouse.pipeline.tables.catalog import BY_NAME
 
         if name in BY_NAME:
@@ -79,7 +98,7 @@ class Lake:
         columns: Collection[str] | None = None,
         keep: Callable[[DataFile], bool] | None = None,
     ) -> DataFrame:
-        """Return stored rows, of the files that `keep` chooses by their statistics or of all."""
+        """Return stored rows; `keep` may skip files by their statistics."""
         schema = stored_schema(name)
         if schema is None:
             raise error("lake_empty", path=str(self.path), table=name)
@@ -91,7 +110,7 @@ class Lake:
         return frame.select(*(chosen if columns is None else columns))
 
     def labelled(self, spark: SparkSession, rows: DataFrame) -> DataFrame:
-        """Return rows with lost_by_restore, if they say which epoch and seq they are of."""
+        """Add the column lost_by_restore to rows that have epoch and seq; return other rows unchanged."""
         from pyspark.sql import functions as f
 
         if not {"epoch", "seq"} <= set(rows.columns):
@@ -102,7 +121,7 @@ class Lake:
         return rows.withColumn(LOST, lost)
 
     def _epochs_view(self, spark: SparkSession) -> DataFrame:
-        """Return the epochs with the root of each, the name of its store over all restores."""
+        """Return the epochs with a column `root`, which names the store across restores."""
         known = self.epochs()
         root = root_epochs(known)
         columns = ", ".join(
@@ -112,7 +131,7 @@ class Lake:
         return spark.createDataFrame(rows, columns)
 
     def register(self, spark: SparkSession, wanted: Collection[str] | None = None) -> list[str]:
-        """Make tables views that SQL can name, those wanted or all, and return their names."""
+        """Register tables as SQL views, all or those in `wanted`, and return their names."""
         names = declared_names()
         if not self.names():
             raise error("lake_empty", path=str(self.path), table="at all")
@@ -123,32 +142,32 @@ class Lake:
 
 
 def declared_names() -> list[str]:
-    """Return the name of every table that a lake can have: bronze, silver, gold."""
+    """Return the name of every table of a lake: bronze, silver, gold."""
     from posthouse.pipeline.tables.catalog import TABLES
 
     return [*COPIES, EPOCHS_TABLE, *(table.name for table in TABLES)]
 
 
 def stored_schema(name: str) -> StructType | None:
-    """Return the columns that the files of a table have, partitions included."""
+    """Return the stored columns of a table, including partition columns; None for an undeclared table."""
     from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import IntegerType, StructField, StructType
 
     from posthouse.pipeline.tables.catalog import BY_NAME
-    from posthouse.pipeline.tables.declaration import Upkeep
+    from posthouse.pipeline.tables.declaration import RefreshMode
 
     if (bronze := bronze_schema(name)) is not None:
         return from_arrow_schema(bronze)
     if name not in BY_NAME:
         return None
     declared = BY_NAME[name]
-    if declared.upkeep is Upkeep.FACTS:
+    if declared.refresh is RefreshMode.APPEND_FACTS:
         return StructType([*declared.schema.fields, StructField(BUCKET, IntegerType())])
     return declared.schema
 
 
 def read_files(spark: SparkSession, root: Path, files: Collection[DataFile], schema: StructType) -> DataFrame:
-    """Return the rows of some files of a table; their partitions are read from their paths."""
+    """Return the rows of files of a table; Spark reads partition columns from the paths."""
     if not files:
         return spark.createDataFrame([], schema)
     paths = [str(root / file.path) for file in files]
@@ -157,31 +176,31 @@ def read_files(spark: SparkSession, root: Path, files: Collection[DataFile], sch
 
 @dataclass(frozen=True, slots=True)
 class RowFilter:
-    """Which rows are wanted; None: any."""
+    """A condition on rows; a field that is None matches every row."""
 
     epoch: str | None = None
     after_seq: int = 0
     through_seq: int | None = None
-    #: UTC days, both included, as in 2026-11-15
+    #: UTC days, inclusive, as in 2026-11-15.
     first_day: str | None = None
     last_day: str | None = None
-    #: another condition on columns of the table
+    #: A further condition on columns of the table.
     where: pc.Expression | None = None
 
-    def may_be_in(self, file: DataFile) -> bool:
-        """Tell whether the statistics of a file leave room for such rows."""
+    def may_match_in(self, file: DataFile) -> bool:
+        """Return False if the statistics of a file prove that no row matches."""
         day = file.partition.get(DAY)
         if day is not None and ((self.first_day or day) > day or (self.last_day or day) < day):
             return False
-        if file.most.get("seq", self.after_seq + 1) <= self.after_seq:
+        if file.max_values.get("seq", self.after_seq + 1) <= self.after_seq:
             return False
-        if self.through_seq is not None and file.least.get("seq", self.through_seq) > self.through_seq:
+        if self.through_seq is not None and file.min_values.get("seq", self.through_seq) > self.through_seq:
             return False
-        least, most = file.least.get("epoch"), file.most.get("epoch")
-        return self.epoch is None or least is None or most is None or least <= self.epoch <= most
+        low, high = file.min_values.get("epoch"), file.max_values.get("epoch")
+        return self.epoch is None or low is None or high is None or low <= self.epoch <= high
 
     def condition(self) -> pc.Expression:
-        """Return the condition on rows."""
+        """Return the condition for Arrow."""
         import pyarrow.compute as pc
 
         found = pc.field("seq") > self.after_seq
@@ -193,7 +212,7 @@ class RowFilter:
 
 
 class BronzeScan:
-    """One bronze table, as its newest commit names it."""
+    """Reads one bronze table at the newest commit, without Spark."""
 
     def __init__(self, lake: Lake, name: str) -> None:
         self._table: Delta = lake.delta(name)
@@ -201,27 +220,27 @@ class BronzeScan:
 
     @property
     def files(self) -> list[DataFile]:
-        """The files of the table, looked up once."""
+        """The files of the table, read from the log once."""
         if self._files is None:
             self._files = self._table.files()
         return self._files
 
     def paths(self, choice: RowFilter) -> list[Path]:
-        """Return the files that may hold such rows, newest seq last; each is there and whole in size."""
-        chosen = [file for file in self.files if choice.may_be_in(file)]
+        """Return the files that may hold matching rows, newest seq last; fail if one is missing or truncated."""
+        chosen = [file for file in self.files if choice.may_match_in(file)]
         check_files(self._table, chosen)
-        chosen.sort(key=lambda file: (file.least.get("seq", 0), file.path))
+        chosen.sort(key=lambda file: (file.min_values.get("seq", 0), file.path))
         return [self._table.path / file.path for file in chosen]
 
     def read(self, choice: RowFilter, columns: Sequence[str]) -> pa.Table:
-        """Return all such rows."""
+        """Return all matching rows."""
         import pyarrow as pa
 
         parts = list(self.batches(choice, columns))
         return pa.concat_tables(parts) if parts else pa.table({name: [] for name in columns})
 
     def batches(self, choice: RowFilter, columns: Sequence[str], *, newest_first: bool = False) -> Iterator[pa.Table]:
-        """Yield such rows file by file; in the order of their oldest row, or the other way round."""
+        """Yield matching rows file by file, ordered by the oldest row of each file, ascending or descending."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -235,11 +254,11 @@ class BronzeScan:
                 raise error("lake_damaged", table=self._table.name, reason=reason) from failure
 
     def log_paths(self) -> list[Path]:
-        """Return the files of the table's log."""
+        """Return the files of the table's log, then the directories that hold them."""
         log = self._table.path / "_delta_log"
         return [*sorted(path for path in log.iterdir() if path.is_file()), log, self._table.path]
 
     def rows(self, choice: RowFilter, columns: Sequence[str]) -> list[dict[str, Any]]:
-        """Return all such rows as plain values."""
+        """Return all matching rows as dicts."""
         found: list[dict[str, Any]] = self.read(choice, columns).to_pylist()
         return found

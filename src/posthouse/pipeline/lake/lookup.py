@@ -1,7 +1,7 @@
-"""Find messages in the lake without Spark: for `trace` and `history`, when a relay has pruned them.
+"""Find messages in the lake without Spark, for `trace` and `history`, after a relay has pruned them.
 
-Only rows of live history count. The states of a message are folded from its records, in the form a relay answers for
-a message it still has. A lower bound on the time lets most files be skipped; without one the id columns are scanned.
+Only live history counts. The states of a message are computed from its records and returned in the form that a relay
+returns. With a lower bound on the time the lookup skips most files; without one it scans the id columns of all.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from posthouse.journal.records import Record
 from posthouse.model.clock import format_utc
 from posthouse.model.event import Event, decode_event
 from posthouse.model.kinds import MESSAGE
+from posthouse.pipeline.connector.feeds import JOURNAL
 from posthouse.pipeline.epochs import ALL_LOST, live_through
 from posthouse.pipeline.lake.lake import BronzeScan, Lake, RowFilter
 
@@ -26,7 +27,7 @@ _PARKS = {"delivery.rejected": "rejected", "delivery.dead": "dead"}
 
 
 def message_states(message_id: str, records: Sequence[Record]) -> dict[str, Any] | None:
-    """Return the message with its deliveries; None when no record accepts it."""
+    """Return the message with its deliveries; None if no record accepts it."""
     accepted = next((each for each in records if each.type == "message.accepted" and each.ref == message_id), None)
     if accepted is None:
         return None
@@ -35,7 +36,7 @@ def message_states(message_id: str, records: Sequence[Record]) -> dict[str, Any]
     for node in body.get("blocked", ()):
         found[node] = _opened(node, accepted.at_ns, "blocked") | {"closed_at_ns": accepted.at_ns}
     for record in records:
-        _take(found, message_id, record)
+        _apply(found, message_id, record)
     return {
         "id": message_id,
         "seq": accepted.seq,
@@ -64,7 +65,7 @@ def _opened(node: str, at_ns: int, state: str) -> dict[str, Any]:
     }
 
 
-def _take(found: dict[str, dict[str, Any]], message_id: str, record: Record) -> None:
+def _apply(found: dict[str, dict[str, Any]], message_id: str, record: Record) -> None:
     body = record.decoded_body()
     if record.type == "delivery.sent" and message_id in body["ids"]:
         _sent(found.get(str(record.actor)), body, body["ids"].index(message_id), record.at_ns)
@@ -78,13 +79,13 @@ def _take(found: dict[str, dict[str, Any]], message_id: str, record: Record) -> 
             delivery.update(state="queued", queued_at_ns=record.at_ns, closed_at_ns=None, reason=None)
 
 
-def _sent(delivery: dict[str, Any] | None, body: dict[str, Any], at: int, at_ns: int) -> None:
+def _sent(delivery: dict[str, Any] | None, body: dict[str, Any], index: int, at_ns: int) -> None:
     if delivery is None:
         return
-    delivery["attempts"] = body["attempts"][at]
+    delivery["attempts"] = body["attempts"][index]
     if delivery["sent_at_ns"] is None:
-        delivery.update(sent_at_ns=at_ns, was_stored=body["was_stored"][at])
-    if delivery["state"] == "queued":  # it may have ended while it was on its way
+        delivery.update(sent_at_ns=at_ns, was_stored=body["was_stored"][index])
+    if delivery["state"] == "queued":  # an end may overtake the sent record
         delivery["state"] = "sent"
 
 
@@ -93,12 +94,11 @@ def _close(delivery: dict[str, Any] | None, state: str, at_ns: int, reason: str 
         delivery.update(state=state, closed_at_ns=at_ns, reason=reason)
 
 
-_RECORD = ("seq", "at_ns", "type", "mesh", "actor", "ref", "body")
-_DAY_CHARS = 10  # of 2026-11-15T...
+_DAY_CHARS = 10  # the date in 2026-11-15T...
 
 
 class Lookup:
-    """The long memory of relays and buses, as far as one question needs it."""
+    """Searches the history of relays and buses in a lake."""
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
@@ -108,7 +108,7 @@ class Lookup:
         self._bus = {each.epoch: live.get(each.epoch, ALL_LOST) for each in epochs if each.store == "bus"}
 
     def states(self, message_id: str, since_ns: int | None = None) -> dict[str, Any] | None:
-        """Return what the journal tells of a message and its deliveries, as the relay would; None when nothing."""
+        """Return a message and its deliveries in the relay's form; None if the lake does not hold it."""
         import pyarrow.compute as pc
 
         where = (pc.field("ref") == message_id) | pc.match_substring(pc.field("body"), message_id)
@@ -116,20 +116,20 @@ class Lookup:
         return message_states(message_id, records)
 
     def bus_records(self, event_id: str, bus_id: str | None) -> list[Record]:
-        """Return what buses tell of a message that crossed the bridge: by its id there, or by the event it came as."""
+        """Return the bus records of a message that crossed the bridge, found by its bus id or else by its event id."""
         import pyarrow.compute as pc
 
         types = pc.field("type").isin(["bus.published", "bus.handled", "bus.failed", "bus.dead"])
         if bus_id is not None:
             return self._records(RowFilter(where=types & (pc.field("ref") == bus_id)), self._bus)
-        came = types & pc.match_substring(pc.field("body"), event_id)
-        refs = sorted({str(record.ref) for record in self._records(RowFilter(where=came), self._bus)})
+        mentions = types & pc.match_substring(pc.field("body"), event_id)
+        refs = sorted({str(record.ref) for record in self._records(RowFilter(where=mentions), self._bus)})
         return self._records(RowFilter(where=types & pc.field("ref").isin(refs)), self._bus) if refs else []
 
     def messages(
         self, mesh: str, is_wanted: Callable[[Event], bool], text: str, *, before_seq: int | None, after_seq: int = 0
     ) -> Iterator[tuple[int, Event]]:
-        """Yield messages of a mesh with their seq, newest first; each has `text` somewhere in its JSON."""
+        """Yield the messages of a mesh whose JSON contains `text`, with their seq, newest first."""
         import pyarrow.compute as pc
 
         through = None if before_seq is None else before_seq - 1
@@ -147,9 +147,9 @@ class Lookup:
                     yield row["seq"], event
 
     def _records(self, choice: RowFilter, live: dict[str, int]) -> list[Record]:
-        rows = BronzeScan(self._lake, "bronze_journal").rows(choice, ("epoch", *_RECORD))
+        rows = BronzeScan(self._lake, "bronze_journal").rows(choice, ("epoch", *JOURNAL.columns))
         kept = [row for row in rows if row["seq"] <= live.get(row["epoch"], ALL_LOST)]
-        return sorted(Record(*(row[name] for name in _RECORD)) for row in kept)
+        return sorted(Record(*(row[name] for name in JOURNAL.columns)) for row in kept)
 
 
 def _day(at_ns: int | None) -> str | None:

@@ -1,1 +1,1 @@
-"""Bringing the lake up to date: bronze from the sources, then every declared table."""
+"""A run: copies the sources to bronze, then derives every declared table."""

@@ -1,10 +1,10 @@
-"""Copy feeds into bronze, exactly once.
+"""Copy feeds to bronze, exactly once.
 
-The version that a table has reached for (epoch, feed) is the last seq it holds. A run plans (version, head], workers
-write the files (Arrow to Parquet, one UTC day per file, rows in seq order) and compute the Merkle leaves, and the
-driver commits files, version and root in one step. Killed before the commit, the files are orphans; killed after it,
-the next run continues behind it. A task that runs twice writes other files, of which one set is never committed. One
-commit holds a bounded batch. Workers import this module: no pyspark and no apsw at import time.
+The application version of a table for (epoch, feed) is the last seq that it holds. A run plans (version, head];
+workers write the files (Arrow to Parquet, one UTC day per file, rows in seq order) and compute the Merkle leaves; the
+driver commits files, version and root atomically. If a run dies before the commit, its files are orphans; if it dies
+after the commit, the next run continues there. A task that runs twice writes two sets of files, and only one is
+committed. One commit holds a bounded batch. Workers import this module, so it must not import pyspark or apsw.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from posthouse.files import fsync_dir, private_dir
+from posthouse.files import fsync_dir, private_dir, sync_file
 from posthouse.journal.cursor import note_committed
 from posthouse.model.clock import Clock
+from posthouse.model.limits import DAY_S, SECOND_NS
 from posthouse.pipeline.connector.feeds import Feed
 from posthouse.pipeline.connector.source_access import Access, read_history
 from posthouse.pipeline.epochs import Epoch, History, Segment
@@ -40,13 +41,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RunStep:
-    """One thing that a run has done."""
+    """A finished step of a run, for progress output."""
 
-    #: copied, derived, unchanged, gap, published, vacuumed
+    #: copied, derived, unchanged, gap, published or vacuumed.
     step: str
     table: str
     rows: int
-    #: what else is worth telling
+    #: Further fields, which depend on the step.
     fields: dict[str, Any]
 
     def as_value(self) -> dict[str, Any]:
@@ -58,16 +59,16 @@ OnStep = Callable[[RunStep], None]
 
 
 def ignore_step(_step: RunStep) -> None:
-    """Tell nobody."""
+    """Do nothing."""
 
 
-_DAY_NS = 86_400 * 1_000_000_000
-_LONG_TEXTS = ("body", "event")  # compressed well, and never the same twice: a dictionary would only cost
+_DAY_NS = DAY_S * SECOND_NS
+_LONG_TEXTS = ("body", "event")  # their values rarely repeat: a dictionary would only cost time
 
 
 @dataclass(frozen=True)
 class CopyTask:
-    """Rows of one epoch, from a source into files below a directory of the table."""
+    """Copy the rows of a segment from a source to files of a table."""
 
     access: Access
     feed: Feed
@@ -77,7 +78,7 @@ class CopyTask:
 
 @dataclass(frozen=True)
 class Copied:
-    """What a task has written."""
+    """The result of a task."""
 
     after: int
     rows: int
@@ -99,7 +100,7 @@ def copy_range(task: CopyTask) -> Copied:
 
 
 def _by_blocks(tables: Iterator[pa.Table], task: CopyTask) -> Iterator[tuple[int, int, pa.Table]]:
-    """Gather what a source yields so that it can be cut where blocks end; bounds what is held at once."""
+    """Regroup the tables of a source at block boundaries, holding at most one table and one block in memory."""
     import pyarrow as pa
 
     segment = task.segment
@@ -119,7 +120,7 @@ def _by_blocks(tables: Iterator[pa.Table], task: CopyTask) -> Iterator[tuple[int
 
 
 class _DayFiles:
-    """The open files of a task, one for each day it meets."""
+    """The open files of a task, one per day."""
 
     def __init__(self, task: CopyTask) -> None:
         self._task = task
@@ -144,15 +145,11 @@ class _DayFiles:
         for writer in self._writers.values():
             writer.close()
         for path in self._paths:
-            fd = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+            sync_file(path)
             fsync_dir(path.parent)
 
     def described(self) -> tuple[DataFile, ...]:
-        """Return the files as a commit names them."""
+        """Return the files with their statistics."""
         return tuple(describe_file(self._task.table, path) for path in self._paths)
 
     def _writer(self, day: int) -> Any:
@@ -177,7 +174,7 @@ class _DayFiles:
 
 
 def day_text(day: int) -> str:
-    """Return a day since 1970 as 2026-01-31."""
+    """Return a day, counted from 1970, as 2026-01-31."""
     from datetime import date, timedelta
 
     return (date(1970, 1, 1) + timedelta(days=day)).isoformat()
@@ -190,17 +187,17 @@ class Copier:
     """Copies the feeds of one source into bronze."""
 
     def __init__(
-        self, spark: SparkSession, lake: Lake, access: Access, clock: Clock, batch_rows: int, tell: OnStep
+        self, spark: SparkSession, lake: Lake, access: Access, clock: Clock, batch_rows: int, on_step: OnStep
     ) -> None:
         self._spark = spark
         self._lake = lake
         self._access = access
         self._clock = clock
         self._batch_rows = batch_rows
-        self._tell = tell
+        self._on_step = on_step
 
     def copy(self) -> list[Seal]:
-        """Bring every copy of a feed up to the head that the source has now; return what was sealed."""
+        """Copy every feed up to the current head of the source; return the seals of the commits."""
         (history,) = run_in_workers(self._spark, read_history, [self._access])
         note_epochs(self._lake, history, self._access.address.url, self._clock)
         seals: list[Seal] = []
@@ -212,23 +209,23 @@ class Copier:
         return seals
 
     def _note_committed(self, history: History) -> None:
-        """Let the store prune what every copy has; only after all commits."""
+        """Allow the store to prune the rows that every copy holds; called after all commits."""
         for each in history.lineage:
-            reached = [
-                self._lake.delta(table).reached(application_id(each.epoch, feed.name)) or 0
+            committed = [
+                self._lake.delta(table).app_version(application_id(each.epoch, feed.name)) or 0
                 for table, feed in COPIES.items()
                 if history.store in feed.stores
             ]
-            note_committed(self._lake.path, each.epoch, min(reached))
+            note_committed(self._lake.path, each.epoch, min(committed))
 
     def _plan(self, history: History, table: str, feed: Feed) -> Iterator[Segment]:
         delta = self._lake.delta(table)
         for position, each in enumerate(history.lineage):
-            reached = delta.reached(application_id(each.epoch, feed.name))
-            after, end = each.fork_seq if reached is None else reached, history.end_of(position)
+            committed = delta.app_version(application_id(each.epoch, feed.name))
+            after, end = each.fork_seq if committed is None else committed, history.end_of(position)
             if after < min(history.pruned_through, end):
                 gap = {"epoch": each.epoch, "after": after, "to": min(history.pruned_through, end)}
-                self._tell(RunStep("gap", table, 0, gap))
+                self._on_step(RunStep("gap", table, 0, gap))
                 after = min(history.pruned_through, end)
             for low in range(after, end, self._batch_rows):
                 yield Segment(each.epoch, low, min(low + self._batch_rows, end))
@@ -236,7 +233,7 @@ class Copier:
     def _commit(self, table: str, feed: Feed, segment: Segment) -> Seal:
         delta = self._lake.delta(table)
         application = application_id(segment.epoch, feed.name)
-        before = delta.reached(application)
+        before = delta.app_version(application)
         copied = self._write(delta.path, feed, segment)
         leaves = [leaf for each in copied for leaf in each.leaves]
         rows = sum(each.rows for each in copied)
@@ -251,12 +248,12 @@ class Copier:
         )
         commit = Commit(
             add=[file for each in copied for file in each.files],
-            reached={application: segment.to},
+            app_versions={application: segment.to},
             planned_after={application: before},
             notes={NOTE: msgspec.json.encode(seal).decode()},
         )
         delta.commit(commit, copy_schema(feed), (DAY,))
-        self._tell(
+        self._on_step(
             RunStep("copied", table, rows, {"epoch": segment.epoch, "to": segment.to, "source": self._access.url})
         )
         return seal
@@ -273,7 +270,7 @@ class Copier:
 
 
 def note_epochs(lake: Lake, history: History, url: str, clock: Clock) -> None:
-    """Write down the epochs of a source that the lake has not met yet."""
+    """Add the epochs of a source that are new to the lake."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -290,6 +287,6 @@ def note_epochs(lake: Lake, history: History, url: str, clock: Clock) -> None:
     path = private_dir(delta.path) / f"{secrets.token_hex(16)}.parquet"
     pq.write_table(pa.Table.from_pylist([asdict(each) for each in found], schema=epochs_schema()), path)
     path.chmod(0o600)
-    reached = {application_id(each.epoch, "epochs"): 1 for each in found}
-    commit = Commit([describe_file(delta.path, path)], (), reached, dict.fromkeys(reached))
+    versions = {application_id(each.epoch, "epochs"): 1 for each in found}
+    commit = Commit([describe_file(delta.path, path)], (), versions, dict.fromkeys(versions))
     delta.commit(commit, epochs_schema())

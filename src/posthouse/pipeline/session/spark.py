@@ -1,10 +1,10 @@
-"""The Spark session of this process, our package on its workers, and tasks that run there.
+"""The Spark session of this process, the posthouse package on its workers, and tasks that run there.
 
-There is one session per process, with every setting the pipeline relies on; a session that already runs is used as
-it is. Environment variables are set before the JVM starts because it inherits them. On a cluster, a zip of posthouse
-is sent to the workers; binary dependencies (pyarrow, adbc, blake3, msgspec, PyNaCl) and a shared place for the lake
-belong to the cluster. A PosthouseError in a worker travels back as a value and is raised on the driver with its code
-and hint; any other exception makes Spark retry the task. Workers import this module: keep it light.
+There is one session per process, with every setting the pipeline relies on; a session that already runs is used
+unchanged. Environment variables are set before the JVM starts because it inherits them. A cluster receives a zip of
+posthouse; it must provide the binary dependencies (pyarrow, adbc, blake3, msgspec, PyNaCl) and shared storage for the
+lake. A PosthouseError in a worker returns to the driver as a value and is raised there with its code and hint; any
+other exception makes Spark retry the task. Workers import this module, so it imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -28,40 +28,40 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-_LEFT_OUT = ("__pycache__",)
+_EXCLUDED = ("__pycache__",)
 
 
 def ship_package(spark: SparkSession) -> None:
-    """Send our package to the workers of a session; the zip lies there as long as this process, for late workers."""
+    """Send the posthouse package to the workers; the zip stays until this process exits, for workers that join late."""
     folder = tempfile.mkdtemp(prefix="posthouse-package-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     spark.sparkContext.addPyFile(str(zip_package(Path(folder) / "posthouse.zip")))
 
 
 def zip_package(target: Path) -> Path:
-    """Write our package into a zip that Python can import from."""
+    """Write the posthouse package to a zip that Python can import from."""
     root = Path(posthouse.__path__[0])
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sorted(root.rglob("*")):
-            if path.is_file() and not set(path.parts) & set(_LEFT_OUT):
+            if path.is_file() and not set(path.parts) & set(_EXCLUDED):
                 archive.write(path, Path("posthouse") / path.relative_to(root))
     return target
 
 
-_LOCAL_PARTITIONS = 8  # of a shuffle on one machine; Spark's 200 cost more than they divide
+_LOCAL_PARTITIONS = 8  # per shuffle on one machine: Spark's default of 200 costs more than it saves
 _QUIET_LOG = Path(__file__).with_name("log4j2.properties")
 _CONFIGURATION = {
-    # Without it every read of a source that takes filters fails.
+    # Without this, every read of a source that accepts filters fails.
     "spark.sql.python.filterPushdown.enabled": "true",
-    # Parquet timestamps default to INT96, which other readers of the lake do not know.
+    # The default for Parquet timestamps is INT96, which other readers of the lake do not support.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.session.timeZone": "UTC",
-    # day=2026-11-15 stays the text it is.
+    # Keep the partition value in day=2026-11-15 as text.
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
-    # Which table is small is known after it was shuffled, not from the size of its files: those of a long history may
-    # shrink a hundredfold, and what was broadcast because of that did not fit into the driver's memory.
+    # Broadcast only tables whose size is known after a shuffle. File sizes mislead: the files of a long history may be
+    # compressed a hundredfold, and a table broadcast by its file size did not fit into the driver's memory.
     "spark.sql.autoBroadcastJoinThreshold": "-1",
     "spark.sql.adaptive.autoBroadcastJoinThreshold": "4m",
     "spark.sql.catalogImplementation": "in-memory",
@@ -81,7 +81,7 @@ def spark_session(
     settings: Mapping[str, str] | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> SparkSession:
-    """Return this process's Spark session, started on the best Java there is."""
+    """Return the Spark session of this process; start it on the first suitable Java if none runs."""
     from pyspark.sql import SparkSession
 
     running = SparkSession.getActiveSession()
@@ -129,7 +129,7 @@ def _prepare_process(java: Java, *, is_local: bool) -> None:
 
 
 def java_environment(java: Java) -> dict[str, str]:
-    """Return what makes Spark's scripts start this Java."""
+    """Return the environment variables that make Spark's scripts start this Java."""
     return {"JAVA_HOME": str(java_home_of(java.program, home_directory()))}
 
 
@@ -138,7 +138,7 @@ R = TypeVar("R")
 
 
 def run_in_workers(spark: SparkSession, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
-    """Run `work` once per task and return the results in order; raise the first refusal."""
+    """Run `work` once per task and return the results in order; raise the first PosthouseError."""
     if not tasks:
         return []
     results = spark.sparkContext.parallelize(tasks, len(tasks)).map(lambda task: _attempt(work, task)).collect()

@@ -1,1 +1,1 @@
-"""The tables of the lake: declarations with pure functions over DataFrames."""
+"""The tables of the lake: one declaration each, with pure functions over DataFrames."""

@@ -1,7 +1,7 @@
-"""bronze_journal, bronze_events, bronze_epochs: what the stores say, unchanged, with the epoch that makes seq unique.
+"""bronze_journal, bronze_events, bronze_epochs: unchanged copies of the stores, with the epoch that makes seq unique.
 
-bronze_journal and bronze_events are append-only copies of the feeds of the same name, in files by UTC day.
-bronze_epochs tells what each epoch is. Workers import this module: no pyspark here.
+bronze_journal and bronze_events are append-only copies of the feeds of the same name, partitioned by UTC day.
+bronze_epochs describes each epoch. Workers import this module, so it must not import pyspark.
 If you change a column: 1. SCHEMA_VERSION of the lake, 2. the canonical lines (posthouse.pipeline.lake.merkle),
 3. docs/explain/pipeline.md.
 """
@@ -17,18 +17,22 @@ if TYPE_CHECKING:
 
 
 def application_id(epoch: str, feed: str) -> str:
-    """Return the name under which Delta remembers how far a feed was read."""
+    """Return the Delta application id under which a table stores the last seq it holds of a feed."""
     return f"posthouse:{epoch}:{feed}"
 
 
 DAY = "day"
+#: Partition column of tables of facts: a hash of the key.
+BUCKET = "bucket"
+#: The lake adds this column to every view whose rows have epoch and seq. It is never stored: a later restore sets it.
+LOST = "lost_by_restore"
 EPOCHS_TABLE = "bronze_epochs"
-#: table -> the feed it is a copy of
+#: Table -> the feed that it copies.
 COPIES: dict[str, Feed] = {"bronze_journal": JOURNAL, "bronze_events": EVENTS}
 
 
 def copy_schema(feed: Feed) -> pa.Schema:
-    """Return the columns of the table that is a copy of `feed`."""
+    """Return the columns of the table that copies `feed`."""
     import pyarrow as pa
 
     return pa.schema([("epoch", pa.string()), *feed.schema(), (DAY, pa.string())])

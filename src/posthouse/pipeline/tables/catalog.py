@@ -1,7 +1,7 @@
-"""The catalog: every table of the lake above bronze, in the order in which a run makes them.
+"""The catalog: every table of the lake above bronze, in the order in which a run derives them.
 
-Inputs come before the tables made of them; a name declared twice or an input that is not made before is refused at
-import time. To add a table: 1. a file named like the table, 2. TABLES here, 3. docs/explain/pipeline.md.
+Inputs come before the tables derived from them. Importing this module fails if a name is declared twice or an input
+is missing. To add a table: 1. a file with the table's name, 2. TABLES here, 3. docs/explain/pipeline.md.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from posthouse.pipeline.tables.declaration import BRONZE, Table
 
 
 def levels(tables: Sequence[Table]) -> list[list[Table]]:
-    """Return tables in groups: those of a group need only what earlier groups make."""
+    """Group tables so that the tables of a group depend only on earlier groups."""
     depths: dict[str, int] = {}
     found: list[list[Table]] = []
     for table in tables:
@@ -40,13 +40,13 @@ def levels(tables: Sequence[Table]) -> list[list[Table]]:
 
 
 def in_order(*declared: Table) -> tuple[Table, ...]:
-    """Return the tables unchanged; refuse a name twice, or an input that is not made before."""
+    """Return the tables unchanged; raise ValueError for a repeated name or an input that is not declared before."""
     known = set(BRONZE)
     for table in declared:
         if table.name in known:
             raise ValueError(f"the table {table.name} is declared twice")
         if missing := set(table.inputs) - known:
-            raise ValueError(f"the table {table.name} comes before its inputs {sorted(missing)}")
+            raise ValueError(f"the table {table.name} is declared before its inputs {sorted(missing)}")
         known.add(table.name)
     return declared
 

@@ -1,4 +1,4 @@
-"""gold_contention_hourly: how often a resource was granted, waited for and overtaken, by the hour of the grant."""
+"""gold_contention_hourly: grants, waits and take-overs of each resource, by the hour of the grant."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from posthouse.pipeline.tables.declaration import LONG, LOST, TEXT, Table, Upkeep, struct
+from posthouse.pipeline.tables.bronze import LOST
+from posthouse.pipeline.tables.declaration import LONG, TEXT, RefreshMode, Table, struct
 
 KEYS = ("day", "hour", "store", "mesh", "resource")
 _FIGURES = ("grants", "owners", "waits", "wait_ms", "wait_ms_max", "take_overs", "renewals", "held_ms")
@@ -30,4 +31,12 @@ def contention_hourly(inputs: Mapping[str, DataFrame]) -> DataFrame:
     return figures.select(*KEYS, *[f.coalesce(name, f.lit(0)).cast("long").alias(name) for name in _FIGURES])
 
 
-TABLE = Table("gold_contention_hourly", ("silver_leases",), KEYS, SCHEMA, contention_hourly, Upkeep.PARTS, part="day")
+TABLE = Table(
+    "gold_contention_hourly",
+    ("silver_leases",),
+    KEYS,
+    SCHEMA,
+    contention_hourly,
+    RefreshMode.REPLACE_PARTITIONS,
+    partition="day",
+)

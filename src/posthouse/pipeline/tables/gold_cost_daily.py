@@ -1,7 +1,4 @@
-"""gold_cost_daily: tokens and dollars by day, sender and model, from the usage that messages tell.
-
-Dollars are summed as decimals, so that the sum does not depend on the order of rows.
-"""
+"""gold_cost_daily: tokens and dollars by day, sender and model, from the usage that messages report."""
 
 from __future__ import annotations
 
@@ -9,12 +6,11 @@ from collections.abc import Mapping
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
-from pyspark.sql.types import DecimalType
 
-from posthouse.pipeline.tables.declaration import LONG, LOST, TEXT, Table, Upkeep, struct
+from posthouse.pipeline.tables.bronze import LOST
+from posthouse.pipeline.tables.declaration import COST, LONG, TEXT, RefreshMode, Table, struct
 
 KEYS = ("day", "source", "mesh", "sender", "model")
-COST = DecimalType(28, 9)
 SCHEMA = struct(
     day=TEXT,
     source=TEXT,
@@ -29,9 +25,9 @@ SCHEMA = struct(
 
 
 def cost_daily(inputs: Mapping[str, DataFrame]) -> DataFrame:
-    """Return sums of the messages that tell their usage."""
-    told = inputs["silver_messages"].where(~f.col(LOST) & f.col("model").isNotNull())
-    rows = told.withColumn("mesh", f.coalesce("mesh", f.lit("")))
+    """Return sums over the messages that report their usage."""
+    reported = inputs["silver_messages"].where(~f.col(LOST) & f.col("model").isNotNull())
+    rows = reported.withColumn("mesh", f.coalesce("mesh", f.lit("")))
     sums = rows.groupBy(*KEYS).agg(
         f.count("*").alias("messages"),
         f.coalesce(f.sum("input_tokens"), f.lit(0)).cast("long").alias("input_tokens"),
@@ -41,4 +37,6 @@ def cost_daily(inputs: Mapping[str, DataFrame]) -> DataFrame:
     return sums.select(*SCHEMA.fieldNames())
 
 
-TABLE = Table("gold_cost_daily", ("silver_messages",), KEYS, SCHEMA, cost_daily, Upkeep.PARTS, part="day")
+TABLE = Table(
+    "gold_cost_daily", ("silver_messages",), KEYS, SCHEMA, cost_daily, RefreshMode.REPLACE_PARTITIONS, partition="day"
+)

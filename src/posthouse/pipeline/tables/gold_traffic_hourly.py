@@ -1,6 +1,6 @@
-"""gold_traffic_hourly: messages, bytes and what became of their deliveries, by hour.
+"""gold_traffic_hourly: messages, bytes and delivery outcomes, by hour.
 
-A delivery counts in the hour in which it was opened, whatever happens to it later.
+A delivery counts in the hour in which it was opened, even if it ends later.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from posthouse.pipeline.tables.declaration import LONG, LOST, TEXT, Table, Upkeep, struct
+from posthouse.pipeline.tables.bronze import LOST
+from posthouse.pipeline.tables.declaration import LONG, TEXT, RefreshMode, Table, struct
 
 KEYS = ("day", "hour", "source", "mesh")
-#: column -> the states that it counts
+#: Column -> the delivery states that it counts.
 STATES = {
     "delivered": ("confirmed", "handled"),
     "waiting": ("queued", "sent"),
@@ -55,6 +56,6 @@ TABLE = Table(
     KEYS,
     SCHEMA,
     traffic_hourly,
-    Upkeep.PARTS,
-    part="day",
+    RefreshMode.REPLACE_PARTITIONS,
+    partition="day",
 )

@@ -1,4 +1,4 @@
-"""gold_who_talks_to_whom: who sent how much to whom, by day; the edges of the graph of agents."""
+"""gold_who_talks_to_whom: deliveries per sender and recipient, by day; the edges of the agent graph."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from posthouse.pipeline.tables.declaration import LONG, LOST, TEXT, Table, Upkeep, struct
+from posthouse.pipeline.tables.bronze import LOST
+from posthouse.pipeline.tables.declaration import LONG, TEXT, RefreshMode, Table, struct
 
 KEYS = ("day", "source", "mesh", "sender", "recipient")
 SCHEMA = struct(
@@ -28,5 +29,11 @@ def who_talks_to_whom(inputs: Mapping[str, DataFrame]) -> DataFrame:
 
 
 TABLE = Table(
-    "gold_who_talks_to_whom", ("silver_deliveries",), KEYS, SCHEMA, who_talks_to_whom, Upkeep.PARTS, part="day"
+    "gold_who_talks_to_whom",
+    ("silver_deliveries",),
+    KEYS,
+    SCHEMA,
+    who_talks_to_whom,
+    RefreshMode.REPLACE_PARTITIONS,
+    partition="day",
 )

@@ -1,9 +1,9 @@
-"""silver_conversations: messages that belong together, by the conversation they name or by what they reply to.
+"""silver_conversations: messages grouped by the conversation they name, or by the messages they reply to.
 
-A message that names a conversation begins there; any other goes where the message goes that it replies to; a reply to
-a message nobody has seen begins a conversation of that message's name. Chains are followed by doubling: each round
-looks twice as far, so a thread of a thousand replies takes ten rounds. Replies in a circle (the bus believes what
-senders say) are conversations of their own.
+A message that names a conversation belongs to it. Any other reply belongs to the conversation of the message it
+replies to; a reply to an unknown message starts a conversation with that message's id. Reply chains are followed by
+doubling: each round looks twice as far, so a thread of a thousand replies takes ten rounds. Messages that reply to
+each other in a circle (the bus does not check senders' claims) each form a conversation.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from collections.abc import Mapping
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
-from pyspark.sql.types import DecimalType
 
-from posthouse.pipeline.tables.declaration import LONG, LOST, TEXT, Table, Upkeep, day, struct
+from posthouse.pipeline.tables.bronze import LOST
+from posthouse.pipeline.tables.declaration import COST, LONG, TEXT, RefreshMode, Table, day, struct
 
 KEYS = ("source", "mesh", "conversation")
-COST = DecimalType(28, 9)
 SCHEMA = struct(
     source=TEXT,
     mesh=TEXT,
@@ -37,8 +36,8 @@ SCHEMA = struct(
 def conversations(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """Return one row per conversation."""
     kept = inputs["silver_messages"].where(~f.col(LOST)).withColumn("mesh", f.coalesce("mesh", f.lit("")))
-    placed = resolve(_links(kept))
-    joined = kept.join(placed, ["source", "mesh", "message_id"])
+    resolved = resolve(_links(kept))
+    joined = kept.join(resolved, ["source", "mesh", "message_id"])
     summed = joined.groupBy(*KEYS).agg(
         f.count("*").alias("messages"),
         f.countDistinct("sender").alias("senders"),
@@ -53,24 +52,24 @@ def conversations(inputs: Mapping[str, DataFrame]) -> DataFrame:
 
 
 def _links(messages: DataFrame) -> DataFrame:
-    """Return for each message where it goes on (`up`), or the conversation that it begins."""
+    """Return for each message the known message that it replies to (`up`), or the conversation that it starts."""
     known = messages.select("source", "mesh", f.col("message_id").alias("reply_to"), f.lit(True).alias("is_known"))
     linked = messages.join(known, ["source", "mesh", "reply_to"], "left")
-    goes_on = f.col("conversation_id").isNull() & f.col("is_known")
+    continues = f.col("conversation_id").isNull() & f.col("is_known")
     return linked.select(
         "source",
         "mesh",
         "message_id",
-        f.when(goes_on, f.col("reply_to")).alias("up"),
-        f.when(goes_on.isNull() | ~goes_on, f.coalesce("conversation_id", "reply_to", "message_id")).alias(
+        f.when(continues, f.col("reply_to")).alias("up"),
+        f.when(continues.isNull() | ~continues, f.coalesce("conversation_id", "reply_to", "message_id")).alias(
             "conversation"
         ),
-        f.when(goes_on, 1).otherwise(0).cast("long").alias("depth"),
+        f.when(continues, 1).otherwise(0).cast("long").alias("depth"),
     )
 
 
 def resolve(links: DataFrame) -> DataFrame:
-    """Follow every link to its end; `depth` becomes the number of replies in between."""
+    """Follow every link to the start of its conversation; `depth` becomes the number of replies in between."""
     links = links.localCheckpoint()
     open_before, open_now = -1, links.where("up IS NOT NULL").count()
     while open_now and open_now != open_before:
@@ -102,4 +101,4 @@ def _jump(links: DataFrame) -> DataFrame:
     )
 
 
-TABLE = Table("silver_conversations", ("silver_messages",), KEYS, SCHEMA, conversations, Upkeep.WHOLE)
+TABLE = Table("silver_conversations", ("silver_messages",), KEYS, SCHEMA, conversations, RefreshMode.REPLACE_ALL)

@@ -1,8 +1,8 @@
-"""silver_deliveries: what happened to each message on its way to one reader, at the relay, on the bus, over Pinch.
+"""silver_deliveries: the history of each message for one reader, at the relay, on the bus and over Pinch.
 
-Each fact is one thing that happened to one delivery; records that speak of many are taken apart. The latest view
-tells the state: that of the last fact that opens or ends, because `sent` may be written after the end it lost
-against. Removing an endpoint of the bus names no messages: their dead letters do.
+Each fact is one change of one delivery; a record about several deliveries becomes several facts. The state in the
+latest view is that of the last fact that opens or ends the delivery, because `sent` may be recorded after an end that
+overtook it. The record of a removed bus endpoint names no messages; the dead letters of its messages do.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import BooleanType
 
+from posthouse.pipeline.tables.bronze import LOST
 from posthouse.pipeline.tables.declaration import (
     LONG,
-    LOST,
     TEXT,
+    RefreshMode,
     Table,
-    Upkeep,
     complete,
     day,
     hour,
+    mailbox_hash,
     number,
     struct,
     text,
@@ -35,7 +36,7 @@ SCHEMA = struct(
     fact=TEXT,
     source=TEXT,
     mesh=TEXT,
-    # the node, the Pinch address, or the name of the bus's mailbox
+    # The node, the Pinch address, or the name of the bus mailbox.
     reader=TEXT,
     message_id=TEXT,
     recipient=TEXT,
@@ -48,10 +49,9 @@ SCHEMA = struct(
 _IDS, _BOOLS, _LONGS = "array<string>", "array<boolean>", "array<bigint>"
 _MANY = ("delivery.confirmed", "delivery.expired", "delivery.purged", "delivery.blocked")
 _ONE = ("delivery.rejected", "delivery.dead")
-_AFTER = ("purged", "replaced")  # on the bus they may name letters whose mailbox is gone
+_AFTER = ("purged", "replaced")  # on the bus, these may name dead letters of a removed mailbox
 _OPENS = ("queued", "requeued")
-_UNREGISTERED = "endpoint unregistered"  # the reason of letters that outlive their endpoint
-_HASH_CHARS = 12  # of sha256 of the subject: the name of a mailbox
+_UNREGISTERED = "endpoint unregistered"  # the reason of dead letters of a removed endpoint
 _BUS = {"bus.published": "queued", "bus.handled": "handled", "bus.failed": "failed", "bus.dead": "dead"}
 
 
@@ -60,11 +60,12 @@ def deliveries(inputs: Mapping[str, DataFrame]) -> DataFrame:
     journal = inputs["bronze_journal"]
     parts = (_opened(journal), _sent(journal), _many(journal), _one(journal), _requeued(journal))
     facts = _rows(*parts[0])
-    for part in (*parts[1:], _bus(journal), _letters(journal), _pinch(journal)):
+    for part in (*parts[1:], _bus(journal), _dead_letters(journal), _pinch(journal)):
         facts = facts.unionByName(_rows(*part))
     return facts
 
 
+#: Rows, and the columns to derive from them.
 _Part = tuple[DataFrame, dict[str, Column]]
 
 
@@ -150,8 +151,8 @@ def _bus(journal: DataFrame) -> _Part:
     }
 
 
-def _letters(journal: DataFrame) -> _Part:
-    """Dead letters that were requeued as another message, or purged."""
+def _dead_letters(journal: DataFrame) -> _Part:
+    """Return the dead letters that were requeued as another message, or purged."""
     rows = journal.where(f.col("type").isin("bus.requeued", "bus.purged"))
     body, is_purged = f.col("body"), f.col("type") == "bus.purged"
     ids = f.coalesce(_array(body, "ids", _IDS), f.array("ref"))
@@ -166,15 +167,13 @@ def _letters(journal: DataFrame) -> _Part:
 
 
 def _mailbox(body: Column) -> Column:
-    """Return the mailbox a letter came from: that of an endpoint which was removed lies in unrouted now."""
+    """Return the original mailbox of a message: dead letters of a removed endpoint are recorded under unrouted."""
     was_removed = text(body, "reason") == _UNREGISTERED
-    return f.when(was_removed, f.left(f.sha2(text(body, "endpoint"), 256), f.lit(_HASH_CHARS))).otherwise(
-        text(body, "endpoint_hash")
-    )
+    return f.when(was_removed, mailbox_hash(text(body, "endpoint"))).otherwise(text(body, "endpoint_hash"))
 
 
 def _pinch(journal: DataFrame) -> _Part:
-    """Envelopes that were accepted; what becomes of them stands in records of deliveries, as for messages."""
+    """Return the accepted envelopes; their later changes are delivery records, as for messages."""
     body = f.col("body")
     return journal.where(f.col("type") == "pinch.accepted"), {
         "fact": f.when(text(body, "blocked") == "true", "blocked").otherwise("queued"),
@@ -189,7 +188,7 @@ def _array(body: Column, field: str, kind: str) -> Column:
 
 
 def _rows(rows: DataFrame, values: dict[str, Column]) -> DataFrame:
-    """Complete the columns of some facts."""
+    """Return the facts of a part with all columns."""
     is_pinch = f.col("mesh") == "pinch"
     given = {"source": f.when(is_pinch, "pinch").otherwise("relay"), "mesh": f.coalesce("mesh", f.lit(""))} | values
     given.setdefault("recipient", given["reader"])
@@ -199,13 +198,13 @@ def _rows(rows: DataFrame, values: dict[str, Column]) -> DataFrame:
 def latest(facts: DataFrame) -> DataFrame:
     """Return one row per delivery."""
     kept = ~f.col(LOST)
-    place = f.struct(kept.alias("kept"), "seq", "at_ns", "epoch")
+    position = f.struct(kept.alias("kept"), "seq", "at_ns", "epoch")
     is_sent, opens = f.col("fact") == "sent", f.col("fact").isin(*_OPENS)
     last = f.struct(kept.alias("kept"), "seq", "fact", "at_ns", "reason", "epoch")
     folded = facts.groupBy(*KEYS).agg(
         f.min(f.when(~is_sent, f.struct(f.col(LOST).alias("lost"), "seq", "at_ns"))).alias("first"),
         f.max(f.when(~is_sent, last)).alias("last"),
-        f.max(f.when(is_sent, place)).alias("last_sent"),
+        f.max(f.when(is_sent, position)).alias("last_sent"),
         f.min(f.when(is_sent & kept, f.struct("seq", "at_ns", "was_stored"))).alias("first_sent"),
         f.sum(f.when(opens & kept, 1).otherwise(0)).cast("long").alias("openings"),
         f.max(f.when(kept, f.col("attempt"))).alias("attempts"),
@@ -238,4 +237,6 @@ def _latest_columns() -> list[Column]:
     ]
 
 
-TABLE = Table("silver_deliveries", ("bronze_journal",), KEYS, SCHEMA, deliveries, Upkeep.FACTS, latest=latest)
+TABLE = Table(
+    "silver_deliveries", ("bronze_journal",), KEYS, SCHEMA, deliveries, RefreshMode.APPEND_FACTS, latest=latest
+)

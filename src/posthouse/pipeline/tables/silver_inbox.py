@@ -1,4 +1,4 @@
-"""silver_inbox: every message a daemon stored for its node, and when it was seen."""
+"""silver_inbox: every message that a daemon stored for its node, and when it was seen."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from posthouse.pipeline.tables.declaration import LONG, LOST, TEXT, Table, Upkeep, day, number, struct, text
+from posthouse.pipeline.tables.bronze import LOST
+from posthouse.pipeline.tables.declaration import LONG, TEXT, RefreshMode, Table, day, number, struct, text
 
 KEYS = ("row_id",)
 SCHEMA = struct(
@@ -59,4 +60,4 @@ def latest(facts: DataFrame) -> DataFrame:
     )
 
 
-TABLE = Table("silver_inbox", ("bronze_journal",), KEYS, SCHEMA, inbox, Upkeep.FACTS, latest=latest)
+TABLE = Table("silver_inbox", ("bronze_journal",), KEYS, SCHEMA, inbox, RefreshMode.APPEND_FACTS, latest=latest)

@@ -1,7 +1,7 @@
-"""silver_leases: every lease a relay granted, by store, mesh, resource and token.
+"""silver_leases: every lease that a relay granted, by store, mesh, resource and token.
 
-A take-over is two facts: the new lease begins, and the former one is overtaken. After a restore every token leaps, so
-what was held then goes on under a token that no grant names; such a lease begins with its first renewal here.
+A take-over is two facts: the new lease starts, and the former one is overtaken. A restore raises every token, so a
+lease that was held then continues under a token that no grant names; in this table it starts with its first renewal.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
+from posthouse.model.limits import MILLISECOND_NS
 from posthouse.pipeline.epochs import first_known_epochs
+from posthouse.pipeline.tables.bronze import LOST
 from posthouse.pipeline.tables.declaration import (
     LONG,
-    LOST,
     TEXT,
+    RefreshMode,
     Table,
-    Upkeep,
     day,
     hour,
     number,
@@ -44,10 +45,8 @@ SCHEMA = struct(
     request_id=TEXT,
     wait_ms=LONG,
 )
-_GRANTS = ("acquired", "taken_over")
 _ENDS = ("released", "overtaken")
 _TYPES = ("lock.acquired", "lock.taken_over", "lock.renewed", "lock.released")
-_MILLISECOND_NS = 1_000_000
 
 
 def leases(inputs: Mapping[str, DataFrame]) -> DataFrame:
@@ -65,7 +64,7 @@ def leases(inputs: Mapping[str, DataFrame]) -> DataFrame:
 
 
 def _store(epochs: DataFrame) -> Column:
-    """Return the line each row's epoch belongs to; there are few epochs, so they become part of the plan."""
+    """Return the root of each row's epoch; there are few epochs, so they become literals of the query plan."""
     roots = first_known_epochs({row["epoch"]: row["parent"] for row in epochs.select("epoch", "parent").collect()})
     named = [f.lit(word) for pair in sorted(roots.items()) for word in pair]
     return f.coalesce(f.create_map(*named)[f.col("epoch")], f.col("epoch")) if named else f.col("epoch")
@@ -122,11 +121,13 @@ def _latest_columns() -> list[Column]:
         f.col("first.wait_ms").alias("wait_ms"),
         f.col("ended.at_ns").alias("ended_at_ns"),
         f.col("ended.fact").alias("ended_by"),
-        whole(f.when(same_run, boot_ns).otherwise(wall_ns), _MILLISECOND_NS).alias("held_ms"),
+        whole(f.when(same_run, boot_ns).otherwise(wall_ns), MILLISECOND_NS).alias("held_ms"),
         day(granted_at_ns).alias("day"),
         hour(granted_at_ns).alias("hour"),
         f.col(f"first.{LOST}").alias(LOST),
     ]
 
 
-TABLE = Table("silver_leases", ("bronze_journal", "bronze_epochs"), KEYS, SCHEMA, leases, Upkeep.FACTS, latest=latest)
+TABLE = Table(
+    "silver_leases", ("bronze_journal", "bronze_epochs"), KEYS, SCHEMA, leases, RefreshMode.APPEND_FACTS, latest=latest
+)

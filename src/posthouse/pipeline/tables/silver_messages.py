@@ -1,8 +1,8 @@
-"""silver_messages: every message that relay, bus or Pinch wire accepted, and what it says about itself.
+"""silver_messages: every message that the relay, the bus or the Pinch wire accepted, with its own metadata.
 
-Two facts make a message of the relay: `accepted` (the journal) and `content` (the event, of which reply, conversation,
-priority and usage are read; bodies are not). One fact makes a message of the bus, because its record holds the whole
-envelope (one for each endpoint that a pattern reached), and one a Pinch message, which is opaque.
+A message of the relay has two facts: `accepted` (from the journal) and `content` (from the event: reply,
+conversation, priority and usage; never the body). A message of the bus has one fact per endpoint that it reached,
+because the record holds the whole envelope. A Pinch message has one fact, because its content is opaque.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import DoubleType
 
+from posthouse.model.kinds import MESSAGE
+from posthouse.pipeline.tables.bronze import LOST
 from posthouse.pipeline.tables.declaration import (
     LONG,
-    LOST,
     TEXT,
+    RefreshMode,
     Table,
-    Upkeep,
     complete,
     day,
     hour,
@@ -29,7 +30,7 @@ from posthouse.pipeline.tables.declaration import (
 
 ACCEPTED, CONTENT = "accepted", "content"
 KEYS = ("source", "message_id")
-_PLACE = struct(epoch=TEXT, seq=LONG, at_ns=LONG, fact=TEXT, source=TEXT, message_id=TEXT)
+_POSITION = struct(epoch=TEXT, seq=LONG, at_ns=LONG, fact=TEXT, source=TEXT, message_id=TEXT)
 _ACCEPTED = struct(
     mesh=TEXT,
     sender=TEXT,
@@ -50,8 +51,7 @@ _CONTENT = struct(
     output_tokens=LONG,
     cost_usd=DoubleType(),
 )
-SCHEMA = struct(**{field.name: field.dataType for part in (_PLACE, _ACCEPTED, _CONTENT) for field in part.fields})
-_MESSAGE_KIND = 1000
+SCHEMA = struct(**{field.name: field.dataType for part in (_POSITION, _ACCEPTED, _CONTENT) for field in part.fields})
 _TAGS = "struct<tags: array<array<string>>>"
 
 
@@ -85,7 +85,7 @@ def _relay(journal: DataFrame) -> DataFrame:
 
 
 def _contents(events: DataFrame) -> DataFrame:
-    found = events.where((f.col("kind") == _MESSAGE_KIND) & f.col("event").isNotNull())
+    found = events.where((f.col("kind") == MESSAGE) & f.col("event").isNotNull())
     tagged = found.withColumn("tags", f.from_json("event", _TAGS)["tags"])
     meta = _tag("meta")
     return _rows(
@@ -148,7 +148,7 @@ def _length(body: Column, field: str) -> Column:
 
 
 def _tag(name: str) -> Column:
-    """Return the first value of the first tag of a name."""
+    """Return the first value of the first tag with a name."""
     named = f.filter(f.col("tags"), lambda tag: f.get(tag, f.lit(0)) == name)
     return f.get(f.get(named, f.lit(0)), f.lit(1))
 
@@ -163,7 +163,7 @@ def _usage(body: Column, at: str) -> dict[str, Column]:
 
 
 def latest(facts: DataFrame) -> DataFrame:
-    """Return one row per message: where it was first accepted, not counting what a restore has lost."""
+    """Return one row per message, with its first acceptance; a live acceptance precedes one that a restore dropped."""
     is_accepted = f.col("fact") == ACCEPTED
     accepted = f.struct(LOST, "at_ns", "seq", "epoch", *_ACCEPTED.fieldNames())
     readers = f.when(is_accepted, f.col("recipients"))
@@ -187,5 +187,11 @@ def latest(facts: DataFrame) -> DataFrame:
 
 
 TABLE = Table(
-    "silver_messages", ("bronze_journal", "bronze_events"), KEYS, SCHEMA, messages, Upkeep.FACTS, latest=latest
+    "silver_messages",
+    ("bronze_journal", "bronze_events"),
+    KEYS,
+    SCHEMA,
+    messages,
+    RefreshMode.APPEND_FACTS,
+    latest=latest,
 )

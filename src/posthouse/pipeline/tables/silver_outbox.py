@@ -1,4 +1,4 @@
-"""silver_outbox: every message that a daemon took from a program, until the relay had it or it was given up."""
+"""silver_outbox: every message that a program gave to a daemon, until the relay accepted it or the daemon gave up."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from posthouse.pipeline.tables.declaration import LONG, LOST, TEXT, Table, Upkeep, day, number, struct, text
+from posthouse.pipeline.tables.bronze import LOST
+from posthouse.pipeline.tables.declaration import LONG, TEXT, RefreshMode, Table, day, number, struct, text
 
 KEYS = ("row_id",)
 SCHEMA = struct(
@@ -31,7 +32,7 @@ _ENDS = ("done", "dead", "aborted")
 
 
 def outbox(inputs: Mapping[str, DataFrame]) -> DataFrame:
-    """Return the facts of outbox rows; a frame that takes many is a fact of each."""
+    """Return the facts of outbox rows; a record about several rows becomes several facts."""
     body = f.col("body")
     records = inputs["bronze_journal"].where(f.col("type").isin(*_TYPES))
     rows = records.withColumn(
@@ -46,7 +47,7 @@ def outbox(inputs: Mapping[str, DataFrame]) -> DataFrame:
 
 
 def latest(facts: DataFrame) -> DataFrame:
-    """Return one row per message of an outbox; a dead row may still be aborted, everything else ends once."""
+    """Return one row per message of an outbox; a dead row may still be aborted, other rows end once."""
     kept = ~f.col(LOST)
     first = f.struct(LOST, "seq", "at_ns", "epoch")
     last = f.when(f.col("fact").isin(*_ENDS) & kept, f.struct("seq", "at_ns", "fact"))
@@ -73,4 +74,4 @@ def latest(facts: DataFrame) -> DataFrame:
     )
 
 
-TABLE = Table("silver_outbox", ("bronze_journal",), KEYS, SCHEMA, outbox, Upkeep.FACTS, latest=latest)
+TABLE = Table("silver_outbox", ("bronze_journal",), KEYS, SCHEMA, outbox, RefreshMode.APPEND_FACTS, latest=latest)

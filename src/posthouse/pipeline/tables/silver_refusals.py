@@ -1,7 +1,7 @@
-"""silver_refusals: what was refused, per code, key and minute, by relay and bus.
+"""silver_refusals: refusals of relay and bus, per code, key and minute.
 
-A record of refusals is a sum already, and one minute may have several. A message that the bus refused and kept as a
-dead letter counts as one. Nothing changes later, so the facts are their own view.
+A journal record of refusals is already a sum, and one minute may have several records. A message that the bus refused
+and kept as a dead letter counts as one refusal. Refusals never change, so the facts are their own view.
 """
 
 from __future__ import annotations
@@ -11,30 +11,31 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from posthouse.pipeline.tables.declaration import LONG, TEXT, Table, Upkeep, day, number, struct, text, whole
+from posthouse.model.limits import MILLISECOND_NS
+from posthouse.pipeline.tables.declaration import LONG, TEXT, RefreshMode, Table, day, number, struct, text, whole
 
 _MINUTE_MS = 60_000
-_MILLISECOND_NS = 1_000_000
-
 SCHEMA = struct(epoch=TEXT, seq=LONG, at_ns=LONG, source=TEXT, code=TEXT, key=TEXT, minute=LONG, count=LONG, day=TEXT)
 
 
 def refusals(inputs: Mapping[str, DataFrame]) -> DataFrame:
     """Return a row for each record of refusals."""
     records, body, type_ = inputs["bronze_journal"], f.col("body"), f.col("type")
-    is_letter = (type_ == "bus.dead") & text(body, "refused").isNotNull()
-    minute = f.when(is_letter, whole(number(body, "created_at_ms"), _MINUTE_MS)).otherwise(number(body, "minute"))
-    return records.where(type_.isin("refused", "bus.refused") | is_letter).select(
+    is_dead_letter = (type_ == "bus.dead") & text(body, "refused").isNotNull()
+    minute = f.when(is_dead_letter, whole(number(body, "created_at_ms"), _MINUTE_MS)).otherwise(number(body, "minute"))
+    return records.where(type_.isin("refused", "bus.refused") | is_dead_letter).select(
         "epoch",
         "seq",
         "at_ns",
         f.when(type_ == "refused", "relay").otherwise("bus").alias("source"),
-        f.when(is_letter, text(body, "refused")).otherwise(f.col("ref")).alias("code"),
-        f.when(is_letter, f.concat_ws(" ", "actor", text(body, "subject"))).otherwise(text(body, "key")).alias("key"),
+        f.when(is_dead_letter, text(body, "refused")).otherwise(f.col("ref")).alias("code"),
+        f.when(is_dead_letter, f.concat_ws(" ", "actor", text(body, "subject")))
+        .otherwise(text(body, "key"))
+        .alias("key"),
         minute.alias("minute"),
-        f.when(is_letter, 1).otherwise(number(body, "count")).alias("count"),
-        day(minute * f.lit(_MINUTE_MS * _MILLISECOND_NS)).alias("day"),
+        f.when(is_dead_letter, 1).otherwise(number(body, "count")).alias("count"),
+        day(minute * f.lit(_MINUTE_MS * MILLISECOND_NS)).alias("day"),
     )
 
 
-TABLE = Table("silver_refusals", ("bronze_journal",), ("epoch", "seq"), SCHEMA, refusals, Upkeep.FACTS)
+TABLE = Table("silver_refusals", ("bronze_journal",), ("epoch", "seq"), SCHEMA, refusals, RefreshMode.APPEND_FACTS)

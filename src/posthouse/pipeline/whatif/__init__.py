@@ -1,1 +1,1 @@
-"""What other rules would have done with the traffic there was."""
+"""What-if: applies proposed bus rules to recorded traffic."""

@@ -1,10 +1,11 @@
-"""Proposed rules of a bus, and their decisions over the history of one sender or one mailbox. Pure, runs in workers.
+"""Proposed bus rules, and their decisions over the history of one sender or one mailbox. Pure; runs in workers.
 
-A proposal is a config.json as a bus reads it (it may also hold `budget`: {maxHops, ttlMs, callBudget, cycleRule})
-and an access-rules.json. Budget and access that it does not name stay as they were decided. The rate limit is a fold
-over one sender's publishes; access, back-pressure, breaker and budget are a fold over one mailbox, in the order of
-the original decisions. A message that the proposal refuses was never there. A message that it lets through although
-it was refused has no recorded end: it leaves with the next message that ends there, or at once when none is waiting.
+A proposal is a config.json in the bus's format (it may also hold `budget`: {maxHops, ttlMs, callBudget, cycleRule})
+and an access-rules.json. If it has no budget or no access rules, the recorded decisions stand. The rate limit is a
+fold over one sender's publishes; access, back-pressure, breaker and budget are a fold over one mailbox, in the order
+of the recorded decisions. A message that the proposal refuses never enters the mailbox. A message that it accepts
+although the bus refused it has no recorded end: it leaves together with the next message that ends in the mailbox,
+or immediately if the mailbox is empty.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from posthouse.model.reliability import RateLimit, Reliability, check_pressure, 
 
 
 class BudgetProposal(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """The bounds of budgets, as Bus takes them."""
+    """The limits of budgets, with the names of Bus's arguments."""
 
     max_hops: int = BUS_MAX_HOPS
     ttl_ms: int = BUS_TTL_MS
@@ -41,7 +42,7 @@ class BudgetProposal(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
 
 @dataclass(frozen=True)
 class Proposal:
-    """Everything that decides; None leaves a question as it was decided."""
+    """The rules to apply; with None the recorded decisions of that kind stand."""
 
     reliability: Reliability
     rules: AccessRules | None = None
@@ -53,7 +54,7 @@ class _File(msgspec.Struct):
 
 
 def read_proposal(config: Path | None, rules: Path | None) -> Proposal:
-    """Read the files, or raise what is wrong with them."""
+    """Read and validate the files of a proposal."""
     reliability, budget = Reliability(), None
     if config is not None:
         data = _read(config)
@@ -66,7 +67,7 @@ def _read_budget(data: bytes) -> BudgetProposal | None:
     try:
         budget = msgspec.json.decode(data, type=_File).budget
         if budget is not None:
-            _ = budget.ceiling  # its bounds are checked when it is made
+            _ = budget.ceiling  # its constructor checks the limits
     except (msgspec.MsgspecError, PosthouseError) as fault:
         raise error("reliability_invalid", reason=str(fault)) from fault
     return budget
@@ -85,27 +86,30 @@ BOOTED = "booted"
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A copy of a publish, or equal ones that were refused at one moment."""
+    """One copy of a publish, or several equal ones that were refused at the same moment."""
 
     kind: str
     seq: int
     boot_ns: int
     id: str
     sender: str
-    #: what was asked for: may be a wildcard
+    #: The published subject, which may be a wildcard.
     said_to: str
-    #: the endpoint's own subject
+    #: The subject of the endpoint.
     subject: str
+    #: The mailbox; None if no endpoint matched.
     place: str | None
+    #: True if the rate limit counted it.
     rated: bool
-    #: the code of the refusal in life
+    #: The recorded refusal's code; None if the bus accepted it.
     was: str | None
     was_times: int
     minute: int
     created_ms: int
     budget: str | None
-    #: seq of the record
+    #: The seq of the record.
     record: int
+    #: The code with which the proposal refuses it; None if it accepts.
     would: str | None = None
     would_times: int = 0
     text: str | None = None
@@ -114,38 +118,39 @@ class Attempt:
     def order(self) -> tuple[int, int, int, str, int]:
         """The order of decisions.
 
-        Within one moment nothing is freed, so what was let through comes first, then what counted for the rate and
-        was refused after that, last what the rate refused: each then meets at least what it met in life.
+        Within one moment no capacity becomes free. So accepted attempts come first, then those that counted for the
+        rate limit and were refused later, last those that the rate limit refused: each then sees at least the load
+        that it saw originally.
         """
         rank = 0 if self.kind != "refused" else 2 if self.was == RATE_LIMITED else 1
         return self.seq, self.boot_ns, rank, self.id, self.record
 
     def refused(self, code: str, times: int, text: str | None) -> Attempt:
-        """Return the row with its verdict."""
+        """Return the attempt with a refusal by the proposal."""
         return replace(self, would=code, would_times=times, text=text)
 
 
 def simulate_sender(rows: Sequence[Attempt], boots: Sequence[int], config: RateLimit) -> Iterator[Attempt]:
-    """Yield every attempt with what the rate limit would have said."""
+    """Yield every attempt with the decision of the proposed rate limit."""
     log: list[int] = []
     former: Attempt | None = None
-    left = sorted(boots)
+    next_boots = sorted(boots)
     for row in sorted(rows, key=lambda row: row.order):
-        while left and left[0] <= row.seq:  # the window of another boot means nothing
-            left.pop(0)
+        while next_boots and next_boots[0] <= row.seq:  # boot times of different boots are not comparable
+            next_boots.pop(0)
             log.clear()
         if not row.rated:
             yield row
         elif former is not None and row.id and former.id == row.id:
             yield row if former.would is None else row.refused(former.would, 0, former.text)
         else:
-            for judged in _apply_rate_limit(row, log, config):
-                former = judged
-                yield judged
+            for decided in _apply_rate_limit(row, log, config):
+                former = decided
+                yield decided
 
 
 def _apply_rate_limit(row: Attempt, log: list[int], config: RateLimit) -> Iterator[Attempt]:
-    """Judge a row that may stand for several publishes; what passes and what does not become a row each."""
+    """Decide on a row that may stand for several publishes; yield one row for those accepted, one for those refused."""
     passed, text = 0, None
     times = max(1, row.was_times)
     while passed < times:
@@ -155,7 +160,7 @@ def _apply_rate_limit(row: Attempt, log: list[int], config: RateLimit) -> Iterat
             break
         log.append(row.boot_ns)
         passed += 1
-    _forget(log, row.boot_ns, config)
+    _trim(log, row.boot_ns, config)
     if row.was is None:
         yield row if text is None else row.refused(RATE_LIMITED, 1, text)
         return
@@ -165,8 +170,8 @@ def _apply_rate_limit(row: Attempt, log: list[int], config: RateLimit) -> Iterat
         yield replace(row, was_times=times - passed).refused(RATE_LIMITED, times - passed, text)
 
 
-def _forget(log: list[int], now_ns: int, config: RateLimit) -> None:
-    """Drop what has left the window, now and then: a fold over years must not carry them all."""
+def _trim(log: list[int], now_ns: int, config: RateLimit) -> None:
+    """Drop times outside the window once the log is long: a fold over years must not keep them all."""
     if len(log) > 4096 and log[0] <= (horizon := window_start_ns(now_ns, config)):
         log[:] = [at_ns for at_ns in log if at_ns > horizon]
 
@@ -183,7 +188,7 @@ _decode_budget = msgspec.json.Decoder(Budget).decode
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A record that changed the mailbox without a rule deciding."""
+    """A record that changed the mailbox without a decision of the rules."""
 
     kind: str
     seq: int
@@ -193,20 +198,20 @@ class Change:
 
 @dataclass(slots=True)
 class Mailbox:
-    """What the rules know of a mailbox."""
+    """The state of a mailbox under the proposal."""
 
     proposal: Proposal
-    #: ids of the messages in it
+    #: Ids of the messages in it.
     present: set[str] = field(default_factory=set)
-    #: messages that were refused in life
-    guests: int = 0
+    #: The number of messages that the bus refused, which therefore have no recorded end.
+    without_end: int = 0
     breaker: BreakerState = field(default_factory=BreakerState)
     is_served: bool = False
     boots: int = 0
 
     @property
     def depth(self) -> int:
-        return len(self.present) + self.guests
+        return len(self.present) + self.without_end
 
     @property
     def boot_id(self) -> str:
@@ -214,48 +219,48 @@ class Mailbox:
 
 
 def simulate_mailbox(rows: Sequence[Attempt], changes: Sequence[Change], proposal: Proposal) -> Iterator[Attempt]:
-    """Yield every attempt with what the rules would have said."""
-    box = Mailbox(proposal)
-    left = sorted(changes, key=lambda change: (change.seq, change.kind == BOOTED))
-    place = 0
+    """Yield every attempt with the decision of the proposed rules."""
+    mailbox = Mailbox(proposal)
+    ordered = sorted(changes, key=lambda change: (change.seq, change.kind == BOOTED))
+    index = 0
     for row in sorted(rows, key=lambda row: row.order):
-        while place < len(left) and left[place].seq <= row.seq:
-            _apply(box, left[place])
-            place += 1
-        yield from _apply_mailbox_rules(box, row)
+        while index < len(ordered) and ordered[index].seq <= row.seq:
+            _apply(mailbox, ordered[index])
+            index += 1
+        yield from _apply_mailbox_rules(mailbox, row)
 
 
-def _apply_mailbox_rules(box: Mailbox, row: Attempt) -> Iterator[Attempt]:
-    """Judge a row that may stand for several; what passes and each way of not passing become a row."""
+def _apply_mailbox_rules(mailbox: Mailbox, row: Attempt) -> Iterator[Attempt]:
+    """Decide on a row that may stand for several publishes; yield one row per decision."""
     times = max(1, row.was_times)
-    verdicts: dict[tuple[str, str] | None, int] = {}
+    refusals: dict[tuple[str, str] | None, int] = {}
     for _ in range(times):
-        verdict = _verdict(box, row)
-        verdicts[verdict] = verdicts.get(verdict, 0) + 1
-        if verdict is None:
-            _let_in(box, row)
-    for verdict, count in verdicts.items():
+        refusal = _refusal(mailbox, row)
+        refusals[refusal] = refusals.get(refusal, 0) + 1
+        if refusal is None:
+            _enter(mailbox, row)
+    for refusal, count in refusals.items():
         part = row if row.was is None else replace(row, was_times=count)
-        yield part if verdict is None else part.refused(verdict[0], count, verdict[1])
+        yield part if refusal is None else part.refused(refusal[0], count, refusal[1])
 
 
-def _verdict(box: Mailbox, row: Attempt) -> tuple[str, str] | None:
-    """Return which rule refuses and its text, in the order of the bus."""
-    denied = _denial(box.proposal, row)
+def _refusal(mailbox: Mailbox, row: Attempt) -> tuple[str, str] | None:
+    """Return code and text of the first rule that refuses, in the order of the bus; None if all accept."""
+    denied = _denial(mailbox.proposal, row)
     if denied is not None:
         return ACCESS_DENIED, denied
-    config = box.proposal.reliability
-    pressure = check_pressure(box.depth, config.backpressure)
+    config = mailbox.proposal.reliability
+    pressure = check_pressure(mailbox.depth, config.backpressure)
     if pressure.text is not None:
         return BACKPRESSURE, pressure.text
-    if box.breaker.circuit is not Circuit.CLOSED:
-        box.breaker, may_pass = breaker.admit(box.breaker, config.circuit_breaker, row.boot_ns, box.boot_id)
+    if mailbox.breaker.circuit is not Circuit.CLOSED:
+        mailbox.breaker, may_pass = breaker.admit(mailbox.breaker, config.circuit_breaker, row.boot_ns, mailbox.boot_id)
         if not may_pass:
             return CIRCUIT_OPEN, breaker.refusal_text(row.place or "")
-    spent = _overspent(box.proposal, row)
+    spent = _overspent(mailbox.proposal, row)
     if spent is not None:
-        if box.breaker.circuit is Circuit.HALF_OPEN:
-            box.breaker = breaker.withdraw(box.breaker)
+        if mailbox.breaker.circuit is Circuit.HALF_OPEN:
+            mailbox.breaker = breaker.withdraw(mailbox.breaker)
         return BUDGET_EXCEEDED, spent
     return None
 
@@ -272,40 +277,43 @@ def _denial(proposal: Proposal, row: Attempt) -> str | None:
 def _overspent(proposal: Proposal, row: Attempt) -> str | None:
     if proposal.budget is None:
         return row.text or "budget exceeded" if row.was == BUDGET_EXCEEDED else None
-    if row.budget is None:  # refused before its budget mattered: taken for a fresh one
+    if row.budget is None:  # refused before the budget was checked: assume a fresh one
         return None
     budget = effective_budget(proposal.budget.ceiling, row.created_ms, _decode_budget(row.budget))
     return check_budget(budget, row.subject, row.created_ms, proposal.budget.cycle_rule)
 
 
-def _let_in(box: Mailbox, row: Attempt) -> None:
+def _enter(mailbox: Mailbox, row: Attempt) -> None:
     if row.was is None:
-        box.present.add(row.id)
-    elif box.present:
-        box.guests += 1
+        mailbox.present.add(row.id)
+    elif mailbox.present:
+        mailbox.without_end += 1
 
 
-def _apply(box: Mailbox, change: Change) -> None:
-    """Follow one record."""
-    kind, config = change.kind, box.proposal.reliability.circuit_breaker
+def _apply(mailbox: Mailbox, change: Change) -> None:
+    """Apply one record to the state."""
+    kind, config = change.kind, mailbox.proposal.reliability.circuit_breaker
     if kind == BOOTED:
-        box.boots += 1
+        mailbox.boots += 1
     elif kind == "unregistered":
-        box.present, box.guests, box.breaker, box.is_served = set(), 0, BreakerState(), False
+        mailbox.present, mailbox.without_end, mailbox.breaker, mailbox.is_served = set(), 0, BreakerState(), False
     elif kind in ("served", "reset"):
-        box.breaker, box.is_served = BreakerState(boot_id=box.boot_id), box.is_served or kind == "served"
+        mailbox.breaker, mailbox.is_served = (
+            BreakerState(boot_id=mailbox.boot_id),
+            mailbox.is_served or kind == "served",
+        )
     elif kind == "left":
-        box.is_served = False
+        mailbox.is_served = False
     elif kind == "adopted":
-        box.present.add(change.id)
-    elif change.id in box.present:
+        mailbox.present.add(change.id)
+    elif change.id in mailbox.present:
         if kind == "closed":
-            if not box.is_served:
-                box.breaker = breaker.record_success(box.breaker, config, box.boot_id)
+            if not mailbox.is_served:
+                mailbox.breaker = breaker.record_success(mailbox.breaker, config, mailbox.boot_id)
             return
-        box.present.discard(change.id)
-        box.guests = 0
+        mailbox.present.discard(change.id)
+        mailbox.without_end = 0
         if kind == "handled":
-            box.breaker = breaker.record_success(box.breaker, config, box.boot_id)
+            mailbox.breaker = breaker.record_success(mailbox.breaker, config, mailbox.boot_id)
         elif kind in ("failed", "withdrawn"):
-            box.breaker = breaker.record_failure(box.breaker, config, change.boot_ns, box.boot_id)
+            mailbox.breaker = breaker.record_failure(mailbox.breaker, config, change.boot_ns, mailbox.boot_id)

@@ -1,9 +1,9 @@
-"""What other rules would have done with the traffic there was: the simulation over a whole history, in Spark.
+"""Simulate proposed bus rules over a whole history, in Spark.
 
 Spark extracts publish attempts and mailbox changes from the journals of buses (payloads are never parsed), then
-folds senders and mailboxes on workers with posthouse.pipeline.whatif.proposed_rules. `reserved` and `moments` place
-every decision between two journal records, so state is followed exactly. A sender or a mailbox is one group and has
-to fit into a worker's memory. The driver sees figures only.
+workers fold senders and mailboxes with posthouse.pipeline.whatif.proposed_rules. The fields `reserved` and `moments`
+locate every decision between two journal records, so the simulated state is exact. A sender or a mailbox is one group
+and must fit into a worker's memory. Only figures return to the driver.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import BooleanType
 
 from posthouse.pipeline.lake import Lake
-from posthouse.pipeline.tables.declaration import LONG, TEXT, number, struct, text, whole
+from posthouse.pipeline.tables.bronze import LOST
+from posthouse.pipeline.tables.declaration import LONG, TEXT, mailbox_hash, number, struct, text, whole
 from posthouse.pipeline.whatif.proposed_rules import (
     BOOTED,
     Attempt,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 
 _MINUTE_MS = 60_000
-_HASH_DIGITS = 12
 _BUDGET = "hopCount LONG, maxHops LONG, ancestorChain ARRAY<STRING>, ttl LONG, callBudgetRemaining LONG"
 _MOMENTS = "ARRAY<ARRAY<LONG>>"
 ATTEMPTS = struct(
@@ -72,7 +72,7 @@ _CHANGE_KINDS = {
 
 
 def attempts_of(journal: DataFrame) -> DataFrame:
-    """Return every copy of a publish that the rules decided about, and every moment in which they refused."""
+    """Return every copy of a publish that the rules decided on, and every moment at which they refused one."""
     decided = journal.where(f.col("type").isin("bus.published", "bus.dead", "bus.withdrawn"))
     decided = decided.where(text(f.col("body"), "reserved").isNotNull())
     return _decided(decided).unionByName(_refused(journal.where(f.col("type") == "bus.refused")))
@@ -85,8 +85,8 @@ def changes_of(journal: DataFrame) -> DataFrame:
     kind = f.create_map(*[f.lit(word) for pair in _CHANGE_KINDS.items() for word in pair])[type_]
     kind = f.when(type_ == "bus.published", f.when(is_closed, "closed").otherwise("adopted")).otherwise(kind)
     is_ack = (type_ == "bus.handled") & f.col("actor").isNull()
-    is_letter = (type_ == "bus.dead") & is_closed
-    known = journal.where(type_.isin("bus.published", *_CHANGE_KINDS) & ~is_letter)
+    is_refused_letter = (type_ == "bus.dead") & is_closed
+    known = journal.where(type_.isin("bus.published", *_CHANGE_KINDS) & ~is_refused_letter)
     return known.select(
         "store",
         text(body, "endpoint_hash").alias("place"),
@@ -98,7 +98,7 @@ def changes_of(journal: DataFrame) -> DataFrame:
 
 
 def boots_of(journal: DataFrame) -> DataFrame:
-    """Return where another boot began."""
+    """Return the position of every boot."""
     return journal.where(f.col("type") == "bus.booted").select("store", "seq")
 
 
@@ -140,7 +140,6 @@ def _refused(records: DataFrame) -> DataFrame:
     rows = records.select("*", moments.alias("moment"))
     subject = f.substring_index(text(body, "key"), " ", -1)
     is_rate, minute = f.col("ref") == "rate_limited", number(body, "minute")
-    own_place = f.substring(f.sha2(subject, 256), 1, _HASH_DIGITS)
     return rows.select(
         "store",
         f.lit("refused").alias("kind"),
@@ -150,7 +149,7 @@ def _refused(records: DataFrame) -> DataFrame:
         f.col("actor").alias("sender"),
         subject.alias("said_to"),
         subject.alias("subject"),
-        f.when(is_rate, own_place).otherwise(text(body, "endpoint_hash")).alias("place"),
+        f.when(is_rate, mailbox_hash(subject)).otherwise(text(body, "endpoint_hash")).alias("place"),
         (is_rate | (text(body, "charged") == "true")).alias("rated"),
         f.col("ref").alias("was"),
         f.col("moment")[2].alias("was_times"),
@@ -165,7 +164,7 @@ def _refused(records: DataFrame) -> DataFrame:
 
 
 def _uncharged(budget: Column) -> Column:
-    """Return the budget as it was judged, before reaching the endpoint was charged to it."""
+    """Return the budget as the rules saw it, before the delivery to the endpoint was charged."""
     charged = f.from_json(budget, _BUDGET)
     chain = charged["ancestorChain"]
     return f.to_json(
@@ -184,9 +183,9 @@ def _utc_ms(created_at: Column) -> Column:
 
 
 def bus_journal(spark: SparkSession, lake: Lake) -> DataFrame:
-    """Return the records of every bus with the name of its store; what a restore has lost never happened."""
+    """Return the live records of every bus, with the name of its store."""
     journal = lake.table(spark, "bronze_journal")
-    kept = journal.where(f.col("type").startswith("bus.") & ~f.col("lost_by_restore"))
+    kept = journal.where(f.col("type").startswith("bus.") & ~f.col(LOST))
     stores = lake.table(spark, "bronze_epochs").select("epoch", f.col("root").alias("store"))
     return kept.join(f.broadcast(stores), "epoch")
 
@@ -196,20 +195,20 @@ _COLUMNS = ATTEMPTS.fieldNames()
 
 @dataclass(frozen=True)
 class Simulation:
-    """What would have become of everything."""
+    """The result of a simulation."""
 
-    #: every attempt with `was` and `would`: a code, or NULL where it was or would be accepted
+    #: Every attempt with `was` and `would`: the code of the refusal, or NULL if accepted.
     attempts: DataFrame
 
     @property
     def accepted(self) -> DataFrame:
-        """Accepted messages row by row; `would` is the code that would have refused one."""
+        """One row per accepted message; `would` is the code with which the proposal refuses it."""
         stored = self.attempts.where(f.col("kind") == "stored")
         return stored.select("store", "record", "id", "sender", "subject", "place", "created_ms", "would", "text")
 
     @property
     def refusals(self) -> DataFrame:
-        """Refusals per code, key and minute: how many there were, and how many there would have been."""
+        """Refusals per code, key and minute: the recorded number, and the number under the proposal."""
         was = self.attempts.where(f.col("was").isNotNull()).select(
             f.col("was").alias("code"), _key("was"), "minute", f.col("was_times").alias("was"), f.lit(0).alias("would")
         )
@@ -225,12 +224,12 @@ class Simulation:
 
 
 def simulate_history(journal: DataFrame, proposal: Proposal) -> Simulation:
-    """Judge a journal with a column `store`: rows of one store, of whichever epochs, in the order of seq."""
+    """Simulate a journal with a column `store`; the rows of a store, across epochs, are ordered by seq."""
     attempts, changes, boots = attempts_of(journal), changes_of(journal), boots_of(journal)
     rated = _simulate_senders(attempts, boots, proposal)
-    is_left = f.col("would").isNull() & f.col("place").isNotNull()
-    judged = _simulate_mailboxes(rated.where(is_left), changes, boots, proposal)
-    return Simulation(judged.unionByName(rated.where(~is_left)))
+    is_undecided = f.col("would").isNull() & f.col("place").isNotNull()
+    decided = _simulate_mailboxes(rated.where(is_undecided), changes, boots, proposal)
+    return Simulation(decided.unionByName(rated.where(~is_undecided)))
 
 
 def _key(code: str) -> Any:
@@ -242,13 +241,13 @@ def _simulate_senders(attempts: DataFrame, boots: DataFrame, proposal: Proposal)
     rows = attempts.unionByName(_spread(boots, attempts.select("store", "sender").distinct()), allowMissingColumns=True)
     config = proposal.reliability.rate_limit
 
-    def judge(group: pd.DataFrame) -> pd.DataFrame:
+    def simulate(group: pd.DataFrame) -> pd.DataFrame:
         records = _records(group)
         boots = [row["seq"] for row in records if row["kind"] == BOOTED]
         rows = [attempt_of(row) for row in records if row["kind"] != BOOTED]
         return _frame(simulate_sender(rows, boots, config), _store(records))
 
-    return _whole(rows).groupBy("store", "sender").applyInPandas(judge, ATTEMPTS)
+    return _without_nulls(rows).groupBy("store", "sender").applyInPandas(simulate, ATTEMPTS)
 
 
 def _simulate_mailboxes(attempts: DataFrame, changes: DataFrame, boots: DataFrame, proposal: Proposal) -> DataFrame:
@@ -257,28 +256,28 @@ def _simulate_mailboxes(attempts: DataFrame, changes: DataFrame, boots: DataFram
     for other in (changes, booted):
         rows = rows.unionByName(other.withColumn("is_attempt", f.lit(False)), allowMissingColumns=True)
 
-    def judge(group: pd.DataFrame) -> pd.DataFrame:
+    def simulate(group: pd.DataFrame) -> pd.DataFrame:
         records = _records(group)
-        tried = [attempt_of(row) for row in records if row["is_attempt"]]
+        attempted = [attempt_of(row) for row in records if row["is_attempt"]]
         names = [name for name in CHANGES.fieldNames() if name not in ("store", "place")]
         changed = [Change(**{name: row[name] for name in names}) for row in records if not row["is_attempt"]]
-        return _frame(simulate_mailbox(tried, changed, proposal), _store(records))
+        return _frame(simulate_mailbox(attempted, changed, proposal), _store(records))
 
-    return _whole(rows).groupBy("store", "place").applyInPandas(judge, ATTEMPTS)
+    return _without_nulls(rows).groupBy("store", "place").applyInPandas(simulate, ATTEMPTS)
 
 
-def _whole(rows: DataFrame) -> DataFrame:
-    """Leave no NULL in a column of numbers: pandas would make it one of floats, too coarse for nanoseconds."""
+def _without_nulls(rows: DataFrame) -> DataFrame:
+    """Replace NULLs in number columns: pandas would convert the column to floats, too coarse for nanoseconds."""
     return rows.fillna(0, subset=sorted(_NUMBERS)).fillna(False, subset=["rated"])
 
 
 def _spread(boots: DataFrame, keys: DataFrame) -> DataFrame:
-    """Return a row for each boot and each key of its store: rules of every key forget what came before."""
+    """Return a row for each boot and each key of its store: a boot resets the state of every key."""
     return boots.join(keys, "store").withColumn("kind", f.lit(BOOTED))
 
 
 def _records(group: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return rows as plain values; pandas' stand-ins for NULL become what the folds know."""
+    """Return rows as dicts, with pandas' NULL values converted to None, 0 or False."""
     return [{str(name): _plain(str(name), value) for name, value in row.items()} for row in group.to_dict("records")]
 
 

@@ -1,1 +1,1 @@
-"""The rules of the audit, a file each."""
+"""The rules of the audit, one module each."""

@@ -1,98 +1,115 @@
-"""The bus: what ends was published, what is requeued or purged was a dead letter, and a requeued letter lives on.
+"""The bus: a message that ends was published, one that is requeued or purged was a dead letter, and it has a successor.
 
-The key is a message in a mailbox. A letter may be there without a publish: a refused message is one from the start. A
-message whose file outlived its end is taken up again, as another publish.
+The key is a message in a mailbox. A dead letter may exist without a publish, because a rejected message is dead from
+the start. A message whose file outlived its end is adopted, which is recorded as another publish.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
 from posthouse.pipeline.audit.finding import Finding
-from posthouse.pipeline.audit.lineage import Line
-from posthouse.pipeline.audit.rule import Auditor, Entry, Part, Rule, Step
+from posthouse.pipeline.audit.lineage import Lineage
+from posthouse.pipeline.audit.rule import Auditor, Entry, KeyedFact, Rule, Step
 
 _UNROUTED = "unrouted"
 TYPES = frozenset({f"bus.{fact}" for fact in ("published", "handled", "failed", "dead", "requeued", "purged")})
 
 
-def _by_mail(entry: Entry) -> Iterator[Part]:
+class Requeue(msgspec.Struct, array_like=True, tag="requeue"):
+    """A dead letter was requeued under the id that is the key."""
+
+    letter_id: str
+
+
+class Appearance(msgspec.Struct, array_like=True, tag="appearance"):
+    """The message of the key exists; `requeued_from` is the dead letter it states."""
+
+    requeued_from: str | None
+
+
+def _by_message(entry: Entry) -> Iterator[KeyedFact]:
     fact, body = entry.type.partition(".")[2], entry.body
     if fact == "purged":
         for id_ in body["ids"]:
-            yield f"{entry.ref}\x1f{id_}", [fact]
+            yield f"{entry.ref}\x1f{id_}", fact
     else:
-        yield f"{body['endpoint_hash']}\x1f{entry.ref}", [fact]
+        yield f"{body['endpoint_hash']}\x1f{entry.ref}", fact
 
 
-def _by_successor(entry: Entry) -> Iterator[Part]:
+def _by_successor(entry: Entry) -> Iterator[KeyedFact]:
     body = entry.body
     if entry.type == "bus.requeued":
-        yield body["message_id"], ["replaces", entry.ref]
+        yield body["message_id"], Requeue(entry.ref)
     else:
-        yield entry.ref, ["is", body.get("requeued_from")]
+        yield entry.ref, Appearance(body.get("requeued_from"))
 
 
-class MailAuditor(Auditor):
-    """One message in one mailbox."""
+class BusMessageAuditor(Auditor):
+    """One message in one mailbox; facts are the record types without `bus.`."""
 
-    def __init__(self, line: Line, key: str) -> None:
-        super().__init__(line, key)
+    def __init__(self, lineage: Lineage, key: str) -> None:
+        super().__init__(lineage, key)
         self._mailbox, self._id = key.split("\x1f")
         self._is_open = False
-        self._is_letter = False
+        self._is_dead_letter = False
 
-    def take(self, step: Step) -> Iterator[Finding]:
-        fact = step.part[0]
+    def add_step(self, step: Step) -> Iterator[Finding]:
+        fact = step.fact
         if fact == "published":
             if self._is_open:
-                yield self.found("bus_published_twice", step, self._id, f"it lies in {self._mailbox}")
+                yield self.finding("bus_published_twice", step, self._id, f"{self._mailbox} already holds it")
             self._is_open = True
         elif fact in ("handled", "failed"):
-            if not self._is_open and self.line.is_complete:
-                yield self.found("bus_unknown", step, self._id, f"{fact}, but it does not lie in {self._mailbox}")
+            if not self._is_open and self.lineage.is_complete:
+                yield self.finding("bus_unknown", step, self._id, f"{fact}, but {self._mailbox} does not hold it")
             self._is_open = False
-        elif fact in ("requeued", "purged") and not self._is_letter and self._can_tell:
-            yield self.found("bus_unknown", step, self._id, f"{fact}, but no letter of it lies in {self._mailbox}")
+        elif fact in ("requeued", "purged") and not self._is_dead_letter and self._is_traceable:
+            detail = f"{fact}, but {self._mailbox} holds no dead letter of it"
+            yield self.finding("bus_unknown", step, self._id, detail)
         if fact in ("failed", "dead"):
-            self._is_open, self._is_letter = False, True
+            self._is_open, self._is_dead_letter = False, True
 
     @property
-    def _can_tell(self) -> bool:
-        """Letters of endpoints that were removed have moved to unrouted without a record."""
-        return self.line.is_complete and self._mailbox != _UNROUTED
+    def _is_traceable(self) -> bool:
+        """Dead letters of a removed endpoint move to `unrouted` without a record, so those cannot be checked."""
+        return self.lineage.is_complete and self._mailbox != _UNROUTED
 
 
 class SuccessorAuditor(Auditor):
     """One message that a dead letter was requeued as."""
 
-    def __init__(self, line: Line, key: str) -> None:
-        super().__init__(line, key)
-        self._replaces: Step | None = None
+    def __init__(self, lineage: Lineage, key: str) -> None:
+        super().__init__(lineage, key)
+        self._requeue: Step | None = None
         self._origins: set[str | None] = set()
 
-    def take(self, step: Step) -> Iterator[Finding]:
-        if step.part[0] == "is":
-            self._origins.add(step.part[1])
+    def add_step(self, step: Step) -> Iterator[Finding]:
+        if isinstance(step.fact, Requeue):
+            self._requeue = step
         else:
-            self._replaces = step
+            self._origins.add(step.fact.requeued_from)
         return iter(())
 
-    def end(self) -> Iterator[Finding]:
-        if self._replaces is None or not self.line.is_complete:
+    def finish(self) -> Iterator[Finding]:
+        if self._requeue is None or not self.lineage.is_complete:
             return
-        letter = self._replaces.part[1]
+        letter = self._requeue.fact.letter_id
         if not self._origins:
-            yield self.found(
-                "chain_broken", self._replaces, self.key, f"{letter} was requeued as it, and it is not there"
-            )
+            detail = f"{letter} was requeued as this message, which does not exist"
+            yield self.finding("chain_broken", self._requeue, self.key, detail)
         elif self._origins.isdisjoint({letter, None}):
-            yield self.found(
-                "chain_broken", self._replaces, self.key, f"{letter} was requeued as it, it says {self._origins}"
-            )
+            detail = f"{letter} was requeued as this message, which states {self._origins}"
+            yield self.finding("chain_broken", self._requeue, self.key, detail)
 
 
-MAIL = Rule("bus", TYPES, _by_mail, MailAuditor)
+MESSAGES = Rule("bus", TYPES, str, _by_message, BusMessageAuditor)
 SUCCESSORS = Rule(
-    "bus_successors", frozenset({"bus.requeued", "bus.published", "bus.dead"}), _by_successor, SuccessorAuditor
+    "bus_successors",
+    frozenset({"bus.requeued", "bus.published", "bus.dead"}),
+    Requeue | Appearance,
+    _by_successor,
+    SuccessorAuditor,
 )

@@ -1,4 +1,4 @@
-"""The inbox: a message is received once, and seen only after that."""
+"""The inbox: a message is received once, and marked as seen only afterwards."""
 
 from __future__ import annotations
 
@@ -6,52 +6,53 @@ from collections.abc import Iterator
 
 from posthouse.model.limits import DAY_S, RECORD_RETENTION_MIN_DAYS, SECOND_NS
 from posthouse.pipeline.audit.finding import Finding
-from posthouse.pipeline.audit.lineage import Line
-from posthouse.pipeline.audit.rule import Auditor, Entry, Part, Rule, Step
+from posthouse.pipeline.audit.lineage import Lineage
+from posthouse.pipeline.audit.rule import Auditor, Entry, KeyedFact, Rule, Step
 
-_LEAST_NS = RECORD_RETENTION_MIN_DAYS * DAY_S * SECOND_NS  # within it no relay delivers a message as a new one
+#: Relays keep dedupe records at least this long, so no relay delivers a message as a new one within this time.
+_MIN_RETENTION_NS = RECORD_RETENTION_MIN_DAYS * DAY_S * SECOND_NS
 
 
-def _by_row(entry: Entry) -> Iterator[Part]:
+def _by_row(entry: Entry) -> Iterator[KeyedFact]:
     if entry.type == "inbox.received":
-        yield entry.ref, ["received"]
+        yield entry.ref, "received"
     else:
         for row_id in entry.body["ids"]:
-            yield row_id, ["seen"]
+            yield row_id, "seen"
 
 
-def _by_message(entry: Entry) -> Iterator[Part]:
-    yield f"{entry.actor}\x1f{entry.body['client_message_id']}", [entry.ref]
+def _by_message(entry: Entry) -> Iterator[KeyedFact]:
+    yield f"{entry.actor}\x1f{entry.body['client_message_id']}", entry.ref
 
 
 class InboxRowAuditor(Auditor):
-    """One row of an inbox."""
+    """One row of an inbox; facts are `received` and `seen`."""
 
-    def __init__(self, line: Line, key: str) -> None:
-        super().__init__(line, key)
-        self._is_there = False
+    def __init__(self, lineage: Lineage, key: str) -> None:
+        super().__init__(lineage, key)
+        self._is_received = False
 
-    def take(self, step: Step) -> Iterator[Finding]:
-        if step.part[0] == "received":
-            if self._is_there:
-                yield self.found("inbox_twice", step, self.key, "the row was received before")
-            self._is_there = True
-        elif not self._is_there and self.line.is_complete:
-            yield self.found("inbox_unknown", step, self.key, "seen, but never received")
+    def add_step(self, step: Step) -> Iterator[Finding]:
+        if step.fact == "received":
+            if self._is_received:
+                yield self.finding("inbox_twice", step, self.key, "the row was already received")
+            self._is_received = True
+        elif not self._is_received and self.lineage.is_complete:
+            yield self.finding("inbox_unknown", step, self.key, "seen, but never received")
 
 
 class InboxMessageAuditor(Auditor):
-    """One message of one sender."""
+    """One message of one sender; facts are row ids."""
 
-    def __init__(self, line: Line, key: str) -> None:
-        super().__init__(line, key)
+    def __init__(self, lineage: Lineage, key: str) -> None:
+        super().__init__(lineage, key)
         self._last: Step | None = None
 
-    def take(self, step: Step) -> Iterator[Finding]:
+    def add_step(self, step: Step) -> Iterator[Finding]:
         last, self._last = self._last, step
-        if last is not None and step.at_ns - last.at_ns < _LEAST_NS:
-            yield self.found("inbox_twice", step, step.part[0], f"the message was received as {last.part[0]} before")
+        if last is not None and step.at_ns - last.at_ns < _MIN_RETENTION_NS:
+            yield self.finding("inbox_twice", step, step.fact, f"the message was already received as {last.fact}")
 
 
-ROWS = Rule("inbox", frozenset({"inbox.received", "inbox.seen"}), _by_row, InboxRowAuditor)
-MESSAGES = Rule("inbox_messages", frozenset({"inbox.received"}), _by_message, InboxMessageAuditor)
+ROWS = Rule("inbox", frozenset({"inbox.received", "inbox.seen"}), str, _by_row, InboxRowAuditor)
+MESSAGES = Rule("inbox_messages", frozenset({"inbox.received"}), str, _by_message, InboxMessageAuditor)

@@ -1,19 +1,21 @@
-"""The outbox: a row is queued once and ends once; a row that was replaced names its one successor, which is there.
+"""The outbox: a row is queued once and ends once; a row that was replaced names its only successor, which must exist.
 
-A dead row may still be aborted. What was queued before the history that is left is not known: nothing is said of it.
+A dead row may still be aborted. Rows that were queued before the available history are not checked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from posthouse.pipeline.audit.finding import Finding
-from posthouse.pipeline.audit.lineage import Line
-from posthouse.pipeline.audit.rule import Auditor, Entry, Part, Rule, Step
+import msgspec
 
-_FACTS = ("queued", "inflight", "deferred", "done", "dead", "aborted")
-TYPES = frozenset({f"outbox.{fact}" for fact in _FACTS} | {"journal.snapshot"})
-#: fact -> the states it may follow
+from posthouse.pipeline.audit.finding import Finding
+from posthouse.pipeline.audit.lineage import Lineage
+from posthouse.pipeline.audit.rule import Auditor, Entry, KeyedFact, Rule, Step
+
+_KINDS = ("queued", "inflight", "deferred", "done", "dead", "aborted")
+TYPES = frozenset({f"outbox.{kind}" for kind in _KINDS} | {"journal.snapshot"})
+#: Kind of record -> the states that allow it.
 _AFTER = {
     "inflight": frozenset({"pending"}),
     "deferred": frozenset({"pending"}),
@@ -23,74 +25,97 @@ _AFTER = {
 }
 
 
-def _by_row(entry: Entry) -> Iterator[Part]:
+class RowRecord(msgspec.Struct, array_like=True, tag="record"):
+    """A record of the row: the record type without `outbox.`."""
+
+    kind: str
+
+
+class SnapshotStatus(msgspec.Struct, array_like=True, tag="snapshot"):
+    """A snapshot states this status."""
+
+    status: str
+
+
+class Succession(msgspec.Struct, array_like=True, tag="succession"):
+    """Another row names the row of the key as its successor."""
+
+    predecessor_id: str
+
+
+def _by_row(entry: Entry) -> Iterator[KeyedFact]:
     if entry.type == "journal.snapshot":
         for row in entry.body["state"].get("outbox", {}).get("rows", ()):
-            yield row["id"], ["snapshot", row["status"]]
+            yield row["id"], SnapshotStatus(row["status"])
         return
-    fact = entry.type.partition(".")[2]
-    for row_id in entry.body["ids"] if fact == "inflight" else (entry.ref,):
-        yield row_id, [fact]
+    kind = entry.type.partition(".")[2]
+    for row_id in entry.body["ids"] if kind == "inflight" else (entry.ref,):
+        yield row_id, RowRecord(kind)
     if (successor := entry.body.get("superseded_by")) is not None:
-        yield successor, ["succeeds", entry.ref]
+        yield successor, Succession(entry.ref)
 
 
-def _by_client_id(entry: Entry) -> Iterator[Part]:
-    yield entry.body["client_message_id"], [entry.ref]
+def _by_client_id(entry: Entry) -> Iterator[KeyedFact]:
+    yield entry.body["client_message_id"], entry.ref
 
 
 class OutboxRowAuditor(Auditor):
     """One row of an outbox."""
 
-    def __init__(self, line: Line, key: str) -> None:
-        super().__init__(line, key)
+    def __init__(self, lineage: Lineage, key: str) -> None:
+        super().__init__(lineage, key)
         self._state: str | None = None
-        self._predecessor: Step | None = None
+        self._succession: Step | None = None
 
-    def take(self, step: Step) -> Iterator[Finding]:
-        fact = step.part[0]
-        if fact == "succeeds":
-            yield from self._succeed(step)
-        elif fact == "snapshot":
-            self._state = {"inflight": "pending"}.get(step.part[1], step.part[1])
-        elif fact == "queued":
+    def add_step(self, step: Step) -> Iterator[Finding]:
+        match step.fact:
+            case Succession(predecessor_id):
+                yield from self._succeed(step, predecessor_id)
+            case SnapshotStatus(status):
+                self._state = "pending" if status == "inflight" else status
+            case RowRecord(kind):
+                yield from self._change(step, kind)
+
+    def _change(self, step: Step, kind: str) -> Iterator[Finding]:
+        if kind == "queued":
             if self._state is not None:
-                yield self.found("outbox_outcome_twice", step, self.key, f"queued, but it was {self._state}")
+                yield self.finding("outbox_outcome_twice", step, self.key, f"queued, but it was {self._state}")
             self._state = "pending"
         elif self._state is None:
-            if self.line.is_complete:
-                yield self.found("outbox_unknown", step, self.key, f"{fact}, but it was never queued")
-        elif self._state not in _AFTER[fact]:
-            yield self.found("outbox_outcome_twice", step, self.key, f"{fact}, but it was {self._state}")
-        if fact in ("done", "dead", "aborted"):
-            self._state = fact
+            if self.lineage.is_complete:
+                yield self.finding("outbox_unknown", step, self.key, f"{kind}, but it was never queued")
+        elif self._state not in _AFTER[kind]:
+            yield self.finding("outbox_outcome_twice", step, self.key, f"{kind}, but it was {self._state}")
+        if kind in ("done", "dead", "aborted"):
+            self._state = kind
 
-    def _succeed(self, step: Step) -> Iterator[Finding]:
-        if self._predecessor is not None:
-            detail = f"it succeeds {step.part[1]} and {self._predecessor.part[1]}"
-            yield self.found("chain_broken", step, self.key, detail)
+    def _succeed(self, step: Step, predecessor_id: str) -> Iterator[Finding]:
+        if self._succession is not None:
+            detail = f"it succeeds {predecessor_id} and {self._succession.fact.predecessor_id}"
+            yield self.finding("chain_broken", step, self.key, detail)
         if self._state is not None:
-            yield self.found("chain_broken", step, self.key, f"it was there before {step.part[1]} named it")
-        self._predecessor = step
+            detail = f"it existed before {predecessor_id} named it as its successor"
+            yield self.finding("chain_broken", step, self.key, detail)
+        self._succession = step
 
-    def end(self) -> Iterator[Finding]:
-        if self._predecessor is not None and self._state is None and self._predecessor.seq != self.line.head:
-            detail = f"{self._predecessor.part[1]} names it as its successor, and it is not there"
-            yield self.found("chain_broken", self._predecessor, self.key, detail)
+    def finish(self) -> Iterator[Finding]:
+        if self._succession is not None and self._state is None and self._succession.seq != self.lineage.head:
+            detail = f"{self._succession.fact.predecessor_id} names it as its successor, but it does not exist"
+            yield self.finding("chain_broken", self._succession, self.key, detail)
 
 
 class OutboxClientIdAuditor(Auditor):
-    """One client_message_id of an outbox."""
+    """One client_message_id of an outbox; facts are row ids."""
 
-    def __init__(self, line: Line, key: str) -> None:
-        super().__init__(line, key)
-        self._row: str | None = None
+    def __init__(self, lineage: Lineage, key: str) -> None:
+        super().__init__(lineage, key)
+        self._row_id: str | None = None
 
-    def take(self, step: Step) -> Iterator[Finding]:
-        if self._row is not None:
-            yield self.found("outbox_id_reused", step, step.part[0], f"{self.key!r} is that of {self._row}")
-        self._row = step.part[0]
+    def add_step(self, step: Step) -> Iterator[Finding]:
+        if self._row_id is not None:
+            yield self.finding("outbox_id_reused", step, step.fact, f"{self.key!r} already names {self._row_id}")
+        self._row_id = step.fact
 
 
-ROWS = Rule("outbox", TYPES, _by_row, OutboxRowAuditor)
-CLIENT_IDS = Rule("outbox_ids", frozenset({"outbox.queued"}), _by_client_id, OutboxClientIdAuditor)
+ROWS = Rule("outbox", TYPES, RowRecord | SnapshotStatus | Succession, _by_row, OutboxRowAuditor)
+CLIENT_IDS = Rule("outbox_ids", frozenset({"outbox.queued"}), str, _by_client_id, OutboxClientIdAuditor)

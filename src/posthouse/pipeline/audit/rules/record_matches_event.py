@@ -1,8 +1,8 @@
-"""Accepted events: every record has its event and every event its record, and both say the same.
+"""Accepted events: every record has its event, every event has its record, and both agree.
 
-The event's side comes from posthouse.pipeline.audit.event, which has checked id and signature before. Content that
-has expired or was pruned proves nothing any more; then only the record is left. A direct message goes to the reader it
-names and nobody else.
+The event's fields come from posthouse.pipeline.audit.row_checks, which also checks its id and signature. If the
+content expired or was pruned, only the record remains and the fields are not compared. A direct message is queued
+for the reader it names and for no other node.
 """
 
 from __future__ import annotations
@@ -10,92 +10,106 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
+
 from posthouse.model.node import NODE_SCHEME
 from posthouse.pipeline.audit.finding import Finding
-from posthouse.pipeline.audit.lineage import Line
-from posthouse.pipeline.audit.rule import Auditor, Entry, Part, Rule, Step
+from posthouse.pipeline.audit.lineage import Lineage
+from posthouse.pipeline.audit.rule import Auditor, Entry, KeyedFact, Rule, Step
 
 TYPES = frozenset({"event.accepted", "message.accepted", "confirmation.accepted"})
-#: fields of a message's record that follow from the event
+#: Fields of a message's record that follow from the event.
 MESSAGE_FIELDS = ("client_message_id", "fingerprint", "destination_kind", "destination_ref", "mentions", "reply_to")
 
 
-def event_key(root: str, seq: int) -> str:
-    """Return the key under which a record and its event meet."""
-    return f"{root}\x1f{seq}"
+class RecordSide(msgspec.Struct, array_like=True, tag="record"):
+    """What a record states about an event."""
+
+    event_id: str
+    #: The fields that the event must repeat, under the names that row_checks uses.
+    fields: dict[str, Any]
+    #: The nodes that a direct message was queued for or that block it; None for other events.
+    readers: list[str] | None
 
 
-def _scatter(entry: Entry) -> Iterator[Part]:
-    yield str(entry.seq), ["record", entry.type, entry.ref, entry.actor, entry.mesh, _told(entry)]
+class EventSide(msgspec.Struct, array_like=True, tag="event"):
+    """What an event states about itself; no fields if its content is no longer available."""
+
+    id: str
+    fields: dict[str, Any] | None
 
 
-def _told(entry: Entry) -> dict[str, Any]:
+def _scatter(entry: Entry) -> Iterator[KeyedFact]:
     body = entry.body
-    told: dict[str, Any] = {"size": body["size"]}
+    fields = {"type": entry.type, "pubkey": entry.actor, "mesh": entry.mesh, "size": body["size"]}
+    readers: list[str] | None = None
     if entry.type == "event.accepted":
-        return told | {"kind": body["kind"]}
-    if entry.type == "confirmation.accepted":
-        return told | {"sender": body["sender"], "ids": body["ids"]}
-    told |= {name: body[name] for name in MESSAGE_FIELDS if name in body}
-    if body["destination_kind"] == "dm":
-        told["readers"] = [*body["recipients"], *body.get("blocked", ())]
-    return told
+        fields["kind"] = body["kind"]
+    elif entry.type == "confirmation.accepted":
+        fields |= {"sender": body["sender"], "ids": body["ids"]}
+    else:
+        fields |= {name: body[name] for name in MESSAGE_FIELDS if name in body}
+        if body["destination_kind"] == "dm":
+            readers = [*body["recipients"], *body.get("blocked", ())]
+    yield str(entry.seq), RecordSide(entry.ref, fields, readers)
 
 
 class AcceptedAuditor(Auditor):
-    """One record and its event."""
+    """One record and its event; after a restore the same seq occurs again in another epoch."""
 
-    def __init__(self, line: Line, key: str) -> None:
-        super().__init__(line, key)
+    def __init__(self, lineage: Lineage, key: str) -> None:
+        super().__init__(lineage, key)
+        #: By epoch.
         self._records: dict[str, Step] = {}
         self._events: dict[str, Step] = {}
 
-    def take(self, step: Step) -> Iterator[Finding]:
-        # after a restore the same seq comes again in another epoch
-        (self._records if step.part[0] == "record" else self._events)[step.epoch] = step
+    def add_step(self, step: Step) -> Iterator[Finding]:
+        (self._records if isinstance(step.fact, RecordSide) else self._events)[step.epoch] = step
         return iter(())
 
-    def end(self) -> Iterator[Finding]:
+    def finish(self) -> Iterator[Finding]:
         for epoch in sorted(self._records.keys() | self._events.keys()):
             record, event = self._records.get(epoch), self._events.get(epoch)
             if record is None:
                 assert event is not None
-                yield self.found("record_missing", event, event.part[1], "no record tells of this event")
+                yield self.finding("record_missing", event, event.fact.id, "the event has no record")
             elif event is None:
-                if record.seq <= self.line.events_through.get(epoch, 0):
-                    yield self.found("event_missing", record, record.part[2], f"{record.part[1]} without its event")
+                if record.seq <= self.lineage.events_through.get(epoch, 0):
+                    detail = f"{record.fact.fields['type']} without its event"
+                    yield self.finding("event_missing", record, record.fact.event_id, detail)
             else:
-                yield from self._compare(record, event)
-                yield from self._direct(record)
+                yield from self._compare(record, event.fact)
+                yield from self._check_readers(record)
 
-    def _compare(self, record: Step, event: Step) -> Iterator[Finding]:
-        _kind, type_, ref, actor, mesh, told = record.part
-        _kind, id_, facts = event.part
-        if ref != id_:
-            yield self.found("event_disagrees", record, ref, f"the record names {ref}, the event is {id_}")
-        if facts is None:
+    def _compare(self, step: Step, event: EventSide) -> Iterator[Finding]:
+        record: RecordSide = step.fact
+        ref = record.event_id
+        if ref != event.id:
+            yield self.finding("event_disagrees", step, ref, f"the record names {ref}, the event is {event.id}")
+        if event.fields is None:
             return
-        said = {"type": type_, "pubkey": actor, "mesh": mesh} | told
-        said.pop("readers", None)
-        if type_ == "confirmation.accepted":
-            ids, named = set(said.pop("ids")), set(facts.pop("ids", ()))
-            if not ids <= named:
-                yield self.found("event_disagrees", record, ref, f"the event does not confirm {sorted(ids - named)}")
-        for name in sorted(said.keys() | facts.keys()):
-            if said.get(name) != facts.get(name):
-                detail = f"{name} is {said.get(name)!r} in the record and {facts.get(name)!r} in the event"
-                yield self.found("event_disagrees", record, ref, detail)
+        from_record, from_event = dict(record.fields), dict(event.fields)
+        if from_record["type"] == "confirmation.accepted":
+            closed, named = set(from_record.pop("ids")), set(from_event.pop("ids", ()))
+            if not closed <= named:
+                detail = f"the event does not confirm {sorted(closed - named)}"
+                yield self.finding("event_disagrees", step, ref, detail)
+        for name in sorted(from_record.keys() | from_event.keys()):
+            recorded, signed = from_record.get(name), from_event.get(name)
+            if recorded != signed:
+                detail = f"{name} is {recorded!r} in the record and {signed!r} in the event"
+                yield self.finding("event_disagrees", step, ref, detail)
 
-    def _direct(self, record: Step) -> Iterator[Finding]:
-        told = record.part[5]
-        if "readers" not in told:
+    def _check_readers(self, step: Step) -> Iterator[Finding]:
+        record: RecordSide = step.fact
+        if record.readers is None:
             return
-        wanted = f"{NODE_SCHEME}:{told['destination_ref']}"
-        if wanted not in told["readers"]:
-            yield self.found("delivery_missing", record, record.part[2], f"it was not queued for {wanted}")
-        for reader in told["readers"]:
+        wanted = f"{NODE_SCHEME}:{record.fields['destination_ref']}"
+        if wanted not in record.readers:
+            yield self.finding("delivery_missing", step, record.event_id, f"it was not queued for {wanted}")
+        for reader in record.readers:
             if reader != wanted:
-                yield self.found("delivery_unexpected", record, record.part[2], f"it was queued for {reader}")
+                yield self.finding("delivery_unexpected", step, record.event_id, f"it was queued for {reader}")
 
 
-RULE = Rule("accepted", TYPES, _scatter, AcceptedAuditor, sees_lost=True, from_beginning=True)
+RULE = Rule("accepted", TYPES, RecordSide | EventSide, _scatter, AcceptedAuditor, sees_lost=True, from_beginning=True)

@@ -1,75 +1,84 @@
-"""Sequence: seqs without gaps, time that does not go back.
+"""Sequence: seqs have no gaps and time does not go back.
 
-The key is a block of seqs of one epoch, so that a long history is looked at in parallel; each block tells where it
-begins and ends, and `join_blocks` looks at the seams. Block reports travel as findings with an empty code.
+The key is a block of seqs of one epoch, so that workers check a long history in parallel. An auditor sees one block
+only; `join_blocks` compares the last record of each block with the first of the next one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
-
-import msgspec
+from typing import NamedTuple
 
 from posthouse.pipeline.audit.finding import Finding
-from posthouse.pipeline.audit.lineage import EpochPlace, Line, Lines
-from posthouse.pipeline.audit.rule import Auditor, Step
+from posthouse.pipeline.audit.lineage import Lineage, Lineages
+from posthouse.pipeline.audit.rule import Auditor, Rule, Step, no_facts
 
 BLOCK = 4_096  # seqs
-REPORT = ""
-_encode, _decode = msgspec.json.encode, msgspec.json.decode
+
+
+class Position(NamedTuple):
+    """Seq and time of a record."""
+
+    seq: int
+    at_ns: int
+
+
+class BlockEnds(NamedTuple):
+    """The first and the last available record of a block."""
+
+    epoch: str
+    first: Position
+    last: Position
 
 
 class BlockAuditor(Auditor):
     """One block of one epoch."""
 
-    def __init__(self, line: Line, key: str) -> None:
-        super().__init__(line, key)
-        self._first: Step | None = None
-        self._last: Step | None = None
+    def __init__(self, lineage: Lineage, key: str) -> None:
+        super().__init__(lineage, key)
+        self._last: Position | None = None
 
-    def take(self, step: Step) -> Iterator[Finding]:
-        last, self._last = self._last, step
-        if last is None:
-            self._first = step
-            return
-        yield from compare(self.line.store, step.epoch, (last.seq, last.at_ns), (step.seq, step.at_ns))
-
-    def end(self) -> Iterator[Finding]:
-        if self._first is not None and self._last is not None:
-            place = [self._first.seq, self._first.at_ns, self._last.seq, self._last.at_ns]
-            yield self.found(REPORT, self._first, self.key, _encode(place).decode())
+    def add_step(self, step: Step) -> Iterator[Finding]:
+        last, self._last = self._last, Position(step.seq, step.at_ns)
+        if last is not None:
+            yield from _compare(self.lineage.store, step.epoch, last, self._last)
 
 
-def compare(store: str, epoch: str, last: tuple[int, int], this: tuple[int, int]) -> Iterator[Finding]:
-    """Compare two records that follow each other."""
-    if this[0] == last[0]:
-        yield Finding("seq_twice", store, epoch, str(this[0]), this[0], "there are two records of this seq")
-    elif this[0] != last[0] + 1:
-        yield Finding("seq_gap", store, epoch, str(this[0]), this[0], f"the record before it is {last[0]}")
-    if this[1] < last[1]:
-        yield Finding("time_back", store, epoch, str(this[0]), this[0], f"{last[1] - this[1]} ns before {last[0]}")
+def _compare(store: str, epoch: str, last: Position, this: Position) -> Iterator[Finding]:
+    """Compare two consecutive records."""
+    if this.seq == last.seq:
+        yield Finding("seq_twice", store, epoch, str(this.seq), this.seq, "two records have this seq")
+    elif this.seq != last.seq + 1:
+        yield Finding("seq_gap", store, epoch, str(this.seq), this.seq, f"the record before it is {last.seq}")
+    if this.at_ns < last.at_ns:
+        detail = f"{last.at_ns - this.at_ns} ns before {last.seq}"
+        yield Finding("time_back", store, epoch, str(this.seq), this.seq, detail)
 
 
-def join_blocks(lines: Lines, forks: Mapping[str, int], reports: Iterable[Finding]) -> Iterator[Finding]:
-    """Look at the seams between blocks, and at the beginning of each epoch."""
-    by_epoch: dict[str, list[list[int]]] = {}
-    for report in reports:
-        by_epoch.setdefault(report.epoch, []).append(_decode(report.detail, type=list[int]))
-    for epoch, blocks in by_epoch.items():
-        place = lines.places[epoch]
-        blocks.sort()
-        yield from _beginning(lines, place, epoch, forks.get(epoch, 0), blocks[0])
-        for last, this in pairwise(blocks):
-            yield from compare(place.store, epoch, (last[2], last[3]), (this[0], this[1]))
+def join_blocks(lineages: Lineages, forks: Mapping[str, int], blocks: Iterable[BlockEnds]) -> Iterator[Finding]:
+    """Check the boundaries between blocks, and the start of each epoch; `forks` maps epochs to their fork_seq."""
+    by_epoch: dict[str, list[BlockEnds]] = {}
+    for block in sorted(blocks):
+        by_epoch.setdefault(block.epoch, []).append(block)
+    for epoch, of_epoch in by_epoch.items():
+        store = lineages.position(epoch).store
+        yield from _check_start(lineages, epoch, forks.get(epoch, 0), of_epoch[0].first.seq)
+        for last, this in pairwise(of_epoch):
+            yield from _compare(store, epoch, last.last, this.first)
 
 
-def _beginning(lines: Lines, place: EpochPlace, epoch: str, fork_seq: int, first: list[int]) -> Iterator[Finding]:
-    line, seq = lines.lines[place.root], first[0]
+def _check_start(lineages: Lineages, epoch: str, fork_seq: int, seq: int) -> Iterator[Finding]:
+    position = lineages.position(epoch)
+    base_seq = lineages.lineage(position.root).base_seq
     if seq <= fork_seq + 1:
         return
-    if line.base_seq is None:
-        detail = f"it begins at {seq} and no snapshot stands for what came before"
-        yield Finding("history_headless", place.store, epoch, str(seq), seq, detail)
-    elif not line.base_seq and place.depth:
-        yield Finding("seq_gap", place.store, epoch, str(seq), seq, f"the epoch began after {fork_seq}")
+    if base_seq is None:
+        detail = f"it starts at {seq} and no snapshot covers the records before it"
+        yield Finding("history_headless", position.store, epoch, str(seq), seq, detail)
+    elif not base_seq and position.depth:
+        yield Finding("seq_gap", position.store, epoch, str(seq), seq, f"the epoch started after {fork_seq}")
+
+
+#: `Scatter` makes a step of every record, even if its body cannot be read.
+RULE = Rule("sequence", frozenset(), None, no_facts, BlockAuditor, sees_lost=True, from_beginning=True)

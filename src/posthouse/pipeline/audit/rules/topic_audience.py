@@ -1,7 +1,7 @@
-"""The audience: a topic's message was queued for exactly those who had subscribed and might read when it came.
+"""Audience: a message to a topic was queued for exactly the nodes that were subscribed and allowed to read it.
 
-Replays meshes, members, access, subscriptions and blocks in the order of commits, with a small reading of the rules of
-its own: an audit that used the relay's code would share its faults. The key is a mesh.
+The rule replays meshes, members, access, subscriptions and blocks in commit order. It implements the access rules
+again, in a small form: an audit that used the relay's code would repeat its faults. The key is a mesh.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
+
 from posthouse.model.subjects import matches
 from posthouse.pipeline.audit.finding import Finding
-from posthouse.pipeline.audit.lineage import Line
-from posthouse.pipeline.audit.rule import Auditor, Entry, Part, Rule, Step
+from posthouse.pipeline.audit.lineage import Lineage
+from posthouse.pipeline.audit.rule import Auditor, Entry, KeyedFact, Rule, Step
 
-_EVERYBODY = "*"
+_ANY_NODE = "*"
 _CHANGES = frozenset(
     {"mesh.created", "mesh.changed", "mesh.access_set", "mesh.access_removed", "member.joined", "member.changed"}
     | {"member.left", "member.subscribed", "member.unsubscribed", "member.blocked", "member.unblocked"}
@@ -22,110 +24,150 @@ _CHANGES = frozenset(
 TYPES = _CHANGES | {"message.accepted", "journal.snapshot"}
 
 
-def _scatter(entry: Entry) -> Iterator[Part]:
+class MeshChange(msgspec.Struct, array_like=True, tag="change"):
+    """A record that changes the mesh."""
+
+    record_type: str
+    actor: str
+    ref: str
+    #: The pattern, the openness of the mesh or the read access, depending on the type.
+    value: Any
+
+
+class MeshSnapshot(msgspec.Struct, array_like=True, tag="snapshot"):
+    """The state of the mesh in a snapshot."""
+
+    is_open: bool
+    members: list[str]
+    #: Node -> allow or deny, for reading.
+    access: dict[str, str | None]
+    #: Node and pattern.
+    subscriptions: list[tuple[str, str]]
+    #: Blocking node and blocked node.
+    blocks: list[tuple[str, str]]
+
+
+class TopicMessage(msgspec.Struct, array_like=True, tag="message"):
+    """A message to a topic, and the nodes that the relay considered."""
+
+    sender: str
+    id: str
+    topic: str
+    queued: list[str]
+    blocked: list[str]
+    #: Readers whose queue was full.
+    not_queued: list[str]
+
+
+def _scatter(entry: Entry) -> Iterator[KeyedFact]:
     body = entry.body
     if entry.type == "journal.snapshot":
         yield from _snapshots(body["state"])
     elif entry.type != "message.accepted":
-        told = body.get("pattern", body.get("open", body.get("read")))
-        yield entry.mesh, [entry.type, entry.actor, entry.ref, told]
+        value = body.get("pattern", body.get("open", body.get("read")))
+        yield entry.mesh, MeshChange(entry.type, entry.actor, entry.ref, value)
     elif body["destination_kind"] == "topic":
-        left_out = [each["recipient"] for each in body.get("not_queued", ())]
-        readers = [body["recipients"], body.get("blocked", []), left_out]
-        yield entry.mesh, ["message", entry.actor, entry.ref, body["destination_ref"], *readers]
+        not_queued = [each["recipient"] for each in body.get("not_queued", ())]
+        topic, blocked = body["destination_ref"], body.get("blocked", [])
+        yield entry.mesh, TopicMessage(entry.actor, entry.ref, topic, body["recipients"], blocked, not_queued)
 
 
-def _snapshots(state: dict[str, Any]) -> Iterator[Part]:
+def _snapshots(state: dict[str, Any]) -> Iterator[KeyedFact]:
     for mesh in state.get("meshes", ()):
         name = mesh["mesh"]
         yield (
             name,
-            [
-                "snapshot",
+            MeshSnapshot(
                 mesh["is_open"],
                 [row["node"] for row in state["members"] if row["mesh"] == name],
                 {row["node"]: row["read"] for row in state["access"] if row["mesh"] == name},
                 [row[1:] for row in state["subscriptions"] if row[0] == name],
                 [row[1:] for row in state["blocks"] if row[0] == name],
-            ],
+            ),
         )
 
 
 class MeshAuditor(Auditor):
-    """One mesh as it stood at each message."""
+    """One mesh, with its state at each message."""
 
-    def __init__(self, line: Line, key: str) -> None:
-        super().__init__(line, key)
+    def __init__(self, lineage: Lineage, key: str) -> None:
+        super().__init__(lineage, key)
         self._is_open = False
         self._members: set[str] = set()
-        #: node -> allow or deny, of reading
-        self._access: dict[str, str] = {}
+        #: Node -> allow or deny, for reading.
+        self._access: dict[str, str | None] = {}
+        #: Node and pattern.
         self._subscriptions: set[tuple[str, str]] = set()
-        #: blocked -> who blocks it
+        #: Blocked node -> the nodes that block it.
         self._blockers: dict[str, set[str]] = {}
-        self._readers: dict[str, frozenset[str]] = {}
+        #: Topic -> its readers; cleared by every change.
+        self._audiences: dict[str, frozenset[str]] = {}
 
-    def take(self, step: Step) -> Iterator[Finding]:
-        if step.part[0] == "message":
-            yield from self._judge(step)
+    def add_step(self, step: Step) -> Iterator[Finding]:
+        fact = step.fact
+        if isinstance(fact, TopicMessage):
+            yield from self._check(step, fact)
             return
-        self._readers.clear()
-        if step.part[0] == "snapshot":
-            self._begin(*step.part[1:])
+        self._audiences.clear()
+        if isinstance(fact, MeshSnapshot):
+            self._load(fact)
         else:
-            self._change(*step.part)
+            self._change(fact.record_type, fact.actor, fact.ref, fact.value)
 
-    def _begin(self, is_open: bool, members: Any, access: Any, subscriptions: Any, blocks: Any) -> None:
-        self._is_open, self._members, self._access = is_open, set(members), dict(access)
-        self._subscriptions = {(node, pattern) for node, pattern in subscriptions}
+    def _load(self, snapshot: MeshSnapshot) -> None:
+        self._is_open, self._members = snapshot.is_open, set(snapshot.members)
+        self._access, self._subscriptions = snapshot.access, set(snapshot.subscriptions)
         self._blockers = {}
-        for node, blocked in blocks:
+        for node, blocked in snapshot.blocks:
             self._blockers.setdefault(blocked, set()).add(node)
 
-    def _change(self, kind: str, actor: str, ref: str, told: Any) -> None:
-        if kind in ("mesh.created", "mesh.changed"):
-            self._is_open = told
-        elif kind == "mesh.access_set":
-            self._access[ref] = told or "allow"
-        elif kind == "mesh.access_removed":
+    def _change(self, type_: str, actor: str, ref: str, value: Any) -> None:
+        if type_ in ("mesh.created", "mesh.changed"):
+            self._is_open = value
+        elif type_ == "mesh.access_set":
+            self._access[ref] = value or "allow"
+        elif type_ == "mesh.access_removed":
             self._access.pop(ref, None)
-        elif kind in ("member.joined", "member.changed"):
+        elif type_ in ("member.joined", "member.changed"):
             self._members.add(ref)
-        elif kind == "member.left":
+        elif type_ == "member.left":
             self._members.discard(ref)
             self._subscriptions = {each for each in self._subscriptions if each[0] != ref}
-        elif kind == "member.subscribed":
-            self._subscriptions.add((ref, told))
-        elif kind == "member.unsubscribed":
-            self._subscriptions.discard((ref, told))
-        elif kind == "member.blocked":
+        elif type_ == "member.subscribed":
+            self._subscriptions.add((ref, value))
+        elif type_ == "member.unsubscribed":
+            self._subscriptions.discard((ref, value))
+        elif type_ == "member.blocked":
             self._blockers.setdefault(ref, set()).add(actor)
         else:
             self._blockers.get(ref, set()).discard(actor)
 
-    def _judge(self, step: Step) -> Iterator[Finding]:
-        _kind, sender, id_, topic, queued, blocked, left_out = step.part
+    def _check(self, step: Step, message: TopicMessage) -> Iterator[Finding]:
+        sender, topic, queued, blocked = message.sender, message.topic, message.queued, message.blocked
+        considered = {*queued, *blocked, *message.not_queued}
         wanted = self._audience(topic) - {sender}
         blockers = self._blockers.get(sender, set())
-        for node in sorted(wanted - {*queued, *blocked, *left_out}):
-            yield self.found("delivery_missing", step, id_, f"{node} had subscribed to {topic} in {self.key}")
-        for node in sorted({*queued, *blocked, *left_out} - wanted):
-            yield self.found("delivery_unexpected", step, id_, f"{node} had no part in {topic} of {self.key}")
+        for node in sorted(wanted - considered):
+            detail = f"{node} was subscribed to {topic} in {self.key}"
+            yield self.finding("delivery_missing", step, message.id, detail)
+        for node in sorted(considered - wanted):
+            detail = f"{node} may not read {topic} in {self.key}"
+            yield self.finding("delivery_unexpected", step, message.id, detail)
         for node in sorted(blockers.intersection(queued)):
-            yield self.found("delivery_unexpected", step, id_, f"{node} blocks {sender}")
+            yield self.finding("delivery_unexpected", step, message.id, f"{node} blocks {sender}")
         for node in sorted(set(blocked) - blockers):
-            yield self.found("delivery_missing", step, id_, f"{node} does not block {sender}")
+            yield self.finding("delivery_missing", step, message.id, f"{node} does not block {sender}")
 
     def _audience(self, topic: str) -> frozenset[str]:
-        readers = self._readers.get(topic)
-        if readers is None:
+        audience = self._audiences.get(topic)
+        if audience is None:
             nodes = {node for node, pattern in self._subscriptions if matches(topic, pattern)}
-            readers = self._readers[topic] = frozenset(node for node in nodes if self._may_read(node))
-        return readers
+            audience = self._audiences[topic] = frozenset(node for node in nodes if self._may_read(node))
+        return audience
 
     def _may_read(self, node: str) -> bool:
-        verdict = self._access.get(node) or self._access.get(_EVERYBODY) or "allow"
-        return verdict == "allow" and (self._is_open or node in self._members)
+        access = self._access.get(node) or self._access.get(_ANY_NODE) or "allow"
+        return access == "allow" and (self._is_open or node in self._members)
 
 
-RULE = Rule("audience", TYPES, _scatter, MeshAuditor)
+RULE = Rule("audience", TYPES, MeshChange | MeshSnapshot | TopicMessage, _scatter, MeshAuditor)
