@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from posthouse import Bus
-from posthouse.bus import session as session_module
+from posthouse.bus import core as core_module
 from posthouse.journal.store import DirectStore
 from posthouse.model.clock import FakeClock
 from posthouse.model.errors import Fatal, PosthouseError
@@ -25,7 +25,7 @@ from tests.faults.failing_vfs import FailingVFS
 async def disk(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FailingVFS]:
     """The disk under bus.db of every bus the test opens."""
     vfs = FailingVFS()
-    monkeypatch.setattr(session_module, "DirectStore", partial(DirectStore, vfs=vfs.name))
+    monkeypatch.setattr(core_module, "DirectStore", partial(DirectStore, vfs=vfs.name))
     yield vfs
     vfs.write_failure = vfs.sync_failure = None
 
@@ -109,7 +109,7 @@ def open_files(root: Path) -> list[str]:
 
 
 async def test_bus_whose_recovery_fails_leaves_nothing_open(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_session: object) -> bool:
+    def fail(*_parts: object) -> bool:
         raise OSError(5, "Input/output error")
 
     before = open_files(house.root)

@@ -17,17 +17,17 @@ class Noted:
         self._notes = notes
         self._name = name
         self._then = then
-        self._pages: list[BusTransaction] = []
+        self._transactions: list[BusTransaction] = []
 
-    def apply(self, page: BusTransaction) -> None:
-        self._pages.append(page)  # alive, so that no other page gets its identity
-        self._notes.append((self._name, id(page)))
+    def apply(self, tx: BusTransaction) -> None:
+        self._transactions.append(tx)  # alive, so that no other transaction gets its identity
+        self._notes.append((self._name, id(tx)))
 
-    def committed(self) -> None:
+    def on_committed(self) -> None:
         if self._then is not None:
             self._then()
 
-    def failed(self, _failure: Exception) -> bool:
+    def on_failed(self, _failure: Exception) -> bool:
         return False
 
 
@@ -44,15 +44,15 @@ def groups(notes: list[tuple[str, int]]) -> list[list[str]]:
 
 
 def ledger_of(bus: Bus) -> Ledger:
-    return bus.session.ledger
+    return bus.session.core.ledger
 
 
 async def test_ends_ride_with_what_a_publish_leads_to(bus: Bus) -> None:
     ledger, notes = ledger_of(bus), list[tuple[str, int]]()
     operations: list[Noted] = [Noted(notes, "end"), Noted(notes, "close")]
     opening = Noted(notes, "reserve", lambda: ledger.submit(operations[1]))
-    ledger.submit_lazily(operations[0])
-    ledger.submit_opening(opening)
+    ledger.defer(operations[0])
+    ledger.submit_publish(opening)
     await eventually(lambda: len(notes) == 3)
     assert groups(notes) == [["reserve"], ["end", "close"]]
 
@@ -60,8 +60,8 @@ async def test_ends_ride_with_what_a_publish_leads_to(bus: Bus) -> None:
 async def test_end_is_written_soon_when_the_publish_led_to_nothing(bus: Bus) -> None:
     ledger, notes = ledger_of(bus), list[tuple[str, int]]()
     operations = [Noted(notes, "end"), Noted(notes, "refused")]
-    ledger.submit_lazily(operations[0])
-    ledger.submit_opening(operations[1])
+    ledger.defer(operations[0])
+    ledger.submit_publish(operations[1])
     await eventually(lambda: len(notes) == 2)
     assert groups(notes) == [["refused"], ["end"]]
 
@@ -70,10 +70,10 @@ async def test_other_operations_come_after_all_that_was_there_before_them(bus: B
     """A server that leaves frees its lock only after its last message is booked."""
     ledger, notes = ledger_of(bus), list[tuple[str, int]]()
     operations = {name: Noted(notes, name) for name in ("end", "reserve", "leave", "late end")}
-    ledger.submit_lazily(operations["end"])
-    ledger.submit_opening(operations["reserve"])
+    ledger.defer(operations["end"])
+    ledger.submit_publish(operations["reserve"])
     ledger.submit(operations["leave"])
-    ledger.submit_lazily(operations["late end"])
+    ledger.defer(operations["late end"])
     await eventually(lambda: len(notes) == 4)
     assert groups(notes) == [["end", "reserve", "leave", "late end"]]
 
@@ -83,8 +83,8 @@ async def test_many_ends_do_not_wait_for_a_later_transaction(bus: Bus) -> None:
     operations = [Noted(notes, "end") for _ in range(DEFERRED_MAX_OPERATIONS)]
     opening = Noted(notes, "reserve")
     for operation in operations:
-        ledger.submit_lazily(operation)
-    ledger.submit_opening(opening)
+        ledger.defer(operation)
+    ledger.submit_publish(opening)
     await eventually(lambda: len(notes) == DEFERRED_MAX_OPERATIONS + 1)
     assert groups(notes) == [["end"] * DEFERRED_MAX_OPERATIONS + ["reserve"]]
 
@@ -92,10 +92,10 @@ async def test_many_ends_do_not_wait_for_a_later_transaction(bus: Bus) -> None:
 async def test_flush_and_run_leave_nothing_behind_them(bus: Bus) -> None:
     ledger, notes = ledger_of(bus), list[tuple[str, int]]()
     operations = [Noted(notes, name) for name in ("end", "reserve", "end", "reserve")]
-    ledger.submit_lazily(operations[0])
-    ledger.submit_opening(operations[1])
+    ledger.defer(operations[0])
+    ledger.submit_publish(operations[1])
     ledger.flush()
     assert groups(notes) == [["end", "reserve"]]
-    ledger.submit_lazily(operations[2])
-    ledger.submit_opening(operations[3])
-    assert ledger.run(lambda _page: len(notes)) == 4
+    ledger.defer(operations[2])
+    ledger.submit_publish(operations[3])
+    assert ledger.run(lambda _tx: len(notes)) == 4

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from posthouse import Bus
-from posthouse.bus.housekeeping import Retention, user_retention
+from posthouse.bus.options import Retention, journal_retention
 from posthouse.journal.cursor import note_committed
 from posthouse.journal.read import read_extent
 from posthouse.journal.verify import verify_store
@@ -249,5 +249,5 @@ async def test_settings_of_the_user_decide_unless_the_program_does(
 def test_environment_goes_before_the_file(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("[journal]\nkeep_days = 7\nlake = '/lake'\n[relay]\nqueue_max = 5\n")
     environ = {"POSTHOUSE_HOME": str(tmp_path), "POSTHOUSE_JOURNAL_KEEP_DAYS": "3"}
-    assert user_retention(environ) == Retention(keep_days=3, lake="/lake")
-    assert user_retention({"POSTHOUSE_HOME": str(tmp_path / "none")}) == Retention()
+    assert journal_retention(environ) == Retention(keep_days=3, lake="/lake")
+    assert journal_retention({"POSTHOUSE_HOME": str(tmp_path / "none")}) == Retention()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from posthouse import Bus
-from posthouse.bus.maildir import BOXES, SPARE_MAX_BYTES, SpareFiles
+from posthouse.bus.maildir import FOLDERS, SPARE_MAX_BYTES, SpareFiles
 from posthouse.bus.maildir import Mailbox as OpenMailbox
 from posthouse.model.errors import PosthouseError
 from tests.bus.house import House
@@ -130,7 +130,7 @@ async def test_reader_never_takes_the_next_message_for_the_one_it_opened(
     def interrupted(fd: int, count: int) -> bytes:
         monkeypatch.setattr(os, "read", real)
         mailbox.move("new/one", "cur/one")
-        assert spares.put("h", mailbox, "cur/one")
+        assert spares.keep("h", mailbox, "cur/one")
         assert spares.write("h", mailbox, b"the other", "new/two")
         return real(fd, count)
 
@@ -142,7 +142,7 @@ async def test_reader_never_takes_the_next_message_for_the_one_it_opened(
 
 
 def made_mailbox(folder: Path) -> OpenMailbox:
-    for box in BOXES:
+    for box in FOLDERS:
         (folder / box).mkdir()
     return OpenMailbox(folder)
 
@@ -153,15 +153,15 @@ def test_spares_are_bounded_and_what_lies_idle_goes(tmp_path: Path) -> None:
     for name in ("one", "two", "three"):
         mailbox.write(name, b"x")
         mailbox.move(f"tmp/{name}", f"cur/{name}")
-    assert [spares.put("h", mailbox, f"cur/{name}") for name in ("one", "two", "three")] == [True, True, False]
+    assert [spares.keep("h", mailbox, f"cur/{name}") for name in ("one", "two", "three")] == [True, True, False]
     assert mailbox.names("cur") == ["three"]
-    spares.trim()  # both are younger than the last look
+    spares.remove_unneeded()  # both are younger than the last call
     assert len(mailbox.names("tmp")) == 2
     assert spares.write("h", mailbox, b"y", "new/four")
-    assert spares.put("h", mailbox, "new/four")
-    spares.trim()  # one of them was never needed
+    assert spares.keep("h", mailbox, "new/four")
+    spares.remove_unneeded()  # one of them was never needed
     assert len(mailbox.names("tmp")) == 1
-    assert spares.put("h", mailbox, "cur/three")
+    assert spares.keep("h", mailbox, "cur/three")
     spares.close()
     assert mailbox.names("tmp") == []
     mailbox.close()
@@ -171,7 +171,7 @@ def test_spare_that_cannot_reach_its_place_is_removed(tmp_path: Path) -> None:
     mailbox = made_mailbox(tmp_path)
     spares = SpareFiles("me", lambda _hash: mailbox, 2)
     mailbox.write("one", b"x")
-    assert spares.put("h", mailbox, "tmp/one")
+    assert spares.keep("h", mailbox, "tmp/one")
     (tmp_path / "new").rmdir()
     (tmp_path / "new").write_text("no directory")
     with pytest.raises(NotADirectoryError):
@@ -184,7 +184,7 @@ def test_large_content_takes_no_spare(tmp_path: Path) -> None:
     mailbox = made_mailbox(tmp_path)
     spares = SpareFiles("me", lambda _hash: mailbox, 2)
     mailbox.write("one", b"x")
-    assert spares.put("h", mailbox, "tmp/one")
+    assert spares.keep("h", mailbox, "tmp/one")
     assert not spares.write("h", mailbox, b"y" * (SPARE_MAX_BYTES + 1), "new/two")
     assert spares.write("h", mailbox, b"y" * SPARE_MAX_BYTES, "new/two")
     mailbox.close()
@@ -244,7 +244,7 @@ async def test_mailbox_that_became_a_link_does_not_keep_the_bus_from_closing(
     folder = house.mailbox("a.b").path
     folder.rename(tmp_path / "elsewhere")
     folder.symlink_to(tmp_path / "elsewhere")
-    bus.session.directory.forget(folder.name)
+    bus.session.core.directory.forget(folder.name)
     await bus.close()
     with pytest.raises(PosthouseError):
         await bus.publish("a.b", 1, from_="c")
@@ -257,7 +257,7 @@ def test_content_is_whole_however_lengths_follow_each_other(tmp_path: Path) -> N
     mailbox.move("tmp/first", "new/m")
     for number, length in enumerate([3_000, 1, 0, 5_000, 20, 4_096, 4_097, SPARE_MAX_BYTES, 2]):
         content = bytes([number]) * length
-        assert spares.put("h", mailbox, "new/m")
+        assert spares.keep("h", mailbox, "new/m")
         assert spares.write("h", mailbox, content, "new/m")
         assert mailbox.read("new/m") == content
     mailbox.close()

@@ -1,7 +1,7 @@
 """The bus: durable mailboxes and safety rules for agents on one machine."""
 
 from posthouse.bus.bus import Bus
-from posthouse.bus.housekeeping import Retention
+from posthouse.bus.options import Retention
 from posthouse.bus.results import (
     AckAnswer,
     BreakerView,

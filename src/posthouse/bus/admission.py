@@ -1,25 +1,26 @@
-"""Admission: decide inside one transaction what becomes of a publish, exactly, across processes.
+"""Admission: decide inside one transaction which mailboxes get a published message, exactly, across processes.
 
-Once per publish the rate limit; then, for each endpoint that the subject resolves to: access, back-pressure, breaker
-and budget, in this order. An admitted message gets a row in `mail` and counts in the mailbox's depth before its file
-exists; a message that access or budget refuses gets a row for its dead letter. The budget starts from the message
-that caused the publish: by context variable inside a handler, by look-up for agents that poll. No file is written
-here.
+The rate limit applies once per publish; then, for each endpoint that the subject resolves to: access, back-pressure,
+breaker and budget, in this order. An admitted message gets a row in `mail` and counts in the mailbox's depth before
+its file exists; a message that access or budget refuses gets a row for its dead letter. The budget starts from the
+message that caused the publish: by context variable inside a handler, by look-up for agents that poll. No file is
+written here.
 """
 
 from __future__ import annotations
 
 import asyncio
 from contextvars import Context, ContextVar, copy_context
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import apsw
 import msgspec
 
-from posthouse.bus.data_directory import endpoint_hash
+from posthouse.bus.core import Core
+from posthouse.bus.data_directory import UNROUTED, endpoint_hash
 from posthouse.bus.operator_files import Policy
 from posthouse.bus.results import Endpoint, PublishResult, Reason, Rejection
-from posthouse.bus.transaction import SQL, BusTransaction, EndpointCounters
+from posthouse.bus.transaction import SQL, BusTransaction, EndpointCounters, MailState
 from posthouse.model import breaker
 from posthouse.model.budget import Budget, BudgetCeiling, GivenBudget, charge_budget, check_budget, effective_budget
 from posthouse.model.clock import format_utc
@@ -31,27 +32,48 @@ from posthouse.model.reliability import Pressure, PressureState, Reliability, ch
 from posthouse.model.subjects import is_pattern
 from posthouse.model.ulid import validate_ulid
 
-if TYPE_CHECKING:
-    from posthouse.bus.session import Session
+NO_ENDPOINT = "no endpoint matches the subject"
+_encode = msgspec.json.Encoder().encode
+
+
+class Reserved(NamedTuple):
+    """When a publish was decided; stored as a JSON array in `mail` and in records, for the pipeline's what-if."""
+
+    #: newest journal record that the decision has seen
+    seq: int
+    boot_ns: int
+    #: 1 if the publish counts for its sender's rate, else 0
+    is_rated: int
 
 
 class Refusal(NamedTuple):
-    """A rule that kept a message from its mailbox."""
+    """The rule that refused a message, and the budget the message had."""
 
     code: Reason
     budget: Budget
 
 
 class MailboxCopy:
-    """A message for one mailbox, or the dead letter it became instead."""
+    """A message for one mailbox, or the dead letter that it became instead."""
 
-    __slots__ = ("data", "draft", "endpoint", "expires_ms", "id", "previous_id", "reason", "refusal", "subject")
+    __slots__ = (
+        "data",
+        "draft",
+        "endpoint",
+        "expires_ms",
+        "hash",
+        "id",
+        "number",
+        "previous_id",
+        "reason",
+        "refusal",
+        "subject",
+    )
 
     def __init__(
         self,
         draft: Draft,
         endpoint: Endpoint | None,
-        id_: str,
         subject: str,
         data: bytes,
         expires_ms: int,
@@ -61,42 +83,35 @@ class MailboxCopy:
         previous_id: str | None = None,
     ) -> None:
         self.draft = draft
-        #: None: unrouted
+        #: None: no endpoint matched
         self.endpoint = endpoint
-        self.id = id_
+        self.number = 0 if endpoint is None else endpoint.number
+        self.hash = UNROUTED if endpoint is None else endpoint.hash
+        self.id = draft.message_id
         self.subject = subject
-        #: the envelope as it is stored
+        #: the stored envelope
         self.data = data
         self.expires_ms = expires_ms
-        #: why it is a dead letter, or None
+        #: why it is a dead letter; None for a message
         self.reason = reason
-        #: which rule made it one, and the budget it had
         self.refusal = refusal
-        #: the id reserved for the endpoint before this one
+        #: newest id that was reserved for the endpoint before this one
         self.previous_id = previous_id
-
-    @property
-    def number(self) -> int:
-        return 0 if self.endpoint is None else self.endpoint.number
-
-    @property
-    def hash(self) -> str:
-        return "unrouted" if self.endpoint is None else self.endpoint.hash
 
 
 class Draft:
-    """One call of publish."""
+    """One publish on its way through admission, storing and closing."""
 
     __slots__ = (
         "ceiling",
         "copies",
         "created_ms",
+        "dead_letters",
         "failure",
         "from_",
         "future",
         "given",
         "inherited",
-        "letters",
         "message_id",
         "payload",
         "pressure",
@@ -112,9 +127,8 @@ class Draft:
     def __init__(
         self,
         subject: str,
-        payload: msgspec.Raw,
+        payload: Any,
         from_: str,
-        future: asyncio.Future[PublishResult],
         *,
         reply_to: str | None = None,
         inherited: Budget | None = None,
@@ -123,26 +137,26 @@ class Draft:
         ceiling: BudgetCeiling | None = None,
     ) -> None:
         self.subject = subject
-        self.payload = payload
+        self.payload = msgspec.Raw(_encode(payload))
         self.from_ = from_
-        self.future = future
+        #: resolves when the publish is stored or has failed; set by the publisher
+        self.future: asyncio.Future[PublishResult] | None = None
         self.reply_to = reply_to
         self.inherited = inherited
         self.given = given
-        #: the dead letter this is made from: then no new letter is written and no rate is charged
+        #: id of the dead letter that is published again: no second dead letter is written and no rate is charged
         self.requeued_from = requeued_from
-        #: of mail that comes over the mesh: its own bounds instead of the bus's, and no rate
+        #: bounds of a message from the mesh, instead of the bus's own; no rate is charged
         self.ceiling = ceiling
         self.reset()
 
     def reset(self) -> None:
-        """Forget what was decided, before it is decided again."""
+        """Discard the decisions of a transaction that was rolled back."""
         self.message_id = ""
-        #: [seq of the journal, boot time in ns, 1 if it counts for the rate] when the rules decided, as JSON
-        self.reserved = ""
+        self.reserved = Reserved(0, 0, 0)
         self.created_ms = 0
         self.copies: list[MailboxCopy] = []
-        self.letters: list[MailboxCopy] = []
+        self.dead_letters: list[MailboxCopy] = []
         self.stored = 0
         self.rejected: list[Rejection] = []
         self.pressure: dict[str, float] = {}
@@ -156,16 +170,18 @@ class Draft:
         return PublishResult(self.message_id, self.stored, tuple(self.rejected), self.pressure)
 
 
-#: the budget of the message that the current handler works on
+#: budget of the message that the current handler processes
 INHERITED: ContextVar[Budget | None] = ContextVar("posthouse_bus_budget", default=None)
 _UNLIMITED = BudgetCeiling(max_hops=INT64_MAX, ttl_ms=INT64_MAX, call_budget=INT64_MAX)
 
 
-class _Published(msgspec.Struct):
+class PublishedBody(msgspec.Struct):
+    """The part of a bus.published record that readers of messages need."""
+
     envelope: Envelope
 
 
-_decode_published = msgspec.json.Decoder(_Published).decode
+decode_published = msgspec.json.Decoder(PublishedBody).decode
 
 
 def clean_context() -> Context:
@@ -175,25 +191,25 @@ def clean_context() -> Context:
     return context
 
 
-def handler_context(clean: Context, envelope: Envelope) -> Context:
-    """Return the context a handler of the message runs in."""
-    context = clean.copy()
+def handler_context(base: Context, envelope: Envelope) -> Context:
+    """Return the context in which a handler of the message runs."""
+    context = base.copy()
     context.run(INHERITED.set, envelope.budget)
     return context
 
 
-async def budget_of_message(session: Session, message_id: str, replier: str, inherited: Budget | None = None) -> Budget:
-    """Return the budget of a stored message, as the replier got it, narrowed by one that is inherited besides."""
+async def budget_of_message(core: Core, message_id: str, replier: str, inherited: Budget | None = None) -> Budget:
+    """Return the budget of a stored message as the replier received it, narrowed by an inherited budget."""
     validate_ulid(message_id)
-    session.ledger.flush()
-    copies = _copies_in_mailbox(session, message_id, replier)
+    core.ledger.flush()
+    copies = _copies_in_mailbox(core, message_id, replier)
     if not copies:
-        copies = await session.store.pool.run(lambda db: _copies_in_journal(db, message_id))
-    own = [envelope for envelope in copies if envelope.subject == replier]
+        copies = await core.store.pool.run(lambda db: _copies_in_journal(db, message_id))
     if not copies:
         raise error("message_unknown", id=message_id)
+    own = [envelope for envelope in copies if envelope.subject == replier]
     budget = inherited
-    for envelope in own or copies:  # not its own copy: the narrowest of all, so that nobody gains by lying
+    for envelope in own or copies:  # if it has no own copy, the narrowest: a false claim gains nothing
         budget = effective_budget(_UNLIMITED, 0, budget, envelope.budget)
     assert budget is not None
     return budget
@@ -201,53 +217,106 @@ async def budget_of_message(session: Session, message_id: str, replier: str, inh
 
 def _copies_in_journal(db: apsw.Connection, message_id: str) -> list[Envelope]:
     rows: Any = db.execute(SQL.published, (message_id,))
-    return [_decode_published(body.encode()).envelope for (body,) in rows]
+    return [decode_published(body.encode()).envelope for (body,) in rows]
 
 
-def _copies_in_mailbox(session: Session, message_id: str, replier: str) -> list[Envelope]:
-    mailbox = session.find_mailbox(endpoint_hash(replier))
+def _copies_in_mailbox(core: Core, message_id: str, replier: str) -> list[Envelope]:
+    mailbox = core.directory.find_mailbox(endpoint_hash(replier))
     if mailbox is None:
         return []
-    for box in ("new", "cur"):
+    for folder in ("new", "cur"):
         try:
-            return [decode_envelope(mailbox.read(f"{box}/{message_id}"))]
+            return [decode_envelope(mailbox.read(f"{folder}/{message_id}"))]
         except FileNotFoundError:
             continue
     return []
 
 
-RESERVED, STORED, REFUSED = 0, 1, 2
-NO_ENDPOINT = "no endpoint matches the subject"
-_ADD_MAIL = SQL.add_mail
+class Admission:
+    """The rules that decide a publish, with the operator's current policy."""
+
+    def __init__(self, policy: Policy, instance: int) -> None:
+        self._policy = policy
+        self._instance = instance
+
+    def reserve(self, tx: BusTransaction, draft: Draft) -> None:
+        """Decide one publish and reserve a row for each admitted copy and each dead letter."""
+        if draft.message_id:  # decided before, in a transaction that was rolled back
+            draft.reset()
+        draft.message_id = tx.next_id()
+        draft.created_ms = tx.now_ms
+        is_rated = draft.requeued_from is None and draft.ceiling is None
+        draft.reserved = Reserved(tx.journal.head, tx.boot_ns, int(is_rated))
+        if is_rated and not _admit_by_rate(tx, draft, self._policy.reliability):
+            return
+        budget = effective_budget(draft.ceiling or self._policy.ceiling, tx.now_ms, draft.inherited, draft.given)
+        created_at = format_utc(tx.now_ns)
+        endpoints = tx.registry.resolve(draft.subject)
+        if not endpoints:
+            self._refuse(tx, draft, None, budget, created_at, NO_ENDPOINT, None)
+        for endpoint in endpoints:
+            self._reserve_copy(tx, draft, endpoint, budget, created_at)
+
+    def _reserve_copy(
+        self, tx: BusTransaction, draft: Draft, endpoint: Endpoint, budget: Budget, created_at: str
+    ) -> None:
+        counters = tx.endpoint(endpoint.number)
+        if counters is None:
+            return
+        subject = draft.subject if is_pattern(endpoint.subject) else endpoint.subject
+        denied = self._policy.rules.denial(draft.from_, subject)
+        if denied is not None:
+            self._refuse(tx, draft, endpoint, budget, created_at, denied, Reason.ACCESS_DENIED)
+            return
+        if not _admit_by_pressure_and_breaker(tx, draft, endpoint, subject, counters, self._policy.reliability):
+            return
+        exceeded = check_budget(budget, subject, tx.now_ms, self._policy.cycle_rule)
+        if exceeded is not None:
+            if counters.breaker.circuit is breaker.Circuit.HALF_OPEN:
+                counters.set_breaker(breaker.withdraw(counters.breaker))
+            self._refuse(tx, draft, endpoint, budget, created_at, exceeded, Reason.BUDGET_EXCEEDED)
+            return
+        data = _encode_copy(draft, subject, charge_budget(budget, subject), created_at)
+        copy = MailboxCopy(draft, endpoint, subject, data, budget.ttl, previous_id=counters.last_id)
+        self._add_mail(tx, copy, MailState.RESERVED)
+        counters.add_message(copy.id)
+        draft.copies.append(copy)
+
+    def _refuse(
+        self,
+        tx: BusTransaction,
+        draft: Draft,
+        endpoint: Endpoint | None,
+        budget: Budget,
+        created_at: str,
+        text: str,
+        code: Reason | None,
+    ) -> None:
+        """Reject the copy and reserve its dead letter; a requeued dead letter stays where it is instead."""
+        subject = draft.subject if endpoint is None or is_pattern(endpoint.subject) else endpoint.subject
+        if endpoint is not None and code is not None:
+            draft.reject(endpoint.hash, subject, code, text)
+        if draft.requeued_from is not None:
+            return
+        data = _encode_copy(draft, subject, budget, created_at)
+        refusal = None if code is None else Refusal(code, budget)
+        copy = MailboxCopy(draft, endpoint, subject, data, budget.ttl, reason=text, refusal=refusal)
+        self._add_mail(tx, copy, MailState.REFUSED)
+        draft.dead_letters.append(copy)
+
+    def _add_mail(self, tx: BusTransaction, copy: MailboxCopy, state: MailState) -> None:
+        reserved = _encode(copy.draft.reserved).decode()
+        tx.db.execute(SQL.add_mail, (copy.number, copy.id, int(state), self._instance, reserved))
 
 
-def reserve(page: BusTransaction, draft: Draft, policy: Policy, instance: int) -> None:
-    """Decide one publish and reserve what passes."""
-    if draft.message_id:  # decided before, in a transaction that came to nothing
-        draft.reset()
-    draft.message_id = page.mint()
-    draft.created_ms = page.now_ms
-    endpoints = page.book.resolve(draft.subject)
-    is_rated = draft.requeued_from is None and draft.ceiling is None
-    draft.reserved = f"[{page.tx.head},{page.boot_ns},{is_rated:d}]"
-    if is_rated and not _admit_by_rate(page, draft, policy.reliability):
-        return
-    budget = effective_budget(draft.ceiling or policy.ceiling, page.now_ms, draft.inherited, draft.given)
-    created_at = format_utc(page.now_ns)
-    if not endpoints:
-        _refuse(page, draft, None, budget, created_at, NO_ENDPOINT, instance, None)
-    for endpoint in endpoints:
-        _reserve_copy(page, draft, endpoint, budget, created_at, policy, instance)
-
-
-def _admit_by_rate(page: BusTransaction, draft: Draft, config: Reliability) -> bool:
+def _admit_by_rate(tx: BusTransaction, draft: Draft, config: Reliability) -> bool:
     rate = config.rate_limit
     if not rate.enabled:
         return True
-    counter = page.sender(draft.from_)
-    if counter.total - counter.base >= limit_for(draft.from_, rate):
-        count = page.count_rates(draft.from_, counter, window_start_ns(page.boot_ns, rate))
-        verdict = check_rate(count, draft.from_, page.boot_ns, rate)
+    counter = tx.sender(draft.from_)
+    if counter.total - counter.left_window >= limit_for(draft.from_, rate):
+        count = tx.count_in_window(draft.from_, counter, window_start_ns(tx.boot_ns, rate))
+        verdict = check_rate(count, draft.from_, tx.boot_ns, rate)
         if verdict.text is not None:
             draft.reject("*", draft.subject, Reason.RATE_LIMITED, verdict.text)
             return False
@@ -256,51 +325,14 @@ def _admit_by_rate(page: BusTransaction, draft: Draft, config: Reliability) -> b
     return True
 
 
-def _reserve_copy(
-    page: BusTransaction,
-    draft: Draft,
-    endpoint: Endpoint,
-    budget: Budget,
-    created_at: str,
-    policy: Policy,
-    instance: int,
-) -> None:
-    counters = page.endpoint(endpoint.number)
-    if counters is None:
-        return
-    subject = draft.subject if is_pattern(endpoint.subject) else endpoint.subject
-    denied = policy.rules.denial(draft.from_, subject)
-    if denied is not None:
-        draft.reject(endpoint.hash, subject, Reason.ACCESS_DENIED, denied)
-        _refuse(page, draft, endpoint, budget, created_at, denied, instance, Reason.ACCESS_DENIED)
-        return
-    if not _admit_by_pressure_and_breaker(page, draft, endpoint, subject, counters, policy.reliability):
-        return
-    text = check_budget(budget, subject, page.now_ms, policy.cycle_rule)
-    if text is not None:
-        if counters.breaker.circuit is breaker.Circuit.HALF_OPEN:
-            counters.set_breaker(breaker.withdraw(counters.breaker))
-        draft.reject(endpoint.hash, subject, Reason.BUDGET_EXCEEDED, text)
-        _refuse(page, draft, endpoint, budget, created_at, text, instance, Reason.BUDGET_EXCEEDED)
-        return
-    data = _encode_copy(draft, subject, charge_budget(budget, subject), created_at)
-    copy = MailboxCopy(draft, endpoint, draft.message_id, subject, data, budget.ttl, previous_id=counters.last_id)
-    page.db.execute(_ADD_MAIL, (endpoint.number, draft.message_id, RESERVED, instance, draft.reserved))
-    counters.depth += 1
-    counters.last_id = draft.message_id
-    counters.is_changed = True
-    draft.copies.append(copy)
-
-
 def _admit_by_pressure_and_breaker(
-    page: BusTransaction,
+    tx: BusTransaction,
     draft: Draft,
     endpoint: Endpoint,
     subject: str,
     counters: EndpointCounters,
     config: Reliability,
 ) -> bool:
-    """Judge back-pressure, then the breaker."""
     pressure = check_pressure(counters.depth, config.backpressure)
     draft.pressure[endpoint.hash] = pressure.level
     if pressure.state is not PressureState.OK:
@@ -308,41 +340,20 @@ def _admit_by_pressure_and_breaker(
     if pressure.text is not None:
         draft.reject(endpoint.hash, subject, Reason.BACKPRESSURE, pressure.text)
         return False
-    if counters.breaker.circuit is breaker.Circuit.CLOSED:  # of whichever boot
+    if counters.breaker.circuit is breaker.Circuit.CLOSED:  # of this boot or another
         return True
-    state, may_pass = breaker.admit(counters.breaker, config.circuit_breaker, page.boot_ns, page.boot_id)
+    state, is_admitted = breaker.admit(counters.breaker, config.circuit_breaker, tx.boot_ns, tx.boot_id)
     counters.set_breaker(state)
-    if not may_pass:
+    if not is_admitted:
         draft.reject(endpoint.hash, subject, Reason.CIRCUIT_OPEN, breaker.refusal_text(endpoint.hash))
-    return may_pass
-
-
-def _refuse(
-    page: BusTransaction,
-    draft: Draft,
-    endpoint: Endpoint | None,
-    budget: Budget,
-    created_at: str,
-    text: str,
-    instance: int,
-    code: Reason | None,
-) -> None:
-    """Reserve the dead letter of a refused message; a requeued letter stays where it is instead."""
-    if draft.requeued_from is not None:
-        return
-    subject = draft.subject if endpoint is None or is_pattern(endpoint.subject) else endpoint.subject
-    data = _encode_copy(draft, subject, budget, created_at)
-    refusal = None if code is None else Refusal(code, budget)
-    copy = MailboxCopy(draft, endpoint, draft.message_id, subject, data, budget.ttl, reason=text, refusal=refusal)
-    page.db.execute(_ADD_MAIL, (copy.number, draft.message_id, REFUSED, instance, draft.reserved))
-    draft.letters.append(copy)
+    return is_admitted
 
 
 class _ValidatedEnvelope(Envelope, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """An envelope of parts that publish has checked or that were made here; whoever reads it checks it again."""
+    """An envelope whose parts publish has validated or created; every reader validates it again."""
 
     def __post_init__(self) -> None:
-        """Check nothing twice: this runs once for every copy of a message."""
+        """Skip the validation of Envelope, which would run once per copy."""
 
 
 def _encode_copy(draft: Draft, subject: str, budget: Budget, created_at: str) -> bytes:

@@ -88,7 +88,7 @@ DELETE FROM mail WHERE endpoint = ? AND id = ?
 SELECT id FROM mail WHERE endpoint = ? AND id > ? AND id < ? AND state != 2 ORDER BY id
 
 -- :name mail_of_endpoint
-SELECT id, state, instance FROM mail WHERE endpoint = ?
+SELECT id, state FROM mail WHERE endpoint = ?
 
 -- :name open_mail_of_instance
 SELECT endpoint, id, state FROM mail WHERE instance = ? AND state != 1
@@ -97,7 +97,7 @@ SELECT endpoint, id, state FROM mail WHERE instance = ? AND state != 1
 DELETE FROM mail WHERE endpoint = ?
 
 -- :name open_mail
-SELECT id, instance FROM mail WHERE endpoint = ? AND state != 1
+SELECT id FROM mail WHERE endpoint = ? AND state != 1
 
 -- :name rate_total
 SELECT total FROM rate_log WHERE sender = ? ORDER BY boot_ns DESC LIMIT 1

@@ -2,7 +2,7 @@
 
 Invariant: every directory is 0700 and every file 0600 whatever the umask, and a mailbox or one of its four
 directories that is a symbolic link is refused. A process is alive while it holds the lock on its file in procs/: the
-kernel releases the lock when the process dies, and a file without a lock means nothing.
+kernel releases the lock when the process dies, and a file without a lock is that of a dead process.
 
 If you change the layout: 1. docs/explain/bus.md, 2. recovery.py, 3. the rebuild in index/index_rows.py.
 """
@@ -14,28 +14,20 @@ import hashlib
 import os
 import secrets
 from collections import OrderedDict
-from collections.abc import Mapping
 from pathlib import Path
 
-from posthouse.bus.maildir import BOXES, Mailbox
-from posthouse.files import home_directory, private_dir
+from posthouse.bus.maildir import FOLDERS, Mailbox
+from posthouse.files import private_dir
 from posthouse.model.errors import error
 
-DIRECTORY_ENV = "POSTHOUSE_BUS_DIR"
 UNROUTED = "unrouted"
-_UNROUTED_BOXES = ("tmp", "failed")
-_OPEN_MAILBOXES = 200  # one descriptor each: well below the usual limit of 1,024
+UNROUTED_FOLDERS = ("tmp", "failed")
+_MAX_OPEN_MAILBOXES = 200  # one descriptor each: well below the usual limit of 1,024
 
 
 def endpoint_hash(subject: str) -> str:
-    """Return the name of the mailbox of an endpoint."""
+    """Return the name of an endpoint's mailbox."""
     return hashlib.sha256(subject.encode()).hexdigest()[:12]
-
-
-def default_path(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the data directory a Bus uses when none is given."""
-    named = environ.get(DIRECTORY_ENV)
-    return Path(named) if named else home_directory(environ) / "bus"
 
 
 class BusDirectory:
@@ -51,22 +43,22 @@ class BusDirectory:
         self.config = root / "config.json"
         self.tick = root / "journal.tick"
         self._open: OrderedDict[str, Mailbox] = OrderedDict()
-        self._make_mailbox(self.root / UNROUTED, _UNROUTED_BOXES)
-        self.unrouted = Mailbox(self.root / UNROUTED, _UNROUTED_BOXES)
+        self._make_mailbox(self.root / UNROUTED, UNROUTED_FOLDERS)
+        self.unrouted = Mailbox(self.root / UNROUTED, UNROUTED_FOLDERS)
 
     def path_of(self, hash_: str) -> Path:
         """Return the directory of a mailbox."""
         return self.mailboxes / hash_
 
     def make_mailbox(self, hash_: str) -> Mailbox:
-        """Create the directories of a mailbox, or check those that are there."""
-        self._make_mailbox(self.path_of(hash_), BOXES)
+        """Create the directories of a mailbox, or check those that exist."""
+        self._make_mailbox(self.path_of(hash_), FOLDERS)
         return self.mailbox(hash_)
 
     def mailbox(self, hash_: str) -> Mailbox:
-        """Return the open mailbox, opening it if need be; those unused for long are closed."""
+        """Return the mailbox, opening it if necessary; the least recently used of many is closed."""
         found = self._open.get(hash_)
-        if found is not None and not os.fstat(found.fd).st_nlink:  # removed by another process, maybe made anew
+        if found is not None and not os.fstat(found.fd).st_nlink:  # another process has removed it
             self.forget(hash_)
             found = None
         if found is not None:
@@ -75,12 +67,19 @@ class BusDirectory:
         if hash_ == UNROUTED:
             return self.unrouted
         mailbox = self._open[hash_] = Mailbox(self.path_of(hash_))
-        if len(self._open) > _OPEN_MAILBOXES:
+        if len(self._open) > _MAX_OPEN_MAILBOXES:
             self._open.popitem(last=False)[1].close()
         return mailbox
 
+    def find_mailbox(self, hash_: str) -> Mailbox | None:
+        """Return the mailbox, or None if it does not exist."""
+        try:
+            return self.mailbox(hash_)
+        except FileNotFoundError:
+            return None
+
     def forget(self, hash_: str) -> None:
-        """Close a mailbox whose directory is about to go."""
+        """Close a mailbox whose directory is about to be removed."""
         mailbox = self._open.pop(hash_, None)
         if mailbox is not None:
             mailbox.close()
@@ -98,33 +97,33 @@ class BusDirectory:
         self.unrouted.close()
 
     @staticmethod
-    def _make_mailbox(path: Path, boxes: tuple[str, ...]) -> None:
+    def _make_mailbox(path: Path, folders: tuple[str, ...]) -> None:
         if path.is_symlink():
             raise error("store_path_unsafe", path=str(path), reason="it is a symbolic link")
-        for box in ("", *boxes):
-            private_dir(path / box)
+        for folder in ("", *folders):
+            private_dir(path / folder)
 
 
 class Instance:
-    """The life sign of this Bus."""
+    """The lock file that shows other processes that this Bus is open."""
 
     def __init__(self, procs: Path) -> None:
         self.name = f"{os.getpid()}-{secrets.token_hex(8)}"
         self._path = procs / self.name
         self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         os.fchmod(self._fd, 0o600)
-        fcntl.flock(self._fd, fcntl.LOCK_EX)  # somebody who looks whether we live holds it for a moment only
-        #: the number of this instance in bus.db; set once it is entered there
+        fcntl.flock(self._fd, fcntl.LOCK_EX)  # is_alive in another process holds it only for a moment
+        #: number of this instance in bus.db, set once its row exists
         self.number = 0
 
     def close(self) -> None:
-        """Die in order: the file first, so that nobody finds it unlocked."""
+        """Remove the file before releasing its lock, so that no process finds it unlocked."""
         self._path.unlink(missing_ok=True)
         os.close(self._fd)
 
 
 def is_alive(procs: Path, name: str) -> bool:
-    """Tell whether the Bus of that name is open somewhere."""
+    """Return True if a process has the Bus of that name open."""
     try:
         fd = os.open(procs / name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

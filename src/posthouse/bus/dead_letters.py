@@ -1,7 +1,7 @@
 """Dead letters: list, observe, requeue and purge them.
 
-The files in failed/ are the truth. A requeued letter goes through publishing with a fresh budget (access, back-
-pressure and breaker still decide) and leaves failed/ only when it was stored. Observers see the dead letters of all
+The files in failed/ are the truth. A requeued dead letter is published with a fresh budget (access, back-pressure and
+breaker still apply) and its file is removed only when the message was stored. Observers see the dead letters of all
 processes, in the order of the journal; one that was requeued before it could be read is shown from its record,
 without an envelope.
 """
@@ -11,141 +11,141 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import Any
 
 from posthouse.bus.admission import Draft
+from posthouse.bus.core import Core
 from posthouse.bus.data_directory import UNROUTED, endpoint_hash
-from posthouse.bus.publishing import ReservePublish
+from posthouse.bus.publishing import Publisher
 from posthouse.bus.results import Letter, PublishResult
-from posthouse.bus.taps import Follower
+from posthouse.bus.taps import Follower, Followers
+from posthouse.bus.transaction import BusTransaction
 from posthouse.journal.read import read_extent
 from posthouse.journal.records import Record
 from posthouse.model.clock import format_utc, parse_utc
 from posthouse.model.envelope import decode_dead_letter
 from posthouse.model.errors import PosthouseError, error
+from posthouse.model.limits import SECOND_NS
 from posthouse.model.subjects import is_pattern
 from posthouse.model.ulid import validate_ulid
 
-if TYPE_CHECKING:
-    from posthouse.bus.session import Session
-    from posthouse.bus.transaction import BusTransaction
+DeadLetterObserver = Callable[[Letter], Awaitable[Any] | Any]
 
 
-def read_letter(session: Session, hash_: str, id_: str) -> Letter | None:
-    """Return one dead letter; None when it is gone or no dead letter."""
-    mailbox = session.find_mailbox(hash_)
+def read_dead_letter(core: Core, hash_: str, id_: str) -> Letter | None:
+    """Return one dead letter; None if the file is gone or is not a dead letter."""
+    mailbox = core.directory.find_mailbox(hash_)
     if mailbox is None:
         return None
     try:
-        letter = decode_dead_letter(mailbox.read(f"failed/{id_}"))
+        found = decode_dead_letter(mailbox.read(f"failed/{id_}"))
     except (OSError, PosthouseError):
         return None
-    endpoint = session.ledger.book.by_hash.get(hash_)
-    subject = letter.envelope.subject if letter.envelope else (endpoint.subject if endpoint else "")
-    return Letter(id_, subject, hash_, letter.reason, letter.failed_at, letter.envelope)
+    endpoint = core.ledger.registry.by_hash.get(hash_)
+    subject = found.envelope.subject if found.envelope else (endpoint.subject if endpoint else "")
+    return Letter(id_, subject, hash_, found.reason, found.failed_at, found.envelope)
 
 
-def list_letters(session: Session, subject: str | None = None) -> list[Letter]:
+def list_dead_letters(core: Core, subject: str | None = None) -> list[Letter]:
     """Return the dead letters of one endpoint, or all, oldest first."""
-    hashes = [*session.directory.hashes(), UNROUTED] if subject is None else _candidate_mailboxes(session, subject)
-    found = [letter for hash_ in hashes for letter in _letters(session, hash_)]
-    if subject is not None:
-        own = endpoint_hash(subject)
-        found = [letter for letter in found if letter.endpoint_hash == own or letter.subject == subject]
+    if subject is None:
+        found = [letter for hash_ in _all_mailboxes(core) for letter in _dead_letters_in(core, hash_)]
+    else:
+        candidates = [letter for hash_ in _mailboxes_for(core, subject) for letter in _dead_letters_in(core, hash_)]
+        found = [letter for letter in candidates if _belongs_to(letter, subject)]
     return sorted(found, key=lambda letter: (letter.id, letter.endpoint_hash))
 
 
-def _letters(session: Session, hash_: str) -> Iterator[Letter]:
-    mailbox = session.find_mailbox(hash_)
+def _belongs_to(letter: Letter, subject: str) -> bool:
+    return letter.endpoint_hash == endpoint_hash(subject) or letter.subject == subject
+
+
+def _dead_letters_in(core: Core, hash_: str) -> Iterator[Letter]:
+    mailbox = core.directory.find_mailbox(hash_)
     for name in [] if mailbox is None else mailbox.names("failed"):
-        if (letter := read_letter(session, hash_, name)) is not None:
+        if (letter := read_dead_letter(core, hash_, name)) is not None:
             yield letter
 
 
-async def requeue(session: Session, subject: str, id_: str) -> PublishResult:
+def _all_mailboxes(core: Core) -> list[str]:
+    return [*core.directory.hashes(), UNROUTED]
+
+
+def _mailboxes_for(core: Core, subject: str) -> list[str]:
+    """Return the mailboxes that can hold dead letters of a subject: its own, those of catch-alls, and unrouted."""
+    registry = core.ledger.run(lambda tx: tx.registry)
+    catch_alls = [] if is_pattern(subject) else [endpoint.hash for endpoint in registry.catch_alls(subject)]
+    return [endpoint_hash(subject), *catch_alls, UNROUTED]
+
+
+async def requeue(publisher: Publisher, subject: str, id_: str) -> PublishResult:
     """Publish a dead letter again, with a fresh budget."""
     validate_ulid(id_)
-    hash_, letter = _find_letter(session, subject, id_)
-    if letter.envelope is None:
-        raise error("dead_letter_unknown", subject=subject, id=id_, hint="What is left of it is no message.")
+    letter = _find(publisher.core, subject, id_)
     envelope = letter.envelope
-    draft = Draft(
-        envelope.subject,
-        msgspec.Raw(msgspec.json.encode(envelope.payload)),
-        envelope.from_,
-        session.loop.create_future(),
-        reply_to=envelope.reply_to,
-        requeued_from=id_,
+    if envelope is None:
+        raise error("dead_letter_unknown", subject=subject, id=id_, hint="This dead letter holds no message.")
+    result = await publisher.publish(
+        Draft(envelope.subject, envelope.payload, envelope.from_, reply_to=envelope.reply_to, requeued_from=id_)
     )
-    session.ledger.submit(ReservePublish(session, draft))
-    result = await draft.future
     if result.delivered_to:
-        _remove_requeued(session, hash_, letter, result.message_id)
+        _remove_requeued(publisher.core, letter, result.message_id)
     return result
 
 
-def _find_letter(session: Session, subject: str, id_: str) -> tuple[str, Letter]:
-    own = endpoint_hash(subject)
-    for hash_ in _candidate_mailboxes(session, subject):
-        letter = read_letter(session, hash_, id_)
-        if letter is not None and (hash_ == own or letter.subject == subject):
-            return hash_, letter
+def _find(core: Core, subject: str, id_: str) -> Letter:
+    for hash_ in _mailboxes_for(core, subject):
+        letter = read_dead_letter(core, hash_, id_)
+        if letter is not None and _belongs_to(letter, subject):
+            return letter
     raise error("dead_letter_unknown", subject=subject, id=id_)
 
 
-def _candidate_mailboxes(session: Session, subject: str) -> list[str]:
-    """Return where letters of a subject can lie: its own mailbox, those that catch it, and unrouted."""
-    book = session.ledger.run(lambda page: page.book)
-    caught = [] if is_pattern(subject) else [endpoint.hash for endpoint in book.catch_alls(subject)]
-    return [endpoint_hash(subject), *caught, UNROUTED]
-
-
-def _remove_requeued(session: Session, hash_: str, letter: Letter, message_id: str) -> None:
-    endpoint = session.ledger.book.by_hash.get(hash_)
-    body = {"endpoint": endpoint.subject if endpoint else letter.subject, "endpoint_hash": hash_}
-    body |= {"message_id": message_id}
-    session.ledger.run(lambda page: page.tx.append("bus.requeued", ref=letter.id, body=body))
-    mailbox = session.find_mailbox(hash_)
+def _remove_requeued(core: Core, letter: Letter, message_id: str) -> None:
+    endpoint = core.ledger.registry.by_hash.get(letter.endpoint_hash)
+    body = {
+        "endpoint": endpoint.subject if endpoint else letter.subject,
+        "endpoint_hash": letter.endpoint_hash,
+        "message_id": message_id,
+    }
+    core.ledger.run(lambda tx: tx.journal.append("bus.requeued", ref=letter.id, body=body))
+    mailbox = core.directory.find_mailbox(letter.endpoint_hash)
     if mailbox is not None:
         mailbox.remove(f"failed/{letter.id}")
 
 
-def purge(session: Session, older_than: timedelta) -> int:
-    """Remove dead letters that are older; return how many went."""
-    horizon_ns = session.clock.wall_ns() - round(older_than.total_seconds() * 1e9)
+def purge(core: Core, older_than: timedelta) -> int:
+    """Remove dead letters older than that; return how many."""
+    horizon_ns = core.clock.wall_ns() - round(older_than.total_seconds() * SECOND_NS)
     count = 0
-    for hash_ in [*session.directory.hashes(), UNROUTED]:
-        old = [letter.id for letter in _letters(session, hash_) if parse_utc(letter.failed_at) < horizon_ns]
-        mailbox = session.find_mailbox(hash_)
+    for hash_ in _all_mailboxes(core):
+        old = [letter.id for letter in _dead_letters_in(core, hash_) if parse_utc(letter.failed_at) < horizon_ns]
+        mailbox = core.directory.find_mailbox(hash_)
         if not old or mailbox is None:
             continue
-        session.ledger.run(lambda page, hash_=hash_, old=old: _record_purge(page, hash_, old))  # type: ignore[misc]
+        core.ledger.run(lambda tx, hash_=hash_, old=old: _record_purge(tx, hash_, old))  # type: ignore[misc]
         count += sum(mailbox.remove(f"failed/{id_}") for id_ in old)
     return count
 
 
-def _record_purge(page: BusTransaction, hash_: str, ids: list[str]) -> Any:
-    return page.tx.append("bus.purged", ref=hash_, body={"ids": ids})
+def _record_purge(tx: BusTransaction, hash_: str, ids: list[str]) -> None:
+    tx.journal.append("bus.purged", ref=hash_, body={"ids": ids})
 
 
-LetterObserver = Callable[[Letter], Awaitable[Any] | Any]
+async def observe_dead_letters(followers: Followers, observer: DeadLetterObserver) -> Follower:
+    """Pass every new dead letter to `observer`."""
+    core = followers.core
 
-
-async def observe_letters(session: Session, observer: LetterObserver) -> Follower:
-    """Tell `observer` of every dead letter from now on."""
-
-    async def take(record: Record) -> None:
+    async def on_record(record: Record) -> None:
         body = record.decoded_body()
-        id_ = record.ref or ""
-        letter = read_letter(session, body["endpoint_hash"], id_) or Letter(
-            id_, body["subject"], body["endpoint_hash"], body["reason"], format_utc(record.at_ns), None
-        )
-        answer = observer(letter)
-        if inspect.isawaitable(answer):
-            await answer
+        hash_, id_ = body["endpoint_hash"], record.ref or ""
+        letter = read_dead_letter(core, hash_, id_)
+        if letter is None:
+            letter = Letter(id_, body["subject"], hash_, body["reason"], format_utc(record.at_ns), None)
+        result = observer(letter)
+        if inspect.isawaitable(result):
+            await result
 
-    session.ledger.flush()
-    extent = await session.store.pool.run(read_extent)
-    return session.followers.add(extent.head, ("bus.failed", "bus.dead"), take)
+    core.ledger.flush()
+    extent = await core.store.pool.run(read_extent)
+    return followers.add(extent.head, ("bus.failed", "bus.dead"), on_record)

@@ -1,7 +1,8 @@
 """One inotify descriptor for new files in mailboxes and for the journal's tick file.
 
-Events only say where to look: after lost events (overflow) every mailbox is rescanned, and housekeeping polls as a
-safety net. Events are parsed here, because a busy bus reads thousands of them per second.
+An event only says which directory has changed: after lost events (overflow) every mailbox is rescanned, and
+housekeeping rescans as a safety net. Events are parsed here, because a busy bus reads thousands of them per second
+and asyncinotify makes an object with a path of each.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ _HEADER = struct.Struct("iIII")
 _OVERFLOW = int(Mask.Q_OVERFLOW)
 _IGNORED = int(Mask.IGNORED)
 _READ_BYTES = 64 * 1024
-_COALESCE_S = 0.004  # what mail of another process waits at most while this one is busy with its own
+_COALESCE_S = 0.004  # the longest that a message of another process waits while only own messages arrive
 
 
 class MailboxListener(Protocol):
-    """Who wants to hear of files in a directory."""
+    """The server of one watched mailbox."""
 
-    def arrived(self, name: str) -> bool:
-        """Hear of a file; return whether that was news."""
+    def on_file(self, name: str) -> bool:
+        """Handle a file that appeared; return False if the server knew of it."""
 
-    def look(self) -> None:
-        """Look at the whole directory."""
+    def rescan(self) -> None:
+        """Scan the whole directory, because events were lost."""
 
 
 class Watcher:
@@ -40,22 +41,23 @@ class Watcher:
         self._loop = loop
         self._inotify = Inotify()
         os.set_blocking(self._inotify.fd, False)
+        #: by watch descriptor
         self._listeners: dict[int, MailboxListener] = {}
-        self._watches: dict[int, Watch] = {}
+        self._watches: dict[MailboxListener, Watch] = {}
         self._tick: tuple[Watch, Callable[[], None]] | None = None
         self._context = context
         self._pause: asyncio.TimerHandle | None = None
-        context.run(self._listen)
+        context.run(self._resume)
 
     def add_mailbox(self, path: Path, listener: MailboxListener) -> None:
-        """Tell `listener` of every file that appears in the directory."""
+        """Notify `listener` of every file that appears in the directory."""
         watch = self._inotify.add_watch(path, Mask.MOVED_TO | Mask.CLOSE_WRITE | Mask.ONLYDIR | Mask.DONT_FOLLOW)
         self._listeners[watch.wd] = listener
-        self._watches[id(listener)] = watch
+        self._watches[listener] = watch
 
     def remove_mailbox(self, listener: MailboxListener) -> None:
-        """Stop telling; harmless when the directory is gone."""
-        watch = self._watches.pop(id(listener), None)
+        """Stop notifying a listener; the directory may be gone."""
+        watch = self._watches.pop(listener, None)
         if watch is None:
             return
         self._listeners.pop(watch.wd, None)
@@ -64,10 +66,10 @@ class Watcher:
         except OSError:  # the kernel removed it with the directory
             return
 
-    def watch_tick(self, path: Path, woken: Callable[[], None]) -> None:
-        """Call `woken` whenever a process has committed."""
+    def watch_tick(self, path: Path, on_tick: Callable[[], None]) -> None:
+        """Call `on_tick` whenever a process has committed."""
         if self._tick is None:
-            self._tick = (self._inotify.add_watch(path, Mask.ATTRIB), woken)
+            self._tick = (self._inotify.add_watch(path, Mask.ATTRIB), on_tick)
 
     def close(self) -> None:
         if self._pause is not None:
@@ -75,14 +77,14 @@ class Watcher:
         self._loop.remove_reader(self._inotify.fd)
         self._inotify.close()
 
-    def _listen(self) -> None:
+    def _resume(self) -> None:
         self._pause = None
         self._loop.add_reader(self._inotify.fd, self._read)
 
-    def _rest(self) -> None:
-        """Only own messages came: let events gather for a moment instead of waking up for each."""
+    def _pause_reading(self) -> None:
+        """Let events accumulate for a moment instead of waking up for each own message."""
         self._loop.remove_reader(self._inotify.fd)
-        self._pause = self._loop.call_later(_COALESCE_S, self._listen, context=self._context)
+        self._pause = self._loop.call_later(_COALESCE_S, self._resume, context=self._context)
 
     def _read(self) -> None:
         try:
@@ -91,24 +93,24 @@ class Watcher:
             return
         position, unpack = 0, _HEADER.unpack_from
         tick = -1 if self._tick is None else self._tick[0].wd
-        is_woken = is_news = False
+        is_tick = has_news = False
         while position < len(data):
             wd, mask, _cookie, length = unpack(data, position)
             position += _HEADER.size + length
             if mask & _OVERFLOW:
-                self._look_everywhere()
-                is_news = True
+                self._rescan_all()
+                has_news = True
             elif wd == tick:
-                is_woken = is_news = True
+                is_tick = has_news = True
             elif length and not mask & _IGNORED and (listener := self._listeners.get(wd)) is not None:
-                is_news |= listener.arrived(os.fsdecode(data[position - length : position].rstrip(b"\0")))
-        if is_woken and self._tick is not None:
+                has_news |= listener.on_file(os.fsdecode(data[position - length : position].rstrip(b"\0")))
+        if is_tick and self._tick is not None:
             self._tick[1]()
-        if not is_news:
-            self._rest()
+        if not has_news:
+            self._pause_reading()
 
-    def _look_everywhere(self) -> None:
+    def _rescan_all(self) -> None:
         for listener in list(self._listeners.values()):
-            listener.look()
+            listener.rescan()
         if self._tick is not None:
             self._tick[1]()

@@ -3,7 +3,7 @@
 A message is written to tmp/, renamed to new/ and to cur/, then removed; a dead letter goes to failed/. Invariant: a
 file in new/, cur/ or failed/ is complete, because it was written under another name and renamed. All paths are
 relative to one directory descriptor, so that another directory cannot be swapped in. File names are used as given:
-callers pass validated ids, or names from a listing. What a message or a dead letter means is not decided here.
+callers pass validated ids, or names from a listing. This module does not interpret messages.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ import msgspec
 
 from posthouse.model.errors import PosthouseError, error
 
-BOXES = ("tmp", "new", "cur", "failed")
+FOLDERS = ("tmp", "new", "cur", "failed")
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OVERWRITE = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _PRIVATE_FILE = stat.S_IFREG | 0o600
 _USER = os.geteuid()
-MAX_FILE_BYTES = 64 * 1024 * 1024  # far above any envelope; a larger file is nobody's message
+MAX_FILE_BYTES = 64 * 1024 * 1024  # far above any envelope; a larger file is not a message
 
 
 class Mailbox:
@@ -35,7 +35,7 @@ class Mailbox:
 
     __slots__ = ("fd", "path")
 
-    def __init__(self, path: Path, boxes: tuple[str, ...] = BOXES) -> None:
+    def __init__(self, path: Path, folders: tuple[str, ...] = FOLDERS) -> None:
         self.path = path
         try:
             self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -43,17 +43,17 @@ class Mailbox:
             if failure.errno not in (errno.ELOOP, errno.ENOTDIR):
                 raise
             raise error("store_path_unsafe", path=str(path), reason="it is not a plain directory") from failure
-        for box in boxes:
-            found = os.stat(box, dir_fd=self.fd, follow_symlinks=False)
+        for folder in folders:
+            found = os.stat(folder, dir_fd=self.fd, follow_symlinks=False)
             if not stat.S_ISDIR(found.st_mode):
                 os.close(self.fd)
-                raise error("store_path_unsafe", path=str(path / box), reason="it is not a plain directory")
+                raise error("store_path_unsafe", path=str(path / folder), reason="it is not a plain directory")
 
     def close(self) -> None:
         os.close(self.fd)
 
     def write(self, name: str, data: bytes, *, sync: bool = False) -> None:
-        """Write tmp/<name>; nothing is left behind when it fails."""
+        """Write tmp/<name>; a failure leaves no file behind."""
         path = "tmp/" + name
         fd = os.open(path, _CREATE, 0o600, dir_fd=self.fd)
         try:
@@ -70,7 +70,7 @@ class Mailbox:
             raise
 
     def overwrite(self, name: str, data: bytes) -> bool:
-        """Replace the content of tmp/<name>; return False, touching nothing, when it is not a private file of ours."""
+        """Replace the content of tmp/<name>; return False without a change unless it is a private file of this user."""
         try:
             fd = os.open("tmp/" + name, _OVERWRITE, dir_fd=self.fd)
         except OSError as failure:
@@ -94,36 +94,36 @@ class Mailbox:
         os.rename(source, target, src_dir_fd=self.fd, dst_dir_fd=self.fd)
 
     def remove(self, path: str) -> bool:
-        """Remove a file; return whether it was there."""
+        """Remove a file; return False if it did not exist."""
         try:
             os.unlink(path, dir_fd=self.fd)
         except FileNotFoundError:
             return False
         return True
 
-    def sync(self, box: str) -> None:
-        """Make the names in one directory durable."""
-        fd = os.open(box, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.fd)
+    def sync(self, folder: str) -> None:
+        """Make the names in one folder durable."""
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.fd)
         try:
             os.fsync(fd)
         finally:
             os.close(fd)
 
     def has(self, path: str) -> bool:
-        """Tell whether something lies there."""
+        """Return True if the path exists."""
         return self.size(path) is not None
 
     def size(self, path: str) -> int | None:
-        """Return the size of what lies there, None when nothing does."""
+        """Return the size of a file, or None if the path does not exist."""
         try:
             return os.stat(path, dir_fd=self.fd, follow_symlinks=False).st_size
         except FileNotFoundError:
             return None
 
     def read(self, path: str) -> bytes:
-        """Return the content of a regular file; OSError when it is none, is gone or is too large.
+        """Return the content of a regular file; raise OSError if it is not one, is gone or is too large.
 
-        The name is looked at again after reading: a file whose name has gone meanwhile may hold another message.
+        The name is checked again after reading: a spare file that lost its name meanwhile may hold another message.
         """
         fd = os.open(path, _READ, dir_fd=self.fd)
         try:
@@ -141,9 +141,9 @@ class Mailbox:
         finally:
             os.close(fd)
 
-    def names(self, box: str) -> list[str]:
-        """Return the names in one directory, oldest first."""
-        fd = os.open(box, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.fd)
+    def names(self, folder: str) -> list[str]:
+        """Return the names in one folder, oldest first."""
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.fd)
         try:
             return sorted(os.listdir(fd))  # noqa: PTH208 - a descriptor, so that no path can be swapped
         finally:
@@ -151,7 +151,7 @@ class Mailbox:
 
 
 def _write_rest(fd: int, data: bytes) -> None:
-    """Write again from where a short write ended; a full disk raises here."""
+    """Continue a short write; a full disk raises here."""
     written = os.lseek(fd, 0, os.SEEK_CUR)
     while written < len(data):
         written += os.write(fd, data[written:])
@@ -162,7 +162,7 @@ _LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class ServeLock:
-    """The lock of one mailbox, held or not."""
+    """The lock of one mailbox: its holder may move and remove messages."""
 
     __slots__ = ("_fd",)
 
@@ -171,7 +171,7 @@ class ServeLock:
         os.fchmod(self._fd, 0o600)
 
     def take(self) -> bool:
-        """Take the lock if it is free; return whether this object holds it."""
+        """Take the lock if it is free; return True if this object holds it."""
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -179,59 +179,63 @@ class ServeLock:
         return True
 
     def close(self) -> None:
-        """Let go; harmless when called twice."""
+        """Release the lock; a second call does nothing."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
-SPARE_MAX_BYTES = 16 * 1024  # of a file that is kept: nearly every message
-SPARE_MAX_FILES = 1_024  # of all mailboxes together: 16 MiB of disk at most
+SPARE_MAX_BYTES = 16 * 1024  # size of a file that is kept: nearly every message
+SPARE_MAX_FILES = 1_024  # in all mailboxes together: 16 MiB of disk at most
 
 
 class SpareFiles:
-    """The spare files of one open Bus, by mailbox."""
+    """Files of ended messages that are overwritten with new messages, by mailbox.
+
+    An ext4 without a journal searches all recently freed inodes before it creates a file, which takes up to half a
+    millisecond. Overwriting and renaming a file avoids that.
+    """
 
     def __init__(self, instance: str, find_mailbox: Callable[[str], Mailbox | None], max_files: int) -> None:
         self._suffix = f".{instance}"
         self._find_mailbox = find_mailbox
         self._numbers = count()
-        self._room = max_files
+        self._free_slots = max_files
         self._names: dict[str, list[str]] = {}
-        #: how few of a mailbox's spares there were since the last `trim`
-        self._least: dict[str, int] = {}
+        #: the fewest spares that a mailbox had since the last `remove_unneeded`
+        self._low_water: dict[str, int] = {}
 
-    def put(self, hash_: str, mailbox: Mailbox, path: str) -> bool:
-        """Put the file of an ended message aside; return False when it was left where it is."""
-        if not self._room:
+    def keep(self, hash_: str, mailbox: Mailbox, path: str) -> bool:
+        """Keep the file of an ended message as a spare; return False if the caller has to remove it."""
+        if not self._free_slots:
             return False
         name = f"spare-{next(self._numbers)}{self._suffix}"
         try:
             mailbox.move(path, f"tmp/{name}")
         except OSError:
             return False
-        self._room -= 1
+        self._free_slots -= 1
         names = self._names.get(hash_)
         if names is None:
             names = self._names[hash_] = []
-            self._least[hash_] = 0
+            self._low_water[hash_] = 0
         names.append(name)
         return True
 
     def write(self, hash_: str, mailbox: Mailbox, data: bytes, target: str) -> bool:
-        """Write `data` over a spare and rename it to `target`; return False when there is none to use."""
+        """Overwrite a spare with `data` and rename it to `target`; return False if there is no usable spare."""
         names = self._names.get(hash_)
         if not names or len(data) > SPARE_MAX_BYTES:
             return False
         name = names.pop()
-        self._room += 1
-        if len(names) < self._least[hash_]:
-            self._least[hash_] = len(names)
+        self._free_slots += 1
+        if len(names) < self._low_water[hash_]:
+            self._low_water[hash_] = len(names)
         try:
             if mailbox.overwrite(name, data):
                 mailbox.move(f"tmp/{name}", target)
                 return True
-        except FileNotFoundError:  # somebody took it away, or the mailbox: creating a file tells which
+        except FileNotFoundError:  # the spare or the whole mailbox is gone: creating a file shows which
             pass
         except OSError:
             _discard_spare(mailbox, name)
@@ -239,54 +243,54 @@ class SpareFiles:
         _discard_spare(mailbox, name)
         return False
 
-    def trim(self) -> None:
-        """Remove those that were not needed since the last time."""
+    def remove_unneeded(self) -> None:
+        """Remove the spares that were not used since the last call."""
         for hash_ in list(self._names):
-            self._remove(hash_, self._least[hash_])
+            self._remove(hash_, self._low_water[hash_])
 
     def close(self) -> None:
-        """Remove all."""
+        """Remove all spares."""
         for hash_ in list(self._names):
             self._remove(hash_, len(self._names[hash_]))
 
     def forget(self, hash_: str) -> None:
-        """The mailbox goes, and its spares with it."""
-        self._room += len(self._names.pop(hash_, ()))
+        """Forget the spares of a mailbox that is being removed."""
+        self._free_slots += len(self._names.pop(hash_, ()))
 
-    def _remove(self, hash_: str, most: int) -> None:
+    def _remove(self, hash_: str, count: int) -> None:
         try:
             mailbox = self._find_mailbox(hash_)
-        except (OSError, PosthouseError):  # damaged: swept once it is repaired and this process has ended
+        except (OSError, PosthouseError):  # damaged: recovery removes the spares once it is repaired
             mailbox = None
         if mailbox is None:
             self.forget(hash_)
             return
         names = self._names[hash_]
-        for name in names[:most]:
+        for name in names[:count]:
             _discard_spare(mailbox, name)
-        self._room += most
-        self._names[hash_] = names[most:]
-        self._least[hash_] = len(names) - most
+        self._free_slots += count
+        self._names[hash_] = names[count:]
+        self._low_water[hash_] = len(names) - count
 
 
 def _discard_spare(mailbox: Mailbox, name: str) -> None:
     try:
         mailbox.remove(f"tmp/{name}")
-    except OSError:  # swept once this process has ended
+    except OSError:  # recovery removes it once this process has ended
         return
 
 
-RAW_MAX_BYTES = 64 * 1024  # of a file that is no message: enough to see what it was
+RAW_MAX_BYTES = 64 * 1024  # of an invalid file: enough to see what it was
 _encode = msgspec.json.Encoder().encode
 
 
 def clean_text(text: str) -> str:
-    """Return the text without what JSON and SQLite cannot hold."""
+    """Replace the characters that JSON and SQLite cannot store."""
     return text.encode("utf-8", "replace").decode("utf-8").replace("\x00", "\\x00")
 
 
 def encode_dead_letter(envelope: bytes | None, reason: str, failed_at: str, raw: bytes | None = None) -> bytes:
-    """Return the file of a dead letter."""
+    """Return the content of a dead letter's file; `raw` is the content of a file that held no message."""
     fields: dict[str, Any] = {"envelope": None if envelope is None else msgspec.Raw(envelope)}
     fields |= {"reason": clean_text(reason), "failedAt": failed_at}
     if raw is not None:
@@ -295,7 +299,7 @@ def encode_dead_letter(envelope: bytes | None, reason: str, failed_at: str, raw:
 
 
 def write_dead_letter(mailbox: Mailbox, id_: str, instance: str, data: bytes, *, sync: bool = False) -> None:
-    """Put a dead letter into failed/; one that is there already gives way to the newer reason."""
+    """Write a dead letter to failed/, replacing an older one of the same id."""
     temporary = f"{id_}.{instance}"
     mailbox.write(temporary, data, sync=sync)
     mailbox.move(f"tmp/{temporary}", f"failed/{id_}")
@@ -303,10 +307,10 @@ def write_dead_letter(mailbox: Mailbox, id_: str, instance: str, data: bytes, *,
         mailbox.sync("failed")
 
 
-def remove_stray(mailbox: Mailbox, path: str, id_: str) -> bytes | None:
-    """Take what is no regular file out of a mailbox; return the content of what is one.
+def remove_invalid(mailbox: Mailbox, path: str, id_: str) -> bytes | None:
+    """Return the content of an invalid file, or why it has none; the caller removes it.
 
-    A directory goes to failed/<id>.stray, because it may hold something; links, pipes and the like hold nothing.
+    A directory moves to failed/<id>.stray, because it may hold files; links, pipes and the like hold nothing.
     """
     try:
         return mailbox.read(path)[:RAW_MAX_BYTES]

@@ -3,7 +3,8 @@
 Each file is checked with one stat before a transaction, so that no change is missed, and read without following
 links. Invariant: an access rule file that exists but is not valid denies everything until it is repaired, and is
 never overwritten while it is broken; a missing one means no rules. config.json takes precedence over the arguments
-of Bus; an invalid one keeps the former values and is reported. Which rule decides is posthouse.model.access.
+of Bus; an invalid one keeps the previous values and is reported. posthouse.model.access_rules decides which rule
+applies.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from posthouse.model.budget import BudgetCeiling, CycleRule
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.reliability import Reliability, merge_reliability
 
+log = get_log(__name__)
+
 
 class RulesFile:
     """The access rules in force."""
@@ -32,40 +35,40 @@ class RulesFile:
         self._stamp: Stamp | None = None
         self._rules = AccessRules()
         #: why everything is denied, or None
-        self.fault: PosthouseError | None = None
+        self.error: PosthouseError | None = None
         self.refresh()
 
     def refresh(self) -> None:
-        """Notice a changed file."""
+        """Read the file again if it has changed."""
         stamp = file_stamp(self._path)
         if stamp == self._stamp:
             return
         self._stamp = stamp
-        self.fault = None
+        self.error = None
         try:
             self._rules = self._read()
-        except PosthouseError as fault:
-            self.fault = fault
-            log.error("access_rules_deny_everything", path=str(self._path), reason=str(fault))
+        except PosthouseError as failure:
+            self.error = failure
+            log.error("access_rules_deny_everything", path=str(self._path), reason=str(failure))
 
     def rules(self) -> AccessRules:
         """Return the rules, or raise access_rules_invalid."""
         self.refresh()
-        if self.fault is not None:
-            raise self.fault
+        if self.error is not None:
+            raise self.error
         return self._rules
 
     def denial(self, sender: str, endpoint: str) -> str | None:
-        """Return why the sender may not write to the endpoint, or None when it may."""
-        if self.fault is not None:
-            return f"access denied: {self._path.name} is broken ({self.fault})"
+        """Return why the sender may not write to the endpoint, or None if it may."""
+        if self.error is not None:
+            return f"access denied: {self._path.name} is broken ({self.error})"
         rule = self._rules.deciding_rule(sender, endpoint)
         if rule is None or rule.action is Action.ALLOW:
             return None
         return f"access denied: the rule from {rule.from_} to {rule.to} keeps {sender} from {endpoint}"
 
     def change(self, edit: Callable[[AccessRules], AccessRules]) -> None:
-        """Replace the rules by what `edit` makes of them."""
+        """Replace the rules by the result of `edit`."""
         with self._locked():
             self._stamp = None
             rules = self.rules()
@@ -88,7 +91,7 @@ class RulesFile:
 
 @dataclass(slots=True)
 class Policy:
-    """What the operator has set; `reliability` changes when config.json does."""
+    """The operator's rules and limits; `reliability` follows config.json."""
 
     ceiling: BudgetCeiling
     cycle_rule: CycleRule
@@ -102,7 +105,7 @@ _ABSENT: Stamp = (0, 0, 0, 0)
 
 
 def file_stamp(path: Path) -> Stamp:
-    """Return what tells one version of a file from the next."""
+    """Return a value that changes whenever the file does."""
     try:
         found = os.stat(path, follow_symlinks=False)  # noqa: PTH116 - runs before every transaction
     except FileNotFoundError:
@@ -111,7 +114,7 @@ def file_stamp(path: Path) -> Stamp:
 
 
 def read_regular_file(path: Path) -> bytes | None:
-    """Return the content of a regular file of bearable size, or None when there is none."""
+    """Return the content of a regular file of at most OPERATOR_FILE_MAX_BYTES, or None if it does not exist."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -125,36 +128,33 @@ def read_regular_file(path: Path) -> bytes | None:
     return data
 
 
-log = get_log(__name__)
-
-
 class ConfigFile:
-    """Keeps `policy.reliability` equal to what the file says."""
+    """Keeps `policy.reliability` equal to the file."""
 
     def __init__(self, path: Path, policy: Policy) -> None:
         self._path = path
         self._policy = policy
         self._stamp: Stamp | None = None
         #: why the file is not in force, or None
-        self.fault: PosthouseError | None = None
+        self.error: PosthouseError | None = None
         self.refresh()
 
     def refresh(self) -> None:
-        """Notice a changed file."""
+        """Read the file again if it has changed."""
         stamp = file_stamp(self._path)
         if stamp == self._stamp:
             return
         self._stamp = stamp
-        self.fault = None
+        self.error = None
         try:
             data = read_regular_file(self._path)
             if data is not None:
                 self._policy.reliability = merge_reliability(self._policy.reliability, data)
         except OSError as failure:
             self._report(error("reliability_invalid", reason=failure.strerror or str(failure)))
-        except PosthouseError as fault:
-            self._report(fault)
+        except PosthouseError as failure:
+            self._report(failure)
 
-    def _report(self, fault: PosthouseError) -> None:
-        self.fault = fault
-        log.error("config_keeps_former_values", path=str(self._path), reason=str(fault))
+    def _report(self, failure: PosthouseError) -> None:
+        self.error = failure
+        log.error("config_keeps_former_values", path=str(self._path), reason=str(failure))

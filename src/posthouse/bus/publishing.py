@@ -3,8 +3,8 @@
 A reservation is committed before its file appears; it is closed, with its journal record, after the file is in new/
 (and synced, with durability "power"); then the publisher is answered. If the process dies in between, the process
 that finds the file writes the record. Publishes of one loop iteration share both transactions and never wait for
-handlers. Refusals are recorded in aggregate (first one at once, then one record per minute), so that no sender can
-fill the disk.
+handlers. Refusals are recorded in aggregate (the first one at once, then one record per minute), so that no sender
+can fill the disk.
 """
 
 from __future__ import annotations
@@ -13,61 +13,164 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
-import msgspec
-
-from posthouse.bus.admission import Draft, MailboxCopy, reserve
+from posthouse.bus.admission import Admission, Draft, MailboxCopy
+from posthouse.bus.core import Core
+from posthouse.bus.ledger import Ledger
 from posthouse.bus.maildir import Mailbox, encode_dead_letter
-from posthouse.bus.results import Reason
-from posthouse.bus.settling import CloseReservation, WithdrawReservation
+from posthouse.bus.results import PublishResult, Reason
+from posthouse.bus.settling import close_reservation, withdraw_reservation
+from posthouse.bus.signals import Signals
 from posthouse.bus.transaction import BusTransaction
 from posthouse.model.clock import format_utc
 from posthouse.model.errors import Transient, error
-from posthouse.model.limits import MILLISECOND_NS
+from posthouse.model.limits import MILLISECOND_NS, SECOND_NS
 from posthouse.model.reliability import pressure_signal
 
-if TYPE_CHECKING:
-    from posthouse.bus.ledger import Ledger
-    from posthouse.bus.session import Session
+#: each copy of a publish, and why its file could not be stored
+StoredCopies = list[tuple[MailboxCopy, OSError | None]]
 
 
-class ReservePublish:
-    """The first half of a publish: its place in the ledger."""
+class Publisher:
+    """The publishing side of one open Bus."""
 
-    __slots__ = ("_draft", "_session")
+    def __init__(self, core: Core, signals: Signals) -> None:
+        self.core = core
+        self.admission = Admission(core.policy, core.instance.number)
+        self.refusals = RefusalLog(core.ledger, lambda: core.clock.wall_ns() // (60 * SECOND_NS))
+        self.syncer = Syncer(self) if core.is_power_safe else None
+        self._signals = signals
 
-    def __init__(self, session: Session, draft: Draft) -> None:
-        self._session = session
+    async def publish(self, draft: Draft) -> PublishResult:
+        """Store a message in every mailbox that admits it and return the result."""
+        future = draft.future = self.core.loop.create_future()
+        self.core.ledger.submit_publish(_ReservePublish(self, draft))
+        result: PublishResult = await future
+        return result
+
+    async def close(self) -> None:
+        """Store the publishes that wait for the disk, then end the syncing thread."""
+        if self.syncer is not None:
+            await self.syncer.close()
+
+    def close_reservations(self, draft: Draft, copies: StoredCopies) -> None:
+        """Close the reservations of stored copies, withdraw the others, then answer the publisher."""
+        for copy, failure in copies:
+            draft.failure = failure or draft.failure
+            draft.stored += failure is None and copy.reason is None
+        self.core.ledger.submit(_ClosePublish(self, draft, copies))
+
+    def answer(self, draft: Draft) -> None:
+        """Resolve the publisher's future, and signal its subject about mailboxes under pressure."""
+        if draft.failure is None:
+            _resolve(draft, draft.result())
+        else:
+            _resolve(draft, _unwritable(draft, draft.failure))
+        for subject, pressure in draft.warnings:
+            signal = pressure_signal(pressure, subject, self.core.clock.wall_ns())
+            if signal is not None:
+                self._signals.emit(draft.from_, signal)
+        if draft.rejected:
+            self.refusals.count(draft)
+
+
+class _ReservePublish:
+    """Ledger operation, the first half of a publish: admission; after the commit the files are written."""
+
+    __slots__ = ("_draft", "_publisher")
+
+    def __init__(self, publisher: Publisher, draft: Draft) -> None:
+        self._publisher = publisher
         self._draft = draft
 
-    def apply(self, page: BusTransaction) -> None:
-        reserve(page, self._draft, self._session.policy, self._session.instance.number)
+    def apply(self, tx: BusTransaction) -> None:
+        self._publisher.admission.reserve(tx, self._draft)
 
-    def committed(self) -> None:
-        for copy in self._draft.copies:
-            server = self._session.serving.server(copy.number)
+    def on_committed(self) -> None:
+        publisher, draft = self._publisher, self._draft
+        for copy in draft.copies:
+            server = publisher.core.servers.get(copy.number)
             if server is not None:
-                server.expect(copy.id)
-        if self._session.syncer is not None:
-            self._session.syncer.store(self._draft)
+                server.expect_own(copy.id)
+        if publisher.syncer is not None:
+            publisher.syncer.store(draft)
             return
-        outcomes = [(copy, store_copy(self._session, copy)) for copy in (*self._draft.copies, *self._draft.letters)]
-        close_reservations(self._session, self._draft, outcomes)
+        copies = [(copy, _store_copy(publisher.core, copy)) for copy in (*draft.copies, *draft.dead_letters)]
+        publisher.close_reservations(draft, copies)
 
-    def failed(self, failure: Exception) -> bool:
-        if not self._draft.future.done():
-            self._draft.future.set_exception(failure)
+    def on_failed(self, failure: Exception) -> bool:
+        _resolve(self._draft, failure)
         return False
 
 
-def store_copy(session: Session, copy: MailboxCopy) -> OSError | None:
-    """Put one file in its place; return why it could not be."""
+class _ClosePublish:
+    """Ledger operation, the second half of a publish: the files are stored, or could not be."""
+
+    __slots__ = ("_copies", "_draft", "_earlier", "_is_answered", "_publisher")
+
+    def __init__(self, publisher: Publisher, draft: Draft, copies: StoredCopies) -> None:
+        self._publisher = publisher
+        self._draft = draft
+        self._copies = copies
+        #: ids that the endpoint's server queues before each copy
+        self._earlier: list[list[str]] = []
+        self._is_answered = False
+
+    def apply(self, tx: BusTransaction) -> None:
+        core, self._earlier = self._publisher.core, []
+        for copy, failure in self._copies:
+            if failure is None:
+                self._earlier.append(close_reservation(core, tx, copy))
+            else:
+                self._earlier.append([])
+                withdraw_reservation(core, tx, copy)
+
+    def on_committed(self) -> None:
+        for (copy, failure), earlier in zip(self._copies, self._earlier, strict=True):
+            server = None if failure or copy.reason is not None else self._publisher.core.servers.get(copy.number)
+            if server is not None:
+                server.offer_own(earlier, copy.id, copy.data)
+        self._answer()
+
+    def on_failed(self, failure: Exception) -> bool:
+        """Answer at once if the store has no room: the files are stored, and a retry writes their records.
+
+        After any other failure the publisher gets the exception, and the servers settle the stored files.
+        """
+        if isinstance(failure, Transient):
+            self._answer()
+            return True
+        _resolve(self._draft, failure)
+        for copy, _failure in self._copies:
+            server = self._publisher.core.servers.get(copy.number)
+            if server is not None:
+                server.rescan_later()
+        return False
+
+    def _answer(self) -> None:
+        if not self._is_answered:
+            self._is_answered = True
+            self._publisher.answer(self._draft)
+
+
+def _resolve(draft: Draft, result: PublishResult | Exception) -> None:
+    future = draft.future
+    if future is None or future.done():  # the publisher was cancelled
+        return
+    if isinstance(result, Exception):
+        future.set_exception(result)
+    else:
+        future.set_result(result)
+
+
+def _store_copy(core: Core, copy: MailboxCopy) -> OSError | None:
+    """Write the file of one copy; return why that failed."""
     try:
-        mailbox = session.directory.mailbox(copy.hash)
-        data, box = copy_file(copy)
-        target = f"{box}/{copy.id}"
-        if not session.spares.write(copy.hash, mailbox, data, target):
+        mailbox = core.directory.mailbox(copy.hash)
+        data, folder = _file_of(copy)
+        target = f"{folder}/{copy.id}"
+        if not core.spares.write(copy.hash, mailbox, data, target):
             mailbox.write(copy.id, data)
             mailbox.move(f"tmp/{copy.id}", target)
     except OSError as failure:
@@ -75,65 +178,15 @@ def store_copy(session: Session, copy: MailboxCopy) -> OSError | None:
     return None
 
 
-def copy_file(copy: MailboxCopy) -> tuple[bytes, str]:
-    """Return the content of a copy's file and the directory it belongs in."""
+def _file_of(copy: MailboxCopy) -> tuple[bytes, str]:
+    """Return the content of a copy's file and the folder it belongs in."""
     if copy.reason is None:
         return copy.data, "new"
     return encode_dead_letter(copy.data, copy.reason, format_utc(copy.draft.created_ms * MILLISECOND_NS)), "failed"
 
 
-def close_reservations(session: Session, draft: Draft, outcomes: list[tuple[MailboxCopy, OSError | None]]) -> None:
-    """Close what was stored, give back what could not be, and answer when that is committed."""
-    for copy, failure in outcomes:
-        draft.failure = failure or draft.failure
-        draft.stored += failure is None and copy.reason is None
-        session.ledger.submit(
-            CloseReservation(session, copy) if failure is None else WithdrawReservation(session, copy)
-        )
-    session.ledger.submit(_AnswerPublisher(session, draft))
-
-
-class _AnswerPublisher:
-    """The last entry of a publish: everything before it is booked."""
-
-    __slots__ = ("_draft", "_session")
-
-    def __init__(self, session: Session, draft: Draft) -> None:
-        self._session = session
-        self._draft = draft
-
-    def apply(self, page: BusTransaction) -> None:
-        """Nothing is left to write."""
-
-    def committed(self) -> None:
-        _answer_publisher(self._session, self._draft)
-
-    def failed(self, failure: Exception) -> bool:
-        """Answer all the same when the store has no room: the files are in place, their records follow."""
-        if isinstance(failure, Transient):
-            _answer_publisher(self._session, self._draft)
-        elif not self._draft.future.done():
-            self._draft.future.set_exception(failure)
-        return False
-
-
-def _answer_publisher(session: Session, draft: Draft) -> None:
-    """Tell the publisher, and its subject about mailboxes under pressure."""
-    if not draft.future.done():
-        if draft.failure is None:
-            draft.future.set_result(draft.result())
-        else:
-            draft.future.set_exception(_unwritable(draft, draft.failure))
-    for subject, pressure in draft.warnings:
-        signal = pressure_signal(pressure, subject, session.clock.wall_ns())
-        if signal is not None:
-            session.signals.emit(draft.from_, signal)
-    if draft.rejected:
-        session.refusals.count(draft)
-
-
 def _unwritable(draft: Draft, failure: OSError) -> Exception:
-    failed = len(draft.copies) + len(draft.letters) - draft.stored
+    failed = len(draft.copies) + len(draft.dead_letters) - draft.stored
     return error(
         "mailbox_unwritable",
         message_id=draft.message_id,
@@ -143,177 +196,188 @@ def _unwritable(draft: Draft, failure: OSError) -> Exception:
     )
 
 
-_Outcome = tuple[Draft, list[tuple[MailboxCopy, OSError | None]]]
-
-
 class Syncer:
-    """The syncing thread of one open Bus."""
+    """The thread that writes and syncs files when publishes must survive a loss of power.
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    It takes all waiting publishes at once, so that they share the sync of each directory.
+    """
+
+    def __init__(self, publisher: Publisher) -> None:
+        self._publisher = publisher
+        self._directory = publisher.core.directory
         self._queue: queue.SimpleQueue[Draft | None] = queue.SimpleQueue()
         self._ended = asyncio.Event()
         self._thread = threading.Thread(target=self._serve, name="bus syncer", daemon=True)
         self._thread.start()
 
     def store(self, draft: Draft) -> None:
-        """Write and sync the files of a draft, then answer it."""
+        """Write and sync the files of a publish, then close its reservations."""
         self._queue.put(draft)
 
     async def close(self) -> None:
-        """Finish what waits, then end the thread."""
+        """Finish the queue, then end the thread."""
         self._queue.put(None)
         await self._ended.wait()
         self._thread.join()
 
     def _serve(self) -> None:
+        core = self._publisher.core
         is_open = True
         while is_open:
             drafts = [self._queue.get()]
             while not self._queue.empty():
                 drafts.append(self._queue.get())
             is_open = None not in drafts
-            outcomes = self._sync([draft for draft in drafts if draft is not None])
-            self._session.loop.call_soon_threadsafe(self._tell, outcomes, context=self._session.context)
-        self._session.loop.call_soon_threadsafe(self._ended.set)
+            synced = self._sync([draft for draft in drafts if draft is not None])
+            core.loop.call_soon_threadsafe(self._on_synced, synced, context=core.context)
+        core.loop.call_soon_threadsafe(self._ended.set)
 
-    def _sync(self, drafts: list[Draft]) -> list[_Outcome]:
-        opened: dict[str, Mailbox] = {}
-        touched: set[tuple[str, str]] = set()
-        outcomes: list[_Outcome] = []
+    def _sync(self, drafts: list[Draft]) -> list[tuple[Draft, StoredCopies]]:
+        mailboxes: dict[str, Mailbox] = {}
+        written: list[tuple[Draft, StoredCopies]] = []
         for draft in drafts:
-            results: list[tuple[MailboxCopy, OSError | None]] = []
-            outcomes.append((draft, results))
-            for copy in (*draft.copies, *draft.letters):
-                results.append((copy, self._write(copy, opened, touched)))
-        failures = {place: _sync_directory(opened[place[0]], place[1]) for place in touched}
-        for mailbox in opened.values():
+            copies = (*draft.copies, *draft.dead_letters)
+            written.append((draft, [(copy, self._write(copy, mailboxes)) for copy in copies]))
+        folders = {_folder_of(copy) for _, copies in written for copy, failure in copies if failure is None}
+        failures = {(hash_, folder): _sync_folder(mailboxes[hash_], folder) for hash_, folder in folders}
+        for mailbox in mailboxes.values():
             mailbox.close()
         return [
-            (draft, [(copy, failure or failures.get((copy.hash, _box(copy)))) for copy, failure in results])
-            for draft, results in outcomes
+            (draft, [(copy, failure or failures.get(_folder_of(copy))) for copy, failure in copies])
+            for draft, copies in written
         ]
 
-    def _write(
-        self,
-        copy: MailboxCopy,
-        opened: dict[str, Mailbox],
-        touched: set[tuple[str, str]],
-    ) -> OSError | None:
+    def _write(self, copy: MailboxCopy, mailboxes: dict[str, Mailbox]) -> OSError | None:
         try:
-            mailbox = opened.get(copy.hash) or opened.setdefault(copy.hash, self._open(copy))
-            data, box = copy_file(copy)
+            mailbox = mailboxes.get(copy.hash)
+            if mailbox is None:
+                mailbox = mailboxes[copy.hash] = self._open(copy)
+            data, folder = _file_of(copy)
             mailbox.write(copy.id, data, sync=True)
-            mailbox.move(f"tmp/{copy.id}", f"{box}/{copy.id}")
+            mailbox.move(f"tmp/{copy.id}", f"{folder}/{copy.id}")
         except OSError as failure:
             return failure
-        touched.add((copy.hash, box))
         return None
 
     def _open(self, copy: MailboxCopy) -> Mailbox:
         """Open the mailbox for this thread: the loop may close its own descriptor at any time."""
-        directory = self._session.directory
         if copy.endpoint is None:
-            return Mailbox(directory.unrouted.path, ("tmp", "failed"))
-        return Mailbox(directory.path_of(copy.hash))
+            return Mailbox(self._directory.unrouted.path, ("tmp", "failed"))
+        return Mailbox(self._directory.path_of(copy.hash))
 
-    def _tell(self, outcomes: list[_Outcome]) -> None:
-        for draft, results in outcomes:
-            close_reservations(self._session, draft, results)
-
-
-def _box(copy: MailboxCopy) -> str:
-    return "new" if copy.reason is None else "failed"
+    def _on_synced(self, synced: list[tuple[Draft, StoredCopies]]) -> None:
+        for draft, copies in synced:
+            self._publisher.close_reservations(draft, copies)
 
 
-def _sync_directory(mailbox: Mailbox, box: str) -> OSError | None:
+def _folder_of(copy: MailboxCopy) -> tuple[str, str]:
+    return copy.hash, "new" if copy.reason is None else "failed"
+
+
+def _sync_folder(mailbox: Mailbox, folder: str) -> OSError | None:
     try:
-        mailbox.sync(box)
+        mailbox.sync(folder)
     except OSError as failure:
         return failure
     return None
 
 
 _RECORDED_AS_DEAD = {Reason.ACCESS_DENIED, Reason.BUDGET_EXCEEDED}  # these have a bus.dead record each
-#: reason, sender, subject, mailbox, and whether the publish had passed the rate and left no other record
-RefusalKey = tuple[str, str, str, str, bool]
-Moments = list[tuple[int, int, int]]
-_MOMENTS_MAX = 1_024  # of one key and minute: some 30 KB
-_decode_reserved = msgspec.json.Decoder(tuple[int, int, int]).decode
+_MAX_OCCURRENCES = 1_024  # per key and minute: about 30 KB
+#: journal seq, boot time in ns, and how many refusals happened then; the record's field is `moments`
+Occurrences = list[tuple[int, int, int]]
+
+
+class RefusalKey(NamedTuple):
+    """What refusals have in common that are recorded together."""
+
+    reason: str
+    sender: str
+    subject: str
+    endpoint_hash: str
+    #: the publish was charged to the sender's rate and has no other record
+    is_charged: bool
 
 
 class RefusalLog:
-    """Counts what was refused in the current minute."""
+    """Counts the refusals of the current minute."""
 
-    def __init__(self, ledger: Ledger, minute: Callable[[], int]) -> None:
+    def __init__(self, ledger: Ledger, current_minute: Callable[[], int]) -> None:
         self._ledger = ledger
-        self._minute = minute
-        self._current = -1
-        self._counts: dict[RefusalKey, Moments] = {}
+        self._current_minute = current_minute
+        self._minute = -1
+        self._counts: dict[RefusalKey, Occurrences] = {}
 
     def count(self, draft: Draft) -> None:
-        """Note the refusals of one publish."""
-        self.turn()
-        seq, boot_ns, is_rated = _decode_reserved(draft.reserved)
-        is_charged = bool(is_rated) and not draft.copies and not draft.letters
-        for entry in draft.rejected:
-            if entry.reason in _RECORDED_AS_DEAD:
+        """Count the refusals of one publish; the first of a kind in a minute is recorded at once."""
+        self.flush_minute()
+        seq, boot_ns, is_rated = draft.reserved
+        is_charged = bool(is_rated) and not draft.copies and not draft.dead_letters
+        for rejection in draft.rejected:
+            if rejection.reason in _RECORDED_AS_DEAD:
                 continue
-            is_charged = is_charged and entry.reason is not Reason.RATE_LIMITED
-            key = (entry.reason.value, draft.from_, entry.subject, entry.endpoint_hash, is_charged)
+            is_charged = is_charged and rejection.reason is not Reason.RATE_LIMITED
+            key = RefusalKey(
+                rejection.reason.value, draft.from_, rejection.subject, rejection.endpoint_hash, is_charged
+            )
             is_charged = False  # one publish counts once
             if key in self._counts:
-                _add_moment(self._counts[key], seq, boot_ns)
+                _add_occurrence(self._counts[key], seq, boot_ns)
             else:
                 self._counts[key] = []
-                self._ledger.submit_lazily(_RecordRefusals(key, self._current, [(seq, boot_ns, 1)]))
+                self._ledger.defer(_RecordRefusals(key, self._minute, [(seq, boot_ns, 1)]))
 
-    def turn(self) -> None:
-        """Record the minute that is over."""
-        minute = self._minute()
-        if minute != self._current:
-            self.write()
-            self._current = minute
+    def flush_minute(self) -> None:
+        """Record the last minute if it is over."""
+        minute = self._current_minute()
+        if minute != self._minute:
+            self.flush()
+            self._minute = minute
 
-    def write(self) -> None:
-        """Record what is counted so far."""
-        for key, moments in self._counts.items():
-            if moments:
-                self._ledger.submit_lazily(_RecordRefusals(key, self._current, moments))
+    def flush(self) -> None:
+        """Record all refusals counted so far."""
+        for key, occurrences in self._counts.items():
+            if occurrences:
+                self._ledger.defer(_RecordRefusals(key, self._minute, occurrences))
         self._counts = {}
 
 
 class _RecordRefusals:
-    """One aggregated record."""
+    """Ledger operation: one aggregated record."""
 
-    __slots__ = ("_key", "_minute", "_moments")
+    __slots__ = ("_key", "_minute", "_occurrences")
 
-    def __init__(self, key: RefusalKey, minute: int, moments: Moments) -> None:
+    def __init__(self, key: RefusalKey, minute: int, occurrences: Occurrences) -> None:
         self._key = key
         self._minute = minute
-        self._moments = moments
+        self._occurrences = occurrences
 
-    def apply(self, page: BusTransaction) -> None:
-        reason, sender, subject, endpoint_hash, is_charged = self._key
-        count = sum(times for _seq, _boot_ns, times in self._moments)
-        body: dict[str, Any] = {"reason": reason, "key": f"{sender} {subject}", "minute": self._minute}
-        body |= {"count": count, "endpoint_hash": endpoint_hash, "moments": self._moments}
-        if is_charged:
+    def apply(self, tx: BusTransaction) -> None:
+        key = self._key
+        body: dict[str, Any] = {
+            "reason": key.reason,
+            "key": f"{key.sender} {key.subject}",
+            "minute": self._minute,
+            "count": sum(times for _seq, _boot_ns, times in self._occurrences),
+            "endpoint_hash": key.endpoint_hash,
+            "moments": self._occurrences,
+        }
+        if key.is_charged:
             body["charged"] = True
-        page.tx.append("bus.refused", actor=sender, ref=reason, body=body)
+        tx.journal.append("bus.refused", actor=key.sender, ref=key.reason, body=body)
 
-    def committed(self) -> None:
-        """Nothing is left to do."""
+    def on_committed(self) -> None:
+        """Do nothing: the record is all there is."""
 
-    def failed(self, _failure: Exception) -> bool:
+    def on_failed(self, _failure: Exception) -> bool:
         return True
 
 
-def _add_moment(moments: Moments, seq: int, boot_ns: int) -> None:
-    """Count one more refusal: at its own moment, or at the last one when it is the same or there are too many."""
-    is_full = len(moments) >= _MOMENTS_MAX
-    if moments and (is_full or moments[-1][:2] == (seq, boot_ns)):
-        last_seq, last_boot_ns, times = moments[-1]
-        moments[-1] = (last_seq, last_boot_ns, times + 1)
+def _add_occurrence(occurrences: Occurrences, seq: int, boot_ns: int) -> None:
+    """Count one more refusal, in the last entry if that is of the same moment or the list is full."""
+    is_full = len(occurrences) >= _MAX_OCCURRENCES
+    if occurrences and (is_full or occurrences[-1][:2] == (seq, boot_ns)):
+        last_seq, last_boot_ns, times = occurrences[-1]
+        occurrences[-1] = (last_seq, last_boot_ns, times + 1)
     else:
-        moments.append((seq, boot_ns, 1))
+        occurrences.append((seq, boot_ns, 1))

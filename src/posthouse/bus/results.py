@@ -10,12 +10,12 @@ import msgspec
 from posthouse.model.breaker import Circuit
 from posthouse.model.envelope import Envelope
 
-#: what ack answers
+#: results of ack
 AckAnswer = Literal["acked", "unknown", "being_served"]
 
 
 class Reason(enum.StrEnum):
-    """Why an endpoint did not get a message."""
+    """Why an endpoint refused a message."""
 
     ACCESS_DENIED = "access_denied"
     RATE_LIMITED = "rate_limited"
@@ -25,7 +25,7 @@ class Reason(enum.StrEnum):
 
 
 class Rejection(msgspec.Struct, frozen=True):
-    """One endpoint that refused; `endpoint_hash` is "*" when the publish as a whole was."""
+    """The refusal of one endpoint; `endpoint_hash` is "*" if the publish was refused as a whole."""
 
     endpoint_hash: str
     subject: str
@@ -34,13 +34,13 @@ class Rejection(msgspec.Struct, frozen=True):
 
 
 class PublishResult(msgspec.Struct, frozen=True):
-    """What became of a publish."""
+    """The result of a publish."""
 
     message_id: str
-    #: how many mailboxes have stored it
+    #: number of mailboxes that stored the message
     delivered_to: int
     rejected: tuple[Rejection, ...] = ()
-    #: mailbox -> 0 (empty) to 1 (full), as it was before this message
+    #: by mailbox: 0 (empty) to 1 (full), before this message
     mailbox_pressure: dict[str, float] = msgspec.field(default_factory=dict)
 
 
@@ -73,10 +73,10 @@ class BreakerView(msgspec.Struct, frozen=True):
 
 
 class Letter(msgspec.Struct, frozen=True):
-    """A dead letter: where it lies, what it was, why and when it died."""
+    """A dead letter: its mailbox, its message if it has one, and why and when it failed."""
 
     id: str
-    #: the message's subject; the endpoint's when the file could not be read as a message
+    #: subject of the message, or of the endpoint if the file held no message
     subject: str
     endpoint_hash: str
     reason: str
@@ -86,7 +86,7 @@ class Letter(msgspec.Struct, frozen=True):
 
 
 class Metrics(msgspec.Struct, frozen=True):
-    """How many messages the index knows, by status and by subject."""
+    """Number of messages in the index, by status and by subject."""
 
     total_messages: int
     by_status: dict[str, int]

@@ -1,194 +1,105 @@
-"""Open a data directory and close it again: everything that one open Bus holds.
+"""Build the parts of one open Bus, start them, and close them again.
 
-Opening order: directory, instance lock, store, recovery of what dead processes left, then the parts that run on the
-event loop. Closing stops serving, commits the remaining operations, and releases locks, descriptors, threads and
-databases in reverse order. When the disk fails under the store, the session closes itself and every later call
-raises that failure.
+Opening recovers what dead processes left before the parts start that run on the event loop. Closing stops serving,
+commits the remaining operations, and releases locks, descriptors, threads and databases in reverse order. When the
+disk fails under the store, the session closes itself and every later call raises that failure.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 from contextlib import ExitStack
-from dataclasses import dataclass
-from pathlib import Path
 
 from posthouse.bus.admission import clean_context
-from posthouse.bus.data_directory import BusDirectory, Instance
-from posthouse.bus.handlers import HandlerThreads, Subscriptions
-from posthouse.bus.housekeeping import Housekeeping, Retention
+from posthouse.bus.core import Core
+from posthouse.bus.handlers import Subscriptions
+from posthouse.bus.housekeeping import Housekeeping
 from posthouse.bus.index.message_index import IndexUpdater
 from posthouse.bus.inotify import Watcher
-from posthouse.bus.ledger import Ledger
-from posthouse.bus.maildir import SPARE_MAX_FILES, Mailbox, SpareFiles
-from posthouse.bus.operator_files import ConfigFile, Policy, RulesFile
-from posthouse.bus.publishing import RefusalLog, Syncer
+from posthouse.bus.options import BusOptions
+from posthouse.bus.publishing import Publisher
 from posthouse.bus.request_reply import Requests
 from posthouse.bus.serving import EndpointServers
 from posthouse.bus.signals import Signals
 from posthouse.bus.taps import Followers
-from posthouse.bus.transaction import SQL, BusTransaction, EndpointRegistry
-from posthouse.journal.store import DirectStore
 from posthouse.log import get_log
-from posthouse.model.budget import BudgetCeiling, CycleRule
-from posthouse.model.clock import Clock
-from posthouse.model.errors import Fatal, PosthouseError
-from posthouse.model.limits import SECOND_NS
-from posthouse.model.reliability import Reliability
-from posthouse.sqlite.schema import Component
+from posthouse.model.errors import Fatal
 
 log = get_log(__name__)
-BUS = Component("bus", "posthouse.bus")
-_RESTART_AT_PAGES = 4_000  # 16 MiB of WAL: a message changes the same few pages, and each is then copied less often
-
-
-@dataclass(frozen=True, slots=True)
-class BusOptions:
-    """What the Bus was told when it was made."""
-
-    path: Path
-    ceiling: BudgetCeiling
-    cycle_rule: CycleRule
-    is_power_safe: bool
-    handler_timeout_s: float
-    max_listeners: int
-    reliability: Reliability
-    #: None: what the settings of the user say when it is time to prune
-    retention: Retention | None
-    clock: Clock
 
 
 class Session:
     """The parts of one open Bus."""
 
-    def __init__(self, settings: BusOptions) -> None:
-        self.clock = settings.clock
-        self.handler_timeout_s = settings.handler_timeout_s
-        self.retention = settings.retention
-        self.loop = asyncio.get_running_loop()
-        self.context = clean_context()
+    def __init__(self, options: BusOptions) -> None:
+        #: why the bus has closed itself
         self.failure: Fatal | None = None
+        self._path = options.path
+        self._loop = asyncio.get_running_loop()
+        self._context = clean_context()
         self._is_open = False
         self._closing: asyncio.Task[None] | None = None
         with ExitStack() as opened:
-            self._open(settings, opened)
-            self._assemble(settings)
-            opened.callback(self.watch.close)
+            self.core = Core(options, self._context, self._on_fatal)
+            opened.callback(self.core.close)
+            self.watcher = Watcher(self._loop, self._context)
+            opened.callback(self.watcher.close)
+            self._build(options)
             self._opened = opened.pop_all()
         self._is_open = True
 
-    def _open(self, settings: BusOptions, opened: ExitStack) -> None:
-        """Open what has to be released, each in the way of none before it when a later one fails."""
-        self.directory = BusDirectory(settings.path)
-        opened.callback(self.directory.close)
-        self.instance = Instance(self.directory.procs)
-        opened.callback(self.instance.close)
-        tick_fd = _open_tick(self.directory.tick)
-        opened.callback(os.close, tick_fd)
-        self.store = DirectStore(
-            self.directory.database,
-            (BUS,),
-            self.clock,
-            on_fatal=self._on_fatal,
-            restart_at_pages=_RESTART_AT_PAGES,
-        )
-        opened.callback(self.store.close)
-        self.policy = Policy(
-            settings.ceiling, settings.cycle_rule, settings.reliability, RulesFile(self.directory.rules)
-        )
-        self.config = ConfigFile(self.directory.config, self.policy)
-        self.ledger = Ledger(self.store, EndpointRegistry(), self.clock, tick_fd, self.loop, self.context)
-        self.ledger.before += [self.policy.rules.refresh, self.config.refresh]
-        self.instance.number = self.ledger.run(
-            lambda page: page.db.execute(SQL.add_instance, (self.instance.name,)).get
-        )
-
-    def _assemble(self, settings: BusOptions) -> None:
-        max_spares = 0 if settings.is_power_safe else SPARE_MAX_FILES
-        self.spares = SpareFiles(self.instance.name, self.find_mailbox, max_spares)
-        self.threads = HandlerThreads()
+    def _build(self, options: BusOptions) -> None:
+        core = self.core
         self.subscriptions = Subscriptions()
-        self.signals = Signals(self.loop, self.context, settings.max_listeners)
-        self.refusals = RefusalLog(self.ledger, lambda: self.clock.wall_ns() // (60 * SECOND_NS))
-        self.watch = Watcher(self.loop, self.context)
-        self.serving = EndpointServers(self)
-        self.ledger.steps = self.serving.count_steps
-        self.syncer = Syncer(self) if settings.is_power_safe else None
-        self.followers = Followers(self)
-        self.requests = Requests(self)
-        self.indexing = IndexUpdater(self)
-        self.housekeeping = Housekeeping(self)
+        self.signals = Signals(core.loop, core.context, options.max_listeners)
+        self.servers = EndpointServers(core, self.subscriptions, self.watcher)
+        self.publisher = Publisher(core, self.signals)
+        self.followers = Followers(core, self.watcher)
+        self.requests = Requests(core, self.servers, self.subscriptions)
+        self.index = IndexUpdater(core)
+        self.housekeeping = Housekeeping(core, self.servers, self.publisher, self.index, options.retention)
 
     async def start(self) -> None:
-        """Recover what dead processes left, then begin to keep house."""
+        """Recover what dead processes left, then start the background tasks."""
         await self.housekeeping.start()
-        self.indexing.start()
+        self.index.start()
 
     async def close(self) -> None:
-        """Stop and release everything, or wait until that is done."""
+        """Stop and release everything, or wait until another call has done so."""
+        await asyncio.shield(self._start_closing())
+
+    def _start_closing(self) -> asyncio.Task[None]:
         if self._closing is None:
-            self._closing = self.loop.create_task(self._close(), context=self.context.copy())
-        await asyncio.shield(self._closing)
+            self._closing = self._loop.create_task(self._close(), context=self._context.copy())
+        return self._closing
 
     async def _close(self) -> None:
         if self.failure is None:
             self.requests.close()
-        await self.serving.close()
-        if self.syncer is not None:
-            await self.syncer.close()
+        await self.servers.close()
+        await self.publisher.close()
         await self.followers.close()
         await self.housekeeping.close()
-        await self.indexing.close()
+        await self.index.close()
         self.signals.close()
-        self.threads.close()
+        self.servers.close_threads()
         if self.failure is None:
-            self.refusals.write()
-            self.ledger.flush()
-            self._leave()
-        self.spares.close()
+            self.publisher.refusals.flush()
+            self.core.deregister()
         self._opened.close()
 
-    def find_mailbox(self, hash_: str) -> Mailbox | None:
-        """Return a mailbox, or None when there is none any more."""
-        try:
-            return self.directory.mailbox(hash_)
-        except FileNotFoundError:
-            return None
-
-    def _leave(self) -> None:
-        """Take our name off the list; what stays there when the store refuses is swept like that of a dead process."""
-        number = self.instance.number
-
-        def work(page: BusTransaction) -> None:
-            page.db.execute(SQL.clear_served_by, (number,))
-            if not page.db.execute(SQL.open_mail_of_instance, (number,)).fetchall():
-                page.db.execute(SQL.remove_instance, (number,))
-
-        try:
-            self.ledger.run(work)
-        except PosthouseError as failure:
-            log.warning("bus_closed_without_leaving", reason=str(failure))
-
     def _on_fatal(self, failure: Fatal) -> None:
-        """The store cannot be trusted any more; may be called from the checkpoint's thread."""
+        """Close the bus, because its store can no longer be trusted; may run on the checkpoint's thread."""
         self.failure = failure
-        log.error("bus_failed", path=str(self.directory.root), reason=str(failure))
+        log.error("bus_failed", path=str(self._path), reason=str(failure))
         try:
-            self.loop.call_soon_threadsafe(self._abandon, failure, context=self.context)
+            self._loop.call_soon_threadsafe(self._abandon, failure, context=self._context)
         except RuntimeError:  # the loop has ended
             return
 
     def _abandon(self, failure: Fatal) -> None:
-        """End what is in work, then close: a Bus that can promise nothing must not look alive to others."""
+        """Cancel handlers and requests, then close, so that other processes take over."""
         if self._is_open:
-            self.serving.abandon()
+            self.servers.abandon()
             self.requests.fail(failure)
-            if self._closing is None:
-                self._closing = self.loop.create_task(self._close(), context=self.context.copy())
-
-
-def _open_tick(path: Path) -> int:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    os.fchmod(fd, 0o600)
-    return fd
+            self._start_closing()

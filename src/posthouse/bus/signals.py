@@ -1,7 +1,7 @@
 """Signals: in-memory hints for the handlers of this process only.
 
-A handler that raises does not stop the others; async handlers run as tasks. Many listeners on one pattern usually
-are a leak, so the bus warns once per pattern above `max_listeners`.
+A handler that raises does not stop the others; async handlers run as tasks. Many listeners on one pattern are usually
+a leak, so the bus warns once per pattern above `max_listeners`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = get_log(__name__)
 
 
 class TooManyListenersWarning(UserWarning):
-    """More handlers listen to one pattern than the bus was told to expect."""
+    """More signal handlers listen to one pattern than `max_listeners`."""
 
 
 class Signals:
@@ -38,12 +38,12 @@ class Signals:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def add(self, pattern: str, handler: SignalHandler) -> Callable[[], None]:
-        """Listen to signals about matching subjects; return what ends it."""
+        """Call `handler` for signals to matching subjects; return the function that removes it."""
         validate_subject(pattern, allow_wildcards=True)
         ticket = self._trie.add(pattern, handler)
         self._counts[pattern] += 1
         if self._counts[pattern] == self._max + 1:
-            text = f"{self._max + 1} signal handlers listen to {pattern}; is one left behind at every turn?"
+            text = f"{self._max + 1} signal handlers listen to {pattern}; are handlers added and never removed?"
             warnings.warn(text, TooManyListenersWarning, stacklevel=3)
         is_listening = True
 
@@ -57,16 +57,16 @@ class Signals:
         return remove
 
     def emit(self, subject: str, signal: Signal) -> int:
-        """Hand a signal to every matching handler; return how many there are."""
+        """Pass a signal to every matching handler; return how many there are."""
         handlers = self._trie.match(subject)
         for handler in handlers:
             try:
-                answer = handler(subject, signal)
-            except Exception as failure:  # noqa: BLE001 - one handler's fault is not the others'
+                result = handler(subject, signal)
+            except Exception as failure:  # noqa: BLE001 - the other handlers still run
                 log.warning("signal_handler_failed", subject=subject, reason=repr(failure))
                 continue
-            if inspect.isawaitable(answer):
-                task = self._loop.create_task(_await(answer, subject), context=self._context.copy())
+            if inspect.isawaitable(result):
+                task = self._loop.create_task(_await(result, subject), context=self._context.copy())
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
         return len(handlers)
@@ -76,8 +76,8 @@ class Signals:
             task.cancel()
 
 
-async def _await(answer: Awaitable[Any], subject: str) -> None:
+async def _await(result: Awaitable[Any], subject: str) -> None:
     try:
-        await answer
+        await result
     except Exception as failure:  # noqa: BLE001 - as above
         log.warning("signal_handler_failed", subject=subject, reason=repr(failure))

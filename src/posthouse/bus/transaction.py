@@ -10,6 +10,7 @@ patterns.
 
 from __future__ import annotations
 
+import enum
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -25,29 +26,42 @@ from posthouse.model.ulid import RANDOM_BYTES, next_ulid
 from posthouse.sqlite.statements import Statements
 
 SQL = Statements("posthouse.bus", "bus.sql")
+_MAX_CACHED_ROWS = 4_096  # rows cached between transactions: bounds the memory of a bus with many senders
+_NEW_BREAKER = BreakerState()
+
+
+class MailState(enum.IntEnum):
+    """The column `state` of a row in `mail`; bus.sql compares with the numbers."""
+
+    RESERVED = 0
+    """Admitted; the file may not exist yet."""
+    STORED = 1
+    """The file exists and its bus.published record is written."""
+    REFUSED = 2
+    """Refused; the file will be a dead letter."""
 
 
 class EndpointRegistry:
-    """All endpoints, by subject, hash and number."""
+    """All registered endpoints, by subject, hash and number."""
 
     def __init__(self) -> None:
         self.version = -1
         self.by_subject: dict[str, Endpoint] = {}
         self.by_number: dict[int, Endpoint] = {}
         self.by_hash: dict[str, Endpoint] = {}
-        #: numbers of the endpoints that only carry replies
+        #: numbers of the endpoints that only carry replies of one process
         self.private: set[int] = set()
         self._literals: LiteralTrie[Endpoint] = LiteralTrie()
 
     def refresh(self, db: apsw.Connection, version: int) -> None:
-        """Read the endpoints again if the version says they changed."""
+        """Reload the endpoints if their version has changed."""
         if version == self.version:
             return
         self.load(db)
         self.version = version
 
     def load(self, db: apsw.Connection) -> None:
-        """Read all endpoints."""
+        """Load all endpoints."""
         endpoints = [Endpoint(*row) for row in db.execute(SQL.endpoints)]
         private: Any = db.execute(SQL.private_numbers)
         self.private = {number for (number,) in private}
@@ -60,14 +74,14 @@ class EndpointRegistry:
                 self._literals.add(endpoint.subject, endpoint)
 
     def resolve(self, subject: str) -> list[Endpoint]:
-        """Return the endpoints a publish to `subject` reaches."""
+        """Return the endpoints that a publish to `subject` reaches."""
         if is_pattern(subject):
             return self._literals.match(subject)
         found = self.by_subject.get(subject) or next(self.catch_alls(subject), None)
         return [] if found is None else [found]
 
     def catch_alls(self, subject: str) -> Iterator[Endpoint]:
-        """Yield the pattern endpoints that could take the subject, longest prefix first."""
+        """Yield the pattern endpoints that match the subject, longest prefix first."""
         for prefix in prefixes(subject):
             if prefix != subject and (found := self.by_subject.get(f"{prefix}.{REST}")):
                 yield found
@@ -75,15 +89,8 @@ class EndpointRegistry:
             yield found
 
 
-_STATE, _ENDPOINT_STATE = SQL.state, SQL.endpoint_state
-_SET_DEPTH, _SET_BREAKER, _SET_LAST_ID = SQL.set_depth, SQL.set_breaker, SQL.set_last_id
-_ADD_RATE = SQL.add_rate
-_MAX_CACHED_ROWS = 4_096  # rows remembered between transactions: bounds the memory of a bus with many senders
-_PRISTINE = BreakerState()
-
-
 class EndpointCounters:
-    """What bus.db counts about one endpoint."""
+    """The counters of one endpoint in bus.db."""
 
     __slots__ = ("breaker", "depth", "has_new_breaker", "is_changed", "last_id", "served_by")
 
@@ -98,8 +105,19 @@ class EndpointCounters:
 
     @property
     def has_clean_breaker(self) -> bool:
-        """Tell whether a success would change nothing."""
+        """True if recording a success would change nothing."""
         return self.breaker.circuit is Circuit.CLOSED and not self.breaker.failures
+
+    def add_message(self, id_: str) -> None:
+        """Count a message that was admitted or adopted."""
+        self.depth += 1
+        self.last_id = id_ if self.last_id is None or id_ > self.last_id else self.last_id
+        self.is_changed = True
+
+    def remove_message(self) -> None:
+        """Count a message that has ended or was withdrawn."""
+        self.depth = max(0, self.depth - 1)
+        self.is_changed = True
 
     def set_breaker(self, breaker: BreakerState) -> None:
         if breaker != self.breaker:
@@ -110,18 +128,19 @@ class EndpointCounters:
 class SenderCounter:
     """The rate window of one sender."""
 
-    __slots__ = ("added", "base", "total")
+    __slots__ = ("added", "left_window", "total")
 
     def __init__(self, total: int) -> None:
         #: publishes since the log began, those of this transaction included
         self.total = total
-        #: those that are known to have left the window
-        self.base = 0
+        #: publishes that are known to have left the window
+        self.left_window = 0
+        #: publishes of this transaction
         self.added = 0
 
 
 class RowCache:
-    """What a process remembers of bus.db between two transactions; void once another process has written."""
+    """Rows of bus.db that a process keeps between transactions; void once another process has written."""
 
     __slots__ = ("boot_id", "endpoints", "last_id", "senders", "version")
 
@@ -132,58 +151,59 @@ class RowCache:
         self.endpoints: dict[int, EndpointCounters | None] = {}
         self.senders: dict[str, SenderCounter] = {}
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
+        """Reload every row in the next transaction."""
         self.version = -1
 
 
 class BusTransaction:
-    """The rows one transaction works on."""
+    """The rows that one transaction works on."""
 
     def __init__(
-        self, tx: JournalTransaction, book: EndpointRegistry, rows: RowCache, boot_ns: int, boot_id: str
+        self, journal: JournalTransaction, registry: EndpointRegistry, cache: RowCache, boot_ns: int, boot_id: str
     ) -> None:
-        self.tx = tx
-        self.db = tx.db
-        self.book = book
-        self.now_ns = tx.now_ns
-        self.now_ms = tx.now_ns // MILLISECOND_NS
+        self.journal = journal
+        self.db = journal.db
+        self.registry = registry
+        self.now_ns = journal.now_ns
+        self.now_ms = journal.now_ns // MILLISECOND_NS
         self.boot_ns = boot_ns
         self.boot_id = boot_id
-        self._rows = rows
-        is_same = rows.version == self.db.data_version() and rows.boot_id == boot_id
-        if not is_same or len(rows.senders) + len(rows.endpoints) > _MAX_CACHED_ROWS:
-            self._read()
-        self._endpoints = rows.endpoints
-        self._senders = rows.senders
+        self._cache = cache
+        is_valid = cache.version == self.db.data_version() and cache.boot_id == boot_id
+        if not is_valid or len(cache.senders) + len(cache.endpoints) > _MAX_CACHED_ROWS:
+            self._reset_cache()
+        self._endpoints = cache.endpoints
+        self._senders = cache.senders
         self._touched: dict[int, EndpointCounters] = {}
         self._charged: dict[str, SenderCounter] = {}
-        self.last_id = self._first_id = rows.last_id
-        rows.version = -1  # until the commit
+        self.last_id = self._first_id = cache.last_id
+        cache.invalidate()  # until the commit
 
-    def _read(self) -> None:
-        rows = self._rows
-        state: Any = self.db.execute(_STATE).fetchone()
-        rows.last_id, version, rates_boot_id = state
-        rows.boot_id, rows.endpoints, rows.senders = self.boot_id, {}, {}
-        self.book.refresh(self.db, version)
-        if rates_boot_id != self.boot_id:  # times of another boot mean nothing
+    def _reset_cache(self) -> None:
+        cache = self._cache
+        state: Any = self.db.execute(SQL.state).fetchone()
+        cache.last_id, version, rates_boot_id = state
+        cache.boot_id, cache.endpoints, cache.senders = self.boot_id, {}, {}
+        self.registry.refresh(self.db, version)
+        if rates_boot_id != self.boot_id:  # the times of another boot do not compare with ours
             self.db.execute(SQL.forget_all_rates)
             self.db.execute(SQL.set_rates_boot_id, (self.boot_id,))
             if rates_boot_id is not None:
-                self.tx.append("bus.booted", ref=self.boot_id)
+                self.journal.append("bus.booted", ref=self.boot_id)
 
-    def mint(self) -> str:
+    def next_id(self) -> str:
         """Return an id larger than any before it."""
         self.last_id = next_ulid(self.last_id, self.now_ms, os.urandom(RANDOM_BYTES))
         return self.last_id
 
     def raise_last_id(self, id_: str) -> None:
-        """Let the next ids be larger than one that came from elsewhere."""
+        """Make all further ids larger than one that this bus did not create."""
         if self.last_id is None or id_ > self.last_id:
             self.last_id = id_
 
     def endpoint(self, number: int) -> EndpointCounters | None:
-        """Return the counters of an endpoint; None when it is not registered any more."""
+        """Return the counters of an endpoint; None if it has been unregistered."""
         counters = self._touched.get(number)
         if counters is not None:
             return counters
@@ -195,48 +215,48 @@ class BusTransaction:
         return counters
 
     def sender(self, name: str) -> SenderCounter:
-        """Return the rate window of a sender, to be charged."""
+        """Return the rate window of a sender that publishes in this transaction."""
         counter = self._senders.get(name)
         if counter is None:
             counter = self._senders[name] = SenderCounter(self.db.execute(SQL.rate_total, (name,)).get or 0)
         self._charged[name] = counter
         return counter
 
-    def count_rates(self, name: str, counter: SenderCounter, horizon_ns: int) -> int:
-        """Return how many publishes of a sender lie after the horizon."""
+    def count_in_window(self, name: str, counter: SenderCounter, horizon_ns: int) -> int:
+        """Return how many publishes of a sender are younger than the horizon."""
         base = self.db.execute(SQL.rate_total_at, (name, horizon_ns)).get
         if base is None:
             base = self.db.execute(SQL.rate_base, (name,)).get
-        counter.base = counter.total - counter.added if base is None else base
-        return counter.total - counter.base
+        counter.left_window = counter.total - counter.added if base is None else base
+        return counter.total - counter.left_window
 
     def write(self) -> None:
-        """Write back everything that changed."""
+        """Write back every row that changed."""
         execute = self.db.execute
         if self.last_id != self._first_id:
-            execute(_SET_LAST_ID, (self.last_id,))
+            execute(SQL.set_last_id, (self.last_id,))
         for number, counters in self._touched.items():
             self._write_endpoint(number, counters)
         for name, counter in self._charged.items():
             if counter.added:
-                execute(_ADD_RATE, (name, self.boot_ns, counter.added, counter.total))
+                execute(SQL.add_rate, (name, self.boot_ns, counter.added, counter.total))
                 counter.added = 0
 
-    def keep(self) -> None:
-        """Remember the rows after the commit."""
-        self._rows.last_id = self.last_id
-        self._rows.version = self.db.data_version()
+    def update_cache(self) -> None:
+        """Validate the cached rows after the commit."""
+        self._cache.last_id = self.last_id
+        self._cache.version = self.db.data_version()
 
     def _write_endpoint(self, number: int, counters: EndpointCounters) -> None:
         if counters.is_changed:
-            self.db.execute(_SET_DEPTH, (counters.depth, counters.last_id, number))
+            self.db.execute(SQL.set_depth, (counters.depth, counters.last_id, number))
             counters.is_changed = False
         if counters.has_new_breaker:
-            self.db.execute(_SET_BREAKER, (*breaker_row(counters.breaker), number))
+            self.db.execute(SQL.set_breaker, (*breaker_row(counters.breaker), number))
             counters.has_new_breaker = False
 
     def _load(self, number: int) -> EndpointCounters | None:
-        row = self.db.execute(_ENDPOINT_STATE, (number,)).fetchone()
+        row = self.db.execute(SQL.endpoint_state, (number,)).fetchone()
         if row is None:
             return None
         depth, last_id, served_by, *breaker = row
@@ -250,9 +270,9 @@ def read_depths(db: apsw.Connection) -> dict[str, int]:
 
 
 def breaker_of(circuit: str | None, failures: int, successes: int, probes: int, since: int, boot: str) -> BreakerState:
-    """Return the breaker that a row of bus.db tells."""
+    """Return the breaker stored in these columns of bus.db."""
     if circuit is None:
-        return _PRISTINE
+        return _NEW_BREAKER
     return BreakerState(Circuit(circuit), failures, successes, probes, since, boot)
 
 

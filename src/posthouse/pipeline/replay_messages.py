@@ -225,7 +225,7 @@ class BusTarget:
 
     async def resume(self, cursor: ReplayCursor) -> None:
         after = cursor.bus_seq
-        while records := await self._bus.session.store.pool.run(partial(read_after, seq=after, limit=_PAGE)):
+        while records := await self._bus.session.core.store.pool.run(partial(read_after, seq=after, limit=_PAGE)):
             self._known |= {key for record in records if (key := self._key(record)) is not None}
             after = records[-1].seq
 
@@ -243,7 +243,7 @@ class BusTarget:
         return SendResult(known)
 
     async def journal_head(self) -> int:
-        return (await self._bus.session.store.pool.run(read_extent)).head
+        return (await self._bus.session.core.store.pool.run(read_extent)).head
 
     def _key(self, record: Record) -> str | None:
         """Return the key of a message that this replay published; None for other records."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 
 from posthouse.bus import Bus
-from posthouse.bus.housekeeping import Retention
+from posthouse.bus.options import Retention
 from posthouse.model.access_rules import AccessRule, Action
 from posthouse.model.budget import GivenBudget
 from posthouse.model.clock import FakeClock

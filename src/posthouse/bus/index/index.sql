@@ -1,7 +1,7 @@
--- :name place
+-- :name position
 SELECT epoch, seq FROM place
 
--- :name set_place
+-- :name set_position
 INSERT OR REPLACE INTO place VALUES (1, ?, ?)
 
 -- :name put
@@ -17,13 +17,13 @@ DELETE FROM messages WHERE id = ? AND endpoint_hash = ?
 -- :name remove_waiting_of_endpoint
 DELETE FROM messages WHERE endpoint_hash = ? AND status != 'dlq'
 
--- :name move_letters
+-- :name move_dead_letters
 UPDATE OR REPLACE messages SET endpoint_hash = 'unrouted' WHERE endpoint_hash = ?
 
 -- :name busy_endpoints
 SELECT DISTINCT endpoint_hash FROM messages WHERE status IN ('new', 'cur')
 
--- :name ids_in_work
+-- :name ids_being_handled
 SELECT id FROM messages WHERE endpoint_hash = ? AND status = 'cur'
 
 -- :name set_status

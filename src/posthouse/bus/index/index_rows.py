@@ -3,14 +3,14 @@
 A page of records is collected first, so that a message published and handled within the page costs one row; applying
 records twice gives the same rows. A rebuild reads the journal's head and the open mail as one snapshot before the
 files; later changes have a record above that head and are applied afterwards. A file in cur/ without a row has
-ended. Rows of handled messages have no files and stay as they are.
+ended. Handled messages have no files; their rows stay as they are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import apsw
 import msgspec
@@ -28,9 +28,20 @@ from posthouse.model.ulid import ulid_ms, validate_ulid
 from posthouse.sqlite.statements import Statements
 
 SQL = Statements("posthouse.bus.index", "index.sql")
-#: id, endpoint_hash, subject, sender, status, created_at, expires_at, ended_at
-IndexValues = tuple[str, str, str, str, str, int, int, int | None]
-_Key = tuple[str, str]
+_Key = tuple[str, str]  # id, endpoint_hash
+
+
+class IndexValues(NamedTuple):
+    """A row of the index, in the order of its columns; times in Unix milliseconds."""
+
+    id: str
+    endpoint_hash: str
+    subject: str
+    sender: str
+    status: str
+    created_at: int
+    expires_at: int
+    ended_at: int | None = None
 
 
 class _Budget(msgspec.Struct):
@@ -52,7 +63,7 @@ class _Ended(msgspec.Struct):
     endpoint_hash: str
 
 
-class _Letter(msgspec.Struct):
+class _DeadLetter(msgspec.Struct):
     endpoint_hash: str
     subject: str
     created_at_ms: int
@@ -61,75 +72,68 @@ class _Letter(msgspec.Struct):
 
 _published = msgspec.json.Decoder(_Published).decode
 _ended = msgspec.json.Decoder(_Ended).decode
-_letter = msgspec.json.Decoder(_Letter).decode
+_dead_letter = msgspec.json.Decoder(_DeadLetter).decode
 
 
 def apply_records(db: apsw.Connection, records: Iterable[Record]) -> None:
-    """Take a page of the journal into the index."""
-    page = _RecordBatch(db)
+    """Apply a page of the journal to the index."""
+    batch = _RecordBatch(db)
     for record in records:
-        page.take(record)
-    page.write()
+        batch.apply(record)
+    batch.write()
 
 
 class _RecordBatch:
-    """The rows a page of records leads to."""
+    """The rows that a page of records changes."""
 
     def __init__(self, db: apsw.Connection) -> None:
         self._db = db
         self._put: dict[_Key, IndexValues] = {}
         self._ended: dict[_Key, int] = {}
 
-    def take(self, record: Record) -> None:
+    def apply(self, record: Record) -> None:
         if record.type == "bus.published":
-            self._take_published(record)
+            self._apply_published(record)
         elif record.type == "bus.handled":
-            self._take_handled(record)
+            self._apply_handled(record)
         elif record.type in ("bus.failed", "bus.dead"):
-            self._take_letter(record)
+            self._apply_dead_letter(record)
         elif record.type in ("bus.requeued", "bus.purged", "bus.unregistered"):
             self.write()
-            self._take_removal(record)
+            self._apply_removal(record)
 
     def write(self) -> None:
-        """Write what was gathered."""
+        """Write the collected rows."""
         self._db.executemany(SQL.end, [(at, *key) for key, at in self._ended.items()])
         self._db.executemany(SQL.put, list(self._put.values()))
         self._put, self._ended = {}, {}
 
-    def _take_published(self, record: Record) -> None:
+    def _apply_published(self, record: Record) -> None:
         body = _published(record.body.encode())
         id_, envelope = record.ref or "", body.envelope
         created_ms = parse_utc(envelope.created_at) // MILLISECOND_NS
-        row = (
-            id_,
-            body.endpoint_hash,
-            envelope.subject,
-            record.actor or "",
-            "new",
-            created_ms,
-            envelope.budget.ttl,
-            None,
-        )
+        sender, expires_ms = record.actor or "", envelope.budget.ttl
+        row = IndexValues(id_, body.endpoint_hash, envelope.subject, sender, "new", created_ms, expires_ms)
         self._ended.pop((id_, body.endpoint_hash), None)
         self._put[id_, body.endpoint_hash] = row
 
-    def _take_handled(self, record: Record) -> None:
+    def _apply_handled(self, record: Record) -> None:
         key = (record.ref or "", _ended(record.body.encode()).endpoint_hash)
         at_ms = record.at_ns // MILLISECOND_NS
         row = self._put.get(key)
         if row is None:
             self._ended[key] = at_ms
         else:
-            self._put[key] = (*row[:4], "done", *row[5:7], at_ms)
+            self._put[key] = row._replace(status="done", ended_at=at_ms)
 
-    def _take_letter(self, record: Record) -> None:
-        body = _letter(record.body.encode())
+    def _apply_dead_letter(self, record: Record) -> None:
+        body = _dead_letter(record.body.encode())
         id_, sender = record.ref or "", record.actor or ""
-        times = (body.created_at_ms, body.expires_at_ms)
-        self._put[id_, body.endpoint_hash] = (id_, body.endpoint_hash, body.subject, sender, "dlq", *times, None)
+        self._put[id_, body.endpoint_hash] = IndexValues(
+            id_, body.endpoint_hash, body.subject, sender, "dlq", body.created_at_ms, body.expires_at_ms
+        )
 
-    def _take_removal(self, record: Record) -> None:
+    def _apply_removal(self, record: Record) -> None:
         body: dict[str, Any] = record.decoded_body()
         if record.type == "bus.requeued":
             self._db.execute(SQL.remove, (record.ref, body["endpoint_hash"]))
@@ -137,29 +141,34 @@ class _RecordBatch:
             self._db.executemany(SQL.remove, [(id_, record.ref) for id_ in body["ids"]])
         else:
             self._db.execute(SQL.remove_waiting_of_endpoint, (body["endpoint_hash"],))
-            self._db.execute(SQL.move_letters, (body["endpoint_hash"],))
+            self._db.execute(SQL.move_dead_letters, (body["endpoint_hash"],))
 
 
-Snapshot = tuple[Extent, set[tuple[str, str]], dict[str, str]]
+class Snapshot(NamedTuple):
+    """The state of bus.db before a rebuild reads the files."""
+
+    extent: Extent
+    #: mailbox and id of every message that has not ended
+    mail: set[tuple[str, str]]
+    #: subject of the endpoint, by mailbox
+    subjects: dict[str, str]
 
 
 def read_snapshot(db: apsw.Connection) -> Snapshot:
-    """Return the journal's extent, the mail that has not ended, and the subjects by mailbox."""
+    """Read the snapshot of a rebuild in one transaction."""
     mail = {(str(hash_), str(id_)) for hash_, id_ in db.execute(SQL.mail)}
     subjects = {str(hash_): str(subject) for hash_, subject in db.execute("SELECT hash, subject FROM endpoints")}
-    return read_extent(db), mail, subjects
+    return Snapshot(read_extent(db), mail, subjects)
 
 
 def file_rows(root: Path, snapshot: Snapshot) -> Iterator[IndexValues]:
     """Yield a row for every message file and dead letter on disk."""
-    _extent, mail, subjects = snapshot
-    mailboxes = root / "mailboxes"
-    for path in sorted(mailboxes.iterdir()):
+    for path in sorted((root / "mailboxes").iterdir()):
         if path.is_dir() and not path.is_symlink():
-            yield from _mailbox_rows(path, mail, subjects.get(path.name, ""))
+            yield from _mailbox_rows(path, snapshot.mail, snapshot.subjects.get(path.name, ""))
     unrouted = Mailbox(root / UNROUTED, ("failed",))
     try:
-        yield from _letter_rows(unrouted, UNROUTED, "")
+        yield from _dead_letter_rows(unrouted, UNROUTED, "")
     finally:
         unrouted.close()
 
@@ -167,42 +176,42 @@ def file_rows(root: Path, snapshot: Snapshot) -> Iterator[IndexValues]:
 def _mailbox_rows(path: Path, mail: set[tuple[str, str]], subject: str) -> Iterator[IndexValues]:
     try:
         mailbox = Mailbox(path)
-    except (OSError, PosthouseError):  # half made or half removed
+    except (OSError, PosthouseError):  # being created or removed
         return
     try:
-        for box in ("new", "cur"):
-            yield from _message_rows(mailbox, path.name, box, mail)
-        yield from _letter_rows(mailbox, path.name, subject)
+        for folder in ("new", "cur"):
+            yield from _message_rows(mailbox, path.name, folder, mail)
+        yield from _dead_letter_rows(mailbox, path.name, subject)
     finally:
         mailbox.close()
 
 
-def _message_rows(mailbox: Mailbox, hash_: str, box: str, mail: set[tuple[str, str]]) -> Iterator[IndexValues]:
-    for name in mailbox.names(box):
-        if box == "cur" and (hash_, name) not in mail:
+def _message_rows(mailbox: Mailbox, hash_: str, folder: str, mail: set[tuple[str, str]]) -> Iterator[IndexValues]:
+    for name in mailbox.names(folder):
+        if folder == "cur" and (hash_, name) not in mail:
             continue
         try:
-            envelope = decode_envelope(mailbox.read(f"{box}/{name}"))
-        except (OSError, PosthouseError):  # no message: it becomes a dead letter when the mailbox is served
+            envelope = decode_envelope(mailbox.read(f"{folder}/{name}"))
+        except (OSError, PosthouseError):  # invalid: it becomes a dead letter when the mailbox is served
             continue
         if envelope.id == name:
-            yield _row(name, hash_, envelope, box)
+            yield _row(name, hash_, envelope, folder)
 
 
-def _letter_rows(mailbox: Mailbox, hash_: str, subject: str) -> Iterator[IndexValues]:
+def _dead_letter_rows(mailbox: Mailbox, hash_: str, subject: str) -> Iterator[IndexValues]:
     for name in mailbox.names("failed"):
         try:
             validate_ulid(name)
-            letter = decode_dead_letter(mailbox.read(f"failed/{name}"))
+            dead_letter = decode_dead_letter(mailbox.read(f"failed/{name}"))
         except (OSError, PosthouseError):
             continue
-        if letter.envelope is not None:
-            yield _row(name, hash_, letter.envelope, "dlq")
+        if dead_letter.envelope is not None:
+            yield _row(name, hash_, dead_letter.envelope, "dlq")
         else:
-            made_ms = ulid_ms(name)
-            yield (name, hash_, subject, "", "dlq", made_ms, made_ms, None)
+            created_ms = ulid_ms(name)
+            yield IndexValues(name, hash_, subject, "", "dlq", created_ms, created_ms)
 
 
 def _row(id_: str, hash_: str, envelope: Envelope, status: str) -> IndexValues:
     created_ms = parse_utc(envelope.created_at) // MILLISECOND_NS
-    return (id_, hash_, envelope.subject, envelope.from_, status, created_ms, envelope.budget.ttl, None)
+    return IndexValues(id_, hash_, envelope.subject, envelope.from_, status, created_ms, envelope.budget.ttl)

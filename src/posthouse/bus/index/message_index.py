@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import apsw
 
+from posthouse.bus.core import Core
 from posthouse.bus.index.index_rows import SQL, apply_records, file_rows, read_snapshot
 from posthouse.bus.results import IndexRow, Metrics
 from posthouse.journal.read import read_after
@@ -29,14 +30,12 @@ from posthouse.model.limits import INDEX_DONE_KEEP_S, MILLISECOND_NS
 from posthouse.sqlite.connection import Durability, open_writer, translate
 from posthouse.sqlite.schema import Component, migrate
 
-if TYPE_CHECKING:
-    from posthouse.bus.session import Session
-
-
+R = TypeVar("R")
 log = get_log(__name__)
 BUS_INDEX = Component("bus_index", "posthouse.bus.index")
 _PAGE_RECORDS = 2_000
-_CHECKPOINT_PAGES = 1_000  # this connection checkpoints by itself: it is on a thread and nobody waits for it
+REFRESH_DELAY_S = 0.25  # one refresh then covers many messages
+_CHECKPOINT_PAGES = 1_000  # SQLite may checkpoint on this connection: it runs on a thread that no publish waits for
 
 
 class MessageIndex:
@@ -51,17 +50,17 @@ class MessageIndex:
         self._db: apsw.Connection | None = None
 
     def refresh(self) -> None:
-        """Take in what the journal says since the last time."""
+        """Apply the journal records since the last refresh."""
         with self._lock, self._translated():
             self._catch_up(self._opened())
 
     def rebuild(self) -> int:
-        """Make the index anew from the files; return how many messages it has found."""
+        """Rebuild the index from the files; return the number of messages found."""
         with self._lock, self._translated():
             return self._rebuild(self._opened())
 
     def metrics(self) -> Metrics:
-        """Count messages by status and subject, as of now."""
+        """Return the current number of messages by status and by subject."""
         with self._lock, self._translated():
             db = self._opened()
             self._catch_up(db)
@@ -85,7 +84,7 @@ class MessageIndex:
         return [IndexRow(*row) for row in rows]
 
     def mailboxes_with_expired(self) -> list[str]:
-        """Return the mailboxes in which mail waits that nobody may get any more."""
+        """Return the mailboxes that hold expired messages."""
         with self._lock, self._translated():
             db = self._opened()
             self._catch_up(db)
@@ -93,7 +92,7 @@ class MessageIndex:
         return [hash_ for (hash_,) in rows]
 
     def delete_expired(self) -> int:
-        """Forget messages that were handled more than a day ago; return how many."""
+        """Delete the rows of messages that were handled more than a day ago; return how many."""
         with self._lock, self._translated():
             db = self._opened()
             horizon_ms = self._clock.wall_ns() // MILLISECOND_NS - INDEX_DONE_KEEP_S * 1_000
@@ -128,27 +127,27 @@ class MessageIndex:
         return db
 
     def _catch_up(self, db: apsw.Connection) -> None:
-        place = db.execute(SQL.place).fetchone()
+        position = db.execute(SQL.position).fetchone()
         extent = self._store.extent()
-        if place is None and extent.pruned_through == 0:  # the journal tells everything from the beginning
-            db.execute(SQL.set_place, (extent.epoch, 0))
-        elif place is None or place[0] != extent.epoch or not extent.pruned_through <= place[1] <= extent.head:
+        if position is None and extent.pruned_through == 0:  # the journal has everything from the beginning
+            db.execute(SQL.set_position, (extent.epoch, 0))
+        elif position is None or position[0] != extent.epoch or not extent.pruned_through <= position[1] <= extent.head:
             self._rebuild(db)
-        while self._take_page(db):
+        while self._apply_page(db):
             pass
-        self._mark_in_work(db)
+        self._mark_being_handled(db)
 
-    def _take_page(self, db: apsw.Connection) -> bool:
+    def _apply_page(self, db: apsw.Connection) -> bool:
         with _transaction(db):
-            epoch, seq = db.execute(SQL.place).fetchone() or ("", 0)
+            epoch, seq = db.execute(SQL.position).fetchone() or ("", 0)
             records = self._store.pool.run_blocking(lambda bus_db: read_after(bus_db, seq, _PAGE_RECORDS))
             if not records:
                 return False
             is_pruned = records[0].seq > seq + 1
             if not is_pruned:
                 apply_records(db, records)
-                db.execute(SQL.set_place, (epoch, records[-1].seq))
-        if is_pruned:  # while it was being read
+                db.execute(SQL.set_position, (epoch, records[-1].seq))
+        if is_pruned:  # pruned while it was being read
             self._rebuild(db)
         return is_pruned or len(records) == _PAGE_RECORDS
 
@@ -165,13 +164,13 @@ class MessageIndex:
                     yield row
 
             db.executemany(SQL.put, counted())
-            db.execute(SQL.set_place, (snapshot[0].epoch, snapshot[0].head))
+            db.execute(SQL.set_position, (snapshot.extent.epoch, snapshot.extent.head))
         return count
 
-    def _mark_in_work(self, db: apsw.Connection) -> None:
+    def _mark_being_handled(self, db: apsw.Connection) -> None:
         hashes: Any = db.execute(SQL.busy_endpoints).fetchall()
         for (hash_,) in hashes:
-            marked = {id_ for (id_,) in db.execute(SQL.ids_in_work, (hash_,))}
+            marked = {id_ for (id_,) in db.execute(SQL.ids_being_handled, (hash_,))}
             try:
                 found = {path.name for path in (self._root / "mailboxes" / hash_ / "cur").iterdir()}
             except FileNotFoundError:
@@ -199,24 +198,19 @@ def _transaction(db: apsw.Connection) -> Iterator[None]:
     db.execute("COMMIT")
 
 
-R = TypeVar("R")
-REFRESH_DELAY_S = 0.25  # one pass then serves many messages
-
-
 class IndexUpdater:
-    """Runs the index of one open Bus."""
+    """Refreshes the index of one open Bus in the background."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        directory = session.directory
-        self.index = MessageIndex(directory.index, directory.root, session.store, session.clock)
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self.index = MessageIndex(core.directory.index, core.directory.root, core.store, core.clock)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="bus index")
-        self._written = asyncio.Event()
+        self._committed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._session.ledger.after.append(self._written.set)
-        self._task = self._session.loop.create_task(self._keep(), context=self._session.context.copy())
+        self._core.ledger.on_commit.append(self._committed.set)
+        self._task = self._core.loop.create_task(self._refresh(), context=self._core.context.copy())
 
     async def close(self) -> None:
         if self._task is not None:
@@ -226,15 +220,15 @@ class IndexUpdater:
         self._thread.shutdown()
 
     async def run(self, work: Callable[[], R]) -> R:
-        """Run a call of the index on its thread."""
-        return await self._session.loop.run_in_executor(self._thread, work)
+        """Run a method of the index on the index thread."""
+        return await self._core.loop.run_in_executor(self._thread, work)
 
-    async def _keep(self) -> None:
+    async def _refresh(self) -> None:
         while True:
-            await self._written.wait()
+            await self._committed.wait()
             await asyncio.sleep(REFRESH_DELAY_S)
-            self._written.clear()
+            self._committed.clear()
             try:
                 await self.run(self.index.refresh)
-            except PosthouseError as failure:  # busy or full: the next turn tries again
+            except PosthouseError as failure:  # busy or full: the next commit tries again
                 log.info("index_lags", reason=str(failure))

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from posthouse.bus import Bus
-from posthouse.bus.housekeeping import Retention
+from posthouse.bus.options import Retention
 from posthouse.bus.results import PublishResult
 from posthouse.files import private_dir, write_atomic
 from posthouse.model.access_rules import AccessRule, Action

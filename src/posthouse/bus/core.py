@@ -1,0 +1,113 @@
+"""The opened data directory of one Bus, and the services that all of its parts use.
+
+Opening order: directory, instance lock, tick file, store, operator files, ledger; closing runs in reverse. Core knows
+no other part of the bus. Publishing reaches the endpoint servers of this process only through LocalServer, so that
+imports go one way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from contextvars import Context
+from pathlib import Path
+from typing import Protocol
+
+from posthouse.bus.data_directory import BusDirectory, Instance
+from posthouse.bus.ledger import Ledger
+from posthouse.bus.maildir import SPARE_MAX_FILES, SpareFiles
+from posthouse.bus.operator_files import ConfigFile, Policy, RulesFile
+from posthouse.bus.options import BusOptions
+from posthouse.bus.transaction import SQL, BusTransaction, EndpointRegistry
+from posthouse.journal.store import DirectStore
+from posthouse.log import get_log
+from posthouse.model.errors import Fatal, PosthouseError
+from posthouse.sqlite.schema import Component
+
+log = get_log(__name__)
+BUS = Component("bus", "posthouse.bus")
+_RESTART_AT_PAGES = 4_000  # 16 MiB of WAL: messages change the same few pages, so a longer WAL copies each less often
+
+
+class LocalServer(Protocol):
+    """The endpoint server of this process, as publishing sees it."""
+
+    def expect_own(self, id_: str) -> None:
+        """Note that this process is about to store a message in new/, so that its inotify event is no news."""
+
+    def find_earlier(self, tx: BusTransaction, id_: str, previous_id: str | None) -> list[str]:
+        """Settle unknown messages that were reserved before `id_`; return their ids in order."""
+
+    def offer_own(self, earlier: list[str], id_: str, data: bytes) -> None:
+        """Queue `earlier` and then the message that this process has stored."""
+
+    def rescan_later(self) -> None:
+        """Rescan new/ after a short delay, because a stored message could not be offered."""
+
+
+class Core:
+    """The directory, store, ledger and policy of one open Bus."""
+
+    def __init__(self, options: BusOptions, context: Context, on_fatal: Callable[[Fatal], None]) -> None:
+        self.clock = options.clock
+        self.handler_timeout_s = options.handler_timeout_s
+        self.is_power_safe = options.is_power_safe
+        self.loop = asyncio.get_running_loop()
+        #: context of every callback and task of the bus: no budget is inherited in it
+        self.context = context
+        #: endpoints that this process serves, by number
+        self.servers: dict[int, LocalServer] = {}
+        with ExitStack() as opened:
+            self._open(options, on_fatal, opened)
+            self._opened = opened.pop_all()
+
+    def _open(self, options: BusOptions, on_fatal: Callable[[Fatal], None], opened: ExitStack) -> None:
+        self.directory = BusDirectory(options.path)
+        opened.callback(self.directory.close)
+        self.instance = Instance(self.directory.procs)
+        opened.callback(self.instance.close)
+        tick_fd = _open_tick(self.directory.tick)
+        opened.callback(os.close, tick_fd)
+        self.store = DirectStore(
+            self.directory.database, (BUS,), self.clock, on_fatal=on_fatal, restart_at_pages=_RESTART_AT_PAGES
+        )
+        opened.callback(self.store.close)
+        self.policy = Policy(options.ceiling, options.cycle_rule, options.reliability, RulesFile(self.directory.rules))
+        self.config = ConfigFile(self.directory.config, self.policy)
+        self.ledger = Ledger(self.store, EndpointRegistry(), self.clock, tick_fd, self.loop, self.context)
+        opened.callback(self.ledger.close)
+        self.ledger.before_commit += [self.policy.rules.refresh, self.config.refresh]
+        self.instance.number = self.ledger.run(lambda tx: tx.db.execute(SQL.add_instance, (self.instance.name,)).get)
+        max_spares = 0 if self.is_power_safe else SPARE_MAX_FILES
+        self.spares = SpareFiles(self.instance.name, self.directory.find_mailbox, max_spares)
+
+    def deregister(self) -> None:
+        """Commit remaining operations and delete this instance's row.
+
+        If the store refuses, the row stays and another process sweeps it as that of a dead process.
+        """
+        number = self.instance.number
+
+        def work(tx: BusTransaction) -> None:
+            tx.db.execute(SQL.clear_served_by, (number,))
+            if not tx.db.execute(SQL.open_mail_of_instance, (number,)).fetchall():
+                tx.db.execute(SQL.remove_instance, (number,))
+
+        self.ledger.flush()
+        try:
+            self.ledger.run(work)
+        except PosthouseError as failure:
+            log.warning("bus_closed_without_leaving", reason=str(failure))
+
+    def close(self) -> None:
+        """Remove spare files; release databases, descriptors and the instance lock."""
+        self.spares.close()
+        self._opened.close()
+
+
+def _open_tick(path: Path) -> int:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    os.fchmod(fd, 0o600)
+    return fd

@@ -1,0 +1,146 @@
+"""Options of a Bus: constructor arguments, and the user's settings where a program gives none.
+
+An argument wins over the environment (POSTHOUSE_BUS_MAX_HOPS and so on), the environment over the file config.toml in
+the home directory of posthouse, the file over the default. Only the settings named here are read, so that a mistake
+in the relay's settings cannot keep a bus from opening. Rate limit, breaker and back-pressure are not settings: they
+live in the bus's own config.json (operator_files).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tomllib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from posthouse.files import home_directory
+from posthouse.model.budget import BudgetCeiling, CycleRule
+from posthouse.model.clock import Clock
+from posthouse.model.errors import error
+from posthouse.model.limits import JOURNAL_KEEP_DAYS, JOURNAL_MAX_BYTES
+from posthouse.model.reliability import Reliability
+from posthouse.model.settings import SETTINGS
+from posthouse.model.settings_sources import Resolved, Source, flatten_settings, resolve_settings
+
+Durability = Literal["process", "power"]
+_DIRECTORY = "bus.dir"
+_RETENTION = ("journal.keep_days", "journal.max_bytes", "journal.lake")
+_ARGUMENTS = (
+    "bus.durability",
+    "bus.cycle_rule",
+    "bus.max_hops",
+    "bus.default_ttl_ms",
+    "bus.default_call_budget",
+    "bus.handler_timeout_s",
+    "bus.max_listeners",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How much of the journal is kept."""
+
+    keep_days: float = JOURNAL_KEEP_DAYS
+    max_bytes: int = JOURNAL_MAX_BYTES
+    #: if set, only records that this lake has committed are pruned
+    lake: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BusOptions:
+    """Everything a session needs to know to open a data directory."""
+
+    path: Path
+    ceiling: BudgetCeiling
+    cycle_rule: CycleRule
+    is_power_safe: bool
+    handler_timeout_s: float
+    max_listeners: int
+    reliability: Reliability
+    #: None: read the user's settings whenever the journal is pruned
+    retention: Retention | None
+    clock: Clock
+
+
+def bus_options(
+    path: str | os.PathLike[str] | None,
+    arguments: Mapping[str, Any],
+    reliability: Reliability,
+    retention: Retention | None,
+    clock: Clock,
+    environ: Mapping[str, str] = os.environ,
+) -> BusOptions:
+    """Return the options of a Bus; `arguments` that are None come from environment, file or default.
+
+    `arguments` are keyed by setting without its area, such as `max_hops`.
+    """
+    _check_choice("durability", arguments["durability"], get_args(Durability))
+    _check_choice("cycle_rule", arguments["cycle_rule"], get_args(CycleRule))
+    check_positive("handler_timeout_s", arguments["handler_timeout_s"])
+    check_positive("max_listeners", arguments["max_listeners"])
+    values: dict[str, Any] = {
+        name.removeprefix("bus."): found.value for name, found in _resolve(_ARGUMENTS, environ).items()
+    }
+    values |= {name: value for name, value in arguments.items() if value is not None}
+    return BusOptions(
+        path=_default_directory(environ) if path is None else Path(path),
+        ceiling=BudgetCeiling(
+            max_hops=values["max_hops"], ttl_ms=values["default_ttl_ms"], call_budget=values["default_call_budget"]
+        ),
+        cycle_rule=values["cycle_rule"],
+        is_power_safe=values["durability"] == "power",
+        handler_timeout_s=values["handler_timeout_s"],
+        max_listeners=values["max_listeners"],
+        reliability=reliability,
+        retention=retention,
+        clock=clock,
+    )
+
+
+def _default_directory(environ: Mapping[str, str]) -> Path:
+    """Return the data directory of a Bus that is opened without a path."""
+    named = {name: value for name, value in environ.items() if value}  # an empty variable means not set
+    found = _resolve((_DIRECTORY,), named)[_DIRECTORY]
+    if found.source is Source.DEFAULT:
+        return home_directory(environ) / "bus"
+    return Path(str(found.value)).expanduser()
+
+
+def journal_retention(environ: Mapping[str, str] = os.environ) -> Retention:
+    """Return the retention that environment and file set; raise if either is invalid."""
+    values = {name.removeprefix("journal."): found.value for name, found in _resolve(_RETENTION, environ).items()}
+    return msgspec.convert(values, Retention)
+
+
+def _resolve(names: Collection[str], environ: Mapping[str, str]) -> dict[str, Resolved]:
+    settings = {name: SETTINGS[name] for name in names}
+    file = {name: value for name, value in flatten_settings(_read_file(environ)).items() if name in settings}
+    return resolve_settings(file, environ, settings=settings)
+
+
+def _read_file(environ: Mapping[str, str]) -> dict[str, Any]:
+    path = home_directory(environ) / "config.toml"
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as failure:
+        raise error("config_unreadable", path=str(path), reason=str(failure)) from failure
+
+
+def check_positive(name: str, value: object) -> None:
+    """Raise value_invalid unless the value is a positive finite number, or None."""
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+        raise error("value_invalid", name=name, reason=f"{value!r} is not a positive number")
+
+
+def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value is not None and value not in choices:
+        raise error("value_invalid", name=name, reason=f"{value!r} is none of {', '.join(choices)}")
