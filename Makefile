@@ -1,4 +1,4 @@
-# Every target prepares the environment first; scripts/setup does nothing when pyproject.toml has not changed.
+# Every target prepares the environment first; scripts/setup does nothing if pyproject.toml has not changed.
 VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
@@ -13,10 +13,10 @@ help: ## list the targets
 setup: ## make .venv and install posthouse into it
 	@scripts/setup
 
-up: setup ## run posthouse on this machine and say what to try
+up: setup ## run posthouse on this machine and print what to try
 	@scripts/up
 
-down: ## end the relay and the daemon that `make up` started
+down: ## stop the relay and the daemon that `make up` started
 	@scripts/daemon stop
 	@scripts/relay stop
 
@@ -25,28 +25,28 @@ test: lint check ## everything that has to pass: lint and all tests
 check: setup ## the tests alone
 	@$(BIN)/pytest -n $(JOBS) --dist loadgroup $(PYTEST_ARGS)
 
-lint: setup house ## ruff, types, layers, house report
+lint: setup house ## ruff, types, layers, dead code, house report
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 
-format: setup ## let ruff put the files in order
+format: setup ## let ruff format the files
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-house: setup ## sizes of files and functions, forbidden names
+house: setup ## sizes of modules and functions, importers, names
 	@$(BIN)/python scripts/house.py
 
-bench: setup ## measure this machine, side by side with the bare libraries
+bench: setup ## measure posthouse against the bare libraries on this machine
 	@for part in $(BENCH); do $(BIN)/python -m bench $$part --json || exit; done
 
 faults: setup ## the whole fault campaign: kill -9, full disks, stalled readers
 	@POSTHOUSE_FAULTS=full $(BIN)/pytest -m faults $(PYTEST_ARGS)
 
-docs: setup ## write docs/reference anew from the registries
+docs: setup ## regenerate docs/reference from the registries
 	@$(BIN)/python -m scripts.reference
 
-clean: ## remove what the other targets made
+clean: ## remove what the other targets created
 	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist build
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

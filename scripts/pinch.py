@@ -1,4 +1,4 @@
-"""Generate the Python of the Pinch schema anew: `python -m scripts.pinch`.
+"""Regenerate the Python code of the Pinch schema: `python -m scripts.pinch`.
 
 The relay and the example agent have a copy of the schema each, because the example imports nothing of the relay; a
 test holds both to what this writes.

@@ -1,4 +1,4 @@
-"""Write docs/reference anew."""
+"""Regenerate docs/reference."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ _INTRO = """\
 A setting has one name in three places: `journal.keep_days` is `keep_days` in the table `[journal]` of
 `~/.posthouse/config.toml`, `POSTHOUSE_JOURNAL_KEEP_DAYS` in the environment, and `--keep-days` where a command
 takes it. A flag wins over the environment, the environment over the file, the file over the default.
-`posthouse config` shows every value and its source. A value that is not valid is refused wherever it stands.
+`posthouse config` shows every value and its source. An invalid value is refused wherever it comes from.
 """
 
 
