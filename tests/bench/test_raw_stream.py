@@ -34,7 +34,7 @@ async def test_raw_client_authenticates_and_counts_answers_of_a_real_relay(tmp_p
     from bench.raw_stream import ACCEPTED, Ingest, Supply
 
     async with open_house(tmp_path) as house:
-        place, supply = house.settings.place, Supply()
+        place, supply = house.settings.listen, Supply()
         ingest = Ingest(await open_raw(place.host, place.port, supply.key, ACCEPTED), supply)
         assert await ingest.rate(supply.commands(100), 64) > 0
         reader = house.client()
@@ -44,7 +44,7 @@ async def test_raw_client_authenticates_and_counts_answers_of_a_real_relay(tmp_p
 
 async def test_closed_stream_is_an_error_and_not_a_wait(tmp_path: Path) -> None:
     async with open_house(tmp_path) as house:
-        place = house.settings.place
+        place = house.settings.listen
         stream = await open_raw(place.host, place.port, NodeKey.generate(), MARKER)
         await house.down()
         with pytest.raises(ConnectionError):

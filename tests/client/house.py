@@ -23,20 +23,20 @@ class House:
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.folder = folder
         self.settings = ServerSettings(
-            place=ListenAddress("127.0.0.1", 0), data_dir=folder / "relay", admins=(ADMIN.node,), **settings
+            listen=ListenAddress("127.0.0.1", 0), data_dir=folder / "relay", admins=(ADMIN.node,), **settings
         )
         self.server: RelayServer | None = None
         self.clients: list[Client] = []
 
     @property
     def url(self) -> str:
-        return f"http://{self.settings.place}"
+        return f"http://{self.settings.listen}"
 
     async def up(self) -> None:
         """Start the relay; after the first time on the same port again."""
         self.server = RelayServer(self.settings)
         await self.server.start()
-        self.settings = replace(self.settings, place=self.server.place)
+        self.settings = replace(self.settings, listen=self.server.address)
 
     async def down(self) -> None:
         """Stop the relay."""

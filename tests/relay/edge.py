@@ -94,7 +94,7 @@ class Edge:
 
     @property
     def url(self) -> str:
-        return f"http://{self.server.place}"
+        return f"http://{self.server.address}"
 
     @property
     def relay(self) -> str:
@@ -234,7 +234,7 @@ async def running(
     """Run a relay on a free port of loopback, with other limits where given."""
     admin = Author(clock)
     settings = ServerSettings(
-        place=ListenAddress("127.0.0.1", 0),
+        listen=ListenAddress("127.0.0.1", 0),
         data_dir=data_dir,
         admins=(admin.node,),
         event_rate=event_rate,

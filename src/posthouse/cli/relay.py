@@ -104,8 +104,8 @@ def _own_node() -> str | None:
 
 def _announce(server: RelayServer, output: Output) -> None:
     scheme = "https" if server.settings.protection.has_tls else "http"
-    url = f"{scheme}://{server.place}"
-    value = {"listen": str(server.place), "url": url, "relay": server.key.node, "data_dir": server.settings.data_dir}
+    url = f"{scheme}://{server.address}"
+    value = {"listen": str(server.address), "url": url, "relay": server.key.node, "data_dir": server.settings.data_dir}
     output.result(value, f"posthouse relay {server.key.node} listens on {url}")
 
 

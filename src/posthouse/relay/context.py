@@ -1,7 +1,7 @@
 """What requests and streams share: the engine, authentication, limits, live subscriptions and metrics.
 
-One context per relay process, made by the server and handed to each request and stream. It also proves the answer
-to a challenge and lists the features that HELLO and /v1/info report. It holds no rules itself.
+The server makes one context per relay process and passes it to each request and stream. This module also verifies
+the proof that answers a challenge, and lists the features that HELLO and /v1/info report.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from posthouse.relay.wire.websocket import WebSocketConnection
 
 
 def features_of(context: RelayContext) -> dict[str, Any]:
-    """Return what this relay can do, with parameters where there are some; told by HELLO and /v1/info."""
+    """Return the features of this relay, with their parameters, for HELLO and /v1/info."""
     return dict.fromkeys(_FEATURES, True) | message_features(context.engine.settings.deliveries)
 
 
@@ -47,8 +47,9 @@ class RelayContext:
     challenges: Challenges
     tokens: Tokens
     meters: Meters
+    #: open streams
     connections: dict[WebSocketConnection, None] = field(default_factory=dict)
-    #: HOST:PORT under which others reach this relay; invites carry it
+    #: HOST:PORT that invites carry
     address: str = ""
     is_stopping: bool = False
 
@@ -75,16 +76,16 @@ class RelayCall(Call[RelayContext]):
 
 
 async def prove_challenge(context: RelayContext, event: bytes, holder: str | None = None) -> str:
-    """Return the node that answered a challenge given to `holder`, or to the node itself when that is None.
+    """Return the node whose proof answers a challenge that was issued to `holder`, by default to the node itself.
 
-    The challenge is spent only by a valid proof, so that nobody else can use it up.
+    Only a valid proof spends the challenge, so no other client can use it up.
     """
     with _counting(context):
         return _spend(context, await context.engine.verify(event), holder)
 
 
 def prove_challenge_now(context: RelayContext, event: bytes, holder: str) -> str:
-    """Do the same at once, for a connection whose next command depends on it."""
+    """Do the same without waiting, for a stream whose next command depends on it."""
     with _counting(context):
         return _spend(context, verify_proof(event), holder)
 

@@ -37,7 +37,7 @@ from posthouse.relay.http.operation_routes import (
     PRUNE_ROUTES,
 )
 from posthouse.relay.http.schemas import PATH_PARAMETERS
-from posthouse.relay.stream.endpoint import STREAM_ROUTES
+from posthouse.relay.stream.commands import STREAM_ROUTES
 from posthouse.version import __version__
 
 _API = ApiDescription(

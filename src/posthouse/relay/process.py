@@ -36,7 +36,7 @@ def server_settings(values: Mapping[str, Resolved], default_admin: str | None = 
     if admin is not None:
         public_key(admin)
     return ServerSettings(
-        place=parse_listen(given["listen"]),
+        listen=parse_listen(given["listen"]),
         data_dir=Path(given["data_dir"]).expanduser().absolute(),
         protection=Protection(
             tls_cert=_path(given["tls_cert"]),

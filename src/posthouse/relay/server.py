@@ -1,8 +1,8 @@
-"""A relay server: what it opens, in which order, how it stops, and which metric is read from where.
+"""A relay server: opens its parts in order, closes them in reverse order, and connects the metrics to their sources.
 
 Start: the data directory and its lock, the relay's key, the engine, then the listening socket, so a client that can
-connect finds everything ready. Stop: the socket first, then open streams and running requests, then the engine,
-which commits everything it accepted; the lock last.
+connect finds everything ready. Stop: the socket first, then open connections and running requests, then the engine,
+which commits everything it has accepted; the lock last.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ NO_PROTECTION = Protection()
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """What a relay process is told."""
+    """Settings of one relay process."""
 
-    place: ListenAddress
+    listen: ListenAddress
     data_dir: Path
     protection: Protection = NO_PROTECTION
     admins: tuple[str, ...] = ()
@@ -84,23 +84,23 @@ class RelayServer:
         self.key: NodeKey
         #: None: the relay does not speak Pinch
         self.pinch: PinchEndpoint | None = None
-        #: where it really listens: port 0 has become a port
-        self.place = settings.place
+        #: the address it listens on; port 0 of the settings has become a real port
+        self.address = settings.listen
         self._opened = AsyncExitStack()
 
     async def start(self) -> None:
-        """Open everything, or raise why not, with nothing left open."""
-        check_listen(self.settings.place, self.settings.protection)
+        """Open everything; if a part fails, close the others and raise."""
+        check_listen(self.settings.listen, self.settings.protection)
         tls = tls_context(self.settings.protection)
         try:
             await self._open(tls)
         except BaseException:
             await self._opened.aclose()
             raise
-        log.info("relay_started", listen=str(self.place), relay=self.key.node)
+        log.info("relay_started", listen=str(self.address), relay=self.key.node)
 
     async def stop(self) -> None:
-        """End gracefully: what was accepted is committed and answered as far as clients listen."""
+        """Stop gracefully: accepted events are committed, and answered where the client still reads."""
         self.context.is_stopping = True
         await self._opened.aclose()
         log.info("relay_stopped", relay=self.key.node)
@@ -116,9 +116,9 @@ class RelayServer:
         head = (await engine.store.extent()).head
         self.context = _make_context(engine, self.key, settings, head)
         self._opened.callback(engine.listen(self.context.live.publish))
-        keep = keep_alive(self.context.connections, settings.limits.ping_s, settings.limits.pong_s)
-        keeper = asyncio.get_running_loop().create_task(keep, name="keep streams alive")
-        self._opened.push_async_callback(_end, keeper)
+        checks = keep_alive(self.context.connections, settings.limits.ping_s, settings.limits.pong_s)
+        task = asyncio.get_running_loop().create_task(checks, name="keep streams alive")
+        self._opened.push_async_callback(_end, task)
         if settings.pinch is not None:
             self.pinch = PinchEndpoint(Pinch(engine, self.key, self.context.meters, settings.pinch))
             self._opened.push_async_callback(self.pinch.close)
@@ -131,13 +131,13 @@ class RelayServer:
         watch_metrics(self.context, server)
         if pinch is not None:
             self.context.meters.watch("posthouse_relay_pinch_connections", lambda: pinch.logged_in)
-        listening, port = await listen_tcp(server, settings.place.host, settings.place.port, tls=tls)
-        self._opened.push_async_callback(self._hang_up, server)
+        listening, port = await listen_tcp(server, settings.listen.host, settings.listen.port, tls=tls)
+        self._opened.push_async_callback(self._end_connections, server)
         self._opened.callback(listening.close)
-        self.place = ListenAddress(settings.place.host, port)
-        self.context.address = str(self.place)
+        self.address = ListenAddress(settings.listen.host, port)
+        self.context.address = str(self.address)
 
-    async def _hang_up(self, server: HttpServer) -> None:
+    async def _end_connections(self, server: HttpServer) -> None:
         self.context.engine.locks.close()
         connections: list[WebSocketConnection] = list(self.context.connections)
         if self.pinch is not None:
@@ -145,7 +145,7 @@ class RelayServer:
             connections += self.pinch.connections
         for connection in connections:
             connection.end(GOING_AWAY, "relay_stopping")
-        # the library is told to stop only then: it would not read the peers' half of the closing handshake
+        # only now stop the HTTP library: it would not read the peers' half of the closing handshake
         await asyncio.gather(*(connection.ended.wait() for connection in connections))
         server.pre_shutdown()
         await server.shutdown(self.settings.limits.stop_s)
@@ -155,7 +155,7 @@ class RelayServer:
         return EngineSettings(
             data_dir=data_dir,
             relay=self.key.node,
-            is_main_open=is_loopback(settings.place),
+            is_main_open=is_loopback(settings.listen),
             admins=settings.admins,
             event_rate=settings.event_rate,
             ephemeral_rate=settings.ephemeral_rate,
@@ -187,7 +187,7 @@ async def _end(task: asyncio.Task[None]) -> None:
 
 
 def watch_metrics(context: RelayContext, server: HttpServer) -> None:
-    """Let the metrics of this relay be read when they are shown."""
+    """Connect the gauges to their sources."""
     meters, live = context.meters, context.live
     meters.watch("posthouse_relay_requests_running", lambda: server.dispatcher.slots.running)
     meters.watch("posthouse_relay_connections", lambda: server.open)
@@ -209,7 +209,7 @@ def _read_store(context: RelayContext, name: str) -> float:
     return float(context.engine.store.statistics()[name])
 
 
-#: metric -> key of the engine's statistics
+#: metric -> key of the store's statistics
 _STORE = {
     "posthouse_relay_writer_waiting_items": "waiting_items",
     "posthouse_relay_writer_waiting_bytes": "waiting_bytes",
@@ -220,7 +220,7 @@ _STORE = {
 
 
 def watch_queues(context: RelayContext) -> None:
-    """Let the metrics of queues be read when they are shown."""
+    """Connect the gauges of queues to their sources."""
     meters, engine = context.meters, context.engine
     mailboxes, attendance = engine.sessions, engine.sweeper
     meters.watch("posthouse_relay_mailboxes", lambda: mailboxes.statistics()["open"])

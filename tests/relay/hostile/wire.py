@@ -89,7 +89,7 @@ def masked(payload: bytes, first: int = 0x81) -> bytes:
 @asynccontextmanager
 async def wire(edge: Edge) -> AsyncIterator[Wire]:
     """Open a plain connection to a relay."""
-    place = edge.server.place
+    place = edge.server.address
     reader, writer = await asyncio.open_connection(place.host, place.port)
     try:
         yield Wire(reader, writer)

@@ -89,7 +89,7 @@ async def test_invite_makes_a_member_once_under_a_name(edge: Edge, author: Autho
     invite = (await edge.post(f"{MESH}/invites", {"uses": 1, "expires_s": 60, "role": "reader"}, owner)).value["invite"]
     parts = urlsplit(invite)
     fields = parse_qs(parts.query)
-    assert (parts.scheme, parts.netloc, parts.path) == ("posthouse", str(edge.server.place), "/team")
+    assert (parts.scheme, parts.netloc, parts.path) == ("posthouse", str(edge.server.address), "/team")
     assert fields["relay"] == [edge.relay]
     guest, late = Author(), Author()
     code = ("invite", fields["code"][0])

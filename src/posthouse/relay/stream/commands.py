@@ -1,13 +1,14 @@
-"""Commands a client may send on a stream, and the table of verbs.
+"""The commands that a client may send on a stream, and the route that opens a stream.
 
-A verb is a plain function of the connection and its arguments (JSON bytes); it must not wait, longer work is
-started with `connection.start`. An error becomes a NOTICE, unless the verb has an answer of its own. EVENT is
-listed for its malformed forms only: the connection collects the events of a frame and submits them as one list.
-Lock answers carry the caller's req and may overtake each other.
+A verb is a function of the connection and its arguments (JSON bytes). It must not wait: longer work is started with
+`connection.start`. A raised error becomes a NOTICE, unless the verb has an answer of its own. EVENT is here only for
+its malformed forms: the connection collects the events of a frame and submits them as one list. Lock answers carry
+the caller's req, because they may overtake each other.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -15,23 +16,25 @@ from typing import Any
 import msgspec
 import structlog
 
+from posthouse.http.response import HttpResponse
+from posthouse.http.router import Route
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import is_event_id
 from posthouse.model.kinds import CONFIRMATION
 from posthouse.model.limits import RECEIVE_WINDOW, RECEIVE_WINDOW_MAX
 from posthouse.model.strict_json import parse_json
 from posthouse.relay.accept.authorize import Right
-from posthouse.relay.context import prove_challenge_now
+from posthouse.relay.context import RelayCall, prove_challenge_now
 from posthouse.relay.messages.reader_session import ReaderSession
 from posthouse.relay.stream.connection import Connection, Verb
 from posthouse.relay.stream.subscriptions import close_subscription, count_events, open_subscription, reader_of
 from posthouse.relay.wire.frames import expect, read_object
 from posthouse.relay.wire.lock_operations import Acquire, Inspect, ListLocks, LockAnswer, Release, Renew
-from posthouse.relay.wire.websocket import INTERNAL_ERROR, POLICY_VIOLATION
+from posthouse.relay.wire.websocket import INTERNAL_ERROR, POLICY_VIOLATION, serve_websocket
 
 
 def authenticate(connection: Connection, arguments: Sequence[bytes]) -> None:
-    """Check a proof for the challenge of this connection's HELLO; commands behind it are already those of the node."""
+    """AUTH: verify the proof for the challenge of HELLO; later commands of the same frame are those of the node."""
     expect(arguments, "AUTH", '["AUTH", event]', 1, 1)
     if connection.node is not None:
         raise error("already_authenticated")
@@ -47,7 +50,7 @@ def authenticate(connection: Connection, arguments: Sequence[bytes]) -> None:
 
 
 def refuse_event(connection: Connection, arguments: Sequence[bytes]) -> None:
-    """Refuse."""
+    """EVENT: refuse a form that the connection did not accept as an event."""
     raise error("frame_malformed", reason=f"EVENT has one argument, an event, not {len(arguments)}")
 
 
@@ -57,7 +60,7 @@ _INSTANCE_MAX_CHARS = 64
 
 
 def open_reader_session(connection: Connection, arguments: Sequence[bytes]) -> None:
-    """Open the reader session of a mesh."""
+    """RECEIVE: open the reader session of a mesh."""
     expect(arguments, "RECEIVE", _RECEIVE_FORM, 1, 2)
     node, mesh = reader_of(connection), parse_json(arguments[0])
     if type(mesh) is not str:
@@ -95,19 +98,19 @@ def _instance(options: dict[str, Any]) -> str | None:
     return instance
 
 
-class _Kind(msgspec.Struct):
+class _KindAndId(msgspec.Struct):
     kind: int
     id: str
 
 
-_kind = msgspec.json.Decoder(_Kind).decode
+_decode_kind = msgspec.json.Decoder(_KindAndId).decode
 
 
 def confirm_messages(connection: Connection, arguments: Sequence[bytes]) -> None:
-    """Hand a confirmation to the accept path."""
+    """CONFIRM: submit a confirmation to the accept path."""
     expect(arguments, "CONFIRM", '["CONFIRM", event]', 1, 1)
     try:
-        given = _kind(arguments[0])
+        given = _decode_kind(arguments[0])
     except (msgspec.DecodeError, ValueError, RecursionError) as fault:
         raise error("confirmation_malformed", reason="it is not an event") from fault
     if given.kind != CONFIRMATION:
@@ -122,7 +125,7 @@ _REASON_MAX_CHARS = 500
 
 
 def reject_message(connection: Connection, arguments: Sequence[bytes]) -> None:
-    """Reject one message."""
+    """REJECT: reject one message."""
     expect(arguments, "REJECT", _REJECT_FORM, 2, 2)
     node = reader_of(connection)
     message_id, reason = parse_json(arguments[0]), parse_json(arguments[1])
@@ -156,13 +159,13 @@ _OPERATIONS: dict[str, type[LockArguments]] = {
 
 
 def operate_lock(connection: Connection, arguments: Sequence[bytes]) -> None:
-    """Do one operation on locks."""
+    """LOCK: submit one lock operation."""
     expect(arguments, "LOCK", '["LOCK", req, op, args]', 3, 3)
     req = _read_text(arguments[0])
     if req is None or not 1 <= len(req) <= REQ_MAX_CHARS:
         raise error("frame_malformed", reason=f"req of LOCK is a text of 1 to {REQ_MAX_CHARS} characters")
     try:
-        _ask_lock(connection, req, _read_operation(arguments))
+        _submit_lock(connection, req, _read_operation(arguments))
     except PosthouseError as refusal:
         connection.send("LOCKED", req, refusal.problem())
 
@@ -172,11 +175,11 @@ def _read_operation(arguments: Sequence[bytes]) -> LockArguments:
     if kind is None:
         raise error("operation_unknown", operations=", ".join(_OPERATIONS))
     try:
-        wanted = msgspec.convert(parse_json(arguments[2]), kind)
+        request = msgspec.convert(parse_json(arguments[2]), kind)
     except msgspec.ValidationError as fault:
         raise error("body_invalid", reason=str(fault)) from fault
-    wanted.check()
-    return wanted
+    request.check()
+    return request
 
 
 def _read_text(argument: bytes) -> str | None:
@@ -186,17 +189,17 @@ def _read_text(argument: bytes) -> str | None:
         return None
 
 
-def _ask_lock(connection: Connection, req: str, wanted: LockArguments) -> None:
+def _submit_lock(connection: Connection, req: str, request: LockArguments) -> None:
     node, locks = reader_of(connection), connection.context.engine.locks
-    if isinstance(wanted, ListLocks):
-        connection.start(_list_locks(connection, req, node, wanted))
+    if isinstance(request, ListLocks):
+        connection.start(_list_locks(connection, req, node, request))
         return
-    locks.submit(node, wanted, partial(_answer_lock, connection, req), lambda: not connection.write_buffer.is_open)
+    locks.submit(node, request, partial(_answer_lock, connection, req), lambda: not connection.write_buffer.is_open)
 
 
 def _answer_lock(connection: Connection, req: str, answer: LockAnswer | None, failure: BaseException | None) -> None:
     refusal = answer if failure is None else failure
-    if refusal is None:  # its caller was gone
+    if refusal is None:  # the caller is gone
         return
     if isinstance(refusal, PosthouseError):
         connection.send("LOCKED", req, refusal.problem())
@@ -207,9 +210,9 @@ def _answer_lock(connection: Connection, req: str, answer: LockAnswer | None, fa
         connection.send("LOCKED", req, refusal)
 
 
-async def _list_locks(connection: Connection, req: str, node: str, wanted: ListLocks) -> None:
+async def _list_locks(connection: Connection, req: str, node: str, request: ListLocks) -> None:
     try:
-        connection.send("LOCKED", req, await connection.context.engine.locks.list(node, wanted))
+        connection.send("LOCKED", req, await connection.context.engine.locks.list(node, request))
     except PosthouseError as refusal:
         connection.send("LOCKED", req, refusal.problem())
 
@@ -225,3 +228,33 @@ VERBS: dict[str, Verb] = {
     "REJECT": Verb(reject_message),
     "REQ": Verb(open_subscription),
 }
+
+
+_numbers = itertools.count(1)
+
+
+async def open_stream(call: RelayCall) -> HttpResponse:
+    """Speak the stream protocol until either side ends it."""
+    context, name = call.context, f"stream {next(_numbers)}"
+    response = await serve_websocket(
+        call.request,
+        context.limits,
+        context.limits.frame_bytes,
+        context.connections,
+        lambda socket, write_buffer: Connection(context, socket, write_buffer, name, VERBS),
+    )
+    return HttpResponse(101, response=response)
+
+
+STREAM_ROUTES = (
+    Route(
+        "GET",
+        "/v1/stream",
+        open_stream,
+        "Open the WebSocket stream",
+        is_public=True,
+        responses={101: None},
+        media_type="text/plain",
+        may_wait=True,
+    ),
+)

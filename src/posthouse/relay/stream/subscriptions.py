@@ -1,9 +1,9 @@
-"""Subscriptions on a stream: REQ, COUNT, CLOSE, and the cursor behind a REQ.
+"""Subscriptions on a stream: the commands REQ, COUNT and CLOSE, and the cursor of a REQ.
 
-A subscription sends the stored matches, EOSE, then live ones: no gap, no duplicate, ascending commit order. Pages
-are read until one reaches the end of the store; then the subscription joins the live index and keeps what is
-committed, one more round of pages closes the distance up to seq S, and EOSE names S. If more is committed meanwhile
-than the buffer holds, the kept events are dropped and the pages go on. No read is open while the socket is slow.
+A subscription sends the stored matches, EOSE, then live ones: no gap, no duplicate, ascending commit order. It reads
+pages until one reaches the end of the store, then joins the live index and buffers what is committed, reads one more
+round of pages up to seq S, and sends EOSE with S. If more is committed meanwhile than the buffer holds, it drops the
+buffer and reads on in pages. No read is open while the socket is slow.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from posthouse.relay.wire.frames import (
 
 
 def count_values(filters: Sequence[Filter]) -> int:
-    """Return how many entries filters make in the live index, at most."""
+    """Return the number of entries that filters make in the live index, at most."""
     return sum(
         1
         + len(each.ids or ())
@@ -45,7 +45,7 @@ def count_values(filters: Sequence[Filter]) -> int:
 
 
 def reader_of(connection: Connection) -> str:
-    """Return who reads on this connection, or raise authentication_required."""
+    """Return the node of this connection, or raise authentication_required."""
     if connection.node is None:
         raise error("authentication_required")
     return connection.node
@@ -78,19 +78,19 @@ class Subscription:
         self._connection = connection
         self._write_buffer = connection.write_buffer
         self._context = connection.context
-        #: where the client asked to begin, until a page was sent
+        #: the client's cursor; it counts until the first page was sent
         self._given = cursor
-        #: everything up to here was sent, or is not to be
+        #: all matches up to this seq were sent or need not be sent
         self._seq: int | None = None
         self._limit = limit
         self._phase = _Phase.STORED
-        self._kept: list[Delivery] = []
-        self._kept_events = 0
-        self._kept_bytes = 0
-        self._is_overtaken = False
+        self._buffered: list[Delivery] = []
+        self._buffered_events = 0
+        self._buffered_bytes = 0
+        self._has_overflowed = False
 
     async def run(self) -> None:
-        """Send what is stored, then go live; a failure closes the subscription and says why."""
+        """Send stored events, then go live; a failure closes the subscription and is reported."""
         try:
             async with self._connection.stored_events_lock:
                 if self._limit is None:
@@ -101,11 +101,11 @@ class Subscription:
             self.close(failure)
 
     def push(self, delivery: Delivery) -> None:
-        """Take committed events: keep them while joining, else send them, unless the reader is too slow."""
+        """Buffer committed events while joining, else send them; a reader that is too slow is closed."""
         if self._phase is _Phase.JOINING:
-            self._keep(delivery)
+            self._buffer(delivery)
             return
-        # a page can see a commit before the loop hears of it: what comes late was sent already
+        # a page can read a commit before the loop is notified of it: those events were sent already
         fresh = self._unsent(delivery)
         if fresh is not None:
             self._push(fresh)
@@ -125,31 +125,31 @@ class Subscription:
             self._seq = last
 
     def close(self, failure: PosthouseError | None = None) -> None:
-        """End the subscription; with a failure the client is told, with the cursor to go on from."""
+        """End the subscription; a failure is sent to the client with the cursor to continue from."""
         if self._phase is _Phase.CLOSED:
             return
         self._phase = _Phase.CLOSED
         self._context.live.remove(self)
-        self._drop_kept()
+        self._drop_buffered()
         self._connection.forget(self)
         if failure is not None:
             self._write_buffer.send(command_text("CLOSED", self.sub, failure.problem(), self.cursor))
 
     @property
     def cursor(self) -> str | None:
-        """Where to go on after what was sent so far."""
+        """The cursor after everything that was sent so far."""
         return self._given if self._seq is None else self._context.engine.cursor(self._seq)
 
     async def _send_all(self) -> None:
         while self._phase is not _Phase.CLOSED:
             await self._send_pages()
-            if self._phase is _Phase.JOINING and not self._is_overtaken:
+            if self._phase is _Phase.JOINING and not self._has_overflowed:
                 self._go_live()
                 return
             self._join()
 
     async def _send_pages(self) -> None:
-        """Send every page from the cursor to the end of the store."""
+        """Send all pages from the cursor to the end of the store."""
         while self._phase is not _Phase.CLOSED:
             page = await self._context.engine.query(self.node, self.filters, cursor=self.cursor, limit=QUERY_MAX_LIMIT)
             await self._send_events(page.events)
@@ -158,10 +158,10 @@ class Subscription:
                 return
 
     async def _send_newest(self, limit: int) -> None:
-        """Send the newest matches, at most `limit`, oldest of them first."""
+        """Send the newest `limit` matches, oldest first."""
         floor = await self._floor()
         self._join()
-        # what is published from here on is kept, so everything up to this seq is to be found in the store
+        # events published from here on are buffered, and the store has everything up to this seq
         head = self._context.live.head
         events, is_whole = await self._find_newest(limit, floor)
         if not is_whole:
@@ -170,22 +170,22 @@ class Subscription:
             return
         await self._send_events(events[::-1])
         self._seq = max(head, floor, events[0].seq if events else 0)
-        if self._is_overtaken:
+        if self._has_overflowed:
             await self._send_all()
         elif self._phase is not _Phase.CLOSED:
             self._go_live()
 
     async def _find_newest(self, limit: int, floor: int) -> tuple[list[StoredEvent], bool]:
-        """Return the newest matches above `floor`, newest first, and whether all of them are in the list.
+        """Return the newest matches above `floor`, newest first, and True if the list is complete.
 
-        If they are too large to be held at once, only the oldest is returned: from there they are read again in pages.
+        If they are too large to hold at once, only the oldest is returned: from there they are read again in pages.
         """
         engine = self._context.engine
         events: list[StoredEvent] = []
-        place, found, size = None, 0, 0
+        cursor, found, size = None, 0, 0
         while found < limit:
             page = await engine.query(
-                self.node, self.filters, cursor=place, limit=min(QUERY_MAX_LIMIT, limit - found), order="desc"
+                self.node, self.filters, cursor=cursor, limit=min(QUERY_MAX_LIMIT, limit - found), order="desc"
             )
             above = [event for event in page.events if event.seq > floor]
             events += above
@@ -195,11 +195,11 @@ class Subscription:
                 del events[:-1]
             if page.is_end or page.through_seq <= floor or len(above) < len(page.events):
                 break
-            place = engine.cursor(page.through_seq)
+            cursor = engine.cursor(page.through_seq)
         return events, len(events) == found
 
     async def _floor(self) -> int:
-        """Return the seq of the cursor, or 0 without one; a cursor that is not valid here is refused."""
+        """Return the seq of the client's cursor, or 0 without one; raise if the cursor is not valid here."""
         if self._given is None:
             return 0
         await self._context.engine.query(self.node, self.filters, cursor=self._given, limit=1)
@@ -228,36 +228,36 @@ class Subscription:
     def _join(self) -> None:
         if self._phase is _Phase.CLOSED:
             return
-        self._drop_kept()
-        self._is_overtaken = False
+        self._drop_buffered()
+        self._has_overflowed = False
         if self._phase is _Phase.STORED:
             self._phase = _Phase.JOINING
             self._context.live.add(self, self.filters)
 
     def _go_live(self) -> None:
-        # nothing is awaited here, so no batch can come between EOSE and the first live event
-        kept = self._kept
-        self._drop_kept()
+        # nothing is awaited here, so no commit can come between EOSE and the first live event
+        buffered = self._buffered
+        self._drop_buffered()
         self._phase = _Phase.LIVE
         self._write_buffer.send(command_text("EOSE", self.sub, self.cursor))
-        for delivery in kept:
+        for delivery in buffered:
             if self._phase is _Phase.LIVE:
                 self.push(delivery)
 
-    def _keep(self, delivery: Delivery) -> None:
-        if self._is_overtaken:
+    def _buffer(self, delivery: Delivery) -> None:
+        if self._has_overflowed:
             return
-        self._kept.append(delivery)
-        self._kept_events += len(delivery.pieces)
-        self._kept_bytes += delivery.size
+        self._buffered.append(delivery)
+        self._buffered_events += len(delivery.pieces)
+        self._buffered_bytes += delivery.size
         limits = self._context.limits
-        if self._kept_events > limits.buffer_events or self._kept_bytes > limits.buffer_bytes:
-            self._drop_kept()
-            self._is_overtaken = True
+        if self._buffered_events > limits.buffer_events or self._buffered_bytes > limits.buffer_bytes:
+            self._drop_buffered()
+            self._has_overflowed = True
 
-    def _drop_kept(self) -> None:
-        self._kept = []
-        self._kept_events = self._kept_bytes = 0
+    def _drop_buffered(self) -> None:
+        self._buffered = []
+        self._buffered_events = self._buffered_bytes = 0
 
     def _refuse_slow(self, delivery: Delivery) -> None:
         self._context.meters.count("posthouse_relay_slow_readers_total")
@@ -269,7 +269,7 @@ _REQ_OPTIONS = frozenset({"cursor", "limit"})
 
 
 def open_subscription(connection: Connection, arguments: Sequence[bytes]) -> None:
-    """Open a subscription."""
+    """REQ: open a subscription."""
     expect(arguments, "REQ", '["REQ", sub, {cursor, limit}, filter...]', 2, 2 + FILTERS_PER_SUBSCRIPTION)
     sub = read_sub(arguments[0])
     try:
@@ -279,7 +279,6 @@ def open_subscription(connection: Connection, arguments: Sequence[bytes]) -> Non
 
 
 def _open_subscription(connection: Connection, sub: str, arguments: Sequence[bytes]) -> None:
-
     node = reader_of(connection)
     limits = connection.context.limits
     options = read_object(arguments[1], _REQ_OPTIONS, "REQ")
@@ -311,7 +310,7 @@ def _read_limit(options: dict[str, Any]) -> int | None:
 
 
 def count_events(connection: Connection, arguments: Sequence[bytes]) -> None:
-    """Count stored events."""
+    """COUNT: count stored events."""
     expect(arguments, "COUNT", '["COUNT", sub, filter]', 1, 1 + FILTERS_PER_SUBSCRIPTION)
     sub = read_sub(arguments[0])
     try:
@@ -333,7 +332,7 @@ async def _count_events(connection: Connection, sub: str, node: str, filters: Se
 
 
 def close_subscription(connection: Connection, arguments: Sequence[bytes]) -> None:
-    """Close a subscription."""
+    """CLOSE: close a subscription."""
     expect(arguments, "CLOSE", '["CLOSE", sub]', 1, 1)
     sub = read_sub(arguments[0])
     subscription = connection.subscriptions.get(sub)
