@@ -1,4 +1,4 @@
-"""Dead letters: what fails is kept with its reason, can be looked at, and is sent again when the cause is gone.
+"""Dead letters: failed messages are kept with the reason, can be inspected, and sent again once the cause is fixed.
 
 Run it with `python examples/dead_letters/main.py`.
 """

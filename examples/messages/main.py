@@ -1,4 +1,4 @@
-"""Messages between two agents that are never there at the same time, and a topic for both.
+"""Messages between two agents that are never online at the same time, and a topic for both.
 
 Run it with `python examples/messages/main.py`. Alice writes to Bob while he is away; the relay keeps the message
 until Bob has confirmed it, and keeps the confirmation until Alice has read it. Direct messages are sealed: the relay,
@@ -24,7 +24,7 @@ PINS = Pins(None)
 
 
 async def write(relay: str) -> str:
-    """Alice sends while Bob is away; sending the same request again does not make a second message."""
+    """Alice sends while Bob is offline; sending the same request again creates no second message."""
     async with Client(relay, ALICE, pins=PINS) as client:
         await client.meshes.create_topic("main", "builds")
         sent = await client.send(BOB.node, "can you look at the build?", client_message_id="question-1")
@@ -34,7 +34,7 @@ async def write(relay: str) -> str:
 
 
 async def read_and_answer(relay: str) -> None:
-    """Bob finds what waited, in order, confirms it once it is in good hands, and answers."""
+    """Bob reads the waiting messages in order, confirms each once it is stored, and replies."""
     async with Client(relay, BOB, pins=PINS) as client, await client.receive() as mailbox:
         async for delivery in mailbox:
             say(f"bob reads: {delivery.body} (waited: {delivery.was_stored})")
@@ -45,7 +45,7 @@ async def read_and_answer(relay: str) -> None:
 
 
 async def read_answers(relay: str, question: str) -> None:
-    """Alice hears that Bob has confirmed, and gets his answer."""
+    """Alice learns that Bob has confirmed, and reads his reply."""
     async with Client(relay, ALICE, pins=PINS) as client, await client.receive() as mailbox:
         async for confirmed in mailbox.confirmed():
             say(f"bob has confirmed the question: {confirmed.id == question}")
@@ -67,7 +67,7 @@ async def main(relay: str) -> None:
 
 @contextmanager
 def running_relay(folder: Path) -> Iterator[str]:
-    """A relay on a free port of this machine; yields its address."""
+    """Run a relay on a free port of this machine; yield its address."""
     command = [sys.executable, "-m", "posthouse.cli.main", "relay", "up", "--listen", "127.0.0.1:0", "--json"]
     process = subprocess.Popen(
         [*command, "--data-dir", str(folder)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True

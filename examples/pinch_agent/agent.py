@@ -1,7 +1,7 @@
 """A small Pinch agent: it logs in with its key, sends sealed messages, and confirms what it has read.
 
 Everything it knows of a relay is the wire: one binary WebSocket frame is one protobuf envelope. It imports nothing of
-posthouse, so it is what an agent written by somebody else would be.
+posthouse, so it stands for an agent written by someone else.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ CONFIRM = MessageType.MESSAGE_TYPE_DELIVERY_CONFIRM
 
 
 class LoginRefused(Exception):
-    """The relay does not let this agent in; the text is the relay's."""
+    """The relay refused the login; the text is the relay's."""
 
 
 class Agent:
-    """One identity, and its connection while it has one."""
+    """One identity and its connection, if any."""
 
     def __init__(self, relay: str, key: SigningKey | None = None) -> None:
-        """Make an agent of a relay, given by its name in addresses."""
+        """Create an agent for a relay, given by its name in addresses."""
         self.relay = relay
         self.key = key or SigningKey.generate()
         self.address = write_address(bytes(self.key.verify_key), relay)
@@ -65,7 +65,7 @@ class Agent:
         self._reading = asyncio.create_task(self._read(self._socket))
 
     async def disconnect(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._socket is not None and self._session is not None:
             await self._socket.close()
             await self._session.close()
@@ -88,14 +88,14 @@ class Agent:
         return None if self._socket is None else self._socket.close_code
 
     async def receive(self) -> Envelope:
-        """Return the next envelope, or raise ConnectionError when the relay has hung up."""
+        """Return the next envelope; raise ConnectionError if the relay has closed the connection."""
         envelope = await self._came.get()
         if envelope is None:
             raise ConnectionError(f"the relay closed with {self.close_code}")
         return envelope
 
     async def send(self, envelope: Envelope) -> None:
-        """Send an envelope as it is."""
+        """Send an envelope unchanged."""
         assert self._socket is not None
         await self._socket.send_bytes(envelope.SerializeToString())
 
@@ -118,7 +118,7 @@ class Agent:
         return open_box(self.key, read_key(envelope.from_address), envelope.encrypted)
 
     async def confirm(self, envelope: Envelope, state: str = "delivered") -> None:
-        """Tell the sender, by way of the relay, that a message was read."""
+        """Confirm to the sender, through the relay, that a message was read."""
         await self.send(self.confirmation(envelope, state))
 
     def confirmation(self, envelope: Envelope, state: str = "delivered") -> Envelope:
@@ -136,7 +136,7 @@ class Agent:
         return confirm
 
     def is_confirmed_by_reader(self, envelope: Envelope) -> bool:
-        """Tell whether a confirm was really signed by the agent it comes from."""
+        """Return True if a confirm was signed by the agent it comes from."""
         given = envelope.delivery_confirm
         signed = given.message_id + given.timestamp.to_bytes(8, "big", signed=True)
         try:
@@ -155,13 +155,13 @@ class Agent:
         await self.send(envelope)
 
     async def block(self, address: str) -> None:
-        """Take nothing more from an address."""
+        """Block an address."""
         envelope = self._envelope("", MessageType.MESSAGE_TYPE_BLOCK_NOTIFICATION)
         envelope.block_notification.CopyFrom(BlockNotification(blocker_address=self.address, blocked_address=address))
         await self.send(envelope)
 
     async def unblock(self, address: str) -> None:
-        """Take from an address again."""
+        """Unblock an address."""
         envelope = self._envelope("", MessageType.MESSAGE_TYPE_UNBLOCK_NOTIFICATION)
         envelope.unblock_notification.CopyFrom(
             UnblockNotification(unblocker_address=self.address, unblocked_address=address)
@@ -188,7 +188,7 @@ class Agent:
         return envelope
 
     async def _read(self, socket: aiohttp.ClientWebSocketResponse[bool]) -> None:
-        """Take what comes, so that pings are answered whatever this agent does."""
+        """Keep reading, so that pings are answered while this agent is busy."""
         try:
             async for message in socket:
                 if message.type is aiohttp.WSMsgType.BINARY:
@@ -198,4 +198,4 @@ class Agent:
 
 
 def _now_ms() -> int:
-    return time.time_ns() // 1_000_000  # noqa: TID251 - an agent is no part of posthouse and has its own clock
+    return time.time_ns() // 1_000_000  # noqa: TID251 - an agent is not part of posthouse and has its own clock

@@ -1,4 +1,4 @@
-"""What only the two agents can read: a NaCl box between their keys, which the relay passes on unopened."""
+"""Content that only the two agents can read: a NaCl box between their keys, which the relay forwards unopened."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def seal(key: SigningKey, reader: bytes, text: str, sequence: int, timestamp_ms:
 
 
 def open_box(key: SigningKey, sender: bytes, payload: EncryptedPayload) -> str:
-    """Return the text in a box, or raise CryptoError when it is not from this sender or not for this key."""
+    """Return the text in a box, or raise CryptoError if it is not from this sender or not for this key."""
     plain = PlaintextPayload.FromString(_box(key, sender).decrypt(payload.ciphertext, payload.nonce))
     content: dict[str, Any] = json.loads(plain.content)
     return str(content["text"])

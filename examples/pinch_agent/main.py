@@ -1,4 +1,4 @@
-"""Two Pinch agents on one relay: one writes while the other is away, and learns that it was read.
+"""Two Pinch agents on one relay: one writes while the other is offline, and learns that it was read.
 
 Run it with `python examples/pinch_agent/main.py`. The relay is a process of its own, started as
 `posthouse relay up --pinch-host relay.example`; the agents know of it only the wire.
@@ -25,7 +25,7 @@ async def main(url: str) -> None:
         await alice.connect(url)
         await alice.write(bob.address, "the horses are ready")
         await alice.write(bob.address, "the coach leaves at noon")
-        say("alice wrote twice; bob was away")
+        say("alice wrote twice; bob was offline")
         await bob.connect(url)
         read = 0
         while read < 2:
@@ -37,12 +37,12 @@ async def main(url: str) -> None:
         for _ in range(2):
             envelope = await alice.receive()
             assert envelope.type == CONFIRM and alice.is_confirmed_by_reader(envelope)
-            say(f"alice hears that it was {envelope.delivery_confirm.state}, after it had waited at the relay")
+            say(f"alice learns that it was {envelope.delivery_confirm.state}, after it had waited at the relay")
 
 
 @contextmanager
 def running_relay(folder: Path) -> Iterator[str]:
-    """A relay on a free port of this machine that speaks Pinch; yields its URL."""
+    """Run a relay with Pinch on a free port of this machine; yield its URL."""
     command = [sys.executable, "-m", "posthouse.cli.main", "relay", "up", "--listen", "127.0.0.1:0", "--json"]
     process = subprocess.Popen(
         [*command, "--data-dir", str(folder), "--pinch-host", RELAY],

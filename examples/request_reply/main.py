@@ -1,4 +1,4 @@
-"""Request and reply: a handler answers to `reply_to`, and the one who asked waits for it.
+"""Request and reply: a handler replies to `reply_to`, and the requester waits for the reply.
 
 Run it with `python examples/request_reply/main.py`. The second request goes to an endpoint that nobody serves and
 times out.
@@ -15,7 +15,7 @@ from posthouse import Bus, Envelope, PosthouseError
 
 
 async def serve_sums(bus: Bus) -> None:
-    """Register an endpoint that adds numbers up."""
+    """Register an endpoint that adds numbers."""
 
     async def add(question: Envelope) -> None:
         if question.reply_to is not None:

@@ -1,4 +1,4 @@
-"""A signed event: what one node says, every other can check, and only its reader can open.
+"""A signed event: every node can verify who wrote it, and only its reader can open it.
 
 Run it with `python examples/signed_event/main.py`. It uses fresh keys and touches no file.
 """
@@ -32,7 +32,7 @@ def write_event(author: NodeKey, reader: str, text: str) -> Event:
 
 
 def read_event(reader: NodeKey, event: Event) -> str:
-    """Return the text of an event after checking everything that can be checked."""
+    """Return the text of an event after verifying id and signature."""
     verify(event.pubkey, check_structure(event), event.sig)
     return open_sealed(reader, event.pubkey, event.value("enc") or "", event.content).decode()
 

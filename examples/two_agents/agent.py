@@ -1,4 +1,4 @@
-"""One of the two agents: a writer that drafts, or an editor that has an opinion about every draft.
+"""One of the two agents: a writer that sends drafts, or an editor that comments on every draft.
 
 Each is a process of its own with the bus open. The writer asks the editor; the editor answers; a third question
 makes the editor ask back, which the budget ends: two agents that answer each other for ever do not exist here.
@@ -16,7 +16,7 @@ DRAFTS = ("The horse arrives at dawn.", "The horse arrives at dawn, tired.", "Da
 
 
 async def write(bus: Bus) -> None:
-    """Send the drafts one after the other, each with what the editor said about the former one."""
+    """Send the drafts one after the other, each with the editor's comment on the previous one."""
     opinion = "none yet"
     for draft in DRAFTS:
         payload = {"content": draft, "performative": "propose", "platformData": {"formerOpinion": opinion}}
@@ -25,7 +25,7 @@ async def write(bus: Bus) -> None:
 
 
 async def edit(bus: Bus) -> None:
-    """Answer every draft, and tell the archive about it, until told to stop."""
+    """Comment on every draft and notify the archive, until a message says stop."""
     stopped = asyncio.Event()
 
     async def judge(draft: Envelope) -> None:

@@ -1,4 +1,4 @@
-"""Two agents talk on a bus, each in a process of its own, and the traffic is shown.
+"""Two agents talk on a bus, each in its own process, and the traffic is shown.
 
 Run it with `python examples/two_agents/main.py [DIRECTORY]`; it ends by itself after a few seconds. With a
 directory the bus stays there: look at it with `posthouse bus top --dir DIRECTORY`.
@@ -22,7 +22,7 @@ async def start(*command: str) -> asyncio.subprocess.Process:
 
 
 async def converse(folder: Path) -> None:
-    """Let the agents talk until the writer has no draft left."""
+    """Let the agents talk until the writer has no drafts left."""
     async with Bus(folder) as bus:
         for subject in ("agents.editor", "agents.archive"):
             await bus.register_endpoint(subject, owner=subject.removeprefix("agents."))
@@ -36,7 +36,7 @@ async def converse(folder: Path) -> None:
 
 
 async def show_traffic(folder: Path) -> None:
-    """Run the command a user would."""
+    """Run a command as a user would."""
     top = await start("-m", "posthouse.cli.main", "bus", "top", "--once", "--dir", str(folder))
     await asyncio.wait_for(top.wait(), PATIENCE_S)
 

@@ -1,4 +1,4 @@
-"""Two hosts and a relay: one makes a mesh and an invite, the other joins with it; then they talk, sealed.
+"""Two hosts and a relay: one creates a mesh and an invite, the other joins with it; then they exchange sealed events.
 
 Run it with `python examples/two_hosts/main.py`. Each host has a key and a memory of its own, as on two machines;
 the relay is a process of its own and sees only sealed content.
@@ -22,14 +22,14 @@ ALICE, BOB = NodeKey.generate(), NodeKey.generate()
 
 
 async def invite(relay: str, home: Path) -> str:
-    """The first host: make a mesh, and one string that lets one other node in."""
+    """The first host: create a mesh, and one string that lets one other node join."""
     async with Client(relay, ALICE, pins=Pins(home / "pins.json")) as client:
         await client.meshes.create("team", name="alice")
         return str(await client.meshes.invite("team"))
 
 
 async def join_and_write(text: str, home: Path) -> None:
-    """The second host: all it has is the invite; it says where the relay is and which key it must have."""
+    """The second host: it needs only the invite, which names the relay's address and key."""
     given = parse_invite(text)
     pins = Pins(home / "pins.json")
     async with Client(given.url, BOB, mesh="team", relay_node=given.relay, pins=pins) as client:
@@ -39,7 +39,7 @@ async def join_and_write(text: str, home: Path) -> None:
 
 
 async def read(relay: str, home: Path) -> None:
-    """The first host again: what came meanwhile was kept, and is verified and opened here."""
+    """The first host again: the relay has kept the events, which are verified and opened here."""
     async with Client(relay, ALICE, mesh="team", pins=Pins(home / "pins.json")) as client:
         async for received in await client.subscribe({"kinds": [1], "mesh": "team"}):
             say(f"alice reads: {client.open(received.event)}")
@@ -54,7 +54,7 @@ async def main(relay: str, folder: Path) -> None:
 
 @contextmanager
 def running_relay(folder: Path) -> Iterator[str]:
-    """A relay on a free port of this machine; yields its address."""
+    """Run a relay on a free port of this machine; yield its address."""
     command = [sys.executable, "-m", "posthouse.cli.main", "relay", "up", "--listen", "127.0.0.1:0", "--json"]
     process = subprocess.Popen(
         [*command, "--data-dir", str(folder)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True

@@ -1,4 +1,4 @@
-"""Two hosts with a daemon each, one relay, three agents; the reviewer's host is off for a while, and nothing is lost.
+"""Two hosts with a daemon each, one relay, three agents; the reviewer's host goes offline, and nothing is lost.
 
 Run it with `python examples/two_hosts_daemon/main.py`. Planner and writer live on the host north and share its daemon,
 the reviewer lives on south. Each host has a home of its own, as on two machines. Agents need neither a key nor a
@@ -21,7 +21,7 @@ PATIENCE_S = 30
 
 
 class Host:
-    """A machine: a home directory, and the daemon that runs there."""
+    """A machine: a home directory and its daemon."""
 
     def __init__(self, name: str, home: Path) -> None:
         self.name = name
@@ -29,7 +29,7 @@ class Host:
         self.directory = home / "daemon" / "main"
 
     def posthouse(self, *words: str) -> dict[str, Any]:
-        """Run a command on this host and return what it answers."""
+        """Run a command on this host and return its result."""
         command = [sys.executable, "-m", "posthouse.cli.main", *words, "--json"]
         environ = os.environ | {"POSTHOUSE_HOME": str(self.home)}
         done = subprocess.run(command, env=environ, check=True, capture_output=True, timeout=PATIENCE_S)
@@ -37,7 +37,7 @@ class Host:
         return answer
 
     def up(self, relay: str) -> str:
-        """Start the daemon; return the node it is."""
+        """Start the daemon and return its node id."""
         node: str = self.posthouse("daemon", "up", "--persistent", "--relay", relay)["node"]
         say(f"{self.name} is up")
         return node
@@ -48,7 +48,7 @@ class Host:
 
 
 def plan(north: Host) -> None:
-    """The planner: give three tasks to the reviewer, whether its host is there or not."""
+    """The planner: send three tasks to the reviewer, whether its host is online or not."""
     with DaemonClient(north.directory) as daemon:
         for task in ("read the draft", "check the numbers", "say yes or no"):
             answer = daemon.send("reviewer", task, priority="next")
@@ -56,13 +56,13 @@ def plan(north: Host) -> None:
 
 
 def write(north: Host) -> None:
-    """The writer, on the same host: post to everybody who follows the topic."""
+    """The writer, on the same host: post to all subscribers of the topic."""
     with DaemonClient(north.directory) as daemon:
         daemon.post("drafts", "The horse arrives at dawn.", meta={"usage": {"output_tokens": 6}})
 
 
 def review(south: Host) -> None:
-    """The reviewer: everything is there, in order, and answers go back the same way."""
+    """The reviewer: read everything in order, and reply."""
     with DaemonClient(south.directory) as daemon:
         last = None
         while last is None or last.body != "say yes or no":
@@ -74,11 +74,11 @@ def review(south: Host) -> None:
         daemon.send(last.sender, "yes", reply_to_id=last.message_id)
 
 
-def hear(north: Host) -> None:
-    """The planner again: sleep until the answer comes."""
+def read_reply(north: Host) -> None:
+    """The planner again: wait for the reply."""
     with DaemonClient(north.directory) as daemon:
         answer = daemon.wait(PATIENCE_S, sender="reviewer")[0]
-        say(f"planner hears: {answer.body}")
+        say(f"planner reads: {answer.body}")
 
 
 def main(folder: Path) -> None:
@@ -109,7 +109,7 @@ def converse(office: Host, north: Host, south: Host, relay: str) -> None:
     plan(north)
     south.up(relay)
     review(south)
-    hear(north)
+    read_reply(north)
 
 
 def say(text: str) -> None:

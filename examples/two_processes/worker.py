@@ -1,4 +1,4 @@
-"""The worker process: serves `work.jobs` until somebody sends it "stop"."""
+"""The worker process: serves `work.jobs` until it receives "stop"."""
 
 from __future__ import annotations
 

@@ -29,12 +29,12 @@ def test_request_is_answered_and_the_unserved_one_times_out() -> None:
 
 def test_worker_process_takes_the_jobs_in_order() -> None:
     assert run(str(EXAMPLES / "two_processes" / "main.py")).splitlines() == [
-        "2 jobs wait, nobody works yet",
+        "2 jobs are waiting, no worker is running",
         "worker: sweep the floor",
         "worker: light the fire",
         "worker: feed the horses",
         "worker: stop",
-        "0 jobs wait",
+        "0 jobs are waiting",
     ]
 
 
