@@ -108,7 +108,7 @@ class Campaign:
         while True:
             call = calls.send(self.daemons["c"].node, body, options)
             try:
-                await session.ask(replace(call, is_repeatable=False))
+                await session.execute(replace(call, is_repeatable=False))
                 return
             except PosthouseError as failure:
                 assert failure.code in ("daemon_unreachable", "daemon_busy", "daemon_stopping"), failure

@@ -1,4 +1,4 @@
-"""The client of a relay: sends, receives, publishes, reads, subscribes, administers meshes, as one node.
+"""The client of a relay: send, receive, publish, read, subscribe, lock and administer meshes as one node.
 
     async with Client("http://127.0.0.1:7420", key) as client:
         await client.send("bob", "hello")
@@ -8,8 +8,8 @@
                 mailbox.confirm(delivery)
 
 Reads and administration go over HTTP, everything else over one stream that is opened at first use and kept up. The
-first connection must succeed; from then on the client reconnects by itself, and what was sent, received or subscribed
-goes on. Everything belongs to the event loop it is used on.
+first connection must succeed; after that the client reconnects by itself, and everything sent, received or subscribed
+continues. A client belongs to the event loop it is used on.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Tags = Iterable[Sequence[str]]
 
 
 class Client:
-    """A node's connection to one relay."""
+    """One node's connection to one relay; see the module for an example."""
 
     def __init__(
         self,
@@ -66,20 +66,21 @@ class Client:
         clock: Clock | None = None,
         check_features: CheckFeatures | None = None,
     ) -> None:
-        """Make a client; nothing is connected yet.
+        """Make a client; it connects at first use.
 
-        `relay_node` is the key the relay must have, when it is known already; `pins` are those of the user unless
-        others are given. `check_features` looks at what the relay offers, before anything is signed for it.
+        `mesh` is the mesh of calls that name none. `relay_node` is the node id that the relay must have, if it is
+        known; otherwise the first key seen at this address is pinned in `pins`, by default the user's own.
+        `check_features` gets the relay's features before this node signs anything, and may raise to refuse them.
         """
         self.options = options or ClientOptions()
         url = parse_relay_url(relay, allow_plain=self.options.allow_plain) if isinstance(relay, str) else relay
         self.url = url
         self.key = key
-        #: the mesh of events that name none
+        #: the mesh of calls that name none
         self.mesh = mesh
-        #: node id of the relay, once it has said who it is
+        #: node id of the relay; None before the first contact
         self.relay: str | None = None
-        self._expected = relay_node
+        self._expected_relay = relay_node
         self._check_features = check_features
         self._pins = pins or Pins.of_home()
         self._clock = clock or system_clock()
@@ -87,7 +88,7 @@ class Client:
         self._transport = Transport(url, self.options)
         self._requests = Requests(self._transport, self._signer, self._check_relay)
         self._events = StoredEvents(self._requests, is_verifying=self.options.is_verifying)
-        #: making meshes, members, access, topics, invites
+        #: meshes, members, access, topics, invites
         self.meshes = Meshes(self._requests, self._signer, self._pins, lambda: self.relay)
         backoff = Backoff(max_s=self.options.reconnect_most_s)
         self._link = Link(self._dial, backoff, url.origin, is_verifying=self.options.is_verifying)
@@ -98,7 +99,7 @@ class Client:
         self._subscriptions = Subscriptions(self._link, self.options)
         #: the state of messages, and the operator's view of queues
         self.queues = Queues(self._requests)
-        #: what the archive of a relay needs, for administrators
+        #: reading and pruning for an archive; for administrators
         self.archive = Archive(self._requests)
         self._instance = secrets.token_hex(8)
         timeout_s = self.options.publish_timeout_s
@@ -118,21 +119,30 @@ class Client:
         await self.close()
 
     async def connect(self, *, is_patient: bool = False) -> None:
-        """Open the stream; raises why that is not possible, unless it is patient and waiting may help."""
+        """Open the stream; other calls do it at first use.
+
+        Raises if the first attempt fails; with `is_patient` it keeps trying as long as that may help.
+        """
         await self._link.start(is_patient=is_patient)
         self._is_connected = True
 
     def observe(self, on_up: Callable[[], None], on_lost: Callable[[int | None, str], None]) -> None:
-        """Be told of every connection that is made or lost; call it before `connect`."""
+        """Call `on_up` after each connection is made, and `on_lost` (close code, reason) after each one is lost.
+
+        Register before `connect`.
+        """
         self._link.join(on_up=on_up, on_lost=on_lost)
 
     @property
     def is_up(self) -> bool:
-        """Whether there is a connection now."""
+        """True while there is a connection."""
         return self._link.is_up
 
     async def close(self) -> None:
-        """End the stream and every connection; subscriptions end, open publishes fail with client_closed."""
+        """Close every connection; subscriptions and mailboxes end, open calls raise client_closed.
+
+        Confirmations get a few seconds to be answered first.
+        """
         await self._receiver.settle()
         await self._link.close()
         await self._transport.close()
@@ -140,48 +150,52 @@ class Client:
     # Writing
 
     def sign(self, content: str = "", *, kind: int, tags: Tags = (), mesh: str | None = None) -> Event:
-        """Return a signed event of now, without sending it."""
+        """Return a signed event with the present time, without sending it."""
         return self._signer.sign(kind, content, with_mesh(tags, mesh or self.mesh))
 
     async def seal(
         self, content: str, readers: Sequence[str], *, kind: int, tags: Tags = (), mesh: str | None = None
     ) -> Event:
-        """Return a signed event whose content only its readers (node ids, or names in the mesh) can open."""
+        """Return a signed event whose content only its readers (names or node ids) can open, without sending it."""
         where = mesh or self.mesh
         nodes = [await self.meshes.resolve(reader, where) for reader in readers]
         sealed, seal_tags = seal_content(self.key, nodes, content)
         return self.sign(sealed, kind=kind, tags=[*tags, *seal_tags], mesh=where)
 
     def open(self, event: Event) -> str:
-        """Return the content of an event in the clear, opened with this node's key if it is sealed."""
+        """Return the content of an event, opened with this node's key if it is sealed."""
         return open_content(self.key, event)
 
     async def publish(
         self, content: str = "", *, kind: int, tags: Tags = (), mesh: str | None = None, seal_for: Sequence[str] = ()
     ) -> Published:
-        """Sign an event and send it; returns when the relay has stored it.
+        """Sign an event and send it; returns after the relay has stored it.
 
-        To be able to retry after a failure, `sign` or `seal` first and `publish_event` the same event again.
+        `seal_for` lists readers (names or node ids); without it the content is in the clear. To retry after a failure,
+        `sign` or `seal` first and `publish_event` the same event again: publishing anew makes a second event.
         """
         if seal_for:
             return await self.publish_event(await self.seal(content, seal_for, kind=kind, tags=tags, mesh=mesh))
         return await self.publish_event(self.sign(content, kind=kind, tags=tags, mesh=mesh))
 
     async def publish_event(self, event: Event) -> Published:
-        """Send a signed event, over reconnects and transient refusals; a relay that has it already is a success."""
+        """Send a signed event, retried over reconnects and transient refusals; raises the relay's refusal.
+
+        If the relay has the event already, the result says so in `duplicate`.
+        """
         if not self._is_connected:
             await self.connect()
         return await self._publisher.publish(event)
 
     async def publish_many(self, events: Sequence[Event]) -> list[Published | PosthouseError]:
-        """Send signed events in order, and return an answer or a refusal for each."""
+        """Send signed events in order, retried as in `publish_event`; return an answer or a refusal for each."""
         await self.connect()
         return await self._publisher.publish_many(events)
 
     async def submit(self, events: Sequence[Event]) -> list[Published | PosthouseError]:
-        """Send signed events as one list and return what became of each, without any retry.
+        """Send signed events in one frame, without retries; return an answer or an error for each.
 
-        For whoever keeps an outbox: what got no answer, or a transient refusal, is sent again when it sees fit.
+        For callers that keep an outbox and decide themselves when to send an event again.
         """
         await self.connect()
         return await self._publisher.submit(events)
@@ -189,21 +203,21 @@ class Client:
     # Messages
 
     async def send(self, to: str, body: str, *, mesh: str | None = None, **given: Unpack[MessageOptions]) -> Sent:
-        """Send a message to a member (name or node id) or to a topic (`#name`); returns when the relay has it.
+        """Send a message to a member (name or node id) or to a topic (`#name`); returns after the relay has stored it.
 
-        A direct message is sealed for its reader. Calling it again with the same client_message_id and the same
-        request sends the same event, so the message is there once; queue_full is raised at once. What else can be
-        given: see MessageOptions.
+        A direct message is sealed for its reader. A second call with the same client_message_id and the same request
+        sends the same event, so the message is delivered once. The call is retried over reconnects and transient
+        refusals, except queue_full, which is raised at once. MessageOptions lists the other arguments.
         """
         request = await self._request(to, body, mesh or self.mesh, given)
         return await self.send_event(self._sender.event_for(request))
 
     async def compose(self, to: str, body: str, *, mesh: str | None = None, **given: Unpack[MessageOptions]) -> Event:
-        """Return a message, sealed and signed, without sending it: what can be sent again byte for byte."""
+        """Return a message, sealed and signed, without sending it; keep it to send the same bytes again later."""
         return self._sender.composer.seal_and_sign(await self._request(to, body, mesh or self.mesh, given))
 
     async def send_event(self, event: Event) -> Sent:
-        """Send a message that was composed before."""
+        """Send a message from `compose`; returns after the relay has stored it."""
         return sent_from(await self.publish_event(event), self._link.origin)
 
     async def receive(
@@ -215,10 +229,11 @@ class Client:
         on_confirmed: Callable[[Sequence[Confirmed]], None] | None = None,
         on_presence: Callable[[Presence], None] | None = None,
     ) -> Mailbox:
-        """Open the mailbox of this node in a mesh: its messages in order, until it is closed.
+        """Open the mailbox of this node in a mesh: an async iterator over its messages, in order.
 
-        `window` bounds what is sent and not confirmed. `instance` names this reader over its reconnects. Without
-        `on_confirmed` the mailbox keeps what readers confirm for `Mailbox.confirmed`.
+        The relay sends at most `window` unconfirmed messages. `instance` identifies this reader over its reconnects.
+        `on_confirmed` is called when readers confirm messages of this node; without it `Mailbox.confirmed` yields
+        them. `on_presence` is called when a member comes online or goes offline.
         """
         await self.connect()
         name = instance or self._instance
@@ -232,7 +247,7 @@ class Client:
         return mailbox
 
     async def message(self, message_id: str) -> MessageStates:
-        """Return where a message is, per recipient."""
+        """Return the state of a message per recipient."""
         return await self.queues.message(message_id)
 
     # Locking
@@ -242,8 +257,8 @@ class Client:
     ) -> Lock:
         """Return a lock to hold around a piece of work: `async with client.lock("db/main", lease_s=30) as held`.
 
-        It waits for its turn, for ever unless `wait_s` says otherwise; renews itself; cancels the body and raises
-        lock_lost when the lease is lost. Send `held.token` with every protected write.
+        Entering waits until the lock is granted, at most `wait_s` if given. The lease is renewed while the body runs;
+        if it is lost, the body is cancelled and lock_lost is raised. Send `held.token` with every protected write.
         """
         lease_ms = validate_lease_ms(round(lease_s * 1000))
         where = mesh or self.mesh
@@ -260,7 +275,10 @@ class Client:
         order: Literal["asc", "desc"] = "asc",
         cursor: str | None = None,
     ) -> Page:
-        """Return a page of stored events that match a filter."""
+        """Return a page of the stored events that match a filter; without one, of all that this node may read.
+
+        `order` is by commit; pass the page's cursor for the next page.
+        """
         return await self._events.query(wanted or {}, limit=limit, order=order, cursor=cursor)
 
     async def count(self, wanted: Mapping[str, Any] | None = None) -> int:
@@ -268,25 +286,25 @@ class Client:
         return await self._events.count(wanted or {})
 
     async def get(self, event_id: str) -> Stored:
-        """Return one event."""
+        """Return the stored event with an id."""
         return await self._events.get(event_id)
 
     async def address(self, coordinate: str | Coordinate) -> Stored:
-        """Return the latest event of a coordinate (`kind:pubkey:d`)."""
+        """Return the latest event at a coordinate (`kind:pubkey:d`)."""
         return await self._events.address(_coordinate(coordinate))
 
     async def history(
         self, coordinate: str | Coordinate, *, limit: int | None = None, cursor: str | None = None
     ) -> Page:
-        """Return a page of the events of a coordinate, older ones included."""
+        """Return a page of the events at a coordinate, replaced ones included."""
         return await self._events.history(_coordinate(coordinate), limit=limit, cursor=cursor)
 
     async def subscribe(
         self, *filters: Mapping[str, Any], cursor: str | None = None, limit: int | None = None
     ) -> Subscription:
-        """Return the stored events that match a filter, then live ones, as an async iterator.
+        """Return an async iterator over the stored events that match one of the filters, then over live ones.
 
-        `cursor` goes on from there; `limit` begins with so many of the newest stored events.
+        It starts after `cursor`, or with the newest `limit` stored events, or with the oldest.
         """
         await self.connect()
         return self._subscriptions.add(filters, cursor, limit)
@@ -294,29 +312,26 @@ class Client:
     # About the relay
 
     async def info(self) -> dict[str, Any]:
-        """Return what the relay says of itself and its limits; needs no authentication."""
-        value = self._requests.decode(await self._requests.send_anonymous("GET", "/v1/info"))
-        if not isinstance(value, dict):
-            raise error("answer_invalid", relay=self.url.origin, reason="it is not an object")
-        return value
+        """Return the relay's description of itself and its limits; needs no authentication."""
+        return await self._requests.send_anonymous(dict[str, Any], "GET", "/v1/info")
 
     async def identify(self) -> str:
-        """Return the relay's node id as it shows it now, held against what is expected and pinned."""
+        """Return the relay's node id after checking it against the expected and the pinned one."""
         found = (await self.info()).get("relay")
         if not isinstance(found, str):
-            raise error("answer_invalid", relay=self.url.origin, reason="it does not say who it is")
+            raise error("answer_invalid", relay=self.url.origin, reason="it does not give its node id")
         self._check_relay(found)
         return found
 
     async def join(self, invite: Invite, name: str) -> dict[str, Any]:
-        """Join the mesh of an invite under a name; another relay than the one that made it never sees the code."""
+        """Join the mesh of an invite under a name; only the relay that issued the invite gets its code."""
         await self.identify()
         if self.relay != invite.relay:
             raise relay_key_changed(self.url.origin, invite.relay, str(self.relay))
         return await self.meshes.redeem(invite, name)
 
     def statistics(self) -> dict[str, Any]:
-        """Return how the stream is doing."""
+        """Return the state of the stream: is_up, connections, subscriptions, unanswered."""
         return {
             "is_up": self._link.is_up,
             "connections": self._link.connections,
@@ -335,8 +350,8 @@ class Client:
         return await dial(self._transport, self._signer, self._check_relay, seconds, self._check_features)
 
     def _check_relay(self, found: str) -> None:
-        if self._expected is not None and found != self._expected:
-            raise relay_key_changed(self.url.origin, self._expected, found)
+        if self._expected_relay is not None and found != self._expected_relay:
+            raise relay_key_changed(self.url.origin, self._expected_relay, found)
         self._pins.check_relay(self.url.origin, found)
         self.relay = found
 

@@ -1,8 +1,8 @@
-"""Failures that a relay reports, as errors of the registry, and the back-off before the next attempt.
+"""Problems that a relay reports, as errors, and the back-off before the next attempt.
 
-A code that this version knows becomes the error of the registry. An unknown code (a newer relay) keeps its code,
-text and hint, and its HTTP status decides whether it is transient. Back-off doubles up to a bound and has jitter, so
-that a thousand clients do not reconnect at once. Failures of the network itself are translated in `transport`.
+A known code becomes the error of the registry. An unknown code (of a newer relay) keeps its code, text and hint, and
+its HTTP status decides whether it is transient. The back-off doubles up to a bound and has jitter, so that a thousand
+clients do not reconnect at once. `transport` translates failures of the network itself.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _RETRY_STATUS = frozenset({408, 425, 429, 502, 503, 504, 507})
 
 
 def error_from(problem: Any, relay: str) -> PosthouseError:
-    """Return the error a problem object stands for."""
+    """Return the error that a problem object describes."""
     if not isinstance(problem, dict) or not isinstance(problem.get("code"), str):
         return error("answer_invalid", relay=relay, reason="a problem without a code")
     return error_from_problem(problem) or _unknown(problem)
 
 
 def retry_after_s(failure: PosthouseError) -> float:
-    """Return how long the relay asks to wait, zero when it does not say."""
+    """Return the delay that the relay asks for, or zero."""
     given = failure.fields.get("retry_after_s")
     return max(0.0, float(given)) if isinstance(given, int | float) and not isinstance(given, bool) else 0.0
 
@@ -57,22 +57,22 @@ def _unknown(problem: dict[str, Any]) -> PosthouseError:
 
 @dataclass
 class Backoff:
-    """The waits of one series of attempts."""
+    """The delays between the attempts of one series."""
 
     first_s: float = 0.1
     max_s: float = 30.0
-    #: between 0 and 1; replaced in tests
+    #: source of the jitter; tests pass a seeded one
     chance: random.Random = field(default_factory=random.SystemRandom)
     #: attempts since the last success
     attempts: int = 0
 
     def next_s(self) -> float:
-        """Return how long to wait before the next attempt: at least half of the doubled wait, at most all of it."""
-        # the exponent is bounded, or a relay that is away for a week would make a number too large for a float
+        """Return the delay before the next attempt: between half of the doubled delay and all of it."""
+        # bounded, because after a week of failed attempts the power would exceed a float
         longest = min(self.max_s, self.first_s * 2.0 ** min(self.attempts, 30))
         self.attempts += 1
         return longest * self.chance.uniform(0.5, 1.0)
 
     def reset(self) -> None:
-        """Begin anew after a success."""
+        """Start over after a success."""
         self.attempts = 0

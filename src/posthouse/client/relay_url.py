@@ -1,13 +1,13 @@
 """Addresses of relays, and invites, which are an address with a mesh, the relay's key and a one-time code.
 
-A relay is named by its origin in the http form: `ws://` and `http://` mean the same relay, and so do `wss://` and
+The origin in its http form identifies a relay: `ws://` and `http://` mean the same relay, and so do `wss://` and
 `https://`. Pins are kept under the origin. A bare HOST:PORT means TLS, except on this machine. Another machine
 without TLS is refused, because tokens and content would travel in the clear.
 
     posthouse://HOST:PORT/MESH?relay=<relay node id>&code=<one-time>
 
-An invite carries the relay's node id so that the code is shown only to the relay that issued it. If you change the
-invite: 1. the relay that writes it, 2. docs/protocol.md, 3. the examples.
+An invite carries the relay's node id so that a client sends the code only to the relay that issued it. If you change
+the invite: 1. the relay that writes it, 2. docs/protocol.md, 3. the examples.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from posthouse.model.errors import PosthouseError, error
 from posthouse.model.node import validate_mesh_name, validate_node_id
 
 DEFAULT_PORT = 7420
-DEFAULT_RELAY = f"http://127.0.0.1:{DEFAULT_PORT}"
 _SCHEMES = {"http": "http", "ws": "http", "https": "https", "wss": "https"}
 _PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
 class RelayUrl:
-    """Where a relay is reached."""
+    """The address of a relay."""
 
     #: http or https
     scheme: str
@@ -41,12 +40,12 @@ class RelayUrl:
 
     @property
     def origin(self) -> str:
-        """What names this relay, for people and in the pins."""
+        """The identity of this relay's address, for people and in the pins."""
         return f"{self.scheme}://{self.authority}"
 
     @property
     def stream(self) -> str:
-        """The address of the stream."""
+        """The URL of the stream."""
         return f"{'wss' if self.is_tls else 'ws'}://{self.authority}/v1/stream"
 
     @property
@@ -58,13 +57,13 @@ class RelayUrl:
 
 
 def parse_relay_url(text: str, *, allow_plain: bool = False) -> RelayUrl:
-    """Return the relay a text names, or raise relay_url_invalid or relay_plain."""
+    """Return the address in a text, or raise relay_url_invalid or relay_plain."""
     if "://" not in text:
         return relay_at(text)
     parts = urlsplit(text)
     scheme = _SCHEMES.get(parts.scheme)
     if scheme is None:
-        raise error("relay_url_invalid", url=text, reason="its scheme is none of http, https, ws and wss")
+        raise error("relay_url_invalid", url=text, reason="its scheme is not http, https, ws or wss")
     host, port = _host_and_port(parts, text)
     url = RelayUrl(scheme, host, port or _PORTS[scheme])
     if not url.is_tls and not allow_plain and not is_loopback(host):
@@ -73,13 +72,13 @@ def parse_relay_url(text: str, *, allow_plain: bool = False) -> RelayUrl:
 
 
 def relay_at(authority: str) -> RelayUrl:
-    """Return the relay at HOST:PORT: with TLS, except on this machine."""
+    """Return the address of HOST:PORT: with TLS, except on this machine."""
     host, port = _host_and_port(urlsplit(f"//{authority}"), authority)
     return RelayUrl("http" if is_loopback(host) else "https", host, port or DEFAULT_PORT)
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether a host is this machine for certain."""
+    """Return True if a host is certainly this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -89,8 +88,8 @@ def is_loopback(host: str) -> bool:
 def _host_and_port(parts: SplitResult, text: str) -> tuple[str, int | None]:
     try:
         host, port = parts.hostname, parts.port
-    except ValueError as fault:
-        raise error("relay_url_invalid", url=text, reason=str(fault)) from fault
+    except ValueError as invalid:
+        raise error("relay_url_invalid", url=text, reason=str(invalid)) from invalid
     if not host:
         raise error("relay_url_invalid", url=text, reason="it names no host")
     if parts.username is not None or parts.query or parts.fragment or parts.path.rstrip("/"):
@@ -103,13 +102,13 @@ SCHEME = "posthouse"
 
 @dataclass(frozen=True, slots=True)
 class Invite:
-    """What an invite says."""
+    """The content of an invite."""
 
     url: RelayUrl
     mesh: str
     #: node id of the relay
     relay: str
-    #: a secret: who has it can join
+    #: a secret: anyone who has it can join
     code: str = field(repr=False)
 
     def __str__(self) -> str:
@@ -118,7 +117,7 @@ class Invite:
 
 
 def parse_invite(text: str) -> Invite:
-    """Return the invite in a string, or raise invite_malformed; the code never shows in the error."""
+    """Return the invite in a text, or raise invite_malformed; the error never contains the code."""
     try:
         parts = urlsplit(text.strip())
         fields = dict(parse_qsl(parts.query, strict_parsing=True, max_num_fields=2)) if parts.query else {}
@@ -127,11 +126,11 @@ def parse_invite(text: str) -> Invite:
     if parts.scheme != SCHEME:
         raise error("invite_malformed", reason=f"it does not begin with {SCHEME}://")
     if set(fields) != {"relay", "code"}:
-        raise error("invite_malformed", reason="it has not the parameters relay and code")
+        raise error("invite_malformed", reason="its parameters are not relay and code")
     try:
         url = relay_at(parts.netloc)
         mesh = validate_mesh_name(parts.path.removeprefix("/"))
         relay = validate_node_id(fields["relay"])
-    except PosthouseError as fault:
-        raise error("invite_malformed", reason=str(fault)) from fault
+    except PosthouseError as invalid:
+        raise error("invite_malformed", reason=str(invalid)) from invalid
     return Invite(url, mesh, relay, fields["code"])

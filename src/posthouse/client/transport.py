@@ -1,9 +1,10 @@
 """HTTP and WebSocket access to one relay: options, TLS, the shared session, and authenticated requests.
 
 Certificates are always verified. A refused connection, an unknown host, a timeout and an untrusted certificate
-become different errors, because the remedy differs. Requests are sent as this node: the token is fetched at first
-use and renewed when the relay rejects it. The relay's key is checked before anything is signed for it. Response
-bodies are bounded, so a relay cannot make a client hold more than the largest page.
+become different errors, because the remedy differs. Requests carry this node's token, which is fetched at first use
+and again when the relay rejects it. The relay's key is checked before this node signs anything for it. Response
+bodies are bounded, so a relay cannot fill the client's memory, and every body is decoded into its type here: a body
+of another form raises answer_invalid.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 import aiohttp
@@ -32,39 +33,39 @@ from posthouse.version import __version__
 
 @dataclass(frozen=True, kw_only=True)
 class ClientOptions:
-    """How a client behaves; the defaults suit an agent."""
+    """Options of a client; the defaults suit an agent."""
 
-    #: check id and signature of every event received
+    #: verify id and signature of every event received
     is_verifying: bool = True
-    #: file with the certificates of authorities to believe besides the system's
+    #: file with certificates of authorities to trust besides the system's
     tls_ca: Path | None = None
-    #: speak to another machine without TLS; only inside a network that is trusted
+    #: connect to another machine without TLS; only inside a trusted network
     allow_plain: bool = False
-    #: time for one attempt to connect and authenticate
+    #: for one attempt to connect and authenticate
     connect_timeout_s: float = 10.0
-    #: time for one HTTP request
+    #: for one HTTP request
     request_timeout_s: float = 30.0
-    #: time a publish waits for its answer, over reconnects and retries
+    #: for the answer to a publish, over reconnects and retries
     publish_timeout_s: float = 60.0
-    #: longest wait between two attempts to reconnect
+    #: longest delay between two attempts to reconnect
     reconnect_most_s: float = 30.0
-    #: events sent and not answered; publish waits beyond it
+    #: bound of the events sent and not answered; beyond it a publish waits
     in_flight_events: int = 1_000
-    #: bytes of events sent and not answered
+    #: bound of their bytes
     in_flight_bytes: int = 8 * MIB
-    #: events a subscription holds for its reader; beyond it the relay is asked again later
+    #: bound of the events that a subscription buffers for its reader; beyond it the relay pauses
     buffer_events: int = STREAM_BUFFER_EVENTS
-    #: bytes of events a subscription holds
+    #: bound of their bytes
     buffer_bytes: int = STREAM_BUFFER_BYTES
-    #: time between pings of a silent connection, to notice that it is gone
+    #: between pings of a silent connection, which detect that it is dead
     heartbeat_s: float = 30.0
 
 
-MAX_FRAME_BYTES = 16 * MIB  # far above what a relay sends at once, far below what would hurt
+MAX_FRAME_BYTES = 16 * MIB  # far above a relay's frames, far below what would exhaust memory
 
 
 class Transport:
-    """The way to one relay; opened at first use, inside a running loop."""
+    """The HTTP session to one relay, opened at first use inside a running loop."""
 
     def __init__(self, url: RelayUrl, options: ClientOptions) -> None:
         self.url = url
@@ -73,7 +74,7 @@ class Transport:
 
     @property
     def session(self) -> aiohttp.ClientSession:
-        """The HTTP session."""
+        """The session, made at first use."""
         if self._session is None:
             connector = aiohttp.TCPConnector(ssl=self._tls(), limit=16)
             timeout = aiohttp.ClientTimeout(
@@ -84,7 +85,7 @@ class Transport:
         return self._session
 
     async def open_stream(self) -> aiohttp.ClientWebSocketResponse[bool]:
-        """Open the WebSocket; the caller bounds the time."""
+        """Open the WebSocket of the stream; the caller sets the timeout."""
         with translate_network_errors(self.url.origin):
             return await self.session.ws_connect(
                 self.url.stream,
@@ -105,15 +106,15 @@ class Transport:
         if self._options.tls_ca is not None:
             try:
                 context.load_verify_locations(self._options.tls_ca)
-            except (OSError, ssl.SSLError) as fault:
-                reason = f"{self._options.tls_ca} cannot be used: {fault}"
-                raise error("relay_certificate_refused", relay=self.url.origin, reason=reason) from fault
+            except (OSError, ssl.SSLError) as unusable:
+                reason = f"{self._options.tls_ca} cannot be used: {unusable}"
+                raise error("relay_certificate_refused", relay=self.url.origin, reason=reason) from unusable
         return context
 
 
 @contextmanager
 def translate_network_errors(origin: str) -> Iterator[None]:
-    """Turn what the network did into an error with a code."""
+    """Raise the exceptions of the network as errors with a code."""
     try:
         yield
     except aiohttp.ClientConnectorCertificateError as failure:
@@ -129,8 +130,8 @@ def translate_network_errors(origin: str) -> Iterator[None]:
 
 def _refused_upgrade(origin: str, failure: aiohttp.WSServerHandshakeError) -> PosthouseError:
     if failure.status == 429 or failure.status >= 500:  # too many connections, stopping, or a proxy without its relay
-        return error("relay_unreachable", relay=origin, reason=f"it takes no connection now ({failure.status})")
-    return error("answer_invalid", relay=origin, reason=f"{failure.status} to the request for a stream")
+        return error("relay_unreachable", relay=origin, reason=f"it accepts no connection now ({failure.status})")
+    return error("answer_invalid", relay=origin, reason=f"status {failure.status} to the request for a stream")
 
 
 def _reason(failure: BaseException) -> str:
@@ -141,10 +142,21 @@ def _reason(failure: BaseException) -> str:
 
 
 MAX_ANSWER_BYTES = 128 * MIB  # a page of 500 of the largest events has about 70
+Parameters = Mapping[str, str | int | None]
+T = TypeVar("T")
+
+
+class _Challenge(msgspec.Struct):
+    relay: str
+    challenge: str
+
+
+class _Token(msgspec.Struct):
+    token: str
 
 
 class Requests:
-    """The HTTP side of a client."""
+    """HTTP requests of one node to one relay."""
 
     def __init__(self, transport: Transport, signer: Signer, check_relay: Callable[[str], None]) -> None:
         self._transport = transport
@@ -157,80 +169,81 @@ class Requests:
     def origin(self) -> str:
         return self._transport.url.origin
 
-    async def get(self, path: str, parameters: Mapping[str, str | int | None] | None = None) -> bytes:
-        """Return what a GET answers, as this node."""
+    async def get(self, path: str, parameters: Parameters | None = None) -> bytes:
+        """Return the body of a GET."""
         return await self._as_node("GET", path, parameters, None)
 
-    async def post(self, path: str, body: Any) -> bytes:
-        """Return what a POST answers, as this node."""
-        return await self._as_node("POST", path, None, body)
+    async def get_as(self, type: type[T], path: str, parameters: Parameters | None = None) -> T:  # noqa: A002
+        """Return the body of a GET as a type."""
+        return self.decode(await self.get(path, parameters), type)
 
-    async def delete(self, path: str, parameters: Mapping[str, str | int | None] | None = None) -> bytes:
-        """Return what a DELETE answers, as this node."""
-        return await self._as_node("DELETE", path, parameters, None)
+    async def post_as(self, type: type[T], path: str, body: Any) -> T:  # noqa: A002 - as in get_as
+        """Return the body of a POST as a type; no body is an empty object."""
+        return self.decode(await self._as_node("POST", path, None, body) or b"{}", type)
 
-    async def send_anonymous(self, method: str, path: str, body: Any = None) -> bytes:
-        """Return what a request without a token answers."""
-        return await self._send(method, path, None, body, None)
+    async def delete(self, path: str, parameters: Parameters | None = None) -> None:
+        """Send a DELETE; its body has no content."""
+        await self._as_node("DELETE", path, parameters, None)
 
-    async def _as_node(
-        self, method: str, path: str, parameters: Mapping[str, str | int | None] | None, body: Any
-    ) -> bytes:
-        token = await self.token()
-        try:
-            return await self._send(method, path, parameters, body, token)
-        except PosthouseError as failure:
-            if failure.code != "token_invalid":
-                raise
-        # the relay was restarted, or the hour is over; it refused before doing anything
-        self._token = None if self._token == token else self._token
-        return await self._send(method, path, parameters, body, await self.token())
+    async def send_anonymous(self, type: type[T], method: str, path: str, body: Any = None) -> T:  # noqa: A002
+        """Return the body of a request without a token as a type."""
+        return self.decode(await self._send(method, path, None, body, None), type)
 
     async def token(self) -> str:
-        """Return the token of this node, got first if there is none."""
+        """Return the token of this node; the first call authenticates."""
         async with self._authenticating:
             if self._token is None:
                 self._token = await self._authenticate()
             return self._token
 
-    async def _authenticate(self) -> str:
-        given = self.decode(await self.send_anonymous("POST", "/v1/auth/challenge", {"pubkey": self._signer.key.node}))
-        relay, challenge = _texts(given, self.origin, "relay", "challenge")
-        self._check_relay(relay)
-        proof = self._signer.prove(relay, ("challenge", challenge))
-        answer = self.decode(await self.send_anonymous("POST", "/v1/auth", {"event": proof}))
-        return _texts(answer, self.origin, "token")[0]
-
-    def decode(self, data: bytes) -> Any:
-        """Return an answer as plain JSON values."""
+    def decode(self, data: bytes, type: type[T]) -> T:  # noqa: A002 - as in get_as
+        """Return a body as a type, or raise answer_invalid."""
         try:
-            return msgspec.json.decode(data)
-        except ValueError as fault:
-            raise error("answer_invalid", relay=self.origin, reason=str(fault)) from fault
+            return msgspec.json.decode(data, type=type)
+        except ValueError as invalid:
+            raise error("answer_invalid", relay=self.origin, reason=str(invalid)) from invalid
 
-    async def _send(
-        self, method: str, path: str, parameters: Mapping[str, str | int | None] | None, body: Any, token: str | None
-    ) -> bytes:
+    async def _as_node(self, method: str, path: str, parameters: Parameters | None, body: Any) -> bytes:
+        token = await self.token()
+        try:
+            return await self._send(method, path, parameters, body, token)
+        except PosthouseError as refusal:
+            if refusal.code != "token_invalid":
+                raise
+        # the relay restarted or the token expired; it refused before it did anything, so a retry is safe
+        self._token = None if self._token == token else self._token
+        return await self._send(method, path, parameters, body, await self.token())
+
+    async def _authenticate(self) -> str:
+        node = {"pubkey": self._signer.key.node}
+        given = await self.send_anonymous(_Challenge, "POST", "/v1/auth/challenge", node)
+        self._check_relay(given.relay)
+        proof = self._signer.prove(given.relay, ("challenge", given.challenge))
+        return (await self.send_anonymous(_Token, "POST", "/v1/auth", {"event": proof})).token
+
+    async def _send(self, method: str, path: str, parameters: Parameters | None, body: Any, token: str | None) -> bytes:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        data = None if body is None else msgspec.json.encode(body)
-        if data is not None:
+        encoded = None if body is None else msgspec.json.encode(body)
+        if encoded is not None:
             headers["Content-Type"] = "application/json"
         with translate_network_errors(self.origin):
             session = self._transport.session
             async with session.request(
-                method, _address(self.origin, path, parameters), data=data, headers=headers, allow_redirects=False
+                method, _address(self.origin, path, parameters), data=encoded, headers=headers, allow_redirects=False
             ) as response:
-                return self._judge(response, await _read(response, self.origin))
+                data = await _read(response, self.origin)
+                self._raise_for_status(response, data)
+                return data
 
-    def _judge(self, response: aiohttp.ClientResponse, data: bytes) -> bytes:
+    def _raise_for_status(self, response: aiohttp.ClientResponse, data: bytes) -> None:
         if 200 <= response.status < 300:
-            return data
+            return
         if response.content_type != "application/problem+json":
             raise error("answer_invalid", relay=self.origin, reason=f"status {response.status} without a problem")
-        raise error_from(self.decode(data), self.origin)
+        raise error_from(self.decode(data, dict[str, Any]), self.origin)
 
 
-def _address(origin: str, path: str, parameters: Mapping[str, str | int | None] | None) -> URL:
+def _address(origin: str, path: str, parameters: Parameters | None) -> URL:
     given = [(name, str(value)) for name, value in (parameters or {}).items() if value is not None]
     query = f"?{urlencode(given, quote_via=quote, safe='')}" if given else ""
     return URL(f"{origin}{path}{query}", encoded=True)
@@ -245,10 +258,3 @@ async def _read(response: aiohttp.ClientResponse, origin: str) -> bytes:
             raise error("answer_invalid", relay=origin, reason=f"more than {MAX_ANSWER_BYTES} bytes")
         chunks.append(chunk)
     return b"".join(chunks)
-
-
-def _texts(value: Any, origin: str, *names: str) -> list[str]:
-    found = [value.get(name) for name in names] if isinstance(value, dict) else []
-    if not found or not all(isinstance(each, str) for each in found):
-        raise error("answer_invalid", relay=origin, reason=f"it lacks {' or '.join(names)}")
-    return [str(each) for each in found]

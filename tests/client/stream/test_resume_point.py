@@ -12,7 +12,7 @@ EPOCH = "ab" * 16
 def test_resume_after_live_events_asks_behind_the_last_of_them() -> None:
     place = ResumePoint(None, None)
     assert place.options() == {}
-    place.arrive(str(Cursor(EPOCH, 10)))
+    place.move_to(str(Cursor(EPOCH, 10)))
     assert place.advance(17) == str(Cursor(EPOCH, 17))
     assert place.options() == {"cursor": str(Cursor(EPOCH, 17))}
     assert not place.passes(17)
@@ -53,6 +53,6 @@ def test_cuts_at_any_point_give_every_event_once_in_order(seqs: list[int], data:
                 place.advance(seq)
                 seen.append(seq)
         if cut == len(served):
-            place.arrive(str(Cursor(EPOCH, max(seqs))))
+            place.move_to(str(Cursor(EPOCH, max(seqs))))
     assert seen == seqs[: len(seen)]
     assert len(seen) == len(set(seen))

@@ -1,4 +1,4 @@
-"""The client of a daemon, for programs on its machine."""
+"""The client of a daemon, for programs on the same machine."""
 
 from posthouse.client.daemon.async_daemon_client import AsyncDaemonClient
 from posthouse.client.daemon.daemon_client import DaemonClient

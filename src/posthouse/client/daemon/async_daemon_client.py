@@ -1,6 +1,6 @@
 """The async client of a daemon: every call of DaemonClient as a coroutine, over aiohttp on the running loop.
 
-Connections are kept. A repeatable call is sent once more when the connection it used was closed meanwhile.
+Connections are kept. A repeatable call is sent once more if its kept connection was closed meanwhile.
 """
 
 from __future__ import annotations
@@ -33,25 +33,29 @@ from posthouse.model.limits import MIB
 
 
 class AsyncDaemonClient:
-    """What `async with DaemonClient()` gives."""
+    """The client inside `async with DaemonClient()`: every call of DaemonClient as a coroutine."""
 
     def __init__(self, place: DaemonPlace, timeout_s: float = 30.0) -> None:
         self.place = place
-        self._session = AsyncTransport(place, timeout_s)
+        self._transport = AsyncTransport(place, timeout_s)
 
     async def close(self) -> None:
         """Close every connection."""
-        await self._session.close()
+        await self._transport.close()
 
     # Messages
 
     async def send(self, to: str, message: str, **given: Unpack[SendOptions]) -> Accepted:
-        """Send to a member (name, node id, hex prefix) or #topic; returns when the daemon has it on its disk."""
-        return await self._session.ask(calls.send(to, message, given))
+        """Send a message to a member (name, node id or hex prefix) or #topic.
+
+        Returns after the daemon has stored it on disk; the daemon then delivers it to the relay. SendOptions lists the
+        other arguments.
+        """
+        return await self._transport.execute(calls.send(to, message, given))
 
     async def message(self, message_id: str) -> dict[str, Any]:
-        """Return the outbox row of a message and how far it has come to each recipient."""
-        return await self._session.ask(calls.message(message_id))
+        """Return the outbox row of a message and its state per recipient."""
+        return await self._transport.execute(calls.message(message_id))
 
     async def history(
         self,
@@ -62,79 +66,79 @@ class AsyncDaemonClient:
         limit: int | None = None,
     ) -> dict[str, Any]:
         """Return the messages of a topic, or those exchanged with a member, newest first."""
-        return await self._session.ask(calls.history(topic, member, before, limit))
+        return await self._transport.execute(calls.history(topic, member, before, limit))
 
     # Inbox
 
     async def inbox(self, **given: Unpack[InboxFilter]) -> list[InboxItem]:
-        """Return mail, newest first."""
-        return await self._session.ask(calls.inbox(given))
+        """Return messages of the inbox, newest first; InboxFilter lists the arguments."""
+        return await self._transport.execute(calls.inbox(given))
 
     async def wait(self, timeout_s: float = 60.0, **given: Unpack[InboxFilter]) -> list[InboxItem]:
-        """Return mail as soon as there is some that fits, unread unless said otherwise; [] when the time is over.
+        """Wait for messages that match and return them; [] if none arrives within `timeout_s`.
 
-        A daemon that is restarted meanwhile is waited for.
+        Without `unread` only unread ones match. The wait survives a restart of the daemon.
         """
-        patience = LongPoll(timeout_s)
-        wanted: InboxFilter = {"unread": True, **given}
+        poll = LongPoll(timeout_s)
+        filter_: InboxFilter = {"unread": True, **given}
         while True:
             try:
-                found = await self._session.ask(calls.inbox(wanted, patience.slice_s()))
+                found = await self._transport.execute(calls.inbox(filter_, poll.slice_s()))
             except PosthouseError as failure:
-                await asyncio.sleep(patience.pause_s(failure))
+                await asyncio.sleep(poll.pause_s(failure))
                 continue
-            if found or patience.left_s <= 0:
+            if found or poll.left_s <= 0:
                 return found
 
     async def item(self, row_id: str) -> InboxItem:
         """Return one message of the inbox."""
-        return await self._session.ask(calls.item(row_id))
+        return await self._transport.execute(calls.item(row_id))
 
     async def seen(self, ids: Sequence[str]) -> int:
-        """Mark mail as read; return how many were not before."""
-        return await self._session.ask(calls.seen(ids))
+        """Mark messages as read; return how many were unread."""
+        return await self._transport.execute(calls.seen(ids))
 
     # Outbox
 
     async def outbox(self, *, status: str | None = None, limit: int | None = None) -> list[OutboxRow]:
-        """Return what was sent from here and where it is."""
-        return await self._session.ask(calls.outbox(status, limit))
+        """Return the messages sent through this daemon and their states."""
+        return await self._transport.execute(calls.outbox(status, limit))
 
     async def requeue(
         self, row_id: str, *, new_client_message_id: str | None = None, message: str | None = None
     ) -> RequeuedRow:
-        """Send a dead or pending row anew under a fresh id, with the same or another message."""
-        return await self._session.ask(calls.requeue(row_id, new_client_message_id, message))
+        """Replace a dead or pending row by a new one under a new id, with the same or another message."""
+        return await self._transport.execute(calls.requeue(row_id, new_client_message_id, message))
 
     async def outbox_row(self, row_id: str) -> OutboxChain:
         """Return one row, by its id, client_message_id or message id, with the rows it was requeued from and to."""
-        return await self._session.ask(calls.outbox_row(row_id))
+        return await self._transport.execute(calls.outbox_row(row_id))
 
     async def drop(self, row_id: str) -> RequeuedRow:
-        """Give a dead or pending row up, without a successor."""
-        return await self._session.ask(calls.drop(row_id))
+        """Abort a dead or pending row without a replacement."""
+        return await self._transport.execute(calls.drop(row_id))
 
     # Topics
 
     async def topics(self) -> dict[str, Any]:
         """Return the topics of the mesh and the subscriptions of this node."""
-        return await self._session.ask(calls.topics())
+        return await self._transport.execute(calls.topics())
 
     async def create_topic(self, topic: str) -> dict[str, Any]:
-        """Make a topic."""
-        return await self._session.ask(calls.topic_change("create", topic))
+        """Create a topic."""
+        return await self._transport.execute(calls.topic_change("create", topic))
 
     async def post(self, topic: str, message: str, **given: Unpack[SendOptions]) -> Accepted:
-        """Send to a topic; returns when the daemon has it on its disk."""
-        return await self._session.ask(calls.post(topic, message, given))
+        """Send a message to a topic; returns after the daemon has stored it on disk."""
+        return await self._transport.execute(calls.post(topic, message, given))
 
     async def subscribe(self, pattern: str) -> dict[str, Any]:
-        """Get what is posted to topics that match."""
-        return await self._session.ask(calls.topic_change("subscribe", pattern))
+        """Subscribe this node to the topics that match a pattern."""
+        return await self._transport.execute(calls.topic_change("subscribe", pattern))
 
     async def unsubscribe(self, pattern: str) -> dict[str, Any]:
-        """End a subscription."""
-        return await self._session.ask(calls.topic_change("unsubscribe", pattern))
+        """End a subscription of this node."""
+        return await self._transport.execute(calls.topic_change("unsubscribe", pattern))
 
     # Locks
 
@@ -147,72 +151,72 @@ class AsyncDaemonClient:
         request_id: str | None = None,
         mesh: str | None = None,
     ) -> LockGrant:
-        """Take a lock for this node; send its token with every protected write."""
-        return await self._session.ask(calls.lock_acquire(resource, lease_ms, wait_ms, request_id, mesh))
+        """Acquire a lock for this node, waiting up to `wait_ms`; send its token with every protected write."""
+        return await self._transport.execute(calls.lock_acquire(resource, lease_ms, wait_ms, request_id, mesh))
 
     async def lock_renew(
         self, resource: str, token: int, *, lease_ms: int = 30_000, mesh: str | None = None
     ) -> LockGrant:
-        """Renew a lease that is active."""
-        return await self._session.ask(calls.lock_renew(resource, token, lease_ms, mesh))
+        """Renew an active lease; it counts from now."""
+        return await self._transport.execute(calls.lock_renew(resource, token, lease_ms, mesh))
 
     async def lock_release(self, resource: str, token: int, *, mesh: str | None = None) -> None:
-        """Give a lock back."""
-        await self._session.ask(calls.lock_release(resource, token, mesh))
+        """Release a lock."""
+        await self._transport.execute(calls.lock_release(resource, token, mesh))
 
     # The mesh and the daemon
 
     async def peers(self) -> dict[str, Any]:
-        """Return the members of the mesh and who is online."""
-        return await self._session.ask(calls.peers())
+        """Return the members of the mesh and their presence."""
+        return await self._transport.execute(calls.peers())
 
     async def profile(self, **given: Unpack[ProfileFields]) -> dict[str, Any]:
-        """Change what others see of this node."""
-        return await self._session.ask(calls.profile(given))
+        """Change the profile that other members see; ProfileFields lists the arguments."""
+        return await self._transport.execute(calls.profile(given))
 
     async def health(self) -> Health:
-        """Return how the daemon is."""
-        return await self._session.ask(calls.health())
+        """Return the state of the daemon."""
+        return await self._transport.execute(calls.health())
 
     async def version(self) -> DaemonVersion:
-        """Return what the daemon is."""
-        return await self._session.ask(calls.version())
+        """Return the version and the features of the daemon."""
+        return await self._transport.execute(calls.version())
 
     async def metrics(self) -> str:
-        """Return the metrics as Prometheus reads them."""
-        return await self._session.text("/v1/metrics")
+        """Return the metrics in the Prometheus text format."""
+        return await self._transport.text("/v1/metrics")
 
     async def events(self, last_event_id: str | None = None) -> AsyncIterator[DaemonEvent]:
-        """Yield what happens, for ever; after a break it goes on behind the last message, without a gap.
+        """Yield events without end; after a lost connection it resumes after the last message, without a gap.
 
-        `last_event_id` begins behind a message instead of now. A daemon that is not there at first is an error; one
-        that goes away later is waited for.
+        It starts now, or after the message `last_event_id`. A daemon that does not run at the start is an error; if it
+        stops later, the iterator waits for it.
         """
-        following = EventFollower(last_event_id)
+        follower = EventFollower(last_event_id)
         if last_event_id is None:
-            following.begin(await self.inbox(limit=1))
+            follower.start_after(await self.inbox(limit=1))
         while True:
             try:
-                async with self._session.stream(following.headers(), SILENCE_S) as stream:
-                    following.opened()
-                    if following.last is None:
+                async with self._transport.stream(follower.headers(), SILENCE_S) as stream:
+                    follower.on_open()
+                    if follower.last is None:
                         for item in reversed(await self.inbox(limit=INBOX_PAGE_MAX)):
-                            yield following.note_stored(item)
+                            yield follower.note_stored(item)
                     async for event in stream:
-                        if following.is_new(event):
-                            yield following.note(event)
+                        if follower.is_new(event):
+                            yield follower.note(event)
             except PosthouseError as failure:
-                following.judge(failure)
-            await asyncio.sleep(following.pause_s())
+                follower.raise_unless_retryable(failure)
+            await asyncio.sleep(follower.pause_s())
 
 
 T = TypeVar("T")
-LINE_MAX_BYTES = MIB  # a message and its frame
+LINE_MAX_BYTES = MIB  # the largest message with its event fields
 _BROKEN = (aiohttp.ClientError, OSError, TimeoutError)
 
 
 class AsyncTransport:
-    """Carries out calls."""
+    """Executes calls over kept connections."""
 
     def __init__(self, place: DaemonPlace, timeout_s: float) -> None:
         self.place = place
@@ -221,8 +225,8 @@ class AsyncTransport:
         self._address: SocketAddress | None = None
         self._is_closed = False
 
-    async def ask(self, call: Call[T]) -> T:
-        """Return the answer of a call."""
+    async def execute(self, call: Call[T]) -> T:
+        """Return the answer of a call, or raise its refusal or daemon_unreachable."""
         data = call.encode()
         for is_last in (False, True):
             try:
@@ -243,7 +247,7 @@ class AsyncTransport:
             call.method,
             self._url(call.target),
             data=data,
-            headers=self._headers({**headers, **call.headers}),
+            headers=self._headers(headers),
             timeout=timeout,
             allow_redirects=False,
         ) as response:
@@ -251,7 +255,7 @@ class AsyncTransport:
 
     @asynccontextmanager
     async def stream(self, headers: Mapping[str, str], silence_s: float) -> AsyncIterator[AsyncIterator[DaemonEvent]]:
-        """Open the stream of events; the daemon breaks its silence by comments."""
+        """Open the stream of events; it fails after `silence_s` without even a comment from the daemon."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout_s, sock_read=silence_s)
         try:
             async with self._open().get(
@@ -264,7 +268,7 @@ class AsyncTransport:
             raise unreachable(self.place, _cause(failure)) from failure
 
     async def text(self, path: str) -> str:
-        """Return an answer that is plain text."""
+        """Return an answer in plain text."""
         try:
             async with self._open().get(self._url(path), headers=self._headers({})) as response:
                 data = await response.read()

@@ -1,9 +1,9 @@
 """Every call of the daemon's local API: one function each, arguments in, a `Call` out.
 
-A Call is a value that both clients, the blocking and the async one, can execute and whose answer it decodes.
-`is_repeatable` says that doing it twice is the same as once: only such a call is sent again when a connection ends
-before the answer. A send always carries a client_message_id, minted here before the first attempt if the caller gave
-none, so that a second attempt is the same message.
+A Call is a value: both clients, the blocking and the async one, can execute it, and it decodes its own answer. A call
+with `is_repeatable` has the same effect once or twice: only such a call is sent again when a connection ends before
+the answer. A send always carries a client_message_id, minted here before the first attempt if the caller gave none, so
+a second attempt is the same message.
 """
 
 from __future__ import annotations
@@ -44,16 +44,15 @@ class Call(Generic[T]):
     #: turns the decoded answer into its value
     read: Callable[[Any], T]
     query: Parameters = field(default_factory=dict)
-    #: what is sent as JSON; None for nothing
+    #: sent as JSON; None for no body
     body: Any = None
-    headers: Mapping[str, str] = field(default_factory=dict)
     is_repeatable: bool = True
-    #: how long the daemon may hold the answer back because it was asked to
+    #: for how long the call asks the daemon to hold its answer
     wait_s: float = 0.0
 
     @property
     def target(self) -> str:
-        """Return path and query as they go over the wire."""
+        """Return path and query as on the wire."""
         given = [(name, _text(value)) for name, value in self.query.items() if value is not None]
         return f"{self.path}?{urlencode(given, quote_via=quote, safe='')}" if given else self.path
 
@@ -62,77 +61,76 @@ class Call(Generic[T]):
         return None if self.body is None else msgspec.json.encode(self.body)
 
     def answer(self, status: int, data: bytes, where: str) -> T:
-        """Return the value of an answer, or raise the refusal it stands for."""
+        """Return the value of an answer, or raise its refusal; `where` names the daemon in the error."""
         if not 200 <= status < 300:
             raise refusal(status, data, where)
         try:
             return self.read(msgspec.json.decode(data))
-        except (ValueError, KeyError, TypeError) as fault:
-            raise error("daemon_answer_invalid", daemon=where, reason=f"{self.path}: {fault}") from fault
+        except (ValueError, KeyError, TypeError) as invalid:
+            raise error("daemon_answer_invalid", daemon=where, reason=f"{self.path}: {invalid}") from invalid
 
 
-def struct(kind: type[T]) -> Callable[[Any], T]:
-    """Read an answer as a struct."""
+def as_struct(kind: type[T]) -> Callable[[Any], T]:
+    """Return a reader of an answer that is a struct."""
     return lambda value: msgspec.convert(value, kind)
 
 
-def items(kind: type[T], name: str = "items") -> Callable[[Any], list[T]]:
-    """Read the list an answer carries."""
-    return lambda value: msgspec.convert(value[name], list[kind])  # type: ignore[valid-type]
+def as_list(kind: type[T]) -> Callable[[Any], list[T]]:
+    """Return a reader of an answer with a list of items."""
+    return lambda value: msgspec.convert(value["items"], list[kind])  # type: ignore[valid-type]
 
 
-def plain(value: Any) -> dict[str, Any]:
-    """Read an answer as the object it is."""
+def as_object(value: Any) -> dict[str, Any]:
+    """Return an answer that is an object without a struct."""
     return msgspec.convert(value, dict[str, Any])
 
 
-def without_none(**given: Any) -> dict[str, Any]:
-    """Return what was given, absent where it is None."""
+def drop_none(**given: Any) -> dict[str, Any]:
+    """Return the arguments that are not None."""
     return {name: value for name, value in given.items() if value is not None}
 
 
 def refusal(status: int, data: bytes, where: str) -> PosthouseError:
-    """Return the error of an answer {error, hint, ...}."""
+    """Return the error in an answer {error, hint, ...}."""
     try:
-        told = msgspec.json.decode(data, type=dict[str, Any])
+        answer = msgspec.json.decode(data, type=dict[str, Any])
     except ValueError:
-        told = {}
-    code = told.pop("error", None)
+        answer = {}
+    code = answer.pop("error", None)
     if not isinstance(code, str):
         return error("daemon_answer_invalid", daemon=where, reason=f"status {status} without an error")
     if code not in ERROR_CODES:
-        return error_from(told | {"code": code, "status": status}, where)
-    fields = {name: value for name, value in told.items() if name not in _FIXED}
-    return error(code, hint=str(told["hint"]) if told.get("hint") else None, **fields)
+        return error_from(answer | {"code": code, "status": status}, where)
+    fields = {name: value for name, value in answer.items() if name not in _FIXED}
+    return error(code, hint=str(answer["hint"]) if answer.get("hint") else None, **fields)
 
 
 def _text(value: str | int | float | bool | None) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-IDEMPOTENCY_HEADER = "Idempotency-Key"
 _MINTER = Minter(system_clock())
 
 
 class SendOptions(TypedDict, total=False):
-    """What can be said about a message beside where it goes and its text."""
+    """Optional arguments of a message."""
 
-    #: now, next (the default) or low; for the reader, never reorders
+    #: now, next (the default) or low; a hint for the reader, which never reorders messages
     priority: str | None
-    #: an object, in the clear
+    #: an object, never sealed
     meta: Mapping[str, Any] | None
     #: event id of the message it answers
     reply_to_id: str | None
-    #: members it speaks of
+    #: members that the message mentions
     mentions: Sequence[str] | None
-    #: the sender's own id; the same id and request is the same message, however often it is sent
+    #: the sender's own id; the same id and request is one message, however often it is sent
     client_message_id: str | None
 
 
 class InboxFilter(TypedDict, total=False):
-    """Which mail; all conditions must hold."""
+    """Selects messages of the inbox; all conditions must hold."""
 
-    #: only what came after this row, by its id
+    #: only messages after this row id
     since: str | None
     topic: str | None
     #: a member's name or node id
@@ -142,7 +140,7 @@ class InboxFilter(TypedDict, total=False):
 
 
 class ProfileFields(TypedDict, total=False):
-    """What other members see of this node; absent fields stay as they are."""
+    """The profile that other members see; absent fields stay as they are."""
 
     summary: str | None
     #: idle, working or dnd
@@ -166,11 +164,11 @@ def post(topic: str, message: str, given: SendOptions) -> Call[Accepted]:
 
 
 def message(message_id: str) -> Call[dict[str, Any]]:
-    return Call("GET", f"/v1/messages/{_part(message_id)}", plain)
+    return Call("GET", f"/v1/messages/{_part(message_id)}", as_object)
 
 
 def history(topic: str | None, member: str | None, before: str | int | None, limit: int | None) -> Call[dict[str, Any]]:
-    return Call("GET", "/v1/history", plain, {"topic": topic, "with": member, "before": before, "limit": limit})
+    return Call("GET", "/v1/history", as_object, {"topic": topic, "with": member, "before": before, "limit": limit})
 
 
 # Inbox
@@ -185,11 +183,11 @@ def inbox(given: InboxFilter, wait_s: float = 0.0) -> Call[list[InboxItem]]:
         "limit": given.get("limit"),
         "wait_s": wait_s or None,
     }
-    return Call("GET", "/v1/inbox", items(InboxItem), query, wait_s=wait_s)
+    return Call("GET", "/v1/inbox", as_list(InboxItem), query, wait_s=wait_s)
 
 
 def item(row_id: str) -> Call[InboxItem]:
-    return Call("GET", f"/v1/inbox/{_part(row_id)}", struct(InboxItem))
+    return Call("GET", f"/v1/inbox/{_part(row_id)}", as_struct(InboxItem))
 
 
 def seen(ids: Sequence[str]) -> Call[int]:
@@ -200,12 +198,12 @@ def seen(ids: Sequence[str]) -> Call[int]:
 
 
 def outbox(status: str | None, limit: int | None) -> Call[list[OutboxRow]]:
-    return Call("GET", "/v1/outbox", items(OutboxRow), {"status": status, "limit": limit})
+    return Call("GET", "/v1/outbox", as_list(OutboxRow), {"status": status, "limit": limit})
 
 
 def requeue(row_id: str, new_client_message_id: str | None, text: str | None) -> Call[RequeuedRow]:
-    body = without_none(id=row_id, new_client_message_id=new_client_message_id, message=text)
-    return Call("POST", "/v1/outbox/requeue", struct(RequeuedRow), body=body, is_repeatable=False)
+    body = drop_none(id=row_id, new_client_message_id=new_client_message_id, message=text)
+    return Call("POST", "/v1/outbox/requeue", as_struct(RequeuedRow), body=body, is_repeatable=False)
 
 
 def outbox_row(row_id: str) -> Call[OutboxChain]:
@@ -213,18 +211,18 @@ def outbox_row(row_id: str) -> Call[OutboxChain]:
 
 
 def drop(row_id: str) -> Call[RequeuedRow]:
-    return Call("POST", "/v1/outbox/drop", struct(RequeuedRow), body={"id": row_id}, is_repeatable=False)
+    return Call("POST", "/v1/outbox/drop", as_struct(RequeuedRow), body={"id": row_id}, is_repeatable=False)
 
 
 # Topics
 
 
 def topics() -> Call[dict[str, Any]]:
-    return Call("GET", "/v1/topic/list", plain)
+    return Call("GET", "/v1/topic/list", as_object)
 
 
 def topic_change(verb: str, topic: str) -> Call[dict[str, Any]]:
-    return Call("POST", f"/v1/topic/{verb}", plain, body={"topic": topic}, is_repeatable=verb != "create")
+    return Call("POST", f"/v1/topic/{verb}", as_object, body={"topic": topic}, is_repeatable=verb != "create")
 
 
 # Locks
@@ -233,44 +231,44 @@ def topic_change(verb: str, topic: str) -> Call[dict[str, Any]]:
 def lock_acquire(
     resource: str, lease_ms: int, wait_ms: int | None, request_id: str | None, mesh: str | None
 ) -> Call[LockGrant]:
-    wanted = request_id or _MINTER.mint()
-    body = without_none(resource=resource, lease_ms=lease_ms, wait_ms=wait_ms, request_id=wanted, mesh=mesh)
-    return Call("POST", "/v1/locks/acquire", struct(LockGrant), body=body, wait_s=(wait_ms or 0) / 1000)
+    request = request_id or _MINTER.mint()
+    body = drop_none(resource=resource, lease_ms=lease_ms, wait_ms=wait_ms, request_id=request, mesh=mesh)
+    return Call("POST", "/v1/locks/acquire", as_struct(LockGrant), body=body, wait_s=(wait_ms or 0) / 1000)
 
 
 def lock_renew(resource: str, token: int, lease_ms: int, mesh: str | None) -> Call[LockGrant]:
-    body = without_none(resource=resource, token=token, lease_ms=lease_ms, mesh=mesh)
-    return Call("POST", "/v1/locks/renew", struct(LockGrant), body=body)
+    body = drop_none(resource=resource, token=token, lease_ms=lease_ms, mesh=mesh)
+    return Call("POST", "/v1/locks/renew", as_struct(LockGrant), body=body)
 
 
 def lock_release(resource: str, token: int, mesh: str | None) -> Call[dict[str, Any]]:
-    body = without_none(resource=resource, token=token, mesh=mesh)
-    return Call("POST", "/v1/locks/release", plain, body=body, is_repeatable=False)
+    body = drop_none(resource=resource, token=token, mesh=mesh)
+    return Call("POST", "/v1/locks/release", as_object, body=body, is_repeatable=False)
 
 
 # The mesh and the daemon
 
 
 def peers() -> Call[dict[str, Any]]:
-    return Call("GET", "/v1/peers", plain)
+    return Call("GET", "/v1/peers", as_object)
 
 
 def profile(given: ProfileFields) -> Call[dict[str, Any]]:
-    return Call("POST", "/v1/profile", plain, body=without_none(**given))
+    return Call("POST", "/v1/profile", as_object, body=drop_none(**given))
 
 
 def health() -> Call[Health]:
-    return Call("GET", "/v1/health", struct(Health))
+    return Call("GET", "/v1/health", as_struct(Health))
 
 
 def version() -> Call[DaemonVersion]:
-    return Call("GET", "/v1/version", struct(DaemonVersion))
+    return Call("GET", "/v1/version", as_struct(DaemonVersion))
 
 
 def _sending(path: str, body: dict[str, Any], given: SendOptions) -> Call[Accepted]:
     options: dict[str, Any] = dict(given)
     options["client_message_id"] = options.get("client_message_id") or _MINTER.mint()
-    return Call("POST", path, struct(Accepted), body=body | without_none(**options))
+    return Call("POST", path, as_struct(Accepted), body=body | drop_none(**options))
 
 
 def _read_chain(value: Any) -> OutboxChain:

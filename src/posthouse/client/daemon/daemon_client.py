@@ -1,4 +1,4 @@
-"""The client of a daemon on this machine: send, read, wait, listen, without a key or a relay connection.
+"""The client of a daemon on this machine: send, read, wait, follow events, without a key or a relay connection.
 
     with DaemonClient() as daemon:
         daemon.send("bob", "the build is green")
@@ -9,8 +9,8 @@
     async with DaemonClient() as daemon:
         await daemon.send("bob", "the build is green")
 
-A refusal is raised as PosthouseError with its code and hint; so is a daemon that does not run (daemon_unreachable).
-The blocking client speaks HTTP with the standard library and may be shared by threads; the async one belongs to its
+A refusal is raised as PosthouseError with its code and hint; daemon_unreachable means that no daemon runs. The
+blocking client uses the standard library's HTTP client and may be shared by threads; the async one belongs to its
 loop. Connections are kept. A repeatable call whose kept connection was closed is sent once more on a new one; any
 other call gets a new connection from the start.
 """
@@ -47,7 +47,7 @@ from posthouse.model.errors import PosthouseError, error
 
 
 class DaemonClient:
-    """Speaks to the daemon of a mesh; `async with` gives the same as coroutines."""
+    """A blocking client of the daemon of a mesh; `async with` returns an AsyncDaemonClient instead."""
 
     def __init__(
         self,
@@ -57,13 +57,13 @@ class DaemonClient:
         tcp: bool = False,
         timeout_s: float = 30.0,
     ) -> None:
-        """Make a client of the daemon in `directory`, or of the one for `mesh`; nothing is connected yet.
+        """Make a client of the daemon in `directory`, or of the daemon of `mesh`; it connects at first use.
 
-        `tcp` goes over 127.0.0.1 with the token from the directory instead of the socket.
+        With `tcp` it connects to 127.0.0.1 with the token in the directory instead of to the Unix socket.
         """
         self.place = daemon_place(directory, mesh, is_tcp=tcp)
         self._timeout_s = timeout_s
-        self._wire = BlockingTransport(self.place, timeout_s)
+        self._transport = BlockingTransport(self.place, timeout_s)
         self._async: AsyncDaemonClient | None = None
 
     def __enter__(self) -> Self:
@@ -86,17 +86,21 @@ class DaemonClient:
 
     def close(self) -> None:
         """Close every connection."""
-        self._wire.close()
+        self._transport.close()
 
     # Messages
 
     def send(self, to: str, message: str, **given: Unpack[SendOptions]) -> Accepted:
-        """Send to a member (name, node id, hex prefix) or #topic; returns when the daemon has it on its disk."""
-        return self._wire.ask(calls.send(to, message, given))
+        """Send a message to a member (name, node id or hex prefix) or #topic.
+
+        Returns after the daemon has stored it on disk; the daemon then delivers it to the relay. SendOptions lists the
+        other arguments.
+        """
+        return self._transport.execute(calls.send(to, message, given))
 
     def message(self, message_id: str) -> dict[str, Any]:
-        """Return the outbox row of a message and how far it has come to each recipient."""
-        return self._wire.ask(calls.message(message_id))
+        """Return the outbox row of a message and its state per recipient."""
+        return self._transport.execute(calls.message(message_id))
 
     def history(
         self,
@@ -107,79 +111,79 @@ class DaemonClient:
         limit: int | None = None,
     ) -> dict[str, Any]:
         """Return the messages of a topic, or those exchanged with a member, newest first."""
-        return self._wire.ask(calls.history(topic, member, before, limit))
+        return self._transport.execute(calls.history(topic, member, before, limit))
 
     # Inbox
 
     def inbox(self, **given: Unpack[InboxFilter]) -> list[InboxItem]:
-        """Return mail, newest first."""
-        return self._wire.ask(calls.inbox(given))
+        """Return messages of the inbox, newest first; InboxFilter lists the arguments."""
+        return self._transport.execute(calls.inbox(given))
 
     def wait(self, timeout_s: float = 60.0, **given: Unpack[InboxFilter]) -> list[InboxItem]:
-        """Return mail as soon as there is some that fits, unread unless said otherwise; [] when the time is over.
+        """Wait for messages that match and return them; [] if none arrives within `timeout_s`.
 
-        A daemon that is restarted meanwhile is waited for.
+        Without `unread` only unread ones match. The wait survives a restart of the daemon.
         """
-        patience = LongPoll(timeout_s)
-        wanted: InboxFilter = {"unread": True, **given}
+        poll = LongPoll(timeout_s)
+        filter_: InboxFilter = {"unread": True, **given}
         while True:
             try:
-                found = self._wire.ask(calls.inbox(wanted, patience.slice_s()))
+                found = self._transport.execute(calls.inbox(filter_, poll.slice_s()))
             except PosthouseError as failure:
-                time.sleep(patience.pause_s(failure))
+                time.sleep(poll.pause_s(failure))
                 continue
-            if found or patience.left_s <= 0:
+            if found or poll.left_s <= 0:
                 return found
 
     def item(self, row_id: str) -> InboxItem:
         """Return one message of the inbox."""
-        return self._wire.ask(calls.item(row_id))
+        return self._transport.execute(calls.item(row_id))
 
     def seen(self, ids: Sequence[str]) -> int:
-        """Mark mail as read; return how many were not before."""
-        return self._wire.ask(calls.seen(ids))
+        """Mark messages as read; return how many were unread."""
+        return self._transport.execute(calls.seen(ids))
 
     # Outbox
 
     def outbox(self, *, status: str | None = None, limit: int | None = None) -> list[OutboxRow]:
-        """Return what was sent from here and where it is."""
-        return self._wire.ask(calls.outbox(status, limit))
+        """Return the messages sent through this daemon and their states."""
+        return self._transport.execute(calls.outbox(status, limit))
 
     def requeue(
         self, row_id: str, *, new_client_message_id: str | None = None, message: str | None = None
     ) -> RequeuedRow:
-        """Send a dead or pending row anew under a fresh id, with the same or another message."""
-        return self._wire.ask(calls.requeue(row_id, new_client_message_id, message))
+        """Replace a dead or pending row by a new one under a new id, with the same or another message."""
+        return self._transport.execute(calls.requeue(row_id, new_client_message_id, message))
 
     def outbox_row(self, row_id: str) -> OutboxChain:
         """Return one row, by its id, client_message_id or message id, with the rows it was requeued from and to."""
-        return self._wire.ask(calls.outbox_row(row_id))
+        return self._transport.execute(calls.outbox_row(row_id))
 
     def drop(self, row_id: str) -> RequeuedRow:
-        """Give a dead or pending row up, without a successor."""
-        return self._wire.ask(calls.drop(row_id))
+        """Abort a dead or pending row without a replacement."""
+        return self._transport.execute(calls.drop(row_id))
 
     # Topics
 
     def topics(self) -> dict[str, Any]:
         """Return the topics of the mesh and the subscriptions of this node."""
-        return self._wire.ask(calls.topics())
+        return self._transport.execute(calls.topics())
 
     def create_topic(self, topic: str) -> dict[str, Any]:
-        """Make a topic."""
-        return self._wire.ask(calls.topic_change("create", topic))
+        """Create a topic."""
+        return self._transport.execute(calls.topic_change("create", topic))
 
     def post(self, topic: str, message: str, **given: Unpack[SendOptions]) -> Accepted:
-        """Send to a topic; returns when the daemon has it on its disk."""
-        return self._wire.ask(calls.post(topic, message, given))
+        """Send a message to a topic; returns after the daemon has stored it on disk."""
+        return self._transport.execute(calls.post(topic, message, given))
 
     def subscribe(self, pattern: str) -> dict[str, Any]:
-        """Get what is posted to topics that match."""
-        return self._wire.ask(calls.topic_change("subscribe", pattern))
+        """Subscribe this node to the topics that match a pattern."""
+        return self._transport.execute(calls.topic_change("subscribe", pattern))
 
     def unsubscribe(self, pattern: str) -> dict[str, Any]:
-        """End a subscription."""
-        return self._wire.ask(calls.topic_change("unsubscribe", pattern))
+        """End a subscription of this node."""
+        return self._transport.execute(calls.topic_change("unsubscribe", pattern))
 
     # Locks
 
@@ -192,87 +196,87 @@ class DaemonClient:
         request_id: str | None = None,
         mesh: str | None = None,
     ) -> LockGrant:
-        """Take a lock for this node; send its token with every protected write."""
-        return self._wire.ask(calls.lock_acquire(resource, lease_ms, wait_ms, request_id, mesh))
+        """Acquire a lock for this node, waiting up to `wait_ms`; send its token with every protected write."""
+        return self._transport.execute(calls.lock_acquire(resource, lease_ms, wait_ms, request_id, mesh))
 
     def lock_renew(self, resource: str, token: int, *, lease_ms: int = 30_000, mesh: str | None = None) -> LockGrant:
-        """Renew a lease that is active."""
-        return self._wire.ask(calls.lock_renew(resource, token, lease_ms, mesh))
+        """Renew an active lease; it counts from now."""
+        return self._transport.execute(calls.lock_renew(resource, token, lease_ms, mesh))
 
     def lock_release(self, resource: str, token: int, *, mesh: str | None = None) -> None:
-        """Give a lock back."""
-        self._wire.ask(calls.lock_release(resource, token, mesh))
+        """Release a lock."""
+        self._transport.execute(calls.lock_release(resource, token, mesh))
 
     # The mesh and the daemon
 
     def peers(self) -> dict[str, Any]:
-        """Return the members of the mesh and who is online."""
-        return self._wire.ask(calls.peers())
+        """Return the members of the mesh and their presence."""
+        return self._transport.execute(calls.peers())
 
     def profile(self, **given: Unpack[ProfileFields]) -> dict[str, Any]:
-        """Change what others see of this node."""
-        return self._wire.ask(calls.profile(given))
+        """Change the profile that other members see; ProfileFields lists the arguments."""
+        return self._transport.execute(calls.profile(given))
 
     def health(self) -> Health:
-        """Return how the daemon is."""
-        return self._wire.ask(calls.health())
+        """Return the state of the daemon."""
+        return self._transport.execute(calls.health())
 
     def version(self) -> DaemonVersion:
-        """Return what the daemon is."""
-        return self._wire.ask(calls.version())
+        """Return the version and the features of the daemon."""
+        return self._transport.execute(calls.version())
 
     def metrics(self) -> str:
-        """Return the metrics as Prometheus reads them."""
-        return self._wire.text("/v1/metrics")
+        """Return the metrics in the Prometheus text format."""
+        return self._transport.text("/v1/metrics")
 
     def events(self, last_event_id: str | None = None) -> Iterator[DaemonEvent]:
-        """Yield what happens, for ever; after a break it goes on behind the last message, without a gap.
+        """Yield events without end; after a lost connection it resumes after the last message, without a gap.
 
-        `last_event_id` begins behind a message instead of now. A daemon that is not there at first is an error; one
-        that goes away later is waited for.
+        It starts now, or after the message `last_event_id`. A daemon that does not run at the start is an error; if it
+        stops later, the iterator waits for it.
         """
-        following = EventFollower(last_event_id)
+        follower = EventFollower(last_event_id)
         if last_event_id is None:
-            following.begin(self.inbox(limit=1))
+            follower.start_after(self.inbox(limit=1))
         while True:
             try:
-                with self._wire.stream(following.headers(), SILENCE_S) as stream:
-                    following.opened()
-                    if following.last is None:
+                with self._transport.stream(follower.headers(), SILENCE_S) as stream:
+                    follower.on_open()
+                    if follower.last is None:
                         for item in reversed(self.inbox(limit=INBOX_PAGE_MAX)):
-                            yield following.note_stored(item)
+                            yield follower.note_stored(item)
                     for event in stream:
-                        if following.is_new(event):
-                            yield following.note(event)
+                        if follower.is_new(event):
+                            yield follower.note(event)
             except PosthouseError as failure:
-                following.judge(failure)
-            time.sleep(following.pause_s())
+                follower.raise_unless_retryable(failure)
+            time.sleep(follower.pause_s())
 
 
 T = TypeVar("T")
-IDLE_CONNECTIONS_MAX = 16  # idle connections; a program with more threads opens anew
+IDLE_CONNECTIONS_MAX = 16  # beyond it a connection is closed after its call
 _BROKEN = (OSError, http.client.HTTPException)
 
 
 class BlockingTransport:
-    """Carries out calls."""
+    """Executes calls over kept connections."""
 
     def __init__(self, place: DaemonPlace, timeout_s: float) -> None:
         self.place = place
         self._timeout_s = timeout_s
         self._idle: list[http.client.HTTPConnection] = []
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
         self._is_closed = False
 
-    def ask(self, call: Call[T]) -> T:
-        """Return the answer of a call."""
+    def execute(self, call: Call[T]) -> T:
+        """Return the answer of a call, or raise its refusal or daemon_unreachable."""
         kept = self._take() if call.is_repeatable else None
         if kept is not None:
             try:
                 return self._exchange(kept, call)
             except _BROKEN as failure:
                 kept.close()
-                if isinstance(failure, TimeoutError):  # it is there and busy: asking again makes it worse
+                if isinstance(failure, TimeoutError):  # a busy daemon: a second request would make it worse
                     raise unreachable(self.place, failure) from failure
         fresh = self._connect(call.wait_s)
         try:
@@ -283,7 +287,7 @@ class BlockingTransport:
 
     @contextmanager
     def stream(self, headers: Mapping[str, str], silence_s: float) -> Iterator[Iterator[DaemonEvent]]:
-        """Open the stream of events, on a connection of its own; the daemon breaks its silence by comments."""
+        """Open the stream of events on its own connection; it fails after `silence_s` without even a comment."""
         connection = self._connect(silence_s - self._timeout_s)
         try:
             connection.request("GET", "/v1/events", headers=self._headers(headers))
@@ -297,7 +301,7 @@ class BlockingTransport:
             connection.close()
 
     def text(self, path: str) -> str:
-        """Return an answer that is plain text."""
+        """Return an answer in plain text."""
         connection = self._connect(0)
         try:
             connection.request("GET", path, headers=self._headers({}))
@@ -312,8 +316,8 @@ class BlockingTransport:
         return data.decode()
 
     def close(self) -> None:
-        """Close every connection that is not in use; what is in use ends with its call."""
-        with self._guard:
+        """Close the idle connections; the others are closed after their calls."""
+        with self._lock:
             self._is_closed = True
             idle, self._idle = self._idle, []
         for connection in idle:
@@ -324,18 +328,18 @@ class BlockingTransport:
             connection.sock.settimeout(self._timeout_s + call.wait_s)
         data = call.encode()
         headers = {"Content-Type": "application/json"} if data is not None else {}
-        connection.request(call.method, call.target, body=data, headers=self._headers({**headers, **call.headers}))
+        connection.request(call.method, call.target, body=data, headers=self._headers(headers))
         response = connection.getresponse()
         answered = response.read()
-        self._give_back(connection, response)
+        self._keep(connection, response)
         return call.answer(response.status, answered, str(self.place))
 
     def _take(self) -> http.client.HTTPConnection | None:
-        with self._guard:
+        with self._lock:
             return self._idle.pop() if self._idle else None
 
-    def _give_back(self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> None:
-        with self._guard:
+    def _keep(self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> None:
+        with self._lock:
             if not (response.will_close or self._is_closed) and len(self._idle) < IDLE_CONNECTIONS_MAX:
                 self._idle.append(connection)
                 return

@@ -12,24 +12,24 @@ import msgspec
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """A send that the daemon has on its disk; it survives loss of power from here on."""
+    """A message that the daemon has stored on disk; it survives a power loss."""
 
     client_message_id: str
     #: queued, inflight or done
     status: str
-    #: this id was sent before, and has arrived at the relay
+    #: True if this id was sent before and the relay has the message
     duplicate: bool = False
-    #: once the relay has it
+    #: set once the relay has the message
     broker_message_id: str | None = None
     history_id: int | None = None
-    #: of the outbox row
+    #: id of the outbox row
     id: str | None = None
-    #: event id, known before the relay has it
+    #: event id, set before the relay has the message
     message_id: str | None = None
 
 
 class InboxItem(msgspec.Struct, frozen=True):
-    """A message that came for this node."""
+    """A message that this node has received."""
 
     id: str
     client_message_id: str
@@ -46,19 +46,19 @@ class InboxItem(msgspec.Struct, frozen=True):
     #: None while it is unread
     seen_at: str | None
     priority: str = "next"
-    #: why it could not be opened; there is no body then
+    #: code of the error if it could not be opened; then there is no body
     undecryptable: str | None = None
 
 
 class OutboxRow(msgspec.Struct, frozen=True):
-    """A send on its way."""
+    """A sent message and its delivery to the relay."""
 
     id: str
     client_message_id: str
     #: pending, inflight, done, dead or aborted
     status: str
     attempts: int
-    #: times are UTC, as text
+    #: this and the other times are UTC, as text
     enqueued_at: str
     next_attempt_at: str | None = None
     delivered_at: str | None = None
@@ -71,19 +71,19 @@ class OutboxRow(msgspec.Struct, frozen=True):
     payload_bytes: int = 0
     #: node id of the recipient, or #topic
     destination: str | None = None
-    #: event id, known before the relay has it
+    #: event id, set before the relay has the message
     message_id: str | None = None
 
 
 class OutboxChain(msgspec.Struct, frozen=True):
-    """A row, and the rows that were requeued into each other around it, oldest first."""
+    """A row and its chain of replacements, oldest first."""
 
     row: OutboxRow
     chain: list[OutboxRow]
 
 
 class RequeuedRow(msgspec.Struct, frozen=True):
-    """A row that was aborted, and the one that took its place, if one did."""
+    """An aborted row and its replacement, if it has one."""
 
     aborted_row_id: str
     new_row_id: str | None = None
@@ -91,41 +91,41 @@ class RequeuedRow(msgspec.Struct, frozen=True):
 
 
 class Health(msgspec.Struct, frozen=True):
-    """How a daemon is."""
+    """The state of a daemon."""
 
-    #: to its relay
+    #: True while it has a connection to its relay
     connected: bool
     mesh: str
     #: node id
     node: str
-    #: its name in the mesh
+    #: member name of the node
     member: str | None
     relay: str
-    #: age of the oldest row that waits
+    #: age of the oldest waiting row
     lag_ms: int
-    #: rows that wait
+    #: waiting rows
     queue_depth: int
-    #: rows that are sent and not answered
+    #: rows sent and not answered
     inflight: int
     uptime_s: int
     is_ephemeral: bool = False
 
 
 class DaemonVersion(msgspec.Struct, frozen=True):
-    """What a daemon is and can do."""
+    """The version and the features of a daemon."""
 
     version: str
     ipc_api: int
     features: tuple[str, ...]
-    #: of its directory
+    #: version of its directory's layout
     schema: int
 
 
 class DaemonEvent(msgspec.Struct, frozen=True):
-    """Something that happened, as the daemon tells it while a program listens."""
+    """An event that the daemon reports to its listeners."""
 
     #: message, peer_join, peer_leave, broker_status, outbox_pressure, outbox_dead or system
     event: str
     data: dict[str, Any]
-    #: where to go on from after a break; absent for what is not kept
+    #: to resume after this event; None for events that the daemon does not keep
     id: str | None = None

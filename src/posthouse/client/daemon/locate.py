@@ -1,8 +1,8 @@
-"""Where a daemon listens: its directory, Unix socket, TCP port and token.
+"""The address of a daemon: its directory, Unix socket, TCP port and token.
 
-The Unix socket needs nothing but to be this user. For TCP, `http.port` and `local_token` are read again for each
-connection, because a restarted daemon may have others. A path too long for a socket address is reached through its
-directory's descriptor.
+The Unix socket is open to its user and needs no token. For TCP, `http.port` and `local_token` are read again for each
+connection, because a restarted daemon may have new ones. A path too long for a socket address is reached through a
+descriptor of its directory.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ ADDRESS_MAX_BYTES = 107  # of a Unix socket address on Linux, without its ending
 
 @dataclass(frozen=True, slots=True)
 class DaemonPlace:
-    """The directory of a daemon."""
+    """The address of a daemon, given by its directory."""
 
     directory: Path
-    #: over 127.0.0.1 with the token, instead of the socket
+    #: connect to 127.0.0.1 with the token instead of to the Unix socket
     is_tcp: bool = False
 
     @property
@@ -38,7 +38,7 @@ class DaemonPlace:
         return f"127.0.0.1 ({self.directory})" if self.is_tcp else str(self.socket)
 
     def port(self) -> int:
-        """Return the TCP port, or raise that there is none."""
+        """Return the TCP port, or raise daemon_unreachable."""
         path = self.directory / PORT_NAME
         try:
             return int(path.read_text())
@@ -46,7 +46,7 @@ class DaemonPlace:
             raise error("daemon_unreachable", daemon=str(self), reason=f"{path} holds no port") from failure
 
     def token(self) -> str:
-        """Return the token for TCP."""
+        """Return the token for TCP, or raise daemon_unreachable."""
         path = self.directory / TOKEN_NAME
         try:
             return read_private(path).decode().strip()
@@ -55,7 +55,7 @@ class DaemonPlace:
 
 
 class SocketAddress:
-    """An address of the socket that fits: the path itself, or one through an open descriptor of its directory."""
+    """A path of the socket that is short enough: its own, or one through an open descriptor of its directory."""
 
     def __init__(self, place: DaemonPlace) -> None:
         self._fd: int | None = None
@@ -65,21 +65,21 @@ class SocketAddress:
             self.path = f"/proc/self/fd/{self._fd}/{SOCKET_NAME}"
 
     def close(self) -> None:
-        """Give the descriptor back, if there is one."""
+        """Close the descriptor, if there is one."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
 
 
 def daemon_place(directory: str | os.PathLike[str] | None, mesh: str | None, *, is_tcp: bool = False) -> DaemonPlace:
-    """Return the place of a daemon: the directory given, or the usual one of a mesh."""
+    """Return the address of the daemon in a directory, by default the directory of a mesh."""
     if directory is not None:
         return DaemonPlace(Path(directory).expanduser().absolute(), is_tcp)
     return DaemonPlace(home_directory() / "daemon" / validate_mesh_name(mesh or DEFAULT_MESH), is_tcp)
 
 
 def unreachable(place: DaemonPlace, failure: BaseException) -> PosthouseError:
-    """Return the error for a daemon that could not be spoken to."""
+    """Return the error for a daemon that did not answer."""
     if isinstance(failure, FileNotFoundError):
         reason = "there is no socket"
     elif isinstance(failure, TimeoutError):

@@ -1,11 +1,10 @@
 """A lock held around a piece of work: `async with client.lock("db/main", lease_s=30) as held`.
 
-It is acquired on entry, renewed at a third of the lease and released on exit. When the lease is lost, because the
-relay refuses to renew it or no renewal came through in time, the body is cancelled and `lock_lost` is raised. The
-deadline is this node's own: boot time from before the request was sent, less a margin for clocks that run at
-different speeds, so it ends before the relay's. Wall time from the relay is never compared with anything. A body
-that stands still (stopped, suspended) can outlive its lease all the same: only the fencing token protects against
-what it does then.
+It is acquired on entry, renewed at a third of the lease and released on exit. If the lease is lost, because the relay
+refuses to renew it or no renewal succeeds in time, the body is cancelled and `lock_lost` is raised. The deadline is
+this node's own: it counts in boot time from before the request was sent, less a margin for clocks that run at
+different speeds, so it ends before the relay's. Wall time from the relay is never compared with anything. A process
+that is stopped or suspended can still outlive its lease: only the fencing token protects against its late writes.
 """
 
 from __future__ import annotations
@@ -21,13 +20,15 @@ from posthouse.model.errors import PosthouseError, Transient, error
 from posthouse.model.limits import LOCK_WAIT_MAX_MS, MILLISECOND_NS, SECOND_NS
 from posthouse.model.ulid import Minter
 
-MARGIN = 0.05  # of the lease: two clocks that differ by a twentieth are both broken
+MARGIN = 0.05  # of the lease: two clocks whose speeds differ by more are broken
 
 
 class Held:
-    """One grant in the hands of its owner."""
+    """A lock that this process holds."""
 
-    def __init__(self, resource: str, mesh: str, token: int, lease_ms: int, asked_boot_ns: int, clock: Clock) -> None:
+    def __init__(
+        self, resource: str, mesh: str, token: int, lease_ms: int, requested_boot_ns: int, clock: Clock
+    ) -> None:
         self.resource = resource
         self.mesh = mesh
         #: the fencing token: send it with every protected write
@@ -36,31 +37,31 @@ class Held:
         self._clock = clock
         self._deadline_boot_ns = 0
         self._is_over = False
-        self.extend(asked_boot_ns)
+        self.extend(requested_boot_ns)
 
     def is_valid(self) -> bool:
-        """Tell whether the lock is held for sure; ask right before anything that needs it."""
+        """Return True while the lock is certainly held; check right before each protected action."""
         return not self._is_over and self._clock.boot_ns() < self._deadline_boot_ns
 
     def remaining_s(self) -> float:
-        """Return for how long the lock is held for sure."""
+        """Return for how long the lock is certainly held."""
         return 0.0 if self._is_over else max(0.0, (self._deadline_boot_ns - self._clock.boot_ns()) / SECOND_NS)
 
-    def extend(self, asked_boot_ns: int) -> None:
-        """Count the lease from when its renewal was asked for."""
+    def extend(self, requested_boot_ns: int) -> None:
+        """Count the lease from the time at which its renewal was requested."""
         length_ns = round(self.lease_ms * MILLISECOND_NS * (1 - MARGIN))
-        self._deadline_boot_ns = max(self._deadline_boot_ns, asked_boot_ns + length_ns)
+        self._deadline_boot_ns = max(self._deadline_boot_ns, requested_boot_ns + length_ns)
 
     def end(self) -> None:
-        """Say that the lock is not held any more."""
+        """Mark the lock as no longer held."""
         self._is_over = True
 
 
 log = logging.getLogger(__name__)
-RENEW_AT = 1 / 3  # of the lease: two more chances before it ends
-_RECHECK_S = 1.0  # the loop's clock stands still while the machine sleeps, the lease does not
-_RETRY_MOST_S = 1.0
-_RELEASE_S = 5.0  # a release that takes longer is left to the end of the lease
+RENEW_AT = 1 / 3  # of the lease: leaves two more attempts before it ends
+_RECHECK_S = 1.0  # the loop's clock stops while the machine sleeps, the lease does not
+_RETRY_MAX_S = 1.0
+_RELEASE_S = 5.0  # if a release takes longer, the lease ends by itself
 _NOT_HELD = frozenset({"not_holder", "stale_token", "lease_expired", "unknown_resource"})
 
 
@@ -106,49 +107,50 @@ class Lock:
         renewing.cancel()
         await asyncio.gather(renewing, return_exceptions=True)
         if self._loss is None and not held.is_valid():
-            self._loss = self._lost(held, "its end was not noticed in time")
+            self._loss = self._lost(held, "the lease ended before this was noticed")
         held.end()
         if self._loss is None:
             await self._release(held)
             return
+        # as in asyncio.timeout: only the cancellation that this lock caused becomes lock_lost
         was_ours = body.cancelling() > self._cancels_before and body.uncancel() <= self._cancels_before
         if kind is None or (kind is asyncio.CancelledError and was_ours):
             raise self._loss from fault
 
     async def _acquire(self) -> Held:
         end_ns = None if self._wait_s is None else self._clock.boot_ns() + round(self._wait_s * SECOND_NS)
-        backoff = Backoff(0.05, _RETRY_MOST_S)
+        backoff = Backoff(0.05, _RETRY_MAX_S)
         request_id = self._minter.mint()
         while True:
             try:
-                return await self._ask(request_id, end_ns)
+                return await self._request(request_id, end_ns)
             except PosthouseError as refusal:
-                if not _may_ask_again(refusal) or self._left_ms(end_ns) == 0:
+                if not _may_retry(refusal) or self._remaining_ms(end_ns) == 0:
                     raise
                 if refusal.code != "held":
                     await asyncio.sleep(max(retry_after_s(refusal), backoff.next_s()))
                 if refusal.code in _NOT_HELD or refusal.code == "request_spent":
-                    request_id = self._minter.mint()  # granted, and over before the answer came through
+                    request_id = self._minter.mint()  # the grant ended before its answer arrived
 
-    async def _ask(self, request_id: str, end_ns: int | None) -> Held:
-        asked_ns = self._clock.boot_ns()
+    async def _request(self, request_id: str, end_ns: int | None) -> Held:
+        requested_ns = self._clock.boot_ns()
         grant = await self._calls.acquire(
             self._resource,
             lease_ms=self._lease_ms,
-            wait_ms=self._left_ms(end_ns),
+            wait_ms=self._remaining_ms(end_ns),
             request_id=request_id,
             mesh=self._mesh,
         )
-        held = Held(self._resource, self._mesh, grant.token, self._lease_ms, asked_ns, self._clock)
+        held = Held(self._resource, self._mesh, grant.token, self._lease_ms, requested_ns, self._clock)
         if held.remaining_s() < self._lease_ms / 1000 * (1 - RENEW_AT):
             try:
-                await self._renew(held)  # it was waited for, or asked twice: since when it runs is not known
+                await self._renew(held)  # after a wait or a retry the start of the lease is unknown
             except BaseException:
                 self._calls.give_back(self._resource, grant.token, mesh=self._mesh)
                 raise
         return held
 
-    def _left_ms(self, end_ns: int | None) -> int:
+    def _remaining_ms(self, end_ns: int | None) -> int:
         if end_ns is None:
             return LOCK_WAIT_MAX_MS
         return max(0, min(LOCK_WAIT_MAX_MS, (end_ns - self._clock.boot_ns()) // MILLISECOND_NS))
@@ -163,27 +165,27 @@ class Lock:
                 continue
             try:
                 await self._renew(held)
-            except Transient as fault:
-                log.info("the lease of %r is not renewed yet: %s", self._resource, fault)
-                await asyncio.sleep(min(_RETRY_MOST_S / 5, held.remaining_s()))
+            except Transient as refusal:
+                log.info("the lease of %r is not renewed yet: %s", self._resource, refusal)
+                await asyncio.sleep(min(_RETRY_MAX_S / 5, held.remaining_s()))
                 continue
             except PosthouseError as refusal:
                 self._lose(held, str(refusal))
                 return
             due_ns = self._clock.boot_ns() + self._third_ns
-        self._lose(held, "no renewal came through in time")
+        self._lose(held, "no renewal succeeded in time")
 
     @property
     def _third_ns(self) -> int:
         return round(self._lease_ms * MILLISECOND_NS * RENEW_AT)
 
     async def _renew(self, held: Held) -> None:
-        asked_ns = self._clock.boot_ns()
-        patience_s = held.remaining_s() or self._lease_ms / 1000
+        requested_ns = self._clock.boot_ns()
+        timeout_s = held.remaining_s() or self._lease_ms / 1000
         await self._calls.renew(
-            self._resource, held.token, lease_ms=self._lease_ms, mesh=self._mesh, timeout_s=patience_s
+            self._resource, held.token, lease_ms=self._lease_ms, mesh=self._mesh, timeout_s=timeout_s
         )
-        held.extend(asked_ns)
+        held.extend(requested_ns)
 
     def _lose(self, held: Held, reason: str) -> None:
         held.end()
@@ -198,11 +200,11 @@ class Lock:
     async def _release(self, held: Held) -> None:
         try:
             await self._calls.release(self._resource, held.token, mesh=self._mesh, timeout_s=_RELEASE_S)
-        except PosthouseError as failure:
-            # asked twice over a reconnect, it is not held the second time; else the lease ends by itself
-            if failure.code not in _NOT_HELD:
-                log.info("%r is left to the end of its lease: %s", self._resource, failure)
+        except PosthouseError as refusal:
+            # a release that was sent twice over a reconnect finds the lock free the second time
+            if refusal.code not in _NOT_HELD:
+                log.info("%r stays locked until its lease ends: %s", self._resource, refusal)
 
 
-def _may_ask_again(refusal: PosthouseError) -> bool:
+def _may_retry(refusal: PosthouseError) -> bool:
     return isinstance(refusal, Transient) or refusal.code in _NOT_HELD | {"held", "request_spent"}

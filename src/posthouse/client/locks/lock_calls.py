@@ -171,7 +171,7 @@ class LockCalls:
         request_id: str | None = None,
         mesh: str | None = None,
     ) -> LockGrant:
-        """Acquire a lock, waiting up to `wait_ms`; raises held and the other refusals.
+        """Acquire a lock, waiting up to `wait_ms`; raises `held` or another refusal.
 
         The same `request_id` makes a retry safe: the relay repeats its grant instead of making a second one.
         """
@@ -202,7 +202,7 @@ class LockCalls:
         await self._request("release", {"resource": resource, "token": token, "mesh": mesh or self._mesh}, timeout_s)
 
     def give_back(self, resource: str, token: int, *, mesh: str | None = None) -> None:
-        """Release a lock without waiting for the answer; the lease ends by itself if this does not get through."""
+        """Release a lock without waiting for the answer; if it gets lost, the lease ends by itself."""
         self._commands.release_nowait(resource, mesh or self._mesh, token)
 
     async def inspect(self, resource: str, *, mesh: str | None = None) -> LockStatus:

@@ -1,10 +1,10 @@
-"""Compose and send messages: a request is sealed and signed once, and every retry sends that same event.
+"""Make the event of a message: a request is sealed and signed once, and every retry sends that same event.
 
-Direct messages are sealed for their reader unless the caller asks otherwise; topics are in the clear. A request has
-a fingerprint over what the caller gave: it tells a retry from another request where the sealed bytes cannot. The
-last requests are kept by client_message_id with their events: repeating a request returns the relay's original
-answer, another request under the same id is refused here. To retry after the process has ended, compose first, keep
-the event, then send it.
+Direct messages are sealed for their reader unless the caller opts out; topics are in the clear. A request has a
+fingerprint over its plaintext, because sealing the same text twice gives different bytes. The last requests are kept
+with their events by client_message_id: repeating a request sends the same event and gets the relay's original answer,
+and another request under the same id is refused here. To retry after the process has ended, compose first, keep the
+event, then send it.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ TOPIC_MARK = "#"
 
 
 class MessageOptions(TypedDict, total=False):
-    """What can be said about a message beside where it goes and its body."""
+    """Optional arguments of a message."""
 
-    #: the sender's own id, at most 255 bytes; minted when it is absent
+    #: the sender's own id, at most 255 bytes; minted if absent
     client_message_id: str | None
     #: id of the message it answers
     reply_to: str | None
-    #: now, next (the default) or low; for the reader, never reorders
+    #: now, next (the default) or low; a hint for the reader, which never reorders messages
     priority: Priority | str | None
-    #: an object, in the clear; meta.usage is what cost figures come from
+    #: an object, never sealed; cost reports read meta.usage
     meta: Mapping[str, Any] | None
     budget: MeshBudget | None
-    #: members (names or node ids) it speaks of
+    #: members that the message mentions, by name or node id
     mentions: Sequence[str]
     #: False leaves a direct message in the clear
     is_sealed: bool
 
 
 class Request(NamedTuple):
-    """What a caller wants to say, checked; `node` or `topic` is where it goes."""
+    """A validated request to send a message, either to `node` or to `topic`."""
 
     mesh: str
     node: str | None
@@ -73,21 +73,21 @@ class Request(NamedTuple):
 
     @property
     def fingerprint(self) -> bytes:
-        """The request_fingerprint: over the plaintext."""
+        """The request fingerprint, over the plaintext."""
         kind = DestinationKind.DM if self.node is not None else DestinationKind.TOPIC
         ref = self.node.removeprefix(f"{NODE_SCHEME}:") if self.node is not None else str(self.topic)
         return fingerprint(kind, ref, self.reply_to, self.priority, self.meta, self.body.encode())
 
 
 class Composer:
-    """Makes the messages of one node."""
+    """Makes the events of one node's messages."""
 
     def __init__(self, signer: Signer, minter: Minter) -> None:
         self._signer = signer
         self._minter = minter
 
     def request(self, destination: str, body: str, mesh: str, given: MessageOptions) -> Request:
-        """Check a request, or raise what is wrong with it; `destination` is a node id or #topic."""
+        """Return a validated request, or raise its first error; `destination` is a node id or #topic."""
         is_topic = destination.startswith(TOPIC_MARK)
         node = None if is_topic else validate_node_id(destination)
         topic = validate_topic(destination[len(TOPIC_MARK) :]) if is_topic else None
@@ -110,7 +110,7 @@ class Composer:
         )
 
     def seal_and_sign(self, request: Request) -> Event:
-        """Seal and sign a request; each call makes other bytes, so keep the event for its retries."""
+        """Return the event of a request; each call makes different bytes, so keep the event for retries."""
         options = _option_tags(request)
         if request.node is not None and request.is_sealed:
             content, address = seal_content(self._signer.key, [request.node], request.body)
@@ -145,8 +145,8 @@ def _reply_to(event_id: str | None) -> str | None:
 def _priority(given: Priority | str | None) -> Priority:
     try:
         return DEFAULT_PRIORITY if given is None else Priority(given)
-    except ValueError as fault:
-        raise error("value_invalid", name="priority", reason="it is not now, next or low") from fault
+    except ValueError as invalid:
+        raise error("value_invalid", name="priority", reason="it is not now, next or low") from invalid
 
 
 def _meta(meta: Any) -> str:
@@ -157,28 +157,28 @@ def _meta(meta: Any) -> str:
     return meta_field(dict(meta))
 
 
-KEPT_REQUESTS = 1_000  # requests whose events are kept
+KEPT_REQUESTS = 1_000  # bounds the memory for retries by client_message_id
 
 
 class NotQueued(NamedTuple):
-    """A reader of a topic that did not get the message."""
+    """A subscriber of a topic whose queue was full."""
 
     recipient: str
     reason: str
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """The relay's answer for a message it has."""
+    """The relay's answer for a message it has stored."""
 
-    #: of the message; of the first one when it was sent before
+    #: id of the message; of the first one if it was sent before
     id: str
     seq: int
     client_message_id: str
-    #: the relay had it already
+    #: True if the relay had the message already
     duplicate: bool
-    #: readers of the topic whose queue was full
+    #: subscribers of the topic that did not get it
     not_queued: tuple[NotQueued, ...]
-    #: whether the relay still has the content
+    #: True while the relay still has the content
     history_available: bool
     event: Event
 

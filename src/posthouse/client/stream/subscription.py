@@ -1,10 +1,10 @@
 """Subscriptions: async iterators over stored events, then live ones, over as many connections as it takes.
 
-No gap and no duplicate: a relay gives cursors at EOSE and CLOSED, events carry only their seq; a subscription
-resumes from its last cursor and drops every seq seen before. A slow reader costs a bounded buffer: when it is full
-the relay is told to stop, and is asked again from the same point once there is room, so it never holds up other
-readers of the connection. Ephemeral events cannot be asked for again: those that arrive while the buffer is full are
-counted and dropped.
+There is no gap and no duplicate: the relay sends cursors with EOSE and CLOSED, events carry only their seq; a
+subscription resumes from its last cursor and drops every seq it has seen. A slow reader costs a bounded buffer: when
+it is full, the subscription is closed at the relay and opened again from the same point once there is room, so it
+never delays other readers of the connection. Ephemeral events cannot be requested again: those that arrive while the
+buffer is full are counted and dropped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class Buffer(Generic[T]):
-    """Items for one reader."""
+    """A bounded queue of items for one reader."""
 
     def __init__(self, max_items: int, max_bytes: int) -> None:
         self._max_items = max_items
@@ -43,22 +43,22 @@ class Buffer(Generic[T]):
 
     @property
     def has_room(self) -> bool:
-        """Whether another item may be put; the last one may go over the bound of bytes."""
+        """True if another item may be added; the last one may exceed the bound of bytes."""
         return len(self._items) < self._max_items and self._bytes < self._max_bytes
 
     @property
     def is_low(self) -> bool:
-        """Whether the reader has taken enough that asking for more is worth it."""
+        """True if the reader has taken so much that requesting more is worth it."""
         return len(self._items) * 2 <= self._max_items and self._bytes * 2 <= self._max_bytes
 
     def put(self, item: T, size: int = 0) -> None:
-        """Add an item; whoever puts looks at `has_room` first."""
+        """Add an item; the caller checks `has_room` first."""
         self._items.append((item, size))
         self._bytes += size
         self._changed.set()
 
     def take(self) -> T | None:
-        """Remove and return the oldest item, or None when there is none."""
+        """Remove and return the oldest item, or None."""
         if not self._items:
             return None
         item, size = self._items.popleft()
@@ -66,45 +66,45 @@ class Buffer(Generic[T]):
         return item
 
     def wake(self) -> None:
-        """Let the reader look again: something else has changed."""
+        """Wake the reader without an item."""
         self._changed.set()
 
     async def wait(self) -> None:
-        """Wait until something was put or changed."""
+        """Wait until an item is added or `wake` is called."""
         await self._changed.wait()
         self._changed.clear()
 
 
 class ResumePoint:
-    """A place in a relay's history."""
+    """The position from which a subscription continues after its last event."""
 
     def __init__(self, cursor: str | None, limit: int | None) -> None:
         self._cursor = cursor
         self._limit = limit
         self._epoch = _epoch_of(cursor)
-        #: seq of the last event taken; 0 before the first
+        #: seq of the last event received; 0 before the first
         self.seq = 0
 
     def options(self) -> dict[str, Any]:
-        """Return the options of the REQ that goes on from here."""
+        """Return the options of the REQ that continues from here."""
         if self._cursor is not None:
             return {"cursor": self._cursor}
-        # once events were seen a limit would count from a newer end and leave a gap: take all, drop what was seen
+        # after the first event a limit would count from a newer end and leave a gap: request all, drop known ones
         return {} if self._limit is None or self.seq else {"limit": self._limit}
 
     def passes(self, seq: int | None) -> bool:
-        """Tell whether an event is new here."""
+        """Return True if an event with this seq is new."""
         return seq is None or seq > self.seq
 
     def advance(self, seq: int) -> str | None:
-        """Note an event, and return the cursor behind it if one can be told."""
+        """Move behind an event; return its cursor, or None before the relay has sent its first one."""
         self.seq = seq
         if self._epoch is not None:
             self._cursor = str(Cursor(self._epoch, seq))
         return self._cursor if self._epoch is not None else None
 
-    def arrive(self, cursor: str | None) -> None:
-        """Note a cursor that the relay gave: everything up to it has been sent."""
+    def move_to(self, cursor: str | None) -> None:
+        """Move to a cursor of the relay: it has sent everything up to it."""
         if cursor is not None:
             self._cursor = cursor
             self._epoch = _epoch_of(cursor)
@@ -124,9 +124,9 @@ class Received:
     """One event of a subscription."""
 
     event: Event
-    #: place in the relay's journal; None for an ephemeral event
+    #: position in the relay's journal; None for an ephemeral event
     seq: int | None
-    #: where to go on behind this event; None before the relay gave its first cursor
+    #: to continue after this event; None before the relay has sent its first cursor
     cursor: str | None
 
 
@@ -160,14 +160,14 @@ class Subscription:
         self._is_closed = False
         self._failure: PosthouseError | None = None
         self._live = asyncio.Event()
-        #: where to go on behind the last event that was handed out; keep it to resume in another process
+        #: to continue after the last event that the reader has got; keep it to resume in another process
         self.cursor = cursor
-        #: ephemeral events that came while the buffer was full
+        #: ephemeral events that arrived while the buffer was full
         self.missed = 0
 
     @property
     def wire_id(self) -> str:
-        """The id on the wire; a new one for each opening, so that what is late is not mistaken."""
+        """The id on the wire, new for each opening, so that late events of an earlier one are recognized."""
         return f"{self.number}.{self._opened}"
 
     async def __aenter__(self) -> Self:
@@ -188,7 +188,7 @@ class Subscription:
                 return item
 
     async def stored(self) -> AsyncIterator[Received]:
-        """Yield what is stored and end where live events begin; iterating goes on from there."""
+        """Yield the stored events and end where live events begin; iterate afterwards to continue."""
         while True:
             try:
                 item = await self._next()
@@ -199,23 +199,23 @@ class Subscription:
             yield item
 
     async def wait_live(self) -> None:
-        """Wait until everything stored has come; somebody has to read meanwhile if there may be much."""
+        """Wait until every stored event has arrived; read meanwhile, in another task, if they may exceed the buffer."""
         await self._live.wait()
         if self._failure is not None:
             raise self._failure
 
     def close(self) -> None:
-        """End the subscription; what is in the buffer can still be read."""
+        """End the subscription; the reader can still read the buffer."""
         if not self._is_closed:
             self._is_closed = True
-            self._stop()
+            self._pause()
             self._forget(self)
             self._wake_all()
 
-    # what the stream calls
+    # called by Subscriptions
 
     def open(self) -> None:
-        """Ask the relay, from the present place on, unless it is asked already or there is no room."""
+        """Open it at the relay from the present position, unless it is open or the buffer is full."""
         if self._is_closed or self._is_open or not self._buffer.has_room:
             return
         self._opened += 1
@@ -223,12 +223,12 @@ class Subscription:
         self._link.send(write_command("REQ", self.wire_id, self._resume_point.options(), *self._filters))
 
     def reopen(self) -> None:
-        """Ask the relay on a new connection."""
+        """Open it on a new connection."""
         self._is_open = False
         self.open()
 
     def on_event(self, sent: SubscribedEvent) -> None:
-        """Take one event from the relay."""
+        """Add an event for the reader, or pause if the buffer is full."""
         if not self._is_open or not self._resume_point.passes(sent.seq):
             return
         if not any(each.matches(sent.event) for each in self._matchers):
@@ -241,28 +241,28 @@ class Subscription:
         elif sent.seq is None:
             self.missed += 1
         else:
-            self._stop()
+            self._pause()
 
     def on_end_of_stored(self, cursor: str | None) -> None:
-        """Note that everything stored up to the cursor has come."""
+        """Note that every stored event up to the cursor has arrived."""
         if self._is_open:
-            self._resume_point.arrive(cursor)
+            self._resume_point.move_to(cursor)
             self._buffer.put(_CaughtUp(cursor))
             self._live.set()
 
     def on_closed(self, failure: PosthouseError | None, cursor: str | None) -> bool:
-        """Note that the relay has closed it; tell whether to open it again, after a while."""
-        if not self._is_open:  # closed from here before: what came since was dropped, and its cursor would skip it
+        """Note that the relay has closed it; return True if it should be opened again after a delay."""
+        if not self._is_open:  # paused before: later events were dropped, and this cursor would skip them
             return False
         self._is_open = False
         if failure is not None and not isinstance(failure, Transient):
             self.fail(failure)
             return False
-        self._resume_point.arrive(cursor)
+        self._resume_point.move_to(cursor)
         return not self._is_closed
 
     def fail(self, failure: PosthouseError) -> None:
-        """End the subscription with an error, which the reader gets behind what is in the buffer."""
+        """End the subscription with an error, which the reader gets after the buffer."""
         if not self._is_closed:
             self._failure = failure
             self.close()
@@ -280,7 +280,7 @@ class Subscription:
             self.open()
         return item
 
-    def _stop(self) -> None:
+    def _pause(self) -> None:
         if self._is_open:
             self._is_open = False
             self._link.send(write_command("CLOSE", self.wire_id))

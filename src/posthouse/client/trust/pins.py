@@ -1,9 +1,9 @@
 """Pinned keys of relays and members, and the meshes this user has joined: two private JSON files.
 
-An address and a name are claims; the key behind them counts. It is pinned at first use, and another key is refused
-until a person trusts it. Members are pinned per relay key and mesh, because names are unique only there. A mesh name
-stands for one relay; joining the same name elsewhere replaces it. Readers of a file see the old or the new content,
-never a part. Changes are serialized by a lock file, which stays: a lock on a deleted file excludes nobody.
+An address and a name are claims; the key behind them is the identity. It is pinned at first use, and another key is
+refused until a person trusts it. Members are pinned per relay key and mesh, because names are unique only there. A
+mesh name stands for one relay; joining the same name elsewhere replaces it. Readers of a file see the old or the new
+content, never a part. A lock file serializes changes and is never deleted: a lock on a deleted file excludes nobody.
 
     {"format": "posthouse-pins-v1", "relays": {ORIGIN: NODE}, "members": {RELAY_NODE: {MESH: {NAME: NODE}}}}
     {"format": "posthouse-meshes-v1", "meshes": {MESH: {"relay": ORIGIN, "node": RELAY_NODE, "name": MY_NAME}}}
@@ -27,7 +27,7 @@ R = TypeVar("R")
 
 
 class SharedJsonFile(Generic[T]):
-    """One file with a value of one type; absent, it is the empty value."""
+    """One JSON file with a value of one type; a missing file is the default value."""
 
     def __init__(self, path: Path, type: type[T]) -> None:  # noqa: A002 - the type of the value
         self.path = path
@@ -35,18 +35,18 @@ class SharedJsonFile(Generic[T]):
         self._decoder = msgspec.json.Decoder(type)
 
     def read(self) -> T:
-        """Return what the file holds now."""
+        """Return the present value."""
         try:
             data = read_private(self.path)
         except FileNotFoundError:
             return self._type()
         try:
             return self._decoder.decode(data)
-        except ValueError as fault:
-            raise error("pins_malformed", path=str(self.path), reason=str(fault)) from fault
+        except ValueError as invalid:
+            raise error("pins_malformed", path=str(self.path), reason=str(invalid)) from invalid
 
     def change(self, edit: Callable[[T], R]) -> R:
-        """Let `edit` change the present value, write it, and return what `edit` returned."""
+        """Apply `edit` to the present value, write it if it changed, and return the result of `edit`."""
         private_dir(self.path.parent)
         with locked(self.path.with_name(self.path.name + ".lock")):
             value = self.read()
@@ -59,7 +59,7 @@ class SharedJsonFile(Generic[T]):
 
 
 class PinsContent(msgspec.Struct, forbid_unknown_fields=True):
-    """The file, as it is."""
+    """The content of the file."""
 
     format: Literal["posthouse-pins-v1"] = "posthouse-pins-v1"
     relays: dict[str, str] = {}
@@ -67,16 +67,16 @@ class PinsContent(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Edit(Protocol):
-    """A change of the content that tells what stood there before."""
+    """A change of the content; returns the previous entry."""
 
     def __call__(self, content: PinsContent, /) -> str | None: ...
 
 
 class Pins:
-    """The pins of one user, in a file or, without one, in memory."""
+    """The pins of one user, in a file or, without a path, in memory."""
 
     def __init__(self, path: Path | None = None) -> None:
-        self._document = None if path is None else SharedJsonFile(path, PinsContent)
+        self._file = None if path is None else SharedJsonFile(path, PinsContent)
         self._memory = PinsContent()
 
     @classmethod
@@ -85,15 +85,15 @@ class Pins:
         return cls(home_directory() / "pins.json")
 
     def relay(self, origin: str) -> str | None:
-        """Return the key a relay had, or None when it is new."""
+        """Return the pinned key of a relay, or None."""
         return self._read().relays.get(origin)
 
     def member(self, relay: str, mesh: str, name: str) -> str | None:
-        """Return the key a member had, or None when it is new."""
+        """Return the pinned key of a member, or None."""
         return self._read().members.get(relay, {}).get(mesh, {}).get(name)
 
     def check_relay(self, origin: str, found: str) -> None:
-        """Pin the key of a relay at first use; raise relay_key_changed when another one is pinned."""
+        """Pin the key of a relay at first use; raise relay_key_changed if another one is pinned."""
         pinned = self.relay(origin)
         if pinned is None:
             pinned = self._pin_relay(origin, found)
@@ -101,7 +101,7 @@ class Pins:
             raise relay_key_changed(origin, pinned, found)
 
     def check_members(self, relay: str, mesh: str, found: Mapping[str, str]) -> None:
-        """Pin members (name -> node id) at first use; raise member_key_changed for one that has another key."""
+        """Pin members (name -> node id) at first use; raise member_key_changed if one has another key."""
         known = self._read().members.get(relay, {}).get(mesh, {})
         for name, node in found.items():
             if (pinned := known.get(name, node)) != node:
@@ -110,7 +110,7 @@ class Pins:
             self._pin_members(relay, mesh, found)
 
     def trust_relay(self, origin: str, node: str) -> str | None:
-        """Pin this key of a relay whatever was pinned before, and return that."""
+        """Replace the pinned key of a relay and return the previous one."""
 
         def edit(content: PinsContent) -> str | None:
             before = content.relays.get(origin)
@@ -120,7 +120,7 @@ class Pins:
         return self._change(edit)
 
     def trust_member(self, relay: str, mesh: str, name: str, node: str) -> str | None:
-        """Pin this key of a member whatever was pinned before, and return that."""
+        """Replace the pinned key of a member and return the previous one."""
 
         def edit(content: PinsContent) -> str | None:
             names = content.members.setdefault(relay, {}).setdefault(mesh, {})
@@ -146,37 +146,37 @@ class Pins:
         self._change(edit)
 
     def _read(self) -> PinsContent:
-        return self._memory if self._document is None else self._document.read()
+        return self._memory if self._file is None else self._file.read()
 
     def _change(self, edit: Edit) -> str | None:
-        return edit(self._memory) if self._document is None else self._document.change(edit)
+        return edit(self._memory) if self._file is None else self._file.change(edit)
 
 
 def relay_key_changed(origin: str, pinned: str, found: str) -> PosthouseError:
-    """Return the error of a relay that shows another key than expected."""
-    hint = f"Ask its administrator; if the change is meant, run `posthouse trust {origin}`."
+    """Return the error for a relay with another key than expected."""
+    hint = f"Ask its administrator; if the change is intended, run `posthouse trust {origin}`."
     return error("relay_key_changed", relay=origin, pinned=pinned, found=found, hint=hint)
 
 
 def member_key_changed(mesh: str, name: str, pinned: str, found: str) -> PosthouseError:
-    """Return the error of a member that has another key than expected."""
-    hint = f"Ask {name} over another way; if the change is meant, run `posthouse trust {name} --mesh {mesh}`."
+    """Return the error for a member with another key than expected."""
+    hint = f"Ask {name} over another channel; if the change is intended, run `posthouse trust {name} --mesh {mesh}`."
     return error("member_key_changed", mesh=mesh, name=name, pinned=pinned, found=found, hint=hint)
 
 
 class Membership(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A mesh as this node knows it."""
+    """A mesh that this user has joined."""
 
     #: origin of the relay's address
     relay: str
     #: node id of the relay
     node: str
-    #: the name this node has there, if it has one
+    #: this node's member name, if it has one
     name: str | None = None
 
 
 class MembershipsContent(msgspec.Struct, forbid_unknown_fields=True):
-    """The file, as it is."""
+    """The content of the file."""
 
     format: Literal["posthouse-meshes-v1"] = "posthouse-meshes-v1"
     meshes: dict[str, Membership] = {}
@@ -186,7 +186,7 @@ class Memberships:
     """The meshes of one user, in a file."""
 
     def __init__(self, path: Path) -> None:
-        self._document = SharedJsonFile(path, MembershipsContent)
+        self._file = SharedJsonFile(path, MembershipsContent)
 
     @classmethod
     def of_home(cls) -> Memberships:
@@ -195,18 +195,18 @@ class Memberships:
 
     def all(self) -> dict[str, Membership]:
         """Return every mesh by name."""
-        return self._document.read().meshes
+        return self._file.read().meshes
 
     def get(self, mesh: str) -> Membership | None:
-        """Return what is known of a mesh."""
+        """Return the membership in a mesh, or None."""
         return self.all().get(mesh)
 
     def remember(self, mesh: str, membership: Membership) -> Membership | None:
-        """Note a mesh, and return what stood there before."""
+        """Store the membership in a mesh and return the previous one."""
 
         def edit(content: MembershipsContent) -> Membership | None:
             before = content.meshes.get(mesh)
             content.meshes[mesh] = membership
             return before
 
-        return self._document.change(edit)
+        return self._file.change(edit)

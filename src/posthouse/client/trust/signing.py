@@ -1,10 +1,10 @@
 """Sign, seal, open and verify events on the client's side.
 
-A signer's created_at_ns never repeats or goes back, so the second of two replaceable events is always the newer;
-only a clock that was set back by much is followed, because a relay refuses events from its future. One reader gets a
-NaCl box, several get age; only the content is sealed, tags stay in the clear. Seal an event once and keep it:
-sealing again gives other bytes, and other bytes are another event. A relay orders and forwards; it is never believed
-about what others said, so id and signature of received events are checked, off the event loop when there are many.
+A signer's created_at_ns never repeats or decreases, so the second of two replaceable events is always the newer one;
+it follows the clock back only if that was set back by much, because a relay refuses events from its future. Content
+for one reader is sealed in a NaCl box, for several with age; tags are never sealed. Seal an event once and keep it:
+sealing again gives different bytes, hence a different event. The client does not trust the relay about what other
+nodes wrote, so it verifies id and signature of received events, off the event loop if there are many.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from posthouse.model.kinds import AUTHENTICATION
 from posthouse.model.limits import CREATED_AT_MAX_AHEAD_NS
 from posthouse.model.node import DEFAULT_MESH
 
-_FOLLOWED_NS = CREATED_AT_MAX_AHEAD_NS // 2  # well before a relay, whose clock may lag, refuses it
+_MAX_AHEAD_NS = CREATED_AT_MAX_AHEAD_NS // 2  # half of what a relay accepts: the relay's clock may lag
 
 
 class Signer:
@@ -33,17 +33,17 @@ class Signer:
         self._last_ns = 0
 
     def sign(self, kind: int, content: str = "", tags: Iterable[Sequence[str]] = ()) -> Event:
-        """Return a signed event of now, or raise the first error in its fields."""
+        """Return a signed event with the present time, or raise the first error in its fields."""
         return sign_event(self.key, kind, content, tags, self._next_ns())
 
     def prove(self, relay: str, *tags: tuple[str, str]) -> Event:
-        """Return the event of kind 22242 that shows this key to one relay, now."""
+        """Return the authentication event (kind 22242) that proves possession of this key to one relay."""
         return sign_event(self.key, AUTHENTICATION, "", (("relay", relay), *tags), self._next_ns())
 
     def _next_ns(self) -> int:
         now_ns = self._clock.wall_ns()
-        was_wrong = self._last_ns > now_ns + _FOLLOWED_NS
-        self._last_ns = now_ns if was_wrong else max(now_ns, self._last_ns + 1)
+        is_too_far_ahead = self._last_ns > now_ns + _MAX_AHEAD_NS
+        self._last_ns = now_ns if is_too_far_ahead else max(now_ns, self._last_ns + 1)
         return self._last_ns
 
 
@@ -63,7 +63,7 @@ def sign_event(key: NodeKey, kind: int, content: str, tags: Iterable[Sequence[st
 
 
 def with_mesh(tags: Iterable[Sequence[str]], mesh: str) -> list[Sequence[str]]:
-    """Return the tags with the mesh named, unless they name one or it is the default."""
+    """Return the tags with a mesh tag in front, unless they have one or the mesh is the default."""
     listed = list(tags)
     if mesh == DEFAULT_MESH or any(tag and tag[0] == "mesh" for tag in listed):
         return listed
@@ -71,7 +71,7 @@ def with_mesh(tags: Iterable[Sequence[str]], mesh: str) -> list[Sequence[str]]:
 
 
 def seal_content(key: NodeKey, readers: Sequence[str], text: str) -> tuple[str, list[tuple[str, str]]]:
-    """Return the sealed content, and the enc and p tags that go with it."""
+    """Return the sealed content and its enc and p tags."""
     nodes = list(dict.fromkeys(readers))
     enc, content = seal(key, nodes, text.encode())
     tags = [("enc", enc)]
@@ -81,18 +81,18 @@ def seal_content(key: NodeKey, readers: Sequence[str], text: str) -> tuple[str, 
 
 
 def open_content(key: NodeKey, event: Event) -> str:
-    """Return the content of an event in the clear; sealed content must open with this key as a whole."""
+    """Return the content of an event, opened with this key if it is sealed."""
     enc = event.value("enc")
     if enc is None:
         return event.content
     try:
         return open_sealed(key, _peer(key, event, enc), enc, event.content).decode()
-    except UnicodeDecodeError as fault:
-        raise error("sealed_malformed", enc=enc, reason="what it holds is not text") from fault
+    except UnicodeDecodeError as invalid:
+        raise error("sealed_malformed", enc=enc, reason="its plaintext is not UTF-8") from invalid
 
 
 def _peer(key: NodeKey, event: Event, enc: str) -> str:
-    """Return the other side: the author, or for an own box its reader."""
+    """Return the other node: the author, or the reader of a box that this node made."""
     if event.pubkey != key.node or enc != BOX:
         return event.pubkey
     reader = event.value("p")
@@ -101,7 +101,7 @@ def _peer(key: NodeKey, event: Event, enc: str) -> str:
     return reader
 
 
-INLINE_EVENTS = 4  # about 0.3 ms of work: less than a thread costs to wake
+INLINE_EVENTS = 4  # about 0.3 ms of work: waking a thread costs more
 
 
 async def verify_events(events: Sequence[Event]) -> None:
