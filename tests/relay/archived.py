@@ -1,4 +1,4 @@
-"""Ranges of a relay's journal as the archive tells of them, from what it has read over HTTP or from the store."""
+"""Requests to prune, with digests as an archive computes them over HTTP or from the store."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Author:
         content: str = "",
         created_at_ns: int | None = None,
     ) -> Event:
-        """Return a signed event, created now unless told otherwise."""
+        """Return a signed event, created now by default."""
         self._made += 1
         at_ns = self._clock.wall_ns() + self._made if created_at_ns is None else created_at_ns
         canonical = canonical_event_bytes(self.node, at_ns, kind, tags, content)

@@ -1,4 +1,4 @@
-"""A relay for each test that asks for one."""
+"""Fixtures: a running relay and an author."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ async def edge(tmp_path: Path) -> AsyncIterator[Edge]:
 
 @pytest.fixture
 def author() -> Author:
-    """A node nobody knows yet."""
+    """A node that the relay does not know yet."""
     return Author()

@@ -23,7 +23,7 @@ from posthouse.relay.pinch.settings import PinchSettings
 from posthouse.relay.server import RelayServer, ServerSettings
 from posthouse.relay.wire.edge_limits import DEFAULT_LIMITS
 
-PATIENCE_S = 20  # bound of every wait in these tests; nothing here takes a second by itself
+PATIENCE_S = 20  # limit of every wait in these tests; nothing here takes a second by itself
 FAST = Rate(1_000_000, 1_000_000)
 AUTHENTICATION = 22242
 
@@ -64,7 +64,7 @@ class Author:
 
 @dataclass
 class Reply:
-    """What an HTTP request got."""
+    """The response to an HTTP request."""
 
     status: int
     headers: dict[str, str]
@@ -145,7 +145,7 @@ class Edge:
         return seqs
 
     async def offered(self, count: int) -> None:
-        """Wait until so many events have been committed since the relay started."""
+        """Wait until this many events have been committed since the relay started."""
         live, reached = self.server.context.live, asyncio.Event()
 
         def look(_: object = None) -> None:

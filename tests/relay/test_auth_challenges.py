@@ -60,11 +60,11 @@ def test_no_bit_of_a_challenge_can_be_changed() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "00", "zz" * 32, "A" * 64, "٠" * 64, " " * 64, "0" * 66])
-def test_text_that_is_no_challenge_is_refused(text: str) -> None:
+def test_text_that_is_not_a_challenge_is_refused(text: str) -> None:
     assert refusal(Challenges(FakeClock()), text) == "challenge_invalid"
 
 
-def test_asking_takes_no_memory_and_answering_a_bounded_one() -> None:
+def test_issuing_challenges_takes_no_memory_and_spending_them_a_bounded_amount() -> None:
     clock = FakeClock()
     challenges = Challenges(clock, max_spent=3)
     given = [challenges.issue(ALICE).text for _ in range(1_000)]

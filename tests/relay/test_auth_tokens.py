@@ -1,4 +1,4 @@
-"""Tokens: an hour, a bounded number, and nothing that could be stolen from memory."""
+"""Tokens: valid for an hour, bounded in number, and not kept in memory as text."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_token_stands_for_its_node_for_an_hour() -> None:
     assert not is_known(tokens, given.text)
 
 
-def test_unknown_text_is_no_token() -> None:
+def test_unknown_text_is_not_a_token() -> None:
     tokens = Tokens(FakeClock())
     given = tokens.issue(ALICE).text
     for text in ("", given[:-1], given + "=", given.swapcase(), "\udcff"):
@@ -43,7 +43,7 @@ def test_token_of_another_relay_is_refused() -> None:
     assert not is_known(Tokens(clock), Tokens(clock).issue(ALICE).text)
 
 
-def test_node_that_hoards_tokens_loses_its_own_oldest() -> None:
+def test_node_with_too_many_tokens_loses_its_oldest() -> None:
     tokens = Tokens(FakeClock())
     bobs = tokens.issue(BOB).text
     mine = [tokens.issue(ALICE).text for _ in range(TOKENS_PER_NODE + 2)]

@@ -21,7 +21,7 @@ TLS = Protection(Path("cert.pem"), Path("key.pem"), has_admin=True)
         ("0.0.0.0:1", ListenAddress("0.0.0.0", 1)),
     ],
 )
-def test_place_is_read_and_shown_alike(text: str, place: ListenAddress) -> None:
+def test_listen_address_is_parsed_and_shown_alike(text: str, place: ListenAddress) -> None:
     assert parse_listen(text) == place
     assert str(place) == text
 
@@ -29,7 +29,7 @@ def test_place_is_read_and_shown_alike(text: str, place: ListenAddress) -> None:
 @pytest.mark.parametrize(
     "text", ["", "7420", ":7420", "host", "host:", "host:x", "host:65536", "::1:1", "a b:1", "h/p:1"]
 )
-def test_text_that_is_no_place_is_refused(text: str) -> None:
+def test_text_that_is_not_a_listen_address_is_refused(text: str) -> None:
     with pytest.raises(PosthouseError) as refused:
         parse_listen(text)
     assert refused.value.code == "listen_invalid"

@@ -1,4 +1,4 @@
-"""The live index against comparing every filter with every event, and what it costs."""
+"""The live index finds what a comparison of every filter with every event finds, at a lower cost."""
 
 from __future__ import annotations
 

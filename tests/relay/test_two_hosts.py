@@ -1,4 +1,4 @@
-"""Two homes, real processes: make a mesh, invite, join on the other side, publish and read."""
+"""Two homes with real processes: create a mesh, invite, join from the other host, publish and read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.xdist_group("two-hosts")
 
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoHosts]:
-    """A relay on the first host, with the mesh team, and a second host that knows nothing."""
+    """A relay on the first host with the mesh team, and a second host without any configuration."""
     folder = tmp_path_factory.mktemp("hosts")
     first = Host(folder / "first")
     first.make_key()
@@ -29,7 +29,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoHosts]:
 
 @pytest.fixture
 def guest(hosts: TwoHosts, tmp_path: Path) -> Host:
-    """A host that has never been heard of."""
+    """A host that the relay does not know."""
     return Host(tmp_path / "guest")
 
 

@@ -130,7 +130,7 @@ TABLE = [
 
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize(("name", "operation", "least"), TABLE, ids=[name for name, _, _ in TABLE])
-async def test_role_may_what_it_says_and_no_more(
+async def test_each_role_may_do_its_operations_and_no_more(
     stage: Stage, name: str, operation: Operation, least: str, role: str
 ) -> None:
     is_allowed = ROLES.index(role) >= ROLES.index(least)
@@ -158,7 +158,7 @@ async def test_event_of_the_mesh_is_read_by_id_by_its_members_only(stage: Stage,
 
 
 @pytest.mark.parametrize("role", ("outsider", "reader", "member"))
-async def test_nobody_makes_itself_admin(stage: Stage, role: str) -> None:
+async def test_no_node_can_make_itself_admin(stage: Stage, role: str) -> None:
     async with stage.client(role) as client:
         with pytest.raises(PosthouseError) as refused:
             await client.meshes.add_member(MESH, client.key.node, role, "admin")

@@ -21,7 +21,7 @@ PATIENCE_S = 60
 
 @dataclass(frozen=True)
 class Said:
-    """What a command ended with."""
+    """The result of a command."""
 
     exit: int
     out: str

@@ -1,4 +1,4 @@
-"""Many at once: idle connections, live filters and connections that come and go cost little and leave nothing."""
+"""Crowds: many idle connections, live filters and short connections cost little and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_five_hundred_idle_connections_do_not_slow_publishing(edge: Edge, 
     assert grown_kib < CROWD * 400  # both ends of each connection live in this process
     assert crowded < 3 * alone + 0.5
     async with asyncio.timeout(20):
-        while edge.server.context.connections:  # until the relay has seen everybody go
+        while edge.server.context.connections:  # until the relay has seen all clients disconnect
             await edge.get("/healthz")
 
 

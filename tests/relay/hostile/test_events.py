@@ -1,4 +1,4 @@
-"""Malformed events, through both doors: each gets its code, none is stored."""
+"""Malformed events over HTTP and stream: each gets its code, none is stored."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ EVENTS: list[tuple[str, str]] = [
 
 
 @pytest.mark.parametrize(("text", "code"), EVENTS, ids=range(len(EVENTS)))
-async def test_each_malformed_event_gets_its_code_through_both_doors(edge: Edge, text: str, code: str) -> None:
+async def test_each_malformed_event_gets_its_code_over_http_and_stream(edge: Edge, text: str, code: str) -> None:
     reply = await edge.send("POST", "/v1/events", data=text.encode("utf-8", "surrogatepass"))
     by_http = reply.code
     async with edge.stream() as stream:
@@ -85,21 +85,21 @@ async def test_each_malformed_event_gets_its_code_through_both_doors(edge: Edge,
         _, is_accepted, problem = await stream.expect("OK")
     assert is_accepted is False
     assert problem["code"] == code
-    if code != "event_not_object":  # a body that is no object is told as such
+    if code != "event_not_object":  # a body that is not an object has a code of its own
         assert by_http == code
     token = await edge.token(edge.admin)
     assert (await edge.get("/v1/events/count", token)).value == {"count": 0}
 
 
 @pytest.mark.parametrize("text", [changed(content="\ud800"), '{"id": ' + "[" * 5_000 + "]" * 5_000 + "}"])
-async def test_text_that_is_no_json_is_told_before_it_is_an_event(edge: Edge, text: str) -> None:
+async def test_text_that_is_not_json_is_refused_before_it_counts_as_an_event(edge: Edge, text: str) -> None:
     assert (await edge.send("POST", "/v1/events", data=text.encode())).code in ("json_invalid", "json_too_deep")
     async with edge.stream() as stream:
         await stream.socket.send_str(f'["EVENT", {text}]')
         assert await stream.notice() in ("json_invalid", "json_too_deep")
 
 
-async def test_bytes_that_are_no_utf8_inside_an_event_are_refused(edge: Edge, author: Author) -> None:
+async def test_event_with_invalid_utf8_is_refused(edge: Edge, author: Author) -> None:
     data = json.dumps(author.event(content="MARK")).encode().replace(b"MARK", b"\xff\xfe")
     reply = await edge.send("POST", "/v1/events", data=data)
     assert (reply.status, reply.code) == (400, "json_invalid")

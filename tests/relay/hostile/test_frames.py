@@ -1,4 +1,4 @@
-"""Frames that no honest client sends: each gets its code, floods are ended, and the relay goes on."""
+"""Frames that no correct client sends: each gets its code, floods are closed, and the relay keeps serving."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ async def test_duplicate_key_in_a_filter_is_refused(edge: Edge, author: Author) 
         assert (await stream.expect("CLOSED"))[1]["code"] == "json_duplicate_key"
 
 
-async def test_bytes_that_are_no_text_are_refused(edge: Edge) -> None:
+async def test_frame_with_invalid_utf8_is_refused(edge: Edge) -> None:
     async with wire(edge) as connection:
         await connection.upgrade()
         for payload in (b'["CLOSE", "\xff"]', b'["\xff"]', b"\xff"):
@@ -143,7 +143,7 @@ async def test_broken_websocket_is_closed(edge: Edge, frame: bytes) -> None:
     assert (await edge.get("/healthz")).status == 200
 
 
-async def test_frame_too_large_is_told_and_closed(tmp_path: Path) -> None:
+async def test_frame_too_large_gets_a_notice_and_is_closed(tmp_path: Path) -> None:
     async with running(tmp_path / "relay", frame_bytes=10_000) as edge, wire(edge) as connection:
         await connection.upgrade()
         await connection.send(masked(b'["CLOSE", "' + b"s" * 20_000 + b'"]'))
@@ -213,7 +213,7 @@ async def test_filter_values_of_a_connection_are_bounded(tmp_path: Path) -> None
         await stream.expect("EOSE")
 
 
-async def test_failed_authentication_is_told_and_closes(edge: Edge, author: Author) -> None:
+async def test_failed_authentication_gets_a_notice_and_closes(edge: Edge, author: Author) -> None:
     async with edge.stream() as first:
         async with edge.stream() as second:
             stolen = author.proof(edge.relay, ("challenge", first.hello["challenge"]))
@@ -249,14 +249,14 @@ async def test_half_a_frame_counts_as_silence(tmp_path: Path) -> None:
         assert await slow.read_all() == b""
 
 
-async def test_peer_whose_events_wait_for_the_disk_is_not_taken_for_dead(tmp_path: Path) -> None:
+async def test_peer_whose_events_wait_for_the_disk_is_not_dropped(tmp_path: Path) -> None:
     author = Author()
     async with running(tmp_path / "relay", ping_s=0.2, pong_s=0.2, events_in_flight=1) as edge, edge.stream() as stream:
         free = threading.Event()
         blocking = edge.server.context.engine.store.submit(lambda unit: free.wait(20))  # the writer is busy with this
         await stream.send("EVENT", author.event())
         answer = asyncio.create_task(stream.receive())
-        done, _ = await asyncio.wait({answer}, timeout=1.2)  # several times the time after which the dead are dropped
+        done, _ = await asyncio.wait({answer}, timeout=1.2)  # several times the interval of the keep-alive
         assert not done
         free.set()
         assert (await answer)[0:3:2] == ["OK", True]

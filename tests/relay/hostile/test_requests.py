@@ -1,4 +1,4 @@
-"""Requests that no honest client sends: each is answered with its code or closed, and the relay goes on."""
+"""Requests that no correct client sends: each gets its code or is closed, and the relay keeps serving."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def test_broken_chunks_are_refused(edge: Edge) -> None:
     assert (status, problem["code"]) == (400, "http_malformed")
 
 
-async def test_client_that_asks_first_is_told_to_go_on(edge: Edge) -> None:
+async def test_client_that_expects_100_continue_gets_it(edge: Edge) -> None:
     async with wire(edge) as connection:
         await connection.send(
             b"POST /v1/events HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
@@ -102,7 +102,7 @@ async def test_client_that_asks_first_is_told_to_go_on(edge: Edge) -> None:
     assert (status, problem["code"]) == (400, "event_field_missing")
 
 
-async def test_slowloris_is_told_and_closed_while_others_are_served(tmp_path: Path) -> None:
+async def test_slowloris_is_answered_and_closed_while_other_clients_are_served(tmp_path: Path) -> None:
     async with running(tmp_path / "relay", header_s=0.3) as edge, wire(edge) as silent, wire(edge) as slow:
         await slow.send(b"GET /v1/info HTTP/1.1\r\nHost")
         status, problem = await slow.response()
@@ -128,7 +128,7 @@ async def test_slow_body_is_refused(tmp_path: Path) -> None:
     assert (status, problem["code"]) == (408, "request_too_slow")
 
 
-async def test_connection_too_many_is_told_and_the_others_stay(tmp_path: Path) -> None:
+async def test_one_connection_too_many_is_refused_and_the_others_stay(tmp_path: Path) -> None:
     async with running(tmp_path / "relay", connections_per_address=3) as edge:
         async with wire(edge) as first, wire(edge) as second, wire(edge) as third:
             for connection in (first, second, third):
@@ -141,7 +141,7 @@ async def test_connection_too_many_is_told_and_the_others_stay(tmp_path: Path) -
             await first.send(HEAD + b"\r\n")
             assert (await first.response())[0] == 200
         async with asyncio.timeout(PATIENCE_S):
-            while (await edge.get("/healthz")).status != 200:  # until the relay has seen the others go
+            while (await edge.get("/healthz")).status != 200:  # until the relay has seen the others disconnect
                 pass
 
 

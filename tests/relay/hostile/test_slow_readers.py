@@ -1,4 +1,4 @@
-"""Readers that do not read: their buffer is bounded, they learn where to go on, and nobody else is slowed."""
+"""Readers that do not read: their buffer is bounded, they get a cursor to resume, and no other reader is slowed."""
 
 from __future__ import annotations
 

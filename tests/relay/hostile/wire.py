@@ -1,4 +1,4 @@
-"""A plain socket to a relay, for what no library would send."""
+"""A plain socket to a relay, for bytes that no library would send."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Wire:
             return first & 0x0F, await self.reader.readexactly(size)
 
     async def close_code(self) -> int:
-        """Return the code of the close frame that comes next, other frames left out."""
+        """Return the code of the next close frame, skipping other frames."""
         while True:
             opcode, payload = await self.frame()
             if opcode == 8:

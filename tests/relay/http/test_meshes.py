@@ -37,7 +37,7 @@ async def test_admin_opens_a_mesh_to_every_key_and_closes_it_again(edge: Edge, a
     assert (await edge.post("/v1/events", stranger.event(tags=[("mesh", "team")]))).code == "not_member"
 
 
-async def test_roles_may_what_they_say(edge: Edge, author: Author) -> None:
+async def test_each_role_has_its_rights_and_no_more(edge: Edge, author: Author) -> None:
     owner = await make_mesh(edge, author)
     people = {role: Author() for role in ("reader", "member", "admin")}
     for role, person in people.items():

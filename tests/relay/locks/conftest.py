@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.relay.locks.desk import Desk, open_desk
-from tests.relay.locks.ways import Office, open_office
+from tests.relay.locks.transports import Office, open_office
 
 
 @pytest.fixture(params=["http", "stream"])
@@ -20,6 +20,6 @@ async def office(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 
 @pytest.fixture
 async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
-    """A core on a fake clock."""
+    """An engine on a fake clock."""
     async with open_desk(tmp_path / "core") as opened:
         yield opened

@@ -1,4 +1,4 @@
-"""A core without sockets, and short words for what tests ask of its locks."""
+"""A relay engine without sockets, with short calls for its lock operations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def node(number: int) -> str:
 
 
 class Desk:
-    """The locks of a running core."""
+    """The locks of a running engine."""
 
     def __init__(self, core: RelayEngine, clock: FakeClock) -> None:
         self.core = core
@@ -75,7 +75,7 @@ def code_of(answer: LockAnswer) -> str:
 
 @asynccontextmanager
 async def open_desk(folder: Path, clock: FakeClock | None = None) -> AsyncIterator[Desk]:
-    """Run a core."""
+    """Run an engine."""
     clock = clock or FakeClock()
     core = await open_core(folder, clock)
     try:
@@ -85,5 +85,5 @@ async def open_desk(folder: Path, clock: FakeClock | None = None) -> AsyncIterat
 
 
 async def open_core(folder: Path, clock: Clock) -> RelayEngine:
-    """Start a core in a folder."""
+    """Start an engine in a folder."""
     return await RelayEngine.start(EngineSettings(folder, RELAY, checkers=1), clock)

@@ -1,4 +1,4 @@
-"""Odd resource names, on both transports: each is a lock of its own, byte for byte."""
+"""Odd resource names over HTTP and stream: each names a lock of its own, byte for byte."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.relay.locks.ways import LEASE_MS, Office, granted
+from tests.relay.locks.transports import LEASE_MS, Office, granted
 
 NAMES = [
     "a",

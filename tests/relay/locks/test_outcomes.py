@@ -8,7 +8,7 @@ import pytest
 
 from posthouse.model.limits import DAY_S, MILLISECOND_NS
 from tests.relay.edge import Author
-from tests.relay.locks.ways import LEASE_MS, Office, granted, refused
+from tests.relay.locks.transports import LEASE_MS, Office, granted, refused
 
 
 async def test_acquire_grants_a_free_lock(office: Office) -> None:
@@ -23,7 +23,7 @@ async def test_acquire_grants_a_free_lock(office: Office) -> None:
     }
 
 
-async def test_acquire_of_a_lock_held_by_another_tells_who_and_how_long(office: Office) -> None:
+async def test_acquire_of_a_lock_held_by_another_names_the_holder_and_the_time_left(office: Office) -> None:
     alice, bob = await office.node(), await office.node()
     granted(await alice.ask("acquire", resource="db", lease_ms=LEASE_MS))
     office.clock.advance(2)
@@ -81,14 +81,14 @@ async def test_request_id_is_kept_for_a_day_and_per_resource_and_owner(office: O
     assert granted(await alice.ask("acquire", resource="a", **wanted))["token"] == 2
 
 
-async def test_wait_that_is_over_is_told_who_holds_the_lock(office: Office) -> None:
+async def test_wait_that_times_out_names_the_holder(office: Office) -> None:
     alice, bob = await office.node(), await office.node()
     granted(await alice.ask("acquire", resource="db", lease_ms=LEASE_MS))
     status, value = await bob.ask("acquire", resource="db", lease_ms=LEASE_MS, wait_ms=30)
     assert (status, value["code"], value["holder"]) == (409, "held", alice.node)
 
 
-async def test_wait_queue_that_is_full_is_told_so(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_full_wait_queue_refuses_another_waiter(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     alice, bob, carol = await office.node(), await office.node(), await office.node()
     monkeypatch.setattr(office.edge.server.context.engine.locks._queues, "_max_per_lock", 1)
     token = granted(await alice.ask("acquire", resource="db", lease_ms=LEASE_MS, request_id="q1"))["token"]
@@ -198,7 +198,7 @@ async def test_malformed_acquire_is_refused(office: Office, change: dict[str, ob
     assert refused(await alice.ask("acquire", **{"resource": "db", "lease_ms": LEASE_MS} | change)) == (400, code)
 
 
-async def test_inspect_tells_holder_token_and_what_is_left(office: Office) -> None:
+async def test_inspect_returns_holder_token_and_time_left(office: Office) -> None:
     alice, bob = await office.node(), await office.node()
     never = {"resource": "db", "held": False, "owner": None, "token": 0, "remaining_ms": 0}
     assert await bob.ask("inspect", resource="db") == (200, never)

@@ -1,4 +1,4 @@
-"""The promises of locks over random histories, judged by an oracle of its own that knows only the words of the spec."""
+"""The guarantees of locks over random histories, compared with an oracle written from the spec alone."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ STEP = st.tuples(
 
 @dataclass
 class Oracle:
-    """One resource by the words of the spec: times in milliseconds of the relay's boot clock."""
+    """One resource as the spec describes it; times are milliseconds of the relay's boot clock."""
 
     holder: str | None = None
     ends_ms: int = 0
     lease_ms: int = 0
     last_token: int = 0
-    #: what every grant was told, in order
+    #: every grant as it was answered, in order
     tokens: list[int] = field(default_factory=list)
 
     def is_held(self, now_ms: int) -> bool:
@@ -116,9 +116,9 @@ async def test_another_acquires_after_the_lease_and_never_before(desk: Desk) -> 
 
 
 async def test_control_believing_in_a_lock_without_a_fence_overlaps(desk: Desk) -> None:
-    """Two nodes both were told that they hold the lock, and neither was told otherwise: only tokens tell them apart."""
+    """Both nodes got a grant and neither got a denial: only the fencing tokens tell them apart."""
     first = await desk.acquire(node(1), lease_ms=1_000)
-    desk.clock.advance(1)  # the first stands still: a pause of its process, a lost packet
+    desk.clock.advance(1)  # the first node pauses: a stopped process, a lost packet
     second = await desk.acquire(node(2), lease_ms=1_000)
     assert isinstance(first, Granted) and isinstance(second, Granted)
     assert second.token > first.token

@@ -1,4 +1,4 @@
-"""The journal tells the table: replayed from its last snapshot on, it gives every lock exactly."""
+"""Replaying the journal from its last snapshot gives exactly the table of locks."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_replayed_journal_gives_the_table(steps: list[tuple[str, int, int]]) -> 
         "UPDATE journal SET body = json_set(body, '$.token', 7) WHERE type = 'lock.acquired'",
     ],
 )
-async def test_check_finds_a_table_that_is_not_its_journals(tmp_path: Path, damage: str) -> None:
+async def test_check_finds_a_table_that_differs_from_its_journal(tmp_path: Path, damage: str) -> None:
     async with open_desk(tmp_path) as desk:
         await desk.granted(node(1))
     db = open_writer(tmp_path / "relay.db", Durability.FULL)
@@ -101,7 +101,7 @@ async def test_check_finds_a_table_that_is_not_its_journals(tmp_path: Path, dama
     db.close()
 
 
-async def test_records_tell_what_was_decided_and_when(desk: Desk) -> None:
+async def test_records_hold_each_decision_and_its_time(desk: Desk) -> None:
     alice, bob = node(1), node(2)
     await desk.granted(alice, request_id="q1")
     desk.clock.advance(1)

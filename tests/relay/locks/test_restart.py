@@ -1,4 +1,4 @@
-"""Locks over restarts, crashes and restores: leases are opened again in full, tokens only grow."""
+"""Locks after restarts, crashes and restores: leases get their full length again, tokens only grow."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def test_restart_opens_every_unreleased_lease_again_in_full(
 async def test_another_boot_voids_the_boot_times_of_the_last(tmp_path: Path, clock: FakeClock) -> None:
     async with open_desk(tmp_path, clock) as desk:
         await desk.granted(ALICE)
-    clock.reboot()  # boot time begins at nought, far below the deadlines in the table
+    clock.reboot()  # boot time begins at zero, far below the deadlines in the table
     async with open_desk(tmp_path, clock) as desk:
         assert (await desk.inspect()).remaining_ms == 5_000
         clock.advance(5)
@@ -91,9 +91,9 @@ async def test_restore_adds_two_to_the_32_to_every_last_token(tmp_path: Path, cl
         await desk.release(ALICE, free, "free")
     backup_relay(path, backup)
     async with open_desk(tmp_path / "relay", clock) as desk:
-        lost = await desk.granted(BOB, "free")  # the backup does not know of it
+        lost = await desk.granted(BOB, "free")  # the backup does not contain it
     restore_relay(backup, path, clock)
-    for _ in range(2):  # once, however often it starts
+    for _ in range(2):  # once, no matter how often it starts
         async with open_desk(tmp_path / "relay", clock) as desk:
             assert (await desk.inspect("free")).token == free + RESTORE_TOKEN_LEAP
             assert (await desk.inspect("held")).token == held + RESTORE_TOKEN_LEAP

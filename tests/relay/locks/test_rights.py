@@ -1,4 +1,4 @@
-"""Who may lock what: authentication, membership and access rows; tokens are per mesh."""
+"""Rights to lock: authentication, membership and access rows; tokens are per mesh."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import asyncio
 
 from posthouse.relay.wire.mesh_rows import AccessRow, Role, Verdict
 from tests.relay.edge import Author
-from tests.relay.locks.ways import LEASE_MS, Office, granted, refused
+from tests.relay.locks.transports import LEASE_MS, Office, granted, refused
 
 
-async def test_nobody_locks_or_looks_without_authentication(office: Office) -> None:
+async def test_lock_operations_need_authentication(office: Office) -> None:
     for path, body in (
         ("acquire", {"resource": "a", "lease_ms": LEASE_MS}),
         ("release", {"resource": "a", "token": 1}),
@@ -48,12 +48,12 @@ async def test_roles_and_access_rows_decide_who_may_lock(office: Office) -> None
     assert (await reader.ask("inspect", resource="a", mesh="lab"))[1]["owner"] == member.node
     await administration.save_access(admin.node, AccessRow("lab", member.node, lock=Verdict.DENY))
     assert refused(await member.ask("renew", **wanted, token=token)) == (403, "right_missing")
-    assert (await member.ask("release", resource="a", mesh="lab", token=token))[0] == 200  # giving back is always right
+    assert (await member.ask("release", resource="a", mesh="lab", token=token))[0] == 200  # a holder may always release
     assert (await stranger.ask("list"))[1]["locks"] == []
     assert refused(await admin.ask("acquire", **wanted | {"mesh": "nowhere"})) == (404, "mesh_unknown")
 
 
-async def test_who_asks_too_fast_is_told_when_to_ask_again(office: Office) -> None:
+async def test_node_above_its_rate_gets_the_time_to_retry_after(office: Office) -> None:
     alice = await office.node()
     locks = office.edge.server.context.engine.locks
     while locks._buckets.take(alice.node, office.clock.boot_ns()) == 0:
@@ -64,7 +64,7 @@ async def test_who_asks_too_fast_is_told_when_to_ask_again(office: Office) -> No
     granted(await alice.ask("acquire", resource="a", lease_ms=LEASE_MS))
 
 
-async def test_malformed_lock_commands_are_told_what_is_wrong(office: Office) -> None:
+async def test_malformed_lock_commands_are_refused_with_the_reason(office: Office) -> None:
     async with office.edge.stream(Author(office.clock)) as stream:
         await stream.send("LOCK", "r1", "acquire")
         assert await stream.notice() == "frame_malformed"
@@ -76,7 +76,7 @@ async def test_malformed_lock_commands_are_told_what_is_wrong(office: Office) ->
         assert (await stream.expect("LOCKED"))[1]["code"] == "body_invalid"
 
 
-async def test_metrics_tell_of_contention_waits_and_take_overs(office: Office) -> None:
+async def test_metrics_count_contention_waits_and_take_overs(office: Office) -> None:
     alice, bob = await office.node(), await office.node()
     granted(await alice.ask("acquire", resource="a", lease_ms=LEASE_MS))
     refused(await bob.ask("acquire", resource="a", lease_ms=LEASE_MS))

@@ -1,4 +1,4 @@
-"""Waiting for locks: first come first served, nobody overtakes, nobody is told no and holds the lock."""
+"""Waiting for locks: first come first served, no overtaking, and no refused waiter holds the lock."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from posthouse.relay.wire.lock_operations import Granted, LockAnswer
 from tests.relay.edge import Edge
 from tests.relay.locks.desk import PATIENCE_S, Desk, code_of, node, token_of
+from tests.relay.locks.transports import Office, granted
 from tests.relay.locks.until import until
-from tests.relay.locks.ways import Office, granted
 
 ALICE, BOB, CAROL, DAVE = (node(number) for number in range(1, 5))
 
@@ -59,11 +59,11 @@ async def test_release_and_the_next_grant_are_one_commit(desk: Desk) -> None:
     assert desk.core.store.statistics()["batches"] == before + 1
 
 
-async def test_waiter_is_served_once_however_much_is_decided_before_it_hears_of_it(desk: Desk) -> None:
+async def test_waiter_is_served_once_even_if_its_grant_is_released_in_the_same_batch(desk: Desk) -> None:
     await desk.granted(ALICE)
     first, second = desk.acquire(BOB, wait_ms=60_000), desk.acquire(CAROL, wait_ms=60_000)
     await desk.inspect()
-    # in one batch: the lock goes to the first, who guesses its token and gives it back before it was told
+    # in one batch: the lock goes to the first, which guesses its token and releases it before it gets the grant
     await asyncio.gather(desk.release(ALICE, 1), desk.release(BOB, 2))
     async with asyncio.timeout(PATIENCE_S):
         assert (token_of(await first), token_of(await second)) == (2, 3)
@@ -74,7 +74,7 @@ async def test_newcomer_cannot_overtake_the_queue(desk: Desk) -> None:
     await desk.granted(ALICE)
     waiting = desk.acquire(BOB, wait_ms=60_000)
     await desk.inspect()
-    desk.clock.advance(5)  # the lease is over, and nobody has looked yet
+    desk.clock.advance(5)  # the lease is over, and no transaction has noticed it yet
     newcomer = await desk.acquire(CAROL)
     assert code_of(newcomer) == "held"
     assert token_of(await waiting) == 2
@@ -125,7 +125,7 @@ async def test_waiter_that_is_gone_leaves_the_queue(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("transport", ["http", "stream"])
-async def test_closed_connection_gives_up_its_place(office: Office, transport: str) -> None:
+async def test_closed_connection_leaves_the_queue(office: Office, transport: str) -> None:
     alice, carol = await office.node(), await office.node()
     token = granted(await alice.ask("acquire", resource="db", lease_ms=60_000))["token"]
     async with aiohttp.ClientSession() as session:
@@ -170,7 +170,7 @@ async def test_repeated_release_and_renew_change_nothing_more(desk: Desk) -> Non
     assert (await desk.inspect()).owner == BOB
 
 
-async def test_closing_answers_everybody_who_waits(desk: Desk) -> None:
+async def test_closing_answers_every_waiter(desk: Desk) -> None:
     await desk.granted(ALICE)
     waiting = desk.acquire(BOB, wait_ms=600_000)
     await desk.inspect()
@@ -178,8 +178,8 @@ async def test_closing_answers_everybody_who_waits(desk: Desk) -> None:
     assert code_of(await waiting) == "relay_stopping"
 
 
-async def test_nobody_is_refused_and_holds_the_lock(desk: Desk) -> None:
-    """Waits end, are repeated and overlap with releases; in the end answers and journal tell the same grants."""
+async def test_no_refused_waiter_holds_the_lock(desk: Desk) -> None:
+    """Waits end, are repeated and overlap with releases; answers and journal agree on every grant."""
     chance = random.Random(7)
     told: Counter[tuple[str, int]] = Counter()
 
@@ -209,7 +209,7 @@ async def test_nobody_is_refused_and_holds_the_lock(desk: Desk) -> None:
     assert desk.locks.waiters == 0 and not (await desk.inspect()).held
 
 
-async def test_waiting_that_is_full_in_all_queues_is_refused(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waiter_beyond_the_total_limit_is_refused(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(desk.locks._queues, "_max_in_all", 1)
     await desk.granted(ALICE, "a")
     await desk.granted(ALICE, "b")

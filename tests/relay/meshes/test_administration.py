@@ -31,7 +31,7 @@ async def test_main_is_open_and_its_admin_is_listed(core: RelayEngine) -> None:
     assert Right.ADMINISTER not in core.meshes.rights(ALICE.node, "main")
 
 
-async def test_roles_may_what_they_say(core: RelayEngine) -> None:
+async def test_each_role_has_its_rights_and_no_more(core: RelayEngine) -> None:
     await closed_mesh(core)
     event = ALICE.event(1, ("mesh", "lab"))
     assert code(await core.accept(encode_event(event))) == "201"
@@ -39,7 +39,7 @@ async def test_roles_may_what_they_say(core: RelayEngine) -> None:
     assert code(await core.accept(CAROL.raw(1, ("mesh", "lab")))) == "right_missing"
     assert code(await core.accept(ADMIN.raw(1, ("mesh", "lab")))) == "not_member"
     confirmation = CAROL.raw(1001, ("mesh", "lab"), ("p", ALICE.node), ("e", event.id))
-    assert code(await core.accept(confirmation)) == "confirmation_without_effect"  # it may, but nothing was queued
+    assert code(await core.accept(confirmation)) == "confirmation_without_effect"  # allowed, but nothing is queued
     for reader in (ALICE, BOB, CAROL):
         assert (await core.event(reader.node, event.id)).seq
     with refused("event_unknown"):
@@ -97,7 +97,7 @@ async def test_two_members_who_want_one_name_at_once_do_not_both_get_it(core: Re
     assert refusal.code == "member_name_taken"
 
 
-async def test_last_admin_can_neither_leave_nor_step_down(core: RelayEngine) -> None:
+async def test_last_admin_can_neither_leave_nor_lose_the_role(core: RelayEngine) -> None:
     await closed_mesh(core)
     with refused("last_admin"):
         await core.administration.remove_member(ALICE.node, "lab", ALICE.node)
@@ -166,12 +166,12 @@ async def test_main_that_must_not_be_open_is_closed_at_the_next_start(
     await second.close()
 
 
-async def test_change_goes_through_when_its_caller_goes_away(core: RelayEngine) -> None:
+async def test_change_is_made_although_its_caller_is_cancelled(core: RelayEngine) -> None:
     going = asyncio.ensure_future(core.administration.create_mesh(ALICE.node, "lab"))
     await asyncio.sleep(0)
     going.cancel()
     with pytest.raises(asyncio.CancelledError):
         await going
-    await core.administration.create_mesh(ALICE.node, "other")  # changes come one at a time
+    await core.administration.create_mesh(ALICE.node, "other")  # changes run one at a time
     assert "lab" in core.meshes
     assert {row.mesh for row in (await core.store.mesh_rows()).meshes} == {"main", "lab", "other"}

@@ -38,7 +38,7 @@ async def test_invite_works_once(core: RelayEngine) -> None:
     assert code(await core.accept(CAROL.raw(1, ("mesh", "lab")))) == "not_member"
 
 
-async def test_two_who_use_one_invite_at_once_do_not_both_get_in(core: RelayEngine) -> None:
+async def test_two_nodes_that_use_one_invite_at_once_do_not_both_join(core: RelayEngine) -> None:
     given = await invite(core, uses=3)
     authors = [Author(number) for number in range(200, 210)]
     tries = [core.invites.redeem(who.node, given.code, f"n{number}") for number, who in enumerate(authors)]
@@ -101,7 +101,7 @@ async def test_code_is_nowhere_in_the_store_or_the_journal(core: RelayEngine, se
     assert given.code.encode() not in content
 
 
-async def test_code_means_nothing_under_another_relay_key(settings: EngineSettings, clock: FakeClock) -> None:
+async def test_code_is_invalid_under_another_relay_key(settings: EngineSettings, clock: FakeClock) -> None:
     first = await RelayEngine.start(settings, clock)
     given = await invite(first)
     await first.close()

@@ -26,12 +26,12 @@ async def test_topic_is_created_once_and_removed_by_its_creator_or_an_admin(core
 
 
 @pytest.mark.parametrize("topic", ["", "a.*", "a.>", "a..b", "a b", "x" * 161, ".".join("a" * 13)])
-async def test_topic_that_is_no_literal_subject_is_refused(core: RelayEngine, topic: str) -> None:
+async def test_topic_that_is_not_a_literal_subject_is_refused(core: RelayEngine, topic: str) -> None:
     with refused("topic_invalid"):
         await core.participation.create_topic(ALICE.node, "main", topic)
 
 
-async def test_subscribing_twice_is_subscribing_once(core: RelayEngine) -> None:
+async def test_second_subscription_to_the_same_pattern_changes_nothing(core: RelayEngine) -> None:
     head = (await core.store.extent()).head
     for _ in range(2):
         await core.participation.subscribe(ALICE.node, "main", "news.>")
@@ -43,7 +43,7 @@ async def test_subscribing_twice_is_subscribing_once(core: RelayEngine) -> None:
     assert types == ["member.subscribed", "member.unsubscribed"]
 
 
-async def test_who_may_not_read_cannot_subscribe_but_can_end_it(core: RelayEngine) -> None:
+async def test_node_without_the_read_right_cannot_subscribe_but_can_unsubscribe(core: RelayEngine) -> None:
     await core.participation.subscribe(ALICE.node, "main", "a")
     await core.administration.save_access(ADMIN.node, AccessRow("main", ALICE.node, read=Verdict.DENY))
     with refused("right_missing"):
@@ -51,7 +51,7 @@ async def test_who_may_not_read_cannot_subscribe_but_can_end_it(core: RelayEngin
     await core.participation.unsubscribe(ALICE.node, "main", "a")
 
 
-async def test_block_is_seen_by_who_blocks_and_lifted(core: RelayEngine) -> None:
+async def test_block_is_listed_for_its_owner_until_it_is_lifted(core: RelayEngine) -> None:
     await core.participation.block(ALICE.node, "main", BOB.node)
     assert core.participation.blocks(ALICE.node, "main") == [BOB.node]
     assert core.participation.blocks(BOB.node, "main") == []

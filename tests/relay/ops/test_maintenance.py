@@ -1,4 +1,4 @@
-"""Check, verify, backup, restore and reindex of a relay's store, and that each check bites."""
+"""Check, backup, restore and reindex of a relay's store; every check finds a planted violation."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ RELAY = Author(99).node
 
 
 async def live(folder: Path, clock: FakeClock) -> None:
-    """Let a relay have a history in which everything happened once."""
+    """Run a relay with a history in which every kind of record occurs."""
     core = await RelayEngine.start(EngineSettings(folder, RELAY, admins=(ALICE.node,), has_pinch=True), clock)
     await core.locks.ask(ALICE.node, Acquire("build", 5_000))
     envelope = Posting("pinch:a@relay.test", "pinch:b@relay.test", b"m1", 4, b"envelope", lambda _outcome: None)
@@ -155,14 +155,14 @@ def test_check_names_the_violation_of_each_rule(path: Path, db: apsw.Connection,
     assert set(found) <= set(check_relay(path))
 
 
-def test_reindex_repairs_what_is_derived(path: Path, db: apsw.Connection, clock: FakeClock) -> None:
+def test_reindex_rebuilds_the_derived_tables(path: Path, db: apsw.Connection, clock: FakeClock) -> None:
     db.execute("DELETE FROM event_terms; DELETE FROM current_events")
     assert check_relay(path) != []
     reindex_relay(path, clock)
     assert check_relay(path) == []
 
 
-async def test_restored_store_has_a_new_epoch_and_goes_on(tmp_path: Path, clock: FakeClock) -> None:
+async def test_restored_store_has_a_new_epoch_and_accepts_events(tmp_path: Path, clock: FakeClock) -> None:
     folder = tmp_path / "relay"
     await live(folder, clock)
     settings = EngineSettings(folder, RELAY, admins=(ALICE.node,))

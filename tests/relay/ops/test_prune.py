@@ -32,7 +32,7 @@ async def core(tmp_path: Path) -> AsyncIterator[RelayEngine]:
 
 
 async def archived(core: RelayEngine, from_seq: int, to_seq: int, *, has_contents: bool = True) -> ArchivedRange:
-    """Return a range as the archive tells of it, from what it has read."""
+    """Return a range with digests as an archive computes them."""
     records = await core.store.journal(from_seq - 1, to_seq - from_seq + 1)
     _columns, rows = await core.store.feed("events", from_seq - 1, to_seq - from_seq + 1)
     events = [row[10].encode() for row in rows if row[0] <= to_seq and row[9] is None]
@@ -111,7 +111,7 @@ async def test_memberships_survive_pruning_and_replay_starts_from_the_snapshot(c
     assert code(await core.accept(BOB.raw(1, ("mesh", "lab")))) == "201"
 
 
-async def test_journal_is_read_by_cursor_and_a_pruned_cursor_is_told(core: RelayEngine) -> None:
+async def test_journal_is_read_by_cursor_and_a_pruned_cursor_is_refused(core: RelayEngine) -> None:
     for _ in range(5):
         await core.accept(ALICE.raw())
     first, cursor = await core.journal(ADMIN.node, limit=2)

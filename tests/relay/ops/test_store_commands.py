@@ -33,7 +33,7 @@ async def join(folder: Path, code: str) -> str:
     core = await RelayEngine.start(EngineSettings(folder, RELAY), CLOCK)
     try:
         await core.invites.redeem(BOB.node, code, "bob")
-    except Exception as refusal:  # noqa: BLE001 - the test looks at it
+    except Exception as refusal:  # noqa: BLE001 - the test checks it
         return str(refusal)
     finally:
         await core.close()

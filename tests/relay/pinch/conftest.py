@@ -13,14 +13,14 @@ from tests.relay.pinch.house import PinchParty, PinchWire, pinching, wire
 
 @pytest.fixture
 async def edge(tmp_path: Path) -> AsyncIterator[Edge]:
-    """A running relay whose rate is in nobody's way."""
+    """A running relay whose rate limits never apply."""
     async with pinching(tmp_path / "relay") as started:
         yield started
 
 
 @pytest.fixture
 async def pinch(edge: Edge) -> AsyncIterator[PinchWire]:
-    """Where parties come from."""
+    """A factory of agents."""
     async with wire(edge) as made:
         yield made
 
@@ -35,5 +35,5 @@ async def alice(pinch: PinchWire) -> PinchParty:
 
 @pytest.fixture
 def bob(pinch: PinchWire) -> PinchParty:
-    """An agent that is away."""
+    """An agent that is not connected."""
     return pinch.party()

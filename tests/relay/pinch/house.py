@@ -33,7 +33,7 @@ _ENVELOPES = "posthouse_relay_pinch_envelopes_total"
 async def pinching(
     data_dir: Path, clock: Clock | None = None, queues: dict[str, Any] | None = None, **pinch: Any
 ) -> AsyncIterator[Edge]:
-    """Run a relay that speaks Pinch; afterwards nothing may be wrong with its store."""
+    """Run a relay that speaks Pinch; afterwards its store must be consistent."""
     async with checked(data_dir, clock, pinch=replace(FAST, **pinch), **(queues or {})) as edge:
         yield edge
 
@@ -51,12 +51,12 @@ def connection_of(edge: Edge, address: str) -> PinchConnection:
 
 
 def taken(edge: Edge, type_: str, *outcomes: Outcome) -> int:
-    """Return how many envelopes of a type came to these outcomes."""
+    """Return the number of envelopes of a type with these outcomes."""
     return sum(edge.server.context.meters.counted(_ENVELOPES, type_, outcome.value) for outcome in outcomes)
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """Return once something holds."""
+    """Return once a condition holds."""
 
     async def look() -> bool:
         return holds()
@@ -65,12 +65,12 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 class PinchParty:
-    """An agent as the table of cases sees it; also what the other tests of this wire use."""
+    """A Pinch agent with the interface of the delivery cases; the other Pinch tests use it too."""
 
     def __init__(self, edge: Edge, agent: Agent | None = None) -> None:
         self.edge = edge
         self.agent = agent or Agent(HOST)
-        #: what came that nobody asked for yet
+        #: envelopes that came and were not asked for yet
         self.other: list[Envelope] = []
 
     @property
@@ -105,10 +105,10 @@ class PinchParty:
                 self.other.append(envelope)
 
     async def silence(self) -> list[Envelope]:
-        """Return everything that comes until nothing is left that could be sent."""
+        """Return all envelopes that arrive until the relay has nothing more to send."""
         connection, mailboxes = connection_of(self.edge, self.address), self.edge.server.context.engine.sessions
         await until(lambda: mailboxes.statistics()["behind"] == 0)
-        assert await connection.answers_ping()  # it has read everything before the ping
+        assert await connection.answers_ping()  # the agent has read everything before the ping
         while not self.agent._came.empty():
             self.other.append(await self.agent.receive())
         return self.other
@@ -192,7 +192,7 @@ class PinchWire:
 
 @asynccontextmanager
 async def wire(edge: Edge) -> AsyncIterator[PinchWire]:
-    """Make parties, and hang up for all of them in the end."""
+    """Make parties, and disconnect all of them in the end."""
     made = PinchWire(edge)
     try:
         yield made

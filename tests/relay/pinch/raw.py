@@ -1,4 +1,4 @@
-"""A Pinch connection without an agent behind it: every frame is the test's own, and so is every pong."""
+"""A Pinch connection without an agent: the test itself sends every frame and every pong."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class Raw:
         return received
 
     async def routed(self) -> Envelope:
-        """Return the next envelope of another agent, which must come; what the relay says before it is passed over."""
+        """Return the next envelope of another agent, which must come, skipping those of the relay."""
         while not (envelope := await self.envelope()).from_address:
             pass
         return envelope
 
     async def closed(self) -> int:
-        """Return the code the relay closes with, whatever comes before."""
+        """Return the code that the relay closes with, skipping frames before it."""
         while isinstance(received := await self.receive(), Envelope):
             pass
         return received

@@ -1,4 +1,4 @@
-"""Confirms: whose count, what they change, and what the sender gets to see."""
+"""Confirms: which of them count, what they change, and what the sender gets."""
 
 from __future__ import annotations
 

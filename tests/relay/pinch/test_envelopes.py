@@ -1,4 +1,4 @@
-"""Envelopes of agents: what is passed on, what is refused and how the sender learns of it, what is tolerated."""
+"""Envelopes of agents: which are forwarded, which are refused and how, which are ignored."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REQUEST = MessageType.MESSAGE_TYPE_CONNECTION_REQUEST
 
 
 def filled(sender: PinchParty, to: PinchParty, size: int) -> Envelope:
-    """Return a message of exactly so many bytes."""
+    """Return a message of exactly this many bytes."""
     envelope = sender.agent.compose(to.address, "x")
     envelope.encrypted.ciphertext = b"x" * (size - 300)
     envelope.encrypted.ciphertext += b"x" * (size - envelope.ByteSize())
@@ -74,7 +74,7 @@ async def test_oversize_garbage_is_answered_too(edge: Edge) -> None:
         assert (await connection.envelope()).type == QUEUE_FULL
 
 
-async def test_spoofed_from_address_goes_nowhere(alice: PinchParty, bob: PinchParty, edge: Edge) -> None:
+async def test_envelope_with_a_spoofed_sender_is_refused(alice: PinchParty, bob: PinchParty, edge: Edge) -> None:
     await bob.connect()
     envelope = alice.agent.compose(bob.address, "from somebody else")
     envelope.from_address = bob.address
@@ -142,7 +142,7 @@ async def test_other_types_are_tolerated(alice: PinchParty, bob: PinchParty, typ
     assert await alice.silence() == []
 
 
-async def test_frames_that_are_no_envelope_are_passed_over_but_not_for_ever(edge: Edge) -> None:
+async def test_frames_that_are_not_envelopes_are_ignored_up_to_a_limit(edge: Edge) -> None:
     async with logged_in(edge) as connection:
         for _ in range(49):
             await connection.socket.send_bytes(b"\xff\xff")
@@ -266,7 +266,7 @@ async def test_connection_request_without_an_id_reaches_an_agent_that_was_away(
     assert [each.message for each in asked] == ["may I?", "may I, please?"]
 
 
-async def test_what_nobody_confirms_leaves_once_it_was_read(alice: PinchParty, bob: PinchParty, edge: Edge) -> None:
+async def test_envelope_without_confirm_leaves_once_it_was_read(alice: PinchParty, bob: PinchParty, edge: Edge) -> None:
     await bob.connect()
     await alice.agent.ask(bob.address, "live")
     await bob.next(REQUEST)
@@ -286,7 +286,7 @@ async def test_what_nobody_confirms_leaves_once_it_was_read(alice: PinchParty, b
     assert await bob.silence() == []
 
 
-async def test_what_was_sent_but_not_provably_read_comes_again(alice: PinchParty, edge: Edge) -> None:
+async def test_envelope_that_was_sent_but_not_proved_read_is_sent_again(alice: PinchParty, edge: Edge) -> None:
     bob = Agent(HOST)
     async with logged_in(edge, bob) as deaf:  # it takes frames and answers no ping
         await alice.agent.ask(bob.address, "are you there?")
@@ -298,7 +298,7 @@ async def test_what_was_sent_but_not_provably_read_comes_again(alice: PinchParty
     await bob.disconnect()
 
 
-async def test_messages_to_oneself_come_back(alice: PinchParty) -> None:
+async def test_message_to_its_own_sender_is_delivered(alice: PinchParty) -> None:
     sent = await alice.send(alice, "note to self")
     assert [each.id for each in await alice.receive(1)] == [sent]
 

@@ -56,13 +56,13 @@ async def test_registering_a_key_gives_its_address_and_a_code(edge: Edge) -> Non
     ],
     ids=["empty", "alphabet", "short", "31 bytes", "33 bytes", "small order", "url alphabet"],
 )
-async def test_what_is_no_key_is_refused(edge: Edge, key: str) -> None:
+async def test_value_that_is_not_a_key_is_refused(edge: Edge, key: str) -> None:
     reply = await edge.post("/agents/register", {"public_key": key})
     assert (reply.status, reply.code) == (400, "pinch_key_invalid")
 
 
 @pytest.mark.parametrize("body", [{}, {"public_key": 5}, []])
-async def test_body_that_is_no_registration_is_refused(edge: Edge, body: object) -> None:
+async def test_body_that_is_not_a_registration_is_refused(edge: Edge, body: object) -> None:
     assert (await edge.post("/agents/register", body)).status == 400
 
 
@@ -70,7 +70,7 @@ async def test_ws_without_an_upgrade_is_refused(edge: Edge) -> None:
     assert (await edge.get("/ws")).code == "upgrade_required"
 
 
-async def test_relay_without_pinch_has_none_of_it(tmp_path: Path) -> None:
+async def test_relay_without_pinch_has_no_pinch_routes(tmp_path: Path) -> None:
     async with running(tmp_path / "relay") as edge:
         assert (await edge.get("/ws")).status == 404
         assert (await edge.get("/health")).status == 404

@@ -1,4 +1,4 @@
-"""Who stays connected: silent listeners, slow readers; and who does not."""
+"""Keep-alive: silent listeners and slow readers stay connected, dead peers do not."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def test_agent_that_sends_but_answers_no_ping_is_closed(tmp_path: Path) ->
 
 
 class SlowReader:
-    """A reader whose socket takes little and is read only when the test says so."""
+    """A reader with a small socket buffer that reads only when the test lets it."""
 
     def __init__(self, edge: Edge) -> None:
         self.edge = edge
@@ -87,7 +87,7 @@ class SlowReader:
         return transport
 
     async def read(self, count: int) -> list[bytes]:
-        """Log in, stop reading while the relay wants to send, then take everything; return message ids in order."""
+        """Log in, stop reading while the relay sends, then read everything; return message ids in order."""
         async with self.edge.session.ws_connect(self.edge.url + "/ws", max_msg_size=0) as socket:
             challenge = Envelope.FromString(await socket.receive_bytes()).auth_challenge
             await socket.send_bytes(self.agent.answer(challenge.nonce, HOST).SerializeToString())
@@ -106,7 +106,7 @@ class SlowReader:
             return ids
 
 
-async def test_slow_reader_holds_nobody_up_and_loses_nothing(tmp_path: Path) -> None:
+async def test_slow_reader_delays_no_other_reader_and_loses_nothing(tmp_path: Path) -> None:
     async with pinching(tmp_path / "relay", greeting_s=0.05) as edge, wire(edge) as pinch:
         alice, bob, slow = pinch.party(), pinch.party(), SlowReader(edge)
         await alice.connect()

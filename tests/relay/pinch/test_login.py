@@ -1,4 +1,4 @@
-"""Logging in: who proves its key gets its address; whoever does not is told so and closed, whatever was wrong."""
+"""Login: an agent that proves its key gets its address; any other is refused without a reason and closed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FAILED = "authentication failed"
 
 
 async def refusal(connection: Raw) -> str:
-    """Return what the relay says before it closes with 1008."""
+    """Return the last envelope before the relay closes with 1008."""
     result = (await connection.envelope()).auth_result
     assert not result.success and not result.assigned_address
     assert await connection.closed() == 1008
@@ -136,13 +136,13 @@ async def test_expired_challenge_fails_and_one_in_time_does_not(tmp_path: Path) 
             assert await refusal(connection) == FAILED
 
 
-async def test_text_frame_is_no_answer(edge: Edge) -> None:
+async def test_text_frame_does_not_answer_the_challenge(edge: Edge) -> None:
     async with raw(edge) as connection:
         await connection.socket.send_str("let me in")
         assert await refusal(connection) == FAILED
 
 
-async def test_frame_that_is_no_envelope_is_no_answer(edge: Edge) -> None:
+async def test_frame_that_is_not_an_envelope_does_not_answer_the_challenge(edge: Edge) -> None:
     async with raw(edge) as connection:
         await connection.socket.send_bytes(b"\xff\xff\xff")
         assert await refusal(connection) == FAILED
@@ -153,7 +153,7 @@ async def test_no_answer_in_time_fails(tmp_path: Path) -> None:
         assert await refusal(connection) == FAILED
 
 
-async def test_nothing_sent_before_the_login_is_taken(edge: Edge, alice: PinchParty) -> None:
+async def test_envelope_sent_before_the_login_is_not_accepted(edge: Edge, alice: PinchParty) -> None:
     stranger = Agent(HOST)
     async with raw(edge) as connection:
         await connection.socket.send_bytes(stranger.compose(alice.address, "early").SerializeToString())

@@ -1,4 +1,4 @@
-"""Operating a relay that speaks Pinch: queues, metrics, the journal, and the check that finds what is wrong."""
+"""Operating a relay that speaks Pinch: queues, metrics, the journal and the check of its store."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_requeued_message_comes_to_an_agent_that_is_connected(tmp_path: Pa
         assert [each.id for each in await bob.receive(1)] == [parked]
 
 
-async def test_others_than_admins_see_nothing_of_pinch(edge: Edge, alice: PinchParty) -> None:
+async def test_only_admins_see_the_pinch_mesh(edge: Edge, alice: PinchParty) -> None:
     token = await edge.token(Author())
     assert (await edge.get(QUEUES, token)).status == 403
     assert (await edge.get("/v1/meshes/pinch/members", token)).status == 403
@@ -81,7 +81,7 @@ async def test_metrics_count_agents_and_envelopes(edge: Edge, alice: PinchParty,
     assert "posthouse_relay_queued_messages 1.0" in shown
 
 
-async def test_journal_tells_the_story_of_a_message(edge: Edge, alice: PinchParty, bob: PinchParty) -> None:
+async def test_journal_records_each_step_of_a_message(edge: Edge, alice: PinchParty, bob: PinchParty) -> None:
     await bob.connect()
     await bob.silence()
     sent = await alice.send(bob, "told")
@@ -109,7 +109,7 @@ async def test_journal_tells_the_story_of_a_message(edge: Edge, alice: PinchPart
     assert len(bytes.fromhex(confirmed["signature"])) == 64
 
 
-async def test_block_in_somebody_elses_name_blocks_for_oneself_only(
+async def test_block_in_the_name_of_another_agent_blocks_for_its_sender_only(
     edge: Edge, alice: PinchParty, bob: PinchParty
 ) -> None:
     await bob.connect()
@@ -145,7 +145,7 @@ async def test_block_of_an_unknown_address_is_answered(alice: PinchParty) -> Non
     assert (await alice.next(QUEUE_FULL)).queue_full.reason == "unknown address"
 
 
-async def test_messages_expire_and_what_is_over_goes(tmp_path: Path) -> None:
+async def test_messages_expire_and_old_rows_are_deleted(tmp_path: Path) -> None:
     clock = FakeClock()
     async with pinching(tmp_path / "relay", clock) as edge, wire(edge) as pinch:
         alice, bob = pinch.party(), pinch.party()
@@ -192,7 +192,7 @@ TAMPERINGS = {
 
 
 @pytest.mark.parametrize("statement", TAMPERINGS)
-async def test_check_finds_what_was_tampered_with(tmp_path: Path, statement: str) -> None:
+async def test_check_finds_tampered_rows(tmp_path: Path, statement: str) -> None:
     async with pinching(tmp_path / "relay") as edge, wire(edge) as pinch:
         alice, bob = pinch.party(), pinch.party()
         await alice.connect()
@@ -210,7 +210,7 @@ async def test_check_finds_what_was_tampered_with(tmp_path: Path, statement: str
 
 
 async def test_confirm_of_a_group_and_messages_share_one_order(edge: Edge, alice: PinchParty, bob: PinchParty) -> None:
-    """Sent in one go from two agents, everything arrives in the order its sender gave it."""
+    """Envelopes that two agents send at once arrive in the order of each sender."""
     await bob.connect()
     envelopes = [alice.agent.compose(bob.address, str(number)) for number in range(200)]
     for envelope in envelopes:

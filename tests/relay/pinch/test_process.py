@@ -108,7 +108,7 @@ async def test_bad_value_in_the_environment_is_refused_at_start(
     assert not (tmp_path / ".posthouse" / "relay" / "relay.db").exists()
 
 
-async def test_operator_looks_at_queues_and_checks_the_store(tmp_path: Path) -> None:
+async def test_operator_lists_queues_and_checks_the_store(tmp_path: Path) -> None:
     home = private_dir(tmp_path / ".posthouse")
     keyfile.create(home / "key.json")
     async with relay_with(tmp_path, "--listen", "127.0.0.1:0", "--pinch-host", HOST) as url, Agent(HOST) as alice:

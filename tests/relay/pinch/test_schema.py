@@ -1,4 +1,4 @@
-"""The schema: its generated modules are what the compiler writes, and its numbers those of the wire."""
+"""The Pinch schema: the generated modules are current, and the field numbers are those of the protocol."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class RelayProcess:
     """A running `posthouse relay up --json`."""
 
     process: asyncio.subprocess.Process
-    #: what it said when it was ready
+    #: its output when it was ready
     ready: dict[str, Any]
 
     async def end(self, number: int = signal.SIGTERM) -> int:
@@ -33,7 +33,7 @@ class RelayProcess:
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Return an environment in which nothing of this machine is configured but where Python finds its modules."""
+    """Return an environment without any configuration of this machine, except where Python finds its modules."""
     kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
     return kept | {"HOME": str(home)}
 

@@ -1,4 +1,4 @@
-"""Settings of `relay up` reach the part of the relay that they bound, whatever they come from."""
+"""Settings of `relay up` take effect, whether they come from the file, the environment or a flag."""
 
 from __future__ import annotations
 

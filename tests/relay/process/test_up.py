@@ -74,7 +74,7 @@ async def test_second_relay_in_the_same_directory_is_refused(tmp_path: Path) -> 
         assert first.process.returncode is None
 
 
-async def test_port_in_use_is_told(tmp_path: Path) -> None:
+async def test_port_in_use_is_refused_with_the_reason(tmp_path: Path) -> None:
     async with relay_process(tmp_path) as first:
         code, problem = await refused(
             tmp_path, "--listen", first.ready["listen"], "--data-dir", str(tmp_path / "other")
@@ -82,7 +82,7 @@ async def test_port_in_use_is_told(tmp_path: Path) -> None:
     assert (code, problem["code"]) == (5, "listen_failed")
 
 
-async def test_listening_beyond_loopback_is_refused_with_a_way_to_go_on(tmp_path: Path) -> None:
+async def test_listening_beyond_loopback_is_refused_with_a_hint(tmp_path: Path) -> None:
     for listen in ("0.0.0.0:0", "[::]:0"):
         code, problem = await refused(tmp_path, "--listen", listen)
         assert (code, problem["code"]) == (2, "listen_unprotected")
@@ -140,7 +140,7 @@ async def test_relay_speaks_tls(tmp_path: Path, certificate: tuple[Path, Path]) 
         (["--listen", "127.0.0.1:0", "--admin", "me"], "node_id_invalid"),
     ],
 )
-async def test_option_that_cannot_be_is_refused(tmp_path: Path, options: list[str], code: str) -> None:
+async def test_invalid_option_is_refused(tmp_path: Path, options: list[str], code: str) -> None:
     exit_code, problem = await refused(tmp_path, *options)
     assert problem["code"] == code
     assert exit_code in (1, 2, 4)

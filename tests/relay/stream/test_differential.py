@@ -57,7 +57,7 @@ def naive(events: list[dict[str, Any]], filters: list[dict[str, Any]]) -> list[s
 
 
 async def read_stored(stream: Stream) -> dict[str, list[str]]:
-    """Return the ids each subscription got before its EOSE."""
+    """Return the ids that each subscription got before its EOSE."""
     stored: dict[str, list[str]] = {f"s{number}": [] for number in range(ROUNDS)}
     for _ in range(ROUNDS):
         for command in await stream.until("EOSE"):
@@ -67,7 +67,7 @@ async def read_stored(stream: Stream) -> dict[str, list[str]]:
 
 
 async def read_live(stream: Stream, last: str) -> dict[str, list[str]]:
-    """Return the ids each subscription got until the sentinel, which only one asks for, has come."""
+    """Return the ids that each subscription got until the sentinel event, which only one subscription matches."""
     pushed: dict[str, list[str]] = {sub: [] for sub in ("end", *(f"s{number}" for number in range(ROUNDS)))}
     while last not in pushed["end"]:
         sub, event, _ = await stream.expect("EVENT")

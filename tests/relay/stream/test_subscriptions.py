@@ -154,7 +154,7 @@ async def test_close_ends_a_subscription_and_frees_its_id(edge: Edge, author: Au
     assert len(edge.server.context.live) == 0
 
 
-async def test_count_counts(edge: Edge, author: Author) -> None:
+async def test_count_returns_the_number_of_stored_matches(edge: Edge, author: Author) -> None:
     await edge.publish(*(author.event(number % 2 + 1) for number in range(5)))
     async with edge.stream(author) as stream:
         await stream.send("COUNT", "c", {"kinds": [1]})
@@ -302,7 +302,7 @@ async def test_direct_message_is_pushed_to_its_two_nodes_only(edge: Edge, author
         assert contents(await live(other, 1)) == ["public"]
 
 
-async def test_overtaken_join_goes_on_from_the_store(tmp_path: Path) -> None:
+async def test_subscription_whose_buffer_overflows_while_joining_reads_on_from_the_store(tmp_path: Path) -> None:
     author = Author()
     async with running(tmp_path / "relay", buffer_events=10) as edge:
         total = 1_500

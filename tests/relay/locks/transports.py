@@ -1,4 +1,4 @@
-"""Nodes that ask a relay about locks, over HTTP or on a stream, answered alike: a status and a value."""
+"""Nodes that use locks over HTTP or a stream, with the same interface: a status and a value."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEASE_MS = 5_000
 
 
 class Way(Protocol):
-    """One authenticated node and its way to the relay."""
+    """One authenticated node and its transport."""
 
     node: str
 
@@ -78,7 +78,7 @@ class StreamWay:
 
 
 class Office:
-    """A relay whose clock stands still, and nodes that come to it over one transport."""
+    """A relay on a fake clock, and nodes that use one transport."""
 
     def __init__(self, edge: Edge, clock: FakeClock, transport: str, opened: AsyncExitStack) -> None:
         self.edge = edge
@@ -97,7 +97,7 @@ class Office:
         return way
 
     async def waiting(self, count: int) -> None:
-        """Wait until so many wait for a lock."""
+        """Wait until this many waiters wait for a lock."""
         locks = self.edge.server.context.engine.locks
         await until(lambda: locks.waiters == count)
 
