@@ -67,7 +67,7 @@ def test_unexpected_failure_becomes_internal_with_its_place_and_no_traceback(
 ) -> None:
     assert main.run_to_exit_code(raising(KeyError("secret-free")), []) == Exit.BROKEN
     err = capsys.readouterr().err
-    assert "error: an unexpected failure: KeyError: 'secret-free'" in err
+    assert "error: unexpected failure: KeyError: 'secret-free'" in err
     assert "test_main.py:" in err
     assert "Traceback" not in err
 

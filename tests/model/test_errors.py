@@ -35,8 +35,8 @@ def test_the_registry_picks_the_class() -> None:
 
 
 def test_an_error_shows_its_fields_and_a_question_mark_for_those_it_lacks() -> None:
-    assert str(error("value_invalid", name="ttl")) == "ttl is not valid: ?"
-    assert str(error("value_invalid", name="ttl", reason="too big")) == "ttl is not valid: too big"
+    assert str(error("value_invalid", name="ttl")) == "ttl is invalid: ?"
+    assert str(error("value_invalid", name="ttl", reason="too big")) == "ttl is invalid: too big"
 
 
 def test_an_unregistered_code_is_a_programming_error() -> None:

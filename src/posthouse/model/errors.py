@@ -1,12 +1,22 @@
-"""Every error posthouse reports, as one small tree, and the registry of error codes.
+"""Every error that posthouse reports, as one small tree, and the registry of error codes.
 
-    PosthouseError
-    ├── Refused      the caller may act: the input, a rule or a right says no
+    PosthouseError   code, fields, hint, severity
+    ├── Refused      the caller may act: the input is invalid, a rule or a missing right forbids the call
     ├── Transient    nothing was written; the same call may succeed later
     └── Fatal        the connection or the process has to end
 
+    area (posthouse.model.codes)   codes about
+    Values                         invalid JSON, subjects, ids, events, messages, filters
+    Keys                           key files, signatures, sealed content
+    Storage                        SQLite stores, journal cursors, backup and restore
+    Bus                            endpoints, requests, mailboxes
+    Relay, Relay's edge, Pinch     accept, locks, meshes; HTTP and WebSocket; the Pinch wire
+    Client, Daemon                 connections and trust; outbox, inbox and the local interface
+    Pipeline, Giving back          lake, runs and audit; archive, sink and replay
+    Agents, Command line           MCP tools and agent configuration; usage, settings, unexpected failures
+
 Raise with ``raise error("code", field=value)``: the registry (one area file each in posthouse.model.codes) picks the
-class, so a code never carries the wrong severity. Texts must not contain secrets: fields travel to peers and logs.
+class, so a code never carries the wrong severity. Fields travel to peers and logs: they must not contain secrets.
 """
 
 from __future__ import annotations
@@ -28,7 +38,7 @@ from posthouse.model.codes.spec import ErrorSpec, Severity
 from posthouse.model.codes.storage_errors import STORAGE
 from posthouse.model.codes.value_errors import VALUES
 
-#: Areas in the order the reference shows them.
+#: Areas in the order of the reference.
 AREAS: dict[str, tuple[ErrorSpec, ...]] = {
     "Values": VALUES,
     "Keys": KEYS,
@@ -46,7 +56,7 @@ AREAS: dict[str, tuple[ErrorSpec, ...]] = {
 }
 
 
-def _gather() -> dict[str, ErrorSpec]:
+def _specs_by_code() -> dict[str, ErrorSpec]:
     specs: dict[str, ErrorSpec] = {}
     for spec in chain.from_iterable(AREAS.values()):
         if spec.code in specs:
@@ -55,11 +65,11 @@ def _gather() -> dict[str, ErrorSpec]:
     return specs
 
 
-ERROR_CODES: dict[str, ErrorSpec] = _gather()
+ERROR_CODES: dict[str, ErrorSpec] = _specs_by_code()
 
 
 class PosthouseError(Exception):
-    """A failure with a code that is stable for ever, the fields of this case, and a hint."""
+    """A failure with a stable code, the fields of this case, and a hint for the reader."""
 
     severity: ClassVar[Severity]
 
@@ -67,14 +77,14 @@ class PosthouseError(Exception):
         self.spec = spec
         self.code = spec.code
         self.fields = fields
-        self.hint = hint or spec.hint
+        self.hint = hint or spec.advise(fields)
         super().__init__(spec.describe(fields))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.spec, self.fields, self.hint)
 
     def problem(self) -> dict[str, Any]:
-        """Return the RFC 9457 body of this error; fields of the case stand beside the fixed members."""
+        """Return the problem+json body (RFC 9457) of this error: the fixed members and the fields of the case."""
         return self.fields | {
             "type": f"urn:posthouse:error:{self.code}",
             "title": self.spec.title,
@@ -86,7 +96,7 @@ class PosthouseError(Exception):
 
 
 class Refused(PosthouseError):
-    """The input, a rule or a right says no; repeating the call unchanged gives the same answer."""
+    """Invalid input, a rule or a missing right forbids the call; repeating it unchanged fails again."""
 
     severity = Severity.REFUSED
 
@@ -98,7 +108,7 @@ class Transient(PosthouseError):
 
 
 class Fatal(PosthouseError):
-    """The connection or the process cannot go on."""
+    """The connection or the process cannot continue."""
 
     severity = Severity.FATAL
 
@@ -107,7 +117,7 @@ _CLASSES: dict[Severity, type[PosthouseError]] = {cls.severity: cls for cls in (
 
 
 def error(code: str, *, hint: str | None = None, **fields: Any) -> PosthouseError:
-    """Build the error registered under `code`; a code that is not registered is a programming error."""
+    """Build the error registered under `code`; an unregistered code is a programming error (KeyError)."""
     spec = ERROR_CODES[code]
     return _CLASSES[spec.severity](spec, fields, hint)
 

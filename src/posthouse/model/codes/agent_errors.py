@@ -1,4 +1,4 @@
-"""Error codes that agents meet: MCP tools, and the configuration files of coding agents."""
+"""Error codes for agents: MCP tools, and the configuration files of coding agents."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ _TOOLS: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "tool_arguments_invalid",
         400,
-        "the arguments of {tool} are not valid: {reason}",
-        "Call it again with arguments as its input schema says.",
+        "the arguments of {tool} are invalid: {reason}",
+        "Call the tool again with arguments that match its input schema.",
         exit=Exit.USAGE,
     ),
     ErrorSpec(
         "mcp_token_missing",
         401,
         "requests to this MCP server need its token",
-        "Send it as `Authorization: Bearer TOKEN`; it is in mcp_token in the daemon's directory.",
+        "Send it as `Authorization: Bearer TOKEN`; the file mcp_token in the daemon's directory holds it.",
         exit=Exit.IDENTITY,
     ),
     ErrorSpec(
         "mcp_token_wrong",
         401,
-        "this is not the token of this MCP server",
-        "Read mcp_token in the daemon's directory again.",
+        "the token does not belong to this MCP server",
+        "Read the file mcp_token in the daemon's directory again.",
         exit=Exit.IDENTITY,
     ),
 )
@@ -32,25 +32,25 @@ _CONFIGURATIONS: tuple[ErrorSpec, ...] = (
         "agent_config_unreadable",
         409,
         "{path} cannot be changed safely: {reason}",
-        "Repair the file by hand, or move it away; nothing was changed.",
+        "Nothing was changed. Repair the file by hand or move it away.",
     ),
     ErrorSpec(
         "agent_config_unsafe",
         409,
-        "{path} is not written to: {reason}",
-        "Name the file itself with --file if it is the right one; nothing was changed.",
+        "posthouse does not write to {path}: {reason}",
+        "Nothing was changed. If this is the right file, name it with --file.",
     ),
     ErrorSpec(
         "agent_config_changed",
         409,
-        "{path} was changed by another program meanwhile",
-        "Run the command again to see what it would change now.",
+        "another program changed {path} meanwhile",
+        "Run the command again to see the change it would make now.",
     ),
     ErrorSpec(
         "agent_scope_unsupported",
         400,
-        "{tool} has no file for the scope {scope} that another program should write",
-        "Use the command of the tool itself, or name a file with --file.",
+        "{tool} has no configuration file for the scope {scope} that other programs may write",
+        "Use the tool's own command, or name a file with --file.",
         exit=Exit.USAGE,
     ),
 )

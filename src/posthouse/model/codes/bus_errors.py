@@ -1,4 +1,4 @@
-"""Error codes of the bus: endpoints, mailboxes, requests and the life of an open Bus."""
+"""Error codes of the bus: endpoints, mailboxes, requests, and use of a closed Bus."""
 
 from __future__ import annotations
 
@@ -9,61 +9,61 @@ BUS: tuple[ErrorSpec, ...] = (
         "endpoint_unknown",
         404,
         "no endpoint is registered for {subject!r}",
-        "Register it first, or see `posthouse bus endpoints` for those that exist.",
+        "Register it first; `posthouse bus endpoints` lists the endpoints that exist.",
     ),
     ErrorSpec(
         "endpoint_owned",
         409,
         "the endpoint {subject} belongs to {owner!r}",
-        "Register as its owner, choose another subject, or let the owner unregister it.",
+        "Register as its owner, choose another subject, or ask the owner to unregister it.",
     ),
     ErrorSpec(
         "endpoint_has_mail",
         409,
         "the endpoint {subject} has {unread} unread messages",
-        "Read them first, or unregister with force: they then become dead letters.",
+        "Read them first, or unregister with force: they become dead letters.",
     ),
     ErrorSpec(
         "endpoint_collision",
         409,
         "the mailbox {hash} of {subject} already belongs to {other}",
-        "Choose another subject: two subjects never share a mailbox.",
+        "Choose another subject: two subjects cannot share a mailbox.",
     ),
     ErrorSpec(
         "endpoint_served",
         409,
         "another process serves the endpoint {subject}",
-        "Stop that process first, or let it do this.",
+        "Stop that process first, or make the call in that process.",
     ),
     ErrorSpec(
         "message_unknown",
         404,
-        "no message {id} is known here",
-        "Give the id of a message this bus has stored; old ones leave the journal after a while.",
+        "this bus has no message {id}",
+        "Give the id of a message that this bus has stored; old messages are pruned from the journal.",
     ),
     ErrorSpec(
         "dead_letter_unknown",
         404,
         "{subject} has no dead letter {id}",
-        "See `posthouse bus dead` for those that exist.",
+        "`posthouse bus dead` lists the dead letters.",
     ),
     ErrorSpec(
         "request_undelivered",
         409,
-        "the request to {subject} reached nobody: {reason}",
-        "Check that the endpoint exists and may be written to; the dead letters tell more.",
+        "the request to {subject} reached no endpoint: {reason}",
+        "Check that the endpoint exists and that the access rules allow the write; `posthouse bus dead` shows why.",
     ),
     transient(
         "request_timeout",
         504,
         "no reply from {subject} within {timeout_s} s",
-        "Is the endpoint served, and does its handler publish to reply_to?",
+        "Check that a process serves the endpoint and that its handler publishes to reply_to.",
     ),
     transient(
         "mailbox_unwritable",
         507,
-        "message {message_id} could not be stored in {failed} of its mailboxes ({delivered_to} have it): {reason}",
-        "Free space or repair the data directory, then publish again to the endpoints that lack it.",
+        "message {message_id} could not be stored in {failed} of its mailboxes (stored in {delivered_to}): {reason}",
+        "Free disk space or repair the data directory, then publish again to the endpoints that lack the message.",
     ),
     ErrorSpec(
         "bus_closed",

@@ -1,4 +1,4 @@
-"""Error codes of the client: reaching a relay, trusting it, and what it answers."""
+"""Error codes of the client: connections to relay and daemon, trust in keys, and invalid answers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ CLIENT: tuple[ErrorSpec, ...] = (
         "lock_lost",
         409,
         "the lock {resource!r} (token {token}) was lost: {reason}",
-        "What was done under it may be refused by its fence; acquire the lock again and begin anew.",
+        "A fence may refuse writes made under it. Acquire the lock again and repeat the work.",
     ),
     transient(
         "relay_unreachable",
         503,
         "the relay at {relay} cannot be reached: {reason}",
-        "Check that the relay runs (`posthouse relay up`) and that the address is right.",
+        "Check that the relay is running (`posthouse relay up`) and that the address is right.",
     ),
     ErrorSpec(
         "relay_url_invalid",
@@ -27,42 +27,42 @@ CLIENT: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "relay_plain",
         400,
-        "{relay} would be spoken to without TLS, and it is not this machine",
-        "Use https:// or wss://; only inside a network you trust allow plain connections.",
+        "the connection to {relay} would leave this machine without TLS",
+        "Use https:// or wss://; allow plain connections only inside a network you trust.",
         exit=Exit.USAGE,
     ),
     ErrorSpec(
         "relay_certificate_refused",
         502,
-        "the certificate of {relay} is refused: {reason}",
-        "Give the certificate of its authority with --tls-ca, and use the host name it was made for.",
+        "the TLS certificate of {relay} is not trusted: {reason}",
+        "Give the certificate of its authority with --tls-ca, and use the host name of the certificate.",
         exit=Exit.IDENTITY,
     ),
     ErrorSpec(
         "relay_key_changed",
         409,
-        "the relay at {relay} shows the key {found}; {pinned} is expected",
-        "Ask its administrator; if the change is meant, run `posthouse trust RELAY`.",
+        "the relay at {relay} has the key {found}; {pinned} is expected",
+        "Ask its administrator; if the change is intended, run `posthouse trust RELAY`.",
         exit=Exit.IDENTITY,
     ),
     ErrorSpec(
         "member_key_changed",
         409,
-        "{name} in mesh {mesh} has the key {found} now; {pinned} is expected",
-        "Ask the member over another way; if the change is meant, run `posthouse trust NAME --mesh MESH`.",
+        "{name} in mesh {mesh} now has the key {found}; {pinned} is expected",
+        "Ask the member over another channel; if the change is intended, run `posthouse trust NAME --mesh MESH`.",
         exit=Exit.IDENTITY,
     ),
     ErrorSpec(
         "member_name_unknown",
         404,
         "there is no member {name!r} in mesh {mesh}",
-        "`posthouse mesh members` lists them; a node id can be given instead.",
+        "`posthouse mesh members` lists the members; a node id works too.",
     ),
     ErrorSpec(
         "pins_malformed",
         500,
         "{path} cannot be used: {reason}",
-        "Restore it from a copy, or move it away; every relay and member is then new to this node.",
+        "Restore it from a copy, or move it away: this node then trusts every relay and member as new.",
         exit=Exit.IDENTITY,
     ),
     ErrorSpec(
@@ -75,38 +75,38 @@ CLIENT: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "mailbox_replaced",
         409,
-        "another connection of this node has opened its mailbox in mesh {mesh}",
-        "One process reads a node's mailbox: end the other one, or give this one a key of its own.",
+        "another connection of this node opened its mailbox in mesh {mesh}",
+        "One process reads the mailbox of a node: stop the other process, or give this one its own key.",
         exit=Exit.IDENTITY,
     ),
     transient(
         "answer_missing",
         504,
         "the relay did not answer within {seconds} s; the event {id} may have been stored",
-        "Send the same signed event again: if it is there already, the answer says so.",
+        "Send the same signed event again: the answer says if the relay already has it.",
     ),
     fatal(
         "answer_invalid",
         502,
-        "the relay at {relay} answered what cannot be: {reason}",
-        "Check that the address is one of a posthouse relay, of a version that fits.",
+        "the relay at {relay} sent an invalid answer: {reason}",
+        "Check that the address is a posthouse relay of a compatible version.",
     ),
     ErrorSpec(
         "client_closed",
         409,
         "this client is closed",
-        "Make a new Client.",
+        "Create a new Client.",
     ),
     transient(
         "daemon_unreachable",
         503,
         "the daemon at {daemon} cannot be reached: {reason}",
-        "Start it with `posthouse daemon up`; `posthouse daemon status` tells how it is.",
+        "Start it with `posthouse daemon up`; `posthouse daemon status` shows its state.",
     ),
     fatal(
         "daemon_answer_invalid",
         502,
-        "the daemon at {daemon} answered what cannot be: {reason}",
-        "Check that daemon and client have versions that fit: `posthouse daemon version`.",
+        "the daemon at {daemon} sent an invalid answer: {reason}",
+        "Check that daemon and client have compatible versions: `posthouse daemon version`.",
     ),
 )

@@ -1,4 +1,4 @@
-"""Error codes of the command line itself: usage, settings, and failures that no other area explains."""
+"""Error codes of the command line: usage, settings, the daemon process, and unexpected failures."""
 
 from __future__ import annotations
 
@@ -15,49 +15,49 @@ COMMAND: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "setting_invalid",
         400,
-        "setting {name} from {source} is not valid: {reason}",
-        "Run `posthouse config` to see every setting, its value and where it comes from.",
+        "setting {name} from {source} is invalid: {reason}",
+        "Run `posthouse config` to see every setting with its value and source.",
         exit=Exit.USAGE,
     ),
     ErrorSpec(
         "config_unreadable",
         400,
         "the settings in {path} cannot be read: {reason}",
-        "Repair the file (TOML, a table per area), or move it away to use the defaults.",
+        "Repair the file (TOML, one table per area), or move it away to use the defaults.",
         exit=Exit.USAGE,
     ),
     ErrorSpec(
         "extra_missing",
         501,
-        "this needs {library}, which is not installed",
-        "Install it with the extra of posthouse that brings it, for example `pip install 'posthouse[relay]'`.",
+        "{library} is required and not installed",
+        "Install the posthouse extra that contains it, for example `pip install 'posthouse[relay]'`.",
         exit=Exit.USAGE,
     ),
     ErrorSpec(
         "daemon_start_slow",
         504,
         "the daemon (pid {pid}) did not answer within {seconds} s",
-        "Look at its daemon.log (`posthouse daemon logs`); it may still get ready.",
+        "It may still start; `posthouse daemon logs` shows its log.",
         exit=Exit.UNREACHABLE,
     ),
     ErrorSpec(
         "daemon_stop_slow",
         504,
-        "the daemon (pid {pid}) did not end within {seconds} s",
-        "Look at its daemon.log (`posthouse daemon logs`); killing it loses nothing that was accepted.",
+        "the daemon (pid {pid}) did not stop within {seconds} s",
+        "`posthouse daemon logs` shows its log; killing it loses no accepted message.",
         exit=Exit.UNREACHABLE,
     ),
     ErrorSpec(
         "service_unsupported",
         501,
-        "posthouse knows no service manager of {platform}",
-        "Have your own start `posthouse daemon up --foreground`, and not restart it after exit code 4.",
+        "posthouse supports no service manager on {platform}",
+        "Let your service manager run `posthouse daemon up --foreground`, without a restart after exit code 4.",
         exit=Exit.USAGE,
     ),
     fatal(
         "internal",
         500,
-        "an unexpected failure: {reason}",
-        "This is a defect in posthouse: please report it with the log.",
+        "unexpected failure: {reason}",
+        "This is a bug in posthouse: please report it with the log.",
     ),
 )

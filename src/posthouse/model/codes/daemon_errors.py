@@ -1,4 +1,4 @@
-"""Error codes of the host daemon: starting, its local interface, outbox and inbox."""
+"""Error codes of the host daemon: startup, its local interface, outbox and inbox."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ _STARTING: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "daemon_running",
         409,
-        "a daemon runs in {directory} already",
-        "Use it, or end it with `posthouse daemon down`.",
+        "a daemon is already running in {directory}",
+        "Use it, or stop it with `posthouse daemon down`.",
     ),
     ErrorSpec(
         "host_changed",
         409,
         "the identity in {directory} was made on another machine",
-        "If it was moved here, run `posthouse daemon accept-host`; if it was copied, `posthouse daemon remint` makes a "
-        "new identity.",
+        "If you moved it here, run `posthouse daemon accept-host`; if you copied it, create a new identity with "
+        "`posthouse daemon remint`.",
         exit=Exit.IDENTITY,
     ),
     fatal(
@@ -30,78 +30,82 @@ _STARTING: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "outbox_max_age_above_dedupe_window",
         409,
-        "outbox.max_age_h is {max_age_h}; this relay remembers ids long enough for {bound_h} hours at most",
-        "Lower outbox.max_age_h, or have the relay keep its records longer: an older retry could arrive twice.",
+        "outbox.max_age_h is {max_age_h}, but the dedupe records of this relay allow at most {bound_h} hours",
+        "Lower outbox.max_age_h, or let the relay keep its records longer: an older retry could arrive twice.",
     ),
     ErrorSpec(
         "feature_unavailable",
         409,
         "the relay does not offer {feature}",
-        "Use a relay of a newer version.",
+        "Update the relay to a newer version.",
     ),
     ErrorSpec(
         "feature_param_invalid",
         409,
         "the relay offers {feature} with {param} = {value!r}, which this daemon cannot use",
-        "Use a relay of a version that fits.",
+        "Use a relay and a daemon of compatible versions.",
     ),
     ErrorSpec(
         "feature_param_below_floor",
         409,
         "the relay offers {feature} with {param} = {value!r}; at least {floor} is needed",
-        "Have its operator raise it.",
+        "Ask the operator of the relay to raise it.",
     ),
     ErrorSpec(
         "remint_pending",
         409,
-        "{rows} messages of the present identity are not sent yet",
-        "Let them leave first, or give them up with --abort-pending.",
+        "{rows} messages of the current identity are not sent yet",
+        "Wait until they are sent, or abort them with --abort-pending.",
     ),
 )
 
 _LOCAL: tuple[ErrorSpec, ...] = (
-    transient("daemon_busy", 429, "{limit} requests are being answered, the limit", "Send again in a moment."),
+    transient("daemon_busy", 429, "the daemon handles {limit} requests at once, its limit", "Retry in a moment."),
     transient("too_many_streams", 429, "{limit} event streams are open, the limit", "Close one of them first."),
     transient(
         "request_rate_exceeded",
         429,
-        "more than {rate} requests per second come over TCP",
-        "Send again after retry_after_s seconds, or use the Unix socket.",
+        "the daemon accepts at most {rate} requests per second over TCP",
+        "Retry after retry_after_s seconds, or use the Unix socket.",
     ),
-    transient("daemon_stopping", 503, "the daemon is stopping", "Try again when it runs."),
+    transient("daemon_stopping", 503, "the daemon is stopping", "Retry when it is running again."),
     transient(
         "insufficient_storage",
         507,
         "the outbox has no room: {used} of {capacity} bytes are used",
-        "Free space, let the relay be reached so that it drains, or raise outbox.max_bytes.",
+        "Free disk space, restore the connection to the relay so that the outbox drains, or raise outbox.max_bytes.",
     ),
     ErrorSpec(
         "local_token_missing",
         401,
         "requests over TCP need the daemon's local token",
-        "Send it as `Authorization: Bearer TOKEN`; it is in local_token in the daemon's directory.",
+        "Send it as `Authorization: Bearer TOKEN`; the file local_token in the daemon's directory holds it.",
         exit=Exit.IDENTITY,
     ),
     ErrorSpec(
         "local_token_wrong",
         401,
-        "this is not the daemon's local token",
-        "Read local_token in the daemon's directory again.",
+        "the token is not the daemon's local token",
+        "Read the file local_token in the daemon's directory again.",
         exit=Exit.IDENTITY,
     ),
     ErrorSpec(
         "token_in_query",
         400,
-        "a token does not belong in an address: addresses are kept in logs and histories",
+        "the token is in the URL, and URLs end up in logs and histories",
         "Send it as `Authorization: Bearer TOKEN`.",
     ),
-    ErrorSpec("host_refused", 403, "the daemon is not {host!r}", "Use localhost, 127.0.0.1 or [::1]."),
-    ErrorSpec("origin_refused", 403, "pages of {origin!r} may not use the daemon", "Use a program instead of a page."),
+    ErrorSpec(
+        "host_refused", 403, "the Host header {host!r} does not name the daemon", "Use localhost, 127.0.0.1 or [::1]."
+    ),
+    ErrorSpec(
+        "origin_refused", 403, "web pages of {origin!r} may not use the daemon", "Use a program instead of a web page."
+    ),
     ErrorSpec(
         "peer_refused",
         403,
         "the socket belongs to another user",
-        "Every user runs a daemon of their own.",
+        "Run your own daemon: each user has one.",
         exit=Exit.IDENTITY,
     ),
 )
@@ -111,16 +115,18 @@ _ROWS: tuple[ErrorSpec, ...] = (
         "recipient_ambiguous",
         409,
         "{to!r} names several members: {candidates}",
-        "Give the node id, or more of its digits.",
+        "Give the full node id, or more of its digits.",
     ),
     ErrorSpec("outbox_row_unknown", 404, "there is no outbox row {id!r}", _LIST),
-    ErrorSpec("outbox_row_state", 409, "the outbox row {id} is {status}; only {allowed} can be changed so", _LIST),
-    ErrorSpec("inbox_item_unknown", 404, "there is no message {id!r} in the inbox", "`posthouse inbox` lists them."),
+    ErrorSpec("outbox_row_state", 409, "the outbox row {id} is {status}; this change needs {allowed}", _LIST),
+    ErrorSpec(
+        "inbox_item_unknown", 404, "there is no message {id!r} in the inbox", "`posthouse inbox` lists the messages."
+    ),
     ErrorSpec(
         "budget_exceeded",
         409,
-        "the message it answers has used up its budget: {reason}",
-        "Begin a new conversation without reply_to_id, if that is meant.",
+        "the message that this one replies to has used up its budget: {reason}",
+        "To start a new conversation, send without reply_to_id.",
     ),
 )
 

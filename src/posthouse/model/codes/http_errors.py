@@ -1,4 +1,4 @@
-"""Error codes of the relay's HTTP and WebSocket interface: requests, authentication, stream frames, listening."""
+"""Error codes of the relay's HTTP and WebSocket interface: requests, authentication, frames, listen addresses."""
 
 from __future__ import annotations
 
@@ -9,62 +9,67 @@ _STREAM = "docs/protocol.md lists every frame of the stream."
 _REQUESTS: tuple[ErrorSpec, ...] = (
     ErrorSpec("http_malformed", 400, "this is not an HTTP/1.1 request: {reason}", "Use an HTTP/1.1 client."),
     ErrorSpec("route_unknown", 404, "there is nothing at {path}", _REFERENCE),
-    ErrorSpec("method_not_allowed", 405, "{method} is not possible here; {allowed} is", _REFERENCE),
+    ErrorSpec("method_not_allowed", 405, "{method} is not allowed here; use {allowed}", _REFERENCE),
     ErrorSpec(
         "path_invalid",
         400,
-        "the path is not valid: {reason}",
-        "Percent-encode the UTF-8 of each part of the path, slashes within a part included.",
+        "the path is invalid: {reason}",
+        "Percent-encode the UTF-8 of each path segment, including slashes inside a segment.",
     ),
     ErrorSpec("parameter_unknown", 400, "there is no parameter {name!r} here", _REFERENCE),
-    ErrorSpec("parameter_invalid", 400, "the parameter {name} is not valid: {reason}", _REFERENCE),
-    ErrorSpec("body_invalid", 400, "the body is not valid: {reason}", _REFERENCE),
+    ErrorSpec("parameter_invalid", 400, "the parameter {name} is invalid: {reason}", _REFERENCE),
+    ErrorSpec("body_invalid", 400, "the body is invalid: {reason}", _REFERENCE),
     ErrorSpec(
         "media_type_unsupported",
         415,
-        "a body of type {media_type} is not understood",
+        "the media type {media_type} is not supported",
         "Send application/json in UTF-8, without a content-encoding.",
     ),
     ErrorSpec(
         "request_too_large",
         413,
         "the body has more than {limit} bytes",
-        "Send fewer events at once, and large content as a blob reference.",
+        "Send fewer events per request, and large content as a blob reference.",
     ),
     ErrorSpec(
         "header_too_large",
         431,
         "the request line or a header is longer than {limit} bytes, or there are too many headers",
-        "Send fewer and shorter headers; long filters can be sent on the stream.",
+        "Send fewer and shorter headers; send long filters on the stream.",
     ),
     ErrorSpec(
         "request_too_slow",
         408,
         "the request did not arrive within {seconds} s",
-        "Send the request at once; check the network.",
+        "Send the whole request without pauses; check the network.",
     ),
-    ErrorSpec("event_unknown", 404, "there is no event {id} that you may read", "Check the id, and the mesh it is in."),
+    ErrorSpec("event_unknown", 404, "there is no event {id} that you may read", "Check the id and the mesh."),
     ErrorSpec(
         "address_unknown",
         404,
         "there is no event at {coordinate} that you may read",
         "Check kind, pubkey and d; percent-encode d, or give it as ?d=.",
     ),
-    transient("connections_exhausted", 503, "{limit} connections are open, the limit", "Close idle ones; try later."),
+    transient(
+        "connections_exhausted",
+        503,
+        "{limit} connections are open, the limit",
+        "Close idle connections, or retry later.",
+    ),
     transient(
         "requests_exhausted",
         503,
-        "{limit} requests are being answered, the limit",
-        "Retry after a moment.",
+        "the relay handles {limit} requests at once, its limit",
+        "Retry in a moment.",
     ),
-    transient("relay_stopping", 503, "the relay is stopping", "Connect again in a moment."),
+    transient("relay_stopping", 503, "the relay is stopping", "Reconnect in a moment."),
     transient("relay_not_ready", 503, "the relay is not ready: {reason}", "Wait until /readyz answers 200."),
 )
 _AUTHENTICATION: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "authentication_required",
         401,
-        "reading needs authentication",
+        "reading requires authentication",
         "Get a token from /v1/auth and send it as `Authorization: Bearer TOKEN`; on the stream send AUTH.",
         exit=Exit.IDENTITY,
     ),
@@ -78,36 +83,36 @@ _AUTHENTICATION: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "challenge_invalid",
         401,
-        "the challenge was not given to this key by this relay, is too old or was used before",
-        "Ask for a new challenge and answer it within a minute, once.",
+        "this relay did not issue the challenge to this key, or the challenge is expired or used",
+        "Request a new challenge and use it once, within a minute.",
         exit=Exit.IDENTITY,
     ),
     ErrorSpec(
         "proof_invalid",
         401,
-        "the authentication event is not valid: {reason}",
-        "Sign kind 22242 now, with one relay tag and one challenge tag exactly as the relay gave them.",
+        "the authentication event is invalid: {reason}",
+        "Sign an event of kind 22242 now, with one relay tag and one challenge tag exactly as the relay sent them.",
         exit=Exit.IDENTITY,
     ),
     ErrorSpec(
         "already_authenticated",
         409,
-        "this connection is authenticated as another node already",
-        "Open another connection for another node.",
+        "this connection is already authenticated as another node",
+        "Open one connection per node.",
     ),
 )
 _FRAMES: tuple[ErrorSpec, ...] = (
     ErrorSpec("upgrade_required", 426, "the stream is a WebSocket: {reason}", "Connect with a WebSocket client."),
     ErrorSpec("frame_malformed", 400, "the frame is malformed: {reason}", _STREAM),
-    ErrorSpec("frame_not_text", 400, "a binary frame is not understood here", "Send JSON arrays as text frames."),
+    ErrorSpec("frame_not_text", 400, "binary frames are not supported here", "Send JSON arrays as text frames."),
     ErrorSpec("frame_too_large", 413, "the frame has more than {limit} bytes", "Send shorter lists of commands."),
     ErrorSpec("verb_unknown", 400, "there is no command {verb!r}", _STREAM),
-    ErrorSpec("operation_unknown", 400, "LOCK knows {operations}", _STREAM),
+    ErrorSpec("operation_unknown", 400, "the LOCK command supports {operations}", _STREAM),
     ErrorSpec("subscription_id_invalid", 400, "a subscription id is a text of 1 to {limit} characters", _STREAM),
     ErrorSpec(
         "subscription_exists",
         409,
-        "the subscription {sub!r} is open already",
+        "the subscription {sub!r} is already open",
         "Close it first, or choose another id.",
     ),
     ErrorSpec("subscription_unknown", 404, "there is no subscription {sub!r}", "Open it with REQ."),
@@ -115,19 +120,19 @@ _FRAMES: tuple[ErrorSpec, ...] = (
         "subscriptions_exhausted",
         429,
         "this connection has {limit} subscriptions, the limit",
-        "Close some, or put several filters into one subscription.",
+        "Close some, or combine several filters in one subscription.",
     ),
     transient(
         "reader_too_slow",
         429,
-        "{events} events in {bytes} bytes wait for this connection, more than its buffer holds",
-        "Subscribe again with the cursor, and read faster or filter more.",
+        "{events} events ({bytes} bytes) wait for this connection, more than its buffer holds",
+        "Subscribe again with the cursor; read faster or use a narrower filter.",
     ),
     transient(
         "commands_too_fast",
         429,
-        "this connection sends commands faster than {per_s} a second",
-        "Send fewer commands; events may be sent in lists.",
+        "this connection sends more than {per_s} commands per second",
+        "Send fewer commands; a list of events counts as one command.",
     ),
 )
 _LISTENING: tuple[ErrorSpec, ...] = (
@@ -141,15 +146,15 @@ _LISTENING: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "listen_unprotected",
         400,
-        "{listen} can be reached from other machines, and there is no TLS",
-        "Give --tls-cert and --tls-key, or --behind-proxy when a proxy in front ends TLS; or listen on 127.0.0.1.",
+        "{listen} is reachable from other machines and has no TLS",
+        "Give --tls-cert and --tls-key, or --behind-proxy if a proxy in front terminates TLS; or listen on 127.0.0.1.",
         exit=Exit.USAGE,
     ),
     ErrorSpec(
         "listen_without_admin",
         400,
-        "{listen} can be reached from other machines, and nobody administers the relay",
-        "Give --admin NODE_ID (`posthouse keys show` prints yours); the mesh main is then closed to others.",
+        "{listen} is reachable from other machines and the relay has no administrator",
+        "Give --admin NODE_ID (`posthouse keys show` prints yours); this closes the mesh main to other nodes.",
         exit=Exit.USAGE,
     ),
     ErrorSpec(
@@ -162,7 +167,7 @@ _LISTENING: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "tls_invalid",
         400,
-        "the certificate or its key cannot be used: {reason}",
+        "the TLS certificate or its key cannot be used: {reason}",
         "Give a PEM certificate chain with --tls-cert and its private key with --tls-key.",
         exit=Exit.USAGE,
     ),

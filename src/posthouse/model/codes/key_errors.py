@@ -1,4 +1,4 @@
-"""Error codes of keys: node ids, key files and private files, signatures, sealing."""
+"""Error codes of keys: key files and other private files, signatures, sealed content."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ KEYS: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "file_not_private",
         500,
-        "{path} has mode {mode}: others can reach it",
-        "Take the rights of group and others away.",
+        "{path} has mode {mode}: other users can access it",
+        "Remove the permissions of group and others.",
         exit=Exit.IDENTITY,
     ),
     ErrorSpec(
         "key_file_missing",
         404,
         "there is no key file {path}",
-        "Check the path, or let posthouse make a new key there.",
+        "Check the path, or create a key there with `posthouse keys new`.",
         exit=Exit.IDENTITY,
     ),
     ErrorSpec(
         "key_file_exists",
         409,
-        "{path} exists already",
+        "{path} already exists",
         "Choose another file name; a key is never overwritten.",
         exit=Exit.IDENTITY,
     ),
     ErrorSpec(
         "key_malformed",
         400,
-        "{source} holds no key that can be used: {reason}",
+        "{source} holds no usable key: {reason}",
         "Give a posthouse key file or an OpenSSH ed25519 private key; restore a damaged one from a copy.",
         exit=Exit.IDENTITY,
     ),
@@ -37,45 +37,45 @@ KEYS: tuple[ErrorSpec, ...] = (
         "key_type_unsupported",
         400,
         "{source} holds a key of type {type}; posthouse uses ed25519 only",
-        "Make one with `ssh-keygen -t ed25519`, or let posthouse make a key.",
+        "Create one with `ssh-keygen -t ed25519` or `posthouse keys new`.",
         exit=Exit.IDENTITY,
     ),
     ErrorSpec(
         "passphrase_needed",
         400,
         "the key in {source} is protected by a passphrase",
-        "Give its passphrase, or take it away in a copy with `ssh-keygen -p`.",
+        "Give its passphrase, or remove it from a copy with `ssh-keygen -p`.",
         exit=Exit.IDENTITY,
     ),
     ErrorSpec(
         "passphrase_wrong",
         400,
         "the passphrase does not open the key in {source}",
-        "Try again; `ssh-keygen -y -f FILE` tells whether OpenSSH accepts it.",
+        "Try again; `ssh-keygen -y -f FILE` shows if OpenSSH accepts the passphrase.",
         exit=Exit.IDENTITY,
     ),
     ErrorSpec(
         "signature_malformed",
         400,
-        "the signature is refused: {reason}",
-        "Use 128 lower-case hex digits, or what `ssh-keygen -Y sign -n posthouse-event-v1` prints.",
+        "the signature is malformed: {reason}",
+        "Use 128 lower-case hex digits, or the output of `ssh-keygen -Y sign -n posthouse-event-v1`.",
     ),
     ErrorSpec(
         "signature_invalid",
         400,
-        "the signature is not one of {node} over these bytes",
-        "Sign the canonical bytes with the key that the event names; the protocol has vectors to compare.",
+        "the signature of {node} does not match these bytes",
+        "Sign the canonical bytes with the key of the event's pubkey; docs/protocol.md has test vectors.",
     ),
     ErrorSpec(
         "sealed_malformed",
         400,
         "the content is not sealed as {enc}: {reason}",
-        "Ask the sender to seal it again as the protocol says.",
+        "Ask the sender to seal it again as docs/protocol.md describes.",
     ),
     ErrorSpec(
         "sealed_unopened",
         400,
-        "the content sealed as {enc} does not open with this key",
-        "It was altered on its way or sealed for another reader; ask the sender to seal it for this node id.",
+        "this key does not open the content sealed as {enc}",
+        "The content was altered or sealed for another reader; ask the sender to seal it for this node id.",
     ),
 )

@@ -12,7 +12,7 @@ from typing import Any
 
 
 class Severity(enum.Enum):
-    """What the receiver of an error may do: act on it, retry, or end."""
+    """What the receiver of an error can do: correct the call, retry it, or stop."""
 
     REFUSED = "refused"
     TRANSIENT = "transient"
@@ -32,14 +32,14 @@ class Exit(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ErrorSpec:
-    """One error code: what it says, what to do about it, and how it shows over HTTP and on the command line."""
+    """One error code: its text and hint, and how HTTP and the command line report it."""
 
     code: str
-    #: HTTP status of the problem+json answer.
+    #: HTTP status of the problem+json response.
     status: int
-    #: One sentence; `{field}` is replaced by the fields of the case, `{field!r}` quoted.
+    #: One sentence; `{field}` stands for a field of the case, `{field!r}` for the quoted field.
     text: str
-    #: What the reader can do next.
+    #: What the reader can do next; takes fields like the text.
     hint: str
     severity: Severity = Severity.REFUSED
     exit: Exit = Exit.REFUSED
@@ -49,8 +49,12 @@ class ErrorSpec:
         return self.code.replace("_", " ").capitalize()
 
     def describe(self, fields: dict[str, Any]) -> str:
-        """Return the text with its fields filled in; a field the case did not give shows as a question mark."""
+        """Return the text with its fields filled in; a missing field shows as a question mark."""
         return self.text.format_map(_Shown(fields))
+
+    def advise(self, fields: dict[str, Any]) -> str:
+        """Return the hint with its fields filled in."""
+        return self.hint.format_map(_Shown(fields)) if "{" in self.hint else self.hint
 
 
 class _Shown(dict[str, Any]):

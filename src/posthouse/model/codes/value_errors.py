@@ -1,10 +1,10 @@
-"""Error codes of values that are refused on the way in: subjects, ids, envelopes, events, messages, filters."""
+"""Error codes of invalid input values: JSON, subjects, ids, envelopes, events, messages, filters."""
 
 from __future__ import annotations
 
 from posthouse.model.codes.spec import ErrorSpec
 
-_NODE_HINT = "A node id is `ed25519:` and 64 lower-case hexadecimal digits; it is never normalised."
+_NODE_HINT = "A node id is `ed25519:` and 64 lower-case hexadecimal digits; other spellings are refused."
 _EVENT_HINT = "docs/protocol.md describes every field of an event and its limits."
 
 _JSON: tuple[ErrorSpec, ...] = (
@@ -12,8 +12,8 @@ _JSON: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "json_duplicate_key",
         400,
-        "the key {key!r} stands twice in one object",
-        "Give each key once; which of two values is meant cannot be known.",
+        "the key {key!r} occurs twice in one object",
+        "Give each key once; two values for one key are ambiguous.",
     ),
     ErrorSpec(
         "json_too_deep",
@@ -24,8 +24,8 @@ _JSON: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "value_invalid",
         400,
-        "{name} is not valid: {reason}",
-        "Correct the value; the reference describes each field and its bounds.",
+        "{name} is invalid: {reason}",
+        "Correct the value; docs/reference describes each field and its bounds.",
     ),
     ErrorSpec(
         "payload_unserialisable",
@@ -54,7 +54,7 @@ _NAMES: tuple[ErrorSpec, ...] = (
         "{topic!r} is not a valid topic: {reason}",
         "A topic is a subject without wildcards, of at most 12 tokens and 160 bytes.",
     ),
-    ErrorSpec("id_invalid", 400, "{id!r} is not a valid id: {reason}", "Use ids exactly as they were given."),
+    ErrorSpec("id_invalid", 400, "{id!r} is not a valid id: {reason}", "Use ids exactly as you received them."),
     ErrorSpec("node_id_invalid", 400, "{node!r} is not a node id: {reason}", _NODE_HINT),
     ErrorSpec(
         "mesh_name_invalid",
@@ -71,19 +71,19 @@ _NAMES: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "access_rules_invalid",
         400,
-        "the access rules are not valid at {where}: {reason}",
-        "Repair the rule file; until then everything is denied.",
+        "the access rules are invalid at {where}: {reason}",
+        "Repair the rule file; until then the bus denies everything.",
     ),
     ErrorSpec(
         "reliability_invalid",
         400,
-        "the reliability configuration is not valid: {reason}",
-        "Repair the file; until then the former values stay in force.",
+        "the reliability configuration is invalid: {reason}",
+        "Repair the file; until then the previous values stay in force.",
     ),
     ErrorSpec(
         "filter_invalid",
         400,
-        "the filter is not valid at {field}: {reason}",
+        "the filter is invalid at {field}: {reason}",
         "A filter has ids, authors, kinds, `#<tag>`, mesh, since_ns, until_ns and limit.",
     ),
 )
@@ -97,13 +97,13 @@ _EVENTS: tuple[ErrorSpec, ...] = (
         "event_id_form",
         400,
         "the event id is not 64 lower-case hexadecimal digits",
-        "The id is the BLAKE3-256 of the canonical bytes, in hexadecimal.",
+        "The id is the BLAKE3-256 hash of the canonical bytes, in hexadecimal.",
     ),
     ErrorSpec(
         "event_id_mismatch",
         400,
         "the event id is not the hash of its canonical bytes (expected {expected})",
-        "Compute the id over the canonical bytes exactly as sent; docs/protocol.md has vectors.",
+        "Compute the id over the canonical bytes exactly as sent; docs/protocol.md has test vectors.",
     ),
     ErrorSpec("event_pubkey_form", 400, "the event's pubkey is not a node id: {reason}", _NODE_HINT),
     ErrorSpec(
@@ -122,7 +122,7 @@ _EVENTS: tuple[ErrorSpec, ...] = (
         "event_created_at_ahead",
         400,
         "created_at_ns is {ahead_s} s ahead of the relay's clock, more than {limit_s} s",
-        "Set the clock of the sending machine.",
+        "Correct the clock of the sending machine.",
     ),
     ErrorSpec(
         "event_expired",
@@ -134,26 +134,26 @@ _EVENTS: tuple[ErrorSpec, ...] = (
         "kind_invalid",
         400,
         "kind {kind} is outside the ranges 1-9999, 10000-19999, 20000-29999 and 30000-39999",
-        "Choose the kind by what shall be kept: normal, replaceable, ephemeral, addressable.",
+        "Choose the kind by how events are kept: normal, replaceable, ephemeral or addressable.",
     ),
     ErrorSpec(
         "kind_not_publishable",
         400,
-        "kind {kind} is for authentication and is never published",
+        "kind {kind} is for authentication and cannot be published",
         "Send it to /v1/auth, /v1/join or as AUTH on the stream.",
     ),
     ErrorSpec("event_too_large", 413, "the event has {bytes} canonical bytes; the limit is {limit}", _EVENT_HINT),
     ErrorSpec("event_text_invalid", 400, "{field} is not valid text: {reason}", _EVENT_HINT),
     ErrorSpec("tags_too_many", 400, "the event has {count} tags; the limit is {limit}", _EVENT_HINT),
-    ErrorSpec("tag_empty", 400, "tag {index} has no name", "A tag is a list of strings whose first is its name."),
+    ErrorSpec("tag_empty", 400, "tag {index} has no name", "A tag is a list of strings; the first is its name."),
     ErrorSpec(
         "tag_value_too_long",
         413,
         "tag {index} has a value of {bytes} bytes; the limit is {limit}",
-        "Put long data into the content, or in object storage with a blob tag.",
+        "Put long data into the content, or into object storage with a blob tag.",
     ),
-    ErrorSpec("tag_repeated", 400, "the tag {tag!r} may stand only once", _EVENT_HINT),
-    ErrorSpec("tag_malformed", 400, "the tag {tag!r} is not valid: {reason}", _EVENT_HINT),
+    ErrorSpec("tag_repeated", 400, "the tag {tag!r} may occur only once", _EVENT_HINT),
+    ErrorSpec("tag_malformed", 400, "the tag {tag!r} is invalid: {reason}", _EVENT_HINT),
     ErrorSpec(
         "address_needs_d",
         400,
@@ -170,7 +170,7 @@ _EVENTS: tuple[ErrorSpec, ...] = (
         "message_malformed",
         400,
         "the message is malformed: {reason}",
-        "A message has exactly one c tag, one t or p tag, and a meta tag only in JCS form.",
+        "A message has exactly one c tag, one t or p tag, and at most one meta tag, in JCS form.",
     ),
     ErrorSpec(
         "body_too_large",
@@ -182,7 +182,7 @@ _EVENTS: tuple[ErrorSpec, ...] = (
         "confirmation_malformed",
         400,
         "the confirmation is malformed: {reason}",
-        "A confirmation has 1 to 50 e tags of one sender and one p tag naming that sender.",
+        "A confirmation has 1 to 50 e tags of one sender and one p tag that names that sender.",
     ),
 )
 
