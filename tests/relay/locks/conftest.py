@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.relay.locks.desk import Desk, open_desk
-from tests.relay.locks.transports import Office, open_office
+from tests.relay.locks.transports import LockRelay, run_lock_relay
 
 
 @pytest.fixture(params=["http", "stream"])
-async def office(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Office]:
+async def relay(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[LockRelay]:
     """A relay on a fake clock whose nodes use HTTP, then the same on streams."""
-    async with open_office(tmp_path / "relay", request.param) as opened:
+    async with run_lock_relay(tmp_path / "relay", request.param) as opened:
         yield opened
 
 

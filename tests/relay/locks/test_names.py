@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.relay.locks.transports import LEASE_MS, Office, granted
+from tests.relay.locks.transports import LEASE_MS, LockRelay, granted
 
 NAMES = [
     "a",
@@ -46,8 +46,8 @@ NAMES = [
 ]
 
 
-async def test_every_odd_name_is_a_lock_of_its_own(office: Office) -> None:
-    alice, bob = await office.node(), await office.node()
+async def test_every_odd_name_is_a_lock_of_its_own(relay: LockRelay) -> None:
+    alice, bob = await relay.node(), await relay.node()
     for turn, name in enumerate(NAMES):
         lease_ms = LEASE_MS + turn
         assert granted(await alice.ask("acquire", resource=name, lease_ms=lease_ms))["resource"] == name
@@ -64,7 +64,7 @@ async def test_every_odd_name_is_a_lock_of_its_own(office: Office) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_any_name_can_be_inspected_as_a_parameter(office: Office, name: str) -> None:
-    alice = await office.node(transport="http")
-    reply = await office.edge.get(f"/v1/locks?resource={quote(name, safe='')}", alice._token)  # type: ignore[attr-defined]
+async def test_any_name_can_be_inspected_as_a_parameter(relay: LockRelay, name: str) -> None:
+    alice = await relay.node(transport="http")
+    reply = await relay.edge.get(f"/v1/locks?resource={quote(name, safe='')}", alice._token)  # type: ignore[attr-defined]
     assert (reply.status, reply.value["resource"]) == (200, name)

@@ -6,26 +6,26 @@ import asyncio
 
 from posthouse.relay.wire.mesh_rows import AccessRow, Role, Verdict
 from tests.relay.edge import Author
-from tests.relay.locks.transports import LEASE_MS, Office, granted, refused
+from tests.relay.locks.transports import LEASE_MS, LockRelay, granted, refused
 
 
-async def test_lock_operations_need_authentication(office: Office) -> None:
+async def test_lock_operations_need_authentication(relay: LockRelay) -> None:
     for path, body in (
         ("acquire", {"resource": "a", "lease_ms": LEASE_MS}),
         ("release", {"resource": "a", "token": 1}),
     ):
-        assert (await office.edge.post(f"/v1/locks/{path}", body)).status == 401
-    assert (await office.edge.get("/v1/locks")).status == 401
-    assert (await office.edge.get("/v1/locks/a")).status == 401
-    async with office.edge.stream() as stream:
+        assert (await relay.edge.post(f"/v1/locks/{path}", body)).status == 401
+    assert (await relay.edge.get("/v1/locks")).status == 401
+    assert (await relay.edge.get("/v1/locks/a")).status == 401
+    async with relay.edge.stream() as stream:
         await stream.send("LOCK", "r1", "acquire", {"resource": "a", "lease_ms": LEASE_MS})
         req, problem = await stream.expect("LOCKED")
         assert (req, problem["status"], problem["code"]) == ("r1", 401, "authentication_required")
 
 
-async def test_tokens_are_per_mesh_and_resource(office: Office) -> None:
-    alice = await office.node()
-    await office.edge.server.context.engine.administration.create_mesh(alice.node, "lab")
+async def test_tokens_are_per_mesh_and_resource(relay: LockRelay) -> None:
+    alice = await relay.node()
+    await relay.edge.server.context.engine.administration.create_mesh(alice.node, "lab")
     assert granted(await alice.ask("acquire", resource="a", lease_ms=LEASE_MS))["token"] == 1
     await alice.ask("release", resource="a", token=1)
     assert granted(await alice.ask("acquire", resource="a", lease_ms=LEASE_MS))["token"] == 2
@@ -33,10 +33,10 @@ async def test_tokens_are_per_mesh_and_resource(office: Office) -> None:
     assert granted(await alice.ask("acquire", resource="b", lease_ms=LEASE_MS))["token"] == 1
 
 
-async def test_roles_and_access_rows_decide_who_may_lock(office: Office) -> None:
-    administration = office.edge.server.context.engine.administration
-    author = Author(office.clock)
-    admin, reader, member, stranger = await office.node(author), *[await office.node() for _ in range(3)]
+async def test_roles_and_access_rows_decide_who_may_lock(relay: LockRelay) -> None:
+    administration = relay.edge.server.context.engine.administration
+    author = Author(relay.clock)
+    admin, reader, member, stranger = await relay.node(author), *[await relay.node() for _ in range(3)]
     await administration.create_mesh(admin.node, "lab", is_open=False)
     await administration.save_member(admin.node, "lab", reader.node, "reader", Role.READER)
     await administration.save_member(admin.node, "lab", member.node, "member", Role.MEMBER)
@@ -53,19 +53,19 @@ async def test_roles_and_access_rows_decide_who_may_lock(office: Office) -> None
     assert refused(await admin.ask("acquire", **wanted | {"mesh": "nowhere"})) == (404, "mesh_unknown")
 
 
-async def test_node_above_its_rate_gets_the_time_to_retry_after(office: Office) -> None:
-    alice = await office.node()
-    locks = office.edge.server.context.engine.locks
-    while locks._buckets.take(alice.node, office.clock.boot_ns()) == 0:
+async def test_node_above_its_rate_gets_the_time_to_retry_after(relay: LockRelay) -> None:
+    alice = await relay.node()
+    locks = relay.edge.server.context.engine.locks
+    while locks._buckets.take(alice.node, relay.clock.boot_ns()) == 0:
         pass
     status, value = await alice.ask("acquire", resource="a", lease_ms=LEASE_MS)
     assert (status, value["code"]) == (429, "locks_too_fast") and 0 < value["retry_after_s"] < 1
-    office.clock.advance(1)
+    relay.clock.advance(1)
     granted(await alice.ask("acquire", resource="a", lease_ms=LEASE_MS))
 
 
-async def test_malformed_lock_commands_are_refused_with_the_reason(office: Office) -> None:
-    async with office.edge.stream(Author(office.clock)) as stream:
+async def test_malformed_lock_commands_are_refused_with_the_reason(relay: LockRelay) -> None:
+    async with relay.edge.stream(Author(relay.clock)) as stream:
         await stream.send("LOCK", "r1", "acquire")
         assert await stream.notice() == "frame_malformed"
         await stream.send("LOCK", 7, "acquire", {})
@@ -76,17 +76,17 @@ async def test_malformed_lock_commands_are_refused_with_the_reason(office: Offic
         assert (await stream.expect("LOCKED"))[1]["code"] == "body_invalid"
 
 
-async def test_metrics_count_contention_waits_and_take_overs(office: Office) -> None:
-    alice, bob = await office.node(), await office.node()
+async def test_metrics_count_contention_waits_and_take_overs(relay: LockRelay) -> None:
+    alice, bob = await relay.node(), await relay.node()
     granted(await alice.ask("acquire", resource="a", lease_ms=LEASE_MS))
     refused(await bob.ask("acquire", resource="a", lease_ms=LEASE_MS))
     waiting = asyncio.create_task(bob.ask("acquire", resource="a", lease_ms=LEASE_MS, wait_ms=60_000))
-    await office.waiting(1)
-    text = (await office.edge.get("/metrics", await office.edge.token(office.edge.admin))).body.decode()
+    await relay.waiting(1)
+    text = (await relay.edge.get("/metrics", await relay.edge.token(relay.edge.admin))).body.decode()
     assert "posthouse_relay_lock_waiters 1.0" in text
-    office.clock.advance(LEASE_MS / 1000)
+    relay.clock.advance(LEASE_MS / 1000)
     granted(await waiting)
-    text = (await office.edge.get("/metrics", await office.edge.token(office.edge.admin))).body.decode()
+    text = (await relay.edge.get("/metrics", await relay.edge.token(relay.edge.admin))).body.decode()
     lines = set(text.splitlines())
     assert 'posthouse_relay_lock_operations_total{operation="acquire",outcome="done"} 2.0' in lines
     assert 'posthouse_relay_lock_operations_total{operation="acquire",outcome="held"} 1.0' in lines

@@ -12,7 +12,7 @@ import pytest
 from posthouse.relay.wire.lock_operations import Granted, LockAnswer
 from tests.relay.edge import Edge
 from tests.relay.locks.desk import PATIENCE_S, Desk, code_of, node, token_of
-from tests.relay.locks.transports import Office, granted
+from tests.relay.locks.transports import LockRelay, granted
 from tests.relay.locks.until import until
 
 ALICE, BOB, CAROL, DAVE = (node(number) for number in range(1, 5))
@@ -34,14 +34,14 @@ async def test_thousand_waiters_are_served_in_the_order_they_came(desk: Desk) ->
     assert served == list(range(1_000)) and token == 1_001
 
 
-async def test_waiters_of_both_transports_share_one_queue(office: Office) -> None:
-    alice = await office.node()
+async def test_waiters_of_both_transports_share_one_queue(relay: LockRelay) -> None:
+    alice = await relay.node()
     token = granted(await alice.ask("acquire", resource="db", lease_ms=5_000))["token"]
     waiting = []
     for place in range(10):
-        way = await office.node(transport="http" if place % 2 else "stream")
+        way = await relay.node(transport="http" if place % 2 else "stream")
         waiting.append((way, asyncio.create_task(way.ask("acquire", resource="db", lease_ms=5_000, wait_ms=60_000))))
-        await office.waiting(place + 1)
+        await relay.waiting(place + 1)
     await alice.ask("release", resource="db", token=token)
     for place, (way, task) in enumerate(waiting):
         grant = granted(await task)
@@ -125,18 +125,18 @@ async def test_waiter_that_is_gone_leaves_the_queue(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("transport", ["http", "stream"])
-async def test_closed_connection_leaves_the_queue(office: Office, transport: str) -> None:
-    alice, carol = await office.node(), await office.node()
+async def test_closed_connection_leaves_the_queue(relay: LockRelay, transport: str) -> None:
+    alice, carol = await relay.node(), await relay.node()
     token = granted(await alice.ask("acquire", resource="db", lease_ms=60_000))["token"]
     async with aiohttp.ClientSession() as session:
-        other = Edge(office.edge.server, session, office.edge.admin)
-        bob = await office.node(transport=transport, edge=other)
+        other = Edge(relay.edge.server, session, relay.edge.admin)
+        bob = await relay.node(transport=transport, edge=other)
         leaving = asyncio.create_task(bob.ask("acquire", resource="db", lease_ms=60_000, wait_ms=600_000))
-        await office.waiting(1)
+        await relay.waiting(1)
         staying = asyncio.create_task(carol.ask("acquire", resource="db", lease_ms=60_000, wait_ms=600_000))
-        await office.waiting(2)
+        await relay.waiting(2)
     leaving.cancel()
-    await office.waiting(1)
+    await relay.waiting(1)
     await alice.ask("release", resource="db", token=token)
     assert granted(await staying)["owner"] == carol.node
 
@@ -151,8 +151,8 @@ async def test_own_request_that_waits_twice_gets_one_grant(desk: Desk) -> None:
     assert (await desk.inspect()).token == 2
 
 
-async def test_retry_storm_makes_one_grant(office: Office) -> None:
-    alice, bob = await office.node(), await office.node()
+async def test_retry_storm_makes_one_grant(relay: LockRelay) -> None:
+    alice, bob = await relay.node(), await relay.node()
     asked = {"resource": "db", "lease_ms": 5_000, "request_id": "q1"}
     storm = [alice.ask("acquire", **asked, **({"wait_ms": 1_000} if turn % 2 else {})) for turn in range(100)]
     answers = [granted(reply) for reply in await asyncio.gather(*storm)]

@@ -18,7 +18,7 @@ Reply = tuple[int, dict[str, Any]]
 LEASE_MS = 5_000
 
 
-class Way(Protocol):
+class LockClient(Protocol):
     """One authenticated node and its transport."""
 
     node: str
@@ -28,7 +28,7 @@ class Way(Protocol):
         ...
 
 
-class HttpWay:
+class HttpLockClient:
     """A node with a token."""
 
     def __init__(self, edge: Edge, node: str, token: str) -> None:
@@ -50,7 +50,7 @@ class HttpWay:
         return reply.status, reply.value
 
 
-class StreamWay:
+class StreamLockClient:
     """A node with a stream; answers are sorted to their requests."""
 
     def __init__(self, stream: Stream, node: str) -> None:
@@ -77,7 +77,7 @@ class StreamWay:
             self._open.pop(command[1]).set_result(command[2])
 
 
-class Office:
+class LockRelay:
     """A relay on a fake clock, and nodes that use one transport."""
 
     def __init__(self, edge: Edge, clock: FakeClock, transport: str, opened: AsyncExitStack) -> None:
@@ -86,15 +86,17 @@ class Office:
         self._transport = transport
         self._opened = opened
 
-    async def node(self, author: Author | None = None, transport: str | None = None, edge: Edge | None = None) -> Way:
+    async def node(
+        self, author: Author | None = None, transport: str | None = None, edge: Edge | None = None
+    ) -> LockClient:
         """Return a node that is authenticated."""
         author, edge = author or Author(self.clock), edge or self.edge
         if (transport or self._transport) == "http":
-            return HttpWay(edge, author.node, await edge.token(author))
+            return HttpLockClient(edge, author.node, await edge.token(author))
         stream = await self._opened.enter_async_context(edge.stream(author))
-        way = StreamWay(stream, author.node)
-        self._opened.callback(way.reader.cancel)
-        return way
+        client = StreamLockClient(stream, author.node)
+        self._opened.callback(client.reader.cancel)
+        return client
 
     async def waiting(self, count: int) -> None:
         """Wait until this many waiters wait for a lock."""
@@ -103,11 +105,11 @@ class Office:
 
 
 @asynccontextmanager
-async def open_office(folder: Path, transport: str, clock: FakeClock | None = None) -> AsyncIterator[Office]:
+async def run_lock_relay(folder: Path, transport: str, clock: FakeClock | None = None) -> AsyncIterator[LockRelay]:
     """Run a relay for nodes that use one transport."""
     clock = clock or FakeClock()
     async with running(folder, clock) as edge, AsyncExitStack() as opened:
-        yield Office(edge, clock, transport, opened)
+        yield LockRelay(edge, clock, transport, opened)
 
 
 def granted(reply: Reply) -> dict[str, Any]:
