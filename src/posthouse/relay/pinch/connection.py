@@ -1,8 +1,8 @@
-"""One Pinch connection after its login: envelopes in by type, answers out, and the reader session of its address.
+"""One Pinch connection: handles envelopes by type, answers them, and owns the reader session of its address.
 
-Frames are taken in order, and the next one is read only while few submissions are unanswered. A refusal names the
-message it refuses. Types without a handler are tolerated: heartbeats, handshakes, and what a later Pinch will send.
-The address was proved by a signature, so no mesh decides about its right to read.
+Frames are handled in order, and the next one is read only while few submissions are unanswered. A refusal names the
+message it refuses. Envelopes of other types (heartbeats, handshakes, types of later versions) are ignored. A signature
+proved the address at login, so no mesh decides about its right to read.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ from posthouse.relay.wire.websocket import (
 
 
 class PinchReaderSession(ReaderSession):
-    """One login of an address."""
+    """The reader session of a logged-in address.
+
+    Delivery starts once a pong proves that the agent has read AUTH_RESULT, or after a short time.
+    """
 
     def __init__(
         self, sessions: ReaderSessions, connection: PinchConnection, address: str, settings: PinchSettings
@@ -64,14 +67,14 @@ class PinchReaderSession(ReaderSession):
         return None
 
     async def _begin(self) -> bool:
-        await self._greeted()
+        await self._wait_for_login_read()
         count = await self._pinch_sessions.count_waiting(self)
         if count and not self.is_closed:
             now_ms = self._pinch_sessions.clock.wall_ns() // MILLISECOND_NS
             self.peer.deliver(binary_frame(queue_status(now_ms, self.node, count)), 1)
         return count > 0
 
-    async def _greeted(self) -> None:
+    async def _wait_for_login_read(self) -> None:
         read = asyncio.Event()
         self.peer.ping(read.set)
         with contextlib.suppress(TimeoutError):
@@ -80,54 +83,54 @@ class PinchReaderSession(ReaderSession):
 
 
 def take_envelope(connection: PinchConnection, envelope: Envelope, raw: bytes) -> None:
-    """Do what an envelope asks for."""
+    """Handle an envelope by its type."""
     handler = _HANDLERS.get(envelope.type)
     if handler is not None:
         handler(connection, envelope, raw)
 
 
 def _post(connection: PinchConnection, envelope: Envelope, raw: bytes) -> None:
-    """Queue an envelope for another agent."""
+    """Submit an envelope for another agent."""
     if envelope.from_address != connection.address:
         connection.refuse(envelope, error("pinch_sender_spoofed"))
-    elif not _is_here(envelope.to_address, connection.settings.host):
+    elif not _is_local_address(envelope.to_address, connection.settings.host):
         connection.refuse(envelope, error("pinch_address_unknown"))
     elif not _is_message_id(envelope.message_id) and (envelope.message_id or envelope.type == MESSAGE):
         connection.refuse(envelope, error("pinch_message_id_invalid"))
-    elif connection.pay(envelope):
-        tell = partial(connection.settle, envelope)
+    elif connection.spend_rate(envelope):
+        on_outcome = partial(connection.settle, envelope)
         ends = (connection.address, envelope.to_address)
-        connection.submit(Posting(*ends, envelope.message_id, envelope.type, raw, tell))
+        connection.submit(Posting(*ends, envelope.message_id, envelope.type, raw, on_outcome))
 
 
 def _confirm(connection: PinchConnection, envelope: Envelope, _raw: bytes) -> None:
-    """Take a reader's confirm; one that is not its own, or not signed, changes nothing and is not answered."""
+    """Submit a reader's confirm; ignore one in the name of another address or without a valid signature."""
     given = envelope.delivery_confirm
     is_own = envelope.from_address == connection.address and _is_message_id(given.message_id)
     if is_own and _is_signed(connection.address, given):
-        tell = partial(connection.settle, envelope)
-        connection.submit(Confirming(connection.address, envelope.to_address, envelope, tell))
+        on_outcome = partial(connection.settle, envelope)
+        connection.submit(Confirming(connection.address, envelope.to_address, envelope, on_outcome))
     else:
         connection.pinch.note_outcome(CONFIRM, Outcome.IGNORED)
 
 
 def _take_block(connection: PinchConnection, envelope: Envelope, _raw: bytes) -> None:
-    """Block an address for the one that is logged in, whoever the payload names as the blocker."""
-    _change(connection, envelope, envelope.block_notification.blocked_address)
+    """Block an address for the logged-in one, no matter which blocker the payload names."""
+    _change_blocks(connection, envelope, envelope.block_notification.blocked_address)
 
 
 def _take_unblock(connection: PinchConnection, envelope: Envelope, _raw: bytes) -> None:
-    _change(connection, envelope, envelope.unblock_notification.unblocked_address)
+    _change_blocks(connection, envelope, envelope.unblock_notification.unblocked_address)
 
 
-def _change(connection: PinchConnection, envelope: Envelope, other: str) -> None:
-    if not _is_here(other, connection.settings.host):
+def _change_blocks(connection: PinchConnection, envelope: Envelope, other: str) -> None:
+    if not _is_local_address(other, connection.settings.host):
         connection.refuse(envelope, error("pinch_address_unknown"))
-    elif connection.pay(envelope):
-        connection.pinch.start(_change_block(connection, envelope, other))
+    elif connection.spend_rate(envelope):
+        connection.pinch.start(_write_block_change(connection, envelope, other))
 
 
-async def _change_block(connection: PinchConnection, envelope: Envelope, other: str) -> None:
+async def _write_block_change(connection: PinchConnection, envelope: Envelope, other: str) -> None:
     blocks = connection.pinch.blocks
     change = blocks.block if envelope.type == BLOCK else blocks.unblock
     try:
@@ -136,7 +139,7 @@ async def _change_block(connection: PinchConnection, envelope: Envelope, other: 
         connection.refuse(envelope, refusal)
 
 
-def _is_here(address: str, host: str) -> bool:
+def _is_local_address(address: str, host: str) -> bool:
     try:
         return parse_address(address).host == host
     except PosthouseError:
@@ -246,7 +249,7 @@ class PinchConnection(WebSocketConnection):
         self.pinch.note_refused(self.address, envelope.type, failure.code)
         self.send(queue_full(self.now_ms, self.address, envelope.message_id, envelope.to_address, str(failure)))
 
-    def pay(self, envelope: Envelope) -> bool:
+    def spend_rate(self, envelope: Envelope) -> bool:
         """Spend one envelope of the rate limit; without any left, answer rate_limited and return False."""
         wait_ns = self.pinch.rates.take(self.address, self.clock.boot_ns(), TOKENS_PER_ENVELOPE)
         if wait_ns:
