@@ -1,6 +1,6 @@
-"""A relay that lies: speaks the protocol as a test tells it, to see what a real client believes.
+"""A relay that lies: each connection follows a test's script, so the test can see what a real client accepts.
 
-The script of a connection gets a Peer and plays; what it does not do is not done.
+The script gets a Peer; the relay does nothing else.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class Peer:
         return value
 
     async def greet(self) -> None:
-        """Let the client in, without looking."""
+        """Accept the client without checking its proof."""
         await self.send("HELLO", {"relay": self.key.node, "challenge": "00" * 32, "features": []})
         await self.receive()
         await self.send("AUTHED", {"node": "whoever", "meshes": []})
 
     async def await_end(self) -> None:
-        """Stay until the client goes."""
+        """Wait until the client closes the connection."""
         async for _ in self._socket:
             pass
 
@@ -46,7 +46,7 @@ Script = Callable[[Peer], Awaitable[None]]
 
 @asynccontextmanager
 async def lying_relay(script: Script, key: NodeKey | None = None) -> AsyncIterator[str]:
-    """A relay that plays `script` on each stream; yields its address."""
+    """Run a relay that follows `script` on each stream; yields its address."""
     shown = key or NodeKey.generate()
 
     async def stream(request: web.Request) -> web.WebSocketResponse:

@@ -1,4 +1,4 @@
-"""A relay to test against: the real server on a real socket, in the test's own loop, that can go away and come back."""
+"""A relay to test against: the real server on a real socket in the test's own loop, which can stop and restart."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ADMIN = NodeKey(b"a" * 32)
 
 
 class House:
-    """A relay, and clients of it."""
+    """A relay and its clients."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.folder = folder
@@ -33,7 +33,7 @@ class House:
         return f"http://{self.settings.listen}"
 
     async def up(self) -> None:
-        """Start the relay; after the first time on the same port again."""
+        """Start the relay; after the first time on the same port."""
         self.server = RelayServer(self.settings)
         await self.server.start()
         self.settings = replace(self.settings, listen=self.server.address)
@@ -45,7 +45,7 @@ class House:
             self.server = None
 
     def client(self, key: NodeKey | None = None, *, options: ClientOptions = QUICK, **given: Any) -> Client:
-        """Make a client with a key and pins of its own."""
+        """Make a client with its own key and pins."""
         made = Client(self.url, key or NodeKey.generate(), pins=given.pop("pins", Pins(None)), options=options, **given)
         self.clients.append(made)
         return made
@@ -58,7 +58,7 @@ class House:
 
 @asynccontextmanager
 async def open_house(folder: Path, **settings: Any) -> AsyncIterator[House]:
-    """A relay that runs, and is gone afterwards with its clients."""
+    """Run a relay; it and its clients are closed at the end."""
     house = House(folder, **settings)
     await house.up()
     try:

@@ -21,7 +21,7 @@ def client_of(url: str, **options: Any) -> Client:
 
 
 async def read_one(event: dict[str, Any], **options: Any) -> str:
-    """Return the content of an event that a relay sends, if the client believes it."""
+    """Return the content of an event that a relay sends, if the client accepts it."""
 
     async def script(peer: Peer) -> None:
         await peer.greet()
@@ -35,7 +35,7 @@ async def read_one(event: dict[str, Any], **options: Any) -> str:
         return received.event.content
 
 
-async def test_control_a_true_event_is_believed() -> None:
+async def test_control_valid_event_is_accepted() -> None:
     assert await read_one(TRUE) == "I said this"
 
 
@@ -49,7 +49,7 @@ async def test_control_a_true_event_is_believed() -> None:
         ({"more": 1}, "event_field_unknown"),
     ],
 )
-async def test_forged_event_ends_the_subscription_with_its_fault(change: dict[str, Any], code: str) -> None:
+async def test_forged_event_ends_the_subscription_with_its_error(change: dict[str, Any], code: str) -> None:
     with pytest.raises(PosthouseError) as refused:
         await read_one(TRUE | change)
     assert refused.value.code == code
@@ -59,14 +59,14 @@ async def test_verification_can_be_turned_off() -> None:
     assert await read_one(TRUE | {"content": "I said that"}, is_verifying=False) == "I said that"
 
 
-async def test_true_event_that_was_not_asked_for_is_refused() -> None:
+async def test_valid_event_that_matches_no_filter_is_refused() -> None:
     other = msgspec.to_builtins(sign_event(ALICE, 2, "another matter", [], 1))
     with pytest.raises(Fatal) as refused:
         await read_one(other)
     assert refused.value.code == "answer_invalid"
 
 
-async def test_event_sent_twice_is_handed_out_once() -> None:
+async def test_event_sent_twice_reaches_the_reader_once() -> None:
     async def script(peer: Peer) -> None:
         await peer.greet()
         _, sub, *_ = await peer.receive()
@@ -81,7 +81,7 @@ async def test_event_sent_twice_is_handed_out_once() -> None:
 
 
 @pytest.mark.parametrize("frame", ["[]", "{}", "[[]]", '["OK"]', "[1]", '["EVENT","1.1",{},null]'])
-async def test_frame_that_is_none_ends_the_stream_for_good(frame: str) -> None:
+async def test_malformed_frame_ends_the_stream_for_good(frame: str) -> None:
     async def script(peer: Peer) -> None:
         await peer.greet()
         await peer.receive()
@@ -95,7 +95,7 @@ async def test_frame_that_is_none_ends_the_stream_for_good(frame: str) -> None:
         assert refused.value.code in ("answer_invalid", "event_field_missing")
 
 
-async def test_verb_of_a_newer_relay_is_passed_over() -> None:
+async def test_unknown_verb_is_ignored() -> None:
     async def script(peer: Peer) -> None:
         await peer.greet()
         _, sub, *_ = await peer.receive()
@@ -131,7 +131,7 @@ async def test_relay_with_another_key_than_before_gets_no_signature(tmp_path: An
         assert f"posthouse trust {url}" in refused.value.hint
 
 
-async def test_key_that_changes_under_a_running_client_ends_it(tmp_path: Any) -> None:
+async def test_relay_key_that_changes_between_connections_ends_the_client(tmp_path: Any) -> None:
     keys = iter([NodeKey(b"1" * 32), NodeKey(b"2" * 32)])
 
     async def script(peer: Peer) -> None:
@@ -144,7 +144,7 @@ async def test_key_that_changes_under_a_running_client_ends_it(tmp_path: Any) ->
         assert refused.value.code == "relay_key_changed"
 
 
-async def test_code_of_an_invite_is_not_shown_to_another_relay() -> None:
+async def test_code_of_an_invite_is_not_sent_to_another_relay() -> None:
     async def script(peer: Peer) -> None:
         raise AssertionError("nothing is streamed here")
 

@@ -36,7 +36,7 @@ def test_code_does_not_show_in_repr() -> None:
         TEXT.replace("relay.example:7420", "relay.example:99999999"),
     ],
 )
-def test_what_is_no_invite_is_refused_without_telling_its_code(text: str) -> None:
+def test_malformed_invite_is_refused_and_the_error_hides_its_code(text: str) -> None:
     with pytest.raises(Refused) as refused:
         parse_invite(text)
     assert refused.value.code == "invite_malformed"

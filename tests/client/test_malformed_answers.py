@@ -34,7 +34,7 @@ ANSWERS: dict[str, Callable[[str], Sequence[Any]]] = {
 
 @asynccontextmanager
 async def bob_at(script: Callable[[Peer], Awaitable[None]]) -> AsyncIterator[Client]:
-    """Bob's client at a relay that plays `script` after the greeting."""
+    """Bob's client at a relay that follows `script` after the greeting."""
 
     async def play(peer: Peer) -> None:
         await peer.greet()

@@ -27,7 +27,7 @@ def test_address_gives_one_origin_and_its_stream(text: str, origin: str, stream:
 @pytest.mark.parametrize(
     "text", ["ftp://relay.example", "http://", "", "http://u:p@127.0.0.1:1", "127.0.0.1:x", "127.0.0.1:1/path", ":7420"]
 )
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_malformed_address_is_refused(text: str) -> None:
     with pytest.raises(Refused) as refused:
         parse_relay_url(text)
     assert refused.value.code == "relay_url_invalid"

@@ -35,7 +35,7 @@ async def test_query_by_tag_author_and_time(house: House) -> None:
     assert not (await client.query({"kinds": [1], "until_ns": latest - 1})).events
 
 
-async def test_newest_first(house: House) -> None:
+async def test_descending_query_returns_the_newest_first(house: House) -> None:
     client = house.client()
     await publish(client, "a", "b", "c")
     page = await client.query({"kinds": [1]}, order="desc", limit=2)
@@ -53,7 +53,7 @@ async def test_latest_and_history_of_any_d(house: House, d: str) -> None:
     assert [stored.event for stored in history.events] == [first.event, second.event]
 
 
-async def test_unknown_event_and_address_are_told_apart(house: House) -> None:
+async def test_unknown_event_and_unknown_address_have_different_errors(house: House) -> None:
     client = house.client()
     with pytest.raises(Refused) as refused:
         await client.get("0" * 64)
@@ -69,14 +69,14 @@ async def test_coordinate_of_a_normal_kind_is_refused(house: House) -> None:
     assert refused.value.code == "coordinate_invalid"
 
 
-async def test_value_with_a_comma_says_how_to_ask_for_it(house: House) -> None:
+async def test_filter_value_with_a_comma_is_refused_with_the_alternative(house: House) -> None:
     with pytest.raises(Refused) as refused:
         await house.client().query({"#t": ["a,b"]})
     assert refused.value.code == "filter_invalid"
     assert "subscribe" in str(refused.value)
 
 
-async def test_token_is_got_anew_after_the_relay_was_restarted(house: House) -> None:
+async def test_token_is_renewed_after_a_restart_of_the_relay(house: House) -> None:
     client = house.client()
     await publish(client, "a")
     assert await client.count({"kinds": [1]}) == 1
@@ -85,7 +85,7 @@ async def test_token_is_got_anew_after_the_relay_was_restarted(house: House) -> 
     assert await client.count({"kinds": [1]}) == 1
 
 
-async def test_reads_say_unreachable_when_nobody_is_there(house: House) -> None:
+async def test_reads_from_a_stopped_relay_raise_relay_unreachable(house: House) -> None:
     client = house.client()
     await house.down()
     with pytest.raises(PosthouseError) as refused:

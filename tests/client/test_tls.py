@@ -24,7 +24,7 @@ def client_of(house: House, tls_ca: Path | None) -> Client:
     return Client(url, NodeKey.generate(), pins=Pins(None), options=replace(QUICK, tls_ca=tls_ca))
 
 
-async def test_both_ways_to_a_relay_work_over_tls_with_its_authority(tmp_path: Path) -> None:
+async def test_http_and_stream_work_over_tls_with_the_relays_authority(tmp_path: Path) -> None:
     async with (
         open_house(tmp_path, protection=protected(tmp_path, "127.0.0.1")) as house,
         client_of(house, tmp_path / "authority.pem") as client,
@@ -63,7 +63,7 @@ async def test_tls_client_at_a_plain_relay_gets_a_clear_error(house: House) -> N
         assert refused.value.code == "relay_unreachable"
 
 
-async def test_authority_that_cannot_be_read_is_named(house: House, tmp_path: Path) -> None:
+async def test_error_names_an_authority_file_that_cannot_be_read(house: House, tmp_path: Path) -> None:
     async with client_of(house, tmp_path / "nothing.pem") as client:
         with pytest.raises(Refused) as refused:
             await client.connect()

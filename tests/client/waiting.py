@@ -1,4 +1,4 @@
-"""Waiting with a bound, for tests: what does not come fails the test instead of hanging it."""
+"""Bounded waits for tests: a missing item fails the test instead of hanging it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def take(source: AsyncIterator[T], count: int) -> list[T]:
 
 
 async def until(is_true: Callable[[], bool]) -> None:
-    """Wait until something is true; for states that nobody announces."""
+    """Wait until a condition holds, for states without an event to wait on."""
     async with asyncio.timeout(PATIENCE_S):
-        while not is_true():  # noqa: ASYNC110 - nobody sets an event for it
+        while not is_true():  # noqa: ASYNC110 - there is no event to wait on
             await asyncio.sleep(0.005)

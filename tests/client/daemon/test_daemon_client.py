@@ -62,7 +62,7 @@ async def blocking(work: Callable[[], T]) -> T:
 
 
 @pytest.mark.parametrize("tcp", [False, True], ids=["socket", "tcp"])
-async def test_plain_client_sends_waits_reads_and_marks(hosts: tuple[Daemon, Daemon], tcp: bool) -> None:
+async def test_blocking_client_sends_waits_reads_and_marks_as_read(hosts: tuple[Daemon, Daemon], tcp: bool) -> None:
     here, there = hosts
 
     def send() -> str:
@@ -122,7 +122,7 @@ async def test_topics_peers_profile_locks_and_history(hosts: tuple[Daemon, Daemo
 
 async def until(is_so: Callable[[], bool]) -> None:
     async with asyncio.timeout(BOUND_S):
-        while not is_so():  # noqa: ASYNC110 - nobody announces it
+        while not is_so():  # noqa: ASYNC110 - there is no event to wait on
             await asyncio.sleep(0.005)
 
 
@@ -153,7 +153,7 @@ async def test_requeue_inspect_and_drop(house: House, hosts: tuple[Daemon, Daemo
         sent = await daemon.send(there.key.node, "one")
         assert sent.id is not None
         async with asyncio.timeout(BOUND_S):  # a row that is on its way cannot be requeued
-            while (await daemon.outbox_row(sent.id)).row.status != "pending":  # noqa: ASYNC110 - nobody tells
+            while (await daemon.outbox_row(sent.id)).row.status != "pending":  # noqa: ASYNC110 - no event
                 await asyncio.sleep(0.01)
             made = await daemon.requeue(sent.id, message="two")
         assert made.new_row_id is not None
@@ -164,7 +164,7 @@ async def test_requeue_inspect_and_drop(house: House, hosts: tuple[Daemon, Daemo
         assert (caught.value.code, caught.value.fields["status"]) == ("outbox_row_state", "aborted")
 
 
-async def test_wrong_token_is_told(hosts: tuple[Daemon, Daemon]) -> None:
+async def test_wrong_token_is_refused(hosts: tuple[Daemon, Daemon]) -> None:
     here, _ = hosts
     (here.directory.root / "local_token").write_text("no such token\n")
     async with DaemonClient(here.directory.root, tcp=True) as daemon:
@@ -173,7 +173,7 @@ async def test_wrong_token_is_told(hosts: tuple[Daemon, Daemon]) -> None:
     assert caught.value.code == "local_token_wrong"
 
 
-async def test_daemon_that_is_not_there_is_told(tmp_path: Path) -> None:
+async def test_missing_daemon_is_unreachable(tmp_path: Path) -> None:
     async with DaemonClient(tmp_path / "none") as daemon:
         for work in (daemon.health(), anext(daemon.events())):
             with pytest.raises(Transient) as caught:
@@ -183,7 +183,7 @@ async def test_daemon_that_is_not_there_is_told(tmp_path: Path) -> None:
         plain.health()
 
 
-async def test_closed_client_says_so(tmp_path: Path) -> None:
+async def test_closed_client_refuses_calls(tmp_path: Path) -> None:
     plain = DaemonClient(tmp_path)
     plain.close()
     with pytest.raises(Refused) as caught:
@@ -191,7 +191,7 @@ async def test_closed_client_says_so(tmp_path: Path) -> None:
     assert caught.value.code == "client_closed"
 
 
-async def test_kept_connection_that_the_daemon_closed_is_opened_anew(house: House) -> None:
+async def test_call_on_a_closed_kept_connection_is_sent_on_a_new_one(house: House) -> None:
     async with host(house, "a") as before:
         place = before.directory.root
         plain = DaemonClient(place)
@@ -207,7 +207,7 @@ async def test_kept_connection_that_the_daemon_closed_is_opened_anew(house: Hous
             await again.stop()
 
 
-async def test_wait_goes_on_over_a_restart_of_the_daemon(house: House) -> None:
+async def test_wait_survives_a_restart_of_the_daemon(house: House) -> None:
     async with host(house, "a") as here, host(house, "b") as there:
         node = there.key.node
         async with DaemonClient(there.directory.root) as reader, DaemonClient(here.directory.root) as sender:
@@ -221,7 +221,7 @@ async def test_wait_goes_on_over_a_restart_of_the_daemon(house: House) -> None:
             await again.stop()
 
 
-async def test_events_go_on_without_a_gap_over_restarts(house: House) -> None:
+async def test_events_continue_without_a_gap_over_restarts(house: House) -> None:
     heard: asyncio.Queue[DaemonEvent] = asyncio.Queue()
 
     async def listen(place: Path) -> None:

@@ -13,50 +13,50 @@ def item(row_id: str) -> InboxItem:
     return InboxItem(row_id, "c", "m", "main", None, "ed25519:x", None, "body", None, "t", None, None)
 
 
-def test_it_goes_on_behind_the_last_message_and_not_behind_other_events() -> None:
-    following = EventFollower(None)
-    following.start_after([item("01A")])
-    assert following.headers() == {RESUME_HEADER: "01A"}
-    following.note(DaemonEvent("message", {}, "01B"))
-    following.note(DaemonEvent("peer_join", {}))
-    assert following.headers() == {RESUME_HEADER: "01B"}
+def test_follower_resumes_after_the_last_message_not_after_other_events() -> None:
+    follower = EventFollower(None)
+    follower.start_after([item("01A")])
+    assert follower.headers() == {RESUME_HEADER: "01A"}
+    follower.note(DaemonEvent("message", {}, "01B"))
+    follower.note(DaemonEvent("peer_join", {}))
+    assert follower.headers() == {RESUME_HEADER: "01B"}
 
 
-def test_empty_inbox_gives_no_place_and_what_is_read_from_it_later_is_not_told_twice() -> None:
-    following = EventFollower(None)
-    following.start_after([])
-    assert following.headers() == {}
-    told = following.note_stored(item("01A"))
-    assert (told.event, told.id, told.data["body"], following.last) == ("message", "01A", "body", "01A")
-    assert not following.is_new(DaemonEvent("message", {}, "01A"))
-    assert following.is_new(DaemonEvent("message", {}, "01B"))
+def test_message_read_from_the_inbox_is_not_repeated_by_the_stream() -> None:
+    follower = EventFollower(None)
+    follower.start_after([])
+    assert follower.headers() == {}
+    event = follower.note_stored(item("01A"))
+    assert (event.event, event.id, event.data["body"], follower.last) == ("message", "01A", "body", "01A")
+    assert not follower.is_new(DaemonEvent("message", {}, "01A"))
+    assert follower.is_new(DaemonEvent("message", {}, "01B"))
 
 
-def test_daemon_that_was_never_there_is_an_error_and_one_that_goes_away_is_waited_for() -> None:
-    following = EventFollower(None)
+def test_daemon_that_never_answered_is_an_error_and_one_that_stops_is_retried() -> None:
+    follower = EventFollower(None)
     with pytest.raises(PosthouseError, match="cannot be reached"):
-        following.raise_unless_retryable(GONE)
-    following.on_open()
-    following.raise_unless_retryable(GONE)
-    assert 0 < following.pause_s() <= 0.1
+        follower.raise_unless_retryable(GONE)
+    follower.on_open()
+    follower.raise_unless_retryable(GONE)
+    assert 0 < follower.pause_s() <= 0.1
 
 
-def test_inbox_that_was_put_aside_is_begun_anew_but_a_wrong_place_at_first_is_an_error() -> None:
+def test_replaced_inbox_is_read_from_its_start_but_an_unknown_first_id_is_an_error() -> None:
     unknown = error("inbox_item_unknown", id="01A")
     with pytest.raises(PosthouseError):
         EventFollower("01A").raise_unless_retryable(unknown)
-    following = EventFollower("01A")
-    following.on_open()
-    following.raise_unless_retryable(unknown)
-    assert following.last is None
+    follower = EventFollower("01A")
+    follower.on_open()
+    follower.raise_unless_retryable(unknown)
+    assert follower.last is None
 
 
-def test_daemon_that_goes_before_the_first_stream_is_waited_for_once_it_has_answered() -> None:
+def test_daemon_that_answered_once_and_stops_before_the_first_stream_is_retried() -> None:
     gone, full = error("daemon_stopping"), error("too_many_streams", limit=32)
-    following = EventFollower(None)
+    follower = EventFollower(None)
     with pytest.raises(PosthouseError):
-        following.raise_unless_retryable(gone)
-    following.start_after([])
-    following.raise_unless_retryable(gone)
+        follower.raise_unless_retryable(gone)
+    follower.start_after([])
+    follower.raise_unless_retryable(gone)
     with pytest.raises(PosthouseError):
-        following.raise_unless_retryable(full)
+        follower.raise_unless_retryable(full)

@@ -16,7 +16,7 @@ def test_event_is_complete_at_the_empty_line() -> None:
     assert read(*lines, "") == [DaemonEvent("message", {"body": "x"}, "01A")]
 
 
-def test_comment_is_nothing() -> None:
+def test_comment_completes_no_event() -> None:
     assert read(": still here", "", ": still here", "") == []
 
 
@@ -29,5 +29,5 @@ def test_colon_inside_the_data_stays() -> None:
     assert read("event: system", 'data: {"text":"a: b"}', "")[0].data == {"text": "a: b"}
 
 
-def test_carriage_returns_are_no_part_of_it() -> None:
+def test_carriage_returns_are_stripped() -> None:
     assert read("event: system\r", "data: {}\r", "\r") == [DaemonEvent("system", {})]

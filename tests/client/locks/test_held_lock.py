@@ -67,7 +67,7 @@ async def test_lock_that_is_held_is_refused_when_the_wait_is_over(house: House) 
             assert (refusal.value.code, refusal.value.fields["holder"]) == ("held", alice.key.node)
 
 
-async def test_body_is_cancelled_when_another_took_the_lock(house: House) -> None:
+async def test_body_is_cancelled_when_another_node_holds_the_lock(house: House) -> None:
     alice, thief = house.client(), house.client(NodeKey(b"t" * 32))
     reached_end = False
     with pytest.raises(PosthouseError) as loss:
@@ -81,7 +81,7 @@ async def test_body_is_cancelled_when_another_took_the_lock(house: House) -> Non
     assert loss.value.code == "lock_lost" and not reached_end and not held.is_valid()
 
 
-async def test_body_is_cancelled_before_the_lease_ends_when_the_relay_is_gone(house: House) -> None:
+async def test_body_is_cancelled_before_the_lease_ends_when_the_relay_is_down(house: House) -> None:
     alice, clock = house.client(), SystemClock()
     with pytest.raises(PosthouseError) as loss:
         async with alice.lock("db", lease_s=LEASE_S) as held:
@@ -130,7 +130,7 @@ async def test_exception_of_the_body_passes_and_releases(house: House) -> None:
     assert not (await alice.locks.inspect("db")).held
 
 
-async def test_caller_that_stops_waiting_keeps_nobody_out(house: House) -> None:
+async def test_lock_granted_to_a_cancelled_caller_is_released(house: House) -> None:
     alice, bob, carol = house.client(), house.client(), house.client()
     async with alice.lock("db", lease_s=60):
         waiting = asyncio.create_task(bob.locks.acquire("db", lease_ms=600_000, wait_ms=60_000))
@@ -141,7 +141,7 @@ async def test_caller_that_stops_waiting_keeps_nobody_out(house: House) -> None:
         pass
 
 
-async def test_retry_of_a_cancelled_request_keeps_what_it_gets(house: House) -> None:
+async def test_retry_under_the_request_id_of_a_cancelled_call_keeps_its_grant(house: House) -> None:
     alice, bob = house.client(), house.client()
     asked = {"lease_ms": 60_000, "wait_ms": 60_000, "request_id": "q1"}
     async with alice.lock("db", lease_s=60):
@@ -156,7 +156,7 @@ async def test_retry_of_a_cancelled_request_keeps_what_it_gets(house: House) -> 
     assert (status.held, status.owner, status.token) == (True, bob.key.node, grant.token)
 
 
-async def test_list_tells_of_locks(house: House) -> None:
+async def test_list_pages_through_locks(house: House) -> None:
     alice = house.client()
     for resource in ("a", "b", "c"):
         await alice.locks.acquire(resource, lease_ms=60_000)
@@ -179,7 +179,7 @@ async def test_deadline_counts_from_before_the_request_and_never_from_the_relays
             assert held.remaining_s() == pytest.approx(10 * (1 - MARGIN))
 
 
-async def test_holder_that_stood_still_beyond_its_lease_knows_it_at_once(tmp_path: Path) -> None:
+async def test_holder_that_was_suspended_beyond_its_lease_loses_it_at_once(tmp_path: Path) -> None:
     clock = FakeClock()
     async with open_house(tmp_path, clock=FakeClock()) as house:
         alice = house.client(clock=clock)

@@ -1,4 +1,4 @@
-"""Two nodes of an open mesh that write to each other, and bounded ways to wait for their mail."""
+"""Two nodes of an open mesh that write to each other, and bounded waits for their messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Pair:
     bob: Client
 
     async def send_all(self, *bodies: str) -> list[str]:
-        """Send bodies from Alice to Bob, one after the other; return the ids."""
+        """Send bodies from Alice to Bob in order; return the ids."""
         return [(await self.alice.send(self.bob.key.node, body)).id for body in bodies]
 
     async def states(self, *ids: str) -> list[str]:
@@ -36,7 +36,7 @@ def pair(house: House, **options: Any) -> Pair:
 
 
 async def some(mailbox: Mailbox, count: int) -> list[Delivery]:
-    """Return the next `count` messages, taken as they come."""
+    """Return the next `count` messages."""
     taken: list[Delivery] = []
     async with asyncio.timeout(PATIENCE_S):
         while len(taken) < count:
@@ -50,7 +50,7 @@ def bodies(deliveries: list[Delivery]) -> list[str]:
 
 @asynccontextmanager
 async def opened(client: Client, **options: Any) -> AsyncIterator[Mailbox]:
-    """Open a mailbox, in bounded time."""
+    """Open a mailbox within bounded time."""
     async with asyncio.timeout(PATIENCE_S):
         mailbox = await client.receive(**options)
     async with mailbox:

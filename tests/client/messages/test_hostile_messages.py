@@ -1,4 +1,4 @@
-"""What a client believes of a relay that lies about mail."""
+"""What a client accepts from a relay that lies about messages."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def altered(event: Event, **fields: Any) -> dict[str, Any]:
 
 @asynccontextmanager
 async def mailbox_of(script: Callable[[Peer], Awaitable[None]]) -> AsyncIterator[Mailbox]:
-    """Bob's mailbox at a relay that plays `script` after it was opened."""
+    """Open Bob's mailbox at a relay that then follows `script`."""
 
     async def play(peer: Peer) -> None:
         await peer.greet()
@@ -66,7 +66,7 @@ async def mailbox_of(script: Callable[[Peer], Awaitable[None]]) -> AsyncIterator
     ],
     ids=["content", "signature", "author", "reader", "mesh", "kind"],
 )
-async def test_forged_message_is_rejected_and_what_is_behind_it_arrives(forged: dict[str, Any]) -> None:
+async def test_forged_message_is_rejected_and_the_next_one_arrives(forged: dict[str, Any]) -> None:
     rejected: list[Any] = []
 
     async def script(peer: Peer) -> None:
@@ -81,7 +81,7 @@ async def test_forged_message_is_rejected_and_what_is_behind_it_arrives(forged: 
     assert rejected[0][:2] == ["REJECT", forged["id"]]
 
 
-async def test_message_that_cannot_be_opened_is_told_where_its_body_is_read() -> None:
+async def test_message_that_cannot_be_opened_raises_when_its_body_is_read() -> None:
     sealed = sign_event(ALICE, 1000, "AAAA", (("p", BOB.node), ("c", "1"), ("enc", "box")), 1_000)
 
     async def script(peer: Peer) -> None:
@@ -93,7 +93,7 @@ async def test_message_that_cannot_be_opened_is_told_where_its_body_is_read() ->
             assert delivery.body
 
 
-async def test_confirmation_of_somebody_else_or_of_other_ids_is_not_believed() -> None:
+async def test_confirmation_for_another_sender_or_of_other_ids_is_ignored() -> None:
     item = {"id": "a" * 64, "was_stored": True, "at_ns": 1}
     strange = sign_event(ALICE, 1001, "", (("p", ALICE.node), ("e", "a" * 64)), 1_000)
     other = sign_event(ALICE, 1001, "", (("p", BOB.node), ("e", "b" * 64)), 1_000)
@@ -112,7 +112,7 @@ async def test_confirmation_of_somebody_else_or_of_other_ids_is_not_believed() -
         assert box.forged == 3
 
 
-async def test_messages_without_end_that_nobody_asked_for_end_the_mailbox() -> None:
+async def test_more_messages_than_the_window_allows_end_the_mailbox() -> None:
     async def script(peer: Peer) -> None:
         for number in range(RECEIVE_WINDOW_MAX + 4):
             await peer.send("DELIVER", number, plain(message(str(number))), ABOUT)
@@ -125,7 +125,7 @@ async def test_messages_without_end_that_nobody_asked_for_end_the_mailbox() -> N
         assert refused.value.code == "answer_invalid"
 
 
-async def test_mail_that_is_no_mail_ends_the_client() -> None:
+async def test_malformed_delivery_ends_the_client() -> None:
     async def script(peer: Peer) -> None:
         await peer.send("DELIVER", 1)
 

@@ -17,7 +17,7 @@ from tests.client.messages.pair import bodies, opened, pair, some
 from tests.client.waiting import take, until
 
 
-async def test_what_waited_comes_first_in_order_and_is_marked(house: House) -> None:
+async def test_waiting_messages_come_first_in_order_and_are_marked_as_stored(house: House) -> None:
     two = pair(house)
     await two.send_all(*map(str, range(120)))
     async with opened(two.bob, window=200) as box:
@@ -54,7 +54,7 @@ async def test_at_most_a_window_is_sent_before_something_is_confirmed(house: Hou
         assert bodies(await some(box, 1)) == ["5"]
 
 
-async def test_mail_goes_on_over_a_relay_that_restarts(house: House) -> None:
+async def test_mailbox_continues_after_a_restart_of_the_relay(house: House) -> None:
     two = pair(house)
     await two.send_all("1", "2", "3")
     async with opened(two.bob) as box:
@@ -70,7 +70,7 @@ async def test_mail_goes_on_over_a_relay_that_restarts(house: House) -> None:
         assert bodies(await some(box, 1)) == ["4"]
 
 
-async def test_confirmation_made_while_the_relay_is_away_counts_and_nothing_comes_twice(house: House) -> None:
+async def test_confirmation_made_while_the_relay_is_down_counts_and_nothing_is_delivered_twice(house: House) -> None:
     two = pair(house)
     ids = await two.send_all("1", "2")
     async with opened(two.bob) as box:
@@ -85,7 +85,7 @@ async def test_confirmation_made_while_the_relay_is_away_counts_and_nothing_come
     assert await two.states(*ids) == ["confirmed", "confirmed"]
 
 
-async def test_sender_that_was_away_hears_what_was_confirmed(house: House) -> None:
+async def test_sender_that_was_offline_gets_the_confirmations_later(house: House) -> None:
     two = pair(house)
     ids = await two.send_all("1", "2", "3")
     await two.alice.close()
@@ -98,14 +98,14 @@ async def test_sender_that_was_away_hears_what_was_confirmed(house: House) -> No
     assert {(each.reader, each.was_stored) for each in confirmed} == {(two.bob.key.node, True)}
 
 
-async def test_sender_that_is_there_hears_confirmations_by_callback(house: House) -> None:
+async def test_online_sender_gets_confirmations_by_callback(house: House) -> None:
     two = pair(house)
-    told: list[Confirmed] = []
-    async with opened(two.alice, on_confirmed=told.extend), opened(two.bob) as box:
+    confirmed: list[Confirmed] = []
+    async with opened(two.alice, on_confirmed=confirmed.extend), opened(two.bob) as box:
         ids = await two.send_all("1", "2")
         await box.confirm(*await some(box, 2))
-        await until(lambda: len(told) == 2)
-    assert [each.id for each in told] == ids
+        await until(lambda: len(confirmed) == 2)
+    assert [each.id for each in confirmed] == ids
 
 
 async def test_rejected_message_is_parked_with_its_reason(house: House) -> None:
@@ -124,16 +124,16 @@ async def test_ids_of_one_sender_share_a_signature(house: House) -> None:
     two, carol = pair(house), house.client()
     ids = await two.send_all(*map(str, range(120)))
     await carol.send(two.bob.key.node, "from carol")
-    told: list[Confirmed] = []
-    async with opened(two.alice, on_confirmed=told.extend), opened(two.bob, window=200) as box:
+    confirmed: list[Confirmed] = []
+    async with opened(two.alice, on_confirmed=confirmed.extend), opened(two.bob, window=200) as box:
         await box.confirm(*await some(box, 121))
-        await until(lambda: len(told) == 120)
-    assert [each.id for each in told] == ids
-    sizes = [len(event.values("e")) for event in {each.event.id: each.event for each in told}.values()]
+        await until(lambda: len(confirmed) == 120)
+    assert [each.id for each in confirmed] == ids
+    sizes = [len(event.values("e")) for event in {each.event.id: each.event for each in confirmed}.values()]
     assert sizes == [50, 50, 20]
 
 
-async def test_confirming_twice_and_what_is_not_there_is_told(house: House) -> None:
+async def test_receipt_of_a_second_confirmation_says_duplicate(house: House) -> None:
     two = pair(house)
     await two.send_all("1")
     async with opened(two.bob) as box:
@@ -143,7 +143,7 @@ async def test_confirming_twice_and_what_is_not_there_is_told(house: House) -> N
         assert (second.confirmed, second.ignored) == ((), {delivery.id: "duplicate"})
 
 
-async def test_newer_mailbox_of_the_node_ends_the_older_and_the_older_does_not_fight(house: House) -> None:
+async def test_newer_mailbox_of_the_node_ends_the_older_one_which_does_not_compete(house: House) -> None:
     two = pair(house)
     older = await two.bob.receive()
     async with opened(house.client(two.bob.key)) as newer:
@@ -211,7 +211,7 @@ async def test_client_has_one_mailbox_at_a_time(house: House) -> None:
         pass
 
 
-async def test_mailbox_of_a_mesh_one_may_not_read_is_refused(house: House) -> None:
+async def test_mailbox_in_a_mesh_without_read_access_is_refused(house: House) -> None:
     two = pair(house)
     await two.alice.meshes.create("closed", name="alice")
     with pytest.raises(Refused) as refused:
@@ -219,7 +219,7 @@ async def test_mailbox_of_a_mesh_one_may_not_read_is_refused(house: House) -> No
     assert refused.value.code in ("not_member", "mesh_unknown")
 
 
-async def test_roster_tells_who_is_online_and_presence_who_comes_and_goes(house: House) -> None:
+async def test_roster_shows_online_members_and_presence_reports_changes(house: House) -> None:
     two = pair(house)
     seen: list[Presence] = []
     await two.bob.publish('{"status": "working"}', kind=10002)
@@ -234,7 +234,7 @@ async def test_roster_tells_who_is_online_and_presence_who_comes_and_goes(house:
         assert (entry.online, entry.status) == (True, "working")
 
 
-async def test_silent_reader_loses_its_connection_and_gets_the_rest_again(tmp_path: Path) -> None:
+async def test_reader_that_confirms_nothing_loses_its_connection_and_gets_a_second_delivery(tmp_path: Path) -> None:
     async with open_house(tmp_path, deliveries=DeliverySettings(confirm_timeout_s=0.2)) as house:
         two = pair(house)
         await two.send_all("1")
@@ -245,7 +245,7 @@ async def test_silent_reader_loses_its_connection_and_gets_the_rest_again(tmp_pa
             assert (await box.confirm(second)).confirmed == (first.id,)
 
 
-async def test_reader_without_verification_takes_the_same_mail(house: House) -> None:
+async def test_reader_without_verification_gets_the_same_messages(house: House) -> None:
     two = pair(house, options=replace(QUICK, is_verifying=False))
     ids = await two.send_all(*map(str, range(30)))
     async with opened(two.bob) as box:
@@ -255,7 +255,7 @@ async def test_reader_without_verification_takes_the_same_mail(house: House) -> 
     assert set(await two.states(*ids)) == {"confirmed"}
 
 
-async def test_mail_goes_over_tls(tmp_path: Path) -> None:
+async def test_messages_travel_over_tls(tmp_path: Path) -> None:
     made = make_certificate(tmp_path, "127.0.0.1")
     protection = Protection(tls_cert=made.cert, tls_key=made.key, has_admin=True)
     options = replace(QUICK, tls_ca=tmp_path / "authority.pem")

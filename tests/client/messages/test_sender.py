@@ -26,13 +26,13 @@ async def test_direct_message_is_sealed_and_its_reader_opens_it(house: House) ->
     assert delivery.client_message_id == sent.client_message_id
 
 
-async def test_direct_message_in_the_clear_only_when_asked_for(house: House) -> None:
+async def test_direct_message_is_in_the_clear_only_on_request(house: House) -> None:
     two = pair(house)
     sent = await two.alice.send(two.bob.key.node, "postcard", is_sealed=False)
     assert (await two.bob.get(sent.id)).event.content == "postcard"
 
 
-async def test_everything_said_about_a_message_arrives(house: House) -> None:
+async def test_every_option_of_a_message_arrives(house: House) -> None:
     two = pair(house)
     first = await two.alice.send(two.bob.key.node, "question")
     budget = MeshBudget(hop_count=1, max_hops=9, call_budget_remaining=5, ttl=2_000_000_000_000)
@@ -49,12 +49,12 @@ async def test_everything_said_about_a_message_arrives(house: House) -> None:
     )
     async with opened(two.bob) as box:
         message = (await some(box, 2))[1]
-    told = message.message
-    assert (told.client_message_id, told.reply_to, told.priority.value) == ("c-2", first.id, "now")
-    assert (message.meta, told.budget, told.mentions) == (meta, budget, (two.bob.key.node,))
+    read = message.message
+    assert (read.client_message_id, read.reply_to, read.priority.value) == ("c-2", first.id, "now")
+    assert (message.meta, read.budget, read.mentions) == (meta, budget, (two.bob.key.node,))
 
 
-async def test_topic_message_reaches_subscribers_by_name_of_the_topic(house: House) -> None:
+async def test_topic_message_reaches_the_subscribers_of_the_topic(house: House) -> None:
     two = pair(house)
     await two.alice.meshes.create_topic("main", "alerts.disk")
     await two.bob.meshes.subscribe("main", "alerts.*")
@@ -64,7 +64,7 @@ async def test_topic_message_reaches_subscribers_by_name_of_the_topic(house: Hou
     assert (delivery.id, delivery.topic, delivery.body) == (sent.id, "alerts.disk", "full")
 
 
-async def test_same_request_again_is_the_same_event_and_another_one_is_refused(house: House) -> None:
+async def test_repeated_request_sends_the_same_event_and_a_different_one_is_refused(house: House) -> None:
     two = pair(house)
     node = two.bob.key.node
     first = await two.alice.send(node, "once", client_message_id="c-1")
@@ -77,7 +77,7 @@ async def test_same_request_again_is_the_same_event_and_another_one_is_refused(h
     assert len(refused.value.fields["fingerprint_prefix"]) == 16
 
 
-async def test_composed_message_survives_its_process(house: House) -> None:
+async def test_composed_message_can_be_sent_by_another_process(house: House) -> None:
     two = pair(house)
     event = await two.alice.compose(two.bob.key.node, "kept", client_message_id="c-1")
     first = await two.alice.send_event(event)
@@ -86,7 +86,7 @@ async def test_composed_message_survives_its_process(house: House) -> None:
     assert (first.duplicate, second.duplicate, second.id) == (False, True, event.id)
 
 
-async def test_message_sent_while_the_relay_is_away_arrives_once_as_the_same_bytes(house: House) -> None:
+async def test_message_sent_while_the_relay_is_down_arrives_once_with_the_same_bytes(house: House) -> None:
     two = pair(house)
     await two.alice.connect()
     await house.down()
@@ -132,7 +132,7 @@ async def test_lost_answer_makes_the_client_send_the_same_bytes_again() -> None:
         ("bob", {"reply_to": "abc"}, "id_invalid"),
     ],
 )
-async def test_request_that_cannot_be_is_refused(house: House, to: str, options: dict[str, object], code: str) -> None:
+async def test_invalid_request_is_refused(house: House, to: str, options: dict[str, object], code: str) -> None:
     two = pair(house)
     target = two.bob.key.node if to == "bob" else to
     with pytest.raises(PosthouseError) as refused:
@@ -148,7 +148,7 @@ async def test_body_above_the_limit_is_refused_before_it_is_sealed(house: House)
     assert refused.value.code == "body_too_large"
 
 
-async def test_full_queue_is_told_at_once_and_holds_nobody_else_up(tmp_path: Path) -> None:
+async def test_full_queue_is_refused_at_once_and_delays_no_other_message(tmp_path: Path) -> None:
     async with open_house(tmp_path, deliveries=DeliverySettings(queue_max=2)) as house:
         two, carol = pair(house), house.client()
         await two.send_all("1", "2")
@@ -162,7 +162,7 @@ async def test_full_queue_is_told_at_once_and_holds_nobody_else_up(tmp_path: Pat
         assert not (await two.alice.send(two.bob.key.node, "3", client_message_id="c-3")).duplicate
 
 
-async def test_list_is_answered_one_by_one_and_never_retried(house: House) -> None:
+async def test_submitted_list_is_answered_per_event_and_never_retried(house: House) -> None:
     two = pair(house)
     good = [await two.alice.compose(two.bob.key.node, str(number)) for number in range(3)]
     missing = await two.alice.compose("#missing", "nowhere")
@@ -172,7 +172,7 @@ async def test_list_is_answered_one_by_one_and_never_retried(house: House) -> No
     assert [getattr(answer, "duplicate", None) for answer in again] == [True] * 3
 
 
-async def test_list_behind_a_refused_message_of_its_destination_waits(house: House) -> None:
+async def test_submitted_event_behind_a_refused_one_of_its_destination_is_refused(house: House) -> None:
     two = pair(house)
     used = await two.alice.compose(two.bob.key.node, "one", client_message_id="c")
     other = await two.alice.compose(two.bob.key.node, "two", client_message_id="c")
@@ -181,7 +181,7 @@ async def test_list_behind_a_refused_message_of_its_destination_waits(house: Hou
     assert [getattr(answer, "code", "ok") for answer in answers] == ["ok", "idempotency_key_reused", "earlier_refused"]
 
 
-async def test_list_on_a_lost_connection_ends_without_an_answer(house: House) -> None:
+async def test_submitted_list_fails_when_its_connection_is_lost(house: House) -> None:
     two = pair(house)
     event = await two.alice.compose(two.bob.key.node, "perhaps")
     await two.alice.connect()

@@ -51,7 +51,7 @@ async def test_refusal_is_the_error_the_relay_raised(house: House) -> None:
     assert refused.value.fields["mesh"] == "nowhere"
 
 
-async def test_publishes_of_one_turn_go_out_in_one_frame(house: House) -> None:
+async def test_publishes_of_one_loop_iteration_leave_in_one_frame(house: House) -> None:
     client = house.client()
     await client.connect()
     before = _frames(client)
@@ -68,7 +68,7 @@ async def test_events_keep_the_order_they_were_sent_in(house: House) -> None:
     assert seqs == sorted(seqs)
 
 
-async def test_refused_event_in_a_list_does_not_take_the_others_with_it(house: House) -> None:
+async def test_refused_event_does_not_affect_the_others(house: House) -> None:
     client = house.client()
     events = [client.sign("good", kind=1), client.sign("bad", kind=1, mesh="nowhere"), client.sign("after", kind=1)]
     answers = await client.publish_many(events)
@@ -91,7 +91,7 @@ async def test_rate_limited_events_are_retried_until_accepted(tmp_path: Path) ->
         assert seqs == sorted(seqs)
 
 
-async def test_transient_refusal_that_lasts_is_raised_in_the_end(tmp_path: Path) -> None:
+async def test_transient_refusal_is_raised_after_the_timeout(tmp_path: Path) -> None:
     async with open_house(tmp_path, event_rate=Rate(1, 1)) as house:
         client = house.client(options=replace(QUICK, publish_timeout_s=0.5))
         await client.publish("takes the only token", kind=1)
@@ -133,7 +133,7 @@ async def test_publish_survives_a_restart_of_the_relay_with_the_same_bytes(house
     assert client.statistics()["connections"] == 2
 
 
-async def test_publish_while_the_relay_stays_away_says_unreachable(house: House) -> None:
+async def test_publish_to_a_stopped_relay_raises_relay_unreachable_after_the_timeout(house: House) -> None:
     client = house.client(options=replace(QUICK, publish_timeout_s=0.5))
     await client.connect()
     await house.down()
@@ -142,7 +142,7 @@ async def test_publish_while_the_relay_stays_away_says_unreachable(house: House)
     assert refused.value.code == "relay_unreachable"
 
 
-async def test_first_connection_to_nobody_fails_at_once(house: House) -> None:
+async def test_first_connection_to_a_stopped_relay_fails_at_once(house: House) -> None:
     client = house.client()
     await house.down()
     with pytest.raises(Transient) as refused:
@@ -151,7 +151,7 @@ async def test_first_connection_to_nobody_fails_at_once(house: House) -> None:
     assert refused.value.spec.exit == 3
 
 
-async def test_patient_client_waits_for_a_relay_that_comes_later(house: House) -> None:
+async def test_patient_client_waits_for_a_relay_that_starts_later(house: House) -> None:
     client = house.client()
     await house.down()
     connecting = asyncio.create_task(client.connect(is_patient=True))
@@ -172,7 +172,7 @@ async def test_cancelled_publish_leaves_nothing_behind(house: House) -> None:
     assert client.statistics()["unanswered"] == 0
 
 
-async def test_closing_ends_what_is_open_with_client_closed(house: House) -> None:
+async def test_closing_fails_open_publishes_with_client_closed(house: House) -> None:
     client = house.client()
     await client.connect()
     await house.down()

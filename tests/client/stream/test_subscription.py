@@ -29,14 +29,14 @@ async def test_stored_events_come_first_then_live_ones(house: House) -> None:
     assert await contents(subscription, 1) == ["c"]
 
 
-async def test_limit_begins_with_the_newest_stored_events(house: House) -> None:
+async def test_limit_starts_with_the_newest_stored_events(house: House) -> None:
     client = house.client()
     await publish(client, "a", "b", "c")
     subscription = await client.subscribe({"kinds": [1]}, limit=2)
     assert await contents(subscription, 2) == ["b", "c"]
 
 
-async def test_cursor_of_a_received_event_goes_on_behind_it_in_another_client(house: House) -> None:
+async def test_cursor_of_a_received_event_continues_after_it_in_another_client(house: House) -> None:
     client = house.client()
     first = await client.subscribe({"kinds": [1]})
     await first.wait_live()
@@ -46,7 +46,7 @@ async def test_cursor_of_a_received_event_goes_on_behind_it_in_another_client(ho
     assert await contents(second, 1) == ["c"]
 
 
-async def test_subscription_goes_on_after_a_restart_without_gap_or_duplicate(house: House) -> None:
+async def test_subscription_continues_after_a_restart_without_gap_or_duplicate(house: House) -> None:
     writer, reader = house.client(), house.client()
     subscription = await reader.subscribe({"kinds": [1]})
     await publish(writer, "a", "b")
@@ -83,7 +83,7 @@ async def test_slow_reader_gets_everything_in_order_within_its_bound(house: Hous
     assert got == expected
 
 
-async def test_slow_reader_does_not_hold_up_others_of_the_same_client(house: House) -> None:
+async def test_slow_reader_does_not_delay_others_of_the_same_client(house: House) -> None:
     client = house.client(options=replace(QUICK, buffer_events=5))
     idle = await client.subscribe({"kinds": [1]})
     eager = await client.subscribe({"kinds": [1]})
@@ -136,7 +136,7 @@ async def test_closed_subscription_ends_its_reader_and_is_forgotten(house: House
     assert client.statistics()["subscriptions"] == 0
 
 
-async def test_closing_the_client_ends_readers_quietly(house: House) -> None:
+async def test_closing_the_client_ends_readers_without_an_error(house: House) -> None:
     client = house.client()
     subscription = await client.subscribe({"kinds": [1]})
     reading = asyncio.create_task(anext(subscription, None))

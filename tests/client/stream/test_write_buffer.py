@@ -22,7 +22,7 @@ class Socket:
         self.frames.append(json.loads(frame))
 
 
-async def test_commands_of_one_turn_make_one_frame_and_a_single_one_stands_alone() -> None:
+async def test_commands_of_one_loop_iteration_make_one_frame_and_a_single_one_is_not_wrapped() -> None:
     socket = Socket()
     outgoing = WriteBuffer(socket.send)
     sending = asyncio.create_task(outgoing.run())
@@ -35,7 +35,7 @@ async def test_commands_of_one_turn_make_one_frame_and_a_single_one_stands_alone
     sending.cancel()
 
 
-async def test_what_gathers_while_the_socket_is_full_goes_out_together() -> None:
+async def test_commands_added_while_the_socket_is_full_leave_together() -> None:
     socket = Socket()
     socket.is_open.clear()
     outgoing = WriteBuffer(socket.send)

@@ -27,7 +27,7 @@ def test_first_key_is_pinned_and_another_one_refused(path: Path) -> None:
     assert Pins(path).relay(ORIGIN) == "ed25519:one"
 
 
-def test_trusted_key_is_pinned_instead(path: Path) -> None:
+def test_trusted_key_replaces_the_pinned_one(path: Path) -> None:
     pins = Pins(path)
     pins.check_relay(ORIGIN, "ed25519:one")
     assert pins.trust_relay(ORIGIN, "ed25519:two") == "ed25519:one"
@@ -51,7 +51,7 @@ def test_file_is_private_and_so_is_its_directory(path: Path) -> None:
     assert path.parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_reading_makes_no_file(path: Path) -> None:
+def test_reading_creates_no_file(path: Path) -> None:
     assert Pins(path).relay(ORIGIN) is None
     assert not path.parent.exists()
 
@@ -90,7 +90,7 @@ def test_processes_that_pin_at_once_lose_nothing(path: Path) -> None:
     assert all(Pins(path).relay(f"{name}-{number}") for name in ("a", "b") for number in range(20))
 
 
-def test_mesh_remembers_its_relay_and_tells_what_it_meant_before(tmp_path: Path) -> None:
+def test_remembering_a_mesh_returns_its_previous_relay(tmp_path: Path) -> None:
     memberships = Memberships(tmp_path / "home" / "meshes.json")
     here = Membership("https://a.example:1", "ed25519:a", "bob")
     assert memberships.remember("team", here) is None

@@ -6,7 +6,7 @@ from posthouse.model.clock import FakeClock
 from posthouse.model.limits import CREATED_AT_MAX_AHEAD_NS
 
 
-def test_second_event_is_newer_although_the_clock_stands_still_or_steps_back_a_little() -> None:
+def test_second_event_is_newer_even_if_the_clock_stops_or_steps_back_a_little() -> None:
     clock = FakeClock()
     signer = Signer(NodeKey.generate(), clock)
     first, second = signer.sign(1), signer.sign(1)
@@ -15,7 +15,7 @@ def test_second_event_is_newer_although_the_clock_stands_still_or_steps_back_a_l
     assert first.created_at_ns < second.created_at_ns < third.created_at_ns
 
 
-def test_clock_that_was_set_back_by_much_is_followed() -> None:
+def test_signer_follows_a_clock_that_was_set_back_by_much() -> None:
     clock = FakeClock()
     signer = Signer(NodeKey.generate(), clock)
     clock.step_wall(86_400)
