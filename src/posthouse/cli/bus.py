@@ -20,11 +20,13 @@ from posthouse.cli.bus_session import (
     DEFAULT_SENDER,
     AsText,
     BusDir,
+    BusFlags,
     Count,
     Payload,
     Seconds,
     Sender,
     answer_publish,
+    bus_arguments,
     describe,
     plain_envelope,
     read_payload,
@@ -52,6 +54,7 @@ def pub(
     in_reply_to: Annotated[str | None, Parameter(help="The id of the message this one answers.")] = None,
     text: AsText = False,
     directory: BusDir = None,
+    flags: BusFlags | None = None,
     output: Output = PLAIN,
 ) -> int:
     """Publish a message; the exit code is 1 when no mailbox took it.
@@ -67,6 +70,7 @@ def pub(
         directory,
         output,
         lambda bus: bus.publish(subject, content, from_=from_, reply_to=reply_to, in_reply_to=in_reply_to),
+        **bus_arguments(flags),
     )
     return answer_publish(output, result)
 
@@ -80,6 +84,7 @@ def req(
     timeout_s: Annotated[float, Parameter(name="--timeout", help="Seconds to wait for the answer.")] = 30.0,
     text: AsText = False,
     directory: BusDir = None,
+    flags: BusFlags | None = None,
     output: Output = PLAIN,
 ) -> None:
     """Send a request and show the first answer.
@@ -90,7 +95,12 @@ def req(
         posthouse bus req team.builder status --text --timeout 5 --json
     """
     content = read_payload(payload, text)
-    reply = with_bus(directory, output, lambda bus: bus.request(subject, content, from_=from_, timeout_s=timeout_s))
+    reply = with_bus(
+        directory,
+        output,
+        lambda bus: bus.request(subject, content, from_=from_, timeout_s=timeout_s),
+        **bus_arguments(flags),
+    )
     shown = reply.payload if isinstance(reply.payload, str) else _pretty(reply.payload)
     output.result(plain_envelope(reply), shown)
 
@@ -189,6 +199,7 @@ def serve(
     count: Count = None,
     for_s: Seconds = None,
     directory: BusDir = None,
+    flags: BusFlags | None = None,
     output: Output = PLAIN,
 ) -> None:
     """Register an endpoint, take its messages and show them.
@@ -200,7 +211,7 @@ def serve(
         posthouse bus serve team.me --count 1 --json
     """
     agent = Agent(output, run, count)
-    with_bus(directory, output, lambda bus: agent.work(bus, subject, owner, for_s))
+    with_bus(directory, output, lambda bus: agent.work(bus, subject, owner, for_s), **bus_arguments(flags))
 
 
 class Agent:

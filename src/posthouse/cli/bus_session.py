@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from cyclopts import Parameter
 
+from posthouse.cli.config import flags_of, load_settings
 from posthouse.cli.output import Output
 from posthouse.model.codes.spec import Exit
 from posthouse.model.errors import error
@@ -21,7 +22,12 @@ from posthouse.model.errors import error
 if TYPE_CHECKING:
     from posthouse.bus import Bus
     from posthouse.bus.results import PublishResult
+    from posthouse.cli.config import Flags
     from posthouse.model.envelope import Envelope
+
+    BusFlags = Flags
+else:
+    BusFlags = flags_of("bus", without="bus.dir")  # --dir is an option of every bus command
 
 
 Count = Annotated[int | None, Parameter(help="End after that many messages.")]
@@ -30,7 +36,7 @@ R = TypeVar("R")
 #: The option of every command about a bus.
 BusDir = Annotated[
     Path | None,
-    Parameter(name="--dir", help="The data directory; without it POSTHOUSE_BUS_DIR, else ~/.posthouse/bus."),
+    Parameter(name="--dir", help="The data directory; without it the setting bus.dir."),
 ]
 #: The subject a command publishes as.
 Sender = Annotated[str, Parameter(name="--from", help="The subject to publish as.")]
@@ -50,6 +56,13 @@ def with_bus(directory: Path | None, output: Output, work: Callable[[Bus], Await
     if output.json:
         _keep_log_silent()
     return asyncio.run(open_and_work())
+
+
+def bus_arguments(flags: BusFlags | None) -> dict[str, Any]:
+    """Return the flags that were given as arguments of Bus, checked against the bounds of their settings."""
+    given = {} if flags is None else {name: value for name, value in flags.given().items() if value is not None}
+    values = load_settings(given) if given else {}
+    return {name.removeprefix("bus."): values[name].value for name in given}
 
 
 def _keep_log_silent() -> None:

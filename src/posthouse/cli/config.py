@@ -94,9 +94,9 @@ class Flags:
         return {item.metadata["setting"]: getattr(self, item.name) for item in fields(self)}
 
 
-def flags_of(*areas: str) -> type[Flags]:
-    """Make the parameter type with an option for every setting of these areas."""
-    chosen = [setting for setting in SETTINGS.values() if setting.area in areas]
+def flags_of(*areas: str, without: str | None = None) -> type[Flags]:
+    """Make the parameter type with an option for every setting of these areas, except for `without`."""
+    chosen = [setting for setting in SETTINGS.values() if setting.area in areas and setting.name != without]
     if {setting.area for setting in chosen} != set(areas):
         raise ValueError(f"not every area of {areas} has settings")
     columns = [(s.key, _hint(s), field(default=None, metadata={"setting": s.name})) for s in chosen]

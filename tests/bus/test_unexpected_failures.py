@@ -1,0 +1,138 @@
+"""Exceptions that nothing foresees: they fail one step, never an endpoint, and never a publish in silence."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from posthouse import Bus
+from posthouse.bus.maildir import Mailbox
+from posthouse.bus.settling import settle_file
+from posthouse.journal.append import JournalTransaction
+from tests.bus.house import House
+from tests.bus.limits import reliability
+from tests.bus.listening import Recorder
+from tests.bus.waiting import eventually
+
+
+class Failing:
+    """Stands for a function and raises for chosen calls."""
+
+    def __init__(self, real: Callable[..., Any], fails: Callable[..., bool], times: int, failure: Exception) -> None:
+        self._real = real
+        self._fails = fails
+        self.left = times
+        self._failure = failure
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        if self.left and self._fails(*arguments, **options):
+            self.left -= 1
+            raise self._failure
+        return self._real(*arguments, **options)
+
+    def __get__(self, instance: object, owner: type) -> Callable[..., Any]:
+        return lambda *arguments, **options: self(instance, *arguments, **options)
+
+
+ALWAYS = 1_000_000
+
+
+async def bus_with_mail(house: House, count: int) -> tuple[Bus, list[str]]:
+    """Open a bus with an endpoint that has unserved messages."""
+    bus = await house.bus(reliability=reliability())
+    await bus.register_endpoint("a.b")
+    return bus, [(await bus.publish("a.b", number, from_="c")).message_id for number in range(count)]
+
+
+def fail_settling(monkeypatch: pytest.MonkeyPatch, name: str, times: int) -> Failing:
+    failing = Failing(settle_file, lambda *arguments: name in arguments, times, RuntimeError("unexpected"))
+    monkeypatch.setattr("posthouse.bus.endpoint_server.settle_file", failing)
+    return failing
+
+
+async def test_endpoint_goes_on_after_an_unexpected_failure_while_it_settles(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus, ids = await bus_with_mail(house, 3)
+    failing, got = fail_settling(monkeypatch, ids[0], times=1), Recorder()
+    await bus.subscribe("a.b", got)
+    await got.wait(3)
+    assert sorted(got.ids) == ids
+    assert failing.left == 0
+
+
+async def test_file_that_can_never_be_settled_keeps_no_other_message_waiting(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus, ids = await bus_with_mail(house, 5)
+    fail_settling(monkeypatch, ids[2], times=ALWAYS)
+    got = Recorder()
+    await bus.subscribe("a.b", got)
+    await got.wait(4)
+    later = (await bus.publish("a.b", "later", from_="c")).message_id
+    await got.wait(5)
+    assert got.ids == [ids[0], ids[1], ids[3], ids[4], later]
+
+
+async def test_publish_whose_record_cannot_be_written_raises_and_its_message_is_delivered_later(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus, got = await house.bus(reliability=reliability()), Recorder()
+    await bus.register_endpoint("a.b")
+    await bus.subscribe("a.b", got)
+    is_record = lambda _tx, type_, **_options: type_ == "bus.published"  # noqa: E731
+    failing = Failing(JournalTransaction.append, is_record, 1, RuntimeError("unexpected"))
+    monkeypatch.setattr(JournalTransaction, "append", failing)
+    with pytest.raises(RuntimeError, match="unexpected"):
+        await bus.publish("a.b", "first", from_="c")
+    await bus.publish("a.b", "second", from_="c")
+    assert sorted(await got.wait(2)) == ["first", "second"]
+
+
+async def test_files_after_one_that_cannot_be_removed_are_delivered(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus, ids = await bus_with_mail(house, 3)
+    folder = house.mailbox("a.b").path
+    shutil.copyfile(folder / "new" / ids[0], folder / "kept")
+    await bus.ack("a.b", ids[0])
+    (folder / "kept").rename(folder / "cur" / ids[0])  # has ended: the server removes it when it starts
+    is_leftover = lambda _mailbox, path: path == f"cur/{ids[0]}"  # noqa: E731
+    failing = Failing(Mailbox.remove, is_leftover, ALWAYS, OSError(5, "Input/output error"))
+    monkeypatch.setattr(Mailbox, "remove", failing)
+    got = Recorder()
+    await bus.subscribe("a.b", got)
+    await got.wait(2)
+    assert got.ids == ids[1:]
+    assert failing.left < ALWAYS
+
+
+async def test_message_that_cannot_be_moved_to_cur_is_tried_again(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus, ids = await bus_with_mail(house, 2)
+    is_first = lambda _mailbox, _source, target: target == f"cur/{ids[0]}"  # noqa: E731
+    monkeypatch.setattr(Mailbox, "move", Failing(Mailbox.move, is_first, 1, OSError(5, "Input/output error")))
+    got = Recorder()
+    await bus.subscribe("a.b", got)
+    await got.wait(2)
+    assert sorted(got.ids) == ids
+
+
+async def test_end_of_a_message_that_fails_unexpectedly_is_written_later(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus, got = await house.bus(reliability=reliability()), Recorder()
+    await bus.register_endpoint("a.b")
+    is_end = lambda _tx, type_, **_options: type_ == "bus.handled"  # noqa: E731
+    failing = Failing(JournalTransaction.append, is_end, 1, RuntimeError("unexpected"))
+    monkeypatch.setattr(JournalTransaction, "append", failing)
+    await bus.subscribe("a.b", got)
+    await bus.publish("a.b", 1, from_="c")
+    await got.wait(1)
+    await eventually(lambda: house.mailbox("a.b").depth == 0)
+    assert await bus.depths() == {"a.b": 0}
+    assert failing.left == 0
