@@ -19,7 +19,7 @@ from posthouse.model.event import canonical_event_bytes, event_id
 from posthouse.model.rate import Rate
 from posthouse.relay.listen import ListenAddress
 from posthouse.relay.messages.settings import DEFAULT_SETTINGS, DeliverySettings
-from posthouse.relay.pinch.settings import PinchSettings
+from posthouse.relay.pinch.pinch_settings import PinchSettings
 from posthouse.relay.server import RelayServer, ServerSettings
 from posthouse.relay.wire.edge_limits import DEFAULT_LIMITS
 

@@ -22,7 +22,7 @@ from posthouse.model.rate import Rate
 from posthouse.model.settings_sources import Resolved
 from posthouse.relay.listen import Protection, parse_listen
 from posthouse.relay.messages.settings import ConnectionPolicy, DeliverySettings
-from posthouse.relay.pinch.settings import ANY_ORIGIN, PinchSettings, parse_origins
+from posthouse.relay.pinch.pinch_settings import ANY_ORIGIN, PinchSettings, parse_origins
 from posthouse.relay.server import RelayServer, ServerSettings
 from posthouse.relay.wire.edge_limits import DEFAULT_LIMITS, EdgeLimits
 

@@ -39,8 +39,8 @@ from posthouse.relay.messages.settings import DEFAULT_SETTINGS, DeliverySettings
 from posthouse.relay.metrics import Meters
 from posthouse.relay.openapi import ROUTES
 from posthouse.relay.pinch.endpoint import PinchEndpoint, pinch_routes
+from posthouse.relay.pinch.pinch_settings import PinchSettings
 from posthouse.relay.pinch.service import Pinch
-from posthouse.relay.pinch.settings import PinchSettings
 from posthouse.relay.wire.edge_limits import DEFAULT_LIMITS, EdgeLimits
 from posthouse.relay.wire.websocket import WebSocketConnection, keep_alive
 from posthouse.sqlite.store_lock import StoreLock

@@ -12,9 +12,9 @@ from typing import Any
 from examples.pinch_agent.agent import CONFIRM, MESSAGE, Agent
 from examples.pinch_agent.pinch_pb2 import Envelope, MessageType
 from posthouse.model.clock import Clock
-from posthouse.relay.pinch.connection import PinchConnection
+from posthouse.relay.pinch.agent_connection import PinchConnection
 from posthouse.relay.pinch.endpoint import PinchEndpoint
-from posthouse.relay.pinch.settings import PinchSettings
+from posthouse.relay.pinch.pinch_settings import PinchSettings
 from posthouse.relay.pinch.submissions import Outcome
 from tests.relay.edge import PATIENCE_S, Edge
 from tests.relay.messages.checked import checked

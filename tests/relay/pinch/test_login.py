@@ -12,7 +12,7 @@ from examples.pinch_agent.agent import Agent, LoginRefused
 from examples.pinch_agent.pinch_pb2 import Envelope, MessageType
 from posthouse.model.clock import FakeClock
 from posthouse.model.limits import PINCH_CHALLENGE_S
-from posthouse.relay.pinch.settings import parse_origins
+from posthouse.relay.pinch.pinch_settings import parse_origins
 from tests.relay.edge import Edge
 from tests.relay.pinch.house import HOST, PinchParty, endpoint, pinching, until, wire
 from tests.relay.pinch.raw import Raw, logged_in, raw

@@ -29,11 +29,11 @@ from posthouse.model.limits import MILLISECOND_NS, PINCH_FRAME_MAX_BYTES
 from posthouse.model.node import node_from_key
 from posthouse.model.pinch import address_of, auth_bytes
 from posthouse.relay.context import RelayCall
-from posthouse.relay.pinch.connection import REPLACED, PinchConnection
+from posthouse.relay.pinch.agent_connection import REPLACED, PinchConnection
 from posthouse.relay.pinch.envelopes import AUTH_RESPONSE, VERSION, auth_challenge, auth_result, decode_envelope
+from posthouse.relay.pinch.pinch_settings import PinchSettings
 from posthouse.relay.pinch.schema.pinch_pb2 import AuthResponse
 from posthouse.relay.pinch.service import Pinch
-from posthouse.relay.pinch.settings import PinchSettings
 from posthouse.relay.wire.edge_limits import EdgeLimits
 from posthouse.relay.wire.websocket import POLICY_VIOLATION, keep_alive, serve_websocket
 

@@ -23,7 +23,7 @@ from posthouse.relay.meshes.participation import MAX_BLOCKS, MAX_ROWS
 from posthouse.relay.messages.sessions import ReaderSessions
 from posthouse.relay.metrics import Meters
 from posthouse.relay.pinch.envelopes import type_name
-from posthouse.relay.pinch.settings import PinchSettings
+from posthouse.relay.pinch.pinch_settings import PinchSettings
 from posthouse.relay.pinch.submissions import Outcome, SubmissionQueue
 from posthouse.relay.store.protocol import Unit
 from posthouse.relay.wire.delivery_rows import NO_DELIVERIES, ClosedDeliveries

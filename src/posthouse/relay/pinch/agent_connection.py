@@ -34,9 +34,9 @@ from posthouse.relay.pinch.envelopes import (
     queue_status,
     rate_limited,
 )
+from posthouse.relay.pinch.pinch_settings import TOKENS_PER_ENVELOPE, PinchSettings
 from posthouse.relay.pinch.schema.pinch_pb2 import DeliveryConfirm, Envelope
 from posthouse.relay.pinch.service import Pinch
-from posthouse.relay.pinch.settings import TOKENS_PER_ENVELOPE, PinchSettings
 from posthouse.relay.pinch.submissions import Confirming, Outcome, PinchSubmission, Posting
 from posthouse.relay.wire.frames import binary_frame
 from posthouse.relay.wire.websocket import (
