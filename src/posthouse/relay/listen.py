@@ -43,7 +43,7 @@ class Protection:
 
 
 def parse_listen(text: str) -> ListenAddress:
-    """Return the place a text names, or raise listen_invalid."""
+    """Parse HOST:PORT, or raise listen_invalid."""
     found = _LISTEN.fullmatch(text)
     if found is None:
         raise error("listen_invalid", listen=text, reason="it is not HOST:PORT")

@@ -170,7 +170,7 @@ class Administration:
         await self._changes.make(prepare)
 
     def access(self, actor: str, mesh: str) -> list[AccessRow]:
-        """Return the access rows; the row for everybody comes first."""
+        """Return the access rows; the row for all nodes comes first."""
         found = self._meshes.demand(actor, mesh, Right.ADMINISTER)
         return sorted(found.access.values(), key=lambda row: row.node)
 

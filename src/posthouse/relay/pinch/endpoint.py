@@ -59,7 +59,7 @@ class Login:
         return auth_challenge(self._nonce, issued_at_ms, expires_at_ms, self._settings.host)
 
     def check(self, frame: bytes) -> str | None:
-        """Return the address whose key answered the challenge, or None when it did not."""
+        """Return the address of the key that answered the challenge, or None if the answer is not valid."""
         envelope = decode_envelope(frame)
         if envelope is None or envelope.type != AUTH_RESPONSE or not envelope.HasField("auth_response"):
             return None
@@ -82,7 +82,7 @@ class Login:
 
 
 class PinchEndpoint:
-    """All Pinch connections of a relay, and which of them belongs to which address."""
+    """All Pinch connections of a relay, and the connection of each address."""
 
     def __init__(self, pinch: Pinch) -> None:
         self.pinch = pinch
@@ -172,7 +172,7 @@ def _refuse_login(connection: PinchConnection, reason: str) -> None:
 
 
 class PinchHealth(msgspec.Struct):
-    """How the wire is doing."""
+    """The state of the Pinch endpoint."""
 
     status: str
     #: agents that are logged in
@@ -187,7 +187,7 @@ class Registration(msgspec.Struct):
 
 
 class Registered(msgspec.Struct):
-    """The address of a key at this relay, and the code that goes with it."""
+    """The address of a key at this relay, and its claim code."""
 
     address: str
     claim_code: str
@@ -198,11 +198,11 @@ def pinch_routes(endpoint: PinchEndpoint) -> tuple[Route[RelayCall], ...]:
     pinch = endpoint.pinch
 
     async def ws(call: RelayCall) -> HttpResponse:
-        """Speak the Pinch wire until either side ends it."""
+        """Serve a Pinch connection until either side ends it."""
         return HttpResponse(101, response=await endpoint.serve(call.context.limits, call.request))
 
     async def health(_call: RelayCall) -> HttpResponse:
-        """Tell how many agents are connected."""
+        """Return the state of the store and the number of connected agents."""
         return json_response(PinchHealth(_health_state(pinch), endpoint.logged_in, pinch.settings.host))
 
     async def register(call: RelayCall) -> HttpResponse:
@@ -211,9 +211,14 @@ def pinch_routes(endpoint: PinchEndpoint) -> tuple[Route[RelayCall], ...]:
         return json_response(Registered(address_of(key, pinch.settings.host), pinch.claim_code(key)))
 
     return (
-        Route("GET", "/ws", ws, "Open the Pinch wire", is_public=True, responses={101: None}, may_wait=True),
+        Route("GET", "/ws", ws, "Open a Pinch connection", is_public=True, responses={101: None}, may_wait=True),
         Route(
-            "GET", "/health", health, "Tell how the Pinch wire is doing", is_public=True, responses={200: PinchHealth}
+            "GET",
+            "/health",
+            health,
+            "Read the state of the Pinch endpoint",
+            is_public=True,
+            responses={200: PinchHealth},
         ),
         Route(
             "POST",
@@ -228,7 +233,7 @@ def pinch_routes(endpoint: PinchEndpoint) -> tuple[Route[RelayCall], ...]:
 
 
 def _health_state(pinch: Pinch) -> str:
-    """Return `ok`, or what keeps the store from taking envelopes."""
+    """Return `ok`, or the state in which the store accepts no envelopes."""
     state = pinch.engine.state
     return "ok" if state == "open" else state
 

@@ -34,9 +34,9 @@ BlockChange = tuple[Callable[[Unit], ClosedDeliveries], Callable[[ClosedDeliveri
 class Blocks:
     """Blocks between Pinch addresses."""
 
-    def __init__(self, changes: MeshChanges, mailboxes: ReaderSessions) -> None:
+    def __init__(self, changes: MeshChanges, sessions: ReaderSessions) -> None:
         self._changes = changes
-        self._mailboxes = mailboxes
+        self._sessions = sessions
 
     async def block(self, blocker: str, blocked: str) -> None:
         """Block an address and drop its queued envelopes; blocking it again changes nothing."""
@@ -50,7 +50,7 @@ class Blocks:
 
             def apply(closed: ClosedDeliveries) -> None:
                 rows[blocker].add(blocked)
-                self._mailboxes.apply_closed(closed)
+                self._sessions.apply_closed(closed)
 
             return lambda unit: _block(unit, blocker, blocked), apply
 
