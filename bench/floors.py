@@ -104,7 +104,7 @@ def _rows(row: EventRow, seq: int) -> tuple[tuple[Any, ...], tuple[Any, ...], li
         row.address,
         row.raw,
     )
-    return record, columns, sorted((term, seq) for term in row.terms)
+    return record, columns, sorted((term, seq) for term in row.index_terms)
 
 
 @contextmanager

@@ -15,8 +15,9 @@ from pathlib import Path
 from posthouse.model.clock import SystemClock
 from posthouse.model.event import encode_event
 from posthouse.model.rate import Rate
+from posthouse.relay.accept.submission import Answered
 from posthouse.relay.engine import EngineSettings, RelayEngine
-from posthouse.relay.wire.accept_results import Accepted, Answer
+from posthouse.relay.wire.accept_results import Accepted
 from tests.relay.authors import Author
 
 AUTHORS = 4
@@ -37,22 +38,22 @@ class Connection:
         self._signer = Author(author)
         self._next = max(0, first - REPEATED)
         self._numbers: dict[str | None, int] = {}
-        self._lane = core.open_submitter(self._answered)
+        self._submitter = core.open_submitter(self._answered)
 
     def send(self, count: int) -> None:
         for number in range(self._next, self._next + count):
             raw = event_of(self._signer, number)
             self._numbers[raw[7:71].decode()] = number
-            self._lane.submit([raw])
+            self._submitter.submit([raw])
         self._next += count
 
-    def _answered(self, answers: Sequence[Answer]) -> None:
-        for answer in answers:
+    def _answered(self, answered: Sequence[Answered]) -> None:
+        for _event_id, answer in answered:
             assert isinstance(answer, Accepted), answer
             number = self._numbers.pop(answer.id)
             sys.stdout.write(f"{self._author} {number} {answer.seq} {int(answer.duplicate)}\n")
         sys.stdout.flush()
-        self.send(len(answers))
+        self.send(len(answered))
 
 
 async def main(folder: Path, first: int) -> None:

@@ -1,14 +1,13 @@
 """The relay without sockets: accept, store, read and meshes behind one object.
 
-Callers hand in bytes and authenticated node ids and get values back; they see new events through `listen`, which
-follows committed rows. Every read names the node it is for and returns only what that node may see. Everything
-belongs to the event loop that `start` ran on. Nothing here knows HTTP or WebSockets.
+Callers pass bytes and authenticated node ids and get values back; `listen` gives them new events, after their
+commit. Every read names the node that it is for and returns only events which that node may read. Everything belongs
+to the event loop that `start` ran on. Nothing here knows HTTP or WebSockets.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,15 +33,16 @@ from posthouse.model.node import DEFAULT_MESH
 from posthouse.model.rate import Rate
 from posthouse.model.ulid import Minter
 from posthouse.relay.accept.authorize import Authorizer, Mesh, Meshes, RateBuckets, Right
+from posthouse.relay.accept.group_commit import GroupCommitter
 from posthouse.relay.accept.path import AcceptPath, Refusals
-from posthouse.relay.accept.submission import OnAnswers, Submitter
-from posthouse.relay.accept.verify import verify_proof
+from posthouse.relay.accept.submission import Answered, OnAnswers, Submitter
+from posthouse.relay.accept.verify import count_processors, verifier_threads, verify_proof
 from posthouse.relay.locks.decide import start_run
 from posthouse.relay.locks.service import Locks
 from posthouse.relay.meshes.administration import Administration, MeshChanges, prepare_main, prepare_pinch
 from posthouse.relay.meshes.invites import Invites
 from posthouse.relay.meshes.participation import Participation
-from posthouse.relay.messages.accept import Intake
+from posthouse.relay.messages.accept import MessageHandlers
 from posthouse.relay.messages.operator_view import MessageStatus, QueueOperations
 from posthouse.relay.messages.sessions import ReaderSessions
 from posthouse.relay.messages.settings import DEFAULT_SETTINGS, DeliverySettings
@@ -58,7 +58,7 @@ Order = Literal["asc", "desc"]
 
 
 class Reads:
-    """Every read of the relay; each names the node it is for."""
+    """Every read of the relay; each names the node that it is for."""
 
     def __init__(self, store: RelayStore, meshes: Meshes) -> None:
         self.store = store
@@ -66,14 +66,14 @@ class Reads:
         self.meshes = meshes
 
     def scope(self, node: str, filters: Sequence[Filter] = ()) -> Scope:
-        """Return what a node may see; a filter that names a mesh it may not read is refused."""
-        for wanted in filters:
-            if wanted.mesh is not None:
-                self.meshes.demand(node, wanted.mesh, Right.READ)
+        """Return which events a node may read; raise if a filter names a mesh that it may not read."""
+        for each in filters:
+            if each.mesh is not None:
+                self.meshes.require(node, each.mesh, Right.READ)
         return Scope(node, self.meshes.readable(node))
 
     def cursor(self, seq: int) -> str:
-        """Return the cursor of a place in this store."""
+        """Return the cursor of a seq in this store."""
         return str(Cursor(self.store.epoch, seq))
 
     async def query(
@@ -129,8 +129,8 @@ class Reads:
         types: Collection[str] | None = None,
         limit: int = QUERY_MAX_LIMIT,
     ) -> tuple[list[Record], str]:
-        """Return records of the journal and the cursor after them; admins of the relay only."""
-        self.demand_admin(node)
+        """Return journal records and the cursor after them; only for admins of the relay."""
+        self.require_admin(node)
         seq = resolve_cursor(await self.store.extent(), after)
         records = await self.store.journal(seq, limit, types)
         return records, self.cursor(records[-1].seq if records else seq)
@@ -138,29 +138,29 @@ class Reads:
     async def feed(
         self, node: str, name: str, *, after: str | None = None, limit: int = QUERY_MAX_LIMIT
     ) -> tuple[list[str], list[tuple[Any, ...]], str]:
-        """Return columns and rows of a feed and the cursor after them; admins of the relay only."""
-        self.demand_admin(node)
+        """Return columns and rows of a feed and the cursor after them; only for admins of the relay."""
+        self.require_admin(node)
         seq = resolve_cursor(await self.store.extent(), after)
         columns, rows = await self.store.feed(name, seq, limit)
         return columns, rows, self.cursor(rows[-1][0] if rows else seq)
 
     def meshes_of(self, node: str) -> list[dict[str, Any]]:
-        """Return the meshes a node may read: name, whether it is open, and its role and member name there."""
+        """Return the meshes that a node may read, with its role and its member name in each."""
         found = [mesh for mesh in self.meshes.all() if Right.READ in mesh.rights(node)]
         return [_describe_mesh(mesh, node) for mesh in found]
 
-    def demand_admin(self, node: str) -> None:
-        """Raise unless a node administers the relay: it is an admin of main."""
-        self.meshes.demand(node, DEFAULT_MESH, Right.ADMINISTER)
+    def require_admin(self, node: str) -> None:
+        """Raise unless a node administers the relay, that is, the mesh main."""
+        self.meshes.require(node, DEFAULT_MESH, Right.ADMINISTER)
 
     async def _from_seq(self, cursor: str | None) -> int | None:
-        """Return the seq a cursor names; events outlive the journal's horizon, so it is no bound here."""
+        """Return the seq of a cursor; it may be below the journal's horizon, because events outlive their records."""
         if cursor is None:
             return None
         extent = await self.store.extent()
-        place = parse_cursor(cursor)
-        is_below_horizon = place.epoch == extent.epoch and place.seq < extent.pruned_through
-        return place.seq if is_below_horizon else resolve_cursor(extent, cursor)
+        parsed = parse_cursor(cursor)
+        is_below_horizon = parsed.epoch == extent.epoch and parsed.seq < extent.pruned_through
+        return parsed.seq if is_below_horizon else resolve_cursor(extent, cursor)
 
 
 def _describe_mesh(mesh: Mesh, node: str) -> dict[str, Any]:
@@ -175,27 +175,27 @@ def _describe_mesh(mesh: Mesh, node: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """What a core needs to know; everything else has its default."""
+    """Settings of an engine."""
 
     data_dir: Path
-    #: node id of the relay's own key: invites and authentication are bound to it
+    #: node id of the relay's own key; invites and authentication are bound to it
     relay: str
-    #: whether main may be open to any key that authenticates; on loopback it may
+    #: whether the mesh main may be open to every key that authenticates; on loopback it may
     is_main_open: bool = True
-    #: nodes that administer main, and with it the relay
+    #: nodes that administer main, and so the relay
     admins: tuple[str, ...] = ()
     event_rate: Rate = field(default_factory=lambda: Rate(EVENT_RATE_PER_S, EVENT_BURST))
     ephemeral_rate: Rate = field(default_factory=lambda: Rate(EPHEMERAL_RATE_PER_S, EPHEMERAL_BURST))
     deliveries: DeliverySettings = DEFAULT_SETTINGS
-    #: whether the mesh of Pinch addresses is to be there
+    #: whether there is a mesh of Pinch addresses
     has_pinch: bool = False
     #: clients that may wait for one lock
     wait_queue_max: int = WAIT_QUEUE_MAX
     #: units of work, and their bytes, that may wait for the store's writer
     writer_max_items: int = MAX_WAITING_ITEMS
     writer_max_bytes: int = MAX_WAITING_BYTES
-    #: threads that check signatures
-    checkers: int = field(default_factory=lambda: os.cpu_count() or 1)
+    #: threads that verify signatures; 0: the event loop verifies
+    verifier_threads: int = field(default_factory=lambda: verifier_threads(count_processors()))
 
 
 class RelayEngine(Reads):
@@ -212,14 +212,20 @@ class RelayEngine(Reads):
         self.participation = Participation(self.changes)
         self.invites = Invites(self.changes, settings.relay, Minter(clock))
         self.locks = Locks(store, meshes, clock, lock_run, max_per_lock=settings.wait_queue_max)
-        self.sessions = ReaderSessions(store, meshes, clock, settings.deliveries)
+        committer = GroupCommitter(store)
+        self.sessions = ReaderSessions(store, committer, meshes, clock, settings.deliveries)
         self.participation.on_blocked = self.sessions.apply_closed
         self.queues = QueueOperations(self.sessions, meshes)
         self.states = MessageStatus(store, meshes, clock, settings.deliveries)
         self.refusals = Refusals(clock)
-        judge = Authorizer(meshes, clock, RateBuckets(settings.event_rate), RateBuckets(settings.ephemeral_rate))
+        authorizer = Authorizer(meshes, clock, RateBuckets(settings.event_rate), RateBuckets(settings.ephemeral_rate))
         self._path = AcceptPath(
-            store, judge, self.refusals, settings.checkers, Intake(settings.deliveries), self.sessions.apply_effects
+            committer,
+            authorizer,
+            self.refusals,
+            settings.verifier_threads,
+            MessageHandlers(settings.deliveries),
+            self.sessions.apply_effects,
         )
         self.sweeper = QueueSweeper(self.sessions)
         self._pruning = Pruning(store)
@@ -234,7 +240,7 @@ class RelayEngine(Reads):
         on_fatal: Callable[[Fatal], None] = exit_process,
         vfs: str | None = None,
     ) -> RelayEngine:
-        """Open the store, make main and its admins, and start the threads."""
+        """Open the store, create the mesh main and its admins, and start the threads."""
         private_dir(settings.data_dir)
         path = settings.data_dir / FILE_NAME
         store = await asyncio.to_thread(
@@ -257,7 +263,7 @@ class RelayEngine(Reads):
         return cls(settings, clock, store, Meshes(rows), lock_run)
 
     async def close(self) -> None:
-        """Answer what is on the way, write what is owed, and release everything."""
+        """Answer submitted events, commit deferred writes, and release everything."""
         self.locks.close()
         await self._path.close()
         await self.sweeper.close()
@@ -265,7 +271,7 @@ class RelayEngine(Reads):
         await asyncio.to_thread(self.store.close)
 
     def open_submitter(self, on_answers: OnAnswers) -> Submitter:
-        """Return the way in of one connection; it keeps the order of what is submitted."""
+        """Return the entry of one connection to the accept path; it keeps the order of submissions."""
         return self._path.open_submitter(on_answers)
 
     async def accept(self, event: bytes) -> Answer:
@@ -279,28 +285,28 @@ class RelayEngine(Reads):
         if not events:
             return []
 
-        def settle(given: Sequence[Answer]) -> None:
-            if not answers.done():  # the caller may have gone
-                answers.set_result(list(given))
+        def on_answers(answered: Sequence[Answered]) -> None:
+            if not answers.done():  # the caller may be gone
+                answers.set_result([each.answer for each in answered])
 
-        self._path.open_submitter(settle).submit(events)
+        self._path.open_submitter(on_answers).submit(events)
         return await answers
 
     async def prune(self, node: str, archived: ArchivedRange) -> tuple[Pruned, int]:
-        """Delete what the archive holds; returns what went and the oldest seq left. Admins of the relay only."""
-        self.demand_admin(node)
+        """Delete what the archive holds; return what was deleted and the oldest seq left. Only for relay admins."""
+        self.require_admin(node)
         return await self._pruning.prune(archived)
 
     async def verify(self, event: bytes) -> Event:
-        """Return an event that is not published, such as a proof, with structure, id and signature checked."""
+        """Return an event that is not published, such as a proof, with structure, id and signature verified."""
         return await asyncio.to_thread(verify_proof, event)
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener` on the loop with what is committed from now on, in commit order; return what ends it."""
+        """Call `listener` on the loop with events as they are committed, in commit order; return its end."""
         return self._path.listen(listener)
 
     def may_read(self, committed: Committed, node: str) -> bool:
-        """Tell whether a node may read an event: it reads the mesh, and a direct message is its own."""
+        """Return True if a node may read an event: it may read the mesh, and a direct message is its own."""
         return committed.may_read(node) and Right.READ in self.meshes.rights(node, committed.mesh)
 
     @property
@@ -309,9 +315,9 @@ class RelayEngine(Reads):
         return self.store.state
 
     def info(self) -> dict[str, Any]:
-        """Return what anybody may know of the core."""
+        """Return the public facts about the engine."""
         return {"epoch": self.store.epoch, "relay": self.settings.relay}
 
     def statistics(self) -> dict[str, Any]:
-        """Return the counters that show how the core is doing."""
+        """Return the counters of the engine."""
         return {"accept": self._path.statistics(), "store": self.store.statistics(), "meshes": len(self.meshes)}

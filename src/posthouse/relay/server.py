@@ -229,19 +229,9 @@ def watch_queues(context: RelayContext) -> None:
     meters.watch("posthouse_relay_parked_messages", lambda: attendance.totals.parked_rows)
     meters.watch("posthouse_relay_waiting_confirmation_ids", lambda: attendance.totals.confirmation_ids)
     meters.watch("posthouse_relay_queue_oldest_seconds", partial(_oldest_s, context))
-    mailboxes.on_flushed = partial(meters.observe, "posthouse_relay_flush_seconds")
-    mailboxes.on_sent = partial(_count_sent, context)
-    mailboxes.on_closed = partial(_count_closed, context)
+    mailboxes.observer = meters
 
 
 def _oldest_s(context: RelayContext) -> float:
     oldest_ns = context.engine.sweeper.totals.oldest_ns
     return 0.0 if oldest_ns is None else max(0.0, (context.clock.wall_ns() - oldest_ns) / SECOND_NS)
-
-
-def _count_sent(context: RelayContext, count: int, was_stored: bool) -> None:
-    context.meters.count("posthouse_relay_deliveries_total", "queue" if was_stored else "tail", by=count)
-
-
-def _count_closed(context: RelayContext, state: str, count: int) -> None:
-    context.meters.count("posthouse_relay_deliveries_closed_total", state, by=count)

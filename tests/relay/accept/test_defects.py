@@ -1,4 +1,4 @@
-"""A defect in one place must not stop the path for everybody."""
+"""A defect in one place must not stop the accept path."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from collections.abc import Sequence
 import pytest
 
 from posthouse.relay.accept import path, verify
-from posthouse.relay.accept.commit import CommittedGroup, commit_group
-from posthouse.relay.accept.submission import Submission
+from posthouse.relay.accept.commit import CommittedGroup, KindHandlers, commit_group
+from posthouse.relay.accept.submission import Answered, Submission
 from posthouse.relay.engine import RelayEngine
-from posthouse.relay.messages.accept import Intake
 from posthouse.relay.store.protocol import Unit
-from posthouse.relay.wire.accept_results import Answer, Committed
+from posthouse.relay.wire.accept_results import Committed
 from tests.relay.accept.answers import code, codes
 from tests.relay.authors import ALICE, BOB
 
@@ -33,8 +32,8 @@ async def test_check_that_breaks_is_answered_and_the_next_event_goes_through(
     assert code(await asyncio.wait_for(core.accept(ALICE.raw()), WAIT_S)) == "201"
 
 
-async def test_listener_that_breaks_keeps_nobody_else_from_hearing(core: RelayEngine) -> None:
-    def broken(_news: Sequence[Committed]) -> None:
+async def test_listener_that_breaks_does_not_keep_events_from_the_others(core: RelayEngine) -> None:
+    def broken(_events: Sequence[Committed]) -> None:
         raise RuntimeError("a defect")
 
     heard: list[Committed] = []
@@ -45,7 +44,7 @@ async def test_listener_that_breaks_keeps_nobody_else_from_hearing(core: RelayEn
 
 
 async def test_connection_that_breaks_keeps_no_answer_from_another(core: RelayEngine) -> None:
-    def broken(_answers: Sequence[Answer]) -> None:
+    def broken(_answers: Sequence[Answered]) -> None:
         raise RuntimeError("a defect")
 
     core.open_submitter(broken).submit([ALICE.raw()])
@@ -53,13 +52,13 @@ async def test_connection_that_breaks_keeps_no_answer_from_another(core: RelayEn
     assert core.statistics()["accept"]["events_on_the_way"] == 0
 
 
-async def test_parcel_that_trips_the_writer_does_not_take_its_group_along(
+async def test_submission_that_trips_over_a_defect_in_the_transaction_fails_alone(
     core: RelayEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def tripping(unit: Unit, parcels: Sequence[Submission], intake: Intake) -> CommittedGroup:
-        if any(b"trips" in job.raw for parcel in parcels for job in parcel.jobs):
+    def tripping(unit: Unit, submissions: Sequence[Submission], kinds: KindHandlers) -> CommittedGroup:
+        if any(b"trips" in job.raw for submission in submissions for job in submission.jobs):
             raise RuntimeError("a defect")
-        return commit_group(unit, parcels, intake)
+        return commit_group(unit, submissions, kinds)
 
     monkeypatch.setattr(path, "commit_group", tripping)
     events = [ALICE.raw(content="trips" if number == 7 else "fine") for number in range(20)]

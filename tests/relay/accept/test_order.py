@@ -12,6 +12,7 @@ from posthouse.model.clock import FakeClock
 from posthouse.model.errors import PosthouseError
 from posthouse.model.event import encode_event
 from posthouse.relay.accept import path
+from posthouse.relay.accept.submission import Answered
 from posthouse.relay.engine import RelayEngine
 from posthouse.relay.wire.accept_results import Accepted, Answer, Committed
 from tests.relay.accept.answers import codes
@@ -21,16 +22,16 @@ WAIT_S = 30
 
 
 class Connection:
-    """A lane that collects its answers by id."""
+    """A submitter that collects its answers."""
 
     def __init__(self, core: RelayEngine, expected: int) -> None:
         self.answers: list[Answer] = []
         self.done = asyncio.Event()
         self._expected = expected
-        self.lane = core.open_submitter(self._take)
+        self.submitter = core.open_submitter(self._take)
 
-    def _take(self, answers: Sequence[Answer]) -> None:
-        self.answers += answers
+    def _take(self, answered: Sequence[Answered]) -> None:
+        self.answers += [each.answer for each in answered]
         if len(self.answers) >= self._expected:
             self.done.set()
 
@@ -54,7 +55,7 @@ async def test_events_of_a_connection_keep_their_order_whatever_their_checks_tak
             size = chance.choice([0, 10, 60_000])  # hashing and verifying the long ones takes many times longer
             event = author.event(content="x" * size)
             sent[number].append(event.id)
-            connections[number].lane.submit([encode_event(event)])
+            connections[number].submitter.submit([encode_event(event)])
         await asyncio.sleep(0)
     for number, connection in enumerate(connections):
         seqs = seqs_in_order(await connection.wait(), sent[number])
@@ -69,7 +70,7 @@ async def test_listeners_hear_of_events_in_seq_order_without_a_gap(core: RelayEn
     authors = [Author(number + 10) for number in range(4)]
     for _ in range(50):
         for connection, author in zip(connections, authors, strict=True):
-            connection.lane.submit([author.raw()])
+            connection.submitter.submit([author.raw()])
         await asyncio.sleep(0)
     for connection in connections:
         await connection.wait()
@@ -82,7 +83,7 @@ async def test_ephemeral_event_is_not_heard_before_what_was_sent_before_it(core:
     core.listen(lambda news: heard.extend(item.event.kind for item in news))
     connection = Connection(core, 3)
     for kind in (1, 20_001, 2):
-        connection.lane.submit([ALICE.raw(kind)])
+        connection.submitter.submit([ALICE.raw(kind)])
     await connection.wait()
     assert heard == [1, 20_001, 2]
 
@@ -128,8 +129,8 @@ async def test_refusal_on_a_connection_holds_back_nothing_of_another_submission(
     core: RelayEngine, clock: FakeClock
 ) -> None:
     connection = Connection(core, 2)
-    connection.lane.submit([ALICE.raw(1, ("t", "x"), created_at_ns=clock.wall_ns() + 10**13)])
-    connection.lane.submit([ALICE.raw(1, ("t", "x"))])
+    connection.submitter.submit([ALICE.raw(1, ("t", "x"), created_at_ns=clock.wall_ns() + 10**13)])
+    connection.submitter.submit([ALICE.raw(1, ("t", "x"))])
     await connection.wait()
     assert sorted(codes(connection.answers)) == ["201", "event_created_at_ahead"]
 
@@ -139,21 +140,21 @@ async def test_submission_beyond_the_bound_is_refused_before_anything_is_taken(
 ) -> None:
     monkeypatch.setattr(path, "MAX_EVENTS", 10)
     connection = Connection(core, 10)
-    connection.lane.submit([ALICE.raw() for _ in range(10)])
+    connection.submitter.submit([ALICE.raw() for _ in range(10)])
     with pytest.raises(PosthouseError) as caught:
-        connection.lane.submit([ALICE.raw()])
+        connection.submitter.submit([ALICE.raw()])
     assert caught.value.code == "store_busy"
-    assert connection.lane.in_flight() == 10
+    assert connection.submitter.in_flight == 10
     await connection.wait()
-    assert (core.statistics()["accept"]["events_on_the_way"], connection.lane.in_flight()) == (0, 0)
+    assert (core.statistics()["accept"]["events_on_the_way"], connection.submitter.in_flight) == (0, 0)
     assert codes([await core.accept(ALICE.raw())]) == ["201"]
 
 
 async def test_closed_lane_hears_nothing_and_its_events_are_accepted(core: RelayEngine) -> None:
     connection = Connection(core, 1)
     event = ALICE.event()
-    connection.lane.submit([encode_event(event)])
-    connection.lane.close()
+    connection.submitter.submit([encode_event(event)])
+    connection.submitter.close()
     await core.accept(BOB.raw())
     await core.accept(BOB.raw())
     assert connection.answers == []

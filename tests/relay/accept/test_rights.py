@@ -4,12 +4,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posthouse.relay.accept.authorize import Meshes, Right, rights_of
-from posthouse.relay.wire.mesh_rows import EVERYBODY, AccessRow, MemberRow, MeshRow, MeshRows, Role, Verdict
+from posthouse.relay.wire.mesh_rows import ALL_NODES, AccessRow, MemberRow, MeshRow, MeshRows, Role, Verdict
 
 NODES = ["a", "b", "c"]
 ROLES = st.sampled_from(Role)
 VERDICTS = st.sampled_from(Verdict)
-ACCESS = st.builds(AccessRow, st.just("m"), st.sampled_from([*NODES, EVERYBODY]), VERDICTS, VERDICTS, VERDICTS)
+ACCESS = st.builds(AccessRow, st.just("m"), st.sampled_from([*NODES, ALL_NODES]), VERDICTS, VERDICTS, VERDICTS)
 
 BY_ROLE = {
     Role.READER: {"read"},
@@ -38,7 +38,7 @@ def test_access_narrows_the_role_and_a_row_of_the_node_counts_instead_of_everybo
     rows = {row.node: row for row in access}
     role = members.get(node, Role.MEMBER if is_open else None)
     expected = set() if role is None else set(BY_ROLE[role])
-    counting = rows.get(node, rows.get(EVERYBODY))
+    counting = rows.get(node, rows.get(ALL_NODES))
     if counting is not None:
         expected -= {right for right in ("read", "write", "lock") if getattr(counting, right) is Verdict.DENY}
     assert {right.value for right in build(is_open, members, access).rights(node, "m")} == expected
@@ -53,7 +53,7 @@ def test_access_never_widens_a_role_and_never_takes_administering(role: Role, ac
 def test_mesh_that_is_not_there_gives_no_rights() -> None:
     meshes = build(True, {}, [])
     assert meshes.rights("a", "elsewhere") == frozenset()
-    refusal = meshes.missing("a", "elsewhere", Right.READ)
+    refusal = meshes.authorization_error("a", "elsewhere", Right.READ)
     assert refusal is not None
     assert refusal.code == "mesh_unknown"
 

@@ -55,7 +55,7 @@ class DemoReader:
             if command[0] == "DELIVER":
                 self._on_message(self.agent, command[2])
 
-    def tell(self, frame: bytes) -> None:
+    def send_frame(self, frame: bytes) -> None:
         """Who comes and goes is of no interest here."""
 
     def has_room(self, size: int, count: int) -> bool:

@@ -141,7 +141,7 @@ async def play_relay(directory: Path, clock: FakeClock, cast: list[Agent], seed:
         admins=(cast[0].node,),
         event_rate=_EVENT_RATE,
         deliveries=DeliverySettings(queue_max=_QUEUE_MAX, queue_ttl_s=_QUEUE_TTL_S),
-        checkers=1,
+        verifier_threads=1,
     )
     core = await RelayEngine.start(settings, clock)
     try:

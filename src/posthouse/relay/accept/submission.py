@@ -1,8 +1,9 @@
-"""What travels along the accept path: submissions and their events, and the effects of a commit.
+"""Submissions on their way to the store: the events of one call, and the order of one connection.
 
-A Submitter is one connection's way in: what was submitted first is accepted first, although signatures are verified
-in parallel. A submission leaves only when all before it have left. Closing a submitter drops the callback, not the
-events. CommitEffects says what one transaction did to deliveries; reader sessions learn of it after the commit.
+A Submitter is a connection's entry to the accept path. Its submissions are accepted in order, although signatures
+may be verified in parallel: a submission leaves only when all before it have left. Closing a submitter drops its
+callback, not its events. CommitEffects lists what one transaction did to deliveries; reader sessions get it after
+the commit.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgspec
 
@@ -20,108 +22,90 @@ from posthouse.relay.wire.delivery_rows import ClosedDeliveries
 
 
 class Job:
-    """One event on its way."""
+    """One event on the accept path."""
 
-    __slots__ = ("charged", "event_id", "parcel", "raw", "refusal", "row")
+    __slots__ = ("event_id", "is_charged", "raw", "refusal", "row", "submission")
 
-    def __init__(self, raw: bytes, parcel: Submission) -> None:
+    def __init__(self, raw: bytes, submission: Submission) -> None:
         self.raw = raw
-        self.parcel = parcel
-        #: what the checks made of it; None until then, and for ever when it cannot be read
+        self.submission = submission
+        #: set when the event is verified; stays None if it cannot be read or its signature is wrong
         self.row: EventRow | None = None
-        #: the id it claims, once it was read
+        #: the id that the event claims, once it was parsed
         self.event_id: str | None = None
-        #: why it is refused, unless its id turns out to be known
+        #: why the event is refused, unless its id turns out to be known
         self.refusal: PosthouseError | None = None
-        #: whether it was taken from the sender's rate
-        self.charged = False
+        #: whether the sender's rate paid for it
+        self.is_charged = False
 
 
 class Submission:
-    """What one submission brought."""
+    """The events of one `submit`."""
 
-    __slots__ = ("jobs", "lane", "unchecked")
+    __slots__ = ("jobs", "size", "submitter", "unverified")
 
-    def __init__(self, events: list[bytes], lane: Submitter) -> None:
-        self.lane = lane
-        self.jobs = [Job(raw, self) for raw in events]
-        #: jobs that are still with the checkers
-        self.unchecked = len(self.jobs)
+    def __init__(self, events: Sequence[bytes], submitter: Submitter) -> None:
+        self.submitter = submitter
+        self.jobs = [Job(bytes(raw), self) for raw in events]
+        #: bytes of JSON
+        self.size = sum([len(job.raw) for job in self.jobs])
+        #: how many jobs are not verified yet
+        self.unverified = len(self.jobs)
 
     @property
     def is_list(self) -> bool:
-        """Whether a refusal holds back what comes after it."""
+        """Whether a refused event blocks later events with the same destination."""
         return len(self.jobs) > 1
 
 
-GROUP_EVENTS = 512  # keeps a transaction, and so the answers of everybody in it, in the low milliseconds
-GROUPS_AHEAD = 2  # one commits, one waits: the writer never idles, and what comes meanwhile shares a group
+class Answered(NamedTuple):
+    """The answer to a submitted event."""
+
+    #: the id that was submitted: the answer to a retry with a new signature names the original
+    event_id: str | None
+    answer: Answer
 
 
-def take_group(ready: list[Submission], most: int) -> tuple[list[Submission], list[Submission]]:
-    """Return the first parcels with together at most `most` events, but at least one, and the rest."""
-    count = 0
-    for position, parcel in enumerate(ready):
-        count += len(parcel.jobs)
-        if count > most and position:
-            return ready[:position], ready[position:]
-    return ready, []
-
-
-OnAnswers = Callable[[Sequence[Answer]], None]
+#: Called on the event loop with the answers that one commit brought, in the order of submission.
+OnAnswers = Callable[[Sequence[Answered]], None]
 
 
 class Submitter:
     """The order of one connection."""
 
-    __slots__ = ("_answered", "_enter", "_in_flight", "_on_answers", "_submitted", "parcels", "submitted")
+    __slots__ = ("_enter", "_on_answers", "in_flight", "waiting")
 
     def __init__(self, enter: Callable[[Submission], None], on_answers: OnAnswers) -> None:
         self._enter = enter
         self._on_answers: OnAnswers | None = on_answers
-        self._in_flight = 0
-        self._answered: list[Answer] = []
-        self._submitted: list[str | None] = []
-        #: ids of the events that the answers handed out now are for: the answer to a retry that was signed anew names
-        #: the original
-        self.submitted: list[str | None] = []
-        #: not yet handed to the writer, oldest first
-        self.parcels: deque[Submission] = deque()
+        #: how many events have no answer yet
+        self.in_flight = 0
+        #: submissions that are not handed to the writer yet, oldest first
+        self.waiting: deque[Submission] = deque()
 
     def submit(self, events: Sequence[bytes]) -> None:
-        """Take events as JSON, in order.
+        """Submit events as JSON, in order.
 
-        Several are a list: after a refused one, later ones with the same destination get earlier_refused, and the
-        list is written as one. Raises store_busy when too much waits.
+        Several events are a list: after a refused one, later ones with the same destination get earlier_refused, and
+        the list is written in one transaction. Raises store_busy when too much waits.
         """
-        parcel = Submission([bytes(event) for event in events], self)
-        self._in_flight += len(parcel.jobs)  # before it enters: a lone event may be answered at once
+        submission = Submission(events, self)
+        self.in_flight += len(submission.jobs)  # before it enters: a lone event may be answered at once
         try:
-            self._enter(parcel)
+            self._enter(submission)
         except BaseException:
-            self._in_flight -= len(parcel.jobs)
+            self.in_flight -= len(submission.jobs)
             raise
 
-    def in_flight(self) -> int:
-        """Return how many events are not answered yet."""
-        return self._in_flight
-
     def close(self) -> None:
-        """Forget who wanted the answers; what was submitted is still accepted."""
+        """Drop the callback; submitted events are still accepted."""
         self._on_answers = None
 
-    def note(self, event_id: str | None, answer: Answer) -> None:
-        """Keep the answer to an event for the next `flush`; called by the path."""
-        self._answered.append(answer)
-        self._submitted.append(event_id)
-
-    def flush(self) -> None:
-        """Hand out the answers that were noted; called by the path."""
-        answers, self._answered = self._answered, []
-        self.submitted, self._submitted = self._submitted, []
-        self._in_flight -= len(answers)
-        if answers and self._on_answers is not None:
-            self._on_answers(answers)
+    def answer(self, answered: Sequence[Answered]) -> None:
+        """Deliver answers; called by the accept path."""
+        self.in_flight -= len(answered)
+        if self._on_answers is not None:
+            self._on_answers(answered)
 
 
 class QueuedMessage(msgspec.Struct, frozen=True, gc=False):
@@ -136,7 +120,7 @@ class QueuedMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 class Confirmed(msgspec.Struct, frozen=True, gc=False):
-    """Rows that their reader confirmed, and what their sender is told."""
+    """Deliveries that their reader confirmed, and the command for their sender."""
 
     mesh: str
     reader: str
@@ -144,18 +128,15 @@ class Confirmed(msgspec.Struct, frozen=True, gc=False):
     seqs: tuple[int, ...]
     #: of the confirmation event
     seq: int
-    #: the CONFIRMED command
+    #: the CONFIRMED command, or the frame that the sender's wire has for it
     text: bytes
 
 
-@dataclass
+@dataclass(slots=True)
 class CommitEffects:
-    """Everything one group of events did, in its order."""
+    """What one transaction did to deliveries, in its order."""
 
-    openings: list[QueuedMessage] = field(default_factory=list)
+    queued: list[QueuedMessage] = field(default_factory=list)
     confirmed: list[Confirmed] = field(default_factory=list)
-    #: rows that were too old and made room
+    #: deliveries that expired to make room, or that a confirmation named although they had ended
     closed: list[ClosedDeliveries] = field(default_factory=list)
-
-    def __bool__(self) -> bool:
-        return bool(self.openings or self.confirmed or self.closed)

@@ -1,9 +1,13 @@
-"""Verify events: size, structure, id and signature, on worker threads.
+"""Verify events: size, structure, id and signature; on worker threads, or on the event loop in slices.
 
-Verifying is pure apart from the time it takes; the signature, the costly part, releases the interpreter lock.
-Workers take slices and return them in any order; submitters restore the order. A small event that is alone on the
-whole path is verified on the loop, one per iteration and only while all workers are idle, so no flood is ever
-verified there.
+Verifying is pure apart from the time it takes. With four usable processors or more, worker threads verify slices of
+jobs and return them in any order; submitters restore the order. The costly part, the signature, releases the
+interpreter lock. With fewer processors threads only take time from the event loop and the writer, so the loop
+verifies for at most a millisecond at a time and serves everything else between two slices. Either way a small event
+that is alone on the whole path is verified at once, one per loop iteration, so that no flood is verified so.
+
+Usable processors are those of the affinity mask, within the quotas of the control groups (cgroup v2: cpu.max, v1:
+cpu.cfs_quota_us).
 """
 
 from __future__ import annotations
@@ -11,25 +15,32 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from queue import SimpleQueue
+from typing import Protocol
 
 import structlog
 
 from posthouse.keys.signature import verify
-from posthouse.log import get_log
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import Event, check_publishable, check_structure, decode_event, read_event
-from posthouse.model.limits import KIB
+from posthouse.model.limits import KIB, MILLISECOND_NS
 from posthouse.relay.accept.submission import Job
 from posthouse.relay.store.event_rows import event_row
 
 log = structlog.get_logger(__name__)
+OnVerified = Callable[[Sequence[Job]], None]
+LONE_BYTES = 4 * KIB  # of JSON: verified in about a tenth of a millisecond, most of it the signature
+SLICE_NS = MILLISECOND_NS  # how long the event loop verifies before it serves everything else
+SLICE_JOBS = 16  # of a worker thread: about a millisecond of signatures, long enough to pay, short enough to share
+REPORT_JOBS = 2 * SLICE_JOBS  # reported at once by a busy worker: a report makes it wait for the interpreter lock
 
 
 def verify_job(job: Job) -> None:
-    """Leave the row of the event in its job, or the refusal."""
+    """Set the row of a job whose event is valid, else its refusal."""
     try:
         event, text = read_event(job.raw)
         job.event_id = event.id
@@ -41,118 +52,241 @@ def verify_job(job: Job) -> None:
         job.refusal = refusal
     except Exception as defect:
         log.exception("check_failed")
-        job.refusal = error("internal", reason=type(defect).__name__)  # a job that stays away would stop its lane
+        job.refusal = error("internal", reason=type(defect).__name__)  # a lost job would block its submitter for ever
 
 
 def verify_proof(raw: bytes) -> Event:
-    """Return an event that is not published, with structure, id and signature checked."""
+    """Return an event that is not published, such as a proof, with structure, id and signature verified."""
     event = decode_event(raw)
     verify(event.pubkey, check_structure(event), event.sig)
     return event
 
 
-pool_log = get_log(__name__)
-SLICE = 16  # about a millisecond of signatures: long enough to pay, short enough to share
-REPORT = 2 * SLICE  # a thread that goes on tells so many at once: the loop would take the interpreter lock from it
-LONE_BYTES = 4 * KIB  # of JSON: checked in about a tenth of a millisecond, most of it the signature
-_PROCESSORS = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []  # as the process began
+class Verifier(Protocol):
+    """Verifies jobs; `on_verified` gets them on the event loop."""
+
+    @property
+    def waiting(self) -> int:
+        """How many jobs nothing verifies yet."""
+        ...
+
+    def verify_now(self, job: Job) -> bool:
+        """Verify a lone small job at once and return True, or return False; `on_verified` is not called for it."""
+        ...
+
+    def add(self, jobs: Sequence[Job]) -> None:
+        """Queue jobs."""
+        ...
+
+    def close(self) -> None:
+        """End the threads, if there are any, after the jobs they have."""
+        ...
 
 
-class VerifierPool:
-    """Checks jobs off the event loop and hands them back on it."""
+def open_verifier(threads: int, on_verified: OnVerified) -> Verifier:
+    """Return a verifier with so many worker threads; without any it verifies on the event loop."""
+    return ThreadVerifier(threads, on_verified) if threads else LoopVerifier(on_verified)
 
-    def __init__(self, threads: int, on_checked: Callable[[Sequence[Job]], None]) -> None:
-        self._on_checked = on_checked
+
+class _OncePerIteration:
+    """Grants one lone job per iteration of the event loop."""
+
+    def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[Job] = deque()
-        #: True calls a thread to work, False sends it home
-        self._calls: SimpleQueue[bool] = SimpleQueue()
-        self._idle = threads
-        self._has_checked_alone = False
-        self._threads = [
-            threading.Thread(target=self._serve, args=(number,), name=f"checker {number}", daemon=True)
-            for number in range(threads)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._is_used = False
 
-    def check_alone(self, job: Job) -> bool:
-        """Check a job here and now if it is small, all threads are idle and none was checked so in this turn.
-
-        Return whether it was checked; `on_checked` is then not called for it.
-        """
-        if self._has_checked_alone or self._idle < len(self._threads) or len(job.raw) > LONE_BYTES:
+    def take(self, job: Job) -> bool:
+        """Return True if this job may be verified at once."""
+        if self._is_used or len(job.raw) > LONE_BYTES:
             return False
-        self._has_checked_alone = True
-        self._loop.call_soon(self._end_turn)
+        self._is_used = True
+        self._loop.call_soon(self._reset)
+        return True
+
+    def _reset(self) -> None:
+        self._is_used = False
+
+
+class LoopVerifier:
+    """Verifies on the event loop, in slices of at most a millisecond."""
+
+    def __init__(self, on_verified: OnVerified, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        self._on_verified = on_verified
+        self._now_ns = now_ns
+        self._loop = asyncio.get_running_loop()
+        self._lone = _OncePerIteration()
+        self._jobs: deque[Job] = deque()
+        self._is_scheduled = False
+
+    @property
+    def waiting(self) -> int:
+        return len(self._jobs)
+
+    def verify_now(self, job: Job) -> bool:
+        if self._jobs or not self._lone.take(job):
+            return False
         verify_job(job)
         return True
 
     def add(self, jobs: Sequence[Job]) -> None:
-        """Queue jobs: idle threads take them at once, what comes while all are busy gathers."""
-        self._waiting.extend(jobs)
-        self._call()
+        self._jobs.extend(jobs)
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._verify_slice)
+
+    def close(self) -> None:
+        """Do nothing: there are no threads."""
+
+    def _verify_slice(self) -> None:
+        """Verify jobs while the next one is likely to fit into the slice, at least one; then yield to the loop."""
+        verified: list[Job] = []
+        begin_ns = before_ns = self._now_ns()
+        while self._jobs:
+            job = self._jobs.popleft()
+            verify_job(job)
+            verified.append(job)
+            now_ns = self._now_ns()
+            if now_ns - begin_ns + (now_ns - before_ns) > SLICE_NS:
+                break
+            before_ns = now_ns
+        if self._jobs:
+            self._loop.call_soon(self._verify_slice)
+        else:
+            self._is_scheduled = False
+        self._on_verified(verified)
+
+
+class ThreadVerifier:
+    """Verifies on worker threads; jobs that come while all are busy wait."""
+
+    def __init__(self, threads: int, on_verified: OnVerified) -> None:
+        self._on_verified = on_verified
+        self._loop = asyncio.get_running_loop()
+        self._lone = _OncePerIteration()
+        self._jobs: deque[Job] = deque()
+        #: True wakes a worker, False stops it
+        self._wake_ups: SimpleQueue[bool] = SimpleQueue()
+        self._idle = threads
+        self._threads = [
+            threading.Thread(target=self._serve, name=f"verifier {number}", daemon=True) for number in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     @property
     def waiting(self) -> int:
-        """How many jobs no thread has taken yet."""
-        return len(self._waiting)
+        return len(self._jobs)
+
+    def verify_now(self, job: Job) -> bool:
+        if self._idle < len(self._threads) or not self._lone.take(job):
+            return False
+        verify_job(job)
+        return True
+
+    def add(self, jobs: Sequence[Job]) -> None:
+        self._jobs.extend(jobs)
+        self._wake_workers()
 
     def close(self) -> None:
-        """Let the threads finish what they have and end."""
         for _ in self._threads:
-            self._calls.put(False)
+            self._wake_ups.put(False)
         for thread in self._threads:
             thread.join()
 
-    def _end_turn(self) -> None:
-        self._has_checked_alone = False
-
-    def _call(self) -> None:
-        """Call as many idle threads as there are jobs for."""
-        for _ in range(min(self._idle, len(self._waiting))):
+    def _wake_workers(self) -> None:
+        """Wake as many idle workers as there are jobs for."""
+        for _ in range(min(self._idle, len(self._jobs))):
             self._idle -= 1
-            self._calls.put(True)
+            self._wake_ups.put(True)
 
-    def _back(self, jobs: Sequence[Job], is_idle: bool) -> None:
+    def _take_back(self, jobs: Sequence[Job], is_idle: bool) -> None:
         if is_idle:
             self._idle += 1
-            self._call()  # for what came after its last look
+            self._wake_workers()  # jobs may have come after the worker found none
         if jobs:
-            self._on_checked(jobs)
+            self._on_verified(jobs)
 
-    def _serve(self, number: int) -> None:
-        _bind(number)
-        while self._calls.get():
-            checked: list[Job] = []
+    def _serve(self) -> None:
+        while self._wake_ups.get():
+            verified: list[Job] = []
             is_idle = False
-            jobs = self._take()
+            jobs = self._take_slice()
             while not is_idle:
                 for job in jobs:
                     verify_job(job)
-                checked += jobs
-                jobs = self._take()
+                verified += jobs
+                jobs = self._take_slice()
                 is_idle = not jobs
-                if is_idle or len(checked) >= REPORT:
-                    self._loop.call_soon_threadsafe(self._back, checked, is_idle)
-                    checked = []
+                if is_idle or len(verified) >= REPORT_JOBS:
+                    self._loop.call_soon_threadsafe(self._take_back, verified, is_idle)
+                    verified = []
 
-    def _take(self) -> list[Job]:
-        """Return the next slice, nothing when no job waits; called by the threads."""
+    def _take_slice(self) -> list[Job]:
+        """Return the next jobs, an empty list when none waits; called by the workers."""
         jobs: list[Job] = []
         try:
-            for _ in range(min(SLICE, -(-len(self._waiting) // len(self._threads)))):
-                jobs.append(self._waiting.popleft())
-        except IndexError:  # another thread was faster
+            for _ in range(min(SLICE_JOBS, -(-len(self._jobs) // len(self._threads)))):
+                jobs.append(self._jobs.popleft())
+        except IndexError:  # another worker was faster
             pass
         return jobs
 
 
-def _bind(number: int) -> None:
-    """Bind this thread to a processor of its own, where processors can be chosen."""
-    if not _PROCESSORS:
-        return
+MIN_PROCESSORS = 4  # loop and writer need one each; two more are the least that pay for handing events over
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN_GROUPS = Path("/proc/self/cgroup")
+
+
+def verifier_threads(processors: int) -> int:
+    """Return how many threads verify signatures on so many usable processors; 0: the event loop verifies."""
+    return processors if processors >= MIN_PROCESSORS else 0
+
+
+def usable_processors(affinity: int, quotas: Iterable[float]) -> int:
+    """Return how many processors a process may use, given its affinity and the quotas of its control groups."""
+    return max(1, int(min([float(affinity), *quotas])))
+
+
+def count_processors() -> int:
+    """Return how many processors this process may use."""
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return usable_processors(affinity, read_quotas(_CGROUPS, _OWN_GROUPS))
+
+
+def read_quotas(cgroups: Path, own_groups: Path) -> Iterator[float]:
+    """Yield the processor quotas of a process: of its control group and of every group above it."""
+    for controllers, path in _own_paths(own_groups):
+        folder = cgroups if not controllers else cgroups / controllers
+        group = (folder / path.strip("/")) if path != "/" else folder
+        for each in (group, *group.parents):
+            quota = _read_v2(each / "cpu.max") if not controllers else _read_v1(each)
+            if quota is not None:
+                yield quota
+            if each == folder:
+                break
+
+
+def _own_paths(own_groups: Path) -> Iterator[tuple[str, str]]:
+    """Yield the controllers and the path of each hierarchy that may limit processors; v2 has no controllers."""
+    for line in (_read(own_groups) or "").splitlines():
+        _number, controllers, path = line.split(":", 2)
+        if not controllers or "cpu" in controllers.split(","):
+            yield controllers, path
+
+
+def _read_v2(file: Path) -> float | None:
+    """Return the quota of a cpu.max file: `max 100000`, or microseconds per period."""
+    fields = (_read(file) or "").split()
+    return int(fields[0]) / int(fields[1]) if len(fields) == 2 and fields[0] != "max" else None
+
+
+def _read_v1(group: Path) -> float | None:
+    quota_us, period_us = (_read(group / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
+    return int(quota_us) / int(period_us) if quota_us and period_us and int(quota_us) > 0 else None
+
+
+def _read(file: Path) -> str | None:
     try:
-        os.sched_setaffinity(0, {_PROCESSORS[number % len(_PROCESSORS)]})
-    except OSError as refusal:
-        pool_log.debug("checker_not_bound", reason=str(refusal))
+        return file.read_text(encoding="ascii").strip()
+    except OSError:
+        return None

@@ -50,7 +50,7 @@ async def list_locks(store: RelayStore, meshes: Meshes, clock: Clock, node: str,
     if request.mesh is None:
         scope = meshes.readable(node)
     else:
-        meshes.demand(node, request.mesh, Right.READ)
+        meshes.require(node, request.mesh, Right.READ)
         scope = frozenset({request.mesh})
     after = ("", "") if request.cursor is None else _read_cursor(request.cursor)
     entries = await store.locks(scope, after, request.limit)
@@ -190,7 +190,7 @@ class Locks:
 
     def _refusal(self, node: str, request: LockRequest) -> PosthouseError | None:
         right = _RIGHTS.get(type(request))
-        missing = None if right is None else self._meshes.missing(node, request.mesh, right)
+        missing = None if right is None else self._meshes.authorization_error(node, request.mesh, right)
         if missing is not None:
             return missing
         wait_ns = self._buckets.take(node, self._clock.boot_ns())

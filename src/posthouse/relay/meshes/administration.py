@@ -15,7 +15,7 @@ from posthouse.model.errors import error
 from posthouse.model.node import DEFAULT_MESH, PINCH_MESH, validate_member_name, validate_mesh_name, validate_node_id
 from posthouse.relay.accept.authorize import Mesh, Meshes, Right
 from posthouse.relay.store.protocol import RelayStore, Unit
-from posthouse.relay.wire.mesh_rows import EVERYBODY, AccessRow, MemberRow, MeshRow, MeshRows, Role
+from posthouse.relay.wire.mesh_rows import ALL_NODES, AccessRow, MemberRow, MeshRow, MeshRows, Role
 
 R = TypeVar("R")
 
@@ -78,7 +78,7 @@ class Administration:
         row = MeshRow(mesh, is_open, actor, 0)
 
         def prepare() -> Change:
-            main = self._meshes.demand(actor, DEFAULT_MESH, Right.WRITE)
+            main = self._meshes.require(actor, DEFAULT_MESH, Right.WRITE)
             if mesh in self._meshes:
                 raise error("mesh_exists", mesh=mesh)
             if len(self._meshes) >= MAX_MESHES:
@@ -105,7 +105,7 @@ class Administration:
         _refuse_reserved(mesh)
 
         def prepare() -> tuple[Callable[[Unit], MeshRow], Callable[[MeshRow], None]]:
-            former = self._meshes.demand(actor, mesh, Right.ADMINISTER).row
+            former = self._meshes.require(actor, mesh, Right.ADMINISTER).row
             row = MeshRow(mesh, is_open, former.creator, former.created_at_ns)
 
             def write(unit: Unit) -> MeshRow:
@@ -119,7 +119,7 @@ class Administration:
 
     def members(self, actor: str, mesh: str) -> list[MemberRow]:
         """Return the members, sorted by name."""
-        found = self._meshes.demand(actor, mesh, Right.READ)
+        found = self._meshes.require(actor, mesh, Right.READ)
         return sorted(found.members.values(), key=lambda member: member.name)
 
     async def save_member(self, actor: str, mesh: str, node: str, name: str, role: Role) -> MemberRow:
@@ -131,7 +131,7 @@ class Administration:
             found = self._meshes.find(mesh)
             lists_itself = actor == node and Right.WRITE in found.rights(actor) and found.role(actor) is role
             if not lists_itself:
-                self._meshes.demand(actor, mesh, Right.ADMINISTER)
+                self._meshes.require(actor, mesh, Right.ADMINISTER)
             check_member(found, row)
 
             def write(unit: Unit) -> None:
@@ -153,7 +153,7 @@ class Administration:
         def prepare() -> Change:
             found = self._meshes.find(mesh)
             if actor != node:
-                self._meshes.demand(actor, mesh, Right.ADMINISTER)
+                self._meshes.require(actor, mesh, Right.ADMINISTER)
             if node not in found.members:
                 raise error("member_unknown", node=node, mesh=mesh)
             if found.admins() == [node]:
@@ -171,16 +171,16 @@ class Administration:
 
     def access(self, actor: str, mesh: str) -> list[AccessRow]:
         """Return the access rows; the row for all nodes comes first."""
-        found = self._meshes.demand(actor, mesh, Right.ADMINISTER)
+        found = self._meshes.require(actor, mesh, Right.ADMINISTER)
         return sorted(found.access.values(), key=lambda row: row.node)
 
     async def save_access(self, actor: str, row: AccessRow) -> None:
         """Set what a node is denied, or what every node without a row of its own is denied."""
-        if row.node != EVERYBODY:
+        if row.node != ALL_NODES:
             validate_node_id(row.node)
 
         def prepare() -> Change:
-            found = self._meshes.demand(actor, row.mesh, Right.ADMINISTER)
+            found = self._meshes.require(actor, row.mesh, Right.ADMINISTER)
             if row.node not in found.access and len(found.access) >= MAX_ACCESS:
                 raise error("mesh_row_limit", mesh=row.mesh, count=len(found.access), what="access rows")
             verdicts = {"read": row.read.value, "write": row.write.value, "lock": row.lock.value}
@@ -197,7 +197,7 @@ class Administration:
         """Remove an access row."""
 
         def prepare() -> Change:
-            found = self._meshes.demand(actor, mesh, Right.ADMINISTER)
+            found = self._meshes.require(actor, mesh, Right.ADMINISTER)
             if node not in found.access:
                 raise error("member_unknown", node=node, mesh=mesh)
 
@@ -234,12 +234,12 @@ def _join(unit: Unit, row: MemberRow, actor: str) -> None:
 
 def _put_access(found: Mesh, row: AccessRow) -> None:
     found.access[row.node] = row
-    found.forget_rights()
+    found.clear_rights()
 
 
 def _drop_access(found: Mesh, node: str) -> None:
     del found.access[node]
-    found.forget_rights()
+    found.clear_rights()
 
 
 async def prepare_main(store: RelayStore, relay: str, *, is_open: bool, admins: Iterable[str]) -> MeshRows:

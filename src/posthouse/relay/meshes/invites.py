@@ -53,7 +53,7 @@ class Invites:
         code, invite_id = new_token(), self._minter.mint()
 
         def prepare() -> tuple[Callable[[Unit], int], Callable[[int], None]]:
-            self._meshes.demand(actor, mesh, Right.ADMINISTER)
+            self._meshes.require(actor, mesh, Right.ADMINISTER)
 
             def write(unit: Unit) -> int:
                 expires_at_ns = unit.now_ns + expires_s * SECOND_NS

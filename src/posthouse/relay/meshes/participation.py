@@ -36,14 +36,14 @@ class Participation:
 
     def topics(self, actor: str, mesh: str) -> list[str]:
         """Return the topics of a mesh."""
-        return sorted(self._meshes.demand(actor, mesh, Right.READ).topics)
+        return sorted(self._meshes.require(actor, mesh, Right.READ).topics)
 
     async def create_topic(self, actor: str, mesh: str, topic: str) -> None:
         """Create a topic; members may."""
         validate_topic(topic)
 
         def prepare() -> Change:
-            topics = self._meshes.demand(actor, mesh, Right.WRITE).topics
+            topics = self._meshes.require(actor, mesh, Right.WRITE).topics
             if topic in topics:
                 raise error("topic_exists", topic=topic)
             if len(topics) >= MAX_TOPICS:
@@ -61,11 +61,11 @@ class Participation:
         """Remove a topic; its creator and admins may."""
 
         def prepare() -> Change:
-            topics = self._meshes.demand(actor, mesh, Right.WRITE).topics
+            topics = self._meshes.require(actor, mesh, Right.WRITE).topics
             if topic not in topics:
                 raise error("topic_unknown", topic=topic, mesh=mesh)
             if topics[topic] != actor:
-                self._meshes.demand(actor, mesh, Right.ADMINISTER)
+                self._meshes.require(actor, mesh, Right.ADMINISTER)
 
             def write(unit: Unit) -> None:
                 unit.remove_topic(mesh, topic)
@@ -77,14 +77,14 @@ class Participation:
 
     def subscriptions(self, actor: str, mesh: str) -> list[str]:
         """Return the topic patterns that a node has subscribed to."""
-        return sorted(self._meshes.demand(actor, mesh, Right.READ).subscriptions.get(actor, ()))
+        return sorted(self._meshes.require(actor, mesh, Right.READ).subscriptions.get(actor, ()))
 
     async def subscribe(self, actor: str, mesh: str, pattern: str) -> None:
         """Subscribe to all topics that match a pattern."""
         validate_subject(pattern, allow_wildcards=True)
 
         def prepare() -> Change:
-            rows = self._meshes.demand(actor, mesh, Right.READ).subscriptions
+            rows = self._meshes.require(actor, mesh, Right.READ).subscriptions
             if pattern in rows.get(actor, ()):
                 return _nothing
             _bound(rows, actor, mesh, MAX_SUBSCRIPTIONS, "subscriptions")
@@ -115,14 +115,14 @@ class Participation:
 
     def blocks(self, actor: str, mesh: str) -> list[str]:
         """Return the nodes that a node blocks."""
-        return sorted(self._meshes.demand(actor, mesh, Right.READ).blocks.get(actor, ()))
+        return sorted(self._meshes.require(actor, mesh, Right.READ).blocks.get(actor, ()))
 
     async def block(self, actor: str, mesh: str, node: str) -> None:
         """Refuse messages from a node, including those that are queued."""
         validate_node_id(node)
 
         def prepare() -> tuple[Callable[[Unit], ClosedDeliveries], Callable[[ClosedDeliveries], None]]:
-            rows = self._meshes.demand(actor, mesh, Right.READ).blocks
+            rows = self._meshes.require(actor, mesh, Right.READ).blocks
             if node in rows.get(actor, ()):
                 return _nothing_closed
             _bound(rows, actor, mesh, MAX_BLOCKS, "blocks")

@@ -1,8 +1,8 @@
-"""Recipients of a message at its commit: who subscribed and may read, who blocks the sender, who has room.
+"""Recipients of a message at its commit: readers of a topic, readers that block the sender, queues with room.
 
-Used on the writer's thread only, inside transactions. The audience of a mesh is cached as long as the mesh's
-version says that nothing it depends on has changed, so it neither lags behind a commit nor outlives a rollback.
-Queue depths are counted in memory while a group is accepted, so that its messages see each other.
+Used on the writer's thread only, inside transactions. The audience of a mesh is cached until the version of the mesh
+changes, so it neither lags behind a commit nor outlives a rollback. Queue depths are counted in memory while a group
+is accepted, so that its messages see each other.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from posthouse.relay.messages.settings import DeliverySettings
 from posthouse.relay.store.delivery_protocol import DeliveryUnit
 from posthouse.relay.store.protocol import Unit
 
-_TOPICS_KEPT = 1_024  # answers remembered per mesh
+_CACHED_TOPICS = 1_024  # per mesh
 
 
 class MeshAudience:
-    """One mesh as its tables stand."""
+    """The possible recipients in one mesh, at one version of its tables."""
 
     def __init__(self, version: int, mesh: Mesh) -> None:
         self.version = version
@@ -37,37 +37,37 @@ class MeshAudience:
                 self._blockers[each].add(node)
 
     def has_topic(self, topic: str) -> bool:
-        """Tell whether a topic exists."""
+        """Return True if a topic exists."""
         return topic in self._mesh.topics
 
     def has_member(self, node: str) -> bool:
-        """Tell whether a node can be written to."""
+        """Return True if a node can receive messages."""
         return self._mesh.role(node) is not None
 
     def blockers(self, node: str) -> Collection[str]:
-        """Return who blocks a node."""
+        """Return the nodes that block a node."""
         return self._blockers.get(node, ())
 
     def readers(self, topic: str) -> tuple[str, ...]:
-        """Return who has a matching subscription and may read, each once."""
+        """Return the nodes that have a matching subscription and may read, each once."""
         readers = self._readers.get(topic)
         if readers is None:
             nodes = dict.fromkeys(self._patterns.match(topic))
             readers = tuple(node for node in nodes if Right.READ in self._mesh.rights(node))
-            if len(self._readers) >= _TOPICS_KEPT:
+            if len(self._readers) >= _CACHED_TOPICS:
                 self._readers.clear()
             self._readers[topic] = readers
         return readers
 
 
 class Audience:
-    """The meshes whose audience was worked out."""
+    """The cached audiences of meshes."""
 
     def __init__(self) -> None:
         self._meshes: dict[str, MeshAudience] = {}
 
     def of(self, unit: DeliveryUnit, mesh: str) -> MeshAudience | None:
-        """Return a mesh as this transaction sees it, or None when there is no such mesh."""
+        """Return the audience of a mesh as this transaction sees it, or None if there is no such mesh."""
         version = unit.audience_version(mesh)
         if version is None:
             return None
@@ -79,74 +79,78 @@ class Audience:
 
 #: mesh and node
 Name = tuple[str, str]
-_EXPIRED_PER_LOOK = 1_000
+_EXPIRED_AT_ONCE = 1_000  # deliveries: keeps the transaction that needs their room in the low milliseconds
 
 
 class GroupQueue:
-    """A mailbox as one group sees it."""
+    """The queue of a node, as one group sees it."""
 
-    __slots__ = ("added", "mesh", "node", "number", "rows")
+    __slots__ = ("added", "mesh", "node", "queue_id", "rows")
 
     def __init__(self, mesh: str, node: str) -> None:
         self.mesh = mesh
         self.node = node
-        #: in the store; 0 while there is no such mailbox, all that were written have one
-        self.number = 0
+        #: 0 while the store has no queue of this node; `GroupQueues.write` creates it
+        self.queue_id = 0
         self.rows = 0
-        #: rows of this group, not written yet
+        #: deliveries of this group, not written yet
         self.added = 0
 
 
 class GroupQueues:
-    """The mailboxes that a group touches."""
+    """The queues that a group touches."""
 
-    def __init__(self, unit: Unit, settings: DeliverySettings, mail: CommitEffects) -> None:
+    def __init__(self, unit: Unit, settings: DeliverySettings, effects: CommitEffects) -> None:
         self._unit = unit
         self._settings = settings
-        self._mail = mail
-        self._boxes: dict[Name, GroupQueue] = {}
+        self._effects = effects
+        self._queues: dict[Name, GroupQueue] = {}
 
     def load(self, names: Iterable[Name]) -> list[GroupQueue]:
-        """Return mailboxes, in order; those that were not read yet are read with one statement per mesh."""
-        boxes, unread = [], []
+        """Return queues, in order; those that are not loaded yet are read with one statement per mesh."""
+        queues, unread = [], []
         for name in names:
-            box = self._boxes.get(name)
-            if box is None:
-                box = self._boxes[name] = GroupQueue(*name)
+            queue = self._queues.get(name)
+            if queue is None:
+                queue = self._queues[name] = GroupQueue(*name)
                 unread.append(name)
-            boxes.append(box)
+            queues.append(queue)
         self._read(unread)
-        return boxes
+        return queues
 
     def find(self, mesh: str, node: str) -> GroupQueue:
-        """Return a mailbox that was loaded."""
-        return self._boxes[mesh, node]
+        """Return a queue that was loaded."""
+        return self._queues[mesh, node]
 
-    def has_room(self, box: GroupQueue) -> bool:
-        """Tell whether one more message fits; what is too old makes room first."""
+    def has_room(self, queue: GroupQueue) -> bool:
+        """Return True if one more message fits; a full queue drops its expired deliveries first."""
         most = self._settings.queue_max
-        if box.rows + box.added < most:
+        if queue.rows + queue.added < most:
             return True
         before_ns = self._unit.now_ns - self._settings.queue_ttl_ns
-        closed = self._unit.deliveries.expire(box.mesh, box.node, before_ns, _EXPIRED_PER_LOOK)
+        closed = self._unit.deliveries.expire(queue.mesh, queue.node, before_ns, _EXPIRED_AT_ONCE)
         if closed.seqs:
-            box.rows -= len(closed.seqs)
-            self._mail.closed.append(closed)
-        return box.rows + box.added < most
+            queue.rows -= len(closed.seqs)
+            self._effects.closed.append(closed)
+        return queue.rows + queue.added < most
 
-    def write(self, boxes: Iterable[GroupQueue]) -> None:
-        """Write the depths; afterwards every one of these mailboxes has its number."""
-        changed = [box for box in dict.fromkeys(boxes) if box.added or not box.number]
-        self._unit.deliveries.grow([(box.mesh, box.node, box.added) for box in changed])
-        for box in changed:
-            box.rows, box.added = box.rows + box.added, 0
-        self._read([(box.mesh, box.node) for box in changed if not box.number])
+    def write(self, queues: Iterable[GroupQueue]) -> None:
+        """Write the depths of queues and create those that do not exist yet."""
+        changed = [queue for queue in dict.fromkeys(queues) if queue.added or not queue.queue_id]
+        self._unit.deliveries.grow([(queue.mesh, queue.node, queue.added) for queue in changed])
+        unread: list[Name] = []
+        for queue in changed:
+            queue.rows, queue.added = queue.rows + queue.added, 0
+            if not queue.queue_id:
+                unread.append((queue.mesh, queue.node))
+        if unread:
+            self._read(unread)
 
     def _read(self, names: list[Name]) -> None:
         nodes: dict[str, list[str]] = {}
         for mesh, node in names:
             nodes.setdefault(mesh, []).append(node)
-        for mesh, wanted in nodes.items():
-            for node, found in self._unit.deliveries.boxes(mesh, wanted).items():
-                box = self._boxes[mesh, node]
-                box.number, box.rows = found.mailbox, found.open_rows
+        for mesh, unread in nodes.items():
+            for node, found in self._unit.deliveries.queues(mesh, unread).items():
+                queue = self._queues[mesh, node]
+                queue.queue_id, queue.rows = found.queue_id, found.open_rows

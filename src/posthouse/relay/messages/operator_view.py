@@ -1,8 +1,8 @@
-"""Queues and message states as readers and operators see and change them: reject, purge, requeue, inspect.
+"""Queues and message states, as readers and operators see and change them: reject, purge, requeue, inspect.
 
-Each change is one unit of work; open sessions learn of it after its commit. Admins of a mesh are its operators:
-they see states, not content. The sender and admins see all recipients of a message, a recipient only itself. A
-block must not show: to the sender a blocked delivery looks queued, and later expired.
+Each change is one unit of work; open sessions get it after its commit. Admins of a mesh are its operators: they see
+states, not content. The sender and admins see all recipients of a message, a recipient only itself. A block must not
+show: to the sender a blocked delivery looks queued, and later expired.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ _ROWS_PER_UNIT = 1_000  # keeps a transaction in the low milliseconds
 
 
 class QueueOperations:
-    """Queues of readers; every method names who asks first."""
+    """Operations on queues; the first argument of every method is the node that asks."""
 
-    def __init__(self, mailboxes: ReaderSessions, meshes: Meshes) -> None:
-        self._mailboxes = mailboxes
-        self._store = mailboxes.store
+    def __init__(self, sessions: ReaderSessions, meshes: Meshes) -> None:
+        self._sessions = sessions
+        self._reads = sessions.store.deliveries
         self._meshes = meshes
 
     async def reject(self, node: str, message_id: str, reason: str) -> None:
-        """Park an open row of a reader, or raise why not."""
-        found = await self._store.deliveries.message(message_id, node)
+        """Park an open delivery of a reader, or raise why not."""
+        found = await self._reads.message(message_id, node)
         if found is None or not found["deliveries"]:
             raise error("delivery_unknown", id=message_id)
         mesh = found["mesh"]
-        self._meshes.demand(node, mesh, Right.READ)
-        ttl_ns = self._mailboxes.settings.queue_ttl_ns
-        state, closed = await self._store.submit(
+        self._meshes.require(node, mesh, Right.READ)
+        ttl_ns = self._sessions.settings.queue_ttl_ns
+        state, closed = await self._sessions.submit(
             lambda unit: unit.deliveries.reject(mesh, node, message_id, reason, unit.now_ns - ttl_ns)
         )
         if not closed.seqs:
             raise error("delivery_closed", id=message_id, state=state)
-        self._mailboxes.apply_closed(closed)
+        self._sessions.apply_closed(closed)
 
     async def overview(self, actor: str, mesh: str, after: str = "", limit: int = 500) -> list[dict[str, Any]]:
-        """Return the mailboxes of a mesh in which something is."""
-        self._meshes.demand(actor, mesh, Right.ADMINISTER)
-        return await self._store.deliveries.queues(mesh, after, limit)
+        """Return the queues of a mesh that are not empty."""
+        self._meshes.require(actor, mesh, Right.ADMINISTER)
+        return await self._reads.queues(mesh, after, limit)
 
     async def rows(
         self,
@@ -59,43 +59,42 @@ class QueueOperations:
         after: tuple[int, str] = (0, ""),
         limit: int = 500,
     ) -> list[dict[str, Any]]:
-        """Return rows of one queue, or of all of a mesh; a reader may look at what is open or parked in its own."""
+        """Return deliveries of one queue, or of all queues of a mesh; a reader may see its own, open or parked."""
         is_own = node == actor and (OPEN | PARKED).issuperset(states)
-        right = Right.READ if is_own else Right.ADMINISTER
-        self._meshes.demand(actor, mesh, right)
-        return await self._store.deliveries.queue_rows(mesh, node, states, after, limit)
+        self._meshes.require(actor, mesh, Right.READ if is_own else Right.ADMINISTER)
+        return await self._reads.queue_rows(mesh, node, states, after, limit)
 
     async def purge(
         self, actor: str, mesh: str, node: str, ids: Sequence[str] | None, states: Sequence[State] = tuple(OPEN)
     ) -> list[str]:
-        """Close rows of a queue for good, all in these states or those named; return their message ids."""
-        self._meshes.demand(actor, mesh, Right.ADMINISTER)
+        """Close deliveries of a queue for good, those named or all in these states; return their message ids."""
+        self._meshes.require(actor, mesh, Right.ADMINISTER)
         _check_ids(ids)
         purged: list[str] = []
         while True:
-            names, closed = await self._store.submit(
+            names, closed = await self._sessions.submit(
                 lambda unit: unit.deliveries.purge(mesh, node, actor, ids, sorted(states), _ROWS_PER_UNIT)
             )
             purged += names
-            self._mailboxes.apply_closed(closed)
+            self._sessions.apply_closed(closed)
             if len(names) < _ROWS_PER_UNIT:
                 return purged
 
     async def requeue(self, actor: str, mesh: str, node: str, ids: Sequence[str] | None) -> tuple[list[str], list[str]]:
-        """Open parked rows again at the tail; return the ids of those, and of those that had no room."""
-        self._meshes.demand(actor, mesh, Right.ADMINISTER)
+        """Open parked deliveries again at the tail; return the ids of those, and of those that had no room."""
+        self._meshes.require(actor, mesh, Right.ADMINISTER)
         _check_ids(ids)
-        queue_max = self._mailboxes.settings.queue_max
-        reopened, left = await self._store.submit(
+        queue_max = self._sessions.settings.queue_max
+        reopened, left = await self._sessions.submit(
             lambda unit: unit.deliveries.requeue(mesh, node, actor, ids, queue_max, _ROWS_PER_UNIT)
         )
         if reopened:
-            self._mailboxes.apply_reopened(mesh, node)
+            self._sessions.apply_reopened(mesh, node)
         return reopened, left
 
 
 def states_named(name: str) -> frozenset[State]:
-    """Return the states a word stands for: open, parked, or one state."""
+    """Return the states that a name stands for: open, parked, or one state."""
     if name == "open":
         return OPEN
     return PARKED if name == "parked" else frozenset({State(name)})
@@ -108,7 +107,7 @@ def _check_ids(ids: Sequence[str] | None) -> None:
 
 
 class MessageStatus:
-    """States of messages, for whoever may see them."""
+    """States of messages, for the nodes that may see them."""
 
     def __init__(self, store: RelayStore, meshes: Meshes, clock: Clock, settings: DeliverySettings) -> None:
         self._store = store
@@ -127,10 +126,11 @@ class MessageStatus:
             if not found["deliveries"] or Right.READ not in rights:
                 raise error("message_unknown", id=message_id)
         for delivery in found["deliveries"]:
-            self._show(delivery, is_sender=node == found["sender"])
+            self._adapt(delivery, is_sender=node == found["sender"])
         return {"id": message_id} | found
 
-    def _show(self, delivery: dict[str, Any], *, is_sender: bool) -> None:
+    def _adapt(self, delivery: dict[str, Any], *, is_sender: bool) -> None:
+        """Hide a block from the sender, and show a delivery that is too old as expired before a sweep closes it."""
         is_old = self._clock.wall_ns() - delivery["queued_at_ns"] > self._settings.queue_ttl_ns
         if is_sender and delivery["state"] == State.BLOCKED:
             delivery |= {

@@ -1,16 +1,19 @@
 """A reader session: a cursor over one reader's queue, on one connection.
 
-Behind the tail it reads pages; at the tail it sends what was just committed, from memory: one path, so nothing
-overtakes and nothing is sent twice. At most `window` deliveries are unconfirmed; a full window or a slow peer puts
-the cursor behind. A second cursor carries confirmations to the sender; a ping behind each batch proves that it was
-read, and only then its rows go. The time of the last progress decides when a reader counts as stuck.
+Behind the tail a cursor reads pages; at the tail it sends what was just committed, from memory: one path, so nothing
+overtakes and nothing is sent twice. A full window or a slow peer puts a cursor behind. A session has two cursors.
+One carries messages: at most `window` deliveries are unconfirmed, and the time of the last progress decides when a
+reader counts as stuck. The other carries confirmations to the sender: a ping behind each batch proves that the
+sender read it, and only then the store drops it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+import msgspec
 
 from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError
@@ -20,36 +23,42 @@ from posthouse.relay.accept.submission import Confirmed
 from posthouse.relay.store.delivery_protocol import SessionReads
 from posthouse.relay.wire.delivery_rows import ConfirmationPage, DeliveryPage
 
+_encode = msgspec.json.Encoder().encode
+_GATHER_S = 0.002  # a moment for more confirmations, so that a page is worth its read
+_CONFIRMATIONS_PER_PAGE = 50
+_ROOMY = 10_000  # confirmations sent at once: more than one commit brings
+MAX_UNANSWERED = 8  # batches of confirmations without a pong
+
 
 class Peer(Protocol):
     """One connection, whatever its wire."""
 
-    #: what stands between commands that go out together
+    #: stands between commands that are sent together
     separator: bytes
 
     def deliver(self, text: bytes, count: int) -> None:
-        """Send commands, given as one text or joined by the separator; must not wait."""
+        """Send commands, given as one text or joined by the separator, without waiting."""
         ...
 
-    def tell(self, frame: bytes) -> None:
-        """Send a frame that is ready for the wire and shared with others."""
+    def send_frame(self, frame: bytes) -> None:
+        """Send a frame that is ready for the wire and shared with other connections."""
         ...
 
     def has_room(self, size: int, count: int) -> bool:
-        """Tell whether so many more messages may be written without waiting."""
+        """Return True if so many more messages can be written without waiting."""
         ...
 
     async def drain(self) -> None:
-        """Wait until what was written is taken."""
+        """Wait until the peer has taken everything that was written."""
         ...
 
     @property
     def taken_bytes(self) -> int:
-        """How many bytes the peer has taken so far, as long as some are left; else a number that stands still."""
+        """How many bytes the peer has taken so far while some are unsent; else a number that does not change."""
         ...
 
     def ping(self, on_pong: Callable[[], None]) -> None:
-        """Send a ping; `on_pong` is called once the peer has read everything before it."""
+        """Send a ping; `on_pong` is called when the peer has read everything before it."""
         ...
 
     def end(self, code: int, reason: str) -> None:
@@ -58,7 +67,7 @@ class Peer(Protocol):
 
 
 class SessionHost(Protocol):
-    """What a session needs of the registry that opened it."""
+    """What a session needs of the registry that opened it: reads, deferred writes and the roster."""
 
     @property
     def clock(self) -> Clock: ...
@@ -68,25 +77,129 @@ class SessionHost(Protocol):
 
     async def settled(self, name: tuple[str, str]) -> None: ...
 
-    async def introduce(self, mailbox: ReaderSession) -> None: ...
+    async def send_roster(self, session: ReaderSession) -> None: ...
 
-    async def tell_waiting(self, mailbox: ReaderSession) -> bool: ...
+    async def send_queue_status(self, session: ReaderSession) -> bool: ...
 
-    async def read(self, mailbox: ReaderSession, after: int, limit: int) -> DeliveryPage: ...
+    async def read_page(self, session: ReaderSession, after: int, limit: int) -> DeliveryPage: ...
 
-    def may_read(self, mailbox: ReaderSession) -> bool: ...
+    def may_read(self, session: ReaderSession) -> bool: ...
 
-    def note_sent(self, mailbox: ReaderSession, seqs: Sequence[int], *, was_stored: bool, record_body: str) -> None: ...
+    def note_sent(self, session: ReaderSession, seqs: Sequence[int], *, was_stored: bool, record_body: str) -> None: ...
 
-    def note_read(self, mailbox: ReaderSession, seqs: Sequence[int]) -> None: ...
+    def note_read(self, session: ReaderSession, seqs: Sequence[int]) -> None: ...
 
     def note_flushed(self, elapsed_ns: int) -> None: ...
 
-    def forget_told(self, name: tuple[str, str], through_seq: int) -> None: ...
+    def drop_confirmations(self, name: tuple[str, str], through_seq: int) -> None: ...
+
+
+class Fresh(Protocol):
+    """An entry that was just committed."""
+
+    @property
+    def seq(self) -> int: ...
+
+    @property
+    def text(self) -> bytes: ...
+
+
+class EntryPage(Protocol):
+    """Entries read from the store."""
+
+    @property
+    def size(self) -> int: ...
+
+
+FreshT = TypeVar("FreshT", bound=Fresh)
+PageT = TypeVar("PageT", bound=EntryPage)
+
+
+class TailCursor(Generic[FreshT, PageT]):
+    """A position in a list that grows: behind the tail it reads pages, at the tail it gets new entries offered.
+
+    Entries that are committed while a page is read mark the cursor as passed, so it reads another page instead of
+    believing that it is at the tail.
+    """
+
+    page_limit: int
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+        self.is_closed = False
+        self.position = 0
+        self.is_at_tail = False
+        self._is_passed = False
+
+    @property
+    def room(self) -> int:
+        """How many entries may be sent now."""
+        raise NotImplementedError
+
+    async def read_page(self, limit: int) -> PageT:
+        """Return the next entries."""
+        raise NotImplementedError
+
+    def send_page(self, page: PageT) -> None:
+        """Send a page, which may be empty, and move the position."""
+        raise NotImplementedError
+
+    def send_fresh(self, fresh: Sequence[FreshT]) -> None:
+        """Send entries that were just committed, and move the position."""
+        raise NotImplementedError
+
+    def wake(self) -> None:
+        """Call `catch_up` soon."""
+        raise NotImplementedError
+
+    def may_continue(self) -> bool:
+        """Return True if the page that was just read may be sent."""
+        return not self.is_closed
+
+    async def wait_for_room(self) -> None:
+        """Wait a moment if that makes the next page larger."""
+
+    def on_tail(self) -> None:
+        """Take note that the tail is reached."""
+
+    def offer(self, committed: Sequence[FreshT]) -> None:
+        """Send entries that were just committed, in order, or fall behind."""
+        if not self.is_at_tail:
+            self._is_passed = True
+            return
+        fresh = [each for each in committed if each.seq > self.position]
+        sendable = fresh[: self.room]
+        if sendable and not self.peer.has_room(sum([len(each.text) for each in sendable]), len(sendable)):
+            sendable = []
+        if sendable:
+            self.send_fresh(sendable)
+        if len(sendable) < len(fresh):
+            self.fall_behind()
+
+    def fall_behind(self) -> None:
+        """Read pages from now on."""
+        self._is_passed = True
+        self.is_at_tail = False
+        self.wake()
+
+    async def catch_up(self) -> None:
+        """Send pages until the tail is reached or there is no room."""
+        while not self.is_closed and not self.is_at_tail and self.room > 0:
+            await self.wait_for_room()
+            limit = min(self.page_limit, self.room)
+            self._is_passed = False
+            page = await self.read_page(limit)
+            await self.peer.drain()
+            if not self.may_continue():
+                return
+            self.send_page(page)
+            if page.size < limit and not self._is_passed:
+                self.is_at_tail = True
+                self.on_tail()
 
 
 class InFlight:
-    """The rows in flight, and when something last happened to them; times are boot time."""
+    """The deliveries that were sent and not confirmed, and when something last happened to them, in boot time."""
 
     def __init__(self, window: int) -> None:
         self.window = window
@@ -98,7 +211,7 @@ class InFlight:
 
     @property
     def room(self) -> int:
-        """How many more rows may be sent."""
+        """How many more deliveries may be sent."""
         return self.window - len(self._seqs)
 
     @property
@@ -107,17 +220,17 @@ class InFlight:
 
     @property
     def oldest(self) -> int | None:
-        """The row that was sent first."""
+        """The delivery that was sent first."""
         return next(iter(self._seqs), None)
 
     def add(self, seqs: Iterable[int], now_ns: int) -> None:
-        """Note rows as sent."""
+        """Add deliveries that were sent."""
         if not self._seqs:
             self._progress_ns = now_ns
         self._seqs.update(dict.fromkeys(seqs))
 
-    def land(self, seqs: Iterable[int], now_ns: int) -> bool:
-        """Take rows out that have ended; return whether one of them was in flight."""
+    def settle(self, seqs: Iterable[int], now_ns: int) -> bool:
+        """Remove deliveries that have ended; return True if one of them was in flight."""
         before = len(self._seqs)
         for seq in seqs:
             self._seqs.pop(seq, None)
@@ -131,264 +244,191 @@ class InFlight:
         self._progress_ns = now_ns
 
     def stuck_ns(self, now_ns: int) -> int:
-        """Return for how long nothing has happened while rows were in flight."""
+        """Return for how long nothing has happened while deliveries were in flight."""
         return now_ns - self._progress_ns if self._seqs else 0
 
 
-MAX_UNANSWERED = 8  # batches
-_BATCH = 50
-ReadConfirmations = Callable[[int, int], Awaitable[ConfirmationPage]]
-
-
-class ConfirmationFeed:
-    """What one open mailbox tells its node about its own messages."""
-
-    def __init__(
-        self, peer: Peer, read: ReadConfirmations, forget: Callable[[int], None], wake: Callable[[], None]
-    ) -> None:
-        self._peer = peer
-        self._read = read
-        self._forget = forget
-        self._wake = wake
-        self._seq = 0
-        self._unanswered = 0
-        self._is_at_tail = False
-        self._is_passed = False
-        self._is_closed = False
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether something waits, or is on its way."""
-        return not self._is_at_tail or self._unanswered > 0
-
-    def offer(self, news: Sequence[Confirmed]) -> None:
-        """Take confirmations that were just committed, in order."""
-        fresh = [each for each in news if each.seq > self._seq]
-        size = sum(len(each.text) for each in fresh)
-        if not self._is_at_tail:
-            self._is_passed = True
-        elif fresh and self._unanswered < MAX_UNANSWERED and self._peer.has_room(size, len(fresh)):
-            self._send(self._peer.separator.join([each.text for each in fresh]), len(fresh), fresh[-1].seq)
-        elif fresh:
-            self._is_at_tail = False
-            self._wake()
-
-    async def catch_up(self) -> None:
-        """Send what waits, as far as pings are answered."""
-        while self._may_send():
-            self._is_passed = False
-            page = await self._read(self._seq, _BATCH)
-            await self._peer.drain()
-            if not self._may_send():
-                return
-            if page.size:
-                self._send(page.text, page.size, page.through_seq)
-            elif not self._is_passed:
-                self._is_at_tail = True
-
-    def close(self) -> None:
-        """Send nothing more."""
-        self._is_closed = True
-
-    def _may_send(self) -> bool:
-        return not self._is_closed and not self._is_at_tail and self._unanswered < MAX_UNANSWERED
-
-    def _send(self, text: bytes, count: int, through_seq: int) -> None:
-        self._seq = through_seq
-        self._unanswered += 1
-        self._peer.deliver(text, count)
-        self._peer.ping(lambda: self._answered(through_seq))
-
-    def _answered(self, through_seq: int) -> None:
-        self._unanswered -= 1
-        self._forget(through_seq)
-        if not self._is_at_tail:
-            self._wake()
-
-
-_GATHER_S = 0.002  # a moment for more confirmations, so that a page is worth its read
-
-
 class Offer(NamedTuple):
-    """A message that was just committed, as it goes to every reader at the tail."""
+    """A message that was just committed, as every reader at the tail gets it."""
 
     seq: int
     id: str
-    #: the DELIVER command, or whatever the reader's wire has for it
+    #: the DELIVER command, or the frame of the reader's wire
     text: bytes
-    #: whether nobody confirms it: then it leaves once it was provably read
-    is_leaving: bool = False
+    #: readers do not confirm it: it is closed once it was provably read
+    needs_no_confirm: bool = False
 
 
-class ReaderSession:
-    """One RECEIVE on one connection."""
+class ConfirmationCursor(TailCursor[Confirmed, ConfirmationPage]):
+    """Carries confirmations of a node's own messages to the node."""
+
+    page_limit = _CONFIRMATIONS_PER_PAGE
+
+    def __init__(self, session: ReaderSession) -> None:
+        super().__init__(session.peer)
+        self._session = session
+        self._unanswered = 0
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether confirmations wait, or are not provably read."""
+        return not self.is_at_tail or self._unanswered > 0
+
+    @property
+    def room(self) -> int:
+        return _ROOMY if self._unanswered < MAX_UNANSWERED else 0
+
+    def wake(self) -> None:
+        self._session.wake()
+
+    async def read_page(self, limit: int) -> ConfirmationPage:
+        return await self._session.reads.confirmations(*self._session.name, self.position, limit)
+
+    def may_continue(self) -> bool:
+        return not self.is_closed and self.room > 0
+
+    def send_page(self, page: ConfirmationPage) -> None:
+        if page.size:
+            self._send(page.text, page.size, page.through_seq)
+
+    def send_fresh(self, fresh: Sequence[Confirmed]) -> None:
+        self._send(self.peer.separator.join([each.text for each in fresh]), len(fresh), fresh[-1].seq)
+
+    def _send(self, text: bytes, count: int, through_seq: int) -> None:
+        self.position = through_seq
+        self._unanswered += 1
+        self.peer.deliver(text, count)
+        self.peer.ping(lambda: self._on_read(through_seq))
+
+    def _on_read(self, through_seq: int) -> None:
+        self._unanswered -= 1
+        self._session.host.drop_confirmations(self._session.name, through_seq)
+        if not self.is_at_tail:
+            self.wake()
+
+
+class ReaderSession(TailCursor[Offer, DeliveryPage]):
+    """One RECEIVE on one connection: the messages of a reader, and its confirmations."""
+
+    page_limit = DELIVERY_BATCH
 
     def __init__(
-        self, mailboxes: SessionHost, peer: Peer, mesh: str, node: str, window: int, instance: str | None = None
+        self, host: SessionHost, peer: Peer, mesh: str, node: str, window: int, instance: str | None = None
     ) -> None:
+        super().__init__(peer)
+        self.host = host
         self.mesh = mesh
         self.node = node
+        self.name = (mesh, node)
         self.instance = instance
-        self.peer = peer
-        #: where its rows are read
-        self.reads: SessionReads = mailboxes.reads
-        self.flight = InFlight(window)
-        #: whether its ROSTER was sent: only then it hears of others
-        self.is_introduced = False
-        self.is_closed = False
-        self._mailboxes = mailboxes
-        self._position = 0
-        self._is_at_tail = False
-        self._is_passed = False
-        #: rows that ended while a page was read
+        #: reads deliveries as the reader's wire wants them
+        self.reads: SessionReads = host.reads
+        self.in_flight = InFlight(window)
+        #: whether its ROSTER was sent: only then it gets PRESENCE
+        self.has_roster = False
+        self.confirmations = ConfirmationCursor(self)
+        #: deliveries that ended while a page was read
         self._ended_meanwhile: set[int] | None = None
         self._has_work = asyncio.Event()
         self._taken_bytes = peer.taken_bytes
-        self._opened_ns = mailboxes.clock.boot_ns()
+        self._opened_ns = host.clock.boot_ns()
         self._had_backlog = False
-        self.told = ConfirmationFeed(peer, self._read_told, self._forget_told, self._has_work.set)
-
-    @property
-    def name(self) -> tuple[str, str]:
-        return self.mesh, self.node
 
     @property
     def is_behind(self) -> bool:
         """Whether something waits that could be sent now."""
-        return (not self._is_at_tail and self.flight.room > 0) or self.told.is_behind
+        return (not self.is_at_tail and self.room > 0) or self.confirmations.is_behind
+
+    @property
+    def room(self) -> int:
+        return self.in_flight.room
 
     async def run(self) -> None:
-        """Send what waits and what comes, until the mailbox is closed."""
-        await self._mailboxes.settled(self.name)
+        """Send the backlog and what follows, until the session is closed."""
+        await self.host.settled(self.name)
         self._had_backlog = await self._begin()
-        self._has_work.set()
+        self.wake()
         while not self.is_closed:
             await self._has_work.wait()
             self._has_work.clear()
-            await self.told.catch_up()
-            await self._catch_up()
+            await self.confirmations.catch_up()
+            await self.catch_up()
 
-    def missing_right(self, meshes: Meshes) -> PosthouseError | None:
-        """Return why the reader may not go on, or None when it may."""
-        return meshes.missing(self.node, self.mesh, Right.READ)
+    def read_error(self, meshes: Meshes) -> PosthouseError | None:
+        """Return why the node may not read the mesh, or None if it may."""
+        return meshes.authorization_error(self.node, self.mesh, Right.READ)
 
     def close(self) -> None:
-        """Send nothing more; called by the mailboxes."""
-        self.is_closed = True
-        self.told.close()
+        """Send nothing more; called by the host."""
+        self.is_closed = self.confirmations.is_closed = True
+        self.wake()
+
+    def wake(self) -> None:
         self._has_work.set()
 
-    def offer(self, offers: Sequence[Offer]) -> None:
-        """Take messages that were just committed for this reader, in order."""
-        if not self._is_at_tail:
-            self._is_passed = True
-            return
-        fresh = [each for each in offers if each.seq > self._position]
-        sendable = fresh[: self.flight.room]
-        if sendable and not self.peer.has_room(sum(len(each.text) for each in sendable), len(sendable)):
-            sendable = []
-        for start in range(0, len(sendable), DELIVERY_BATCH):
-            self._send_fresh(sendable[start : start + DELIVERY_BATCH])
-        if len(sendable) < len(fresh):
-            self._fall_behind()
-
-    def tell(self, news: Sequence[Confirmed]) -> None:
-        """Take confirmations of this node's own messages that were just committed."""
-        self.told.offer(news)
-
-    def land(self, seqs: Sequence[int]) -> None:
-        """Take rows out of flight that have ended, however they did."""
+    def settle(self, seqs: Sequence[int]) -> None:
+        """Take deliveries out of flight that have ended, however they did."""
         if self._ended_meanwhile is not None:
             self._ended_meanwhile.update(seqs)
-        if self.flight.land(seqs, self._mailboxes.clock.boot_ns()) and not self._is_at_tail:
-            self._has_work.set()
-
-    def reopen(self) -> None:
-        """Look again: rows were put at the tail of the queue."""
-        self._is_passed = True
-        if self._is_at_tail:
-            self._fall_behind()
+        if self.in_flight.settle(seqs, self.host.clock.boot_ns()) and not self.is_at_tail:
+            self.wake()
 
     def is_stuck(self, timeout_ns: int) -> bool:
-        """Tell whether rows have been in flight without any progress for longer than a time."""
-        now_ns, taken = self._mailboxes.clock.boot_ns(), self.peer.taken_bytes
-        if taken != self._taken_bytes:  # slowly, but it reads
+        """Return True if deliveries have been in flight without any progress for longer than the timeout."""
+        now_ns, taken = self.host.clock.boot_ns(), self.peer.taken_bytes
+        if taken != self._taken_bytes:  # the peer reads, although slowly
             self._taken_bytes = taken
-            self.flight.touch(now_ns)
-        return self.flight.stuck_ns(now_ns) > timeout_ns
+            self.in_flight.touch(now_ns)
+        return self.in_flight.stuck_ns(now_ns) > timeout_ns
 
-    async def _begin(self) -> bool:
-        """Send what comes before all messages; return whether some wait."""
-        await self._mailboxes.introduce(self)
-        return await self._mailboxes.tell_waiting(self)
+    async def wait_for_room(self) -> None:
+        if 0 < self.room < min(DELIVERY_BATCH, self.in_flight.window) and len(self.in_flight):
+            await asyncio.sleep(_GATHER_S)
 
-    async def _catch_up(self) -> None:
-        """Send pages until the tail is reached or the window is full."""
-        while not self.is_closed and not self._is_at_tail and self.flight.room > 0:
-            if 0 < self.flight.room < min(DELIVERY_BATCH, self.flight.window) and len(self.flight):
-                await asyncio.sleep(_GATHER_S)
-            limit = min(DELIVERY_BATCH, self.flight.room)
-            page = await self._read(limit)
-            if not self._mailboxes.may_read(self):
-                return
-            if page.size:
-                self._send_page(page)
-            self._ended_meanwhile = None
-            if page.size < limit and not self._is_passed:
-                self._reach_tail()
-
-    async def _read(self, limit: int) -> DeliveryPage:
-        self._is_passed = False
+    async def read_page(self, limit: int) -> DeliveryPage:
         self._ended_meanwhile = set()
-        page = await self._mailboxes.read(self, self._position, limit)
-        await self.peer.drain()
-        return page
+        return await self.host.read_page(self, self.position, limit)
 
-    def _send_page(self, page: DeliveryPage) -> None:
-        self._position = page.positions[-1]
-        ended = self._ended_meanwhile
+    def may_continue(self) -> bool:
+        return self.host.may_read(self)
+
+    def send_page(self, page: DeliveryPage) -> None:
+        ended, self._ended_meanwhile = self._ended_meanwhile, None
+        if not page.size:
+            return
+        self.position = page.positions[-1]
         seqs = [seq for seq in page.seqs if seq not in ended] if ended else page.seqs
-        self.flight.add(seqs, self._mailboxes.clock.boot_ns())
+        self.in_flight.add(seqs, self.host.clock.boot_ns())
         self.peer.deliver(page.text, page.size)
-        self._mailboxes.note_sent(self, page.seqs, was_stored=True, record_body=page.record_body)
-        if page.leaving:
-            self._await_reading(page.leaving)
+        self.host.note_sent(self, page.seqs, was_stored=True, record_body=page.record_body)
+        if page.needs_no_confirm:
+            self._close_when_read(page.needs_no_confirm)
 
-    def _send_fresh(self, offers: Sequence[Offer]) -> None:
-        self._position = offers[-1].seq
-        seqs = [each.seq for each in offers]
-        self.flight.add(seqs, self._mailboxes.clock.boot_ns())
-        self.peer.deliver(self.peer.separator.join([each.text for each in offers]), len(offers))
-        self._mailboxes.note_sent(self, seqs, was_stored=False, record_body=_fresh_body(offers))
-        if leaving := [each.seq for each in offers if each.is_leaving]:
-            self._await_reading(leaving)
+    def send_fresh(self, fresh: Sequence[Offer]) -> None:
+        for start in range(0, len(fresh), DELIVERY_BATCH):
+            self._send_batch(fresh[start : start + DELIVERY_BATCH])
 
-    def _await_reading(self, seqs: Sequence[int]) -> None:
-        """Let rows leave that nobody confirms, once the peer has answered a ping behind them."""
-        self.peer.ping(lambda: self._mailboxes.note_read(self, seqs))
-
-    def _reach_tail(self) -> None:
-        self._is_at_tail = True
+    def on_tail(self) -> None:
         if self._had_backlog:
             self._had_backlog = False
-            self._mailboxes.note_flushed(self._mailboxes.clock.boot_ns() - self._opened_ns)
+            self.host.note_flushed(self.host.clock.boot_ns() - self._opened_ns)
 
-    def _fall_behind(self) -> None:
-        self._is_at_tail = False
-        self._has_work.set()
+    async def _begin(self) -> bool:
+        """Send what comes before all messages; return True if some wait."""
+        await self.host.send_roster(self)
+        return await self.host.send_queue_status(self)
 
-    async def _read_told(self, after_seq: int, limit: int) -> ConfirmationPage:
-        return await self.reads.confirmations(self.mesh, self.node, after_seq, limit)
+    def _send_batch(self, offers: Sequence[Offer]) -> None:
+        self.position = offers[-1].seq
+        seqs = [each.seq for each in offers]
+        self.in_flight.add(seqs, self.host.clock.boot_ns())
+        self.peer.deliver(self.peer.separator.join([each.text for each in offers]), len(offers))
+        count = len(offers)
+        body = {"ids": [each.id for each in offers], "was_stored": [False] * count, "attempts": [1] * count}
+        self.host.note_sent(self, seqs, was_stored=False, record_body=_encode(body).decode())
+        if needs_no_confirm := [each.seq for each in offers if each.needs_no_confirm]:
+            self._close_when_read(needs_no_confirm)
 
-    def _forget_told(self, through_seq: int) -> None:
-        self._mailboxes.forget_told(self.name, through_seq)
-
-
-def _fresh_body(offers: Sequence[Offer]) -> str:
-    ids = '","'.join(each.id for each in offers)
-    count = len(offers)
-    return f'{{"ids":["{ids}"],"was_stored":[{_join("false", count)}],"attempts":[{_join("1", count)}]}}'
-
-
-def _join(word: str, count: int) -> str:
-    return ",".join([word] * count)
+    def _close_when_read(self, seqs: Sequence[int]) -> None:
+        """Close deliveries that need no confirm, once the peer has answered a ping behind them."""
+        self.peer.ping(lambda: self.host.note_read(self, seqs))

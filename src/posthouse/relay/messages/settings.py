@@ -1,9 +1,10 @@
-"""Queue settings an operator decides, and the message features that HELLO and /v1/info report from them."""
+"""Queue settings of the operator, and the message features that HELLO and /v1/info report from them."""
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from posthouse.model.limits import (
@@ -20,7 +21,7 @@ from posthouse.model.limits import (
 
 
 class ConnectionPolicy(enum.StrEnum):
-    """What a second open mailbox of a node does to the first."""
+    """What a second open session of a node does to the first."""
 
     PREFER_NEWEST = "prefer_newest"
     ALLOW_CONCURRENT = "allow_concurrent"
@@ -28,9 +29,9 @@ class ConnectionPolicy(enum.StrEnum):
 
 @dataclass(frozen=True)
 class DeliverySettings:
-    """Bounds and times of queues."""
+    """Bounds and times of queues; times in nanoseconds are computed once, because every message needs them."""
 
-    #: unconfirmed rows per mesh and recipient
+    #: unconfirmed deliveries per mesh and recipient
     queue_max: int = QUEUE_MAX
     #: ids of confirmations that wait for one sender
     confirmation_reserve: int = CONFIRMATION_RESERVE
@@ -38,24 +39,24 @@ class DeliverySettings:
     sweep_s: float = QUEUE_SWEEP_S
     confirm_timeout_s: float = CONFIRM_TIMEOUT_S
     policy: ConnectionPolicy = ConnectionPolicy.PREFER_NEWEST
-    #: None keeps records for ever
+    #: None keeps dedupe records for ever
     record_retention_days: int | None = RECORD_RETENTION_DAYS
 
-    @property
+    @cached_property
     def queue_ttl_ns(self) -> int:
         return round(self.queue_ttl_s * SECOND_NS)
 
-    @property
+    @cached_property
     def record_retention_ns(self) -> int | None:
         return None if self.record_retention_days is None else self.record_retention_days * DAY_S * SECOND_NS
 
 
 DEFAULT_SETTINGS = DeliverySettings()
-DEDUPE_VERSION = 2  # of the fingerprint rules: docs/protocol.md
+DEDUPE_VERSION = 2  # of the fingerprint rules, see docs/protocol.md
 
 
 def message_features(settings: DeliverySettings) -> dict[str, Any]:
-    """Return the features of messages with their parameters."""
+    """Return the message features of a relay with their parameters."""
     days = settings.record_retention_days
     return {
         "messages": True,

@@ -1,7 +1,7 @@
 """The queue sweeper: ends stuck sessions, expires old deliveries and dedupe records, keeps totals.
 
-One task per relay. Connections are judged by boot time, the age of messages by wall time; a store without room is
-tried again at the next round.
+One task per relay. Boot time decides about connections, wall time about the age of messages. A store without room is
+tried again in the next round.
 """
 
 from __future__ import annotations
@@ -18,56 +18,56 @@ from posthouse.relay.store.protocol import Unit
 from posthouse.relay.wire.delivery_rows import QueueTotals, SweptRecords
 
 log = structlog.get_logger(__name__)
-_LOOKS_PER_TIMEOUT = 20  # so that a stuck reader is ended at most a twentieth late
-_LOOK_MOST_S = 1.0
+_CHECKS_PER_TIMEOUT = 20  # so that a stuck reader is ended at most a twentieth late
+_CHECK_MOST_S = 1.0
 _ROWS_PER_UNIT = 500
-_MAILBOXES_PER_READ = 500
+_QUEUES_PER_READ = 500
 
 
 class QueueSweeper:
-    """Looks after queues until it is closed."""
+    """Sweeps queues until it is closed."""
 
-    def __init__(self, mailboxes: ReaderSessions) -> None:
-        self._mailboxes = mailboxes
-        self._store = mailboxes.store
-        self._settings = mailboxes.settings
+    def __init__(self, sessions: ReaderSessions) -> None:
+        self._sessions = sessions
+        self._store = sessions.store
+        self._settings = sessions.settings
         self.totals = QueueTotals(0, 0, 0, None)
-        #: up to here all records are kept for ever
+        #: all dedupe records up to this seq are kept for ever
         self._lasting_through = 0
-        self._task = asyncio.create_task(self._serve(), name="attend queues")
+        self._task = asyncio.create_task(self._serve(), name="sweep queues")
 
     async def close(self) -> None:
-        """End the task and wait for what is owed to the store."""
+        """End the task and wait until all writes of sessions are committed."""
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
-        await self._mailboxes.drain()
+        await self._sessions.drain()
 
     async def sweep(self) -> int:
-        """Close what is too old and delete records that are over; return how many messages expired."""
+        """Close old deliveries and delete expired dedupe records; return how many messages expired."""
         expired = 0
-        while due := await self._store.deliveries.due(self._before_ns(), _MAILBOXES_PER_READ):
+        while due := await self._store.deliveries.due(self._before_ns(), _QUEUES_PER_READ):
             for mesh, node in due:
                 expired += await self._expire(mesh, node)
-        await self._sweep_records(self._mailboxes.clock.wall_ns())
-        while await self._store.submit(lambda unit: unit.pinch.sweep(self._before_ns(), _ROWS_PER_UNIT)):
+        await self._sweep_records(self._sessions.clock.wall_ns())
+        while await self._sessions.submit(lambda unit: unit.pinch.sweep(self._before_ns(), _ROWS_PER_UNIT)):
             pass
         return expired
 
     async def count(self) -> None:
-        """Bring the figures up to date; while the store cannot be read they stay as they are."""
+        """Update the totals; they stay as they are while the store cannot be read."""
         with contextlib.suppress(PosthouseError):
             self.totals = await self._store.deliveries.totals()
 
     async def _sweep_records(self, now_ns: int) -> None:
-        """Delete records that are over, oldest first.
+        """Delete expired dedupe records, oldest first.
 
-        They end in the order they were accepted, so the first that is not over ends the look; after a change of the
-        setting a younger one may have to wait for it. Records that are kept for ever are passed over once.
+        Records expire in the order they were accepted, so the first that has not expired ends the sweep; after a
+        change of the setting a younger one may have to wait for it. Records that are kept for ever are skipped once.
         """
         after_seq: int | None = self._lasting_through
         while after_seq is not None:
-            swept = await self._store.submit(
+            swept = await self._sessions.submit(
                 partial(_sweep_records, after_seq=after_seq, before_ns=now_ns, limit=_ROWS_PER_UNIT)
             )
             if after_seq == self._lasting_through:
@@ -77,11 +77,11 @@ class QueueSweeper:
     async def _expire(self, mesh: str, node: str) -> int:
         expired, before_ns = 0, self._before_ns()
         while True:
-            closed = await self._store.submit(
+            closed = await self._sessions.submit(
                 lambda unit: unit.deliveries.expire(mesh, node, before_ns, _ROWS_PER_UNIT)
             )
             expired += len(closed.seqs)
-            self._mailboxes.apply_closed(closed)
+            self._sessions.apply_closed(closed)
             if len(closed.seqs) < _ROWS_PER_UNIT:
                 break
         if expired:
@@ -89,13 +89,13 @@ class QueueSweeper:
         return expired
 
     async def _serve(self) -> None:
-        pause_s = min(_LOOK_MOST_S, self._settings.confirm_timeout_s / _LOOKS_PER_TIMEOUT)
+        pause_s = min(_CHECK_MOST_S, self._settings.confirm_timeout_s / _CHECKS_PER_TIMEOUT)
         loop = asyncio.get_running_loop()
         swept_at = loop.time()
         while True:
             await asyncio.sleep(pause_s)
             try:
-                self._mailboxes.check_sessions()
+                self._sessions.check_sessions()
                 if loop.time() - swept_at >= self._settings.sweep_s:
                     swept_at = loop.time()
                     await self.sweep()
@@ -103,7 +103,7 @@ class QueueSweeper:
                 log.warning("queues_not_attended", reason=str(failure))
 
     def _before_ns(self) -> int:
-        return self._mailboxes.clock.wall_ns() - self._settings.queue_ttl_ns
+        return self._sessions.clock.wall_ns() - self._settings.queue_ttl_ns
 
 
 def _sweep_records(unit: Unit, *, after_seq: int, before_ns: int, limit: int) -> SweptRecords:

@@ -268,7 +268,7 @@ def _compare(seq: int, columns: tuple[Any, ...], raw: bytes, expected: _Digest) 
         row.address,
     ):
         yield f"events: the columns of {seq} differ from its content"
-    for term in row.terms:
+    for term in row.index_terms:
         expected.add(term, seq)
 
 

@@ -63,7 +63,7 @@ class PinchReaderSession(ReaderSession):
         self._pinch_sessions = sessions
         self._greeting_s = settings.greeting_s
 
-    def missing_right(self, meshes: Meshes) -> PosthouseError | None:
+    def read_error(self, meshes: Meshes) -> PosthouseError | None:
         return None
 
     async def _begin(self) -> bool:
@@ -221,7 +221,7 @@ class PinchConnection(WebSocketConnection):
         if self.ending is None:  # nothing follows a close frame
             self.write_buffer.write(text)
 
-    def tell(self, frame: bytes) -> None:
+    def send_frame(self, frame: bytes) -> None:
         """Send nothing: this wire has no presence."""
 
     def drop_dead(self) -> None:

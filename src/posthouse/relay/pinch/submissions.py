@@ -8,12 +8,10 @@ the audit.
 
 from __future__ import annotations
 
-import asyncio
 import enum
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import structlog
@@ -98,12 +96,12 @@ class GroupPostings:
     """The envelopes of one unit of work."""
 
     def __init__(
-        self, unit: Unit, settings: DeliverySettings, postings: Sequence[Posting], mail: CommitEffects
+        self, unit: Unit, settings: DeliverySettings, postings: Sequence[Posting], effects: CommitEffects
     ) -> None:
         self._unit = unit
         self._settings = settings
-        self._boxes = GroupQueues(unit, settings, mail)
-        self._boxes.load([(PINCH_MESH, each) for posting in postings for each in (posting.sender, posting.recipient)])
+        self._queues = GroupQueues(unit, settings, effects)
+        self._queues.load([(PINCH_MESH, each) for posting in postings for each in (posting.sender, posting.recipient)])
         self._fresh: set[tuple[str, bytes]] = set()
         self._blockers: dict[str, frozenset[str]] = {}
         self._plans: list[_Plan] = []
@@ -114,12 +112,12 @@ class GroupPostings:
         """Take the room of an envelope, or say why there is none."""
         if self._is_known(posting):
             return Outcome.DUPLICATE
-        box = self._box(posting.recipient)
-        if not self._boxes.has_room(box):
+        queue = self._queue(posting.recipient)
+        if not self._queues.has_room(queue):
             return Outcome.QUEUE_FULL
         is_blocked = posting.recipient in self._blockers_of(posting.sender)
         if not is_blocked:
-            box.added += 1
+            queue.added += 1
         self._plans.append(_Plan(posting, is_blocked))
         self._fresh.add((posting.sender, posting.message_id))
         return Outcome.ACCEPTED
@@ -127,7 +125,9 @@ class GroupPostings:
     def write(self) -> None:
         """Write everything that was claimed, in order."""
         plans = self._plans
-        self._boxes.write([self._box(name) for plan in plans for name in (plan.posting.sender, plan.posting.recipient)])
+        self._queues.write(
+            [self._queue(name) for plan in plans for name in (plan.posting.sender, plan.posting.recipient)]
+        )
         envelopes: list[NewEnvelope] = []
         deliveries: list[NewDelivery] = []
         for plan in plans:
@@ -141,14 +141,14 @@ class GroupPostings:
         number = 0 if posting.message_id else secrets.randbits(62)
         key = delivery_id(posting.sender, posting.message_id, now_ns, number)
         seq = self._append(plan, key)
-        sender, reader = self._box(posting.sender).number, self._box(posting.recipient).number
+        sender, reader = self._queue(posting.sender).queue_id, self._queue(posting.recipient).queue_id
         envelopes.append((seq, key, sender, posting.message_id, posting.message_type, now_ns, posting.raw))
         if plan.is_blocked:
             deliveries.append((seq, reader, "pinch", key, sender, seq, "blocked", now_ns, now_ns))
             return
         deliveries.append((seq, reader, "pinch", key, sender, seq, "queued", now_ns, None))
-        is_leaving = not is_confirmed_by_reader(posting.message_type)
-        offer = Offer(seq, key.hex(), binary_frame(posting.raw), is_leaving)
+        needs_no_confirm = not is_confirmed_by_reader(posting.message_type)
+        offer = Offer(seq, key.hex(), binary_frame(posting.raw), needs_no_confirm)
         self.offers.setdefault(posting.recipient, []).append(offer)
 
     def _append(self, plan: _Plan, key: bytes) -> int:
@@ -169,12 +169,12 @@ class GroupPostings:
             return False
         if (posting.sender, posting.message_id) in self._fresh:
             return True
-        sender = self._box(posting.sender).number
+        sender = self._queue(posting.sender).queue_id
         since_ns = self._unit.now_ns - self._settings.queue_ttl_ns
         return sender != 0 and self._unit.pinch.is_known(sender, posting.message_id, since_ns)
 
-    def _box(self, address: str) -> GroupQueue:
-        return self._boxes.find(PINCH_MESH, address)
+    def _queue(self, address: str) -> GroupQueue:
+        return self._queues.find(PINCH_MESH, address)
 
     def _blockers_of(self, sender: str) -> frozenset[str]:
         blockers = self._blockers.get(sender)
@@ -183,24 +183,26 @@ class GroupPostings:
         return blockers
 
 
-def accept_confirm(unit: Unit, settings: DeliverySettings, job: Confirming, mail: CommitEffects) -> Outcome:
+def accept_confirm(unit: Unit, settings: DeliverySettings, job: Confirming, effects: CommitEffects) -> Outcome:
     """Close the row a confirm names and keep the confirm for its sender, or say that it has no effect."""
-    boxes = unit.deliveries.boxes(PINCH_MESH, (job.reader, job.sender))
-    reader, sender = boxes.get(job.reader), boxes.get(job.sender)
+    queues = unit.deliveries.queues(PINCH_MESH, (job.reader, job.sender))
+    reader, sender = queues.get(job.reader), queues.get(job.sender)
     if reader is None or sender is None:
         return Outcome.IGNORED
-    row = unit.pinch.find(reader.mailbox, sender.mailbox, job.envelope.delivery_confirm.message_id)
+    row = unit.pinch.find(reader.queue_id, sender.queue_id, job.envelope.delivery_confirm.message_id)
     if row is None:
         return Outcome.IGNORED
     if not _counts(row, unit.now_ns - settings.queue_ttl_ns):
-        mail.closed.append(ClosedDeliveries(PINCH_MESH, job.reader, [row.seq]))  # nothing waits for it
+        effects.closed.append(ClosedDeliveries(PINCH_MESH, job.reader, [row.seq]))  # nothing waits for it
         return Outcome.IGNORED
-    unit.deliveries.confirm(reader.mailbox, [row.seq], int(row.state in OPEN), int(row.state in PARKED))
+    unit.deliveries.confirm(reader.queue_id, [row.seq], int(row.state in OPEN), int(row.state in PARKED))
     seq = _append_confirm(unit, job, row)
     envelope = forwarded_confirm(job.envelope, row.was_stored)
-    told = StoredConfirm(row.id, row.was_stored, unit.now_ns, envelope)
-    unit.deliveries.tell_sender(sender.mailbox, seq, 1, encode_stored_confirm(told), settings.confirmation_reserve)
-    mail.confirmed.append(Confirmed(PINCH_MESH, job.reader, job.sender, (row.seq,), seq, binary_frame(envelope)))
+    kept = StoredConfirm(row.id, row.was_stored, unit.now_ns, envelope)
+    unit.deliveries.keep_confirmation(
+        sender.queue_id, seq, 1, encode_stored_confirm(kept), settings.confirmation_reserve
+    )
+    effects.confirmed.append(Confirmed(PINCH_MESH, job.reader, job.sender, (row.seq,), seq, binary_frame(envelope)))
     return Outcome.ACCEPTED
 
 
@@ -232,82 +234,54 @@ class CommittedSubmissions(NamedTuple):
 
     outcomes: list[Outcome]
     offers: dict[str, list[Offer]]
-    mail: CommitEffects
+    effects: CommitEffects
 
 
 class SubmissionQueue:
-    """Jobs that wait for the end of this turn, and those on their way."""
+    """Writes envelopes and confirms with the group commit of the relay: all of a loop iteration share a unit."""
 
-    def __init__(self, mailboxes: ReaderSessions) -> None:
-        self._mailboxes = mailboxes
-        self._jobs: list[PinchSubmission] = []
-        self._on_the_way = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
+    def __init__(self, sessions: ReaderSessions) -> None:
+        self._sessions = sessions
+        self._committer = sessions.committer
 
     def submit(self, job: PinchSubmission) -> None:
-        """Have a job done; its `tell` is called with the outcome."""
-        if not self._jobs:
-            asyncio.get_running_loop().call_soon(self._hand_over)
-        self._jobs.append(job)
-        self._on_the_way += 1
-        self._idle.clear()
+        """Write a job; its `tell` is called with the outcome."""
+        self._committer.submit(self, job, size=job.size)
+        self._committer.flush_soon()
 
     async def drain(self) -> None:
         """Wait until everything is committed or refused; before the store closes."""
-        await self._idle.wait()
+        await self._committer.drain()
 
-    def _hand_over(self) -> None:
-        jobs, self._jobs = self._jobs, []
-        self._write(jobs)
+    def write(self, unit: Unit, jobs: Sequence[PinchSubmission]) -> CommittedSubmissions:
+        """Write jobs inside the transaction; called by the committer."""
+        return commit_submissions(unit, self._sessions.settings, jobs)
 
-    def _write(self, jobs: Sequence[PinchSubmission]) -> None:
-        settings = self._mailboxes.settings
-        try:
-            future = self._mailboxes.store.submit(
-                lambda unit: commit_submissions(unit, settings, jobs), size=sum(job.size for job in jobs)
-            )
-        except PosthouseError as refusal:
-            self._refuse(jobs, refusal)
-        else:
-            future.add_done_callback(partial(self._written, jobs))
+    def on_committed(self, jobs: Sequence[PinchSubmission], result: CommittedSubmissions) -> None:
+        """Give committed envelopes to reader sessions and outcomes to senders; called by the committer."""
+        self._sessions.apply_effects(result.effects)
+        for address, offers in result.offers.items():
+            self._sessions.offer((PINCH_MESH, address), offers)
+        for job, outcome in zip(jobs, result.outcomes, strict=True):
+            job.tell(outcome)
 
-    def _written(self, jobs: Sequence[PinchSubmission], future: asyncio.Future[CommittedSubmissions]) -> None:
-        failure = future.exception()
-        if failure is None:
-            written = future.result()
-            self._mailboxes.apply_effects(written.mail)
-            for address, offers in written.offers.items():
-                self._mailboxes.offer((PINCH_MESH, address), offers)
-            self._finish(jobs, written.outcomes)
-        elif isinstance(failure, PosthouseError):
-            self._refuse(jobs, failure)
-        elif len(jobs) > 1:  # one trips over a defect: the others need not
-            for job in jobs:
-                self._write([job])
+    def on_failed(self, jobs: Sequence[PinchSubmission], failure: BaseException) -> None:
+        """Report that the store takes nothing now; called by the committer."""
+        if isinstance(failure, PosthouseError):
+            log.warning("pinch_not_written", reason=str(failure), jobs=len(jobs))
         else:
             log.error("pinch_not_written", exc_info=failure)
-            self._finish(jobs, [Outcome.BUSY])
-
-    def _refuse(self, jobs: Sequence[PinchSubmission], refusal: PosthouseError) -> None:
-        log.warning("pinch_not_written", reason=str(refusal), jobs=len(jobs))
-        self._finish(jobs, [Outcome.BUSY] * len(jobs))
-
-    def _finish(self, jobs: Sequence[PinchSubmission], outcomes: Sequence[Outcome]) -> None:
-        self._on_the_way -= len(jobs)
-        if not self._on_the_way:
-            self._idle.set()
-        for job, outcome in zip(jobs, outcomes, strict=True):
-            job.tell(outcome)
+        for job in jobs:
+            job.tell(Outcome.BUSY)
 
 
 def commit_submissions(unit: Unit, settings: DeliverySettings, jobs: Sequence[PinchSubmission]) -> CommittedSubmissions:
     """Do jobs inside the transaction."""
-    mail = CommitEffects()
-    postings = GroupPostings(unit, settings, [job for job in jobs if isinstance(job, Posting)], mail)
+    effects = CommitEffects()
+    postings = GroupPostings(unit, settings, [job for job in jobs if isinstance(job, Posting)], effects)
     outcomes = [
-        accept_confirm(unit, settings, job, mail) if isinstance(job, Confirming) else postings.claim(job)
+        accept_confirm(unit, settings, job, effects) if isinstance(job, Confirming) else postings.claim(job)
         for job in jobs
     ]
     postings.write()
-    return CommittedSubmissions(outcomes, postings.offers, mail)
+    return CommittedSubmissions(outcomes, postings.offers, effects)

@@ -1,9 +1,9 @@
 """Event rows: everything a store writes of an event, derived from the event alone, so that a check can compare.
 
-The row holds the JSON that is served verbatim, the journal record and the index terms. A term is a short key an
-event is found by: author, kind, both, mesh, each one-letter tag, and its coordinate. A short value stands in its
-term behind its length, so values that grow (numbers, ULIDs) lie side by side in the index; a long value is hashed
-to 16 bytes. Rebuilding the index calls exactly these functions.
+The row holds the JSON that is served verbatim, the journal record and the index terms. A term is a short key that
+finds an event: its author, its kind, both, its mesh, each one-letter tag, and its coordinate. A term contains a short
+value as it is, behind its length, so values that grow (numbers, ULIDs) lie side by side in the index; a long value is
+hashed to 16 bytes. Rebuilding the index calls exactly these functions.
 If you change what a term is made of: 1. a migration that reindexes, 2. the contract suite.
 """
 
@@ -18,33 +18,35 @@ from blake3 import blake3
 
 from posthouse.model.event import Coordinate, Event, encode_event
 from posthouse.model.filters import Filter
-from posthouse.model.kinds import CONFIRMATION, MESSAGE, is_replacing
+from posthouse.model.kinds import CONFIRMATION, MESSAGE, is_ephemeral, is_replacing
 from posthouse.model.limits import INT64_MAX
-from posthouse.model.message import Confirmation, DestinationKind, message_fingerprint, read_confirmation, read_message
-from posthouse.relay.wire.delivery_rows import Addressed
+from posthouse.model.message import Confirmation, message_fingerprint, read_confirmation, read_message
+from posthouse.relay.wire.delivery_rows import Addressed, MessageRecord
 
 
 class EventRow(msgspec.Struct, frozen=True, gc=False):
-    """An event ready to be written: checked, and everything the store keeps of it worked out."""
+    """A verified event, and everything that the store keeps of it."""
 
     event: Event
     #: the event as JSON, served verbatim
     raw: bytes
-    #: bytes of its canonical form
+    #: bytes of the canonical form
     size: int
     mesh: str
-    #: who alone may read it beside its author, for a direct message and its confirmations
+    #: the only node beside the author that may read it, for a direct message and its confirmations
     recipient: str | None
     expiration_s: int | None
-    #: the terms it is found by, see posthouse.relay.store.terms
-    terms: tuple[bytes, ...]
-    #: the term of its coordinate, for replaceable and addressable events
+    #: see the functions below
+    index_terms: tuple[bytes, ...]
+    #: the term of its coordinate, for replaceable and addressable events only
     address: bytes | None
-    #: its record in the journal: the type, and the body as JSON
+    #: its journal record: the type, and the body as JSON
     record_type: str
+    #: without fields for messages and confirmations, until the commit decides about recipients and effects
     record_body: str
-    #: what a message or a confirmation says; its record is completed where that takes effect
-    matter: Addressed | Confirmation | None = None
+    #: the tags of a message or a confirmation, parsed
+    payload: Addressed | Confirmation | None = None
+    is_ephemeral: bool = False
 
 
 class StoredEvent(msgspec.Struct, frozen=True, gc=False):
@@ -56,7 +58,7 @@ class StoredEvent(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What a reader may see: direct messages of its own, and everything else in these meshes."""
+    """The events that a reader may see: its own direct messages, and everything else in these meshes."""
 
     node: str
     #: None means all meshes
@@ -69,7 +71,7 @@ class Query:
 
     filters: Sequence[Filter]
     scope: Scope
-    #: ascending: only later ones; descending: only earlier ones
+    #: ascending: only later events; descending: only earlier ones
     from_seq: int | None = None
     limit: int = 500
     is_descending: bool = False
@@ -77,17 +79,17 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Part of an answer: every match up to `through_seq` that the query asked for is in it."""
+    """Part of a result: it contains every match up to `through_seq`."""
 
     events: list[StoredEvent]
-    #: where the next page goes on; ascending at the end: the head that this read saw
+    #: where the next page starts; at the end of an ascending query: the head that this read saw
     through_seq: int
-    #: nothing more is there
+    #: there are no more matches
     is_end: bool
 
 
 class Pruned(msgspec.Struct, frozen=True):
-    """What pruning took away."""
+    """The result of pruning."""
 
     records: int
     #: events that lost their content
@@ -95,17 +97,17 @@ class Pruned(msgspec.Struct, frozen=True):
 
 
 class Released(msgspec.Struct, frozen=True):
-    """What became of events that pruning had kept."""
+    """The result of looking at events that an earlier pruning had to keep."""
 
     emptied: int
     looked_at: int
-    #: the last that was looked at; None at the end
+    #: the last event that was looked at; None at the end
     through_seq: int | None
 
 
 _HASH_BYTES = 16
-_PLAIN_BYTES = 32  # of a value that stands as it is: a ULID or a number does, a node id or an event id does not
-_CACHED_CHARS = 80  # node ids, event ids, topics: what comes again and again
+_PLAIN_BYTES = 32  # longer values are hashed: a ULID or a number is not, a node id or an event id is
+_CACHED_CHARS = 80  # node ids, event ids and topics occur again and again
 
 
 def author_term(node: str) -> bytes:
@@ -139,12 +141,12 @@ def address_term(coordinate: Coordinate) -> bytes:
 
 
 def is_indexed(tag: str) -> bool:
-    """Tell whether tags of a name are indexed; others are compared when the event is read."""
+    """Return True if tags of a name are indexed; other tags are compared when the event is read."""
     return len(tag) == 1 and tag.isascii() and tag.isalpha()
 
 
 def event_address(event: Event) -> bytes | None:
-    """Return the term of an event's coordinate, or None when it replaces nothing."""
+    """Return the term of an event's coordinate, or None if the event replaces nothing."""
     return address_term(Coordinate(event.kind, event.pubkey, event.d)) if is_replacing(event.kind) else None
 
 
@@ -160,8 +162,8 @@ def event_terms(event: Event, mesh: str, address: bytes | None) -> tuple[bytes, 
 
 
 def _term(name: str, value: str) -> bytes:
-    # names are one letter, or words of this module without = and #: the first of these ends the name
-    data = value.encode("utf-8", "surrogatepass")  # what a filter asks for may be no text that an event can hold
+    # names are one letter, or words of this module without = and #: the first of these two ends the name
+    data = value.encode("utf-8", "surrogatepass")  # a filter may ask for text that no event can contain
     if len(data) <= _PLAIN_BYTES:
         return b"%b=%c%b" % (name.encode(), len(data), data)
     return b"%b#%b" % (name.encode(), blake3(data).digest(_HASH_BYTES))
@@ -172,43 +174,60 @@ _short = lru_cache(maxsize=32_768)(_term)
 
 @lru_cache(maxsize=4_096)
 def _common_terms(author: str, kind: int, mesh: str) -> tuple[bytes, ...]:
-    """Return the terms that all events of an author and a kind in a mesh have."""
+    """Return the terms that all events of an author with one kind in a mesh have."""
     return author_term(author), kind_term(kind), author_kind_term(author, kind), mesh_term(mesh)
 
 
-_encode = msgspec.json.Encoder().encode
-#: type and body of the record, the one node beside the author that may read the event, and what its tags say
-RecordDescription = tuple[str, str, str | None, Addressed | Confirmation | None]
+_NO_FIELDS = "{}"
 
 
-class _MessageBody(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """What the record of a message says; who it was queued for is added when that is known."""
+class ConfirmationRecord(msgspec.Struct, frozen=True, gc=False):
+    """The body of a confirmation's journal record."""
 
     size: int
-    client_message_id: str
-    fingerprint: str
-    destination_kind: DestinationKind
-    destination_ref: str
-    mentions: tuple[str, ...] = ()
-    reply_to: str | None = None
+    sender: str
+    #: of the messages that it confirmed
+    ids: tuple[str, ...]
 
 
-def describe_record(event: Event, size: int) -> RecordDescription:
-    """Return what is known of an event's record before it is accepted: of messages and confirmations not all.
+def event_row(event: Event, canonical: bytes, text: bytes | None = None) -> EventRow:
+    """Return everything that is written of an event.
 
-    Raises message_malformed, confirmation_malformed and the like for kinds whose tags have a meaning.
+    `canonical` and `text` (as encode_event returns it) are arguments because callers have them already. Raises
+    message_malformed, confirmation_malformed and the like for kinds whose tags have a meaning.
     """
-    if event.kind == MESSAGE:
-        return _message(event, size)
-    if event.kind == CONFIRMATION:
-        return _confirmation(event, size)
-    return "event.accepted", f'{{"kind":{event.kind},"size":{size}}}', None, None
+    size, mesh, kind, expiration_s = len(canonical), event.mesh, event.kind, event.expiration_s
+    record_type, record_body, recipient = "event.accepted", _NO_FIELDS, None
+    payload: Addressed | Confirmation | None = None
+    if kind == MESSAGE:
+        payload = _addressed(event, size)
+        record_type, recipient = "message.accepted", payload.message.recipient
+    elif kind == CONFIRMATION:
+        payload = read_confirmation(event)
+        record_type, recipient = "confirmation.accepted", payload.sender
+    else:
+        record_body = f'{{"kind":{kind},"size":{size}}}'
+    address = event_address(event)
+    return EventRow(
+        event=event,
+        raw=encode_event(event) if text is None else text,
+        size=size,
+        mesh=mesh,
+        recipient=recipient,
+        expiration_s=None if expiration_s is None else min(expiration_s, INT64_MAX),
+        index_terms=event_terms(event, mesh, address),
+        address=address,
+        record_type=record_type,
+        record_body=record_body,
+        payload=payload,
+        is_ephemeral=is_ephemeral(kind),
+    )
 
 
-def _message(event: Event, size: int) -> RecordDescription:
+def _addressed(event: Event, size: int) -> Addressed:
     message = read_message(event)
     digest = message_fingerprint(message, event)
-    body = _MessageBody(
+    record = MessageRecord(
         size,
         message.client_message_id,
         digest.hex(),
@@ -217,34 +236,6 @@ def _message(event: Event, size: int) -> RecordDescription:
         message.mentions,
         message.reply_to,
     )
-    mesh, sender, recipient = message.mesh, event.pubkey, message.recipient
-    key, way = (mesh, sender, message.client_message_id), (mesh, sender, recipient, message.destination_ref)
-    return "message.accepted", _encode(body).decode(), recipient, Addressed(message, digest, key, way)
-
-
-def _confirmation(event: Event, size: int) -> RecordDescription:
-    confirmation = read_confirmation(event)
-    body = {"size": size, "sender": confirmation.sender}
-    return "confirmation.accepted", _encode(body).decode(), confirmation.sender, confirmation
-
-
-def event_row(event: Event, canonical: bytes, text: bytes | None = None) -> EventRow:
-    """Return everything that is written of an event, all of it worked out from the event itself.
-
-    Whoever has its canonical bytes has them already; the same holds for `text`, which is encode_event's.
-    """
-    record_type, record_body, recipient, matter = describe_record(event, len(canonical))
-    mesh, address, expiration_s = event.mesh, event_address(event), event.expiration_s
-    return EventRow(
-        event=event,
-        raw=encode_event(event) if text is None else text,
-        size=len(canonical),
-        mesh=mesh,
-        recipient=recipient,
-        expiration_s=None if expiration_s is None else min(expiration_s, INT64_MAX),
-        terms=event_terms(event, mesh, address),
-        address=address,
-        record_type=record_type,
-        record_body=record_body,
-        matter=matter,
-    )
+    mesh, sender = message.mesh, event.pubkey
+    key, route = (mesh, sender, message.client_message_id), (mesh, sender, message.recipient, message.destination_ref)
+    return Addressed(message, digest, key, route, record)

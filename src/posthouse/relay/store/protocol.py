@@ -3,12 +3,12 @@
 Reads run beside the writer and see one committed state each; units run in submission order on the one group-commit
 writer. Invariants that every store keeps and the contract suite (tests/relay/store/contract.py) checks:
 
-- seq is the journal's: gap-free, in commit order; a unit's rows are all there or not at all;
-- an answer comes after the commit; units are answered in commit order;
+- seq is that of the journal: gap-free, in commit order; the rows of a unit exist all or not at all;
+- a result comes after the commit; results come in commit order;
 - a page is in seq order and complete up to the seq it names;
-- of a replaceable or addressable line the larger (created_at_ns, id) is current, whatever arrived first.
+- of a replaceable or addressable address the larger (created_at_ns, id) is current, whichever arrived first.
 
-What may be written and who may read is decided above; the store only keeps and finds.
+The layers above decide what may be written and which node may read; the store only keeps and finds.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ class Unit(Protocol):
 
     @property
     def now_ns(self) -> int:
-        """Wall time of this batch; never goes back."""
+        """Wall time of this transaction; never goes back."""
         ...
 
     @property
     def boot_ns(self) -> int:
-        """Boot time at this moment: what leases are compared with."""
+        """Boot time at this moment, for leases."""
         ...
 
     @property
     def deliveries(self) -> DeliveryUnit:
-        """Messages on their way, in this transaction."""
+        """Deliveries, in this transaction."""
         ...
 
     @property
@@ -66,11 +66,11 @@ class Unit(Protocol):
         ...
 
     def known(self, ids: Sequence[str]) -> dict[str, int]:
-        """Return the seq of each of these event ids that was accepted before, swept ones included."""
+        """Return the seq of each of these event ids that was accepted before, including swept events."""
         ...
 
     def add_events(self, rows: Sequence[EventRow]) -> list[int]:
-        """Write events none of which is known, each with its one record, and return their seqs in order."""
+        """Write events that are all new, each with its one journal record, and return their seqs in order."""
         ...
 
     def save_mesh(self, row: MeshRow) -> None: ...
@@ -100,13 +100,13 @@ class Unit(Protocol):
     def find_invite(self, code_hash: bytes) -> InviteRow | None: ...
 
     def use_invite(self, invite_id: str, node: str) -> None:
-        """Note that a node used an invite, and take one use from it."""
+        """Record that a node used an invite, and take one use from it."""
         ...
 
     def has_used_invite(self, invite_id: str, node: str) -> bool: ...
 
     def find_lock(self, mesh: str, resource: str) -> LockEntry | None:
-        """Return a lock, or None when nobody ever held it."""
+        """Return a lock, or None if it was never held."""
         ...
 
     def save_lock(self, entry: LockEntry) -> None: ...
@@ -114,13 +114,13 @@ class Unit(Protocol):
     def find_lock_request(self, mesh: str, resource: str, owner: str, request_id: str) -> RequestRecord | None: ...
 
     def save_lock_request(self, mesh: str, resource: str, owner: str, record: RequestRecord) -> None:
-        """Keep what was granted under a request id; those a day old may be forgotten."""
+        """Keep the grant of a request id; grants older than a day may be deleted."""
         ...
 
     def find_lock_run(self) -> LockRun | None: ...
 
     def begin_lock_run(self, run: LockRun, token_leap: int) -> int:
-        """Raise every token by the leap, give every unreleased lease its full length, return how many those are."""
+        """Raise every token by the leap and give every unreleased lease its full length; return how many leases."""
         ...
 
     def find_fence_write(self, mesh: str, resource: str, address: bytes) -> int | None:
@@ -130,26 +130,26 @@ class Unit(Protocol):
     def save_fence_write(self, mesh: str, resource: str, address: bytes, token: int) -> None: ...
 
     def sweep_expired(self, limit: int) -> int:
-        """Empty up to `limit` events whose expiration has come, and return how many; their ids stay known."""
+        """Delete the content of up to `limit` expired events and return how many; their ids stay known."""
         ...
 
     def snapshot_journal(self, through_seq: int) -> int:
-        """Append the snapshot from which replay starts once the records up to `through_seq` are gone."""
+        """Append the snapshot from which replay starts once the records up to `through_seq` are deleted."""
         ...
 
     def prune(self, through_seq: int, snapshot_seq: int, horizon_ns: int | None) -> Pruned:
-        """Delete the records up to `through_seq`, and what was archived of their events.
+        """Delete the records up to `through_seq`, and the archived content of their events.
 
-        Of a message nothing goes before every delivery ended before `horizon_ns`. None: events keep their content.
+        A message keeps its content until every delivery ended before `horizon_ns`. None: all events keep theirs.
         """
         ...
 
     def release_kept(self, after_seq: int, horizon_ns: int, limit: int) -> Released:
-        """Look at events after a seq that pruning had to keep; empty those nobody needs any more."""
+        """Delete the content of events after a seq that pruning had to keep and that nothing needs now."""
         ...
 
     def reindex(self) -> None:
-        """Rebuild everything that is derived from events."""
+        """Rebuild all rows that are derived from events."""
         ...
 
 
@@ -168,16 +168,16 @@ class RelayStore(Protocol):
 
     @property
     def deliveries(self) -> DeliveryReads:
-        """Messages on their way, as committed."""
+        """Deliveries, as committed."""
         ...
 
     @property
     def pinch(self) -> PinchReads:
-        """What mailboxes of Pinch addresses read, as committed."""
+        """Reads of the sessions of Pinch addresses, as committed."""
         ...
 
     def submit(self, work: Callable[[Unit], R], *, size: int = 0) -> asyncio.Future[R]:
-        """Queue a unit at once, keeping the order of calls; its future is done after the commit.
+        """Queue a unit at once, in call order; its future is done after the commit.
 
         Raises store_busy when too much waits. Cancelling the future does not undo the work.
         """
@@ -198,7 +198,7 @@ class RelayStore(Protocol):
         ...
 
     async def query(self, query: Query) -> Page:
-        """Return a page; it may be short of `limit` before the end when much had to be looked at."""
+        """Return a page; it may have fewer than `limit` events before the end if much had to be read."""
         ...
 
     async def count(self, filters: Sequence[Filter], scope: Scope) -> int:
@@ -206,7 +206,7 @@ class RelayStore(Protocol):
         ...
 
     async def event(self, event_id: str, scope: Scope) -> StoredEvent | None:
-        """Return one event, or None when it is not there or not to be seen."""
+        """Return one event, or None if there is none that the reader may see."""
         ...
 
     async def current(self, coordinate: Coordinate, scope: Scope) -> StoredEvent | None:
@@ -214,7 +214,7 @@ class RelayStore(Protocol):
         ...
 
     async def history(self, coordinate: Coordinate, query: Query) -> Page:
-        """Return the events of a coordinate, older ones included; the filters of the query are not looked at."""
+        """Return all versions of a coordinate; the filters of the query are ignored."""
         ...
 
     async def journal(self, after_seq: int, limit: int, types: Collection[str] | None = None) -> list[Record]:
@@ -222,7 +222,7 @@ class RelayStore(Protocol):
         ...
 
     async def contents(self, after_seq: int, through_seq: int) -> list[bytes]:
-        """Return the JSON of the events between, those with an expiration left out, in seq order."""
+        """Return the JSON of the events in a range, without those that expire, in seq order."""
         ...
 
     async def feed(self, name: str, after_seq: int, limit: int) -> tuple[list[str], list[tuple[Any, ...]]]:
@@ -234,13 +234,13 @@ class RelayStore(Protocol):
         ...
 
     async def locks(self, meshes: frozenset[str] | None, after: tuple[str, str], limit: int) -> list[LockEntry]:
-        """Return locks of these meshes (None: of all) in the order of mesh and resource, those after `after`."""
+        """Return the locks of these meshes (None: of all) that follow `after`, ordered by mesh and resource."""
         ...
 
     def statistics(self) -> dict[str, Any]:
-        """Return the counters that show how the store is doing."""
+        """Return the counters of the store."""
         ...
 
     def close(self) -> None:
-        """Commit what waits and release everything; blocks."""
+        """Commit waiting units and release everything; blocks."""
         ...

@@ -67,7 +67,7 @@ def open_reader_session(connection: Connection, arguments: Sequence[bytes]) -> N
         raise error("frame_malformed", reason=f"RECEIVE is {_RECEIVE_FORM}")
     options = read_object(arguments[1], _RECEIVE_OPTIONS, "RECEIVE") if len(arguments) > 1 else {}
     sessions = connection.context.engine.sessions
-    connection.context.engine.meshes.demand(node, mesh, Right.READ)
+    connection.context.engine.meshes.require(node, mesh, Right.READ)
     if mesh in connection.sessions:
         raise error("mailbox_open", mesh=mesh)
     session = ReaderSession(sessions, connection, mesh, node, _window(options), _instance(options))

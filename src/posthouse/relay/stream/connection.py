@@ -18,6 +18,7 @@ from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import decode_event
 from posthouse.model.limits import SECOND_NS
 from posthouse.model.rate import Rate, full_bucket, take
+from posthouse.relay.accept.submission import Answered
 from posthouse.relay.context import RelayContext, features_of
 from posthouse.relay.messages.reader_session import ReaderSession
 from posthouse.relay.messages.sessions import CODE_CONFIRM_TIMEOUT, REPLACED, SessionEnd
@@ -71,9 +72,7 @@ class Connection(WebSocketConnection):
         #: held by the subscription that sends stored events: they share one socket anyway
         self.stored_events_lock = asyncio.Lock()
         self._verbs = verbs
-        self._submitter = context.engine.open_submitter(
-            lambda answers: self._answer(self._submitter.submitted, answers)
-        )
+        self._submitter = context.engine.open_submitter(self._answer)
         self._rate = Rate(limits.commands_per_s, limits.commands_burst)
         self._bucket = full_bucket(self._rate, context.clock.boot_ns())
         self._faults = 0
@@ -97,7 +96,7 @@ class Connection(WebSocketConnection):
         """Send one command, or several that are joined by the separator."""
         self.write_buffer.send(text if count == 1 else b"[%b]" % text)
 
-    def tell(self, frame: bytes) -> None:
+    def send_frame(self, frame: bytes) -> None:
         """Send an encoded frame that other connections share."""
         self.write_buffer.write(frame)
 
@@ -150,9 +149,9 @@ class Connection(WebSocketConnection):
             self._submitter.submit(events)
         except PosthouseError as failure:
             ids = [_claimed_id(event) for event in events]
-            self._answer(ids, [Declined(event_id, failure) for event_id in ids])
+            self._answer([Answered(event_id, Declined(event_id, failure)) for event_id in ids])
             return
-        if self._submitter.in_flight() >= self.context.limits.events_in_flight:
+        if self._submitter.in_flight >= self.context.limits.events_in_flight:
             self.hold_back(True)
 
     def forget(self, subscription: OpenSubscription) -> None:
@@ -202,14 +201,14 @@ class Connection(WebSocketConnection):
         else:
             self._faults = 0
 
-    def _answer(self, ids: Sequence[str | None], answers: Sequence[Answer]) -> None:
-        if self._submitter.in_flight() < self.context.limits.events_in_flight:
+    def _answer(self, answered: Sequence[Answered]) -> None:
+        if self._submitter.in_flight < self.context.limits.events_in_flight:
             self.hold_back(False)
-        count_answers(self.context.meters, answers)
+        count_answers(self.context.meters, [each.answer for each in answered])
         if self.ending is not None:  # nothing follows a close frame
             return
-        texts = [_ok_text(event_id, answer) for event_id, answer in zip(ids, answers, strict=True)]
-        texts += [text for answer in answers if (text := queue_full_text(answer)) is not None]
+        texts = [_ok_text(*each) for each in answered]
+        texts += [text for each in answered if (text := queue_full_text(each.answer)) is not None]
         self.write_buffer.send(list_text(texts))
 
     def _fault(self, failure: PosthouseError) -> None:

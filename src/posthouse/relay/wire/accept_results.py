@@ -17,16 +17,16 @@ from posthouse.model.clock import format_utc
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import Event
 from posthouse.model.message import fingerprint_prefix
-from posthouse.relay.wire.delivery_rows import Addressed, KnownMessage
+from posthouse.relay.wire.delivery_rows import Addressed, KnownMessage, NotQueued
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """The event is there: committed, or passed on when it is ephemeral."""
+    """The event was accepted: committed, or passed on if it is ephemeral."""
 
     id: str
-    #: place in the journal; None for an ephemeral event
+    #: its seq in the journal; None for an ephemeral event
     seq: int | None
-    #: the event was there before; nobody is told a second time
+    #: the event was accepted before; it is not announced again
     duplicate: bool = False
 
     @property
@@ -38,9 +38,9 @@ class Accepted(msgspec.Struct, frozen=True):
 
 
 class Declined(msgspec.Struct, frozen=True):
-    """The event was not accepted; nothing of it was stored."""
+    """The event was refused; nothing of it was stored."""
 
-    #: the id the event claims, or None when it could not be read
+    #: the id that the event claims, or None if the event could not be parsed
     id: str | None
     error: PosthouseError
 
@@ -54,9 +54,9 @@ Answer = Accepted | Declined
 
 
 class Committed(msgspec.Struct, frozen=True, gc=False):
-    """One event that is committed, or an ephemeral one that is passed on."""
+    """An event that was committed, or an ephemeral event that is passed on."""
 
-    #: None for an ephemeral event: it has no place in the journal
+    #: None for an ephemeral event: the journal does not contain it
     seq: int | None
     event: Event
     #: the event as JSON
@@ -66,20 +66,13 @@ class Committed(msgspec.Struct, frozen=True, gc=False):
     recipient: str | None
 
     def may_read(self, node: str) -> bool:
-        """Tell whether a node that reads the mesh may read this event."""
+        """Return True if a node that may read the mesh may read this event."""
         return self.recipient is None or node == self.recipient or node == self.event.pubkey
 
 
-#: Called on the event loop with what one batch committed, in seq order, batches in commit order.
+#: Called on the event loop with the events of one group, in seq order; groups come in commit order.
 Listener = Callable[[Sequence[Committed]], None]
 QUEUE_FULL = "queue_full"
-
-
-class NotQueued(msgspec.Struct, frozen=True, gc=False):
-    """A reader of a topic that this message was not queued for."""
-
-    recipient: str
-    reason: str
 
 
 class Ignored(msgspec.Struct, frozen=True, gc=False):
@@ -91,7 +84,7 @@ class Ignored(msgspec.Struct, frozen=True, gc=False):
 
 
 class MessageAccepted(Accepted, frozen=True, gc=False):
-    """A message was accepted: 201."""
+    """The message was accepted: 201."""
 
     client_message_id: str = ""
     not_queued: tuple[NotQueued, ...] = ()
@@ -101,28 +94,36 @@ class MessageKnown(Accepted, frozen=True, gc=False):
     """The message was accepted before: 200, with the original id and seq."""
 
     client_message_id: str = ""
-    #: whether its content is still here
+    #: whether the relay still has its content
     history_available: bool = True
     #: ISO-8601, UTC
     first_seen_at: str = ""
 
 
 class ConfirmationAccepted(Accepted, frozen=True, gc=False):
-    """A confirmation had an effect: 201, or 200 when it had it before."""
+    """The confirmation had an effect: 201, or 200 if it was accepted before."""
 
     confirmed: tuple[str, ...] = ()
     ignored: tuple[Ignored, ...] = ()
 
 
 def known_answer(known: KnownMessage, client_message_id: str) -> MessageKnown:
-    """Return the original answer of a message."""
+    """Return the answer to a duplicate of a message: the original id and seq."""
     return MessageKnown(
         known.id, known.seq, True, client_message_id, known.is_history_available, format_utc(known.first_seen_at_ns)
     )
 
 
+def repeated_answer(first: Accepted, first_seen_at_ns: int) -> Accepted:
+    """Return the answer to an event that repeats another one of its group."""
+    if isinstance(first, MessageAccepted) and first.seq is not None:
+        known = KnownMessage(first.seq, first.id, b"", first_seen_at_ns, True)
+        return known_answer(known, first.client_message_id)
+    return msgspec.structs.replace(first, duplicate=True)
+
+
 def reused(addressed: Addressed) -> PosthouseError:
-    """Return the refusal of another message under a client_message_id that was used."""
+    """Return the refusal of a different message with a client_message_id that its sender used before."""
     return error(
         "idempotency_key_reused",
         client_message_id=addressed.message.client_message_id,
@@ -131,9 +132,9 @@ def reused(addressed: Addressed) -> PosthouseError:
     )
 
 
-def naming_message(refusal: PosthouseError, matter: Any) -> PosthouseError:
-    """Return a refusal that names the message it refuses by the sender's id, as every answer does."""
-    if not isinstance(matter, Addressed) or "client_message_id" in refusal.fields:
+def naming_message(refusal: PosthouseError, payload: Any) -> PosthouseError:
+    """Return a refusal that names the client_message_id of the message, as every answer to a message does."""
+    if not isinstance(payload, Addressed) or "client_message_id" in refusal.fields:
         return refusal
-    fields = refusal.fields | {"client_message_id": matter.message.client_message_id}
+    fields = refusal.fields | {"client_message_id": payload.message.client_message_id}
     return type(refusal)(refusal.spec, fields, refusal.hint)

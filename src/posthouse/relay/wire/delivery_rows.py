@@ -1,6 +1,7 @@
 """Rows of deliveries as a store keeps them: states, dedupe records, pages, stored confirms. Values without rules.
 
-If you change a field of StoredConfirm: 1. a migration of the rows that wait, 2. messages/consistency.py.
+If you change a field of StoredConfirm: 1. a migration of the rows that wait, 2. messages/consistency.py. If you
+change a field of MessageRecord: 1. posthouse.journal.records, 2. the pipeline's replay.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from posthouse.model.message import Message
+from posthouse.model.message import DestinationKind, Message
 
 
 class State(enum.StrEnum):
-    """How far a message has come to one reader."""
+    """The state of a message's delivery to one reader."""
 
     QUEUED = "queued"
     SENT = "sent"
@@ -35,18 +36,41 @@ DedupeKey = tuple[str, str, str]
 DeliveryRoute = tuple[str, str, str | None, str]
 
 
+class NotQueued(msgspec.Struct, frozen=True, gc=False):
+    """A reader of a topic that a message was not queued for."""
+
+    recipient: str
+    reason: str
+
+
+class MessageRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """The body of a message's journal record; the last three fields are set when the message is committed."""
+
+    size: int
+    client_message_id: str
+    fingerprint: str
+    destination_kind: DestinationKind
+    destination_ref: str
+    mentions: tuple[str, ...] = ()
+    reply_to: str | None = None
+    recipients: tuple[str, ...] | None = None
+    blocked: tuple[str, ...] = ()
+    not_queued: tuple[NotQueued, ...] = ()
+
+
 class Addressed(msgspec.Struct, frozen=True, gc=False):
-    """A message and what tells a retry of it from another one; worked out where the event is checked."""
+    """A message with everything that accepting it needs; made where the event is verified."""
 
     message: Message
     fingerprint: bytes
     key: DedupeKey
-    #: messages with the same one go to the same readers
-    way: DeliveryRoute
+    #: messages with the same route go to the same readers
+    route: DeliveryRoute
+    record: MessageRecord
 
 
 class KnownMessage(NamedTuple):
-    """The record of an accepted message."""
+    """The dedupe record of an accepted message."""
 
     seq: int
     id: str
@@ -56,49 +80,49 @@ class KnownMessage(NamedTuple):
 
 
 class KnownMessages(NamedTuple):
-    """What records know of some messages."""
+    """The dedupe records of some messages."""
 
-    #: by the number of the sender's mailbox and the client_message_id
+    #: by the queue id of the sender and the client_message_id
     records: dict[tuple[int, str], KnownMessage]
-    #: messages that were first seen up to here may have no record any more; 0 when all have theirs
+    #: records of messages that were first seen up to this time may be deleted; 0 if none is
     swept_through_ns: int
 
 
 class QueueDepth(NamedTuple):
-    """A mailbox row: its number and how many unconfirmed rows it has."""
+    """A queue and how many of its deliveries are open."""
 
-    mailbox: int
+    queue_id: int
     open_rows: int
 
 
-# Rows to be written are plain tuples: there are many of them, and they go to the store as they are.
-#: seq, the sender's mailbox, client_message_id, fingerprint, topic, first_seen_at_ns, expires_at_ns
+# Rows to write are plain tuples: a group has hundreds of them, and they go to the store as they are.
+#: seq, queue id of the sender, client_message_id, fingerprint, topic, first_seen_at_ns, expires_at_ns
 NewDedupeRecord = tuple[int, int, str, bytes, str | None, int, int | None]
-#: of a message for its reader: seq, mailbox, id, the sender's mailbox, position, opened_at_ns
+#: an open delivery of a message: seq, queue id, id, queue id of the sender, position, opened_at_ns
 QueuedDelivery = tuple[int, int, bytes, int, int, int]
-#: seq, mailbox, source, id, the sender's mailbox, position, state, opened_at_ns, closed_at_ns
+#: seq, queue id, source, id, queue id of the sender, position, state, opened_at_ns, closed_at_ns
 NewDelivery = tuple[int, int, str, bytes, int, int, str, int, int | None]
 
 
 class DeliveryRow(NamedTuple):
-    """What a confirmation or a reader's refusal finds under an id."""
+    """A delivery that a confirmation or a rejection names."""
 
     id: str
     seq: int
     state: str
     was_stored: bool
     opened_at_ns: int
-    #: number of the sender's mailbox
+    #: queue id of the sender
     sender: int
 
 
 class ClosedDeliveries(NamedTuple):
-    """Rows of one mailbox that were closed together."""
+    """Deliveries of one queue that were closed together."""
 
     mesh: str
     node: str
     seqs: list[int]
-    #: what they are now; "" when they had ended before
+    #: their state now; "" if they had ended before
     state: str = ""
 
 
@@ -106,30 +130,33 @@ NO_DELIVERIES = ClosedDeliveries("", "", [])
 
 
 class SweptRecords(NamedTuple):
-    """What became of the next records, in their order."""
+    """How far a sweep of dedupe records came."""
 
-    #: the last of those in front that are kept for ever
+    #: the last of the records in front that are kept for ever
     lasting_seq: int
-    #: where to go on; None when one came that is not over, or the end
+    #: where to continue; None at a record that has not expired, or at the end
     through_seq: int | None
 
 
 class DeliveryPage(NamedTuple):
-    """The next rows of a mailbox, as the commands that carry them."""
+    """The next deliveries of a queue, as the commands that carry them."""
 
     positions: list[int]
     seqs: list[int]
-    #: DELIVER commands, joined by commas, or whatever the reader's wire has for them
+    #: DELIVER commands joined by commas, or the frames of the reader's wire
     text: bytes
-    #: the body of the record that they were sent, as JSON
+    #: the body of the journal record that they were sent, as JSON
     record_body: str
-    #: rows among them that nobody confirms: they leave once they were provably read
-    leaving: Sequence[int] = ()
+    #: deliveries that readers do not confirm: they are closed once they were provably read
+    needs_no_confirm: Sequence[int] = ()
 
     @property
     def size(self) -> int:
-        """How many rows."""
+        """How many deliveries."""
         return len(self.seqs)
+
+
+NO_PAGE = DeliveryPage([], [], b"", "{}")
 
 
 class ConfirmationPage(NamedTuple):
@@ -141,12 +168,12 @@ class ConfirmationPage(NamedTuple):
 
 
 class QueueTotals(NamedTuple):
-    """Figures over all mailboxes."""
+    """Figures over all queues."""
 
     open_rows: int
     parked_rows: int
     confirmation_ids: int
-    #: when the oldest open row was opened
+    #: when the oldest open delivery was opened
     oldest_ns: int | None
 
 
@@ -154,19 +181,19 @@ _encode = msgspec.json.Encoder().encode
 
 
 class StoredConfirm(msgspec.Struct, frozen=True):
-    """One confirm; the envelope stands as base64 in the text."""
+    """A Pinch confirm that waits for its sender; JSON holds the envelope as base64."""
 
-    #: that of the delivery
+    #: of the delivery
     id: str
     was_stored: bool
     at_ns: int
-    #: as it goes to the sender
+    #: the envelope for the sender
     envelope: bytes
 
 
 decode_stored_confirms = msgspec.json.Decoder(list[StoredConfirm]).decode
 
 
-def encode_stored_confirm(told: StoredConfirm) -> str:
-    """Return the text that waits."""
-    return _encode([told]).decode()
+def encode_stored_confirm(confirm: StoredConfirm) -> str:
+    """Return the JSON that the store keeps."""
+    return _encode([confirm]).decode()

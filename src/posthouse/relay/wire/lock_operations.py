@@ -1,4 +1,4 @@
-"""Lock operations: what clients ask, what they are answered, and the rows a store keeps.
+"""Lock operations: requests, answers, and the rows that a store keeps.
 
 One struct per operation and per answer, for HTTP and stream alike. `check` validates what the types cannot: the
 bytes of a resource, the length of a lease, the form of a request id. A refusal is a value, the error whose problem
@@ -101,7 +101,7 @@ class ListLocks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limit: Annotated[int, Meta(description="How many at most.", ge=1, le=QUERY_MAX_LIMIT)] = QUERY_MAX_LIMIT
 
     def check(self) -> None:
-        """Everything is said by the types."""
+        """Do nothing: the types validate everything."""
 
 
 class Granted(msgspec.Struct, frozen=True):
@@ -111,7 +111,7 @@ class Granted(msgspec.Struct, frozen=True):
     owner: str
     token: int
     lease_ms: int
-    #: wall time, for people: never compare it with a clock
+    #: wall time, for people; never compare it with a clock
     expires_at_ns: int
 
 
@@ -153,12 +153,12 @@ class LockPage(msgspec.Struct, frozen=True):
 
 Success = Granted | Freed | LockState | LockPage
 LockAnswer = Success | PosthouseError
-#: Called once with the answer, or with what kept the store from giving one; with neither when the caller was gone.
+#: Called once with the answer, or with the failure of the store; with neither if the caller was gone.
 OnLockAnswer = Callable[[LockAnswer | None, BaseException | None], None]
 
 
 def lock_answer(outcome: Grant | Released | Denied | LockView, resource: str) -> LockAnswer:
-    """Return what the client is told of an outcome."""
+    """Return the answer of an outcome."""
     if isinstance(outcome, Denied):
         return error(outcome.code, resource=resource, **outcome.fields)
     if isinstance(outcome, LockView):
@@ -192,10 +192,10 @@ class LockEntry(NamedTuple):
 
 
 class LockRun(NamedTuple):
-    """One run of a relay: the span in which its boot times compare."""
+    """One run of a relay: boot times are comparable only within it."""
 
     run_id: str
-    #: the store's epoch then; another one means that the store was restored since
+    #: the epoch of the store; a different one means that the store was restored since
     epoch: str
     boot_id: str
     boot_ns: int

@@ -6,7 +6,7 @@ import enum
 
 import msgspec
 
-EVERYBODY = "*"
+ALL_NODES = "*"
 
 
 class Role(enum.StrEnum):

@@ -1,7 +1,8 @@
 """Deliveries inside a transaction on SQLite: accepting messages, confirming, closing and reopening.
 
-Each step of a statement releases the interpreter lock, so what a batch needs comes as one JSON value in one step.
-Every method changes rows, the counters of their queue and the journal together. Implements DeliveryUnit.
+Each step of a statement releases the interpreter lock, and winning it back beside a busy event loop costs more than
+the row. So a read returns all its rows as one JSON value, in one step. Every method changes rows, the counters of
+their queue and the journal together. Implements DeliveryUnit.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import msgspec
 
 from posthouse.journal.append import JournalTransaction
 from posthouse.model.limits import FLAP_ATTEMPTS_MAX, TIMEOUT_ATTEMPTS_MAX
+from posthouse.relay.store.sqlite.meshes_and_locks import read_mesh_rows
 from posthouse.relay.wire.delivery_rows import (
     NO_DELIVERIES,
     OPEN,
@@ -30,7 +32,7 @@ from posthouse.relay.wire.delivery_rows import (
     QueueDepth,
     SweptRecords,
 )
-from posthouse.relay.wire.mesh_rows import AccessRow, MemberRow, MeshRow, MeshRows, Role, TopicRow, Verdict
+from posthouse.relay.wire.mesh_rows import MeshRows
 from posthouse.sqlite.schema import Component
 from posthouse.sqlite.statements import BulkInsert, Statements
 
@@ -45,105 +47,105 @@ _rows = msgspec.json.Decoder(list[list[Any]]).decode
 
 
 class ClosingDeliveries:
-    """Every way in which a row ends, or begins again."""
+    """Sending, confirming, closing and reopening deliveries."""
 
     def __init__(self, tx: JournalTransaction) -> None:
         self._tx = tx
         self._db = tx.db
 
-    def rows(self, mailbox: int, ids: Sequence[str]) -> list[DeliveryRow]:
+    def rows(self, queue_id: int, ids: Sequence[str]) -> list[DeliveryRow]:
         keys = apsw.carray(tuple(bytes.fromhex(id_) for id_ in ids))
-        found = _rows(self._db.execute(CLOSE_SQL.look_at_ids, (mailbox, keys)).get)
+        found = _rows(self._db.execute(CLOSE_SQL.rows_of_ids, (queue_id, keys)).get)
         return [
             DeliveryRow(id_, seq, state, was_stored != 0, at_ns, sender)
             for id_, seq, state, was_stored, at_ns, sender in found
         ]
 
-    def confirm(self, mailbox: int, seqs: Sequence[int], opened: int, parked: int) -> None:
-        self._db.execute(CLOSE_SQL.confirm, (self._tx.now_ns, mailbox, _ints(seqs)))
-        self._db.execute(CLOSE_SQL.shrink_mailbox, (opened, -parked, mailbox))
+    def confirm(self, queue_id: int, seqs: Sequence[int], opened: int, parked: int) -> None:
+        self._db.execute(CLOSE_SQL.confirm, (self._tx.now_ns, queue_id, _ints(seqs)))
+        self._db.execute(CLOSE_SQL.shrink_queue, (opened, -parked, queue_id))
 
     def mark_sent(self, mesh: str, node: str, seqs: Sequence[int], *, was_stored: bool, record_body: str) -> None:
-        mailbox = self._mailbox(mesh, node)
-        self._db.execute(CLOSE_SQL.mark_sent, (int(was_stored), self._tx.now_ns, mailbox, _ints(seqs)))
+        queue_id = self._queue_id(mesh, node)
+        self._db.execute(CLOSE_SQL.mark_sent, (int(was_stored), self._tx.now_ns, queue_id, _ints(seqs)))
         self._tx.append_many([("delivery.sent", mesh, node, node, record_body)])
 
     def reject(
         self, mesh: str, node: str, message_id: str, reason: str, before_ns: int
     ) -> tuple[str, ClosedDeliveries]:
-        mailbox = self._mailbox(mesh, node)
-        found = [] if mailbox is None else self.rows(mailbox, [message_id])
-        if mailbox is None or not found:
+        queue_id = self._queue_id(mesh, node)
+        found = [] if queue_id is None else self.rows(queue_id, [message_id])
+        if queue_id is None or not found:
             return "", NO_DELIVERIES
         row = found[0]
         if row.state not in OPEN:
             return row.state, NO_DELIVERIES
         if row.opened_at_ns < before_ns:
             return "expired", NO_DELIVERIES
-        self._close(mailbox, "rejected", [row.seq], reason, parked=1)
+        self._close(queue_id, "rejected", [row.seq], reason, parked=1)
         self._tx.append("delivery.rejected", mesh=mesh, actor=node, ref=message_id, body={"reason": reason})
         return "rejected", ClosedDeliveries(mesh, node, [row.seq], "rejected")
 
     def count_attempts(self, mesh: str, node: str, seqs: Sequence[int], *, is_timeout: bool) -> ClosedDeliveries:
-        mailbox = self._mailbox(mesh, node)
+        queue_id = self._queue_id(mesh, node)
         keys = _ints(seqs)
-        self._db.execute(CLOSE_SQL.count_timeouts if is_timeout else CLOSE_SQL.count_flaps, (mailbox, keys))
+        self._db.execute(CLOSE_SQL.count_timeouts if is_timeout else CLOSE_SQL.count_flaps, (queue_id, keys))
         spent: list[Any] = self._db.execute(
-            CLOSE_SQL.spent, (mailbox, keys, TIMEOUT_ATTEMPTS_MAX, FLAP_ATTEMPTS_MAX)
+            CLOSE_SQL.spent, (queue_id, keys, TIMEOUT_ATTEMPTS_MAX, FLAP_ATTEMPTS_MAX)
         ).fetchall()
-        if mailbox is None or not spent:
+        if queue_id is None or not spent:
             return NO_DELIVERIES
         reason = "confirm_timeout" if is_timeout else "connection_lost"
-        self._close(mailbox, "dead", [row[0] for row in spent], reason, parked=len(spent))
+        self._close(queue_id, "dead", [row[0] for row in spent], reason, parked=len(spent))
         for _seq, id_, sends, _timeouts, _flaps in spent:
             body = {"attempts": sends, "reason": reason}
             self._tx.append("delivery.dead", mesh=mesh, actor=node, ref=id_, body=body)
         return ClosedDeliveries(mesh, node, [row[0] for row in spent], "dead")
 
     def expire(self, mesh: str, node: str, before_ns: int, limit: int) -> ClosedDeliveries:
-        mailbox = self._mailbox(mesh, node)
-        if mailbox is None:
+        queue_id = self._queue_id(mesh, node)
+        if queue_id is None:
             return NO_DELIVERIES
-        found = _rows(self._db.execute(CLOSE_SQL.expired_rows, (mailbox, before_ns, limit)).get)
-        return self._end(mailbox, mesh, node, "expired", found, {})
+        found = _rows(self._db.execute(CLOSE_SQL.expired_rows, (queue_id, before_ns, limit)).get)
+        return self._end(queue_id, mesh, node, "expired", found, {})
 
     def expire_events(self, seqs: Sequence[int]) -> None:
-        """Close the open rows of messages whose own expiration has come, and mark their records."""
-        by_mailbox: dict[tuple[int, str, str], list[list[Any]]] = {}
+        """Close the open deliveries of messages that have expired, and mark their dedupe records."""
+        by_queue: dict[tuple[int, str, str], list[list[Any]]] = {}
         rows: list[Any] = self._db.execute(CLOSE_SQL.open_rows_of_events, (_ints(seqs),)).fetchall()
-        for mailbox, mesh, node, seq, id_ in rows:
-            by_mailbox.setdefault((mailbox, mesh, node), []).append([seq, id_])
-        for (mailbox, mesh, node), found in by_mailbox.items():
-            self._end(mailbox, mesh, node, "expired", found, {})
+        for queue_id, mesh, node, seq, id_ in rows:
+            by_queue.setdefault((queue_id, mesh, node), []).append([seq, id_])
+        for (queue_id, mesh, node), found in by_queue.items():
+            self._end(queue_id, mesh, node, "expired", found, {})
         self.prune_records(seqs)
 
     def prune_records(self, seqs: Sequence[int]) -> None:
-        """Note that the content of messages is gone; their records stay."""
+        """Mark dedupe records of messages whose content is gone."""
         self._db.execute(CLOSE_SQL.prune_records, (_ints(seqs),))
 
     def archive(self, seqs: Sequence[int]) -> None:
-        """Take away the ended deliveries of messages whose content is gone; their records stay and say so."""
+        """Delete the ended deliveries of messages whose content is gone; their dedupe records stay, marked."""
         self.prune_records(seqs)
         self._db.execute(CLOSE_SQL.delete_deliveries, (_ints(seqs),))
 
     def block(self, mesh: str, node: str, sender: str) -> ClosedDeliveries:
-        mailbox, from_ = self._mailbox(mesh, node), self._mailbox(mesh, sender)
-        if mailbox is None or from_ is None:
+        queue_id, from_ = self._queue_id(mesh, node), self._queue_id(mesh, sender)
+        if queue_id is None or from_ is None:
             return NO_DELIVERIES
-        found = _rows(self._db.execute(CLOSE_SQL.rows_of_sender, (mailbox, from_)).get)
-        return self._end(mailbox, mesh, node, "blocked", found, {"sender": sender})
+        found = _rows(self._db.execute(CLOSE_SQL.rows_of_sender, (queue_id, from_)).get)
+        return self._end(queue_id, mesh, node, "blocked", found, {"sender": sender})
 
     def purge(
         self, mesh: str, node: str, actor: str, ids: Sequence[str] | None, states: Sequence[str], limit: int
     ) -> tuple[list[str], ClosedDeliveries]:
-        mailbox = self._mailbox(mesh, node)
-        found = [] if mailbox is None else self._purgeable(mailbox, ids, states, limit)
-        if mailbox is None or not found:
+        queue_id = self._queue_id(mesh, node)
+        found = [] if queue_id is None else self._purgeable(queue_id, ids, states, limit)
+        if queue_id is None or not found:
             return [], NO_DELIVERIES
         seqs, names = [row[0] for row in found], [row[1] for row in found]
         parked = sum(row[2] in PARKED for row in found)
-        self._db.execute(CLOSE_SQL.close, ("purged", self._tx.now_ns, None, mailbox, _ints(seqs)))
-        self._db.execute(CLOSE_SQL.shrink_mailbox, (len(found) - parked, -parked, mailbox))
+        self._db.execute(CLOSE_SQL.close, ("purged", self._tx.now_ns, None, queue_id, _ints(seqs)))
+        self._db.execute(CLOSE_SQL.shrink_queue, (len(found) - parked, -parked, queue_id))
         body = {"ids": names, "recipient": node}
         self._tx.append("delivery.purged", mesh=mesh, actor=actor, ref=node, body=body)
         return names, ClosedDeliveries(mesh, node, seqs, "purged")
@@ -151,21 +153,21 @@ class ClosingDeliveries:
     def requeue(
         self, mesh: str, node: str, actor: str, ids: Sequence[str] | None, queue_max: int, limit: int
     ) -> tuple[list[str], list[str]]:
-        mailbox = self._mailbox(mesh, node)
-        found = [] if mailbox is None else self._purgeable(mailbox, ids, sorted(PARKED), limit)
-        if mailbox is None or not found:
+        queue_id = self._queue_id(mesh, node)
+        found = [] if queue_id is None else self._purgeable(queue_id, ids, sorted(PARKED), limit)
+        if queue_id is None or not found:
             return [], []
-        room = max(0, queue_max - self._db.execute(CLOSE_SQL.open_rows, (mailbox,)).get)
+        room = max(0, queue_max - self._db.execute(CLOSE_SQL.open_rows, (queue_id,)).get)
         for seq, id_, state in found[:room]:
             body = {"recipient": node, "from_state": state}
             position = self._tx.append("delivery.requeued", mesh=mesh, actor=actor, ref=id_, body=body)
-            self._db.execute(CLOSE_SQL.reopen, (position, self._tx.now_ns, mailbox, seq))
+            self._db.execute(CLOSE_SQL.reopen, (position, self._tx.now_ns, queue_id, seq))
         reopened = [row[1] for row in found[:room]]
-        self._db.execute(CLOSE_SQL.shrink_mailbox, (-len(reopened), -len(reopened), mailbox))
+        self._db.execute(CLOSE_SQL.shrink_queue, (-len(reopened), -len(reopened), queue_id))
         return reopened, [row[1] for row in found[room:]]
 
     def sweep_records(self, after_seq: int, before_ns: int, limit: int) -> SweptRecords:
-        rows: list[Any] = self._db.execute(CLOSE_SQL.look_at_records, (after_seq, limit)).fetchall()
+        rows: list[Any] = self._db.execute(CLOSE_SQL.next_records, (after_seq, limit)).fetchall()
         lasting = [seq for seq, _at, _needed in takewhile(lambda row: row[1] is None, rows)]
         ended = list(takewhile(lambda row: row[1] is None or row[1] < before_ns, rows))
         over = [seq for seq, expires_at_ns, is_needed in ended if expires_at_ns is not None and not is_needed]
@@ -180,32 +182,34 @@ class ClosingDeliveries:
         has_more = ended and len(ended) == len(rows)
         return SweptRecords(lasting[-1] if lasting else after_seq, ended[-1][0] if has_more else None)
 
-    def _purgeable(self, mailbox: int, ids: Sequence[str] | None, states: Sequence[str], limit: int) -> list[list[Any]]:
+    def _purgeable(
+        self, queue_id: int, ids: Sequence[str] | None, states: Sequence[str], limit: int
+    ) -> list[list[Any]]:
         named = None if ids is None else _encode(ids).decode()
-        return _rows(self._db.execute(CLOSE_SQL.purgeable, (mailbox, named, _encode(states).decode(), limit)).get)
+        return _rows(self._db.execute(CLOSE_SQL.purgeable, (queue_id, named, _encode(states).decode(), limit)).get)
 
     def _end(
-        self, mailbox: int, mesh: str, node: str, state: str, found: list[list[Any]], fields: dict[str, str]
+        self, queue_id: int, mesh: str, node: str, state: str, found: list[list[Any]], fields: dict[str, str]
     ) -> ClosedDeliveries:
         if not found:
             return NO_DELIVERIES
         seqs = [seq for seq, _id in found]
-        self._close(mailbox, state, seqs, None)
+        self._close(queue_id, state, seqs, None)
         body = {"ids": [id_ for _seq, id_ in found]} | fields
         self._tx.append(f"delivery.{state}", mesh=mesh, actor=node, ref=node, body=body)
         return ClosedDeliveries(mesh, node, seqs, state)
 
-    def _close(self, mailbox: int, state: str, seqs: Sequence[int], reason: str | None, parked: int = 0) -> None:
-        self._db.execute(CLOSE_SQL.close, (state, self._tx.now_ns, reason, mailbox, _ints(seqs)))
-        self._db.execute(CLOSE_SQL.shrink_mailbox, (len(seqs), parked, mailbox))
+    def _close(self, queue_id: int, state: str, seqs: Sequence[int], reason: str | None, parked: int = 0) -> None:
+        self._db.execute(CLOSE_SQL.close, (state, self._tx.now_ns, reason, queue_id, _ints(seqs)))
+        self._db.execute(CLOSE_SQL.shrink_queue, (len(seqs), parked, queue_id))
 
-    def _mailbox(self, mesh: str, node: str) -> int | None:
-        mailbox: int | None = self._db.execute(CLOSE_SQL.mailbox_of, (mesh, node)).get
-        return mailbox
+    def _queue_id(self, mesh: str, node: str) -> int | None:
+        queue_id: int | None = self._db.execute(CLOSE_SQL.queue_id_of, (mesh, node)).get
+        return queue_id
 
 
 def _ints(values: Sequence[int]) -> Any:
-    """Return integers as a value that a statement can read as a table."""
+    """Return integers as a value that a statement reads as a table."""
     return apsw.carray(array("q", values))
 
 
@@ -213,14 +217,14 @@ _RECORDS = BulkInsert(ACCEPT_SQL.insert_records, 7)
 _QUEUED = BulkInsert(ACCEPT_SQL.insert_queued, 6)
 _DELIVERIES = BulkInsert(ACCEPT_SQL.insert_deliveries, 9)
 _MENTIONS = BulkInsert(ACCEPT_SQL.insert_mentions, 2)
-_GROW = BulkInsert(ACCEPT_SQL.grow_mailboxes, 3, ACCEPT_SQL.grown)
-_boxes = msgspec.json.Decoder(list[tuple[str, int, int] | None]).decode
+_GROW = BulkInsert(ACCEPT_SQL.grow_queues, 3, ACCEPT_SQL.grown)
+_queue_rows = msgspec.json.Decoder(list[tuple[str, int, int] | None]).decode
 _found = msgspec.json.Decoder(tuple[int, list[tuple[int, str, int, str, str, int, int]]]).decode
 _names = msgspec.json.Decoder(frozenset[str]).decode
 
 
 class SqliteDeliveries(ClosingDeliveries):
-    """Accepting messages and telling senders; closing rows is inherited."""
+    """Accepting messages and keeping confirmations for senders."""
 
     def records(self, keys: Sequence[tuple[int, str]]) -> KnownMessages:
         swept_through_ns, found = _found(self._db.execute(ACCEPT_SQL.find_records, (_encode(keys).decode(),)).get)
@@ -235,31 +239,16 @@ class SqliteDeliveries(ClosingDeliveries):
         return version
 
     def audience_rows(self, mesh: str) -> MeshRows:
-        db, key = self._db, (mesh,)
-        return MeshRows(
-            meshes=[
-                MeshRow(name, bool(is_open), *rest) for name, is_open, *rest in db.execute(ACCEPT_SQL.mesh_of, key)
-            ],
-            members=[
-                MemberRow(m, node, name, Role(role)) for m, node, name, role in db.execute(ACCEPT_SQL.members_of, key)
-            ],
-            access=[
-                AccessRow(m, node, *map(Verdict, verdicts))
-                for m, node, *verdicts in db.execute(ACCEPT_SQL.access_of, key)
-            ],
-            topics=[TopicRow(*row) for row in db.execute(ACCEPT_SQL.topics_of, key)],
-            subscriptions=[(m, node, pattern) for m, node, pattern in db.execute(ACCEPT_SQL.subscriptions_of, key)],
-            blocks=[(m, node, blocked) for m, node, blocked in db.execute(ACCEPT_SQL.blocks_of, key)],
-        )
+        return read_mesh_rows(self._db, mesh)
 
     def blockers(self, mesh: str, node: str) -> frozenset[str]:
         return _names(self._db.execute(ACCEPT_SQL.blockers, (mesh, node)).get)
 
-    def boxes(self, mesh: str, nodes: Sequence[str]) -> dict[str, QueueDepth]:
+    def queues(self, mesh: str, nodes: Sequence[str]) -> dict[str, QueueDepth]:
         if not nodes:
             return {}
-        found = _boxes(self._db.execute(ACCEPT_SQL.find_mailboxes, (mesh, apsw.carray(tuple(nodes)))).get)
-        return {node: QueueDepth(mailbox, open_rows) for node, mailbox, open_rows in filter(None, found)}
+        found = _queue_rows(self._db.execute(ACCEPT_SQL.find_queues, (mesh, apsw.carray(tuple(nodes)))).get)
+        return {node: QueueDepth(queue_id, open_rows) for node, queue_id, open_rows in filter(None, found)}
 
     def grow(self, counts: Sequence[tuple[str, str, int]]) -> None:
         _GROW.run(self._db, counts)
@@ -277,13 +266,12 @@ class SqliteDeliveries(ClosingDeliveries):
         _MENTIONS.run(self._db, mentions)
 
     def note_read(self, mesh: str, node: str, seqs: Sequence[int]) -> ClosedDeliveries:
-        mailbox = self._mailbox(mesh, node)
-        keys = apsw.carray(array("q", seqs))
-        found = _rows(self._db.execute(CLOSE_SQL.open_among, (mailbox, keys)).get)
-        if mailbox is None or not found:
+        queue_id = self._queue_id(mesh, node)
+        found = _rows(self._db.execute(CLOSE_SQL.open_among, (queue_id, _ints(seqs))).get)
+        if queue_id is None or not found:
             return NO_DELIVERIES
         read = [seq for seq, _id, _stored in found]
-        self.confirm(mailbox, read, len(read), 0)
+        self.confirm(queue_id, read, len(read), 0)
         body = {
             "ids": [id_ for _seq, id_, _stored in found],
             "was_stored": [bool(stored) for _seq, _id, stored in found],
@@ -292,30 +280,30 @@ class SqliteDeliveries(ClosingDeliveries):
         self._tx.append("delivery.confirmed", mesh=mesh, actor=node, ref=node, body=body)
         return ClosedDeliveries(mesh, node, read, "confirmed")
 
-    def tell_sender(self, mailbox: int, seq: int, ids: int, items: str, reserve: int) -> None:
-        self._db.execute(ACCEPT_SQL.add_waiting_confirmation, (seq, mailbox, ids, items))
-        waiting: int = self._db.execute(ACCEPT_SQL.add_confirmation_ids, (ids, mailbox)).get
+    def keep_confirmation(self, queue_id: int, seq: int, ids: int, items: str, reserve: int) -> None:
+        self._db.execute(ACCEPT_SQL.add_waiting_confirmation, (seq, queue_id, ids, items))
+        waiting: int = self._db.execute(ACCEPT_SQL.add_confirmation_ids, (ids, queue_id)).get
         while waiting > reserve:
-            waiting -= self._drop_oldest(mailbox, waiting - reserve, seq)
+            waiting -= self._drop_oldest(queue_id, waiting - reserve, seq)
 
-    def forget_told(self, mesh: str, node: str, through_seq: int) -> None:
-        mailbox = self._mailbox(mesh, node)
-        if mailbox is not None:
-            self._drop_through(mailbox, through_seq)
+    def drop_confirmations(self, mesh: str, node: str, through_seq: int) -> None:
+        queue_id = self._queue_id(mesh, node)
+        if queue_id is not None:
+            self._drop_through(queue_id, through_seq)
 
-    def _drop_oldest(self, mailbox: int, excess: int, newest: int) -> int:
-        """Drop the oldest confirmations until so many ids are gone; the newest one stays whatever its size."""
+    def _drop_oldest(self, queue_id: int, excess: int, newest: int) -> int:
+        """Drop the oldest confirmations until so many ids are gone, but never the newest one."""
         dropped, through = 0, 0
-        oldest: list[Any] = self._db.execute(ACCEPT_SQL.oldest_confirmations, (mailbox,)).fetchall()
+        oldest: list[Any] = self._db.execute(ACCEPT_SQL.oldest_confirmations, (queue_id,)).fetchall()
         for seq, ids in oldest:
             if dropped >= excess or seq == newest:
                 break
             dropped, through = dropped + ids, seq
-        self._drop_through(mailbox, through)
+        self._drop_through(queue_id, through)
         return dropped or excess
 
-    def _drop_through(self, mailbox: int, seq: int) -> None:
-        ids: int = self._db.execute(ACCEPT_SQL.drop_confirmations_total, (mailbox, seq)).get
+    def _drop_through(self, queue_id: int, seq: int) -> None:
+        ids: int = self._db.execute(ACCEPT_SQL.drop_confirmations_total, (queue_id, seq)).get
         if ids:
-            self._db.execute(ACCEPT_SQL.drop_confirmations, (mailbox, seq)).fetchall()
-            self._db.execute(ACCEPT_SQL.add_confirmation_ids, (-ids, mailbox)).fetchall()
+            self._db.execute(ACCEPT_SQL.drop_confirmations, (queue_id, seq)).fetchall()
+            self._db.execute(ACCEPT_SQL.add_confirmation_ids, (-ids, queue_id)).fetchall()

@@ -1,7 +1,7 @@
 """Reading deliveries on SQLite, beside the writer; a page comes as the bytes that go to the reader.
 
-Implements DeliveryReads. Also the part of a journal snapshot that holds deliveries: everything that may still
-change.
+SQLite assembles the commands of a page, so a page costs one step however many deliveries it has. Implements
+DeliveryReads. Also the deliveries of a journal snapshot: all that may still change.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from posthouse.model.kinds import PROFILE
 from posthouse.model.limits import SECOND_NS
 from posthouse.relay.store.event_rows import address_term
 from posthouse.relay.store.sqlite.deliveries import READ_SQL as SQL
-from posthouse.relay.wire.delivery_rows import OPEN, PARKED, ConfirmationPage, DeliveryPage, QueueTotals
+from posthouse.relay.wire.delivery_rows import NO_PAGE, OPEN, PARKED, ConfirmationPage, DeliveryPage, QueueTotals
 from posthouse.sqlite.read_pool import ReadPool
 
 R = TypeVar("R")
 _encode = msgspec.json.Encoder().encode
 _numbers = msgspec.json.Decoder(list[int]).decode
-_NO_PAGE = DeliveryPage([], [], b"", "{}")
 _RECORD_FIELDS = (
     "seq", "mesh", "sender", "client_message_id", "destination_kind", "destination_ref", "first_seen_at_ns",
     "history_available",
@@ -40,7 +39,7 @@ _ROW_FIELDS = (
 
 
 class SqliteDeliveryReads:
-    """Implements posthouse.relay.deliver.interface.DeliveryReads."""
+    """Implements posthouse.relay.store.delivery_protocol.DeliveryReads."""
 
     def __init__(self, pool: ReadPool) -> None:
         self._pool = pool
@@ -52,14 +51,14 @@ class SqliteDeliveryReads:
 
     async def waiting(self, mesh: str, node: str, opened_since_ns: int) -> int:
         def read(db: apsw.Connection) -> int:
-            count: int = db.execute(SQL.waiting, (_mailbox(db, mesh, node), opened_since_ns)).get
+            count: int = db.execute(SQL.waiting, (_queue_id(db, mesh, node), opened_since_ns)).get
             return count
 
         return await self._pool.run(read)
 
     async def confirmations(self, mesh: str, node: str, after_seq: int, limit: int) -> ConfirmationPage:
         def read(db: apsw.Connection) -> ConfirmationPage:
-            found = db.execute(SQL.confirmation_page, (_mailbox(db, mesh, node), after_seq, limit)).fetchone()
+            found = db.execute(SQL.confirmation_page, (_queue_id(db, mesh, node), after_seq, limit)).fetchone()
             count, through_seq, text = found or (0, None, None)
             return ConfirmationPage(count, through_seq or after_seq, text or b"")
 
@@ -73,7 +72,7 @@ class SqliteDeliveryReads:
         return await self._pool.run(lambda db: [raw for (raw,) in db.execute(SQL.profiles, bindings)])
 
     async def due(self, before_ns: int, limit: int) -> list[tuple[str, str]]:
-        return await self._all(SQL.due_mailboxes, (before_ns, limit), lambda row: (row[0], row[1]))
+        return await self._all(SQL.due_queues, (before_ns, limit), lambda row: (row[0], row[1]))
 
     async def totals(self) -> QueueTotals:
         (totals,) = await self._all(SQL.totals, (), lambda row: QueueTotals(*row))
@@ -98,16 +97,15 @@ class SqliteDeliveryReads:
 def _page(
     db: apsw.Connection, mesh: str, node: str, after: int, opened_since_ns: int, now_ns: int, limit: int
 ) -> DeliveryPage:
-    bindings = (_mailbox(db, mesh, node), after, opened_since_ns, now_ns // SECOND_NS, limit)
+    bindings = (_queue_id(db, mesh, node), after, opened_since_ns, now_ns // SECOND_NS, limit)
     found: Any = db.execute(SQL.page, bindings).fetchone()
-    count, positions, seqs, ids, was_stored, attempts, text = found
+    count, positions, seqs, record_body, text = found
     if not count:
-        return _NO_PAGE
-    places = _numbers(positions)
-    if any(left >= right for left, right in pairwise(places)):
+        return NO_PAGE
+    ordered = _numbers(positions)
+    if any(left >= right for left, right in pairwise(ordered)):
         raise AssertionError("a page of deliveries is out of order")
-    body = f'{{"ids":{ids},"was_stored":{was_stored},"attempts":{attempts}}}'
-    return DeliveryPage(places, _numbers(seqs), text, body)
+    return DeliveryPage(ordered, _numbers(seqs), text, record_body)
 
 
 def _message(db: apsw.Connection, message_id: str, only: str | None) -> dict[str, Any] | None:
@@ -122,7 +120,7 @@ def _message(db: apsw.Connection, message_id: str, only: str | None) -> dict[str
 
 
 def _rows_statement(states: Sequence[str]) -> str:
-    """Return the statement with an index for these states; rows that are over have none and cost a look at all."""
+    """Return the statement with an index for these states; closed deliveries have none, so all rows are read."""
     if OPEN.issuperset(states):
         return SQL.open_queue_rows
     return SQL.parked_queue_rows if PARKED.issuperset(states) else SQL.queue_rows
@@ -134,13 +132,13 @@ def _shown(fields: tuple[str, ...], row: tuple[Any, ...]) -> dict[str, Any]:
     return shown
 
 
-def _mailbox(db: apsw.Connection, mesh: str, node: str) -> int | None:
-    mailbox: int | None = db.execute(SQL.mailbox_of, (mesh, node)).get
-    return mailbox
+def _queue_id(db: apsw.Connection, mesh: str, node: str) -> int | None:
+    queue_id: int | None = db.execute(SQL.queue_id_of, (mesh, node)).get
+    return queue_id
 
 
 def unfinished_deliveries(db: apsw.Connection) -> dict[str, Any]:
-    """Return open and parked deliveries and the counters of all mailboxes."""
+    """Return open and parked deliveries and the counters of all queues."""
     rows = [
         {"mesh": mesh, "recipient": node, "id": id_, "seq": seq, "state": state}
         for mesh, node, id_, seq, state in db.execute(SQL.unfinished)

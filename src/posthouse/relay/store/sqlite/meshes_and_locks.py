@@ -1,7 +1,7 @@
 """The tables of meshes and locks on SQLite: rows in, rows out; nothing is decided here.
 
-`locks` holds one row per (mesh, resource) for ever; each insert into `lock_requests` deletes a few old rows, so
-that it never needs a sweep of its own.
+MeshTables and LockTables implement their part of posthouse.relay.store.protocol.Unit. `locks` keeps one row per mesh
+and resource for ever; each insert into `lock_requests` deletes a few old rows, so it never needs a sweep of its own.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 import apsw
 import msgspec
 
+from posthouse.journal.append import JournalTransaction
 from posthouse.model.lease import LockRow, RequestRecord
 from posthouse.model.limits import REQUEST_RECORD_S, SECOND_NS
 from posthouse.relay.wire.lock_operations import LockEntry, LockRun
@@ -19,61 +20,137 @@ from posthouse.sqlite.schema import Component
 from posthouse.sqlite.statements import Statements
 
 MESHES_SQL = Statements("posthouse.relay.store.sqlite.schema.events", "meshes.sql")
-
-
-def read_mesh_rows(db: apsw.Connection) -> MeshRows:
-    """Return all meshes with everything that belongs to them, as one snapshot sees them."""
-    return MeshRows(
-        meshes=[MeshRow(mesh, bool(is_open), *rest) for mesh, is_open, *rest in db.execute(MESHES_SQL.all_meshes)],
-        members=[
-            MemberRow(mesh, node, name, Role(role)) for mesh, node, name, role in db.execute(MESHES_SQL.all_members)
-        ],
-        access=[_access_of(row) for row in db.execute(MESHES_SQL.all_access)],
-        topics=[TopicRow(*row) for row in db.execute(MESHES_SQL.all_topics)],
-        subscriptions=[(mesh, node, pattern) for mesh, node, pattern in db.execute(MESHES_SQL.all_subscriptions)],
-        blocks=[(mesh, node, blocked) for mesh, node, blocked in db.execute(MESHES_SQL.all_blocks)],
-    )
-
-
-def invite_of(row: tuple[Any, ...] | None) -> InviteRow | None:
-    """Return the invite in a row."""
-    if row is None:
-        return None
-    invite_id, code_hash, mesh, role, uses_left, expires_at_ns, creator = row
-    return InviteRow(invite_id, code_hash, mesh, Role(role), uses_left, expires_at_ns, creator)
-
-
-def _access_of(row: tuple[Any, ...]) -> AccessRow:
-    mesh, node, *verdicts = row
-    return AccessRow(mesh, node, *(Verdict(text) for text in verdicts))
-
-
 LOCKS = Component("locks", "posthouse.relay.store.sqlite.schema.locks")
 LOCKS_SQL = Statements("posthouse.relay.store.sqlite.schema.locks", "locks.sql")
 _FIND, _CHANGE, _ADD = LOCKS_SQL.find_lock, LOCKS_SQL.change_lock, LOCKS_SQL.add_lock
-_FORGOTTEN_PER_INSERT = 2  # more than one, so that a backlog shrinks
+_DELETED_PER_INSERT = 2  # more than one, so that a backlog of old rows shrinks
 
 
-def find_lock(db: apsw.Connection, mesh: str, resource: str) -> LockEntry | None:
-    """Return a lock, or None when nobody ever held it."""
-    found = db.execute(_FIND, (mesh, resource)).fetchone()
-    if found is None:
-        return None
-    owner, token, lease_ms, deadline_boot_ns, is_released, turn = found
-    return LockEntry(mesh, LockRow(resource, owner, token, lease_ms, deadline_boot_ns, bool(is_released)), turn)
+class MeshTables:
+    """Meshes, members, access rows, topics, subscriptions, blocks and invites, inside a transaction."""
+
+    _db: apsw.Connection
+
+    def save_mesh(self, row: MeshRow) -> None:
+        self._db.execute(MESHES_SQL.save_mesh, (row.mesh, row.is_open, row.creator, row.created_at_ns))
+
+    def save_member(self, row: MemberRow) -> None:
+        self._db.execute(MESHES_SQL.save_member, (row.mesh, row.node, row.name, row.role.value))
+
+    def remove_member(self, mesh: str, node: str) -> None:
+        self._db.execute(MESHES_SQL.remove_member, (mesh, node))
+
+    def save_access(self, row: AccessRow) -> None:
+        verdicts = (row.read.value, row.write.value, row.lock.value)
+        self._db.execute(MESHES_SQL.save_access, (row.mesh, row.node, *verdicts))
+
+    def remove_access(self, mesh: str, node: str) -> None:
+        self._db.execute(MESHES_SQL.remove_access, (mesh, node))
+
+    def save_topic(self, mesh: str, topic: str, creator: str) -> None:
+        self._db.execute(MESHES_SQL.save_topic, (mesh, topic, creator))
+
+    def remove_topic(self, mesh: str, topic: str) -> None:
+        self._db.execute(MESHES_SQL.remove_topic, (mesh, topic))
+
+    def save_subscription(self, mesh: str, node: str, pattern: str) -> None:
+        self._db.execute(MESHES_SQL.save_subscription, (mesh, node, pattern))
+
+    def remove_subscription(self, mesh: str, node: str, pattern: str) -> None:
+        self._db.execute(MESHES_SQL.remove_subscription, (mesh, node, pattern))
+
+    def save_block(self, mesh: str, node: str, blocked: str) -> None:
+        self._db.execute(MESHES_SQL.save_block, (mesh, node, blocked))
+
+    def remove_block(self, mesh: str, node: str, blocked: str) -> None:
+        self._db.execute(MESHES_SQL.remove_block, (mesh, node, blocked))
+
+    def save_invite(self, row: InviteRow) -> None:
+        ends = (row.uses_left, row.expires_at_ns, row.creator)
+        self._db.execute(MESHES_SQL.save_invite, (row.invite_id, row.code_hash, row.mesh, row.role.value, *ends))
+
+    def find_invite(self, code_hash: bytes) -> InviteRow | None:
+        found: Any = self._db.execute(MESHES_SQL.find_invite, (code_hash,)).fetchone()
+        if found is None:
+            return None
+        invite_id, code_hash, mesh, role, uses_left, expires_at_ns, creator = found
+        return InviteRow(invite_id, code_hash, mesh, Role(role), uses_left, expires_at_ns, creator)
+
+    def use_invite(self, invite_id: str, node: str) -> None:
+        self._db.execute(MESHES_SQL.take_use, (invite_id,))
+        self._db.execute(MESHES_SQL.note_use, (invite_id, node))
+
+    def has_used_invite(self, invite_id: str, node: str) -> bool:
+        return bool(self._db.execute(MESHES_SQL.has_used, (invite_id, node)).get)
 
 
-def save_lock(db: apsw.Connection, entry: LockEntry) -> None:
-    """Write a lock, new or known."""
-    row = entry.row
-    values = (row.owner, row.token, row.lease_ms, row.deadline_boot_ns, int(row.is_released), entry.last_ticket)
-    db.execute(_CHANGE, (*values, entry.mesh, row.resource))
-    if not db.changes():
-        db.execute(_ADD, (*values, entry.mesh, row.resource))
+class LockTables:
+    """Locks, their requests and their fenced writes, inside a transaction."""
+
+    _db: apsw.Connection
+    _tx: JournalTransaction
+
+    def find_lock(self, mesh: str, resource: str) -> LockEntry | None:
+        found: Any = self._db.execute(_FIND, (mesh, resource)).fetchone()
+        return None if found is None else _lock_entry((mesh, resource, *found))
+
+    def save_lock(self, entry: LockEntry) -> None:
+        row = entry.row
+        values = (row.owner, row.token, row.lease_ms, row.deadline_boot_ns, int(row.is_released), entry.last_ticket)
+        self._db.execute(_CHANGE, (*values, entry.mesh, row.resource))
+        if not self._db.changes():
+            self._db.execute(_ADD, (*values, entry.mesh, row.resource))
+
+    def find_lock_request(self, mesh: str, resource: str, owner: str, request_id: str) -> RequestRecord | None:
+        found = self._db.execute(LOCKS_SQL.find_request, (request_id, owner, mesh, resource)).fetchone()
+        return None if found is None else RequestRecord(*found)
+
+    def save_lock_request(self, mesh: str, resource: str, owner: str, record: RequestRecord) -> None:
+        values = (record.lease_ms, record.token, record.expires_at_ns, record.granted_at_ns)
+        self._db.execute(LOCKS_SQL.save_request, (record.request_id, owner, mesh, resource, *values))
+        before_ns = self._tx.now_ns - REQUEST_RECORD_S * SECOND_NS
+        self._db.execute(LOCKS_SQL.forget_requests, (before_ns, _DELETED_PER_INSERT))
+
+    def find_lock_run(self) -> LockRun | None:
+        found = self._db.execute(LOCKS_SQL.find_run).fetchone()
+        return None if found is None else LockRun(*found)
+
+    def begin_lock_run(self, run: LockRun, token_leap: int) -> int:
+        self._db.execute(LOCKS_SQL.save_run, run)
+        self._db.execute(LOCKS_SQL.begin_turns)
+        if token_leap:
+            self._db.execute(LOCKS_SQL.raise_tokens, (token_leap,))
+        self._db.execute(LOCKS_SQL.reopen, (run.boot_ns,))
+        return self._db.changes()
+
+    def find_fence_write(self, mesh: str, resource: str, address: bytes) -> int | None:
+        token: int | None = self._db.execute(LOCKS_SQL.find_fence_write, (address, mesh, resource)).get
+        return token
+
+    def save_fence_write(self, mesh: str, resource: str, address: bytes, token: int) -> None:
+        self._db.execute(LOCKS_SQL.save_fence_write, (address, mesh, resource, token))
+
+
+def read_mesh_rows(db: apsw.Connection, mesh: str | None = None) -> MeshRows:
+    """Return one mesh, or all, with everything that belongs to them, as one snapshot sees them."""
+    key = (mesh,)
+    return MeshRows(
+        meshes=[MeshRow(name, bool(is_open), *rest) for name, is_open, *rest in db.execute(MESHES_SQL.meshes, key)],
+        members=[
+            MemberRow(mesh, node, name, Role(role)) for mesh, node, name, role in db.execute(MESHES_SQL.members, key)
+        ],
+        access=[
+            AccessRow(mesh, node, *map(Verdict, verdicts))
+            for mesh, node, *verdicts in db.execute(MESHES_SQL.access, key)
+        ],
+        topics=[TopicRow(*row) for row in db.execute(MESHES_SQL.topics, key)],
+        subscriptions=[(mesh, node, pattern) for mesh, node, pattern in db.execute(MESHES_SQL.subscriptions, key)],
+        blocks=[(mesh, node, blocked) for mesh, node, blocked in db.execute(MESHES_SQL.blocks, key)],
+    )
 
 
 def all_locks(db: apsw.Connection) -> list[LockEntry]:
-    """Return every lock, in the order of mesh and resource."""
+    """Return every lock, ordered by mesh and resource."""
     return [_lock_entry(row) for row in db.execute(LOCKS_SQL.all_locks)]
 
 
@@ -85,46 +162,7 @@ def read_locks(
     return [_lock_entry(row) for row in db.execute(LOCKS_SQL.page_of_locks, (*after, names, limit))]
 
 
-def find_request(db: apsw.Connection, mesh: str, resource: str, owner: str, request_id: str) -> RequestRecord | None:
-    """Return what was granted under a request id."""
-    found = db.execute(LOCKS_SQL.find_request, (request_id, owner, mesh, resource)).fetchone()
-    return None if found is None else RequestRecord(*found)
-
-
-def save_request(db: apsw.Connection, mesh: str, resource: str, owner: str, record: RequestRecord, now_ns: int) -> None:
-    """Keep what was granted under a request id, and forget a few that are a day old."""
-    values = (record.lease_ms, record.token, record.expires_at_ns, record.granted_at_ns)
-    db.execute(LOCKS_SQL.save_request, (record.request_id, owner, mesh, resource, *values))
-    db.execute(LOCKS_SQL.forget_requests, (now_ns - REQUEST_RECORD_S * SECOND_NS, _FORGOTTEN_PER_INSERT))
-
-
-def find_fence_write(db: apsw.Connection, mesh: str, resource: str, address: bytes) -> int | None:
-    """Return the token of the last fenced write of a coordinate under a resource."""
-    token: int | None = db.execute(LOCKS_SQL.find_fence_write, (address, mesh, resource)).get
-    return token
-
-
-def save_fence_write(db: apsw.Connection, mesh: str, resource: str, address: bytes, token: int) -> None:
-    """Remember a fenced write of a coordinate."""
-    db.execute(LOCKS_SQL.save_fence_write, (address, mesh, resource, token))
-
-
-def find_run(db: apsw.Connection) -> LockRun | None:
-    """Return the run that decided last."""
-    found = db.execute(LOCKS_SQL.find_run).fetchone()
-    return None if found is None else LockRun(*found)
-
-
-def begin_run(db: apsw.Connection, run: LockRun, token_leap: int) -> int:
-    """Begin a run: raise every token, re-open every lease that was not released, and return how many those are."""
-    db.execute(LOCKS_SQL.save_run, run)
-    db.execute(LOCKS_SQL.begin_turns)
-    if token_leap:
-        db.execute(LOCKS_SQL.raise_tokens, (token_leap,))
-    db.execute(LOCKS_SQL.reopen, (run.boot_ns,))
-    return db.changes()
-
-
 def _lock_entry(row: tuple[Any, ...]) -> LockEntry:
-    mesh, resource, owner, token, lease_ms, deadline_boot_ns, is_released, turn = row
-    return LockEntry(mesh, LockRow(resource, owner, token, lease_ms, deadline_boot_ns, bool(is_released)), turn)
+    mesh, resource, owner, token, lease_ms, deadline_boot_ns, is_released, last_ticket = row
+    lock = LockRow(resource, owner, token, lease_ms, deadline_boot_ns, bool(is_released))
+    return LockEntry(mesh, lock, last_ticket)

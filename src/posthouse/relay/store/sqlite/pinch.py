@@ -14,7 +14,13 @@ import msgspec
 
 from posthouse.model.pinch import is_confirmed_by_reader
 from posthouse.relay.store.delivery_protocol import NewEnvelope
-from posthouse.relay.wire.delivery_rows import ConfirmationPage, DeliveryPage, DeliveryRow, decode_stored_confirms
+from posthouse.relay.wire.delivery_rows import (
+    NO_PAGE,
+    ConfirmationPage,
+    DeliveryPage,
+    DeliveryRow,
+    decode_stored_confirms,
+)
 from posthouse.relay.wire.frames import binary_frame
 from posthouse.sqlite.read_pool import ReadPool
 from posthouse.sqlite.schema import Component
@@ -27,7 +33,7 @@ _ENVELOPES = BulkInsert(PINCH_SQL.insert_envelopes, 7)
 
 
 class SqlitePinch:
-    """The envelopes of one store."""
+    """Implements posthouse.relay.store.delivery_protocol.PinchUnit."""
 
     def __init__(self, db: apsw.Connection) -> None:
         self._db = db
@@ -65,16 +71,15 @@ class SqlitePinch:
 
 
 def _ints(values: Sequence[int]) -> Any:
-    """Return integers as a value that a statement can read as a table."""
+    """Return integers as a value that a statement reads as a table."""
     return apsw.carray(array("q", values))
 
 
 _encode = msgspec.json.Encoder().encode
-_NO_PAGE = DeliveryPage([], [], b"", "{}")
 
 
 class SqlitePinchReads:
-    """Implements posthouse.relay.deliver.interface.MailboxReads for Pinch addresses."""
+    """Implements posthouse.relay.store.delivery_protocol.SessionReads for Pinch addresses."""
 
     def __init__(self, pool: ReadPool) -> None:
         self._pool = pool
@@ -83,15 +88,15 @@ class SqlitePinchReads:
         self, mesh: str, node: str, after: int, opened_since_ns: int, now_ns: int, limit: int
     ) -> DeliveryPage:
         def read(db: apsw.Connection) -> DeliveryPage:
-            bindings = (_mailbox(db, mesh, node), after, opened_since_ns, limit)
+            bindings = (_queue_id(db, mesh, node), after, opened_since_ns, limit)
             rows: list[Any] = db.execute(PINCH_SQL.page, bindings).fetchall()
-            return _page(rows) if rows else _NO_PAGE
+            return _page(rows) if rows else NO_PAGE
 
         return await self._pool.run(read)
 
     async def confirmations(self, mesh: str, node: str, after_seq: int, limit: int) -> ConfirmationPage:
         def read(db: apsw.Connection) -> ConfirmationPage:
-            bindings = (_mailbox(db, mesh, node), after_seq, limit)
+            bindings = (_queue_id(db, mesh, node), after_seq, limit)
             rows: list[Any] = db.execute(PINCH_SQL.confirmation_page, bindings).fetchall()
             frames = [binary_frame(each.envelope) for _seq, items in rows for each in decode_stored_confirms(items)]
             return ConfirmationPage(len(frames), rows[-1][0] if rows else after_seq, b"".join(frames))
@@ -102,11 +107,11 @@ class SqlitePinchReads:
 def _page(rows: list[Any]) -> DeliveryPage:
     positions, seqs, ids, was_stored, attempts, types, envelopes = zip(*rows, strict=True)
     body = {"ids": ids, "was_stored": [bool(stored) for stored in was_stored], "attempts": attempts}
-    leaving = [seq for seq, type_ in zip(seqs, types, strict=True) if not is_confirmed_by_reader(type_)]
+    needs_no_confirm = [seq for seq, type_ in zip(seqs, types, strict=True) if not is_confirmed_by_reader(type_)]
     text = b"".join(map(binary_frame, envelopes))
-    return DeliveryPage(list(positions), list(seqs), text, _encode(body).decode(), leaving)
+    return DeliveryPage(list(positions), list(seqs), text, _encode(body).decode(), needs_no_confirm)
 
 
-def _mailbox(db: apsw.Connection, mesh: str, node: str) -> int | None:
-    mailbox: int | None = db.execute(PINCH_SQL.mailbox_of, (mesh, node)).get
-    return mailbox
+def _queue_id(db: apsw.Connection, mesh: str, node: str) -> int | None:
+    queue_id: int | None = db.execute(PINCH_SQL.queue_id_of, (mesh, node)).get
+    return queue_id

@@ -1,11 +1,9 @@
-"""Queries on SQLite: how a filter is planned, pages in commit order, single events and feed views.
+"""Queries on SQLite: plans of filters, and pages of matches in commit order.
 
-One index drives a filter: the condition with the fewest entries in the range, estimated by a bounded look. Columns
-are checked in SQL; other tags on the decoded event, exactly as the filter itself would, so a query and a live
+One index drives a filter: that of the condition with the fewest entries in the range, as a bounded count estimates.
+SQL checks columns; other tags are checked on the decoded event by the filter itself, so a query and a live
 subscription never disagree. Pages are read in windows of seq that grow while they yield little; a page that has
 used its time ends early and says how far it is complete.
-If you change a feed: 1. a migration that adds its next version beside the old one, 2. docs/reference, 3. the
-pipeline's reader.
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ import apsw
 import msgspec
 
 from posthouse.model.clock import Clock
-from posthouse.model.errors import error
 from posthouse.model.event import Coordinate, Event
 from posthouse.model.filters import Filter
 from posthouse.model.limits import FILTER_MAX_VALUES, SECOND_NS
@@ -39,7 +36,7 @@ from posthouse.relay.store.event_rows import (
 from posthouse.sqlite.statements import Statements
 
 EVENTS_SQL = Statements("posthouse.relay.store.sqlite.schema.events", "events.sql")
-_ESTIMATE_MOST = 2_000  # entries looked at to compare drivers: enough to tell few from many
+_ESTIMATE_MOST = 2_000  # entries counted to compare drivers: enough to distinguish few from many
 _KEY_AT = len(NODE_SCHEME) + 1
 _decode_event = msgspec.json.Decoder(Event).decode
 _encode = msgspec.json.Encoder().encode
@@ -47,37 +44,37 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """Where the rows come from: a FROM and WHERE clause with its own bindings, and the column that orders it."""
+    """The index that yields the rows: a FROM and WHERE clause with its bindings, and the column that orders it."""
 
     source: str
     bindings: dict[str, Any]
     order: str = "t.seq"
-    #: few rows at most, so that ranges need no limit
+    #: yields few rows, so ranges need no limit
     is_small: bool = False
-    #: several terms, whose places are all collected before the first row comes
+    #: several terms, whose entries are all collected before the first row comes
     collected: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A filter made ready to be run over ranges of seq."""
+    """A filter prepared for ranges of seq."""
 
     driver: Driver
     bindings: dict[str, Any]
-    #: the filter, when rows must still be compared with it
+    #: the filter, if rows must still be compared with it
     residue: Filter | None
 
     def rows(self, db: apsw.Connection, low: int, high: int, limit: int, *, is_descending: bool) -> list[StoredEvent]:
-        """Return the first rows of (low, high] that may match; `keep` decides finally."""
+        """Return the first rows of (low, high] that may match; `keep` drops those that do not."""
         order = f"ORDER BY {self.driver.order} {'DESC' if is_descending else 'ASC'} LIMIT :limit"
         text = f"SELECT e.seq, e.raw FROM {self.driver.source} {EVENTS_SQL.visible} {EVENTS_SQL.wanted} {order}"
         bindings = self.bindings | {"low": low, "high": high, "limit": limit}
         return [StoredEvent(seq, raw) for seq, raw in db.execute(text, bindings)]
 
     def is_crowded(self, db: apsw.Connection, low: int, high: int, most: int) -> bool:
-        """Tell whether more than `most` places would be collected in (low, high], however few rows are wanted."""
+        """Return True if more than `most` entries would be collected in (low, high], however few rows are wanted."""
         terms = self.driver.collected
-        return bool(terms) and _count_places(db, terms, (low, high), most + 1) > most
+        return bool(terms) and _count_entries(db, terms, (low, high), most + 1) > most
 
     def keep(self, rows: list[StoredEvent]) -> list[StoredEvent]:
         """Return the rows that match."""
@@ -105,14 +102,14 @@ def plan_filter(db: apsw.Connection, wanted: Filter, scope: Scope, now_ns: int, 
 
 
 def plan_history(coordinate: Coordinate, scope: Scope, now_ns: int) -> Plan:
-    """Return the plan that yields all versions of a coordinate."""
+    """Return the plan for all versions of a coordinate."""
     driver = _terms_driver([address_term(coordinate)])
     conditions = _filter_bindings(Filter(authors=frozenset({coordinate.pubkey}), kinds=frozenset({coordinate.kind})))
     return Plan(driver, scope_bindings(scope, now_ns) | conditions | driver.bindings, None)
 
 
 def scope_bindings(scope: Scope, now_ns: int) -> dict[str, Any]:
-    """Return what the conditions of visibility are bound to."""
+    """Return the bindings of the visibility conditions."""
     return {
         "now_s": now_ns // SECOND_NS,
         "node": bytes.fromhex(scope.node[_KEY_AT:]),
@@ -143,7 +140,7 @@ def _choose(db: apsw.Connection, wanted: Filter, span: Span) -> tuple[Driver, st
     if not candidates:
         return Driver(EVENTS_SQL.from_all, {}, order="e.seq"), None
     if len(candidates) > 1:
-        candidates.sort(key=lambda candidate: _count_places(db, tuple(candidate[1]), span, _ESTIMATE_MOST))
+        candidates.sort(key=lambda candidate: _count_entries(db, tuple(candidate[1]), span, _ESTIMATE_MOST))
     name, terms = candidates[0]
     return _terms_driver(terms), name
 
@@ -167,8 +164,8 @@ def _pairs(authors: frozenset[str], kinds: frozenset[int]) -> Iterable[tuple[Non
         yield None, [author_kind_term(author, kind) for author in authors for kind in kinds]
 
 
-def _count_places(db: apsw.Connection, terms: tuple[bytes, ...], span: Span, most: int) -> int:
-    count: int = db.execute(EVENTS_SQL.count_places, (apsw.carray(terms), *span, most)).get
+def _count_entries(db: apsw.Connection, terms: tuple[bytes, ...], span: Span, most: int) -> int:
+    count: int = db.execute(EVENTS_SQL.count_entries, (apsw.carray(terms), *span, most)).get
     return count
 
 
@@ -182,14 +179,14 @@ def _terms_driver(terms: list[bytes]) -> Driver:
 _FIRST_WINDOW = 2_048  # seqs: a page of 500 from a term that a quarter of all events have
 _LAST_WINDOW = 65_536  # bounds what one statement sorts and compares
 _GROWTH = 4
-_CROWD = 4_000  # places collected for one window: a fraction of a millisecond
-_PAGE_BYTES = 8 * 1024 * 1024  # of events: whoever asks for 500 of the largest gets them in parts
-_TIME_NS = 500_000_000  # per page: far above any sane filter, far below the pool's bound
+_CROWD = 4_000  # entries collected for one window: a fraction of a millisecond
+_PAGE_BYTES = 8 * 1024 * 1024  # of events: 500 of the largest come in several pages
+_TIME_NS = 500_000_000  # per page: far more than a sane filter needs, far below the bound of the read pool
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The seqs a page may come from, (low, high], and from which end it is read."""
+    """A range of seqs, (low, high], and the end from which it is read."""
 
     low: int
     high: int
@@ -202,11 +199,11 @@ class Range:
         return Range(self.low, min(self.high, self.low + width), False)
 
     def after(self, seq: int) -> Range:
-        """Return what is left once everything up to and including `seq` was read."""
+        """Return the rest once everything up to and including `seq` is read."""
         return Range(self.low, seq - 1, True) if self.is_descending else Range(seq, self.high, False)
 
     def without(self, window: Range) -> Range:
-        """Return what is left after a window."""
+        """Return the rest after a window."""
         return Range(self.low, window.low, True) if self.is_descending else Range(window.high, self.high, False)
 
     @property
@@ -221,7 +218,7 @@ class Range:
 def read_page(db: apsw.Connection, plans: list[Plan], span: Range, limit: int, clock: Clock) -> Page:
     """Return up to `limit` events that one of the plans yields."""
     if limit == 0:
-        return Page([], span.high if span.is_descending else span.low, True)  # who asks for nothing has all of it
+        return Page([], span.high if span.is_descending else span.low, True)  # a page without events is complete
     found: list[StoredEvent] = []
     left = span
     width = span.high - span.low if all(plan.driver.is_small for plan in plans) else _FIRST_WINDOW
@@ -232,7 +229,7 @@ def read_page(db: apsw.Connection, plans: list[Plan], span: Range, limit: int, c
         found += rows
         left = left.without(window) if read_through is None else left.after(read_through)
         width = min(max(window.width, 1) * _GROWTH, max(_LAST_WINDOW, window.width))
-        if clock.boot_ns() > deadline_ns:  # after a window, not before: each page gets further
+        if clock.boot_ns() > deadline_ns:  # checked after a window, so that each page makes progress
             break
     return _page(found, left, limit)
 
@@ -245,7 +242,7 @@ def _uncrowded(db: apsw.Connection, plans: list[Plan], window: Range) -> Range:
 
 
 def _page(found: list[StoredEvent], left: Range, limit: int) -> Page:
-    """Cut the one event too many that proves there is more, and what would make the page too large."""
+    """Cut the extra event, which proves that there are more, and events beyond the bytes of a page."""
     fitting = _fitting(found, limit)
     if len(found) > fitting:
         del found[fitting:]
@@ -256,7 +253,7 @@ def _page(found: list[StoredEvent], left: Range, limit: int) -> Page:
 
 
 def _fitting(found: list[StoredEvent], limit: int) -> int:
-    """Return how many events a page may have: at least one, at most `limit`, within the bytes of a page."""
+    """Return how many events fit into a page: at least one, at most `limit`, within its bytes."""
     size = 0
     for number, event in enumerate(found[:limit]):
         size += len(event.raw)
@@ -268,12 +265,12 @@ def _fitting(found: list[StoredEvent], limit: int) -> int:
 def _read_window(
     db: apsw.Connection, plans: list[Plan], window: Range, limit: int
 ) -> tuple[list[StoredEvent], int | None]:
-    """Return the first matches in a window, and the seq they are complete through, or None for all of it."""
+    """Return the first matches in a window, and the seq through which they are complete, or None for the window."""
     lists: list[list[StoredEvent]] = []
     read_through: int | None = None
     for plan in plans:
         rows = plan.rows(db, window.low, window.high, limit, is_descending=window.is_descending)
-        if len(rows) == limit:  # there may be more of this plan: nothing beyond its last row is complete
+        if len(rows) == limit:  # the plan may have more: nothing beyond its last row is complete
             read_through = rows[-1].seq if read_through is None else _earlier(window, read_through, rows[-1].seq)
         lists.append(plan.keep(rows))
     merged = lists[0] if len(lists) == 1 else _merge(lists, window.is_descending)
@@ -296,7 +293,7 @@ def _is_within(window: Range, seq: int, bound: int) -> bool:
 
 
 def count_matches(db: apsw.Connection, plans: list[Plan], span: Range, clock: Clock) -> tuple[int, Range]:
-    """Return how many events one of the plans yields, and the part of the range there was no time for."""
+    """Return how many events the plans yield, each once, and the rest of the range that there was no time for."""
     total, left = 0, span
     deadline_ns = clock.boot_ns() + _TIME_NS
     while not left.is_empty:
@@ -306,56 +303,3 @@ def count_matches(db: apsw.Connection, plans: list[Plan], span: Range, clock: Cl
         if clock.boot_ns() > deadline_ns:
             break
     return total, left
-
-
-_ONE = f"SELECT e.seq, e.raw FROM events AS e WHERE e.seq = :seq AND {EVENTS_SQL.visible}"
-_LARGEST = (
-    f"SELECT e.seq, e.raw {EVENTS_SQL.largest_of_address} {EVENTS_SQL.visible} "
-    "ORDER BY e.created_at_ns DESC, e.id DESC LIMIT 1"
-)
-
-
-def find_event(db: apsw.Connection, event_id: str, scope: Scope, now_ns: int) -> StoredEvent | None:
-    """Return the event of an id, if the reader may see it."""
-    return _visible_event(db, db.execute(EVENTS_SQL.event_by_id, (bytes.fromhex(event_id),)).get, scope, now_ns)
-
-
-def find_current(db: apsw.Connection, coordinate: Coordinate, scope: Scope, now_ns: int) -> StoredEvent | None:
-    """Return the latest event of a coordinate that the reader may see."""
-    term = address_term(coordinate)
-    seq = db.execute(EVENTS_SQL.current_of, (term,)).get
-    if seq is None:
-        return None
-    if found := _visible_event(db, seq, scope, now_ns):
-        return found
-    return _stored(db.execute(_LARGEST, scope_bindings(scope, now_ns) | {"term": term}).fetchone())
-
-
-def _visible_event(db: apsw.Connection, seq: int | None, scope: Scope, now_ns: int) -> StoredEvent | None:
-    if seq is None:
-        return None
-    return _stored(db.execute(_ONE, scope_bindings(scope, now_ns) | {"seq": seq}).fetchone())
-
-
-def _stored(row: tuple[int, bytes] | None) -> StoredEvent | None:
-    return None if row is None else StoredEvent(*row)
-
-
-#: feed -> the view that is its current version
-FEEDS = {
-    "journal": "feed_journal_v1",
-    "events": "feed_events_v1",
-    "deliveries": "feed_deliveries_v1",
-    "locks": "feed_locks_v1",
-}
-
-
-def read_feed(db: apsw.Connection, name: str, after_seq: int, limit: int) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Return column names and rows after a seq, oldest first."""
-    view = FEEDS.get(name)
-    if view is None:
-        raise error("feed_unknown", feed=name)
-    columns: list[Any] = db.execute("SELECT name FROM pragma_table_info(?)", (view,)).fetchall()
-    # the view's name comes from the table above, never from the caller
-    rows = db.execute(f"SELECT * FROM {view} WHERE seq > ? ORDER BY seq LIMIT ?", (after_seq, limit)).fetchall()
-    return [name for (name,) in columns], rows

@@ -12,13 +12,13 @@ INSERT INTO deliveries (seq, mailbox, source, id, sender, position, state, opene
 -- :name insert_mentions
 INSERT INTO mentions (node, seq) VALUES
 
--- :name grow_mailboxes
+-- :name grow_queues
 INSERT INTO mailboxes (mesh, node, open_rows) VALUES
 
 -- :name grown
 ON CONFLICT (mesh, node) DO UPDATE SET open_rows = open_rows + excluded.open_rows
 
--- :name find_mailboxes
+-- :name find_queues
 SELECT json_group_array(json((
     SELECT json_array(node, mailbox, open_rows) FROM mailboxes WHERE mesh = ?1 AND node = c.value)))
 FROM carray(?2) AS c
@@ -33,24 +33,6 @@ CROSS JOIN events AS e ON e.seq = r.seq
 
 -- :name audience_version
 SELECT version FROM audience_versions WHERE mesh = ?
-
--- :name mesh_of
-SELECT mesh, is_open, creator, created_at_ns FROM meshes WHERE mesh = ?
-
--- :name members_of
-SELECT mesh, node, name, role FROM members WHERE mesh = ?
-
--- :name access_of
-SELECT mesh, node, read, write, lock FROM access WHERE mesh = ?
-
--- :name topics_of
-SELECT mesh, topic, creator FROM topics WHERE mesh = ?
-
--- :name subscriptions_of
-SELECT mesh, node, pattern FROM subscriptions WHERE mesh = ? ORDER BY node, pattern
-
--- :name blocks_of
-SELECT mesh, node, blocked FROM blocks WHERE mesh = ?
 
 -- :name blockers
 SELECT json_group_array(node) FROM blocks WHERE mesh = ? AND blocked = ?

@@ -1,7 +1,7 @@
--- :name mailbox_of
+-- :name queue_id_of
 SELECT mailbox FROM mailboxes WHERE mesh = ? AND node = ?
 
--- :name look_at_ids
+-- :name rows_of_ids
 SELECT json_group_array(json_array(lower(hex(d.id)), d.seq, d.state, d.was_stored, d.opened_at_ns, d.sender))
 FROM carray(?2) AS c CROSS JOIN events AS e INDEXED BY events_by_id
     ON substr(e.id, 1, 8) = substr(c.value, 1, 8) AND e.id = c.value
@@ -20,7 +20,7 @@ SELECT json_group_array(json_array(seq, lower(hex(id)), coalesce(was_stored, 1))
 UPDATE deliveries SET state = ?, closed_at_ns = ?, reason = ?
 WHERE mailbox = ? AND seq IN (SELECT value FROM carray(?))
 
--- :name shrink_mailbox
+-- :name shrink_queue
 UPDATE mailboxes SET open_rows = open_rows - ?, parked_rows = parked_rows + ? WHERE mailbox = ?
 
 -- :name mark_sent
@@ -77,7 +77,7 @@ WHERE mailbox = ? AND seq = ?
 -- :name open_rows
 SELECT open_rows FROM mailboxes WHERE mailbox = ?
 
--- :name look_at_records
+-- :name next_records
 SELECT r.seq, r.expires_at_ns, EXISTS (
     SELECT 1 FROM deliveries AS d WHERE d.seq = r.seq AND d.state IN ('queued', 'sent', 'rejected', 'dead'))
 FROM message_records AS r WHERE r.seq > ? ORDER BY r.seq LIMIT ?

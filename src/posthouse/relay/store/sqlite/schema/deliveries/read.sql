@@ -3,9 +3,10 @@ SELECT
     count(*),
     json_group_array(position),
     json_group_array(seq),
-    json_group_array(lower(hex(id))),
-    json_group_array(json(iif(was_stored, 'true', 'false'))),
-    json_group_array(attempt),
+    json_object(
+        'ids', json_group_array(lower(hex(id))),
+        'was_stored', json_group_array(json(iif(was_stored, 'true', 'false'))),
+        'attempts', json_group_array(attempt)),
     CAST(group_concat(
         '["DELIVER",' || seq || ',' || raw || ',{"was_stored":' || iif(was_stored, 'true', 'false')
         || ',"attempt":' || attempt || '}]', ',') AS BLOB)
@@ -28,10 +29,10 @@ FROM (
     SELECT w.seq, w.items, e.raw FROM waiting_confirmations AS w CROSS JOIN events AS e ON e.seq = w.seq
     WHERE w.mailbox = ? AND w.seq > ? AND e.raw IS NOT NULL ORDER BY w.seq LIMIT ?)
 
--- :name mailbox_of
+-- :name queue_id_of
 SELECT mailbox FROM mailboxes WHERE mesh = ? AND node = ?
 
--- :name due_mailboxes
+-- :name due_queues
 SELECT m.mesh, m.node FROM mailboxes AS m
 WHERE m.open_rows > 0 AND (
     SELECT d.opened_at_ns FROM deliveries AS d

@@ -54,7 +54,7 @@ WHERE e.seq IN (
 events AS e
 WHERE e.seq > :low AND e.seq <= :high AND
 
--- :name count_places
+-- :name count_entries
 SELECT count(*) FROM (
     SELECT 1 FROM event_terms WHERE term IN (SELECT value FROM carray(?)) AND seq > ? AND seq <= ? LIMIT ?)
 

@@ -52,20 +52,20 @@ SELECT EXISTS (SELECT 1 FROM invite_uses WHERE invite_id = ? AND node = ?)
 -- :name void_invites
 UPDATE invites SET uses_left = 0
 
--- :name all_meshes
-SELECT mesh, is_open, creator, created_at_ns FROM meshes
+-- :name meshes
+SELECT mesh, is_open, creator, created_at_ns FROM meshes WHERE mesh BETWEEN coalesce(?1, '') AND coalesce(?1, '~')
 
--- :name all_members
-SELECT mesh, node, name, role FROM members
+-- :name members
+SELECT mesh, node, name, role FROM members WHERE mesh BETWEEN coalesce(?1, '') AND coalesce(?1, '~')
 
--- :name all_access
-SELECT mesh, node, read, write, lock FROM access
+-- :name access
+SELECT mesh, node, read, write, lock FROM access WHERE mesh BETWEEN coalesce(?1, '') AND coalesce(?1, '~')
 
--- :name all_topics
-SELECT mesh, topic, creator FROM topics
+-- :name topics
+SELECT mesh, topic, creator FROM topics WHERE mesh BETWEEN coalesce(?1, '') AND coalesce(?1, '~')
 
--- :name all_subscriptions
-SELECT mesh, node, pattern FROM subscriptions
+-- :name subscriptions
+SELECT mesh, node, pattern FROM subscriptions WHERE mesh BETWEEN coalesce(?1, '') AND coalesce(?1, '~') ORDER BY mesh, node, pattern
 
--- :name all_blocks
-SELECT mesh, node, blocked FROM blocks
+-- :name blocks
+SELECT mesh, node, blocked FROM blocks WHERE mesh BETWEEN coalesce(?1, '') AND coalesce(?1, '~')

@@ -31,7 +31,7 @@ DELETE FROM deliveries WHERE seq IN (SELECT value FROM carray(?))
 -- :name delete_envelopes
 DELETE FROM pinch_envelopes WHERE seq IN (SELECT value FROM carray(?))
 
--- :name mailbox_of
+-- :name queue_id_of
 SELECT mailbox FROM mailboxes WHERE mesh = ? AND node = ?
 
 -- :name page

@@ -1,0 +1,167 @@
+"""Reading events, the journal and feeds on SQLite, beside the writer; each call sees one committed state.
+
+EventReads implements its part of posthouse.relay.store.protocol.RelayStore. Reads run in the pool and return plain
+values. If you change a feed: 1. a migration that adds its next version beside the old one, 2. docs/reference, 3. the
+pipeline's reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import apsw
+
+from posthouse.journal.cursor import Extent
+from posthouse.journal.read import read_after, read_extent
+from posthouse.journal.records import Record
+from posthouse.model.clock import Clock
+from posthouse.model.errors import error
+from posthouse.model.event import Coordinate
+from posthouse.model.filters import Filter
+from posthouse.relay.store.event_rows import Page, Query, Scope, StoredEvent, address_term
+from posthouse.relay.store.sqlite.meshes_and_locks import read_locks, read_mesh_rows
+from posthouse.relay.store.sqlite.queries import (
+    EVENTS_SQL,
+    Range,
+    count_matches,
+    plan_filter,
+    plan_history,
+    read_page,
+    scope_bindings,
+)
+from posthouse.relay.wire.lock_operations import LockEntry
+from posthouse.relay.wire.mesh_rows import MeshRows
+from posthouse.sqlite.read_pool import ReadPool
+
+_ONE = f"SELECT e.seq, e.raw FROM events AS e WHERE e.seq = :seq AND {EVENTS_SQL.visible}"
+_LARGEST = (
+    f"SELECT e.seq, e.raw {EVENTS_SQL.largest_of_address} {EVENTS_SQL.visible} "
+    "ORDER BY e.created_at_ns DESC, e.id DESC LIMIT 1"
+)
+#: feed -> the view that is its current version
+FEEDS = {
+    "journal": "feed_journal_v1",
+    "events": "feed_events_v1",
+    "deliveries": "feed_deliveries_v1",
+    "locks": "feed_locks_v1",
+}
+
+
+class EventReads:
+    """Reads of a relay's store."""
+
+    _pool: ReadPool
+    _clock: Clock
+
+    async def extent(self) -> Extent:
+        return await self._pool.run(read_extent)
+
+    async def known(self, ids: Sequence[str]) -> dict[str, int]:
+        return await self._pool.run(lambda db: known_ids(db, ids))
+
+    async def query(self, query: Query) -> Page:
+        def read(db: apsw.Connection) -> Page:
+            now_ns, span = self._clock.wall_ns(), _range(query, read_extent(db).head)
+            bounds = (span.low, span.high)
+            plans = [plan_filter(db, each, query.scope, now_ns, bounds) for each in query.filters]
+            return read_page(db, plans, span, query.limit, self._clock)
+
+        return await self._pool.run(read)
+
+    async def history(self, coordinate: Coordinate, query: Query) -> Page:
+        def read(db: apsw.Connection) -> Page:
+            plan = plan_history(coordinate, query.scope, self._clock.wall_ns())
+            return read_page(db, [plan], _range(query, read_extent(db).head), query.limit, self._clock)
+
+        return await self._pool.run(read)
+
+    async def count(self, filters: Sequence[Filter], scope: Scope) -> int:
+        total, left = 0, Range(0, (await self.extent()).head, False)
+        while not left.is_empty:
+            part, left = await self._pool.run(self._count_in(filters, scope, left))
+            total += part
+        return total
+
+    async def event(self, event_id: str, scope: Scope) -> StoredEvent | None:
+        now_ns = self._clock.wall_ns()
+
+        def read(db: apsw.Connection) -> StoredEvent | None:
+            seq = db.execute(EVENTS_SQL.event_by_id, (bytes.fromhex(event_id),)).get
+            return _visible_event(db, seq, scope, now_ns)
+
+        return await self._pool.run(read)
+
+    async def current(self, coordinate: Coordinate, scope: Scope) -> StoredEvent | None:
+        now_ns, term = self._clock.wall_ns(), address_term(coordinate)
+
+        def read(db: apsw.Connection) -> StoredEvent | None:
+            seq = db.execute(EVENTS_SQL.current_of, (term,)).get
+            if seq is None:
+                return None
+            if found := _visible_event(db, seq, scope, now_ns):
+                return found
+            return _stored(db.execute(_LARGEST, scope_bindings(scope, now_ns) | {"term": term}).fetchone())
+
+        return await self._pool.run(read)
+
+    async def journal(self, after_seq: int, limit: int, types: Collection[str] | None = None) -> list[Record]:
+        return await self._pool.run(lambda db: read_after(db, after_seq, limit, types))
+
+    async def contents(self, after_seq: int, through_seq: int) -> list[bytes]:
+        bindings = (after_seq, through_seq)
+        return await self._pool.run(lambda db: [raw for (raw,) in db.execute(EVENTS_SQL.contents, bindings)])
+
+    async def feed(self, name: str, after_seq: int, limit: int) -> tuple[list[str], list[tuple[Any, ...]]]:
+        view = FEEDS.get(name)
+        if view is None:
+            raise error("feed_unknown", feed=name)
+
+        def read(db: apsw.Connection) -> tuple[list[str], list[tuple[Any, ...]]]:
+            columns: list[Any] = db.execute("SELECT name FROM pragma_table_info(?)", (view,)).fetchall()
+            # the name of the view comes from the table above, never from the caller
+            page = f"SELECT * FROM {view} WHERE seq > ? ORDER BY seq LIMIT ?"
+            return [column for (column,) in columns], db.execute(page, (after_seq, limit)).fetchall()
+
+        return await self._pool.run(read)
+
+    async def mesh_rows(self) -> MeshRows:
+        return await self._pool.run(read_mesh_rows)
+
+    async def locks(self, meshes: frozenset[str] | None, after: tuple[str, str], limit: int) -> list[LockEntry]:
+        return await self._pool.run(lambda db: read_locks(db, meshes, after, limit))
+
+    def _count_in(
+        self, filters: Sequence[Filter], scope: Scope, left: Range
+    ) -> Callable[[apsw.Connection], tuple[int, Range]]:
+        def read(db: apsw.Connection) -> tuple[int, Range]:
+            now_ns = self._clock.wall_ns()
+            plans = [plan_filter(db, each, scope, now_ns, (left.low, left.high)) for each in filters]
+            return count_matches(db, plans, left, self._clock)
+
+        return read
+
+
+def known_ids(db: apsw.Connection, ids: Sequence[str]) -> dict[str, int]:
+    """Return the seq of each of these ids that was accepted before."""
+    if len(ids) == 1:
+        seq = db.execute(EVENTS_SQL.event_by_id, (bytes.fromhex(ids[0]),)).get
+        return {} if seq is None else {ids[0]: seq}
+    keys = tuple([bytes.fromhex(id_) for id_ in ids])
+    return {key.hex(): seq for key, seq in db.execute(EVENTS_SQL.known_ids, (apsw.carray(keys),))} if keys else {}
+
+
+def _range(query: Query, head: int) -> Range:
+    if query.is_descending:
+        return Range(0, head if query.from_seq is None else min(head, query.from_seq - 1), True)
+    return Range(query.from_seq or 0, head, False)
+
+
+def _visible_event(db: apsw.Connection, seq: int | None, scope: Scope, now_ns: int) -> StoredEvent | None:
+    if seq is None:
+        return None
+    return _stored(db.execute(_ONE, scope_bindings(scope, now_ns) | {"seq": seq}).fetchone())
+
+
+def _stored(row: tuple[int, bytes] | None) -> StoredEvent | None:
+    return None if row is None else StoredEvent(*row)
