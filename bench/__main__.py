@@ -1,7 +1,7 @@
-"""`python -m bench PART`: measure this machine, next to the bare libraries doing the same work in the same run.
+"""`python -m bench PART`: measure posthouse, compared with the bare libraries doing the same work in the same run.
 
-PART is store, bus, relay, drain, locks, send or pipeline. Each measures in a temporary directory below --dir (the
-disk there decides) and removes it. --quick does far less; --json prints the whole report.
+PART is store, bus, relay, drain, locks, send or pipeline. Each part works in a temporary directory below --dir, whose
+disk determines the results, and removes it. --quick does far less; --json prints the whole report.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 BenchDir = Annotated[
-    Path | None, Parameter(name="--dir", help="Where to measure; the disk there decides. Removed afterwards.")
+    Path | None, Parameter(name="--dir", help="Parent of the temporary directory; its disk determines the results.")
 ]
-Quick = Annotated[bool, Parameter(negative=(), show_default=False, help="A first look, with far less of all.")]
+Quick = Annotated[bool, Parameter(negative=(), show_default=False, help="Do far less, for a first impression.")]
 
 
 def show_required(report: dict[str, Any]) -> RenderableType:
-    """Return every figure that something is required of, with its bound and whether it is met."""
+    """Return every figure that has a bound, with the bound and if it is met."""
     rows = [
         (each["name"], f"{each['value']:,}", f"{each['sense']} {each['bound']:,}", "yes" if each["met"] else "NO")
         for each in report["required"]
@@ -60,9 +60,9 @@ def store(
     Parameters
     ----------
     directory
-        Where to measure; the disk there decides. A temporary directory inside it is used and removed.
+        Parent of the temporary directory; its disk determines the results.
     rounds
-        How often both ways take turns.
+        Number of rounds; both ways alternate in each.
     singles
         Commits per round, one caller at a time.
     batches
@@ -89,11 +89,10 @@ def bus(
     quick: Quick = False,
     output: Output = PLAIN,
 ) -> None:
-    """Measure the bus next to bare file operations on the same disk, in the same run.
+    """Measure the bus, compared with bare file operations on the same disk in the same run.
 
-    The floor is what a message costs without any bus: create and write a file, rename it twice, unlink it. The
-    safety rules stay switched on with their limits raised, and the report prints them. The full run publishes a
-    million messages.
+    The floor is the cost of a message without a bus: create and write a file, rename it twice, unlink it. The safety
+    rules stay enabled with raised limits, and the report prints them. The full run publishes a million messages.
 
     For example:
 
@@ -116,8 +115,8 @@ def relay(
 ) -> None:
     """Measure accepting, fan-out and queries of a relay; client and relay are separate processes.
 
-    Every answer comes after the sync of its commit. Rates and caps are raised by settings and left switched on. The
-    store of a million events is made once and kept in the temporary directory.
+    Every answer comes after the sync of its commit. Rates and caps stay enabled with raised limits. The store of a
+    million events is created once and kept in the system's temporary directory.
 
     For example:
 
@@ -138,11 +137,10 @@ def drain(
     quick: Quick = False,
     output: Output = PLAIN,
 ) -> None:
-    """Measure readers that find a backlog: how fast they receive and confirm it; relay and readers are processes.
+    """Measure how fast readers receive and confirm a backlog; relay and readers are separate processes.
 
     Every confirmation is answered after the sync of its commit, with up to 50 ids under one signature. The window is
-    500, frames are lists. Rates and caps are raised by settings and left switched on. The readers do not verify
-    signatures here.
+    500, frames are lists. Rates and caps stay enabled with raised limits. The readers do not verify signatures.
 
     For example:
 
@@ -163,7 +161,7 @@ def locks(
     quick: Quick = False,
     output: Output = PLAIN,
 ) -> None:
-    """Measure pairs of acquire and release: one client, 16 on their own resources, 16 on one.
+    """Measure pairs of acquire and release: one client, 16 clients on 16 resources, 16 clients on one.
 
     Client and relay are separate processes; every answer comes after the sync of its commit.
 
@@ -186,10 +184,10 @@ def send(
     quick: Quick = False,
     output: Output = PLAIN,
 ) -> None:
-    """Measure sends through daemons: accepting, one at a time, from host to host, and draining a backlog.
+    """Measure sending through daemons: accepting, one at a time, from host to host, and draining a backlog.
 
-    Relay, daemons and client are processes. Every answer comes after the sync of its commit. Rates and caps of the
-    relay are raised by settings and left switched on; the report prints them.
+    Relay, daemons and client are separate processes. Every answer comes after the sync of its commit. Rates and caps
+    of the relay stay enabled with raised limits; the report prints them.
 
     For example:
 
@@ -214,15 +212,15 @@ def pipeline(
             negative=(),
             consume_multiple=True,
             show_default=False,
-            help="Only this: whole runs over histories of so many rows, with the memory they take.",
+            help="Only measure whole runs over histories of these sizes, with their memory.",
         ),
     ] = (),
     output: Output = PLAIN,
 ) -> None:
     """Measure the pipeline on two cores of this machine, in one warm session of Spark.
 
-    Records are read from a relay's file. Bronze ingest counts everything up to the commit: files, statistics and
-    Merkle roots. Signatures are held against bare libsodium in the same run.
+    Records are read from a relay's file. Bronze ingest includes everything up to the commit: files, statistics and
+    Merkle roots. Signatures are compared with bare libsodium in the same run.
 
     For example:
 
@@ -241,7 +239,7 @@ def pipeline(
     output.result(report, show_required(report))
 
 
-app = noun("bench", "Measure this machine, side by side with the bare libraries doing the same.")
+app = noun("bench", "Measure posthouse, compared with the bare libraries doing the same work.")
 app.command(store, name="store")
 app.command(relay, name="relay")
 app.command(drain, name="drain")

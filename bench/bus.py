@@ -1,7 +1,7 @@
-"""All measurements of the bus in one run, and what they have to reach.
+"""All measurements of the bus in one run, with their required values.
 
-The figures of DorkOS were measured on the same class of machine (Node 20, two cores, 256 bytes); they are shown
-beside ours and decide nothing.
+The figures of DorkOS were measured on the same class of machine (Node 20, two cores, 256 bytes). The report shows
+them for comparison only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from bench import bus_growth, bus_latency, bus_throughput
-from bench.comparison import Requirement
+from bench.comparison import Requirement, describe_machine
 from bench.scales import BUS_LIMITS, PAYLOAD, PAYLOAD_BYTES, SENDER, SUBJECT, BusScale
 from posthouse.bus import Bus
 
@@ -28,65 +28,62 @@ DORKOS = {
     "match_10000_us": 5_400,
 }
 REQUIRED = (
-    Requirement("one by one, of the floor", "throughput", "one_by_one_ratio", "at least", 0.12, 0.25),
-    Requirement("64 in flight, of the floor", "throughput", "in_flight_64_ratio", "at least", 0.25, 0.35),
-    Requirement("publish to handler, one process, p50 ms", "latency", "one_process_p50_ms", "at most", 1.0),
-    Requirement("publish to handler, across processes, p50 ms", "latency", "across_processes_p50_ms", "at most", 5.0),
-    Requirement("fan-out to 50, of the floor", "fan_out", "ratio", "at least", 0.3),
-    Requirement("publish with 10,000 waiting, of an empty mailbox", "waiting", "ratio", "at least", 0.8),
-    Requirement("rebuild, of bare reading and parsing", "rebuild", "ratio", "at least", 0.3),
-    Requirement("matching 10,000 subscriptions, of 100", "matching", "ratio", "at most", 3.0),
-    Requirement("memory growth over the publishes, MiB", "memory", "growth_mib", "at most", 8.0),
+    Requirement(
+        "One publish at a time, relative to the floor", "throughput", "one_by_one_ratio", "at least", 0.12, 0.25
+    ),
+    Requirement("64 in flight, relative to the floor", "throughput", "in_flight_64_ratio", "at least", 0.25, 0.35),
+    Requirement("Publish to handler in one process, p50 ms", "latency", "one_process_p50_ms", "at most", 1.0),
+    Requirement("Publish to handler across processes, p50 ms", "latency", "across_processes_p50_ms", "at most", 5.0),
+    Requirement("Fan-out to 50 endpoints, relative to the floor", "fan_out", "ratio", "at least", 0.3),
+    Requirement(
+        "Publish into a mailbox with 10,000 messages, relative to an empty one", "waiting", "ratio", "at least", 0.8
+    ),
+    Requirement("Index rebuild, relative to bare reading and parsing", "rebuild", "ratio", "at least", 0.3),
+    Requirement("Matching with 10,000 subscriptions, relative to 100", "matching", "ratio", "at most", 3.0),
+    Requirement("Memory growth over all publishes, MiB", "memory", "growth_mib", "at most", 8.0),
 )
-Judge = Callable[[dict[str, Any]], list[dict[str, Any]]]
 
 
 def evaluate(report: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return every requirement with what was measured."""
-    return [requirement.judge(report) for requirement in REQUIRED]
+    """Return every requirement with its measured value."""
+    return [requirement.evaluate(report) for requirement in REQUIRED]
 
 
-async def measure_bus(folder: Path, scale: BusScale, tell: Callable[[str], None]) -> dict[str, Any]:
+async def measure_bus(folder: Path, scale: BusScale, on_progress: Callable[[str], None]) -> dict[str, Any]:
     """Measure everything in `folder`, which must be empty, and return the report."""
     file_bytes = await _file_bytes(folder / "probe")
     report: dict[str, Any] = {
-        "machine": {"python": platform.python_version(), "cpus": _cpus(), "kernel": platform.release()},
+        "machine": describe_machine() | {"kernel": platform.release()},
         "limits": msgspec.to_builtins(BUS_LIMITS),
         "payload_bytes": PAYLOAD_BYTES,
         "file_bytes": file_bytes,
     }
-    tell("throughput")
+    on_progress("throughput")
     report["throughput"] = await bus_throughput.measure_throughput(folder / "throughput", scale, file_bytes)
-    tell("latency")
+    on_progress("latency")
     report["latency"] = await bus_latency.measure_latency(folder / "latency", scale)
-    tell("fan-out")
+    on_progress("fan-out")
     report["fan_out"] = await bus_throughput.measure_fan_out(folder / "fan_out", scale, file_bytes)
-    tell("full mailbox")
+    on_progress("full mailbox")
     report["waiting"] = await bus_growth.measure_waiting(folder / "waiting", scale)
-    tell("rebuild")
+    on_progress("rebuild")
     report["rebuild"] = await bus_growth.measure_rebuild(folder / "rebuild", scale)
-    tell("matching")
+    on_progress("matching")
     report["matching"] = bus_growth.measure_matching(scale)
-    tell("memory")
+    on_progress("memory")
     report["memory"] = await bus_growth.measure_memory(folder / "memory", scale)
     return report | {"required": evaluate(report), "dorkos": DORKOS}
 
 
-def run_bus(folder: Path, scale: BusScale, tell: Callable[[str], None]) -> dict[str, Any]:
-    """Run the measurements on an event loop of their own."""
-    return asyncio.run(measure_bus(folder, scale, tell))
+def run_bus(folder: Path, scale: BusScale, on_progress: Callable[[str], None]) -> dict[str, Any]:
+    """Run the measurements on a new event loop."""
+    return asyncio.run(measure_bus(folder, scale, on_progress))
 
 
 async def _file_bytes(folder: Path) -> int:
-    """Return the size of the file the bus writes for the bench's payload."""
+    """Return the size of the file that the bus writes for the payload."""
     async with Bus(folder, reliability=BUS_LIMITS) as bus:
         await bus.register_endpoint(SUBJECT)
         await bus.publish(SUBJECT, PAYLOAD, from_=SENDER)
     (stored,) = (folder / "mailboxes").glob("*/new/*")
     return stored.stat().st_size
-
-
-def _cpus() -> int:
-    import os
-
-    return len(os.sched_getaffinity(0))

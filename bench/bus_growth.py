@@ -1,8 +1,8 @@
-"""Costs of the bus that must not grow: with waiting mail, with files to index, with subscriptions, with publishes.
+"""Costs of the bus that must not grow with waiting messages, files to index, subscriptions or publishes.
 
 Before each round into a full and an empty mailbox as many messages are acknowledged as it publishes, so that neither
-round creates files, whose cost depends on what was deleted nearby. Memory is measured with files in /dev/shm if
-there is room: no time is measured there, and deleting a million files on a disk can take hours.
+round creates files, whose cost depends on earlier deletions in the directory. Memory is measured with files in
+/dev/shm if there is room: this measures no time, and deleting a million files on a disk can take hours.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import msgspec
 
 from bench.bus_throughput import Counted, publish_together
 from bench.comparison import median, median_ratio
-from bench.scales import BUS_LIMITS, PAYLOAD, SENDER, SUBJECT, BusScale
+from bench.scales import BUS_LIMITS, IN_FLIGHT, PAYLOAD, SENDER, SUBJECT, BusScale
 from posthouse.bus import Bus, Retention
 from posthouse.model.subjects import PatternTrie
 
@@ -30,13 +30,13 @@ _FULL, _EMPTY, _GROWING = "waiting.full", "waiting.empty", "waiting.growing"
 
 
 async def measure_waiting(folder: Path, scale: BusScale) -> dict[str, Any]:
-    """Alternate batches into a full and into an empty mailbox, first where both grow, then where both are acked."""
+    """Alternate batches into a full and an empty mailbox, first while both grow, then after acknowledgements."""
     async with Bus(folder, reliability=BUS_LIMITS) as bus:
         for subject in (_FULL, _EMPTY):
             await bus.register_endpoint(subject)
         await fill(bus, _FULL, scale.waiting)
         growing = await _grow(bus, scale.rounds)
-        empty, full = await _take_turns(bus, scale.rounds * 2)
+        empty, full = await _alternate(bus, scale.rounds * 2)
     return {
         "waiting": scale.waiting,
         "publish_empty_per_s": round(median(empty)),
@@ -49,7 +49,7 @@ async def measure_waiting(folder: Path, scale: BusScale) -> dict[str, Any]:
 
 
 async def _grow(bus: Bus, rounds: int) -> tuple[list[float], list[float]]:
-    """Publish into fresh mailboxes and the full one; return the rates of both."""
+    """Publish into new mailboxes and the full one; return the rates of both."""
     empty: list[float] = []
     full: list[float] = []
     for number in range(rounds):
@@ -60,8 +60,8 @@ async def _grow(bus: Bus, rounds: int) -> tuple[list[float], list[float]]:
     return empty, full
 
 
-async def _take_turns(bus: Bus, rounds: int) -> tuple[list[float], list[float]]:
-    """Publish as many as were acknowledged before, in both mailboxes, each first every other time."""
+async def _alternate(bus: Bus, rounds: int) -> tuple[list[float], list[float]]:
+    """Acknowledge and publish a batch in both mailboxes, in alternating order."""
     rates: dict[str, list[float]] = {_EMPTY: [], _FULL: []}
     await fill(bus, _EMPTY, _BATCH)
     for number in range(rounds):
@@ -73,18 +73,18 @@ async def _take_turns(bus: Bus, rounds: int) -> tuple[list[float], list[float]]:
 
 
 async def fill(bus: Bus, subject: str, count: int) -> None:
-    """Publish many messages, many at a time."""
+    """Publish `count` messages with 64 in flight."""
     left = iter(range(count))
 
     async def worker() -> None:
         for _ in left:
             await bus.publish(subject, PAYLOAD, from_=SENDER)
 
-    await asyncio.gather(*(worker() for _ in range(64)))
+    await asyncio.gather(*(worker() for _ in range(IN_FLIGHT)))
 
 
 async def _acknowledge(bus: Bus, subject: str) -> None:
-    """End a batch of the oldest messages."""
+    """Acknowledge a batch of the oldest messages."""
     for envelope in await bus.read_inbox(subject, _BATCH):
         await bus.ack(subject, envelope.id)
 
@@ -97,7 +97,7 @@ async def _rate(bus: Bus, subject: str) -> float:
 
 
 async def measure_rebuild(folder: Path, scale: BusScale) -> dict[str, Any]:
-    """Interleave bare reading and rebuilding; return files a second and the ratio."""
+    """Alternate bare reading and rebuilding; return files per second and the ratio."""
     bare: list[float] = []
     rebuilt: list[float] = []
     async with Bus(folder, reliability=BUS_LIMITS) as bus:
@@ -150,7 +150,7 @@ def measure_matching(scale: BusScale) -> dict[str, Any]:
 
 
 def _trie(count: int) -> PatternTrie[int]:
-    """Four kinds of patterns in equal parts, spread over teams and agents."""
+    """Return a trie with four kinds of patterns in equal parts, spread over teams and agents."""
     trie: PatternTrie[int] = PatternTrie()
     for number in range(count):
         team, agent = f"team{number % 97}", f"agent{number}"
@@ -170,14 +170,14 @@ def _microseconds(trie: PatternTrie[int]) -> float:
 _MIB = 1 << 20
 _PARTS = 20
 _MEMORY_DISK = Path("/dev/shm")
-_ROOM_BYTES = 2_048 * _MIB  # what a million messages and their journal take at most
+_ROOM_BYTES = 2_048 * _MIB  # the most that a million messages and their journal take
 _JOURNAL_BYTES = 64 * _MIB
 
 
 async def measure_memory(folder: Path, scale: BusScale) -> dict[str, Any]:
     """Publish and handle in equal parts; compare the memory after the first tenth with that at the end."""
-    with _memory_folder(folder) as place:
-        resident = await _run(place / "bus", scale.memory_publishes // _PARTS)
+    with _memory_folder(folder) as root:
+        resident = await _run(root / "bus", scale.memory_publishes // _PARTS)
     warm = resident[_PARTS // 10]
     return {
         "publishes": scale.memory_publishes // _PARTS * _PARTS,
@@ -207,17 +207,17 @@ async def _run(folder: Path, part: int) -> list[int]:
 
 @contextmanager
 def _memory_folder(folder: Path) -> Iterator[Path]:
-    """Give a folder in memory if there is room, else the one on the disk."""
+    """Yield a folder in memory if there is room, else the given one on the disk."""
     if not has_room(_MEMORY_DISK):
         folder.mkdir(parents=True)
         yield folder
         return
-    with tempfile.TemporaryDirectory(prefix="posthouse-bench-", dir=_MEMORY_DISK) as place:
-        yield Path(place)
+    with tempfile.TemporaryDirectory(prefix="posthouse-bench-", dir=_MEMORY_DISK) as root:
+        yield Path(root)
 
 
 def has_room(disk: Path) -> bool:
-    """Tell whether a directory is there, may be written to, and has room for a million messages."""
+    """Return True if the directory exists, is writable and has room for a million messages."""
     if not os.access(disk, os.W_OK):
         return False
     found = os.statvfs(disk)
@@ -229,4 +229,4 @@ def resident_bytes() -> int:
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024
-    raise OSError("this system tells no resident memory")
+    raise OSError("this system does not report resident memory")

@@ -1,6 +1,6 @@
-"""Publish-to-handler time: from the call of publish to the first line of the handler, in one process and across two.
+"""Latency from the call of publish to the first line of the handler, in one process and across two.
 
-Messages are sent one at a time with a pause, so that the time of one message is measured and no queue.
+Messages are sent one at a time with a pause, so that no message waits behind another one.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from time import perf_counter_ns
 from typing import Any
 
 from bench.comparison import percentile
+from bench.processes import run_module
 from bench.scales import BUS_LIMITS, PAYLOAD, SENDER, SUBJECT, BusScale
 from posthouse.bus import Bus
 from posthouse.model.envelope import Envelope
 
-_PAUSE_S = 0.002  # longer than a delivery: the bus is idle when the next message comes
+_PAUSE_S = 0.002  # longer than a delivery: the bus is idle before the next message
 
 
 async def measure_latency(folder: Path, scale: BusScale) -> dict[str, Any]:
-    """Return the middle and the 99th percentile of both, in milliseconds."""
+    """Return the median and the 99th percentile of both, in milliseconds."""
     inside = await _one_process(folder / "inside", scale.latency_messages)
     across = await _two_processes(folder / "across", scale.latency_messages)
     return {
@@ -52,18 +53,10 @@ async def _one_process(folder: Path, count: int) -> list[float]:
 
 
 async def _two_processes(folder: Path, count: int) -> list[float]:
-    """The child serves and tells through a pipe what it measured; both read the same monotonic clock."""
+    """Measure with a child that handles messages and prints the times; both read the same monotonic clock."""
     async with Bus(folder, reliability=BUS_LIMITS) as bus:
         await bus.register_endpoint(SUBJECT)
-        child = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "bench.bus_latency",
-            str(folder),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-        )
+        child = await run_module("bench.bus_latency", str(folder))
         assert child.stdout is not None
         assert child.stdin is not None
         try:
@@ -80,7 +73,7 @@ async def _two_processes(folder: Path, count: int) -> list[float]:
 
 
 async def serve(folder: Path) -> None:
-    """Be the other process: handle, and tell the time each message took."""
+    """Run the other process: handle messages and print the time that each one took."""
 
     async def handle(envelope: Envelope) -> None:
         took_ms = (perf_counter_ns() - envelope.payload["sent_ns"]) / 1e6

@@ -1,10 +1,9 @@
-"""Messages per second through the bus, next to the bare file steps of one message.
+"""Messages per second through the bus, compared with the bare file operations of one message.
 
-The floor is what a Maildir that removes its files cannot avoid: create and write, rename, rename, unlink, in the
-directories of a mailbox of the measured bus, because ext4 allocates inodes by directory. An ext4 without a journal
-slows down with every deleted file, so floor rounds are short, and the ratios to the fastest round and to a file that
-is overwritten are reported too. Measured: one publish at a time, 64 in flight, each until handled, and fan-out to
-fifty.
+The floor is the work that a Maildir cannot avoid: create and write, rename, rename, unlink, in the directories of a
+mailbox of the measured bus, because ext4 allocates inodes by directory. An ext4 without a journal slows down with
+every deleted file, so floor rounds are short, and the ratios to the fastest round and to overwriting one file are
+reported too. Measured: one publish at a time, 64 in flight, both until handled, and fan-out to fifty endpoints.
 """
 
 from __future__ import annotations
@@ -18,25 +17,25 @@ from time import perf_counter
 from typing import Any
 
 from bench.comparison import median
-from bench.scales import BUS_LIMITS, PAYLOAD, SENDER, SUBJECT, BusScale
+from bench.scales import BUS_LIMITS, IN_FLIGHT, PAYLOAD, SENDER, SUBJECT, BusScale
 from posthouse.bus import Bus
 from posthouse.bus.data_directory import endpoint_hash
 from posthouse.model.envelope import Envelope
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _OVERWRITE = os.O_WRONLY | os.O_CLOEXEC
-_ROUND = 100  # messages: about 5 ms, and few enough that those removed do not slow down the rounds to come
+_ROUND = 100  # messages, about 5 ms: few enough that their deletion does not slow down later rounds
 
 
 class Floor:
-    """The steps between the directories of one mailbox."""
+    """The bare file operations in the directories of one mailbox."""
 
     def __init__(self, root: Path, subject: str, file_bytes: int) -> None:
         folder = root / "mailboxes" / endpoint_hash(subject)
         self.data = b"x" * file_bytes
         self._tmp, self._new, self._cur = (f"{folder / name}/" for name in ("tmp", "failed", "cur"))
         self._written = 0
-        #: messages a second of every round: created and removed, and written over
+        #: messages per second of every round: creating and removing files, and overwriting one file
         self.rates: list[float] = []
         self.reusing_rates: list[float] = []
 
@@ -53,7 +52,7 @@ class Floor:
         }
 
     def compare(self, name: str, rates: Sequence[float]) -> dict[str, Any]:
-        """Return a rate and what it is of the floor, round by round, and of the other two."""
+        """Return the ratios of rates to the floor per round, to the fastest floor and to the reusing floor."""
         ratios = [mine / other for mine, other in zip(rates, self.rates, strict=True)]
         reusing = [mine / other for mine, other in zip(rates, self.reusing_rates, strict=True)]
         prefix = f"{name}_" if name else ""
@@ -89,30 +88,29 @@ class Floor:
             os.rename(self._new + name, self._cur + name)  # noqa: PTH104 - the bare steps
             os.rename(self._cur + name, spare)  # noqa: PTH104 - the bare steps
         rate = _ROUND / (perf_counter() - start)
-        os.unlink(spare)  # noqa: PTH108 - as above
+        os.unlink(spare)  # noqa: PTH108 - the bare steps
         return rate
 
 
-IN_FLIGHT = 64
 FLIGHT_SUBJECT = "bench.in_flight"
 
 
 class Counted:
-    """A handler that tells when it has seen as many messages as were sent."""
+    """A handler that counts messages and announces when it has seen the expected number."""
 
     def __init__(self) -> None:
         self.seen = 0
-        self._goal = 0
+        self._expected = 0
         self._reached = asyncio.Event()
 
     async def __call__(self, _envelope: Envelope) -> None:
         self.seen += 1
-        if self.seen >= self._goal:
+        if self.seen >= self._expected:
             self._reached.set()
 
     def expect(self, count: int) -> None:
-        """Set the goal: `count` more messages."""
-        self._goal = self.seen + count
+        """Expect `count` more messages."""
+        self._expected = self.seen + count
         self._reached.clear()
 
     async def wait(self) -> None:
@@ -120,13 +118,13 @@ class Counted:
 
 
 async def publish_singly(bus: Bus, count: int) -> None:
-    """Publish one after the other."""
+    """Publish one message after the other."""
     for _ in range(count):
         await bus.publish(SUBJECT, PAYLOAD, from_=SENDER)
 
 
 async def publish_together(bus: Bus, count: int) -> None:
-    """Keep 64 publishes going; what is published waits for its handler as long as it takes."""
+    """Keep 64 publishes in flight, without waiting for the handler."""
     left = iter(range(count))
 
     async def worker() -> None:
@@ -137,7 +135,7 @@ async def publish_together(bus: Bus, count: int) -> None:
 
 
 class InFlight:
-    """Keeps 64 messages between the call of their publish and their handler."""
+    """Keeps 64 messages in flight between publish and handler."""
 
     def __init__(self) -> None:
         self._handled: dict[int, asyncio.Future[None]] = {}
@@ -146,7 +144,7 @@ class InFlight:
         self._handled.pop(envelope.payload["n"]).set_result(None)
 
     async def rate(self, bus: Bus, count: int) -> float:
-        """Return how many messages a second are published and handled."""
+        """Return messages per second that are published and handled."""
         loop, left = asyncio.get_running_loop(), iter(range(count))
 
         async def worker() -> None:
@@ -162,7 +160,7 @@ class InFlight:
 
 @dataclass
 class Rates:
-    """Messages a second of every round."""
+    """Messages per second of every round."""
 
     one_by_one: list[float] = field(default_factory=list)
     in_flight_64: list[float] = field(default_factory=list)
@@ -171,7 +169,7 @@ class Rates:
 
 
 async def measure_throughput(folder: Path, scale: BusScale, file_bytes: int) -> dict[str, Any]:
-    """Let floor and bus take turns; return rates and the middle of the rounds' ratios to the floor."""
+    """Alternate floor and bus; return rates and the median of the rounds' ratios to the floor."""
     rates, counted, in_flight = Rates(), Counted(), InFlight()
     async with Bus(folder, reliability=BUS_LIMITS) as bus:
         for subject, handler in ((SUBJECT, counted), (FLIGHT_SUBJECT, in_flight)):
@@ -217,7 +215,7 @@ ENDPOINTS = 50
 
 
 async def measure_fan_out(folder: Path, scale: BusScale, file_bytes: int) -> dict[str, Any]:
-    """Interleave floor and fan-out; return deliveries a second and their ratio to the floor."""
+    """Alternate floor and fan-out; return deliveries per second and their ratio to the floor."""
     counted = Counted()
     rates: list[float] = []
     async with Bus(folder, reliability=BUS_LIMITS) as bus:

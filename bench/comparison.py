@@ -6,6 +6,8 @@ the median of the rounds' ratios. Absolute rates are reported too, but mean litt
 
 from __future__ import annotations
 
+import os
+import platform
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,28 +15,33 @@ from typing import Any
 
 
 def median(values: Sequence[float]) -> float:
-    """Return the middle value: one disturbed round moves it little."""
+    """Return the median: one disturbed round hardly moves it."""
     return statistics.median(values)
 
 
 def median_ratio(ours: Sequence[float], bare: Sequence[float]) -> float:
-    """Return the middle of the rounds' ratios: what else the machine did in a round hit both."""
+    """Return the median of the rounds' ratios: other load on the machine affects both sides of a round."""
     return round(statistics.median(mine / other for mine, other in zip(ours, bare, strict=True)), 3)
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Return the value below which `share` of them lie."""
+    """Return the value below which this share of the values lies."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
-#: Does the work once and returns how many per second.
+def describe_machine() -> dict[str, Any]:
+    """Return the properties of this machine that every report has."""
+    return {"python": platform.python_version(), "cpus": len(os.sched_getaffinity(0))}
+
+
+#: Does the work once and returns its rate per second.
 Measure = Callable[[], float]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What the rounds of one comparison showed."""
+    """The rates of all rounds of one comparison."""
 
     name: str
     ours_per_s: list[float]
@@ -48,7 +55,7 @@ class Comparison:
         return statistics.median(ours / bare for ours, bare in zip(self.ours_per_s, self.bare_per_s, strict=True))
 
     def value(self) -> dict[str, object]:
-        """Return the comparison as it is written to JSON."""
+        """Return the comparison as JSON values."""
         ratios = [ours / bare for ours, bare in zip(self.ours_per_s, self.bare_per_s, strict=True)]
         return {
             "ratio": round(self.ratio, 3),
@@ -61,7 +68,7 @@ class Comparison:
 
 
 def compare(name: str, ours: Measure, bare: Measure, *, rounds: int, required: float, aim: float) -> Comparison:
-    """Let both ways take turns for `rounds` rounds, after one that warms up and does not count."""
+    """Alternate both ways for `rounds` rounds, after one warm-up round that does not count."""
     ours(), bare()
     ours_per_s: list[float] = []
     bare_per_s: list[float] = []
@@ -77,19 +84,19 @@ def compare(name: str, ours: Measure, bare: Measure, *, rounds: int, required: f
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One number of the report with its bound."""
+    """One figure of the report with its bound."""
 
     name: str
     section: str
     key: str
     #: "at least" or "at most"
-    sense: str
+    comparison: str
     bound: float
     aim: float | None = None
 
-    def judge(self, report: dict[str, Any]) -> dict[str, Any]:
-        """Return the value, the bound and whether it is met."""
+    def evaluate(self, report: dict[str, Any]) -> dict[str, Any]:
+        """Return the value, the bound and if the bound is met."""
         value = report[self.section][self.key]
-        is_met = value >= self.bound if self.sense == "at least" else value <= self.bound
-        found = {"name": self.name, "value": value, "sense": self.sense, "bound": self.bound, "met": is_met}
+        is_met = value >= self.bound if self.comparison == "at least" else value <= self.bound
+        found = {"name": self.name, "value": value, "sense": self.comparison, "bound": self.bound, "met": is_met}
         return found if self.aim is None else found | {"aim": self.aim}

@@ -1,10 +1,10 @@
-"""Readers with a backlog in a process of their own, and the sender that fills their queues.
+"""Readers with a backlog, in a separate process, and the sender that fills their queues.
 
     python -m bench.drain_readers HOST PORT
 
-is that process; it uses the normal client with verification off. Each line `READERS EACH WINDOW` on stdin connects
-new readers and is answered by their node ids. The next line lets them receive; once every confirmation is answered,
-a line gives seconds, messages and whether each reader got its messages in order. End of stdin ends it.
+runs the readers with the normal client, without verification. Each line `READERS EACH WINDOW` on stdin connects new
+readers; the answer is their node ids. The next line starts the receiving; once every confirmation is answered, the
+process prints seconds, messages and if each reader got its messages in order. It exits at the end of stdin.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from contextlib import asynccontextmanager
 
 import uvloop
 
-from bench.processes import RunningRelay
-from bench.raw_stream import ACCEPTED, Ingest, Supply, open_raw
+from bench.processes import RelayProcess, run_module
+from bench.raw_stream import ACCEPTED, EventSource, Publisher, open_raw
 from bench.scales import BODY_CHARS, IN_FLIGHT
 from posthouse.client import Client, ClientOptions, Pins
 from posthouse.client.trust.signing import sign_event
@@ -29,15 +29,15 @@ from posthouse.model.kinds import MESSAGE
 _BODY = "x" * BODY_CHARS
 
 
-class MessageSupply(Supply):
-    """Signs messages of one key, and plain events of the same size and tags; no two are equal."""
+class MessageSource(EventSource):
+    """Signs messages with one key, and plain events of the same size and tags; no two are equal."""
 
     def __init__(self) -> None:
         super().__init__()
         self._number = 0
 
     def messages(self, nodes: Sequence[str], each: int, kind: int = MESSAGE) -> list[bytes]:
-        """Return EVENT commands of direct messages, so many for each node, taking turns."""
+        """Return EVENT commands of direct messages, `each` for every node, alternating between nodes."""
         return [self._message(node, kind) for _ in range(each) for node in nodes]
 
     def _message(self, node: str, kind: int) -> bytes:
@@ -47,28 +47,28 @@ class MessageSupply(Supply):
         return b'["EVENT",%b]' % encode_event(sign_event(self.key, kind, _BODY, tags, self._at_ns))
 
 
-class MessageSender(Ingest):
+class MessageSender(Publisher):
     """One sender of a relay."""
 
-    supply: MessageSupply
+    source: MessageSource
 
     async def fill(self, nodes: Sequence[str], each: int) -> None:
-        """Queue so many messages for each node."""
-        await self.rate(self.supply.messages(nodes, each), IN_FLIGHT * 4)
+        """Queue `each` messages for every node."""
+        await self.rate(self.source.messages(nodes, each), IN_FLIGHT * 4)
 
 
-async def open_sender(relay: RunningRelay) -> MessageSender:
-    """Open a sender with a key of its own."""
-    supply = MessageSupply()
-    return MessageSender(await open_raw(relay.host, relay.port, supply.key, ACCEPTED), supply)
+async def open_sender(relay: RelayProcess) -> MessageSender:
+    """Open a sender with a new key."""
+    source = MessageSource()
+    return MessageSender(await open_raw(relay.host, relay.port, source.key, ACCEPTED), source)
 
 
-_PATIENCE_S = 300
-_MAX_LINE = 1 << 20  # node ids of many readers stand on one line
+_TIMEOUT_S = 300
+_MAX_LINE = 1 << 20  # one line has the node ids of all readers
 
 
 class ReaderProcess:
-    """Readers that come, find a backlog and empty it."""
+    """The process that runs the readers."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -79,31 +79,22 @@ class ReaderProcess:
         await sender.fill(nodes, each)
         seconds, count, is_in_order = (await self._ask("go")).split()
         if int(count) != readers * each or is_in_order != "1":
-            raise RuntimeError(f"{count} of {readers * each} messages came, in order: {is_in_order}")
+            raise RuntimeError(f"{count} of {readers * each} messages arrived, in order: {is_in_order}")
         return readers * each / float(seconds)
 
     async def _ask(self, line: str) -> str:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(line.encode() + b"\n")
-        answer = await asyncio.wait_for(self._process.stdout.readline(), _PATIENCE_S)
+        answer = await asyncio.wait_for(self._process.stdout.readline(), _TIMEOUT_S)
         if not answer:
             raise RuntimeError("the readers ended")
         return answer.decode().strip()
 
 
 @asynccontextmanager
-async def open_readers(relay: RunningRelay) -> AsyncIterator[ReaderProcess]:
-    """Start the process with the readers."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "bench.drain_readers",
-        relay.host,
-        str(relay.port),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        limit=_MAX_LINE,
-    )
+async def open_readers(relay: RelayProcess) -> AsyncIterator[ReaderProcess]:
+    """Run the process of the readers until the block ends."""
+    process = await run_module("bench.drain_readers", relay.host, str(relay.port), limit=_MAX_LINE)
     try:
         yield ReaderProcess(process)
     finally:
@@ -124,7 +115,7 @@ class Reader:
         self.seqs: list[int] = []
 
     async def drain(self, each: int, window: int) -> None:
-        """Take and confirm everything; returns when the last confirmation is answered."""
+        """Receive and confirm all messages; returns when the last confirmation is answered."""
         mailbox = await self.client.receive(window=window)
         while len(self.seqs) < each:
             taken = await mailbox.take()
@@ -143,17 +134,17 @@ async def serve(url: str) -> None:
         count, each, window = map(int, line.split())
         readers = [Reader(url) for _ in range(count)]
         await asyncio.gather(*(reader.client.connect() for reader in readers))
-        _say(" ".join(reader.key.node for reader in readers))
+        _print(" ".join(reader.key.node for reader in readers))
         await asyncio.to_thread(sys.stdin.readline)
         started = time.perf_counter()
         await asyncio.gather(*(reader.drain(each, window) for reader in readers))
         seconds = time.perf_counter() - started
         is_in_order = all(reader.is_in_order for reader in readers)
-        _say(f"{seconds} {sum(len(reader.seqs) for reader in readers)} {int(is_in_order)}")
+        _print(f"{seconds} {sum(len(reader.seqs) for reader in readers)} {int(is_in_order)}")
         await asyncio.gather(*(reader.client.close() for reader in readers))
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 

@@ -1,8 +1,8 @@
-"""Floors: what the bare libraries do on this machine, in the same run.
+"""Floors: the rates of the bare libraries on this machine, measured in the same run.
 
-Two threads that only verify signatures are the most that a relay on two cores could accept. One connection that only
-commits the rows of an event, of a lock operation or of an accepted send, synced each time, is the fastest that one
-durable answer after another could come.
+Two threads that only verify signatures set the upper bound of what a relay on two cores can accept. One connection
+that only commits the rows of an event, a lock operation or an accepted send, with a sync each time, sets the upper
+bound of durable answers one after the other.
 """
 
 from __future__ import annotations
@@ -38,6 +38,18 @@ _EVENT = f"{RELAY.insert_events} ({', '.join('?' * 10)})"
 _TERM = f"{RELAY.insert_terms} (?, ?)"
 
 
+@contextmanager
+def bare_database(path: Path) -> Iterator[apsw.Connection]:
+    """Open a database as its only writer, with a sync at every commit."""
+    db = apsw.Connection(str(path))
+    try:
+        db.pragma("journal_mode", "wal")
+        db.pragma("synchronous", "full")
+        yield db
+    finally:
+        db.close()
+
+
 class VerifyFloor:
     """Bare libsodium on two threads."""
 
@@ -46,7 +58,7 @@ class VerifyFloor:
         self._pool = ThreadPoolExecutor(THREADS)
 
     def rate(self) -> float:
-        """Verify everything once and return how many per second."""
+        """Verify all events once and return events per second."""
         half = len(self._signed) // THREADS
         parts = [self._signed[:half], self._signed[half:]]
         started = time.perf_counter()
@@ -63,13 +75,13 @@ def _verify(signed: Sequence[tuple[bytes, bytes]]) -> None:
 
 
 class EventFloor:
-    """The rows of an event, committed one event at a time by apsw alone."""
+    """Commits the rows of one event at a time with apsw alone."""
 
     def __init__(self, db: apsw.Connection) -> None:
         self._db = db
 
     def rate(self, events: Sequence[Event]) -> float:
-        """Commit each event and return how many per second."""
+        """Commit each event and return events per second."""
         seq = self._db.execute(JOURNAL.head).get
         prepared = [_rows(event_row(event, event.canonical()), seq + n) for n, event in enumerate(events, start=1)]
         started = time.perf_counter()
@@ -109,15 +121,10 @@ def _rows(row: EventRow, seq: int) -> tuple[tuple[Any, ...], tuple[Any, ...], li
 
 @contextmanager
 def event_floor(path: Path) -> Iterator[EventFloor]:
-    """A database with the relay's tables that only this connection writes, synced at every commit."""
+    """Yield the floor on a database with the relay's tables."""
     SqliteStore(path, SystemClock()).close()
-    db = apsw.Connection(str(path))
-    try:
-        db.pragma("journal_mode", "wal")
-        db.pragma("synchronous", "full")
+    with bare_database(path) as db:
         yield EventFloor(db)
-    finally:
-        db.close()
 
 
 _OWNER = "ed25519:" + "0" * 64
@@ -133,7 +140,7 @@ _TEXT = msgspec.json.encode(_BODY).decode()
 
 
 class LockFloor:
-    """A lock's row, its record and the journal's counter, changed by one connection alone."""
+    """Changes a lock's row, its journal record and the journal's counter with one connection."""
 
     def __init__(self, db: apsw.Connection) -> None:
         self._db = db
@@ -141,7 +148,7 @@ class LockFloor:
         db.execute(LOCKS.add_lock, (_OWNER, 1, 30_000, 0, 0, 0, "main", "floor"))
 
     def rate(self, commits: int) -> float:
-        """Commit so many times and return how many per second."""
+        """Do this many commits and return commits per second."""
         execute, seq = self._db.execute, self._db.execute(JOURNAL.head).get
         now_ns = SystemClock().wall_ns()
         started = time.perf_counter()
@@ -157,15 +164,10 @@ class LockFloor:
 
 @contextmanager
 def lock_floor(path: Path) -> Iterator[LockFloor]:
-    """A database with the relay's tables that only this connection writes."""
+    """Yield the floor on a database with the relay's tables."""
     SqliteStore(path, SystemClock()).close()
-    db = apsw.Connection(str(path))
-    try:
-        db.pragma("journal_mode", "wal")
-        db.pragma("synchronous", "full")
+    with bare_database(path) as db:
         yield LockFloor(db)
-    finally:
-        db.close()
 
 
 _EVENT_BYTES = 900  # of a sealed and signed message with a body of BODY_CHARS
@@ -173,7 +175,7 @@ _MESH = "main"
 
 
 class OutboxFloor:
-    """Bare commits of outbox rows."""
+    """Commits outbox rows with apsw alone."""
 
     def __init__(self, db: apsw.Connection) -> None:
         self._db = db
@@ -183,7 +185,7 @@ class OutboxFloor:
         self._event = b"x" * (_EVENT_BYTES + BODY_CHARS)
 
     def rate(self, number: int) -> float:
-        """Commit so many rows and return how many per second."""
+        """Commit this many rows and return rows per second."""
         ids = [self._minter.mint() for _ in range(number)]
         started = time.perf_counter()
         for row_id in ids:
@@ -204,14 +206,9 @@ class OutboxFloor:
 
 @contextmanager
 def outbox_floor(folder: Path) -> Iterator[OutboxFloor]:
-    """An outbox that only this connection writes."""
+    """Yield the floor on an outbox."""
     folder.mkdir(parents=True)
     path = folder / FILE_NAME
     Outbox(path, _MESH, SystemClock()).close()
-    db = apsw.Connection(str(path))
-    try:
-        db.pragma("journal_mode", "wal")
-        db.pragma("synchronous", "full")
+    with bare_database(path) as db:
         yield OutboxFloor(db)
-    finally:
-        db.close()

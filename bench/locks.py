@@ -1,14 +1,12 @@
-"""All measurements of locks in one run: one client, 16 on their own resources, 16 on one; against bare commits.
+"""All measurements of locks in one run, compared with bare commits: one client, 16 on 16 resources, 16 on one.
 
 A pair is an acquire and its release, each answered after the sync of its commit, on a bare stream with one command
-outstanding. All ways alternate in every round; the result is the median of the rounds' ratios.
+in flight. All ways alternate in every round; the result is the median of the rounds' ratios.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -19,25 +17,25 @@ from typing import Any
 import msgspec
 import uvloop
 
-from bench.comparison import Requirement
+from bench.comparison import Requirement, describe_machine
 from bench.floors import LockFloor, lock_floor
-from bench.processes import RunningRelay, running_relay
+from bench.processes import RelayProcess, running_relay
 from bench.raw_stream import RawStream
 from bench.scales import LocksScale
 from posthouse.keys import NodeKey
 
 LEASE_MS = 30_000
-_PATIENCE_S = 120
+_TIMEOUT_S = 120
 
 
 class LockStream(RawStream):
-    """One connection with one question open."""
+    """One connection with one lock command in flight."""
 
     def __init__(self) -> None:
         super().__init__(b"LOCKED")
         self._frames = bytearray()
         self._done: asyncio.Future[None] | None = None
-        self._asked = 0
+        self._commands = 0
         self._resource = ""
         self._left = 0
         self._wait_ms = 0
@@ -50,7 +48,7 @@ class LockStream(RawStream):
         self._frames += data
         while (size := _frame_size(self._frames)) is not None:
             start, end = size
-            self._take(bytes(self._frames[start:end]))
+            self._on_answer(bytes(self._frames[start:end]))
             del self._frames[:end]
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -59,7 +57,7 @@ class LockStream(RawStream):
             self._done.set_exception(ConnectionError("the relay closed the stream"))
 
     async def pairs(self, resource: str, count: int, wait_ms: int) -> None:
-        """Acquire and release a resource so many times, waiting for it where others hold it."""
+        """Acquire and release a resource `count` times, waiting while other clients hold it."""
         if not count:
             return
         self._resource, self._left, self._wait_ms = resource, count, wait_ms
@@ -68,14 +66,14 @@ class LockStream(RawStream):
         await self._done
 
     def _acquire(self) -> None:
-        self._ask("acquire", {"resource": self._resource, "lease_ms": LEASE_MS, "wait_ms": self._wait_ms})
+        self._send_command("acquire", {"resource": self._resource, "lease_ms": LEASE_MS, "wait_ms": self._wait_ms})
 
-    def _ask(self, op: str, arguments: dict[str, Any]) -> None:
-        self._asked += 1
-        self.send([msgspec.json.encode(["LOCK", f"{self._asked}", op, arguments])])
+    def _send_command(self, op: str, arguments: dict[str, Any]) -> None:
+        self._commands += 1
+        self.send([msgspec.json.encode(["LOCK", f"{self._commands}", op, arguments])])
 
-    def _take(self, text: bytes) -> None:
-        """Ask the next question as soon as the last is answered: no task has to wake up in between."""
+    def _on_answer(self, text: bytes) -> None:
+        """Handle an answer and send the next command at once, without waking a task."""
         done = self._done
         if not text.startswith(b'["LOCKED"') or done is None or done.done():
             raise RuntimeError(f"unexpected: {text[:200]!r}")
@@ -84,7 +82,7 @@ class LockStream(RawStream):
             done.set_exception(RuntimeError(f"{self._resource}: {answer['code']}"))
         elif not self._is_held:
             self._is_held = True
-            self._ask("release", {"resource": self._resource, "token": answer["token"]})
+            self._send_command("release", {"resource": self._resource, "token": answer["token"]})
         else:
             self._count_pair(done)
 
@@ -97,9 +95,9 @@ class LockStream(RawStream):
             done.set_result(None)
 
 
-async def open_lock_stream(relay: RunningRelay) -> LockStream:
-    """Connect and authenticate with a key of its own."""
-    async with asyncio.timeout(_PATIENCE_S):
+async def open_lock_stream(relay: RelayProcess) -> LockStream:
+    """Connect and authenticate with a new key."""
+    async with asyncio.timeout(_TIMEOUT_S):
         _, stream = await asyncio.get_running_loop().create_connection(LockStream, relay.host, relay.port)
         await stream.upgrade(relay.host, relay.port)
         await stream.authenticate(NodeKey.generate())
@@ -107,7 +105,7 @@ async def open_lock_stream(relay: RunningRelay) -> LockStream:
 
 
 def _frame_size(data: bytearray) -> tuple[int, int] | None:
-    """Return where the text of the first frame begins and ends, None while it is not whole."""
+    """Return start and end of the text of the first frame, or None while it is incomplete."""
     if len(data) < 4:
         return None
     size, start = data[1], 2
@@ -119,15 +117,15 @@ def _frame_size(data: bytearray) -> tuple[int, int] | None:
 CLIENTS = 16
 _WAIT_MS = 60_000
 REQUIRED = (
-    Requirement("one client, 2 x pairs of bare commits", "one_client", "ratio", "at least", 0.4),
-    Requirement("16 clients on their own resources, of one client", "distinct", "ratio", "at least", 3.0),
-    Requirement("16 clients on one resource, of one client", "contended", "ratio", "at least", 1.0),
+    Requirement("One client: commits of its pairs, relative to bare commits", "one_client", "ratio", "at least", 0.4),
+    Requirement("16 clients on 16 resources, relative to one client", "distinct", "ratio", "at least", 3.0),
+    Requirement("16 clients on one resource, relative to one client", "contended", "ratio", "at least", 1.0),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What each way did in one round, per second."""
+    """The rates of one round, per second."""
 
     bare_commits: float
     one_client: float
@@ -135,7 +133,7 @@ class Round:
     contended: float
 
 
-def measure_locks(folder: Path, scale: LocksScale, tell: Callable[[str], None]) -> dict[str, Any]:
+def measure_locks(folder: Path, scale: LocksScale, on_progress: Callable[[str], None]) -> dict[str, Any]:
     """Measure everything in `folder`, which must be empty, and return the report."""
     with (
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
@@ -145,10 +143,10 @@ def measure_locks(folder: Path, scale: LocksScale, tell: Callable[[str], None]) 
         streams = runner.run(_open_all(relay))
         rounds: list[Round] = []
         for number in range(scale.rounds + 1):
-            tell(f"round {number} of {scale.rounds}")
+            on_progress(f"round {number} of {scale.rounds}")
             rounds.append(_round(runner, streams, floor, scale))
         runner.run(_close_all(streams))
-    return _report(rounds[1:], scale)  # the first one warmed up
+    return _report(rounds[1:], scale)  # without the warm-up round
 
 
 def _round(runner: asyncio.Runner, streams: Sequence[LockStream], floor: LockFloor, scale: LocksScale) -> Round:
@@ -169,7 +167,7 @@ async def _pairs_per_s(streams: Sequence[LockStream], resources: Sequence[str], 
     return pairs * len(streams) / (time.perf_counter() - started)
 
 
-async def _open_all(relay: RunningRelay) -> list[LockStream]:
+async def _open_all(relay: RelayProcess) -> list[LockStream]:
     return [await open_lock_stream(relay) for _ in range(CLIENTS)]
 
 
@@ -182,7 +180,7 @@ def _report(rounds: Sequence[Round], scale: LocksScale) -> dict[str, Any]:
     one = [each.one_client for each in rounds]
     report: dict[str, Any] = {
         "bench": "locks",
-        "machine": {"python": platform.python_version(), "cpus": len(os.sched_getaffinity(0))},
+        "machine": describe_machine(),
         "settings": {"rounds": scale.rounds, "pairs": scale.pairs, "clients": CLIENTS},
         "synced_before_answer": True,
         "bare_commits_per_s": round(statistics.median(each.bare_commits for each in rounds)),
@@ -192,7 +190,7 @@ def _report(rounds: Sequence[Round], scale: LocksScale) -> dict[str, Any]:
             [each.contended for each in rounds], [each.contended / each.one_client for each in rounds]
         ),
     }
-    return report | {"required": [requirement.judge(report) for requirement in REQUIRED]}
+    return report | {"required": [requirement.evaluate(report) for requirement in REQUIRED]}
 
 
 def _section(pairs_per_s: Sequence[float], ratios: Sequence[float]) -> dict[str, Any]:

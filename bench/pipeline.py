@@ -1,13 +1,11 @@
-"""All measurements of the pipeline in one warm Spark session, and what they have to reach.
+"""All measurements of the pipeline in one warm Spark session, with their required values.
 
-The source alone, bronze ingest up to the commit (statistics and Merkle roots included), the audit's signature stage
-against bare libsodium on the same cores, and growth.
+They are: the source alone, bronze ingest up to the commit (with statistics and Merkle roots), the signature stage of
+the audit compared with bare libsodium on the same cores, and growth.
 """
 
 from __future__ import annotations
 
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,11 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.comparison import Requirement, compare
+from bench.comparison import Requirement, compare, describe_machine
 from bench.floors import VerifyFloor
 from bench.pipeline_growth import measure_growth
 from bench.pipeline_stores import make_store
-from bench.raw_stream import Supply
+from bench.raw_stream import EventSource
 from bench.scales import MASTER, ROW_BYTES, PipelineScale
 from posthouse.model.clock import SystemClock
 from posthouse.model.event import Event, encode_event
@@ -36,14 +34,14 @@ if TYPE_CHECKING:
 
 
 def measure_source(spark: SparkSession, store: Path, scale: PipelineScale) -> dict[str, Any]:
-    """Return how many rows per second come out of the data source, all columns, into nothing."""
+    """Return the rows per second that the data source yields, with all columns, into a sink that drops them."""
     register_source(spark)
     frame = spark.read.format("posthouse").option("url", str(store)).load()
     return _rounds(lambda _round: frame.write.format("noop").mode("overwrite").save(), scale)
 
 
 def measure_bronze(spark: SparkSession, store: Path, folder: Path, scale: PipelineScale) -> dict[str, Any]:
-    """Return how many rows per second get committed to bronze, Merkle roots and statistics included."""
+    """Return the rows per second that are committed to bronze, with Merkle roots and statistics."""
 
     def ingest(number: int) -> None:
         lake = Lake(folder / f"bronze{number}")
@@ -66,8 +64,8 @@ _EPOCH = "e" * 32
 
 
 def measure_signatures(spark: SparkSession, folder: Path, scale: PipelineScale) -> dict[str, Any]:
-    """Return how many events the stage proves per second, of what two threads of libsodium alone verify."""
-    events = Supply().take(scale.events)
+    """Return the events per second that the stage proves, compared with two threads of bare libsodium."""
+    events = EventSource().take(scale.events)
     stored = _store(spark, folder / "events", events)
     lineages = build_lineages(
         [EpochRow(_EPOCH, None, 0, "relay", 0)], [Extent(_EPOCH, 1, len(events), len(events))], []
@@ -88,14 +86,14 @@ def measure_signatures(spark: SparkSession, folder: Path, scale: PipelineScale) 
 
 
 def _store(spark: SparkSession, folder: Path, events: list[Event]) -> DataFrame:
-    """Write events into as many files as there are cores, and return them read back."""
+    """Write events into two files, one per core, and return them as a frame."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     folder.mkdir()
     half = (len(events) + 1) // 2
     for number, start in enumerate(range(0, len(events), half)):
-        rows = [_row(start + place + 1, event) for place, event in enumerate(events[start : start + half])]
+        rows = [_row(start + offset + 1, event) for offset, event in enumerate(events[start : start + half])]
         pq.write_table(pa.Table.from_pylist(rows), folder / f"{number}.parquet")
     return spark.read.parquet(str(folder))
 
@@ -120,31 +118,33 @@ def _rate(lineages: Lineages, stored: DataFrame, count: int) -> float:
     return count / (time.perf_counter() - started)
 
 
-GROWTH = "ten times the rows, times the time"
+GROWTH = "Time of a run with ten times the rows, relative to one"
 REQUIRED = (
-    Requirement("source alone, rows/s", "source", "rows_per_s", "at least", 400_000),
-    Requirement("bronze ingest of 256 B, rows/s", "bronze", "rows_per_s", "at least", 60_000, 100_000),
-    Requirement("audit's signatures, of bare libsodium", "signatures", "ratio", "at least", 0.4, 0.7),
+    Requirement("Source alone, rows/s", "source", "rows_per_s", "at least", 400_000),
+    Requirement("Bronze ingest of 256-byte rows, rows/s", "bronze", "rows_per_s", "at least", 60_000, 100_000),
+    Requirement(
+        "Signature stage of the audit, relative to bare libsodium", "signatures", "ratio", "at least", 0.4, 0.7
+    ),
     Requirement(GROWTH, "growth", "times", "at most", 11),
 )
 
 
-def measure_pipeline(folder: Path, scale: PipelineScale, tell: Callable[[str], None]) -> dict[str, Any]:
+def measure_pipeline(folder: Path, scale: PipelineScale, on_progress: Callable[[str], None]) -> dict[str, Any]:
     """Measure everything in `folder`, which must be empty, and return the report."""
     with _session() as spark:
-        return measure_with(spark, folder, scale, tell)
+        return measure_with(spark, folder, scale, on_progress)
 
 
-def measure_sizes(folder: Path, sizes: Sequence[int], tell: Callable[[str], None]) -> dict[str, Any]:
-    """Measure only how the cost of a run grows over histories of these sizes, and return the report."""
+def measure_sizes(folder: Path, sizes: Sequence[int], on_progress: Callable[[str], None]) -> dict[str, Any]:
+    """Measure only the growth of a run's cost over histories of these sizes, and return the report."""
     with _session() as spark:
-        report = _head() | {"growth": measure_growth(spark, folder, sizes, tell)}
-    return report | {"required": [each.judge(report) for each in REQUIRED if each.name == GROWTH]}
+        report = _head() | {"growth": measure_growth(spark, folder, sizes, on_progress)}
+    return report | {"required": [each.evaluate(report) for each in REQUIRED if each.name == GROWTH]}
 
 
 @contextmanager
 def _session() -> Iterator[SparkSession]:
-    """A session of Spark for one measurement."""
+    """Run a Spark session for one measurement."""
     from posthouse.pipeline.session import spark_session
 
     spark = spark_session(MASTER, shuffle_partitions=4)
@@ -155,22 +155,21 @@ def _session() -> Iterator[SparkSession]:
 
 
 def _head() -> dict[str, Any]:
-    machine = {"python": platform.python_version(), "cpus": len(os.sched_getaffinity(0)), "master": MASTER}
-    return {"bench": "pipeline", "machine": machine}
+    return {"bench": "pipeline", "machine": describe_machine() | {"master": MASTER}}
 
 
 def measure_with(
-    spark: SparkSession, folder: Path, scale: PipelineScale, tell: Callable[[str], None]
+    spark: SparkSession, folder: Path, scale: PipelineScale, on_progress: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Do the same in a session that runs already."""
-    tell(f"a store of {scale.rows:,} records")
+    """Measure everything in a running session."""
+    on_progress(f"a store of {scale.rows:,} records")
     store = make_store(folder / "relay", scale.rows)
     report = _head() | {"rows": scale.rows}
-    tell("the source alone")
+    on_progress("the source alone")
     report["source"] = measure_source(spark, store, scale)
-    tell("bronze ingest")
+    on_progress("bronze ingest")
     report["bronze"] = measure_bronze(spark, store, folder, scale)
-    tell("the audit's signatures")
+    on_progress("the audit's signatures")
     report["signatures"] = measure_signatures(spark, folder, scale)
-    report["growth"] = measure_growth(spark, folder, (scale.growth_rows, scale.growth_rows * 10), tell)
-    return report | {"required": [each.judge(report) for each in REQUIRED]}
+    report["growth"] = measure_growth(spark, folder, (scale.growth_rows, scale.growth_rows * 10), on_progress)
+    return report | {"required": [each.evaluate(report) for each in REQUIRED]}

@@ -1,8 +1,8 @@
 """How the cost of a whole pipeline run grows with the history: time, processor time, memory, disk.
 
-Processor time of driver, JVM and workers hardly depends on what else the machine does. Memory is sampled a few times
-a second: short peaks are missed, growth is not. Every size has a store and a lake of its own; a first small run
-warms the session up and does not count.
+The processor time of driver, JVM and workers hardly depends on other load of the machine. Memory is sampled a few
+times a second: it misses short peaks but not growth. Every size has its own store and lake; a first small run warms
+the session up and does not count.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 _PROC = Path("/proc")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICKS = os.sysconf("SC_CLK_TCK")
-# fields of /proc/PID/stat behind the name
+# fields of /proc/PID/stat after the name
 _PARENT, _RESIDENT = 1, 21
-_TIMES = slice(11, 15)  # user and system, its own and those of children that ended
+_TIMES = slice(11, 15)  # user and system time of the process and of its ended children
 
 
 class Process(NamedTuple):
-    """What one process has taken so far."""
+    """The memory and processor time of one process."""
 
     pid: int
     parent: int
@@ -47,41 +47,41 @@ class Process(NamedTuple):
 
 
 def family() -> list[Process]:
-    """Return this process and everything below it."""
-    everyone = {each.pid: each for each in _everyone()}
+    """Return this process and its descendants."""
+    processes = {each.pid: each for each in _all_processes()}
     found = {os.getpid()}
-    while fresh := {pid for pid, each in everyone.items() if each.parent in found} - found:
+    while fresh := {pid for pid, each in processes.items() if each.parent in found} - found:
         found |= fresh
-    return [everyone[pid] for pid in found]
+    return [processes[pid] for pid in found]
 
 
 def cpu_seconds() -> float:
-    """Return the processor time that this process and everything below it have taken."""
+    """Return the processor time of this process and its descendants."""
     return sum(each.cpu_s for each in family())
 
 
-def _everyone() -> list[Process]:
+def _all_processes() -> list[Process]:
     found: list[Process] = []
     for path in _PROC.glob("[0-9]*/stat"):
         try:
             head, _, rest = path.read_text().rpartition(")")
         except (FileNotFoundError, ProcessLookupError):
-            continue  # it has ended meanwhile
+            continue  # the process has ended
         fields = rest.split()
         resident, times = int(fields[_RESIDENT]) * _PAGE_BYTES, sum(map(int, fields[_TIMES])) / _TICKS
         found.append(Process(int(path.parent.name), int(fields[_PARENT]), head.partition("(")[2], resident, times))
     return found
 
 
-_LOOK_S = 0.25
+_SAMPLE_S = 0.25
 _MIB = 1 << 20
 
 
 class MemoryWatch:
-    """Remembers the most that each kind of process had while the watch was open; a context manager."""
+    """A context manager that samples the peak memory of each kind of process."""
 
     def __init__(self) -> None:
-        self._most: dict[str, int] = defaultdict(int)
+        self._peaks: dict[str, int] = defaultdict(int)
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="memory-watch", daemon=True)
 
@@ -95,16 +95,16 @@ class MemoryWatch:
 
     def value(self) -> dict[str, int]:
         """Return the peaks in MiB: this process, the JVM, all workers together."""
-        return {name: self._most[name] // _MIB for name in ("driver", "jvm", "workers")}
+        return {name: self._peaks[name] // _MIB for name in ("driver", "jvm", "workers")}
 
     def _watch(self) -> None:
-        while not self._done.wait(_LOOK_S):
+        while not self._done.wait(_SAMPLE_S):
             for name, found in _resident().items():
-                self._most[name] = max(self._most[name], found)
+                self._peaks[name] = max(self._peaks[name], found)
 
 
 def _resident() -> dict[str, int]:
-    """Return the bytes that each kind of process has now."""
+    """Return the current resident memory of each kind of process."""
     found: dict[str, int] = defaultdict(int)
     for each in family():
         kind = "driver" if each.pid == os.getpid() else "jvm" if each.name == "java" else "workers"
@@ -116,15 +116,15 @@ WARM_UP_ROWS = 2_000
 
 
 def measure_growth(
-    spark: SparkSession, folder: Path, sizes: Sequence[int], tell: Callable[[str], None]
+    spark: SparkSession, folder: Path, sizes: Sequence[int], on_progress: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Run over a history of each size; return what each took, and the most that a step cost more."""
+    """Run over a history of each size; return the costs, and the largest factor from one size to the next."""
     _measure(spark, folder / "warm-up", min(WARM_UP_ROWS, *sizes))
     found: list[dict[str, Any]] = []
     for rows in sizes:
-        tell(f"a whole run over {rows:,} rows")
+        on_progress(f"a whole run over {rows:,} rows")
         found.append(_measure(spark, folder / f"rows{rows}", rows))
-        tell(
+        on_progress(
             f"took {found[-1]['seconds']} s, {found[-1]['cpu_seconds']} s of processors, MiB: {found[-1]['memory_mib']}"
         )
     seconds = [each["seconds"] for each in found]
@@ -154,19 +154,19 @@ def _measure(spark: SparkSession, folder: Path, rows: int) -> dict[str, Any]:
 
 
 class _Laps:
-    """When a run began, when its last copy was committed, and how long it has taken so far."""
+    """Times a run: its total, and the time until its last copy was committed."""
 
     def __init__(self) -> None:
         self._started = time.perf_counter()
         self.copied = 0.0
 
     def note(self, step: RunStep) -> None:
-        """Take a step's time."""
+        """Record the time of a copy."""
         if step.step == "copied":
             self.copied = self.seconds()
 
     def seconds(self) -> float:
-        """Return the time since the beginning."""
+        """Return the time since the start."""
         return round(time.perf_counter() - self._started, 2)
 
 

@@ -1,4 +1,7 @@
-"""Stores to read: a relay's file with many records of one size, and one with all that happens to messages and locks."""
+"""Generated relay stores: one with records of one size, one with the records of messages, locks and refusals.
+
+Bodies are f-strings instead of encoded structs: generating millions of records of a fixed size has to be fast.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,12 @@ _FIXED_BYTES = len("message.accepted") + len("main") + len(_NODE) + 64 + 16  # a
 
 
 def make_store(folder: Path, rows: int) -> Path:
-    """Make a relay's store whose journal has so many records of 256 bytes, over some days."""
+    """Create a relay store whose journal has this many records of 256 bytes, over several days."""
     return _fill(folder, rows, _accepted)
 
 
 def make_mixed_store(folder: Path, rows: int) -> Path:
-    """Make a relay's store in whose journal messages are accepted, sent and confirmed, locks held, senders refused."""
+    """Create a relay store whose journal has accepted, sent and confirmed messages, locks and refusals."""
     return _fill(folder, rows, _mixed)
 
 
@@ -54,7 +57,7 @@ def _accepted(number: int) -> Fact:
 
 
 def _mixed(number: int) -> Fact:
-    """Return one of four facts: three of a message, one of a lock or a refusal."""
+    """Return one record: of four, three belong to a message and one to a lock or a refusal."""
     message, step = divmod(number, _STEPS)
     id_, sender, reader = f"{message:064x}", _node(message % 37), _node(message % 41 + 50)
     if step == 0:

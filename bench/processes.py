@@ -1,106 +1,90 @@
-"""The measured processes: `posthouse relay up`, which can stop and come back, and `posthouse daemon up`.
+"""The measured processes: `posthouse relay up`, which can be stopped and restarted, and `posthouse daemon up`.
 
-Each has a home directory of its own and is ended when the measurement ends. Every answer comes after the sync of its
-commit.
+Each has its own home directory and is stopped when the measurement ends. Both answer after the sync of the commit.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.scales import RELAY_SETTINGS, SEND_SETTINGS
+from bench.scales import RELAY_SETTINGS
 
-_PATIENCE_S = 60
+_TIMEOUT_S = 60
+_POSTHOUSE = (sys.executable, "-m", "posthouse.cli.main")
 
 
-@dataclass(frozen=True, slots=True)
-class RunningRelay:
-    """Where a relay listens, and its process."""
+class RelayProcess:
+    """A relay on one port and one store, which can be stopped and started again."""
 
-    host: str
-    port: int
-    pid: int
+    def __init__(self, data_dir: Path, settings: Mapping[str, int] = RELAY_SETTINGS) -> None:
+        self._data_dir = data_dir
+        self._settings = settings
+        self._process: subprocess.Popen[bytes] | None = None
+        self._listen = "127.0.0.1:0"
+
+    @property
+    def url(self) -> str:
+        return f"http://{self._listen}"
+
+    @property
+    def host(self) -> str:
+        return self._listen.rpartition(":")[0]
+
+    @property
+    def port(self) -> int:
+        return int(self._listen.rpartition(":")[2])
+
+    def start(self) -> None:
+        """Start the relay; every later start uses the port of the first."""
+        flags = [part for name, value in self._settings.items() for part in (_flag(name), str(value))]
+        options = ("--listen", self._listen, "--data-dir", str(self._data_dir))
+        self._process, ready = _start(("relay", "up", "--json", *options, *flags), self._data_dir.parent / "relay-home")
+        self._listen = ready["listen"]
+
+    def stop(self) -> None:
+        """Stop the relay; its store stays."""
+        if self._process is not None:
+            _stop(self._process)
+            self._process = None
 
     def resident_mib(self) -> float:
-        """Return how much memory the process holds."""
-        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        """Return the resident memory of the process."""
+        assert self._process is not None
+        pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 
 
 @contextmanager
-def running_relay(data_dir: Path, settings: Mapping[str, int] = RELAY_SETTINGS) -> Iterator[RunningRelay]:
-    """A relay that runs until the block ends."""
-    flags = [part for name, value in settings.items() for part in (_flag(name), str(value))]
-    command = [sys.executable, "-m", "posthouse.cli.main", "relay", "up", "--listen", "127.0.0.1:0", "--json"]
-    home = data_dir.parent / "home"
-    process = subprocess.Popen(
-        [*command, "--data-dir", str(data_dir), *flags],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=os.environ | {"POSTHOUSE_HOME": str(home)},
-    )
+def running_relay(data_dir: Path, settings: Mapping[str, int] = RELAY_SETTINGS) -> Iterator[RelayProcess]:
+    """Run a relay until the block ends."""
+    relay = RelayProcess(data_dir, settings)
+    relay.start()
     try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"the relay did not start: exit {process.wait(_PATIENCE_S)}")
-        host, _, port = json.loads(line)["listen"].rpartition(":")
-        yield RunningRelay(host, int(port), process.pid)
+        yield relay
     finally:
-        process.terminate()
-        process.wait(_PATIENCE_S)
-        if process.stdout is not None:
-            process.stdout.close()
+        relay.stop()
 
 
 def _flag(setting: str) -> str:
     return "--" + setting.partition(".")[2].replace("_", "-")
 
 
-_POSTHOUSE = (sys.executable, "-m", "posthouse.cli.main")
-
-
-class StoppableRelay:
-    """A relay on one port and one store."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._process: subprocess.Popen[bytes] | None = None
-        self.listen = "127.0.0.1:0"
-
-    @property
-    def url(self) -> str:
-        return f"http://{self.listen}"
-
-    def start(self) -> None:
-        """Start it, after the first time on the same port."""
-        flags = [part for name, value in SEND_SETTINGS.items() for part in (_flag_of(name), str(value))]
-        place = ("--listen", self.listen, "--data-dir", str(self._folder / "relay"))
-        self._process, told = _start(("relay", "up", "--json", *place, *flags), self._folder / "relay-home")
-        self.listen = told["listen"]
-
-    def stop(self) -> None:
-        """End it; its store stays."""
-        if self._process is not None:
-            _end(self._process)
-            self._process = None
-
-
 @dataclass(frozen=True, slots=True)
 class RunningDaemon:
-    """Where a daemon is, and who it is."""
+    """The directory of a daemon, and the object it printed when it was ready."""
 
     directory: Path
-    told: dict[str, Any]
+    ready: dict[str, Any]
 
     @property
     def socket(self) -> Path:
@@ -108,23 +92,23 @@ class RunningDaemon:
 
     @property
     def node(self) -> str:
-        return str(self.told["node"])
+        return str(self.ready["node"])
 
 
 @contextmanager
 def running_daemon(home: Path, relay: str) -> Iterator[RunningDaemon]:
-    """A daemon that runs until the block ends, in a home of its own."""
+    """Run a daemon with its own home directory until the block ends."""
     directory = home / "d"
     words = ("daemon", "up", "--foreground", "--persistent", "--json", "--dir", str(directory), "--relay", relay)
-    process, told = _start(words, home)
+    process, ready = _start(words, home)
     try:
-        yield RunningDaemon(directory, told)
+        yield RunningDaemon(directory, ready)
     finally:
-        _end(process)
+        _stop(process)
 
 
 def _start(words: Sequence[str], home: Path) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
-    """Start a command and return it with the line it says when it is ready."""
+    """Start a command and return the process and the object that it prints when it is ready."""
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             [*_POSTHOUSE, *words],
@@ -137,17 +121,27 @@ def _start(words: Sequence[str], home: Path) -> tuple[subprocess.Popen[bytes], d
         if line:
             return process, json.loads(line)
         process.stdout.close()
-        code = process.wait(_PATIENCE_S)
+        code = process.wait(_TIMEOUT_S)
         errors.seek(0)
         raise RuntimeError(f"posthouse {words[0]} did not start: exit {code}: {errors.read()[-500:]!r}")
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _stop(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
-    process.wait(_PATIENCE_S)
+    process.wait(_TIMEOUT_S)
     if process.stdout is not None:
         process.stdout.close()
 
 
-def _flag_of(setting: str) -> str:
-    return "--" + setting.partition(".")[2].replace("_", "-")
+def run_module(module: str, *arguments: str, limit: int = 1 << 16) -> Awaitable[asyncio.subprocess.Process]:
+    """Start `python -m module` with pipes for stdin and stdout; it finds the same packages as this process."""
+    return asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        module,
+        *arguments,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        limit=limit,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+    )

@@ -1,8 +1,8 @@
 """A bare WebSocket client, signed events for it, and publishing at a fixed number of unanswered events.
 
-It writes frames and counts markers in the bytes that come: a client that parsed JSON would be the slower half of
-every measurement. Frames are masked with the key zero, which is legal and leaves the bytes alone. Events are signed
-before the clock starts. Not for use outside bench.
+The client counts markers in the received bytes and parses nothing: a client that parsed JSON would be the slower half
+of every measurement. Frames are masked with the key zero, which is legal and leaves the bytes unchanged. Events are
+signed before the clock starts.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import asyncio
 import base64
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from bench.processes import RunningRelay
+from bench.processes import RelayProcess
 from bench.scales import KIND
 from posthouse.client.stream.frames import write_command
 from posthouse.client.trust.signing import Signer, sign_event
@@ -24,11 +24,11 @@ from posthouse.model.event import Event, encode_event
 
 _MASKED = 0x80
 _NO_MASK = bytes(4)
-_PATIENCE_S = 120
+_TIMEOUT_S = 120
 
 
 class RawStream(asyncio.Protocol):
-    """One connection."""
+    """One connection to a relay."""
 
     def __init__(self, marker: bytes) -> None:
         self._marker = marker
@@ -40,7 +40,7 @@ class RawStream(asyncio.Protocol):
         self._wanted = 0
         #: markers seen
         self.count = 0
-        #: called with the count as soon as bytes have come: no task has to wake up in between
+        #: called with the count as soon as bytes arrive, without waking a task
         self.on_count: Callable[[int], None] | None = None
         self.is_lost = False
 
@@ -64,7 +64,7 @@ class RawStream(asyncio.Protocol):
         self._changed.set()
 
     async def wait_count(self, wanted: int) -> int:
-        """Wait until so many markers have come, and return how many have."""
+        """Wait until the count reaches `wanted`, and return it."""
         while self.count < wanted:
             if self.is_lost:
                 raise ConnectionError(f"the relay closed the stream after {self.count} of {wanted}")
@@ -88,7 +88,7 @@ class RawStream(asyncio.Protocol):
             self._transport.abort()
 
     async def upgrade(self, host: str, port: int) -> None:
-        """Become a WebSocket."""
+        """Upgrade the connection to a WebSocket."""
         key = base64.b64encode(bytes(16)).decode()
         lines = [
             "GET /v1/stream HTTP/1.1",
@@ -105,7 +105,7 @@ class RawStream(asyncio.Protocol):
             raise ConnectionError(head.decode())
 
     async def authenticate(self, key: NodeKey) -> None:
-        """Answer HELLO; from AUTHED on only markers are counted."""
+        """Answer HELLO; after AUTHED the stream only counts markers."""
         hello = await self._command()
         proof = Signer(key, SystemClock()).prove(hello[1]["relay"], ("challenge", hello[1]["challenge"]))
         assert self._transport is not None
@@ -132,14 +132,14 @@ class RawStream(asyncio.Protocol):
 
     async def _at_least(self, size: int) -> bytes:
         assert self._greeting is not None
-        async with asyncio.timeout(_PATIENCE_S):
+        async with asyncio.timeout(_TIMEOUT_S):
             while len(self._greeting) < size:
                 await self._more()
         return bytes(self._greeting)
 
     async def _until(self, end: bytes) -> bytes:
         assert self._greeting is not None
-        async with asyncio.timeout(_PATIENCE_S):
+        async with asyncio.timeout(_TIMEOUT_S):
             while (at := self._greeting.find(end)) < 0:
                 await self._more()
         head = bytes(self._greeting[:at])
@@ -154,7 +154,7 @@ class RawStream(asyncio.Protocol):
 
 
 async def open_raw(host: str, port: int, key: NodeKey, marker: bytes) -> RawStream:
-    """Connect, authenticate, and count `marker` from then on."""
+    """Connect, authenticate, and count `marker` in all bytes after that."""
     _, stream = await asyncio.get_running_loop().create_connection(lambda: RawStream(marker), host, port)
     await stream.upgrade(host, port)
     await stream.authenticate(key)
@@ -173,19 +173,19 @@ def _frame(text: bytes) -> bytes:
 _CONTENT = "x" * 200
 
 
-class Supply:
-    """Signs events of one key; no two are equal."""
+class EventSource:
+    """Signs events with one key; no two are equal."""
 
     def __init__(self, key: NodeKey | None = None) -> None:
         self.key = key or NodeKey.generate()
         self._at_ns = SystemClock().wall_ns()
 
     def take(self, count: int, tag: str = "bench") -> list[Event]:
-        """Return fresh events, about 500 bytes of JSON each."""
+        """Return new events of about 500 bytes of JSON each."""
         return [self._sign(number, tag) for number in range(count)]
 
     def commands(self, count: int, tag: str = "bench") -> list[bytes]:
-        """Return fresh events as EVENT commands."""
+        """Return new events as EVENT commands."""
         return [b'["EVENT",%b]' % encode_event(event) for event in self.take(count, tag)]
 
     def _sign(self, number: int, tag: str) -> Event:
@@ -193,24 +193,18 @@ class Supply:
         return sign_event(self.key, KIND, _CONTENT, (("t", tag), ("n", str(number))), self._at_ns)
 
 
-def in_frames(commands: list[bytes], size: int) -> Iterator[list[bytes]]:
-    """Yield commands in groups."""
-    for start in range(0, len(commands), size):
-        yield commands[start : start + size]
-
-
 ACCEPTED = b',"duplicate":false'
 
 
-class Ingest:
-    """One publisher of a relay."""
+class Publisher:
+    """Publishes to a relay over one stream."""
 
-    def __init__(self, stream: RawStream, supply: Supply) -> None:
+    def __init__(self, stream: RawStream, source: EventSource) -> None:
         self._stream = stream
-        self.supply = supply
+        self.source = source
 
     async def rate(self, commands: list[bytes], in_flight: int) -> float:
-        """Send the commands with so many unanswered and return how many per second were accepted."""
+        """Send the commands with this many in flight and return accepted events per second."""
         stream, total = self._stream, len(commands)
         before, sent = stream.count, 0
 
@@ -232,7 +226,7 @@ class Ingest:
         self._stream.close()
 
 
-async def open_ingest(relay: RunningRelay) -> Ingest:
-    """Open a publisher with a key of its own."""
-    supply = Supply()
-    return Ingest(await open_raw(relay.host, relay.port, supply.key, ACCEPTED), supply)
+async def open_publisher(relay: RelayProcess) -> Publisher:
+    """Open a publisher with a new key."""
+    source = EventSource()
+    return Publisher(await open_raw(relay.host, relay.port, source.key, ACCEPTED), source)

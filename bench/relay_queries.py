@@ -1,7 +1,8 @@
-"""Stored queries over HTTP: pages of 500 events out of a store of a million, in several shapes.
+"""Stored queries over HTTP: pages of 500 events from a store of a million events, with several filters.
 
-The store is written through the store interface and kept between runs, in a folder named after a hash of the schema.
-Its events are well-formed but not signed: a store never verifies, and signing a million takes longer than storing.
+The store is filled through the store interface and kept between runs, in a folder named after a hash of the schema.
+Its events are well-formed but not signed: a store never verifies, and signing a million events takes longer than
+storing them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from urllib.parse import quote
 import aiohttp
 from yarl import URL
 
-from bench.processes import RunningRelay
+from bench.processes import RelayProcess
 from bench.scales import PAGE, RelayScale
 from posthouse.client import ClientOptions, Signer
 from posthouse.client.relay_url import relay_at
@@ -36,11 +37,11 @@ AUTHORS = [NodeKey(bytes([number]) * 32).node for number in range(1, 101)]
 KINDS = (1, 2, 3, 1_234)
 TOPICS = 200
 _BATCH = 500
-_AHEAD = 8  # batches handed to the writer before one is waited for
+_AHEAD = 8  # batches submitted to the writer before the first is awaited
 
 
 async def large_store(count: int) -> Path:
-    """Return the data directory of a relay whose store has so many events, making it if it is not there."""
+    """Return the data directory of a relay with this many events, and create it if it does not exist."""
     folder = Path(tempfile.gettempdir()) / f"posthouse-bench-{count}-{_schema()}"
     done = folder / "complete"
     if done.exists():
@@ -57,14 +58,14 @@ async def _fill(path: Path, count: int) -> None:
     store = await asyncio.to_thread(SqliteStore, path, SystemClock())
     waiting: list[asyncio.Future[object]] = []
     for rows in _batches(count):
-        waiting.append(store.submit(_adding(rows)))
+        waiting.append(store.submit(_add_events(rows)))
         if len(waiting) >= _AHEAD:
             await waiting.pop(0)
     await asyncio.gather(*waiting)
     await asyncio.to_thread(store.close)
 
 
-def _adding(rows: list[EventRow]) -> Callable[[Unit], object]:
+def _add_events(rows: list[EventRow]) -> Callable[[Unit], object]:
     def work(unit: Unit) -> object:
         return unit.add_events(rows)
 
@@ -72,16 +73,16 @@ def _adding(rows: list[EventRow]) -> Callable[[Unit], object]:
 
 
 def _batches(count: int) -> Iterator[list[EventRow]]:
-    begin_ns = SystemClock().wall_ns() - count * 1_000_000
+    start_ns = SystemClock().wall_ns() - count * 1_000_000
     for start in range(0, count, _BATCH):
-        yield [_row(number, begin_ns) for number in range(start, min(start + _BATCH, count))]
+        yield [_row(number, start_ns) for number in range(start, min(start + _BATCH, count))]
 
 
-def _row(number: int, begin_ns: int) -> EventRow:
+def _row(number: int, start_ns: int) -> EventRow:
     author = AUTHORS[number * 7 % len(AUTHORS)]
     kind = KINDS[number % len(KINDS)]
     tags = (("t", f"topic-{number % TOPICS}"), ("n", str(number)))
-    at_ns, content = begin_ns + number * 1_000_000, "x" * 200
+    at_ns, content = start_ns + number * 1_000_000, "x" * 200
     canonical = encode_canonical(author, at_ns, kind, tags, content)
     event = Event(
         id=event_id(canonical),
@@ -107,7 +108,7 @@ _TAG = quote("#t")
 _ALL_KINDS = ",".join(map(str, KINDS))
 _MANY_AUTHORS = ",".join(quote(author) for author in AUTHORS[:50])
 _MANY_TOPICS = ",".join(f"topic-{number}" for number in range(50))
-#: what is asked for -> query parameters; each has at least 500 matches
+#: name -> query parameters; each query has at least 500 matches
 SHAPES = {
     "newest": "order=desc",
     "oldest": "order=asc",
@@ -124,8 +125,8 @@ SHAPES = {
 }
 
 
-async def measure_queries(relay: RunningRelay, scale: RelayScale) -> dict[str, Any]:
-    """Return the median time of a page for each shape, and the worst of them."""
+async def measure_queries(relay: RelayProcess, scale: RelayScale) -> dict[str, Any]:
+    """Return the median time of a page for each filter, and the largest of them."""
     transport = Transport(relay_at(f"{relay.host}:{relay.port}"), ClientOptions())
     requests = Requests(transport, Signer(NodeKey.generate(), SystemClock()), lambda _: None)
     token = await requests.token()
@@ -143,7 +144,7 @@ async def measure_queries(relay: RunningRelay, scale: RelayScale) -> dict[str, A
 async def _time(session: aiohttp.ClientSession, url: URL, headers: dict[str, str], count: int) -> dict[str, Any]:
     times: list[float] = []
     events = 0
-    for _ in range(count + 3):  # three to warm up
+    for _ in range(count + 3):  # three warm-up requests
         started = time.perf_counter()
         async with session.get(url, headers=headers) as response:
             data = await response.read()

@@ -1,6 +1,6 @@
-"""How much each measurement does (full and quick), and the limits and settings it runs under.
+"""The amount of work of each measurement (full and quick), and the limits and settings it runs with.
 
-Safety rules, rates and caps stay switched on; their limits are raised, and every report prints them.
+Safety rules, rates and caps stay enabled; their limits are raised, and every report prints them.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from posthouse.model.reliability import Backpressure, CircuitBreaker, RateLimit,
 
 @dataclass(frozen=True, slots=True)
 class LocksScale:
-    """How much is done."""
+    """The amount of work."""
 
     rounds: int = 21
-    #: pairs per round of one client; many clients share four times as many
+    #: pairs per round of one client; 16 clients together do four times as many
     pairs: int = 300
 
 
@@ -33,7 +33,7 @@ BUS_LIMITS = Reliability(
 
 @dataclass(frozen=True, slots=True)
 class BusScale:
-    """How much is done; `quick` is for tests and a first look."""
+    """The amount of work; QUICK_BUS is for tests and a first impression."""
 
     #: per round
     messages: int = 500
@@ -67,7 +67,7 @@ RELAY_SETTINGS: dict[str, int] = {
 
 @dataclass(frozen=True, slots=True)
 class RelayScale:
-    """How much is done; `QUICK` is for tests and a first look."""
+    """The amount of work; the quick one is for tests and a first impression."""
 
     rounds: int = 5
     #: events per round with 64 in flight
@@ -87,10 +87,10 @@ WINDOW = 500
 QUEUE = 1_000
 READERS = 50
 SMALL_QUEUE = 10
-#: list frames before it is the other's turn, when sending is compared with publishing: at least, and fewer than
+#: list frames per turn when sending is compared with publishing: minimum, and exclusive maximum
 TURN = (4, 17)
 BODY_CHARS = 200
-#: settings of the measured relay that are not the default; a queue of 1,000 is within the default cap
+#: settings of the measured relay that are not the default
 DRAIN_SETTINGS: dict[str, int] = {
     "relay.event_rate": 1_000_000_000,
     "relay.event_burst": 1_000_000_000,
@@ -100,20 +100,20 @@ DRAIN_SETTINGS: dict[str, int] = {
 
 @dataclass(frozen=True, slots=True)
 class DrainScale:
-    """How much is done; `QUICK` is for tests and a first look."""
+    """The amount of work; the quick one is for tests and a first impression."""
 
     rounds: int = 5
     #: messages queued for each reader
     queue: int = QUEUE
     readers: int = READERS
     #: rounds with all readers
-    crowd_rounds: int = 3
+    all_readers_rounds: int = 3
     #: messages per round when sending is compared with publishing
     sends: int = 6_000
     send_rounds: int = 30
 
 
-QUICK_DRAIN = DrainScale(rounds=1, queue=100, readers=4, crowd_rounds=1, sends=256, send_rounds=1)
+QUICK_DRAIN = DrainScale(rounds=1, queue=100, readers=4, all_readers_rounds=1, sends=256, send_rounds=1)
 DESTINATIONS = 10
 #: settings of the measured relay that are not the default
 SEND_SETTINGS: dict[str, int] = {
@@ -125,7 +125,7 @@ SEND_SETTINGS: dict[str, int] = {
 
 @dataclass(frozen=True, slots=True)
 class SendScale:
-    """How much is done; `QUICK` is for tests and a first look."""
+    """The amount of work; the quick one is for tests and a first impression."""
 
     rounds: int = 5
     #: sends per round with 64 in flight
@@ -133,21 +133,21 @@ class SendScale:
     #: sends per round one at a time
     singles: int = 300
     #: messages from one host to the other, one after the other
-    letters: int = 200
-    #: rows that wait when the relay comes back
+    messages: int = 200
+    #: rows that wait when the relay starts again
     backlog: int = 10_000
-    #: times the backlog is made and drained
+    #: number of times the backlog is filled and drained
     drains: int = 3
 
 
-QUICK_SEND = SendScale(rounds=1, sends=256, singles=30, letters=10, backlog=300, drains=1)
-ROW_BYTES = 256  # of a record: all its columns as text
+QUICK_SEND = SendScale(rounds=1, sends=256, singles=30, messages=10, backlog=300, drains=1)
+ROW_BYTES = 256  # of a record, with all columns as text
 MASTER = "local[2]"
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineScale:
-    """How much is done; `QUICK` is for tests and a first look."""
+    """The amount of work; the quick one is for tests and a first impression."""
 
     #: records of the relay's file
     rows: int = 1_000_000

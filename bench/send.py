@@ -1,45 +1,45 @@
 """All measurements of sending through daemons in one run: accepting, latency from host to host, draining a backlog.
 
-Relay, daemons and client are separate processes. Requests are HTTP written by hand before the clock starts, one
-outstanding per connection, so that the client is not what is measured. The relay is stopped while accepting alone is
-measured, so that nothing drains meanwhile.
+Relay, daemons and client are separate processes. HTTP requests are written before the clock starts, with one in
+flight per connection, so that the cost of the client does not count. The relay is stopped while only accepting is
+measured, so that the outbox does not drain meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
-import platform
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import uvloop
 
-from bench.comparison import Requirement
+from bench.comparison import Requirement, describe_machine
 from bench.floors import OutboxFloor, outbox_floor
-from bench.processes import RunningDaemon, StoppableRelay, running_daemon
+from bench.processes import RelayProcess, RunningDaemon, running_daemon
 from bench.scales import BODY_CHARS, DESTINATIONS, IN_FLIGHT, SEND_SETTINGS, SendScale
 from posthouse.client.daemon import AsyncDaemonClient, DaemonClient
 from posthouse.keys import NodeKey
 
 REQUIRED = (
-    Requirement("synced sends/s over the socket, 64 in flight", "accept", "per_s", "at least", 3_000),
-    Requirement("one at a time, of bare commits", "single", "ratio", "at least", 0.3),
-    Requirement("from one host to the inbox of another, idle, p50 ms", "latency", "p50_ms", "at most", 15),
-    Requirement("10,000 waiting rows, drained/s", "drain", "per_s", "at least", 2_500),
-    Requirement("sends/s while draining, of sends/s without", "drain", "accept_share", "at least", 0.7),
+    Requirement("Durable sends/s over the socket, 64 in flight", "accept", "per_s", "at least", 3_000),
+    Requirement("One send at a time, relative to bare commits", "single", "ratio", "at least", 0.3),
+    Requirement("Latency from one idle host to the inbox of another, p50 ms", "latency", "p50_ms", "at most", 15),
+    Requirement("Draining 10,000 waiting rows, rows/s", "drain", "per_s", "at least", 2_500),
+    Requirement(
+        "Sends/s while draining, relative to sends/s without draining", "drain", "accept_share", "at least", 0.7
+    ),
 )
 _NUMBERS = count()
 _BODY = "x" * BODY_CHARS
 
 
 def make_requests(destinations: Sequence[str], number: int) -> list[bytes]:
-    """Return sends to the destinations in turn, each with an id of its own."""
+    """Return send requests to the destinations in turn, each with its own id."""
     return [_request(destinations[each % len(destinations)]) for each in range(number)]
 
 
@@ -50,25 +50,24 @@ def _request(to: str) -> bytes:
 
 
 class Senders:
-    """Some connections to one daemon."""
+    """Several connections to one daemon."""
 
     def __init__(self, connections: Sequence[tuple[asyncio.StreamReader, asyncio.StreamWriter]]) -> None:
         self._connections = connections
-        #: sends that were answered, for whoever looks while they run
-        self.answered = 0
 
     async def rate(self, requests: Sequence[bytes]) -> float:
-        """Send everything and return how many per second; anything but 202 is a failure of the measurement."""
+        """Send all requests and return requests per second; any answer other than 202 raises."""
         left = iter(requests)
         started = time.perf_counter()
         await asyncio.gather(*(self._work(reader, writer, left) for reader, writer in self._connections))
         return len(requests) / (time.perf_counter() - started)
 
-    async def _work(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, left: object) -> None:
-        for request in left:  # type: ignore[attr-defined]
+    async def _work(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, requests: Iterator[bytes]
+    ) -> None:
+        for request in requests:
             writer.write(request)
-            await _take_answer(reader)
-            self.answered += 1
+            await _read_answer(reader)
 
     def close(self) -> None:
         for _, writer in self._connections:
@@ -76,11 +75,11 @@ class Senders:
 
 
 async def open_senders(socket: Path, number: int) -> Senders:
-    """Open so many connections."""
+    """Open this many connections."""
     return Senders([await asyncio.open_unix_connection(str(socket)) for _ in range(number)])
 
 
-async def _take_answer(reader: asyncio.StreamReader) -> None:
+async def _read_answer(reader: asyncio.StreamReader) -> None:
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
     length = int(head.partition(b"content-length:")[2].partition(b"\r\n")[0])
     body = await reader.readexactly(length)
@@ -93,21 +92,21 @@ _WARM_UP = 20
 _OPENING_S = 0.1
 
 
-async def measure_latency(sender: RunningDaemon, reader: RunningDaemon, letters: int) -> dict[str, Any]:
-    """Send letters one after the other and return the times."""
+async def measure_latency(sender: RunningDaemon, reader: RunningDaemon, messages: int) -> dict[str, Any]:
+    """Send messages one after the other and return the percentiles of their times."""
     arrived: asyncio.Queue[str] = asyncio.Queue()
     async with DaemonClient(sender.directory) as here, DaemonClient(reader.directory) as there:
         listening = asyncio.create_task(_listen(there, arrived))
         try:
             await _warm_up(here, arrived, reader.node)
-            times_ms = sorted([await _travel(here, arrived, reader.node, number) for number in range(letters)])
+            times_ms = sorted([await _time_message(here, arrived, reader.node, number) for number in range(messages)])
         finally:
             listening.cancel()
             await asyncio.gather(listening, return_exceptions=True)
     return {
         "p50_ms": round(statistics.median(times_ms), 2),
-        "p99_ms": round(times_ms[min(letters - 1, int(letters * 0.99))], 2),
-        "letters": letters,
+        "p99_ms": round(times_ms[min(messages - 1, int(messages * 0.99))], 2),
+        "letters": messages,
     }
 
 
@@ -118,33 +117,33 @@ async def _listen(there: AsyncDaemonClient, arrived: asyncio.Queue[str]) -> None
 
 
 async def _warm_up(here: AsyncDaemonClient, arrived: asyncio.Queue[str], to: str) -> None:
-    """Send until a letter comes through; the way is open and warm from then on."""
-    while arrived.empty():  # the stream of events may not be open yet
+    """Send until a message arrives: from then on every connection is open and warm."""
+    while arrived.empty():  # the event stream may not be open yet
         await here.send(to, "first")
         await asyncio.sleep(_OPENING_S)
     for number in range(_WARM_UP):
-        await _travel(here, arrived, to, -number)
+        await _time_message(here, arrived, to, -number)
 
 
-async def _travel(here: AsyncDaemonClient, arrived: asyncio.Queue[str], to: str, number: int) -> float:
+async def _time_message(here: AsyncDaemonClient, arrived: asyncio.Queue[str], to: str, number: int) -> float:
     started = time.perf_counter()
-    await here.send(to, f"letter {number}")
+    await here.send(to, f"message {number}")
     async with asyncio.timeout(_ARRIVAL_TIMEOUT_S):
-        while await arrived.get() != f"letter {number}":
+        while await arrived.get() != f"message {number}":
             pass
     return (time.perf_counter() - started) * 1000
 
 
-_LOOK_S = 0.005
+_POLL_S = 0.005
 _DRAIN_TIMEOUT_S = 120
 
 
 async def measure_drain(
-    relay: StoppableRelay, daemon: RunningDaemon, destinations: list[str], scale: SendScale
+    relay: RelayProcess, daemon: RunningDaemon, destinations: list[str], scale: SendScale
 ) -> dict[str, Any]:
-    """Fill the outbox while the relay is away, let it drain; then again while sending. The relay runs afterwards.
+    """Fill the outbox while the relay is stopped and let it drain; then again while sending. The relay runs afterwards.
 
-    Sending while draining is compared with the filling just before it, when nothing drains.
+    Sending while draining is compared with the filling just before it, when the outbox does not drain.
     """
     rates, shares = [], []
     async with DaemonClient(daemon.directory) as client:
@@ -155,7 +154,7 @@ async def measure_drain(
             rates.append(await _drain(relay, client))
             await asyncio.to_thread(relay.stop)
             alone = await senders.rate(make_requests(destinations, scale.backlog))
-            shares.append(await _send_meanwhile(relay, client, senders, destinations, scale) / alone)
+            shares.append(await _send_while_draining(relay, client, senders, destinations, scale) / alone)
         senders.close()
     return {
         "per_s": round(statistics.median(rates)),
@@ -167,18 +166,18 @@ async def measure_drain(
     }
 
 
-async def _drain(relay: StoppableRelay, client: AsyncDaemonClient) -> float:
-    """Return rows per second, from the first that left to the last."""
+async def _drain(relay: RelayProcess, client: AsyncDaemonClient) -> float:
+    """Return rows per second, from the first sent row to the last."""
     full = await _begin(relay, client)
     started = time.perf_counter()
     await _until(client, 0)
     return full / (time.perf_counter() - started)
 
 
-async def _send_meanwhile(
-    relay: StoppableRelay, client: AsyncDaemonClient, senders: Senders, destinations: list[str], scale: SendScale
+async def _send_while_draining(
+    relay: RelayProcess, client: AsyncDaemonClient, senders: Senders, destinations: list[str], scale: SendScale
 ) -> float:
-    """Return sends per second while the backlog leaves."""
+    """Return sends per second while the backlog drains."""
     requests = make_requests(destinations, max(IN_FLIGHT, scale.backlog // 4))
     await _begin(relay, client)
     rate = await senders.rate(requests)
@@ -186,8 +185,8 @@ async def _send_meanwhile(
     return rate
 
 
-async def _begin(relay: StoppableRelay, client: AsyncDaemonClient) -> int:
-    """Start the relay and return how many rows are left when the first have gone."""
+async def _begin(relay: RelayProcess, client: AsyncDaemonClient) -> int:
+    """Start the relay and return the rows that are left when the first have been sent."""
     full = await _depth(client)
     await asyncio.to_thread(relay.start)
     return await _until(client, full - 1)
@@ -195,8 +194,8 @@ async def _begin(relay: StoppableRelay, client: AsyncDaemonClient) -> int:
 
 async def _until(client: AsyncDaemonClient, most: int) -> int:
     async with asyncio.timeout(_DRAIN_TIMEOUT_S):
-        while (depth := await _depth(client)) > most:  # noqa: ASYNC110 - nobody announces it
-            await asyncio.sleep(_LOOK_S)
+        while (depth := await _depth(client)) > most:  # noqa: ASYNC110 - the daemon has no event for it
+            await asyncio.sleep(_POLL_S)
     return depth
 
 
@@ -205,17 +204,17 @@ async def _depth(client: AsyncDaemonClient) -> int:
     return health.queue_depth + health.inflight
 
 
-def measure_send(folder: Path, scale: SendScale, tell: Callable[[str], None]) -> dict[str, Any]:
+def measure_send(folder: Path, scale: SendScale, on_progress: Callable[[str], None]) -> dict[str, Any]:
     """Measure everything in `folder`, which must be empty, and return the report."""
     report: dict[str, Any] = {
         "bench": "send",
-        "machine": {"python": platform.python_version(), "cpus": len(os.sched_getaffinity(0))},
+        "machine": describe_machine(),
         "settings": dict(SEND_SETTINGS),
         "in_flight": IN_FLIGHT,
         "body_chars": BODY_CHARS,
         "synced_before_answer": True,
     }
-    relay = StoppableRelay(folder)
+    relay = RelayProcess(folder / "relay", SEND_SETTINGS)
     relay.start()
     try:
         with (
@@ -223,31 +222,31 @@ def measure_send(folder: Path, scale: SendScale, tell: Callable[[str], None]) ->
             running_daemon(folder / "b", relay.url) as other,
             asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
         ):
-            report |= runner.run(_measure(folder, relay, one, other, scale, tell))
+            report |= runner.run(_measure(folder, relay, one, other, scale, on_progress))
     finally:
         relay.stop()
-    return report | {"required": [requirement.judge(report) for requirement in REQUIRED]}
+    return report | {"required": [requirement.evaluate(report) for requirement in REQUIRED]}
 
 
 async def _measure(
     folder: Path,
-    relay: StoppableRelay,
+    relay: RelayProcess,
     one: RunningDaemon,
     other: RunningDaemon,
     scale: SendScale,
-    tell: Callable[[str], None],
+    on_progress: Callable[[str], None],
 ) -> dict[str, Any]:
     destinations = [NodeKey.generate().node for _ in range(DESTINATIONS)]
     report: dict[str, Any] = {}
-    tell("from one host to another")
-    report["latency"] = await measure_latency(one, other, scale.letters)
+    on_progress("from one host to another")
+    report["latency"] = await measure_latency(one, other, scale.messages)
     await asyncio.to_thread(relay.stop)
-    tell("sends, 64 in flight")
+    on_progress("sends, 64 in flight")
     report["accept"] = await _accept(one, destinations, scale)
-    tell("sends, one at a time")
+    on_progress("sends, one at a time")
     with outbox_floor(folder / "floor") as floor:
         report["single"] = await _single(one, destinations, scale, floor)
-    tell(f"{scale.backlog} rows that wait for the relay")
+    on_progress(f"{scale.backlog} rows waiting for the relay")
     report["drain"] = await measure_drain(relay, one, destinations, scale)
     return report
 
@@ -262,7 +261,7 @@ async def _accept(daemon: RunningDaemon, destinations: list[str], scale: SendSca
 async def _single(
     daemon: RunningDaemon, destinations: list[str], scale: SendScale, floor: OutboxFloor
 ) -> dict[str, Any]:
-    """Let sends and bare commits take turns; what counts is the median of the ratios."""
+    """Alternate sends and bare commits; the result is the median of the ratios."""
     senders = await open_senders(daemon.socket, 1)
     ours, bare = [], []
     for number in range(scale.rounds + 1):

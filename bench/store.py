@@ -1,6 +1,6 @@
-"""The store against bare apsw: the same rows, the same counter, the same syncs.
+"""The store compared with bare apsw: the same rows, the same counter, the same syncs.
 
-Ours commits through the group-commit writer, one caller at a time and with 64 callers in flight. Bare apsw writes
+The store commits through the group-commit writer, one caller at a time and with 64 callers in flight. Bare apsw writes
 the same journal row and updates the same counter on one connection with SQLite's own checkpoints: one row per
 transaction, and 64 rows per transaction. Both are durable against power loss at every commit.
 """
@@ -19,14 +19,15 @@ import apsw
 import msgspec
 
 from bench.comparison import Comparison, compare
+from bench.floors import bare_database
+from bench.scales import IN_FLIGHT
 from posthouse.journal.append import SQL, JournalTransaction
 from posthouse.journal.store import Store
 from posthouse.model.clock import SystemClock
 from posthouse.sqlite.connection import Durability, library_version
 from posthouse.version import __version__
 
-IN_FLIGHT = 64
-_BODY = {"changes": {"bench": "x" * 200}}  # with the columns a row of about 256 bytes
+_BODY = {"changes": {"bench": "x" * 200}}  # a row of about 256 bytes together with the columns
 _FIELDS = ("config.changed", "main", "bench", "bench")
 _TEXT = msgspec.json.encode(_BODY).decode()
 
@@ -114,19 +115,14 @@ def _store(path: Path) -> Iterator[Store]:
 
 @contextmanager
 def _bare(path: Path) -> Iterator[apsw.Connection]:
-    with _store(path):  # only to make the tables
+    with _store(path):  # creates the tables
         pass
-    db = apsw.Connection(str(path))
-    try:
-        db.pragma("journal_mode", "wal")
-        db.pragma("synchronous", "full")
+    with bare_database(path) as db:
         yield db
-    finally:
-        db.close()
 
 
 def _fastest_loop() -> tuple[Callable[[], asyncio.Runner], str]:
-    """Return what the relay runs on: uvloop where it is installed."""
+    """Return the event loop of the relay: uvloop if it is installed."""
     try:
         import uvloop
     except ModuleNotFoundError:

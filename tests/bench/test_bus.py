@@ -1,4 +1,4 @@
-"""The measurements of the bus run, count what they say they count, and judge by the stated bounds."""
+"""The measurements of the bus run, report what they count, and are evaluated by the stated bounds."""
 
 from __future__ import annotations
 
@@ -43,14 +43,16 @@ def test_rates_are_positive(report: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("requirement", REQUIRED, ids=lambda requirement: requirement.name)
 def test_requirement_is_met_at_its_bound_and_missed_beyond_it(requirement: Any) -> None:
-    beyond = requirement.bound * (0.99 if requirement.sense == "at least" else 1.01)
+    beyond = requirement.bound * (0.99 if requirement.comparison == "at least" else 1.01)
     for value, is_met in ((requirement.bound, True), (beyond, False)):
-        assert requirement.judge({requirement.section: {requirement.key: value}})["met"] is is_met
+        assert requirement.evaluate({requirement.section: {requirement.key: value}})["met"] is is_met
 
 
-def test_judge_names_what_is_missing(report: dict[str, Any]) -> None:
+def test_evaluation_names_the_figure_that_misses_its_bound(report: dict[str, Any]) -> None:
     slow = report | {"throughput": report["throughput"] | {"one_by_one_ratio": 0.01}}
-    assert [entry["met"] for entry in evaluate(slow) if entry["name"] == "one by one, of the floor"] == [False]
+    assert [
+        entry["met"] for entry in evaluate(slow) if entry["name"] == "One publish at a time, relative to the floor"
+    ] == [False]
 
 
 def test_ratio_is_the_middle_of_the_rounds() -> None:

@@ -7,9 +7,9 @@ from bench.scales import DRAIN_SETTINGS, QUICK_DRAIN
 
 
 def test_report_says_what_was_measured_and_under_which_terms(tmp_path: Path) -> None:
-    told: list[str] = []
-    report = measure_drain(tmp_path, QUICK_DRAIN, told.append)
-    assert told
+    progress: list[str] = []
+    report = measure_drain(tmp_path, QUICK_DRAIN, progress.append)
+    assert progress
     assert (report["settings"], report["window"], report["ids_per_signature"]) == (DRAIN_SETTINGS, 500, 50)
     assert (report["synced_before_answer"], report["reader_verifies"]) == (True, False)
     assert len(report["one_reader"]["rounds"]) == QUICK_DRAIN.rounds

@@ -31,15 +31,15 @@ def test_markers_are_counted_wherever_the_bytes_are_cut(parts: list[bytes], cuts
 
 
 async def test_raw_client_authenticates_and_counts_answers_of_a_real_relay(tmp_path: Path) -> None:
-    from bench.raw_stream import ACCEPTED, Ingest, Supply
+    from bench.raw_stream import ACCEPTED, EventSource, Publisher
 
     async with open_house(tmp_path) as house:
-        place, supply = house.settings.listen, Supply()
-        ingest = Ingest(await open_raw(place.host, place.port, supply.key, ACCEPTED), supply)
-        assert await ingest.rate(supply.commands(100), 64) > 0
+        place, source = house.settings.listen, EventSource()
+        publisher = Publisher(await open_raw(place.host, place.port, source.key, ACCEPTED), source)
+        assert await publisher.rate(source.commands(100), 64) > 0
         reader = house.client()
-        assert await reader.count({"authors": [supply.key.node]}) == 100
-        ingest.close()
+        assert await reader.count({"authors": [source.key.node]}) == 100
+        publisher.close()
 
 
 async def test_closed_stream_is_an_error_and_not_a_wait(tmp_path: Path) -> None:

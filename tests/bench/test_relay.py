@@ -13,13 +13,13 @@ TINY = RelayScale(rounds=1, events=2 * IN_FLIGHT, singles=3, fan_out_events=IN_F
 @pytest.mark.slow
 def test_bench_measures_everything_that_is_required(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    told: list[str] = []
-    report = measure_relay(tmp_path, TINY, told.append)
+    progress: list[str] = []
+    report = measure_relay(tmp_path, TINY, progress.append)
     assert [each["name"] for each in report["required"]] == [requirement.name for requirement in REQUIRED]
     assert report["settings"] == RELAY_SETTINGS
     assert report["synced_before_answer"] is True
     assert len(report["query"]["shapes"]) >= 5
-    assert told
+    assert progress
 
 
 def test_requirement_below_its_bound_is_not_met() -> None:

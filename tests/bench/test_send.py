@@ -16,4 +16,4 @@ def test_quick_run_measures_everything_and_prints_its_settings(tmp_path: Path) -
     assert report["settings"] == SEND_SETTINGS
     assert all(each["value"] > 0 for each in report["required"])
     assert report["synced_before_answer"] is True
-    assert (report["drain"]["rows"], report["latency"]["letters"]) == (QUICK_SEND.backlog, QUICK_SEND.letters)
+    assert (report["drain"]["rows"], report["latency"]["letters"]) == (QUICK_SEND.backlog, QUICK_SEND.messages)

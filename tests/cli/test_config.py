@@ -25,7 +25,7 @@ def test_config_shows_people_the_same_settings(cli: CommandLine) -> None:
     outcome = cli("config")
     lines = outcome.out.splitlines()
     assert [line.split()[0] for line in lines[1:]] == list(SETTINGS)
-    assert "config.toml (not there)" in outcome.err
+    assert "config.toml (does not exist)" in outcome.err
 
 
 def test_config_says_where_a_value_comes_from(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:

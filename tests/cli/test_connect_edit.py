@@ -70,7 +70,7 @@ def test_what_the_standard_parser_refuses_is_refused(text: str) -> None:
     try:
         assert parse(text, is_lenient=False).value == expected
     except ValueError as refused:
-        assert "stands twice" in str(refused)
+        assert "occurs twice" in str(refused)
 
 
 def test_depth_is_bounded() -> None:

@@ -184,7 +184,7 @@ def test_command_does_not_outlive_a_killed_run(alice: Shell, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("tokens", "words"), [(("deploy",), "behind `--`"), (("deploy", "--", "/no/such/command"), "cannot be started")]
+    ("tokens", "words"), [(("deploy",), "after `--`"), (("deploy", "--", "/no/such/command"), "cannot be started")]
 )
 def test_run_without_a_command_that_starts_is_a_usage_error(alice: Shell, tokens: tuple[str, ...], words: str) -> None:
     done = alice.run("run", *tokens)

@@ -1,8 +1,8 @@
 """`posthouse bus`: publish, request, read, watch and serve messages on a bus of this machine.
 
-With `serve --run` each message starts the program with the payload as JSON on stdin: exit code 0 means handled, any
-other fails the message. Its output goes to reply_to, if the message has one, as JSON if it is JSON, else as text.
-Administration is in bus_admin, the live view in bus_top; all verbs are registered at the end of this module.
+`serve --run` starts a program for each message with the payload as JSON on stdin: exit code 0 means handled, any
+other code fails the message. If the message has a reply_to, the program's output is published there, as JSON if it
+parses, else as text. Administration is in bus_admin, the live view in bus_top; all verbs are registered here.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from posthouse.cli.bus_session import (
     Payload,
     Seconds,
     Sender,
-    answer_publish,
     bus_arguments,
     describe,
     plain_envelope,
     read_payload,
     shorten,
+    show_published,
     with_bus,
 )
 from posthouse.cli.bus_top import top
@@ -45,19 +45,19 @@ if TYPE_CHECKING:
 
 
 def pub(
-    subject: Annotated[str, Parameter(help="A subject, or a pattern to reach several endpoints.")],
+    subject: Annotated[str, Parameter(help="A subject, or a pattern that matches several endpoints.")],
     payload: Payload,
     /,
     *,
     from_: Sender = DEFAULT_SENDER,
-    reply_to: Annotated[str | None, Parameter(help="The subject an answer should go to.")] = None,
-    in_reply_to: Annotated[str | None, Parameter(help="The id of the message this one answers.")] = None,
+    reply_to: Annotated[str | None, Parameter(help="Subject for replies.")] = None,
+    in_reply_to: Annotated[str | None, Parameter(help="Id of the message this one answers.")] = None,
     text: AsText = False,
     directory: BusDir = None,
     flags: BusFlags | None = None,
     output: Output = PLAIN,
 ) -> int:
-    """Publish a message; the exit code is 1 when no mailbox took it.
+    """Publish a message; the exit code is 1 if no mailbox accepted it.
 
     For example:
 
@@ -72,22 +72,22 @@ def pub(
         lambda bus: bus.publish(subject, content, from_=from_, reply_to=reply_to, in_reply_to=in_reply_to),
         **bus_arguments(flags),
     )
-    return answer_publish(output, result)
+    return show_published(output, result)
 
 
 def req(
-    subject: Annotated[str, Parameter(help="The endpoint to ask.")],
+    subject: Annotated[str, Parameter(help="The endpoint to send the request to.")],
     payload: Payload,
     /,
     *,
     from_: Sender = DEFAULT_SENDER,
-    timeout_s: Annotated[float, Parameter(name="--timeout", help="Seconds to wait for the answer.")] = 30.0,
+    timeout_s: Annotated[float, Parameter(name="--timeout", help="Seconds to wait for the reply.")] = 30.0,
     text: AsText = False,
     directory: BusDir = None,
     flags: BusFlags | None = None,
     output: Output = PLAIN,
 ) -> None:
-    """Send a request and show the first answer.
+    """Send a request and show the first reply.
 
     For example:
 
@@ -115,13 +115,13 @@ def inbox(
     subject: Annotated[str, Parameter(help="The endpoint.")],
     /,
     *,
-    limit: Annotated[int, Parameter(help="How many messages to show.")] = 20,
-    after: Annotated[str | None, Parameter(help="Show those after this message id.")] = None,
-    ack: Annotated[str | None, Parameter(help="Acknowledge this message id instead of reading.")] = None,
+    limit: Annotated[int, Parameter(help="Maximum number of messages to show.")] = 20,
+    after: Annotated[str | None, Parameter(help="Only messages after this id.")] = None,
+    ack: Annotated[str | None, Parameter(help="Acknowledge the message with this id instead of listing.")] = None,
     directory: BusDir = None,
     output: Output = PLAIN,
 ) -> int:
-    """Show the mail that waits, oldest first; it stays there until it is acknowledged or served.
+    """Show the waiting messages of an endpoint, oldest first; they stay until acknowledged or handled.
 
     For example:
 
@@ -130,9 +130,9 @@ def inbox(
         posthouse bus inbox team.me --ack 01JCPZ6Q3M0000000000000000
     """
     if ack is not None:
-        answer = with_bus(directory, output, lambda bus: bus.ack(subject, ack))
-        output.result({"id": ack, "answer": answer}, f"{ack}  {answer}")
-        return Exit.OK if answer == "acked" else Exit.REFUSED
+        outcome = with_bus(directory, output, lambda bus: bus.ack(subject, ack))
+        output.result({"id": ack, "answer": outcome}, f"{ack}  {outcome}")
+        return Exit.OK if outcome == "acked" else Exit.REFUSED
     mail = with_bus(directory, output, lambda bus: bus.read_inbox(subject, limit, after=after))
     if output.json:
         for envelope in mail:
@@ -146,16 +146,16 @@ def inbox(
 
 
 def tap(
-    pattern: Annotated[str, Parameter(help="What to watch; `>` is everything.")] = ">",
+    pattern: Annotated[str, Parameter(help="Subject pattern to watch; `>` matches everything.")] = ">",
     /,
     *,
-    after: Annotated[str | None, Parameter(help="A cursor of the journal; without it from now on.")] = None,
+    after: Annotated[str | None, Parameter(help="Journal cursor to start after. Default: now.")] = None,
     count: Count = None,
     for_s: Seconds = None,
     directory: BusDir = None,
     output: Output = PLAIN,
 ) -> None:
-    """Show every message that is published and matches, as it comes; consumes nothing.
+    """Show every published message that matches, as it is published; consumes nothing.
 
     For example:
 
@@ -168,7 +168,7 @@ def tap(
 async def watch_bus(
     bus: Bus, pattern: str, after: str | None, count: int | None, for_s: float | None, output: Output
 ) -> None:
-    """Show messages until enough were seen, the time is over, or the user has enough."""
+    """Show messages until `count` were shown, `for_s` seconds have passed, or Ctrl-C."""
     import asyncio
     import contextlib
 
@@ -185,24 +185,24 @@ async def watch_bus(
             done.set()
 
     await bus.tap(pattern, show, after=after)
-    output.note(f"watching {pattern} on {bus.path}; Ctrl-C ends it")
+    output.note(f"watching {pattern} on {bus.path}; stop with Ctrl-C")
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(done.wait(), for_s)
 
 
 def serve(
-    subject: Annotated[str, Parameter(help="The endpoint to serve; it is registered if need be.")],
+    subject: Annotated[str, Parameter(help="The endpoint to serve; it is registered if it does not exist.")],
     /,
     *,
-    run: Annotated[str | None, Parameter(help="A program that handles each message.")] = None,
-    owner: Annotated[str | None, Parameter(help="Who the endpoint belongs to.")] = None,
+    run: Annotated[str | None, Parameter(help="Program that handles each message.")] = None,
+    owner: Annotated[str | None, Parameter(help="Owner of the endpoint.")] = None,
     count: Count = None,
     for_s: Seconds = None,
     directory: BusDir = None,
     flags: BusFlags | None = None,
     output: Output = PLAIN,
 ) -> None:
-    """Register an endpoint, take its messages and show them.
+    """Register an endpoint, handle its messages and show them.
 
     For example:
 
@@ -210,20 +210,20 @@ def serve(
         posthouse bus serve math.double --run 'jq ".n * 2"'
         posthouse bus serve team.me --count 1 --json
     """
-    agent = Agent(output, run, count)
-    with_bus(directory, output, lambda bus: agent.work(bus, subject, owner, for_s), **bus_arguments(flags))
+    handler = EndpointHandler(output, run, count)
+    with_bus(directory, output, lambda bus: handler.serve(bus, subject, owner, for_s), **bus_arguments(flags))
 
 
-class Agent:
-    """The handler of the endpoint and what it remembers."""
+class EndpointHandler:
+    """Handles the messages of one endpoint and counts them."""
 
     def __init__(self, output: Output, run: str | None, count: int | None) -> None:
         self.output = output
         self.run = run
         self.left = count
 
-    async def work(self, bus: Bus, subject: str, owner: str | None, for_s: float | None) -> None:
-        """Serve until enough messages were handled, the time is over, or the user has enough."""
+    async def serve(self, bus: Bus, subject: str, owner: str | None, for_s: float | None) -> None:
+        """Serve until `count` messages were handled, `for_s` seconds have passed, or Ctrl-C."""
         import asyncio
         import contextlib
 
@@ -232,7 +232,7 @@ class Agent:
         async def handle(envelope: Envelope) -> None:
             self.output.result(plain_envelope(envelope), describe(envelope))
             if self.run is not None:
-                await self._answer(bus, envelope, await run_program(self.run, envelope.payload))
+                await self._reply(bus, envelope, await run_program(self.run, envelope.payload))
             if self.left is not None:
                 self.left -= 1
                 if self.left <= 0:
@@ -240,18 +240,18 @@ class Agent:
 
         await bus.register_endpoint(subject, owner=owner)
         unsubscribe = await bus.subscribe(subject, handle)
-        self.output.note(f"serving {subject} on {bus.path}; Ctrl-C ends it")
+        self.output.note(f"serving {subject} on {bus.path}; stop with Ctrl-C")
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(done.wait(), for_s)
         await unsubscribe()
 
-    async def _answer(self, bus: Bus, envelope: Envelope, printed: str) -> None:
+    async def _reply(self, bus: Bus, envelope: Envelope, printed: str) -> None:
         if envelope.reply_to is not None:
             await bus.publish(envelope.reply_to, _as_payload(printed), from_=envelope.subject)
 
 
 async def run_program(command: str, payload: Any) -> str:
-    """Run the program on one payload and return what it printed; a failure of the program is one of the message."""
+    """Run the program on one payload and return its output; if the program fails, the message fails."""
     import asyncio
     import json
     import shlex
@@ -266,7 +266,7 @@ async def run_program(command: str, payload: Any) -> str:
     try:
         printed, _ = await process.communicate(json.dumps(payload).encode())
     finally:
-        if process.returncode is None:  # the handler ran out of time: the program must not outlive it
+        if process.returncode is None:  # the handler timed out or was cancelled
             process.kill()
             await process.wait()
     if process.returncode:
@@ -283,7 +283,7 @@ def _as_payload(printed: str) -> Any:
         return printed.rstrip("\n")
 
 
-app = noun("bus", "Publish, serve, watch and look after a message bus of this machine.")
+app = noun("bus", "Use and administer the message bus of this machine.")
 app.command(pub, name="pub")
 app.command(tap, name="tap")
 app.command(serve, name="serve")

@@ -1,7 +1,7 @@
 """Administration of a bus: `posthouse bus endpoints`, `access`, `breakers`, `dead`, `metrics` and `rebuild`.
 
-Each of the first four is an app of its own: without a verb it lists, with a verb it changes. The files of the
-mailboxes are the truth; `rebuild` derives the index from them.
+Each of the first four lists without a verb and changes with one. The mailbox files are the source of truth;
+`rebuild` derives the index from them.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from posthouse.cli.bus_session import BusDir, answer_publish, shorten, with_bus
-from posthouse.cli.bus_top import count_mail
+from posthouse.cli.bus_session import BusDir, shorten, show_published, with_bus
 from posthouse.cli.commands import noun
 from posthouse.cli.output import PLAIN, Output, table
 from posthouse.model.limits import DEAD_LETTER_KEEP_DAYS
@@ -57,11 +56,11 @@ def add_endpoint(
     subject: Annotated[str, Parameter(help="A subject, or a pattern that ends in `>`.")],
     /,
     *,
-    owner: Annotated[str | None, Parameter(help="Who it belongs to; others are refused.")] = None,
+    owner: Annotated[str | None, Parameter(help="Owner of the endpoint; other owners are refused.")] = None,
     directory: BusDir = None,
     output: Output = PLAIN,
 ) -> None:
-    """Register an endpoint, so that mail for it is kept.
+    """Register an endpoint, so that the bus keeps messages for it.
 
     For example:
 
@@ -78,11 +77,13 @@ def remove_endpoint(
     subject: Annotated[str, Parameter(help="The endpoint.")],
     /,
     *,
-    force: Annotated[bool, Parameter(negative=(), help="Also when it has unread mail.")] = False,
+    force: Annotated[
+        bool, Parameter(negative=(), help="Unregister even with unread messages, which become dead letters.")
+    ] = False,
     directory: BusDir = None,
     output: Output = PLAIN,
 ) -> None:
-    """Unregister an endpoint; unread mail needs --force.
+    """Unregister an endpoint; with unread messages it needs --force.
 
     For example:
 
@@ -90,15 +91,16 @@ def remove_endpoint(
         posthouse bus endpoints remove team.builder --force
     """
     with_bus(directory, output, lambda bus: bus.unregister_endpoint(subject, force=force))
-    output.result({"subject": subject, "removed": True}, f"{subject} is unregistered")
+    output.result({"subject": subject, "removed": True}, f"unregistered {subject}")
 
 
 async def _list_endpoints(bus: Bus) -> list[dict[str, Any]]:
+    depths = await bus.depths()
     return [
         {
             "subject": endpoint.subject,
             "owner": endpoint.owner,
-            "depth": count_mail(bus.path, endpoint.hash),
+            "depth": depths.get(endpoint.subject, 0),
             "mailbox": endpoint.hash,
             "registered_at": endpoint.registered_at,
         }
@@ -120,7 +122,7 @@ ToPattern = Annotated[str, Parameter(help="Endpoints, as a subject or pattern.")
 
 @access_app.default
 def access(*, directory: BusDir = None, output: Output = PLAIN) -> None:
-    """List the rules in the order they decide: highest priority first, deny before allow.
+    """List the access rules in the order of evaluation: highest priority first, deny before allow.
 
     For example:
 
@@ -137,21 +139,21 @@ def access(*, directory: BusDir = None, output: Output = PLAIN) -> None:
         rows = [(rule.priority, rule.action, rule.from_, rule.to) for rule in ordered]
         output.result(None, table(("priority", "action", "from", "to"), rows))
     else:
-        output.note("no rules: everybody may write to everybody")
+        output.note("no rules: every sender may write to every endpoint")
 
 
 @access_app.command(name="add")
 def add_rule(
     from_: FromPattern,
     to: ToPattern,
-    action: Annotated[Literal["allow", "deny"], Parameter(help="What happens to what matches.")],
+    action: Annotated[Literal["allow", "deny"], Parameter(help="Whether to allow or deny matching messages.")],
     /,
     *,
-    priority: Annotated[int, Parameter(help="Higher ones decide first.")] = 0,
+    priority: Annotated[int, Parameter(help="Rules with a higher priority are evaluated first.")] = 0,
     directory: BusDir = None,
     output: Output = PLAIN,
 ) -> None:
-    """Add a rule; one with the same patterns is replaced.
+    """Add an access rule; a rule with the same patterns is replaced.
 
     For example:
 
@@ -168,14 +170,14 @@ def add_rule(
 
 @access_app.command(name="remove")
 def remove_rule(from_: FromPattern, to: ToPattern, /, *, directory: BusDir = None, output: Output = PLAIN) -> None:
-    """Remove the rules with exactly these patterns.
+    """Remove the access rules with exactly these patterns.
 
     For example:
 
         posthouse bus access remove 'guest.>' 'team.>'
     """
     with_bus(directory, output, lambda bus: bus.remove_rule(from_, to))
-    output.result({"from": from_, "to": to, "removed": True}, f"no rule for {from_} -> {to} is left")
+    output.result({"from": from_, "to": to, "removed": True}, f"removed {from_} -> {to}")
 
 
 _BREAKERS_HELP = """List and reset circuit breakers.
@@ -190,7 +192,7 @@ breakers_app = noun("breakers", _BREAKERS_HELP)
 
 @breakers_app.default
 def breakers(*, directory: BusDir = None, output: Output = PLAIN) -> None:
-    """List the breaker of every endpoint.
+    """List the circuit breaker of every endpoint.
 
     For example:
 
@@ -218,14 +220,14 @@ def reset_breaker(
     directory: BusDir = None,
     output: Output = PLAIN,
 ) -> None:
-    """Close the breaker of an endpoint, so that it gets mail again at once.
+    """Close the circuit breaker of an endpoint: messages are delivered again at once.
 
     For example:
 
         posthouse bus breakers reset team.builder
     """
     with_bus(directory, output, lambda bus: bus.reset_breaker(subject))
-    output.result({"subject": subject, "circuit": "CLOSED"}, f"the breaker of {subject} is closed")
+    output.result({"subject": subject, "circuit": "CLOSED"}, f"closed the breaker of {subject}")
 
 
 _DEAD_HELP = """List, requeue and purge dead letters.
@@ -240,13 +242,13 @@ dead_app = noun("dead", _DEAD_HELP)
 
 @dead_app.default
 def dead(
-    subject: Annotated[str | None, Parameter(help="Only those of this endpoint.")] = None,
+    subject: Annotated[str | None, Parameter(help="Only dead letters of this endpoint.")] = None,
     /,
     *,
     directory: BusDir = None,
     output: Output = PLAIN,
 ) -> None:
-    """List dead letters with the reason of each.
+    """List dead letters with their reasons.
 
     For example:
 
@@ -268,32 +270,32 @@ def dead(
 
 @dead_app.command(name="requeue")
 def requeue_letter(
-    subject: Annotated[str, Parameter(help="The subject of the letter.")],
-    id_: Annotated[str, Parameter(name="ID", help="The id of the letter.")],
+    subject: Annotated[str, Parameter(help="Subject of the dead letter.")],
+    id_: Annotated[str, Parameter(name="ID", help="Id of the dead letter.")],
     /,
     *,
     directory: BusDir = None,
     output: Output = PLAIN,
 ) -> int:
-    """Send a dead letter again with a fresh budget.
+    """Publish a dead letter again with a new budget.
 
     For example:
 
         posthouse bus dead requeue team.builder 01JCPZ6Q3M0000000000000000
     """
-    return answer_publish(output, with_bus(directory, output, lambda bus: bus.requeue(subject, id_)))
+    return show_published(output, with_bus(directory, output, lambda bus: bus.requeue(subject, id_)))
 
 
 @dead_app.command(name="purge")
 def purge_letters(
     *,
     older_than_days: Annotated[
-        float, Parameter(name="--older-than", help="Days since the letter died.")
+        float, Parameter(name="--older-than", help="Minimum age in days.")
     ] = DEAD_LETTER_KEEP_DAYS,
     directory: BusDir = None,
     output: Output = PLAIN,
 ) -> None:
-    """Remove old dead letters for good.
+    """Delete old dead letters.
 
     For example:
 
@@ -311,7 +313,7 @@ def _payload(letter: Letter) -> str:
 
 
 def metrics(*, directory: BusDir = None, output: Output = PLAIN) -> None:
-    """Count the messages the index knows, by status and by subject.
+    """Count the indexed messages by status and by subject.
 
     For example:
 
@@ -328,7 +330,7 @@ def metrics(*, directory: BusDir = None, output: Output = PLAIN) -> None:
 
 
 def rebuild(*, directory: BusDir = None, output: Output = PLAIN) -> None:
-    """Rebuild the index from every mailbox on disk; the files are the truth.
+    """Rebuild the index from the mailbox files.
 
     For example:
 

@@ -1,13 +1,12 @@
 """What the `posthouse bus` commands share: open the bus for one command, read a payload, show messages and results.
 
 A command opens the bus, does one thing and closes it; a bus needs no running server. A payload that is not JSON is
-refused unless --text is given: guessing would send something else. Imports of the bus stay inside functions.
+refused unless --text is given. The bus is imported inside functions.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from cyclopts import Parameter
 
 from posthouse.cli.config import flags_of, load_settings
+from posthouse.cli.options import read_text
 from posthouse.cli.output import Output
 from posthouse.model.codes.spec import Exit
 from posthouse.model.errors import error
@@ -30,16 +30,16 @@ else:
     BusFlags = flags_of("bus", without="bus.dir")  # --dir is an option of every bus command
 
 
-Count = Annotated[int | None, Parameter(help="End after that many messages.")]
-Seconds = Annotated[float | None, Parameter(name="--for", help="End after that many seconds.")]
+Count = Annotated[int | None, Parameter(help="Stop after this many messages.")]
+Seconds = Annotated[float | None, Parameter(name="--for", help="Stop after this many seconds.")]
 R = TypeVar("R")
 #: The option of every command about a bus.
 BusDir = Annotated[
     Path | None,
-    Parameter(name="--dir", help="The data directory; without it the setting bus.dir."),
+    Parameter(name="--dir", help="Data directory. Default: the setting bus.dir."),
 ]
-#: The subject a command publishes as.
-Sender = Annotated[str, Parameter(name="--from", help="The subject to publish as.")]
+#: The sender of a message.
+Sender = Annotated[str, Parameter(name="--from", help="Subject of the sender.")]
 DEFAULT_SENDER = "cli"
 
 
@@ -54,19 +54,19 @@ def with_bus(directory: Path | None, output: Output, work: Callable[[Bus], Await
             return await work(bus)
 
     if output.json:
-        _keep_log_silent()
+        _silence_log()
     return asyncio.run(open_and_work())
 
 
 def bus_arguments(flags: BusFlags | None) -> dict[str, Any]:
-    """Return the flags that were given as arguments of Bus, checked against the bounds of their settings."""
+    """Return the given flags as arguments of Bus, checked against the bounds of their settings."""
     given = {} if flags is None else {name: value for name, value in flags.given().items() if value is not None}
     values = load_settings(given) if given else {}
     return {name.removeprefix("bus."): values[name].value for name in given}
 
 
-def _keep_log_silent() -> None:
-    """Let nothing but the one problem object reach a program that reads standard error."""
+def _silence_log() -> None:
+    """Log nothing below critical: with --json stderr carries one problem object only."""
     import logging
 
     import structlog
@@ -74,58 +74,55 @@ def _keep_log_silent() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 
 
-#: Where a payload is written; `-` reads it from standard input.
-Payload = Annotated[
-    str, Parameter(allow_leading_hyphen=True, help="The payload as JSON, or `-` to read it from standard input.")
-]
-#: Takes the payload as it is, without JSON.
+#: The payload, as an argument.
+Payload = Annotated[str, Parameter(allow_leading_hyphen=True, help="The payload as JSON; `-` reads it from stdin.")]
 AsText = Annotated[
-    bool, Parameter(name="--text", negative=(), show_default=False, help="Take the payload as plain text, not as JSON.")
+    bool, Parameter(name="--text", negative=(), show_default=False, help="The payload is plain text, not JSON.")
 ]
-_SHOWN_CHARS = 120  # of a payload in a line for people
+_SHOWN_CHARS = 120  # of a payload in a table
 
 
 def read_payload(given: str, as_text: bool) -> Any:
-    """Return the payload a user gave; what is no JSON is refused, because guessing would send something else."""
+    """Return the payload; raise a usage error if it is not JSON, because a guess could send something else."""
     from posthouse.model.strict_json import parse_json
 
-    text = sys.stdin.read() if given == "-" else given
+    text = read_text(given)
     if as_text:
         return text
     try:
         return parse_json(text)
     except Exception as failure:
-        hint = 'Quote it as JSON, such as \'"hello"\' or \'{"text": "hello"}\', or give --text.'
+        hint = 'Quote it as JSON, such as \'"hello"\' or \'{"text": "hello"}\', or use --text.'
         raise error("usage", text=f"the payload is not JSON: {failure}", hint=hint) from failure
 
 
 def plain_envelope(envelope: Envelope) -> Any:
-    """Return the message as JSON values, named as in its file."""
+    """Return the message as JSON values, with the names of its file."""
     import msgspec
 
     return msgspec.to_builtins(envelope)
 
 
 def describe(envelope: Envelope) -> str:
-    """Return one line for people: when, from whom, to whom, what."""
+    """Return a message as one line: time, sender, subject, payload."""
     return f"{envelope.created_at}  {envelope.from_} -> {envelope.subject}  {shorten(envelope.payload)}"
 
 
 def shorten(payload: Any) -> str:
-    """Return the payload as text of one line, cut where it gets long."""
+    """Return the payload as one line of text, shortened if it is long."""
     text = payload if isinstance(payload, str) else json.dumps(payload, ensure_ascii=False)
     text = " ".join(text.split())
     return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 1] + "…"
 
 
-def answer_publish(output: Output, result: PublishResult) -> int:
-    """Show the result; the exit code is 1 when no mailbox took the message."""
+def show_published(output: Output, result: PublishResult) -> int:
+    """Show the result and return the exit code: 1 if no mailbox accepted the message."""
     import msgspec
 
     lines = [f"{result.message_id}  stored in {_mailboxes(result.delivered_to)}"]
     lines += [f"refused by {entry.subject}: {entry.text}" for entry in result.rejected]
     if not result.delivered_to and not result.rejected:
-        lines.append("nobody is registered for it: it is a dead letter in unrouted/")
+        lines.append("no endpoint matches: the message is a dead letter in unrouted/")
     output.result(msgspec.to_builtins(result), "\n".join(lines))
     return Exit.OK if result.delivered_to else Exit.REFUSED
 

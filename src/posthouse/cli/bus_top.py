@@ -1,7 +1,7 @@
 """`posthouse bus top`: mailbox depths, rates, breakers and the newest records of a bus, live.
 
-It only reads: endpoints and counters through the bus, records from the journal, as a tap does. Rates cover the last
-WINDOW_S seconds of the journal; nothing is counted between two samples.
+It only reads: endpoints and counters through the bus, records from the journal. Rates cover the last WINDOW_S seconds
+of the journal; nothing is counted between two samples.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 
 WINDOW_S = 10
-_TAIL = 20_000  # records read back at most: bounds one look on a busy bus
+_TAIL = 20_000  # records read at most: bounds the cost of one sample of a busy bus
 _PAGE = 1_000
 _KINDS = ("published", "handled", "failed", "dead", "refused")
 
 
 @dataclass(frozen=True)
-class Fact:
-    """One line of the journal, for people."""
+class JournalLine:
+    """One journal record, as the view shows it."""
 
     at_ns: int
     kind: str
@@ -44,8 +44,8 @@ class Fact:
 
 
 @dataclass(frozen=True)
-class Mailbox:
-    """One endpoint and how it feels."""
+class MailboxState:
+    """One endpoint with its depth and its circuit breaker."""
 
     subject: str
     owner: str | None
@@ -56,30 +56,30 @@ class Mailbox:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What `bus top` shows at one moment."""
+    """One sample of a bus."""
 
     at_ns: int
-    mailboxes: list[Mailbox]
-    #: facts per second over the window, by kind
+    mailboxes: list[MailboxState]
+    #: records per second over the window, by kind
     rates: dict[str, float]
-    #: messages the index knows, by status
+    #: indexed messages, by status
     by_status: dict[str, int]
     dead_letters: int
-    recent: list[Fact] = field(default_factory=list)
+    recent: list[JournalLine] = field(default_factory=list)
 
 
 async def sample_traffic(bus: Bus, now_ns: int, recent: int) -> Traffic:
-    """Return the traffic of this moment with the newest `recent` facts."""
+    """Return a sample with the newest `recent` records."""
     breakers = {breaker.subject: breaker for breaker in await bus.breakers()}
-    metrics = await bus.metrics()
-    facts, counts = _read_tail(bus.path / "bus.db", now_ns, recent)
+    metrics, depths = await bus.metrics(), await bus.depths()
+    lines, counts = _read_tail(bus.path / "bus.db", now_ns, recent)
     return Traffic(
         at_ns=now_ns,
         mailboxes=[
-            Mailbox(
+            MailboxState(
                 endpoint.subject,
                 endpoint.owner,
-                count_mail(bus.path, endpoint.hash),
+                depths.get(endpoint.subject, 0),
                 str(breakers[endpoint.subject].circuit) if endpoint.subject in breakers else "CLOSED",
                 breakers[endpoint.subject].failures if endpoint.subject in breakers else 0,
             )
@@ -88,25 +88,16 @@ async def sample_traffic(bus: Bus, now_ns: int, recent: int) -> Traffic:
         rates={kind: round(counts[kind] / WINDOW_S, 1) for kind in _KINDS},
         by_status=dict(metrics.by_status),
         dead_letters=metrics.by_status.get("dlq", 0),
-        recent=facts,
+        recent=lines,
     )
 
 
-def count_mail(root: Path, mailbox: str) -> int:
-    """Return how many messages wait or are in work in a mailbox: the files are the truth."""
-    folder = root / "mailboxes" / mailbox
-    try:
-        return sum(1 for box in ("new", "cur") for _ in (folder / box).iterdir())
-    except FileNotFoundError:  # unregistered a moment ago
-        return 0
-
-
-def _read_tail(path: Path, now_ns: int, recent: int) -> tuple[list[Fact], Counter[str]]:
+def _read_tail(path: Path, now_ns: int, recent: int) -> tuple[list[JournalLine], Counter[str]]:
     since_ns = now_ns - WINDOW_S * SECOND_NS
     counts: Counter[str] = Counter()
-    facts: list[Fact] = []
-    for record in _newest_first(path):
-        if record.at_ns < since_ns and len(facts) >= recent:
+    lines: list[JournalLine] = []
+    for record in newest_records(path, _TAIL):
+        if record.at_ns < since_ns and len(lines) >= recent:
             break
         kind = record.type.removeprefix("bus.")
         if kind not in _KINDS:
@@ -114,12 +105,13 @@ def _read_tail(path: Path, now_ns: int, recent: int) -> tuple[list[Fact], Counte
         body = record.decoded_body()
         if record.at_ns >= since_ns:
             counts[kind] += body.get("count", 1)
-        if len(facts) < recent:
-            facts.append(_fact(record, kind, body))
-    return facts, counts
+        if len(lines) < recent:
+            lines.append(_journal_line(record, kind, body))
+    return lines, counts
 
 
-def _newest_first(path: Path) -> Iterator[Record]:
+def newest_records(path: Path, most: int) -> Iterator[Record]:
+    """Yield at most `most` records of a journal, newest first."""
     from posthouse.journal.read import read_after, read_extent
     from posthouse.sqlite.connection import open_reader
 
@@ -127,7 +119,7 @@ def _newest_first(path: Path) -> Iterator[Record]:
     try:
         head = read_extent(db).head
         low = head
-        while low > max(0, head - _TAIL):
+        while low > max(0, head - most):
             start = max(0, low - _PAGE)
             yield from reversed([record for record in read_after(db, start, _PAGE) if record.seq <= low])
             low = start
@@ -135,11 +127,11 @@ def _newest_first(path: Path) -> Iterator[Record]:
         db.close()
 
 
-def _fact(record: Record, kind: str, body: dict[str, Any]) -> Fact:
+def _journal_line(record: Record, kind: str, body: dict[str, Any]) -> JournalLine:
     envelope = body.get("envelope")
     text = shorten(envelope["payload"]) if envelope else str(body.get("reason") or "")
     endpoint = envelope["subject"] if envelope else str(body.get("endpoint") or body.get("key") or "")
-    return Fact(record.at_ns, kind, record.actor or "", endpoint, text)
+    return JournalLine(record.at_ns, kind, record.actor or "", endpoint, text)
 
 
 _CIRCUIT_STYLES = {"OPEN": "bold red", "HALF_OPEN": "yellow", "CLOSED": "green"}
@@ -147,14 +139,14 @@ _CIRCUIT_STYLES = {"OPEN": "bold red", "HALF_OPEN": "yellow", "CLOSED": "green"}
 
 def top(
     *,
-    once: Annotated[bool, Parameter(negative=(), show_default=False, help="Show one moment and end.")] = False,
-    interval_s: Annotated[float, Parameter(name="--interval", help="Seconds between two looks.")] = 1.0,
-    recent: Annotated[int, Parameter(help="How many of the newest facts to show.")] = 12,
+    once: Annotated[bool, Parameter(negative=(), show_default=False, help="Show one sample and exit.")] = False,
+    interval_s: Annotated[float, Parameter(name="--interval", help="Seconds between samples.")] = 1.0,
+    recent: Annotated[int, Parameter(help="Number of newest records to show.")] = 12,
     for_s: Seconds = None,
     directory: BusDir = None,
     output: Output = PLAIN,
 ) -> None:
-    """Show depths, rates, breakers and the newest messages; consumes nothing.
+    """Show mailbox depths, rates, circuit breakers and the newest records; consumes nothing.
 
     For example:
 
@@ -190,7 +182,7 @@ async def _watch(bus: Bus, for_s: float | None, interval_s: float, recent: int, 
 
 
 def render(traffic: Traffic, path: str) -> RenderableType:
-    """Lay out one moment for people."""
+    """Return one sample as a view for the terminal."""
     from rich.console import Group
     from rich.text import Text
 
@@ -201,22 +193,22 @@ def render(traffic: Traffic, path: str) -> RenderableType:
         Text(),
         table(("endpoint", "depth", "circuit", "failures", "owner"), map(_mailbox_row, traffic.mailboxes)),
         Text(),
-        table(("time", "what", "from", "to", "content"), map(_fact_row, reversed(traffic.recent))),
+        table(("time", "event", "from", "to", "content"), map(_line_row, reversed(traffic.recent))),
     ]
     return Group(*parts)
 
 
-def _mailbox_row(mailbox: Mailbox) -> tuple[object, ...]:
+def _mailbox_row(mailbox: MailboxState) -> tuple[object, ...]:
     from rich.text import Text
 
     circuit = Text(mailbox.circuit, _CIRCUIT_STYLES.get(mailbox.circuit, ""))
     return mailbox.subject, mailbox.depth, circuit, mailbox.failures, mailbox.owner or ""
 
 
-def _fact_row(fact: Fact) -> tuple[object, ...]:
+def _line_row(line: JournalLine) -> tuple[object, ...]:
     from posthouse.model.clock import format_utc
 
-    return format_utc(fact.at_ns)[11:-1], fact.kind, fact.sender, fact.endpoint, fact.text
+    return format_utc(line.at_ns)[11:-1], line.kind, line.sender, line.endpoint, line.text
 
 
 def _clear() -> RenderableType:

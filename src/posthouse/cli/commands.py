@@ -1,8 +1,8 @@
 """The list of commands, and the two commands about the command line itself: `version` and `completion`.
 
-One line in COMMANDS adds a command: its name, and the module and attribute of its function or app. Nothing is
-imported before it is used: `posthouse version` loads this module and `output`. A command module imports the layer it
-drives inside its functions, so that `posthouse --help` works without any extra installed.
+One line in COMMANDS adds a command: its name, and the module and attribute of its function or app. A command module
+is imported when its command runs; `posthouse version` loads only this module and `output`. Command modules import the
+layer they drive inside functions, so that `posthouse --help` works without any extra installed.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ def version(*, output: Output = PLAIN) -> None:
     output.result(value, f"posthouse {__version__} (Python {value['python']})")
 
 
-Shell = Annotated[Literal["bash", "zsh", "fish"], Parameter(help="The shell to write for.")]
+Shell = Annotated[Literal["bash", "zsh", "fish"], Parameter(help="The shell that runs the script.")]
 
 
 def completion(shell: Shell, /, *, output: Output = PLAIN) -> None:
-    """Print the completion script of a shell.
+    """Print the completion script for a shell.
 
     For example:
 
@@ -42,7 +42,6 @@ def completion(shell: Shell, /, *, output: Output = PLAIN) -> None:
         posthouse completion zsh > ~/.zfunc/_posthouse
         posthouse completion fish > ~/.config/fish/completions/posthouse.fish
     """
-
     script = build(eager=True).generate_completion(shell=shell)
     output.result({"shell": shell, "script": script}, script)
 

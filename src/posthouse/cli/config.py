@@ -43,29 +43,57 @@ class Home:
 
 
 def find_home(environ: Mapping[str, str] = os.environ) -> Home:
-    """Return the home that the environment names, or the default one."""
+    """Return the home directory that the environment names, or the default one."""
     return Home(home_directory(environ))
+
+
+class Settings(dict[str, Resolved]):
+    """Every setting by name, with typed access to the values; the registry has checked their types."""
+
+    def text(self, name: str) -> str:
+        """Return a setting that is text."""
+        return str(self[name].value)
+
+    def integer(self, name: str) -> int:
+        """Return a setting that is a whole number."""
+        return int(str(self[name].value))
+
+    def number(self, name: str) -> float:
+        """Return a setting that is a number."""
+        return float(str(self[name].value))
+
+    def is_on(self, name: str) -> bool:
+        """Return a setting that is true or false."""
+        return bool(self[name].value)
+
+    def path(self, name: str) -> Path:
+        """Return a setting that is a path, with `~` expanded."""
+        return Path(self.text(name)).expanduser()
+
+    def optional_path(self, name: str) -> Path | None:
+        """Return a path, or None if the setting has no value."""
+        return None if self[name].value is None else self.path(name)
 
 
 def load_settings(
     flags: Mapping[str, Any] | None = None,
     environ: Mapping[str, str] = os.environ,
     own: Mapping[str, Any] | None = None,
-) -> dict[str, Resolved]:
-    """Return every setting by name, with its value and where it comes from; `flags` are keyed by setting.
+) -> Settings:
+    """Return every setting with its value and source.
 
-    `own` is a parsed file that goes before the one of the home.
+    `flags` are keyed by setting name. `own` is a parsed settings file that overrides the one in the home directory.
     """
     home = find_home(environ)
     file = read_settings_file(home.config)
     for area, values in (own or {}).items():
         file[area] = {**file.get(area, {}), **values} if isinstance(values, dict) else values
     resolved = resolve_settings(file, environ, flags)
-    return {name: _resolve_in_home(value, home) for name, value in resolved.items()}
+    return Settings({name: _resolve_in_home(value, home) for name, value in resolved.items()})
 
 
 def _resolve_in_home(value: Resolved, home: Home) -> Resolved:
-    """Put a default place of the home where the home is: POSTHOUSE_HOME moves everything below it."""
+    """Move a default below ~/.posthouse to the home directory in use, which POSTHOUSE_HOME may name."""
     if value.source is not Source.DEFAULT or not isinstance(value.value, str):
         return value
     inside = value.value.removeprefix("~/.posthouse/")
@@ -73,7 +101,7 @@ def _resolve_in_home(value: Resolved, home: Home) -> Resolved:
 
 
 def read_settings_file(path: Path) -> dict[str, Any]:
-    """Return the parsed file of settings; a file that does not exist sets nothing."""
+    """Return the parsed settings file, empty if it does not exist."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -87,26 +115,26 @@ _SETTINGS_GROUP = Group("Settings", sort_key=5)
 
 @dataclass(frozen=True)
 class Flags:
-    """The options that were given; a setting without one keeps what file and environment say."""
+    """Options that override settings; an option that is not given leaves its setting as it is."""
 
     def given(self) -> dict[str, Any]:
-        """Return the values by setting name; None where the option was not used."""
+        """Return the values by setting name; None if the option was not given."""
         return {item.metadata["setting"]: getattr(self, item.name) for item in fields(self)}
 
 
 def flags_of(*areas: str, without: str | None = None) -> type[Flags]:
-    """Make the parameter type with an option for every setting of these areas, except for `without`."""
+    """Return a parameter type with an option for every setting of these areas, except `without`."""
     chosen = [setting for setting in SETTINGS.values() if setting.area in areas and setting.name != without]
     if {setting.area for setting in chosen} != set(areas):
         raise ValueError(f"not every area of {areas} has settings")
     columns = [(s.key, _hint(s), field(default=None, metadata={"setting": s.name})) for s in chosen]
-    place = {"__module__": __name__}  # without one it looks like a built-in type, which has no options
-    made = make_dataclass("Flags", columns, bases=(Flags,), namespace=place, frozen=True, kw_only=True)
+    namespace = {"__module__": __name__}  # cyclopts takes a class without a module for a built-in type
+    made = make_dataclass("Flags", columns, bases=(Flags,), namespace=namespace, frozen=True, kw_only=True)
     return Parameter(name="*", group=_SETTINGS_GROUP)(made)
 
 
 def setting_tokens(given: dict[str, Any]) -> list[str]:
-    """Return the options that say the same to another process."""
+    """Return the command-line options that give another process these settings."""
     tokens: list[str] = []
     for name, value in given.items():
         flag = SETTINGS[name].flag
@@ -127,20 +155,20 @@ def _hint(setting: Setting) -> Any:
 
 Pairs = Annotated[
     tuple[str, ...],
-    Parameter(name="--set", negative=(), show_default=False, help="Show what NAME=VALUE as a flag would do."),
+    Parameter(name="--set", negative=(), show_default=False, help="Show the settings as if this flag were given."),
 ]
 
 
 def config(
-    name: Annotated[str, Parameter(show_default=False, help="A setting, or the beginning of some.")] = "",
+    name: Annotated[str, Parameter(show_default=False, help="A setting, or the beginning of several names.")] = "",
     /,
     *,
     set_: Pairs = (),
     output: Output = PLAIN,
 ) -> None:
-    """Show every setting: its value, its source (default, file, environment or flag), its unit and meaning.
+    """Show every setting: its value, source (default, file, environment or flag), unit and meaning.
 
-    The file is config.toml in the home of posthouse; a mistake in any source is an error.
+    The settings file is config.toml in the posthouse home directory. An invalid value in any source is an error.
 
     For example:
 
@@ -148,20 +176,21 @@ def config(
         posthouse config journal
         posthouse config relay.queue_max --set relay.queue_max=500 --json
     """
-    values = load_settings(dict(_split(pair) for pair in set_))
+    values = load_settings(dict(split_pair(pair, "--set") for pair in set_))
     shown = [value for value in values.values() if value.setting.name.startswith(name)]
     if not shown:
-        raise error("usage", text=f"no setting is called {name!r}", hint="Run `posthouse config` to see all.")
+        raise error("usage", text=f"there is no setting {name!r}", hint="Run `posthouse config` to list all settings.")
     path = find_home().config
     described = {"file": path, "settings": [_describe(value) for value in shown]}
     output.result(described, table(("setting", "value", "unit", "source", "meaning"), _rows(shown)))
-    output.note(f"settings file: {path}{'' if path.exists() else ' (not there)'}")
+    output.note(f"settings file: {path}{'' if path.exists() else ' (does not exist)'}")
 
 
-def _split(pair: str) -> tuple[str, str]:
-    name, equals, value = pair.partition("=")
-    if not equals:
-        raise error("usage", text=f"{pair!r} is not NAME=VALUE")
+def split_pair(text: str, option: str) -> tuple[str, str]:
+    """Return name and value of NAME=VALUE, or raise a usage error that names the option."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise error("usage", text=f"{option} {text!r} is not NAME=VALUE")
     return name, value
 
 

@@ -1,7 +1,7 @@
 """`posthouse connect`: configure a coding agent to use posthouse. Shows the change; `--write` applies it.
 
-A change is planned from the file as it is, shown as a diff, and written only if the file has not changed since. TOML
-is edited as text: other tables and comments stay, and a layout that cannot be changed safely is refused.
+The change is planned from the current file, shown as a diff, and written only if the file has not changed since.
+Other entries and comments stay, and a layout that cannot be changed safely is refused.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _keep_newlines(before: str, after: str) -> str:
 
 @dataclass(frozen=True)
 class Plan:
-    """A change that was not made yet."""
+    """A change that is not applied yet."""
 
     file: ConfigFile
     before: Content | None
@@ -110,7 +110,7 @@ class Plan:
 
     @property
     def diff(self) -> str:
-        """The change as a patch; nothing when there is none."""
+        """The change as a unified diff, empty if there is none."""
         old = "" if self.before is None else self.before.data.decode()
         source = "/dev/null" if self.before is None else str(self.file.path)
         lines = difflib.unified_diff(
@@ -120,7 +120,7 @@ class Plan:
 
 
 def plan_change(program: AgentProgram, file: ConfigFile, name: str, entry: ServerEntry) -> Plan:
-    """Read a file and work out what it should be; nothing is written."""
+    """Read a file and return the change that sets the entry; nothing is written."""
     before = file.read()
     try:
         text = "" if before is None else before.data.decode()
@@ -141,26 +141,25 @@ _SWITCH = Parameter(negative=(), show_default=False)
 
 
 def connect(
-    tool: Annotated[Tool, Parameter(help="The agent's program.")],
+    tool: Annotated[Tool, Parameter(help="The coding agent to configure.")],
     /,
     *,
-    write: Annotated[bool, _SWITCH, Parameter(help="Change the file; without it the change is only shown.")] = False,
+    write: Annotated[bool, _SWITCH, Parameter(help="Apply the change; without it the change is only shown.")] = False,
     scope: Annotated[
         Literal["user", "project"] | None,
-        Parameter(
-            help="For all your projects, or for the one in this directory; without it what the program is used to."
-        ),
+        Parameter(help="For all your projects, or for the project in this directory. Default: depends on the agent."),
     ] = None,
     file: Annotated[
-        Path | None, Parameter(validator=PathValidator(dir_okay=False), help="Another file of the same form.")
+        Path | None,
+        Parameter(validator=PathValidator(dir_okay=False), help="Another configuration file of the same format."),
     ] = None,
-    name: Annotated[str, Parameter(help="What the server is called there.")] = "posthouse",
+    name: Annotated[str, Parameter(help="Name of the server entry.")] = "posthouse",
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
-    """Tell an agent's program of `posthouse mcp`: show the change to its configuration, and with --write make it.
+    """Configure a coding agent to use posthouse. Shows the change; `--write` applies it.
 
-    Other entries, comments and the mode of the file stay; the old file is kept beside the new one.
+    Other entries, comments and the file mode stay; the old file is kept beside the new one.
 
     For example:
 
@@ -186,9 +185,9 @@ def connect(
         "backup": backup,
         "command": command,
     }
-    output.result(value, _shown(plan, program, is_written=write, backup=backup))
+    output.result(value, _summary(plan, program, is_written=write, backup=backup))
     if plan.is_change and not write:
-        output.note("nothing was written: run it again with --write" + (f", or use\n{command}" if command else ""))
+        output.note("nothing was written: run again with --write" + (f", or use\n{command}" if command else ""))
 
 
 def _locate(tool: str, program: AgentProgram, scope: Any, file: Path | None, command: str | None) -> ConfigFile:
@@ -213,13 +212,13 @@ def _write(plan: Plan) -> Path | None:
     return plan.file.replace(plan.before, plan.after, stamp)
 
 
-def _shown(plan: Plan, program: AgentProgram, *, is_written: bool, backup: Path | None) -> str:
+def _summary(plan: Plan, program: AgentProgram, *, is_written: bool, backup: Path | None) -> str:
     if not plan.is_change:
-        return f"{plan.file.path} tells {program.title} of it already"
+        return f"{plan.file.path} already configures {program.title}"
     if not is_written:
         return plan.diff
     kept = "" if backup is None else f"; the old file is {backup}"
-    return f"{plan.diff}\nwrote {plan.file.path}{kept}\nstart {program.title} anew to use it"
+    return f"{plan.diff}\nwrote {plan.file.path}{kept}\nrestart {program.title} to use it"
 
 
 def _check_name(name: str) -> None:

@@ -1,7 +1,7 @@
-"""The supported agent programs: where each keeps its MCP servers, and how it writes one.
+"""The supported coding agents: where each stores its MCP servers, and in which form.
 
-If you add one: 1. check its file, key and fields against its own documentation, and the program itself if you can;
-2. a page in docs/start; 3. the tests in tests/cli/test_connect.py, which write its file and read it back.
+If you add an agent: 1. check its file, key and fields against its documentation, and with the program itself if you
+can; 2. add a page in docs/start; 3. add it to tests/cli/test_connect.py, which writes its file and reads it back.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ Locate = Callable[[Path, Path, Mapping[str, str]], ConfigFile]
 
 @dataclass(frozen=True)
 class AgentProgram:
-    """One program."""
+    """One coding agent."""
 
     title: str
     format: Format
-    #: where the entries stand
+    #: the key or table that holds the entries
     group: str
     files: Mapping[Scope, Locate]
     default: Scope
-    #: the members of an entry
+    #: returns the fields of an entry
     entry: Callable[[ServerEntry], dict[str, Any]]
-    #: the program's own command that does the same, if it has one: name of the server, entry
+    #: returns the agent's own command that adds the entry, if it has one
     command: Callable[[str, ServerEntry], str] | None = None
 
 
 def _below_home(*parts: str, variable: str | None = None) -> Locate:
-    """A file below the home; `variable` may name another directory for all but the first part."""
+    """Return a locator of a file in the home; `variable` may replace the home and the first part."""
 
     def locate(home: Path, project: Path, environ: Mapping[str, str]) -> ConfigFile:
         given = environ.get(variable) if variable is not None else None
@@ -75,7 +75,7 @@ def _copilot(entry: ServerEntry) -> dict[str, Any]:
     return _typed("local")(entry) | {"tools": ["*"]}
 
 
-def _adding(*words: str) -> Callable[[str, ServerEntry], str]:
+def _add_command(*words: str) -> Callable[[str, ServerEntry], str]:
     def command(name: str, entry: ServerEntry) -> str:
         env = [part for key, value in entry.env.items() for part in ("--env", f"{key}={value}")]
         return shlex.join([*words, name, *env, "--", *entry.words])
@@ -92,11 +92,11 @@ PROGRAMS: dict[str, AgentProgram] = {
         "Claude Code",
         "json",
         "mcpServers",
-        # its file in the home holds much else and is rewritten while it runs: that scope has its own command
+        # its file in the home has other content and is rewritten while it runs: that scope uses its command
         {"project": _in_project(".mcp.json")},
         "project",
         _typed("stdio"),
-        _adding("claude", "mcp", "add", "--scope", "user"),
+        _add_command("claude", "mcp", "add", "--scope", "user"),
     ),
     "codex": AgentProgram(
         "Codex",
@@ -108,7 +108,7 @@ PROGRAMS: dict[str, AgentProgram] = {
         },
         "user",
         _plain,
-        _adding("codex", "mcp", "add"),
+        _add_command("codex", "mcp", "add"),
     ),
     "cursor": AgentProgram(
         "Cursor",
@@ -147,5 +147,5 @@ PROGRAMS: dict[str, AgentProgram] = {
 
 
 def user_home(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the home below which programs of this user keep their files."""
+    """Return the home directory of this user, where agents keep their files."""
     return Path(environ.get("HOME") or Path.home())

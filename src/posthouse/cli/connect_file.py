@@ -1,9 +1,9 @@
 """A configuration file of another program: read and replaced safely.
 
-Below its anchor (home or project) no symbolic link is followed: a project written by somebody else must not make us
-write elsewhere. All access goes through open directory descriptors, so nothing can be swapped in between. The file
-is replaced whole with its old mode, after a backup was written beside it; a file that changed meanwhile is left
-alone.
+Below its anchor (home or project) no symbolic link is followed: a project from another author must not redirect the
+write. All access goes through open directory descriptors, so no directory can be swapped in between. The file is
+replaced as a whole and keeps its mode, after a backup was written beside it; a file that changed meanwhile is not
+written.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 @dataclass(frozen=True)
 class Content:
-    """What a file held when it was read."""
+    """The content of a file when it was read."""
 
     data: bytes
     mode: int
@@ -44,13 +44,13 @@ class ConfigFile:
         return self.anchor.joinpath(*self.parts)
 
     def read(self) -> Content | None:
-        """Return what it holds; None when there is none."""
-        with self._directory(is_made=False) as directory:
+        """Return the content, or None if the file does not exist."""
+        with self._directory(is_created=False) as directory:
             return None if directory is None else self._read(directory)
 
     def replace(self, before: Content | None, data: bytes, stamp: str) -> Path | None:
-        """Put `data` in its place if it still is as it was; return where the copy of the old one is."""
-        with self._directory(is_made=True) as directory:
+        """Write `data` if the content still is `before`; return the path of the backup, if one was made."""
+        with self._directory(is_created=True) as directory:
             assert directory is not None
             if self._read(directory) != before:
                 raise error("agent_config_changed", path=str(self.path))
@@ -103,15 +103,15 @@ class ConfigFile:
         return Content(data, stat.S_IMODE(found.st_mode))
 
     @contextmanager
-    def _directory(self, *, is_made: bool) -> Iterator[int | None]:
-        """Open the directory the file is in, step by step; None when it is not there and not to be made."""
+    def _directory(self, *, is_created: bool) -> Iterator[int | None]:
+        """Open the directory of the file step by step; None if it does not exist and is not to be created."""
         try:
             current = os.open(self.anchor, _DIRECTORY)
         except OSError as failure:
             raise self._unsafe(f"{self.anchor}: {failure.strerror}") from failure
         try:
             for part in self.parts[:-1]:
-                below = self._step(current, part, is_made=is_made)
+                below = self._step(current, part, is_created=is_created)
                 if below is None:
                     yield None
                     return
@@ -121,8 +121,8 @@ class ConfigFile:
         finally:
             os.close(current)
 
-    def _step(self, directory: int, part: str, *, is_made: bool) -> int | None:
-        if is_made:
+    def _step(self, directory: int, part: str, *, is_created: bool) -> int | None:
+        if is_created:
             with suppress(FileExistsError):
                 os.mkdir(part, _NEW_DIRECTORY, dir_fd=directory)
         try:
@@ -130,7 +130,7 @@ class ConfigFile:
         except FileNotFoundError:
             return None
         except OSError as failure:  # ELOOP or ENOTDIR, depending on the system
-            raise self._unsafe(f"{part} is a symbolic link or no directory") from failure
+            raise self._unsafe(f"{part} is a symbolic link or not a directory") from failure
 
     def _unsafe(self, reason: str) -> PosthouseError:
         return error("agent_config_unsafe", path=str(self.path), reason=reason)

@@ -1,7 +1,7 @@
 """Set one entry of a JSON or JSONC text; everything else, comments and layout included, stays byte for byte.
 
-The text is parsed with positions (Node), edited as text, parsed again and compared with what was meant. Comments and
-trailing commas are accepted only where the program that owns the file accepts them. Pure: text in, text out;
+The text is parsed with positions (Node), edited as text, parsed again and compared with the expected value. Comments
+and trailing commas are accepted only if the program that owns the file accepts them. Pure: text in, text out;
 ValueError names the line.
 """
 
@@ -23,14 +23,14 @@ _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 
 @dataclass
 class Node:
-    """A value and where it stands."""
+    """A value and its position in the text."""
 
     start: int
     end: int
     value: Any
-    #: of an object, by name
+    #: members of an object, by name
     members: dict[str, Node] = field(default_factory=dict)
-    #: behind the last member stands a comma already
+    #: a comma follows the last member
     has_trailing_comma: bool = False
 
 
@@ -41,7 +41,7 @@ def parse(text: str, *, is_lenient: bool) -> Node:
     node = reader.value(0)
     reader.skip()
     if reader.at != len(text):
-        raise reader.fault("something follows the value")
+        raise reader.fault("unexpected text after the value")
     return node
 
 
@@ -62,7 +62,7 @@ class _Reader:
             if comment is None:
                 return
             if not self._is_lenient:
-                raise self.fault("a comment, which JSON does not have")
+                raise self.fault("JSON does not allow comments")
             self.at = comment.end()
 
     def value(self, depth: int) -> Node:
@@ -81,7 +81,7 @@ class _Reader:
         while not self._ends("}", node):
             key = self._string()
             if key.value in node.members:
-                raise self.fault(f"{key.value!r} stands twice")
+                raise self.fault(f"{key.value!r} occurs twice")
             self.skip()
             self._expect(":")
             self.skip()
@@ -102,7 +102,7 @@ class _Reader:
         return node
 
     def _ends(self, closing: str, node: Node) -> bool:
-        """Go to the next member, or to the closing bracket, which is told."""
+        """Move to the next member, or return True at the closing bracket."""
         self.skip()
         is_first, found = not node.value, self._text[self.at : self.at + 1]
         if found == closing:
@@ -113,13 +113,13 @@ class _Reader:
         self.skip()
         node.has_trailing_comma = self._text[self.at : self.at + 1] == closing
         if node.has_trailing_comma and not self._is_lenient:
-            raise self.fault("a comma before the closing bracket")
+            raise self.fault("JSON does not allow a comma before the closing bracket")
         return node.has_trailing_comma
 
     def _string(self) -> Node:
         match = _STRING.match(self._text, self.at)
         if match is None:
-            raise self.fault("a text in quotes is missing")
+            raise self.fault("a quoted string is missing")
         start, self.at = self.at, match.end()
         return Node(start, self.at, json.loads(match.group()))
 
@@ -142,30 +142,30 @@ _UNIT = "  "
 def set_entry(text: str, group: str, name: str, wanted: Mapping[str, Any], *, is_lenient: bool) -> str:
     """Return the text with `group`.`name` set; members of that entry that are not in `wanted` stay.
 
-    Raises ValueError when the text is no such file, or cannot be changed so.
+    Raises ValueError if the text is not JSON or its layout cannot be changed safely.
     """
     text = text if text.strip() else "{}\n"
     root = parse(text, is_lenient=is_lenient)
     if not isinstance(root.value, dict):
-        raise ValueError("it holds no object")
-    meant = copy.deepcopy(root.value)
-    entry = _entry(meant, group, name)
+        raise ValueError("it is not an object")
+    expected = copy.deepcopy(root.value)
+    entry = _entry(expected, group, name)
     if all(entry.get(key) == value for key, value in wanted.items()):
         return text
     entry.update(wanted)
     changed = _change(text, root, group, name, entry)
-    if parse(changed, is_lenient=is_lenient).value != meant:
+    if parse(changed, is_lenient=is_lenient).value != expected:
         raise ValueError("its layout does not allow a safe change")
     return changed
 
 
-def _entry(meant: dict[str, Any], group: str, name: str) -> dict[str, Any]:
-    servers = meant.setdefault(group, {})
+def _entry(expected: dict[str, Any], group: str, name: str) -> dict[str, Any]:
+    servers = expected.setdefault(group, {})
     if not isinstance(servers, dict):
-        raise ValueError(f"{group} is no object")
+        raise ValueError(f"{group} is not an object")
     entry = servers.setdefault(name, {})
     if not isinstance(entry, dict):
-        raise ValueError(f"{group}.{name} is no object")
+        raise ValueError(f"{group}.{name} is not an object")
     return entry
 
 
@@ -180,21 +180,21 @@ def _change(text: str, root: Node, group: str, name: str, entry: dict[str, Any])
     return text[: present.start] + shown + text[present.end :]
 
 
-def _insert(text: str, place: Node, name: str, value: Any) -> str:
-    """Add a member behind the last one of an object, below its comments."""
-    newline, outer = _newline(text), _indent_at(text, place.start)
-    last = list(place.members.values())[-1] if place.members else None
-    inner = outer + _UNIT if last is None else _member_indent(text, place, last, outer)
-    close = place.end - 1
+def _insert(text: str, parent: Node, name: str, value: Any) -> str:
+    """Add a member after the last one of an object, below its comments."""
+    newline, outer = _newline(text), _indent_at(text, parent.start)
+    last = list(parent.members.values())[-1] if parent.members else None
+    inner = outer + _UNIT if last is None else _member_indent(text, parent, last, outer)
+    close = parent.end - 1
     tail = len(text[:close].rstrip())
     member = f"{newline}{inner}{json.dumps(name)}: {_dump(value, inner, newline)}{newline}{outer}"
-    if last is None or place.has_trailing_comma:
+    if last is None or parent.has_trailing_comma:
         return text[:tail] + member + text[close:]
     return text[: last.end] + "," + text[last.end : tail] + member + text[close:]
 
 
-def _member_indent(text: str, place: Node, last: Node, outer: str) -> str:
-    is_on_own_line = "\n" in text[place.start : last.start]
+def _member_indent(text: str, parent: Node, last: Node, outer: str) -> str:
+    is_on_own_line = "\n" in text[parent.start : last.start]
     return _indent_at(text, last.start) if is_on_own_line else outer + _UNIT
 
 

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import struct
@@ -42,22 +43,22 @@ _SWITCH = Parameter(negative=(), show_default=False)
 def up(
     *,
     relay: Annotated[
-        str | None, Parameter(help="Address of the relay; without it the last one, or where the mesh was joined.")
+        str | None, Parameter(help="Address of the relay. Default: the last one, else where the mesh was joined.")
     ] = None,
     foreground: Annotated[bool, _SWITCH, Parameter(help="Stay in the foreground until Ctrl-C or SIGTERM.")] = False,
-    ephemeral: Annotated[bool, _SWITCH, Parameter(help="Use a key that ends with the daemon; the default in CI.")] = (
-        False
-    ),
-    ttl: Annotated[str | None, Parameter(help="End an ephemeral daemon after so long, such as 2h.")] = None,
+    ephemeral: Annotated[
+        bool, _SWITCH, Parameter(help="Use a key that is discarded when the daemon ends; the default in CI.")
+    ] = (False),
+    ttl: Annotated[str | None, Parameter(help="Stop an ephemeral daemon after this time, such as 2h.")] = None,
     persistent: Annotated[bool, _SWITCH, Parameter(help="Keep the key in the directory; the default elsewhere.")] = (
         False
     ),
-    no_tcp: Annotated[bool, _SWITCH, Parameter(help="Listen on the Unix socket alone.")] = False,
+    no_tcp: Annotated[bool, _SWITCH, Parameter(help="Listen on the Unix socket only.")] = False,
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     flags: DaemonFlags | None = None,
     output: Output = PLAIN,
 ) -> None:
-    """Start the daemon; done when its socket answers. It goes on in the background and reconnects by itself.
+    """Start the daemon in the background; returns when its socket answers.
 
     For example:
 
@@ -73,7 +74,7 @@ def up(
     if ttl is not None and not ephemeral:
         raise error("usage", text="--ttl needs --ephemeral")
     given = {} if flags is None else flags.given()
-    wish = StartOptions(
+    options = StartOptions(
         daemon_options=daemon_options,
         relay=relay,
         is_ephemeral=True if ephemeral else False if persistent else None,
@@ -81,31 +82,29 @@ def up(
         tcp="off" if no_tcp else "auto",
     )
     if foreground:
-        _run(wish, given, output)
+        _run(options, given, output)
         return
     from posthouse.cli.daemon_start import start_detached
 
-    told = start_detached([*wish.tokens(), *setting_tokens(given)])
-    output.result(told, _sentence(told))
+    started = start_detached([*options.tokens(), *setting_tokens(given)])
+    output.result(started, _ready_line(started))
 
 
-def _run(wish: StartOptions, flags: dict[str, Any], output: Output) -> None:
+def _run(options: StartOptions, flags: dict[str, Any], output: Output) -> None:
     from posthouse.cli.daemon_start import daemon_settings, record_relay, run_daemon
 
-    settings, values = daemon_settings(wish, flags)
-    if wish.relay is not None:
+    settings, values = daemon_settings(options, flags)
+    if options.relay is not None:
         record_relay(settings)
     run_daemon(settings, values, lambda daemon: _announce(daemon, output))
 
 
 def _announce(daemon: Daemon, output: Output) -> None:
-    told = _value(daemon)
-    output.result(told, _sentence(told))
+    started = _started_value(daemon)
+    output.result(started, _ready_line(started))
 
 
-def _value(daemon: Daemon) -> dict[str, Any]:
-    import os
-
+def _started_value(daemon: Daemon) -> dict[str, Any]:
     return {
         "node": daemon.key.node,
         "mesh": daemon.settings.mesh,
@@ -118,16 +117,16 @@ def _value(daemon: Daemon) -> dict[str, Any]:
     }
 
 
-def _sentence(told: dict[str, Any]) -> str:
-    return f"posthouse daemon {told['node']} of mesh {told['mesh']} answers at {told['socket']} (pid {told['pid']})"
+def _ready_line(started: dict[str, Any]) -> str:
+    return f"daemon {started['node']} of mesh {started['mesh']} listens on {started['socket']} (pid {started['pid']})"
 
 
-PATIENCE_S = 30.0
-_LOOK_S = 0.02
+STOP_TIMEOUT_S = 30.0
+_POLL_S = 0.02
 
 
 def down(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
-    """End the daemon and wait until it is gone; what it accepted is on its disk and leaves after the next start.
+    """Stop the daemon and wait until it has ended; accepted messages stay on disk and are sent after the next start.
 
     For example:
 
@@ -136,15 +135,14 @@ def down(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PLA
     """
     pid = _daemon_pid(daemon_options)
     if pid is None:
-        output.result({"stopped": False, "pid": None}, "no daemon runs there")
+        output.result({"stopped": False, "pid": None}, "no daemon is running")
         return
-    os.kill(pid, signal.SIGTERM)
-    _wait_gone(pid)
-    output.result({"stopped": True, "pid": pid}, f"the daemon (pid {pid}) has ended")
+    _stop(pid)
+    output.result({"stopped": True, "pid": pid}, f"stopped the daemon (pid {pid})")
 
 
 def _daemon_pid(daemon_options: DaemonOptions) -> int | None:
-    """Return the process behind the socket, as the kernel names it: a pid file may be older than its process."""
+    """Return the process that owns the socket, from the kernel: a pid file may be older than its process."""
     from posthouse.client.daemon.locate import SocketAddress
 
     location = daemon_options.location()
@@ -152,10 +150,10 @@ def _daemon_pid(daemon_options: DaemonOptions) -> int | None:
         return None
     address = SocketAddress(location)
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as made:
-            made.settimeout(5)
-            made.connect(address.path)
-            return _peer_pid(made)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(5)
+            connection.connect(address.path)
+            return _peer_pid(connection)
     except (ConnectionRefusedError, FileNotFoundError):
         return None
     finally:
@@ -166,34 +164,38 @@ def _peer_pid(connected: socket.socket) -> int:
     if hasattr(socket, "SO_PEERCRED"):
         size = struct.calcsize("3i")
         return int(struct.unpack("3i", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))[0])
-    local_level, local_peer_pid = 0, 2  # SOL_LOCAL and LOCAL_PEERPID of macOS, which Python does not name
+    local_level, local_peer_pid = 0, 2  # SOL_LOCAL and LOCAL_PEERPID of macOS, which Python has no names for
     return int(connected.getsockopt(local_level, local_peer_pid))
 
 
-def _wait_gone(pid: int) -> None:
-    for _ in range(round(PATIENCE_S / _LOOK_S)):
+def _stop(pid: int) -> None:
+    """Send SIGTERM and wait until the process has ended."""
+    if not hasattr(os, "pidfd_open"):
+        os.kill(pid, signal.SIGTERM)
+        _poll_until_ended(pid)
+        return
+    process = os.pidfd_open(pid)
+    try:
+        signal.pidfd_send_signal(process, signal.SIGTERM)
+        if not select.select([process], [], [], STOP_TIMEOUT_S)[0]:
+            raise error("daemon_stop_slow", seconds=STOP_TIMEOUT_S, pid=pid)
+    finally:
+        os.close(process)
+
+
+def _poll_until_ended(pid: int) -> None:
+    """Wait on systems without pidfd, which cannot announce the end of a process that is not a child."""
+    for _ in range(round(STOP_TIMEOUT_S / _POLL_S)):
         try:
             os.kill(pid, 0)
         except ProcessLookupError:
             return
-        if _is_over(pid):
-            return
-        time.sleep(_LOOK_S)
-    raise error("daemon_stop_slow", seconds=PATIENCE_S, pid=pid)
-
-
-def _is_over(pid: int) -> bool:
-    """Tell whether the process has ended and only its parent has not looked yet."""
-    from pathlib import Path
-
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (OSError, IndexError):
-        return False
+        time.sleep(_POLL_S)
+    raise error("daemon_stop_slow", seconds=STOP_TIMEOUT_S, pid=pid)
 
 
 def status(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
-    """Tell whether the daemon runs and reaches its relay, and what waits; exit code 3 without one.
+    """Show if the daemon runs and reaches its relay, and how many messages wait; exit code 3 if it does not run.
 
     For example:
 
@@ -210,7 +212,7 @@ def status(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = P
 
 
 def version(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
-    """Show the version of the daemon that runs, of its local interface and of its stores.
+    """Show the version of the running daemon, of its local API and of its stores.
 
     For example:
 
@@ -231,12 +233,12 @@ _LEADING = ("timestamp", "level", "event")
 
 def logs(
     *,
-    lines: Annotated[int, Parameter(validator=Number(gte=1, lte=100_000), help="How many of the last lines.")] = 50,
+    lines: Annotated[int, Parameter(validator=Number(gte=1, lte=100_000), help="Number of lines to show.")] = 50,
     level: Annotated[str | None, Parameter(help="Only this level, such as warning or error.")] = None,
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
-    """Show the end of the daemon's log, also when the daemon does not run.
+    """Show the end of the daemon's log; works without a running daemon.
 
     For example:
 
@@ -252,7 +254,7 @@ def logs(
 
 
 def _entries(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the entries of the log; a line that a crash tore is told as it is."""
+    """Yield the entries of the log; a line that a crash cut off becomes the event text."""
     import msgspec
 
     with path.open("rb") as file:
@@ -270,7 +272,7 @@ def _line(entry: dict[str, Any]) -> str:
 
 
 def existing_directory(daemon_options: DaemonOptions) -> DaemonDirectory:
-    """Return the directory; without one a usage error says where it was looked for."""
+    """Return the daemon's directory, or raise a usage error that names it if it does not exist."""
     from posthouse.daemon.directory import DaemonDirectory
 
     root = daemon_options.location().directory
@@ -280,10 +282,10 @@ def existing_directory(daemon_options: DaemonOptions) -> DaemonDirectory:
 
 
 def accept_host(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
-    """Let the identity in the daemon's directory live on this machine from now on.
+    """Accept this machine as the new host of the daemon's identity, after its directory was moved.
 
-    Only for a directory that was moved. If it was copied and the other one is still used, run `remint` here instead:
-    two machines with one identity take mail away from each other.
+    If the directory was copied and the original is still in use, run `remint` here instead: two machines with one
+    identity take each other's messages.
 
     For example:
 
@@ -294,20 +296,20 @@ def accept_host(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Outpu
 
     directory = existing_directory(daemon_options)
     accept_this_host(directory)
-    output.result({"directory": directory.root, "accepted": True}, f"{directory.root} belongs to this machine now")
+    output.result({"directory": directory.root, "accepted": True}, f"{directory.root} now belongs to this machine")
 
 
 def remint(
     *,
     abort_pending: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="Give up messages that were not sent yet.")
+        bool, Parameter(negative=(), show_default=False, help="Abort messages that were not sent yet.")
     ] = False,
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
-    """Make a new key for the daemon, which must not run; it is a new node to everybody, and has to join again.
+    """Create a new key for a stopped daemon; other members see a new node, which has to join again.
 
-    Refuses while messages of the present key wait. The old key stays in the directory under another name.
+    Refused while messages signed with the current key wait. The old key stays in the directory under another name.
 
     For example:
 
@@ -322,13 +324,13 @@ def remint(
     before, after = remint_identity(
         directory, daemon_options.mesh or DEFAULT_MESH, system_clock(), abort_pending=abort_pending
     )
-    output.result({"before": before or None, "node": after}, f"the daemon is {after} now")
+    output.result({"before": before or None, "node": after}, f"the daemon is now {after}")
 
 
 def recover(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
-    """Put a damaged outbox aside and begin a new one with the rows that can be read; the daemon must not run.
+    """Replace the damaged outbox of a stopped daemon by a new one with all rows that can be read.
 
-    The damaged file stays, whole, beside the new one. What the relay has already is not there twice afterwards.
+    The damaged file is kept beside the new one. Messages that the relay already has are not duplicated.
 
     For example:
 
@@ -344,11 +346,12 @@ def recover(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = 
         output.result(found._asdict(), "there is no outbox to recover")
         return
     output.result(
-        found._asdict(), f"{found.rows} rows saved, {found.pending} of them to be sent; the old file is {found.aside}"
+        found._asdict(),
+        f"{found.rows} rows recovered, {found.pending} of them to be sent; the old file is {found.aside}",
     )
 
 
-app = noun("daemon", "Run the daemon of this host: outbox, inbox and a local interface for programs.")
+app = noun("daemon", "Run the daemon of this host: outbox, inbox and a local API for programs.")
 app.command(up, name="up")
 app.command(down, name="down")
 app.command(status, name="status")

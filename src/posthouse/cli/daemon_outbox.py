@@ -1,12 +1,11 @@
 """`posthouse daemon outbox`: list, inspect, requeue and drop the rows of the outbox.
 
-A requeued message goes to the same destination under a new client_message_id; the aborted row keeps its id, which
-stays taken.
+A requeued message goes to the same destination under a new client_message_id; the aborted row keeps the old one,
+which cannot be used again.
 """
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,8 +13,8 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from posthouse.cli.commands import noun
-from posthouse.cli.options import DEFAULT_DAEMON, DaemonOptions
-from posthouse.cli.output import PLAIN, Output, table
+from posthouse.cli.options import DEFAULT_DAEMON, DaemonOptions, read_file
+from posthouse.cli.output import PLAIN, Output, short_node, table
 from posthouse.model.errors import error
 
 if TYPE_CHECKING:
@@ -27,12 +26,12 @@ _SWITCH = Parameter(negative=(), show_default=False)
 
 def ls(
     *,
-    failed: Annotated[bool, _SWITCH, Parameter(help="Only dead rows: refused for good, or too old.")] = False,
-    pending: Annotated[bool, _SWITCH, Parameter(help="Only rows that wait.")] = False,
-    inflight: Annotated[bool, _SWITCH, Parameter(help="Only rows that are sent and not answered.")] = False,
-    done: Annotated[bool, _SWITCH, Parameter(help="Only rows that the relay has.")] = False,
+    failed: Annotated[bool, _SWITCH, Parameter(help="Only dead rows: refused for good, or expired.")] = False,
+    pending: Annotated[bool, _SWITCH, Parameter(help="Only rows that wait to be sent.")] = False,
+    inflight: Annotated[bool, _SWITCH, Parameter(help="Only rows that are sent but not answered.")] = False,
+    done: Annotated[bool, _SWITCH, Parameter(help="Only rows that the relay has stored.")] = False,
     aborted: Annotated[bool, _SWITCH, Parameter(help="Only rows that were requeued or dropped.")] = False,
-    limit: Annotated[int, Parameter(validator=Number(gte=1, lte=500), help="How many at most.")] = 50,
+    limit: Annotated[int, Parameter(validator=Number(gte=1, lte=500), help="Maximum number to show.")] = 50,
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
@@ -43,32 +42,33 @@ def ls(
         posthouse daemon outbox list
         posthouse daemon outbox list --failed --json
     """
-    asked = {"dead": failed, "pending": pending, "inflight": inflight, "done": done, "aborted": aborted}
-    chosen = [status for status, is_asked in asked.items() if is_asked]
+    given = {"dead": failed, "pending": pending, "inflight": inflight, "done": done, "aborted": aborted}
+    chosen = [status for status, is_given in given.items() if is_given]
     if len(chosen) > 1:
         raise error("usage", text="give one of --failed, --pending, --inflight, --done, --aborted")
     with daemon_options.client() as daemon:
         rows = daemon.outbox(status=chosen[0] if chosen else None, limit=limit)
     shown = [
-        (row.id, row.status, row.enqueued_at, row.attempts, _short(row.destination), row.last_error or "")
+        (row.id, row.status, row.enqueued_at, row.attempts, _shown_destination(row.destination), row.last_error or "")
         for row in rows
     ]
     output.result({"items": rows}, table(("id", "status", "enqueued", "attempts", "to", "last error"), shown))
 
 
-def _short(destination: str | None) -> str:
-    name = destination or "-"
-    return name.removeprefix("ed25519:")[:8] if name.startswith("ed25519:") else name
+def _shown_destination(destination: str | None) -> str:
+    if destination is None or destination.startswith("#"):
+        return destination or "-"
+    return short_node(destination)
 
 
 def inspect(
-    id: Annotated[str, Parameter(help="Its id, client_message_id or event id.")],  # noqa: A002 - the domain's word
+    id: Annotated[str, Parameter(help="Row id, client_message_id or event id.")],  # noqa: A002 - the word of the API
     /,
     *,
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
-    """Show one row of the outbox and its chain of requeues, oldest first.
+    """Show one outbox row and the rows it was requeued from and to, oldest first.
 
     For example:
 
@@ -95,13 +95,13 @@ def _step(row: OutboxRow, this: OutboxRow) -> str:
 
 
 def requeue(
-    id: Annotated[str, Parameter(help="Its id, client_message_id or event id.")],  # noqa: A002 - the domain's word
+    id: Annotated[str, Parameter(help="Row id, client_message_id or event id.")],  # noqa: A002 - the word of the API
     /,
     *,
-    new_client_id: Annotated[str | None, Parameter(help="The client_message_id of the new row.")] = None,
-    auto: Annotated[bool, Parameter(negative=(), show_default=False, help="Let the daemon make the new id.")] = False,
+    new_client_id: Annotated[str | None, Parameter(help="client_message_id of the new row.")] = None,
+    auto: Annotated[bool, Parameter(negative=(), show_default=False, help="Let the daemon choose the new id.")] = False,
     patch_payload: Annotated[
-        Path | None, Parameter(help="Send the text in this file (`-`: stdin) instead of the old one.")
+        Path | None, Parameter(help="Send the text in this file (`-`: stdin) instead of the old text.")
     ] = None,
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
@@ -123,19 +123,19 @@ def requeue(
 
 def _read_patch(path: Path) -> str:
     try:
-        return sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as failure:
-        raise error("usage", text=f"{path} cannot be read: {failure}") from failure
+        return read_file(path).decode()
+    except UnicodeDecodeError as failure:
+        raise error("usage", text=f"{path} is not UTF-8 text: {failure}") from failure
 
 
 def drop(
-    id: Annotated[str, Parameter(help="Its id, client_message_id or event id.")],  # noqa: A002 - the domain's word
+    id: Annotated[str, Parameter(help="Row id, client_message_id or event id.")],  # noqa: A002 - the word of the API
     /,
     *,
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
-    """Abort a dead or pending row for good; its id stays taken.
+    """Abort a dead or pending row for good; its client_message_id cannot be used again.
 
     For example:
 
@@ -146,7 +146,7 @@ def drop(
     output.result({"aborted_row_id": dropped.aborted_row_id}, f"{dropped.aborted_row_id} aborted")
 
 
-app = noun("outbox", "Look at what was sent from this host, send it anew or give it up.")
+app = noun("outbox", "List the messages sent from this host, requeue them or drop them.")
 app.command(ls, name="list")
 app.command(inspect, name="inspect")
 app.command(requeue, name="requeue")

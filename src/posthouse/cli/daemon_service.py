@@ -1,7 +1,7 @@
 """`posthouse daemon install-service` and `uninstall-service`: a systemd user unit or a launchd agent.
 
-Both restart the daemon whatever ends it, except exit code 4: an identity in use elsewhere does not get better by
-retrying. launchd cannot exclude an exit code, so a shell turns 4 into success. The unit removes the rights that the
+Both restart the daemon after every end except exit code 4: a retry does not help while its identity is in use
+elsewhere. launchd cannot exclude an exit code, so a shell turns 4 into success. The unit removes privileges that the
 daemon never needs.
 """
 
@@ -28,24 +28,24 @@ from posthouse.model.errors import error
 
 @dataclass(frozen=True, slots=True)
 class ServiceDefinition:
-    """What the service manager has to know."""
+    """The properties of the service, for any service manager."""
 
     mesh: str
-    #: the program and its arguments, each whole
+    #: the program and its arguments, not quoted
     command: tuple[str, ...]
     #: directories the daemon writes to
     writes: tuple[Path, ...]
-    #: variables it finds in its environment
+    #: environment variables of the daemon
     environment: Mapping[str, str]
 
     @property
     def name(self) -> str:
-        """The name of the service, the same for one mesh always."""
+        """The name of the service, which depends on the mesh only."""
         return f"posthouse-daemon-{re.sub(r'[^A-Za-z0-9_-]', '_', self.mesh)}"
 
 
 def program() -> tuple[str, ...]:
-    """Return how this posthouse is started, independent of PATH."""
+    """Return the command that starts this installation of posthouse, independent of PATH."""
     beside = Path(sys.executable).with_name("posthouse")
     if beside.is_file() and os.access(beside, os.X_OK):
         return (str(beside),)
@@ -102,14 +102,14 @@ WantedBy=default.target
 """
 
 
-def systemd_unit(terms: ServiceDefinition) -> str:
+def systemd_unit(service: ServiceDefinition) -> str:
     """Return the text of the unit."""
-    variables = "".join(f"Environment={_quoted(f'{name}={value}')}\n" for name, value in terms.environment.items())
+    variables = "".join(f"Environment={_quoted(f'{name}={value}')}\n" for name, value in service.environment.items())
     return _UNIT.format(
-        mesh=_plain(terms.mesh),
-        command=" ".join(_argument(each) for each in terms.command),
+        mesh=_plain(service.mesh),
+        command=" ".join(_argument(each) for each in service.command),
         environment=variables,
-        writes=" ".join(_quoted(str(each)) for each in terms.writes),
+        writes=" ".join(_quoted(str(each)) for each in service.writes),
     )
 
 
@@ -118,7 +118,7 @@ def _plain(text: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return one word as systemd reads it: whole, and without specifiers."""
+    """Return one word quoted for systemd, with its specifiers escaped."""
     escaped = _plain(text).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
@@ -127,13 +127,13 @@ def _argument(text: str) -> str:
     return _quoted(text).replace("$", "$$")
 
 
-def launchd_plist(terms: ServiceDefinition) -> str:
+def launchd_plist(service: ServiceDefinition) -> str:
     """Return the text of the property list."""
-    script = f'{shlex.join(terms.command)}; code=$?; [ "$code" -eq {int(Exit.IDENTITY)} ] && exit 0; exit "$code"'
+    script = f'{shlex.join(service.command)}; code=$?; [ "$code" -eq {int(Exit.IDENTITY)} ] && exit 0; exit "$code"'
     agent = {
-        "Label": terms.name,
+        "Label": service.name,
         "ProgramArguments": ["/bin/sh", "-c", script],
-        "EnvironmentVariables": dict(terms.environment),
+        "EnvironmentVariables": dict(service.environment),
         "RunAtLoad": True,
         "KeepAlive": {"SuccessfulExit": False},
         "ThrottleInterval": 10,
@@ -146,14 +146,14 @@ def launchd_plist(terms: ServiceDefinition) -> str:
 
 def install_service(
     *,
-    relay: Annotated[str | None, Parameter(help="Address of the relay; without it as for `daemon up`.")] = None,
-    show: Annotated[bool, Parameter(negative=(), show_default=False, help="Only show it, write nothing.")] = False,
+    relay: Annotated[str | None, Parameter(help="Address of the relay. Default: as for `daemon up`.")] = None,
+    show: Annotated[bool, Parameter(negative=(), show_default=False, help="Show the file and write nothing.")] = False,
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
     """Write a systemd user unit, or on macOS a launchd agent, that runs the daemon and restarts it.
 
-    It is not restarted after exit code 4: an identity that is in use elsewhere does not get better by trying.
+    It is not restarted after exit code 4: a retry does not help while the identity is in use elsewhere.
 
     For example:
 
@@ -163,21 +163,21 @@ def install_service(
     """
     from posthouse.files import write_atomic
 
-    terms = _define_service(daemon_options, relay)
-    path = service_file(terms.name)
-    text = launchd_plist(terms) if path.suffix == ".plist" else systemd_unit(terms)
-    value = {"service": terms.name, "path": path, "text": text, "written": not show}
+    service = _define_service(daemon_options, relay)
+    path = service_file(service.name)
+    text = launchd_plist(service) if path.suffix == ".plist" else systemd_unit(service)
+    value = {"service": service.name, "path": path, "text": text, "written": not show}
     if show:
         output.result(value, text.rstrip("\n"))
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, text.encode(), mode=0o644)
     output.result(value, f"wrote {path}")
-    output.note(f"start it now and at every login: {_start_command(path, terms.name)}")
+    output.note(f"start the service now and at every login: {_start_command(path, service.name)}")
 
 
 def _define_service(daemon_options: DaemonOptions, relay: str | None) -> ServiceDefinition:
-    from posthouse.files import HOME_ENV, home_directory
+    from posthouse.files import HOME_ENV, home_directory, private_dir
     from posthouse.model.node import DEFAULT_MESH, validate_mesh_name
 
     mesh = validate_mesh_name(daemon_options.mesh or DEFAULT_MESH)
@@ -189,14 +189,8 @@ def _define_service(daemon_options: DaemonOptions, relay: str | None) -> Service
     environment = {HOME_ENV: str(home)} if HOME_ENV in os.environ else {}
     writes = (home,) if directory.is_relative_to(home) else (home, directory)
     for each in writes:  # the unit's sandbox needs them to exist
-        _make(each)
+        private_dir(each)
     return ServiceDefinition(mesh, (*program(), *words), writes, environment)
-
-
-def _make(directory: Path) -> None:
-    from posthouse.files import private_dir
-
-    private_dir(directory)
 
 
 def _start_command(path: Path, name: str) -> str:
@@ -206,7 +200,7 @@ def _start_command(path: Path, name: str) -> str:
 
 
 def uninstall_service(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
-    """Remove what `install-service` wrote; a daemon that runs goes on until it is ended.
+    """Remove the file that `install-service` wrote; a running daemon keeps running.
 
     For example:
 
@@ -218,9 +212,9 @@ def uninstall_service(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output:
     mesh = validate_mesh_name(daemon_options.mesh or DEFAULT_MESH)
     name = ServiceDefinition(mesh, (), (), {}).name
     path = service_file(name)
-    was_there = path.exists()
+    existed = path.exists()
     path.unlink(missing_ok=True)
-    output.result({"service": name, "path": path, "removed": was_there}, f"removed {path}" if was_there else "none")
-    if was_there:
+    output.result({"service": name, "path": path, "removed": existed}, f"removed {path}" if existed else "none")
+    if existed:
         stop = f"launchctl bootout gui/$(id -u)/{name}" if sys.platform == "darwin" else f"systemctl --user stop {name}"
-        output.note(f"end the one that runs: {stop}")
+        output.note(f"stop the running daemon with: {stop}")

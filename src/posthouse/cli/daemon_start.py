@@ -1,9 +1,9 @@
 """Starting a daemon: its options and settings, in the foreground or as a detached process.
 
-config.toml in the daemon's directory has the form of the one in the home directory and overrides it; the first start
-records the relay there. The detached child runs `daemon up --foreground --json` in a session of its own: one line on
-its stdout means that its socket answers; a child that ends earlier has written its error on stderr, which is raised
-here. uvloop and posthouse.daemon are imported inside the functions that run the daemon.
+config.toml in the daemon's directory has the same form as the one in the home directory and overrides it; the first
+start records the relay there. The detached child runs `daemon up --foreground --json` in its own session: one line on
+its stdout means that its socket answers; if the child ends before, its error on stderr is raised here. uvloop and
+posthouse.daemon are imported inside the functions that run the daemon.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
-from posthouse.cli.config import load_settings, read_settings_file
-from posthouse.cli.options import DaemonOptions
+from posthouse.cli.config import Settings, load_settings, read_settings_file
+from posthouse.cli.options import DaemonOptions, client_options
 from posthouse.model.clock import system_clock
 from posthouse.model.errors import PosthouseError, error
 
@@ -30,12 +30,13 @@ if TYPE_CHECKING:
     from posthouse.model.settings_sources import Resolved
 
 DAEMON_CONFIG_NAME = "config.toml"
+#: part of a format: a file with another header is taken for the user's own and is not rewritten
 _CONFIG_HEADER = "# Settings of this daemon: the same names as in config.toml of the home, which these go before.\n"
 
 
 @dataclass(frozen=True, slots=True)
 class StartOptions:
-    """What the command line says beside settings."""
+    """The options of `daemon up` that are not settings."""
 
     daemon_options: DaemonOptions
     relay: str | None
@@ -44,7 +45,7 @@ class StartOptions:
     tcp: Literal["auto", "off"]
 
     def tokens(self) -> list[str]:
-        """Return the options that say the same to another process."""
+        """Return the command-line options that give another process these values."""
         options = {
             "--mesh": self.daemon_options.mesh,
             "--dir": str(self.daemon_options.location().directory),
@@ -60,49 +61,41 @@ class StartOptions:
         return given + [name for name, is_given in switches.items() if is_given]
 
 
-def daemon_settings(
-    wish: StartOptions, flags: Mapping[str, Any] | None
-) -> tuple[DaemonSettings, Mapping[str, Resolved]]:
-    """Return what the daemon is started with, and all settings."""
-    from posthouse.client import ClientOptions
+def daemon_settings(options: StartOptions, flags: Mapping[str, Any] | None) -> tuple[DaemonSettings, Settings]:
+    """Return the settings of the daemon, and all settings."""
     from posthouse.daemon.identity import is_ephemeral_by_default
     from posthouse.daemon.settings import ClonePolicy, DaemonSettings, Retention
     from posthouse.model.node import DEFAULT_MESH, validate_mesh_name
 
-    mesh = validate_mesh_name(wish.daemon_options.mesh or DEFAULT_MESH)
-    directory = wish.daemon_options.location().directory
-    values = _values(directory, {**(flags or {}), "client.relay": wish.relay})
-    max_age_h, tls_ca = values["outbox.max_age_h"].value, values["client.tls_ca"].value
-    lake = values["journal.lake"].value
-    is_ephemeral = is_ephemeral_by_default() if wish.is_ephemeral is None else wish.is_ephemeral
+    mesh = validate_mesh_name(options.daemon_options.mesh or DEFAULT_MESH)
+    directory = options.daemon_options.location().directory
+    values = _load_values(directory, {**(flags or {}), "client.relay": options.relay})
+    has_max_age, has_lake = (values[name].value is not None for name in ("outbox.max_age_h", "journal.lake"))
+    is_ephemeral = is_ephemeral_by_default() if options.is_ephemeral is None else options.is_ephemeral
     settings = DaemonSettings(
         directory=directory,
-        relay=_relay(values, mesh, directory, wish.relay),
+        relay=_relay(values, mesh, directory, options.relay),
         mesh=mesh,
         is_ephemeral=is_ephemeral,
-        ttl_s=wish.ttl_s,
-        tcp=wish.tcp,
-        clone_policy=ClonePolicy(str(values["clone.policy"].value)),
-        outbox_max_age_h=None if max_age_h is None else int(str(max_age_h)),
-        outbox_max_bytes=int(str(values["outbox.max_bytes"].value)),
-        inbox_keep_days=int(str(values["inbox.keep_days"].value)),
+        ttl_s=options.ttl_s,
+        tcp=options.tcp,
+        clone_policy=ClonePolicy(values.text("clone.policy")),
+        outbox_max_age_h=values.integer("outbox.max_age_h") if has_max_age else None,
+        outbox_max_bytes=values.integer("outbox.max_bytes"),
+        inbox_keep_days=values.integer("inbox.keep_days"),
         retention=Retention(
-            keep_days=int(str(values["journal.keep_days"].value)),
-            max_bytes=int(str(values["journal.max_bytes"].value)),
-            lake=None if lake is None else str(lake),
+            keep_days=values.integer("journal.keep_days"),
+            max_bytes=values.integer("journal.max_bytes"),
+            lake=values.text("journal.lake") if has_lake else None,
         ),
-        bus_dir=Path(str(values["bus.dir"].value)).expanduser() if values["daemon.bridge"].value else None,
-        client=ClientOptions(
-            tls_ca=None if tls_ca is None else Path(str(tls_ca)).expanduser(),
-            allow_plain=bool(values["client.allow_plain"].value),
-            publish_timeout_s=float(str(values["client.timeout_s"].value)),
-        ),
+        bus_dir=values.path("bus.dir") if values.is_on("daemon.bridge") else None,
+        client=client_options(values),
     )
     return settings, values
 
 
 def record_relay(settings: DaemonSettings) -> None:
-    """Write the relay down for later starts; settings that somebody else wrote are left alone."""
+    """Record the relay for later starts, unless the file has settings that were not written here."""
     from posthouse.files import private_dir, write_atomic
 
     directory = private_dir(settings.directory)
@@ -118,27 +111,23 @@ def _relay_record(relay: str) -> str:
 
 
 def recorded_relay(directory: Path) -> str | None:
-    """Return the relay that a daemon's own settings name."""
+    """Return the relay in the daemon's own settings file, if any."""
     relay = read_settings_file(directory / DAEMON_CONFIG_NAME).get("client", {}).get("relay")
     return relay if isinstance(relay, str) else None
 
 
-def _values(directory: Path, flags: Mapping[str, Any]) -> dict[str, Resolved]:
-    own = read_settings_file(directory / DAEMON_CONFIG_NAME)
-    if not own:
-        return load_settings(flags)
-    return load_settings(flags, own=own)
+def _load_values(directory: Path, flags: Mapping[str, Any]) -> Settings:
+    return load_settings(flags, own=read_settings_file(directory / DAEMON_CONFIG_NAME))
 
 
-def _relay(values: Mapping[str, Resolved], mesh: str, directory: Path, given: str | None) -> str:
-    """Return the address of the relay: the option, the daemon's own note, where the mesh was joined, the setting."""
+def _relay(values: Settings, mesh: str, directory: Path, given: str | None) -> str:
+    """Return the relay: from the option, the daemon's own file, the membership of the mesh, or the setting."""
     from posthouse.client import Memberships, parse_relay_url
 
-    allow_plain = bool(values["client.allow_plain"].value)
     is_named = given is not None or recorded_relay(directory) is not None
     joined = None if is_named else Memberships.of_home().get(mesh)
-    address = joined.relay if joined is not None else str(values["client.relay"].value)
-    return parse_relay_url(address, allow_plain=allow_plain).origin
+    address = joined.relay if joined is not None else values.text("client.relay")
+    return parse_relay_url(address, allow_plain=values.is_on("client.allow_plain")).origin
 
 
 START_S = 60.0
@@ -146,7 +135,7 @@ _LINE_MAX_BYTES = 1 << 16
 
 
 def start_detached(tokens: Sequence[str], environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Start `posthouse daemon up` with these options and return what it says once it is ready."""
+    """Start `posthouse daemon up` with these options and return the object that it prints when it is ready."""
     import msgspec
 
     command = [sys.executable, "-m", "posthouse.cli.main", "daemon", "up", "--foreground", "--json", *tokens]
@@ -156,8 +145,8 @@ def start_detached(tokens: Sequence[str], environ: Mapping[str, str] = os.enviro
             pid = _spawn(command, environ, writing, errors)
         finally:
             os.close(writing)
-        with os.fdopen(reading, "rb", buffering=0) as told:
-            line = _read_line(told, pid)
+        with os.fdopen(reading, "rb", buffering=0) as stdout:
+            line = _read_line(stdout, pid)
         if line is None:
             raise _failure(os.waitpid(pid, 0)[1], errors)
     value: dict[str, Any] = msgspec.json.decode(line)
@@ -177,16 +166,16 @@ def _spawn(command: Sequence[str], environ: Mapping[str, str], writing: int, err
         os.close(null)
 
 
-def _read_line(told: IO[bytes], pid: int) -> bytes | None:
-    """Return the child's line, or None when it ended without one."""
+def _read_line(stdout: IO[bytes], pid: int) -> bytes | None:
+    """Return the first line of the child, or None if the child ended without one."""
     clock = system_clock()
     end_ns = clock.boot_ns() + round(START_S * 1e9)
     line = b""
     while not line.endswith(b"\n"):
         left_s = (end_ns - clock.boot_ns()) / 1e9
-        if left_s <= 0 or not select.select([told], [], [], left_s)[0]:
+        if left_s <= 0 or not select.select([stdout], [], [], left_s)[0]:
             raise error("daemon_start_slow", seconds=START_S, pid=pid)
-        part = told.read(_LINE_MAX_BYTES)
+        part = stdout.read(_LINE_MAX_BYTES)
         if not part:
             return None
         line += part
@@ -212,7 +201,7 @@ def _failure(status: int, errors: IO[bytes]) -> PosthouseError:
 
 
 def run_daemon(settings: DaemonSettings, values: Mapping[str, Resolved], on_ready: Callable[[Daemon], None]) -> None:
-    """Run a daemon until SIGTERM, SIGINT or its own end; raises what ended it. `on_ready`: its socket answers."""
+    """Run a daemon until SIGTERM, SIGINT or a failure, which is raised; `on_ready` runs once its socket answers."""
     import uvloop
 
     from posthouse.cli.log import LogFile, log_to_file

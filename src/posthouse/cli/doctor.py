@@ -1,8 +1,8 @@
 """`posthouse doctor`: check this installation, one line per check; exit code 1 if a check fails.
 
 Checks of the machine (interpreter, libraries, kernel limits, clock) and of the home directory (permissions, key,
-settings, disk space). They never repair: a mode that is too wide may mean that somebody has read the file. A check
-that raises OSError is itself a finding, and the others still run.
+settings, disk space). Checks never repair: a file mode that is too wide may mean that another user has read the
+file. A check that raises OSError is itself a finding, and the others still run.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Finding:
     name: str
     state: State
     text: str
-    #: What to do about it; empty when it is fine.
+    #: What to do; empty if the check passed.
     hint: str = ""
 
 
@@ -64,12 +64,12 @@ _INOTIFY = Path("/proc/sys/fs/inotify")
 _MIN_WATCHES = 8192  # a watch per mailbox, with room for the other programs of the user
 _MIN_INSTANCES = 128  # one per open bus
 _MIN_OPEN_FILES = 1024  # a mailbox server holds a lock file, a relay a socket per reader
-_OLDEST_SANE_S = 1_735_689_600  # 2025-01-01: a clock before that was never set
+_OLDEST_SANE_S = 1_735_689_600  # 2025-01-01: an earlier time means that the clock was never set
 _NS = 1_000_000_000
 
 
 def check_python() -> Finding:
-    """Python runs from a virtual environment, so that an upgrade of the system does not break posthouse."""
+    """Check that Python runs from a virtual environment, which a system upgrade does not break."""
     text = f"{platform.python_version()} at {sys.prefix}"
     if sys.prefix == sys.base_prefix:
         return warn("python", text, "Install posthouse into a virtual environment of its own.")
@@ -77,7 +77,7 @@ def check_python() -> Finding:
 
 
 def check_sqlite() -> Finding:
-    """The SQLite in use does not have the WAL corruption that older ones have."""
+    """Check that SQLite has the fix for the WAL corruption of older versions."""
     from posthouse.sqlite.connection import SAFE_VERSION, library_version
 
     version = ".".join(map(str, library_version()))
@@ -87,7 +87,7 @@ def check_sqlite() -> Finding:
 
 
 def check_relay_extra() -> Finding:
-    """The libraries of the relay and its client are installed."""
+    """Check that the libraries of the relay and its client are installed."""
     missing = [name for name in ("aiohttp", "uvloop", "prometheus_client") if find_spec(name) is None]
     if missing:
         return warn("relay extra", f"{', '.join(missing)} missing", "Run `pip install 'posthouse[relay]'`.")
@@ -95,7 +95,7 @@ def check_relay_extra() -> Finding:
 
 
 def check_ssh_keygen() -> Finding:
-    """ssh-keygen is there for those who sign with it."""
+    """Check that ssh-keygen is installed, for signing with OpenSSH keys."""
     path = shutil.which("ssh-keygen")
     if path is None:
         return warn("ssh-keygen", "not found", "Install openssh-client to sign with OpenSSH keys.")
@@ -103,11 +103,11 @@ def check_ssh_keygen() -> Finding:
 
 
 def check_inotify() -> Iterator[Finding]:
-    """The kernel lets this user watch enough mailboxes."""
+    """Check that the kernel lets this user watch enough mailboxes."""
     for name, least in (("max_user_watches", _MIN_WATCHES), ("max_user_instances", _MIN_INSTANCES)):
         path = _INOTIFY / name
         if not path.exists():
-            yield warn(f"inotify {name}", "unknown", "Without inotify mail is found by polling.")
+            yield warn(f"inotify {name}", "unknown", "Without inotify the bus polls its mailboxes.")
             continue
         value = int(path.read_text())
         if value < least:
@@ -118,7 +118,7 @@ def check_inotify() -> Iterator[Finding]:
 
 
 def check_open_files() -> Finding:
-    """The process may open enough files."""
+    """Check that a process may open enough files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < _MIN_OPEN_FILES:
         return warn("open files", f"{soft} of {hard}", f"Run `ulimit -n {_MIN_OPEN_FILES}` before posthouse.")
@@ -126,7 +126,7 @@ def check_open_files() -> Finding:
 
 
 def check_clock() -> Finding:
-    """The clock is set, and is the machine's own."""
+    """Check that the clock is set and is not a test clock."""
     clock = system_clock()
     if isinstance(clock, SteppedClock):
         plain = system_clock({})
@@ -135,7 +135,7 @@ def check_clock() -> Finding:
         text = f"stepped by {clock.offsets}: wall {wall_s:+d} s, boot {boot_s:+d} s"
         return warn("clock", text, "Unset POSTHOUSE_TEST_CLOCK outside of tests.")
     if clock.wall_ns() < _OLDEST_SANE_S * _NS:
-        return fail("clock", "it is before 2025", "Set the clock; events with such a date are refused.")
+        return fail("clock", "the time is before 2025", "Set the clock; events with such a date are refused.")
     return ok("clock", f"boot {clock.boot_id}")
 
 
@@ -151,15 +151,15 @@ SYSTEM_CHECKS: tuple[Callable[[], Finding | Iterator[Finding]], ...] = (
 _MIB = 1 << 20
 _LOW_DISK = 1024 * _MIB  # a journal may grow to 1 GB before it prunes itself
 _NO_DISK = 64 * _MIB  # not enough for a WAL and its checkpoint
-#: Variables of posthouse that are no settings.
+#: Environment variables of posthouse that are not settings.
 _OTHER_VARIABLES = {HOME_ENV, TEST_CLOCK_ENV, "POSTHOUSE_FENCING_TOKEN", "POSTHOUSE_FAULTS"}
 
 
 def check_home(home: Home) -> Finding:
-    """The home is a directory of this user that nobody else can enter."""
+    """Check that the home directory belongs to this user and that no other user can enter it."""
     path = home.path
     if not os.path.lexists(path):
-        return ok("home", f"{path} (not made yet)")
+        return ok("home", f"{path} (does not exist yet)")
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode):
         return fail("home", f"{path} is not a directory", "Move it away, or set POSTHOUSE_HOME.")
@@ -172,7 +172,7 @@ def check_home(home: Home) -> Finding:
 
 
 def check_inside(home: Home) -> Finding:
-    """Nothing in the home can be read or written by others."""
+    """Check that no other user can read or write files in the home directory."""
     if not home.path.is_dir():
         return ok("files", "none yet")
     seen, wide = 0, []
@@ -183,13 +183,13 @@ def check_inside(home: Home) -> Finding:
             if _is_wide(path):
                 wide.append(path)
     if wide:
-        hint = f"Run `chmod -R go= {home.path}`; if others may have read a key, make a new one."
-        return fail("files", f"{len(wide)} of {seen} can be reached by others, first {wide[0]}", hint)
+        hint = f"Run `chmod -R go= {home.path}`; if other users may have read a key, create a new one."
+        return fail("files", f"{len(wide)} of {seen} can be accessed by other users, first {wide[0]}", hint)
     return ok("files", f"{seen}, all private")
 
 
 def check_key(home: Home) -> Finding:
-    """There is a key, and it is sound and private."""
+    """Check that there is a valid key file that only this user can read."""
     from posthouse.keys import keyfile
 
     try:
@@ -201,7 +201,7 @@ def check_key(home: Home) -> Finding:
 
 
 def check_settings(home: Home) -> Finding:
-    """Every setting is valid, wherever it comes from."""
+    """Check that every setting is valid, whatever its source."""
     from posthouse.cli.config import load_settings
 
     try:
@@ -213,35 +213,35 @@ def check_settings(home: Home) -> Finding:
 
 
 def check_environment(home: Home) -> Finding:
-    """No variable looks like a setting and is none: it would be ignored without a word."""
+    """Check that no POSTHOUSE_ variable is an unknown setting, which would be ignored silently."""
     known = {setting.environment for setting in SETTINGS.values()} | _OTHER_VARIABLES
     unknown = sorted(name for name in os.environ if name.startswith("POSTHOUSE_") and name not in known)
     if unknown:
-        near = difflib.get_close_matches(unknown[0], known, n=1)
-        hint = f"Did you mean {near[0]}?" if near else "`posthouse config` shows every setting."
-        return warn("environment", f"{', '.join(unknown)} is no setting", hint)
+        close = difflib.get_close_matches(unknown[0], known, n=1)
+        hint = f"Did you mean {close[0]}?" if close else "`posthouse config` shows every setting."
+        return warn("environment", f"{', '.join(unknown)} is not a setting", hint)
     return ok("environment", "no unknown variable")
 
 
 def check_disk(home: Home) -> Finding:
-    """There is room on the disk of the home."""
+    """Check that the disk of the home directory has free space."""
     existing = next(path for path in (home.path, *home.path.parents) if path.exists())
     free = shutil.disk_usage(existing).free
     text = f"{free // _MIB} MiB free at {existing}"
     if free < _NO_DISK:
-        return fail("disk", text, "Free space: stores are read-only without it.")
+        return fail("disk", text, "Free some space: without it stores are read-only.")
     if free < _LOW_DISK:
-        return warn("disk", text, "Free space soon; a journal alone may grow to 1 GB.")
+        return warn("disk", text, "Free some space soon: a journal may grow to 1 GB.")
     return ok("disk", text)
 
 
 def _is_wide(path: Path) -> bool:
     try:
         found = path.lstat()
-    except FileNotFoundError:  # stores make and remove files while the doctor looks
+    except FileNotFoundError:  # stores create and remove files meanwhile
         return False
-    reach = 0o022 if path.name == CONFIG_NAME else 0o077  # settings are no secret, but nobody else's business
-    return not stat.S_ISLNK(found.st_mode) and bool(found.st_mode & reach)
+    refused = 0o022 if path.name == CONFIG_NAME else 0o077  # settings may be read by others, not written
+    return not stat.S_ISLNK(found.st_mode) and bool(found.st_mode & refused)
 
 
 HOME_CHECKS: tuple[Callable[[Home], Finding], ...] = (
@@ -256,7 +256,7 @@ _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
 def doctor(*, output: Output = PLAIN) -> int:
-    """Check this installation and say what to do about what is wrong.
+    """Check this installation and show how to fix what is wrong.
 
     For example:
 
@@ -274,16 +274,16 @@ def _examine() -> Iterator[Finding]:
     home = find_home()
     for check in SYSTEM_CHECKS:
         yield from _run_check(check.__name__, check)
-    for look in HOME_CHECKS:
-        yield from _run_check(look.__name__, partial(look, home))
+    for home_check in HOME_CHECKS:
+        yield from _run_check(home_check.__name__, partial(home_check, home))
 
 
 def _run_check(name: str, check: Callable[[], Finding | Iterator[Finding]]) -> Iterator[Finding]:
     try:
         found = check()
         yield from [found] if isinstance(found, Finding) else found
-    except OSError as failure:  # the doctor goes on: what it cannot look at is a finding
-        yield fail(name.removeprefix("check_"), str(failure), "Give this user the right to look at it.")
+    except OSError as failure:  # the other checks still run
+        yield fail(name.removeprefix("check_"), str(failure), "Give this user permission to read it.")
 
 
 def _show(findings: list[Finding]) -> RenderableType:
@@ -292,4 +292,4 @@ def _show(findings: list[Finding]) -> RenderableType:
     rows = [
         (Text(finding.state, _STYLES[finding.state]), finding.name, finding.text, finding.hint) for finding in findings
     ]
-    return table(("", "check", "found", "what to do"), rows)
+    return table(("", "check", "result", "what to do"), rows)

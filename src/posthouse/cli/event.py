@@ -1,12 +1,12 @@
 """`posthouse event`: publish signed events to a relay, get, query and follow them.
 
-Programs get an event as it is on the wire, plus `plaintext` if it was sealed for this node; people see the opened
-content, or that it is sealed for others. An event that the relay already has is a success, so retrying is safe.
+With --json an event is printed as on the wire, plus `plaintext` if it was sealed for this node; as text its opened
+content is shown, or that it is sealed for other nodes. Publishing an event that the relay already has succeeds, so a
+retry is safe.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +16,9 @@ from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
 from posthouse.cli.commands import noun
-from posthouse.cli.options import DEFAULT_RELAY, MeshName, RelayOptions
-from posthouse.cli.output import PLAIN, Output, table
+from posthouse.cli.config import split_pair
+from posthouse.cli.options import DEFAULT_RELAY, MeshName, RelayOptions, read_file, read_text
+from posthouse.cli.output import PLAIN, Output, short_node, table
 from posthouse.model.errors import PosthouseError, error
 
 if TYPE_CHECKING:
@@ -25,14 +26,14 @@ if TYPE_CHECKING:
     from posthouse.model.event import Event
 
 
-#: The tags of an event.
+#: The tags of a new event.
 EventTags = Annotated[
     tuple[str, ...],
     Parameter(
         name="--tag",
         negative=(),
         show_default=False,
-        help='A tag: NAME=VALUE, or a JSON array such as ["blob","SHA256","SIZE","URL"]. Several times.',
+        help='A tag: NAME=VALUE, or a JSON array such as ["blob","SHA256","SIZE","URL"]. Repeatable.',
     ),
 ]
 
@@ -45,10 +46,7 @@ def parse_tags(given: Iterable[str]) -> list[tuple[str, ...]]:
 def _parse_tag(text: str) -> tuple[str, ...]:
     if text.startswith("["):
         return _parse_array(text)
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise error("usage", text=f"--tag {text!r} is not NAME=VALUE")
-    return name, value
+    return split_pair(text, "--tag")
 
 
 def _parse_array(text: str) -> tuple[str, ...]:
@@ -57,9 +55,9 @@ def _parse_array(text: str) -> tuple[str, ...]:
     try:
         tag = msgspec.json.decode(text, type=tuple[str, ...])
     except ValueError as fault:
-        raise error("usage", text=f"--tag {text!r} is not a JSON array of texts: {fault}") from fault
+        raise error("usage", text=f"--tag {text!r} is not a JSON array of strings: {fault}") from fault
     if not tag:
-        raise error("usage", text="a tag has at least a name")
+        raise error("usage", text="a tag needs at least a name")
     return tag
 
 
@@ -70,17 +68,21 @@ _MANY = Parameter(negative=(), show_default=False)
 @Parameter(name="*", group=_GROUP)
 @dataclass(frozen=True)
 class EventFilter:
-    """Which events; all conditions must hold, of several values of one kind one must."""
+    """Which events to select: every condition must hold; of repeated values of one option any may match."""
 
-    kind: Annotated[tuple[int, ...], _MANY, Parameter(help="A kind; several times for any of them.")] = ()
-    author: Annotated[tuple[str, ...], _MANY, Parameter(help="A node id, or the name of a member.")] = ()
-    id: Annotated[tuple[str, ...], _MANY, Parameter(help="An event id.")] = ()
-    tag: Annotated[tuple[str, ...], _MANY, Parameter(help="NAME=VALUE: a tag with this first value.")] = ()
-    since_ns: Annotated[int | None, Parameter(help="Created at this time or later; nanoseconds since 1970.")] = None
-    until_ns: Annotated[int | None, Parameter(help="Created at this time or earlier.")] = None
+    kind: Annotated[tuple[int, ...], _MANY, Parameter(help="Event kind. Repeatable.")] = ()
+    author: Annotated[
+        tuple[str, ...], _MANY, Parameter(help="Author: a node id or the name of a member. Repeatable.")
+    ] = ()
+    id: Annotated[tuple[str, ...], _MANY, Parameter(help="Event id. Repeatable.")] = ()
+    tag: Annotated[tuple[str, ...], _MANY, Parameter(help="NAME=VALUE: a tag with this first value. Repeatable.")] = ()
+    since_ns: Annotated[int | None, Parameter(help="Created at this time or later, in nanoseconds since 1970.")] = None
+    until_ns: Annotated[int | None, Parameter(help="Created at this time or earlier, in nanoseconds since 1970.")] = (
+        None
+    )
 
     def filter(self, mesh: str | None, authors: list[str]) -> dict[str, Any]:
-        """Return the filter as it goes over the wire; `authors` are the resolved node ids."""
+        """Return the filter in its wire form; `authors` are the resolved node ids."""
         given: dict[str, Any] = {
             "kinds": list(self.kind),
             "authors": authors,
@@ -90,9 +92,7 @@ class EventFilter:
             "until_ns": self.until_ns,
         }
         for text in self.tag:
-            name, equals, value = text.partition("=")
-            if not equals or not name:
-                raise error("usage", text=f"--tag {text!r} is not NAME=VALUE")
+            name, value = split_pair(text, "--tag")
             given.setdefault(f"#{name}", []).append(value)
         return {name: value for name, value in given.items() if value not in (None, [])}
 
@@ -102,7 +102,7 @@ ANY_EVENT = EventFilter()
 
 
 def event_value(client: Client, event: Event, seq: int | None, **more: Any) -> dict[str, Any]:
-    """Return an event for programs: its fields and seq, and `plaintext` when it was sealed for this node."""
+    """Return an event as JSON values: its fields and seq, and `plaintext` if it was sealed for this node."""
     import msgspec
 
     value: dict[str, Any] = msgspec.to_builtins(event) | {"seq": seq} | more
@@ -111,7 +111,7 @@ def event_value(client: Client, event: Event, seq: int | None, **more: Any) -> d
 
 
 def event_lines(client: Client, event: Event, seq: int | None) -> str:
-    """Return an event for people."""
+    """Return an event as lines of text."""
     tags = [" ".join(tag) for tag in event.tags]
     lines = [
         f"id       {event.id}",
@@ -127,27 +127,27 @@ def event_lines(client: Client, event: Event, seq: int | None) -> str:
 
 def event_row(client: Client, event: Event, seq: int | None) -> tuple[str, ...]:
     """Return an event as a row of a table."""
-    author = event.pubkey.removeprefix("ed25519:")[:8]
+    author = short_node(event.pubkey)
     return ("-" if seq is None else str(seq), created(event), author, str(event.kind), content(client, event))
 
 
 def created(event: Event) -> str:
-    """Return when an event says it was made."""
+    """Return the creation time that the event claims."""
     from datetime import UTC, datetime
 
     return datetime.fromtimestamp(event.created_at_ns / 1e9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def content(client: Client, event: Event) -> str:
-    """Return the content for people: opened, or a word about why not."""
+    """Return the opened content, or a note that it is sealed for other nodes."""
     if event.tag("enc") is None:
         return event.content
     plaintext = opened(client, event)
-    return f"({len(event.content)} characters sealed for others)" if plaintext is None else plaintext
+    return f"({len(event.content)} characters sealed for other nodes)" if plaintext is None else plaintext
 
 
 def opened(client: Client, event: Event) -> str | None:
-    """Return the plaintext of a sealed event, or None when it is in the clear or not for this node."""
+    """Return the plaintext of a sealed event, or None if it is not sealed or not for this node."""
     if event.tag("enc") is None:
         return None
     try:
@@ -158,7 +158,7 @@ def opened(client: Client, event: Event) -> str | None:
 
 Readers = Annotated[
     tuple[str, ...],
-    Parameter(negative=(), show_default=False, help="Seal the content for this member or node id. Several times."),
+    Parameter(negative=(), show_default=False, help="Encrypt the content for this member or node id. Repeatable."),
 ]
 
 
@@ -166,19 +166,21 @@ def publish(
     content: Annotated[str, Parameter(allow_leading_hyphen=True, help="The content; `-` reads it from stdin.")] = "",
     /,
     *,
-    kind: Annotated[int, Parameter(help="The kind: 1-9999 kept, 10000-19999 replaceable, 20000-29999 passed on.")] = 1,
+    kind: Annotated[
+        int, Parameter(help="Event kind: 1-9999 stored, 10000-19999 replaceable, 20000-29999 ephemeral.")
+    ] = 1,
     tag: EventTags = (),
     seal_for: Readers = (),
     event: Annotated[
-        Path | None, Parameter(help="Send the signed event in this file (`-`: stdin) instead of making one.")
+        Path | None, Parameter(help="Publish the signed event in this file (`-`: stdin) instead of a new one.")
     ] = None,
     mesh: MeshName = "main",
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
-    """Publish an event; done when the relay has stored it.
+    """Publish an event; returns when the relay has stored it.
 
-    An event that the relay has already is a success too, so a signed event can be sent again after any failure.
+    Publishing an event that the relay already has succeeds, so a signed event can be sent again after any failure.
 
     For example:
 
@@ -186,7 +188,7 @@ def publish(
         posthouse event publish "for your eyes" --mesh team --seal-for bob
         echo '{"state":"green"}' | posthouse event publish - --kind 30000 --tag d=build/main --json
     """
-    text = sys.stdin.read() if content == "-" else content
+    text = read_text(content)
     tags = parse_tags(tag)
 
     async def work(client: Client) -> Published:
@@ -195,7 +197,7 @@ def publish(
         return await client.publish(text, kind=kind, tags=tags, seal_for=seal_for)
 
     published = relay_options.run(mesh, work)
-    state = "was there already" if published.duplicate else "passed on" if published.seq is None else "stored"
+    state = "already stored" if published.duplicate else "passed on" if published.seq is None else "stored"
     seq = "" if published.seq is None else f"  seq {published.seq}"
     output.result(published.answer, f"{published.event.id}  {state}{seq}")
 
@@ -203,22 +205,18 @@ def publish(
 def _read_event(path: Path) -> Event:
     from posthouse.model.event import decode_event
 
-    try:
-        data = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
-    except OSError as failure:
-        raise error("usage", text=f"{path} cannot be read: {failure.strerror}") from failure
-    return decode_event(data.strip())
+    return decode_event(read_file(path).strip())
 
 
 def get(
-    id: Annotated[str, Parameter(help="The event's id.")],  # noqa: A002 - the domain's word
+    id: Annotated[str, Parameter(help="Event id.")],  # noqa: A002 - the word of the API
     /,
     *,
     mesh: MeshName = "main",
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
-    """Show one event, verified, with its content opened if it is sealed for this node.
+    """Show one event after verifying its signature; content sealed for this node is opened.
 
     For example:
 
@@ -236,17 +234,17 @@ def get(
 def query(
     *,
     event_filter: EventFilter = ANY_EVENT,
-    limit: Annotated[int, Parameter(validator=Number(gte=1, lte=500), help="How many at most.")] = 50,
-    order: Annotated[
-        Literal["asc", "desc"], Parameter(help="In the order they were stored, or the newest first.")
-    ] = "asc",
-    cursor: Annotated[str | None, Parameter(help="Go on where a former answer ended.")] = None,
-    count: Annotated[bool, Parameter(negative=(), show_default=False, help="Only tell how many match.")] = False,
+    limit: Annotated[int, Parameter(validator=Number(gte=1, lte=500), help="Maximum number to show.")] = 50,
+    order: Annotated[Literal["asc", "desc"], Parameter(help="Commit order, or newest first.")] = "asc",
+    cursor: Annotated[str | None, Parameter(help="Cursor of the previous page: continue there.")] = None,
+    count: Annotated[
+        bool, Parameter(negative=(), show_default=False, help="Only show the number of matching events.")
+    ] = False,
     mesh: MeshName = "main",
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
-    """List stored events in commit order, verified.
+    """List stored events in commit order, after verifying their signatures.
 
     For example:
 
@@ -276,20 +274,18 @@ def tail(
     *,
     event_filter: EventFilter = ANY_EVENT,
     limit: Annotated[
-        int, Parameter(validator=Number(gte=0, lte=500), help="Begin with so many of the newest stored events.")
+        int, Parameter(validator=Number(gte=0, lte=500), help="Start with this many of the newest stored events.")
     ] = 10,
-    cursor: Annotated[str | None, Parameter(help="Begin behind this place instead, without a gap.")] = None,
-    count: Annotated[int | None, Parameter(validator=Number(gte=1), help="End after so many events.")] = None,
-    stored: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="End when everything stored has been shown.")
-    ] = False,
+    cursor: Annotated[str | None, Parameter(help="Start after this cursor instead, without a gap.")] = None,
+    count: Annotated[int | None, Parameter(validator=Number(gte=1), help="Stop after this many events.")] = None,
+    stored: Annotated[bool, Parameter(negative=(), show_default=False, help="Stop after the stored events.")] = False,
     mesh: MeshName = "main",
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
-    """Show stored events, then live ones, until Ctrl-C; reconnects by itself, without a gap or a duplicate.
+    """Show stored events, then live ones, until Ctrl-C; reconnects without gaps or duplicates.
 
-    With --json each line carries the cursor to go on from.
+    With --json each line has the cursor to continue from.
 
     For example:
 
@@ -300,8 +296,8 @@ def tail(
 
     async def work(client: Client) -> None:
         authors = [await client.meshes.resolve(author, mesh) for author in event_filter.author]
-        begin = None if cursor is not None else limit
-        subscription = await client.subscribe(event_filter.filter(mesh, authors), cursor=cursor, limit=begin)
+        start = None if cursor is not None else limit
+        subscription = await client.subscribe(event_filter.filter(mesh, authors), cursor=cursor, limit=start)
         shown = 0
         async for received in subscription.stored() if stored else subscription:
             event, seq = received.event, received.seq
@@ -318,9 +314,11 @@ def address(
     coordinate: Annotated[str, Parameter(help="KIND:NODE_ID:D, as in 30000:ed25519:<64 hex>:build/main.")],
     /,
     *,
-    history: Annotated[bool, Parameter(negative=(), show_default=False, help="List all of its events.")] = False,
-    limit: Annotated[int, Parameter(validator=Number(gte=1, lte=500), help="How many at most.")] = 50,
-    cursor: Annotated[str | None, Parameter(help="Go on where a former answer ended.")] = None,
+    history: Annotated[
+        bool, Parameter(negative=(), show_default=False, help="List all events of the coordinate.")
+    ] = False,
+    limit: Annotated[int, Parameter(validator=Number(gte=1, lte=500), help="Maximum number to show.")] = 50,
+    cursor: Annotated[str | None, Parameter(help="Cursor of the previous page: continue there.")] = None,
     mesh: MeshName = "main",
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
@@ -346,7 +344,7 @@ def address(
     relay_options.run(mesh, show_history if history else show_latest)
 
 
-app = noun("event", "Publish signed events to a relay, read them and follow them.")
+app = noun("event", "Publish signed events to a relay, query them and follow them.")
 app.command(publish, name="publish")
 app.command(get, name="get")
 app.command(query, name="query")

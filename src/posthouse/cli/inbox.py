@@ -1,7 +1,7 @@
 """`posthouse inbox` and `posthouse tail`: list, await, show and mark the mail of this host, and follow its events.
 
-`wait` is how an agent sleeps until mail comes: it marks what it shows as seen unless --peek is given, and it
-survives a restart of the daemon. `tail` reconnects and continues where it was.
+An agent uses `wait` to sleep until mail arrives: it marks the mail it shows as seen unless --peek is given, and it
+survives a restart of the daemon. `tail` reconnects and continues where it stopped.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cyclopts.validators import Number
 
 from posthouse.cli.commands import noun
 from posthouse.cli.options import DEFAULT_DAEMON, DaemonOptions
-from posthouse.cli.output import PLAIN, Output, table
+from posthouse.cli.output import PLAIN, Output, short_node, shown_body, table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -31,15 +31,15 @@ _GROUP = Group("Filter", sort_key=3)
 @Parameter(name="*", group=_GROUP)
 @dataclass(frozen=True)
 class MailFilter:
-    """Conditions on mail; all must hold."""
+    """Which mail to show; all conditions must hold."""
 
-    sender: Annotated[str | None, Parameter(name="--from", help="From this member.")] = None
-    topic: Annotated[str | None, Parameter(help="In this topic.")] = None
-    since: Annotated[str | None, Parameter(help="Behind this one, by its inbox id.")] = None
-    limit: Annotated[int, Parameter(validator=Number(gte=1, lte=1000), help="How many at most.")] = 100
+    sender: Annotated[str | None, Parameter(name="--from", help="Only mail from this member.")] = None
+    topic: Annotated[str | None, Parameter(help="Only mail in this topic.")] = None
+    since: Annotated[str | None, Parameter(help="Only mail after this inbox id.")] = None
+    limit: Annotated[int, Parameter(validator=Number(gte=1, lte=1000), help="Maximum number to show.")] = 100
 
     def filter(self, *, unread: bool) -> InboxFilter:
-        """Return the conditions as the daemon takes them."""
+        """Return the conditions in the form of the daemon client."""
         topic = None if self.topic is None else self.topic.removeprefix("#")
         return {
             "sender": self.sender,
@@ -55,26 +55,21 @@ ANY_MAIL = MailFilter()
 
 
 def sender_name(item: InboxItem) -> str:
-    """Return who wrote a message: the name, or the beginning of the key."""
-    return item.sender_name or item.sender.removeprefix("ed25519:")[:8]
-
-
-def shown_body(item: InboxItem) -> str:
-    """Return the text of a message, or a word about why there is none."""
-    return "(undecryptable)" if item.body is None else item.body
+    """Return the name of the sender, or the beginning of its node id."""
+    return item.sender_name or short_node(item.sender)
 
 
 def mail_table(items: Sequence[InboxItem]) -> RenderableType:
-    """Lay out mail, one row each."""
+    """Return mail as a table."""
     rows = [
-        (item.id, item.received_at, sender_name(item), f"#{item.topic}" if item.topic else "", shown_body(item))
+        (item.id, item.received_at, sender_name(item), f"#{item.topic}" if item.topic else "", shown_body(item.body))
         for item in items
     ]
     return table(("id", "received", "from", "topic", "text"), rows)
 
 
 def mail_lines(item: InboxItem) -> str:
-    """Return one message with all that is known of it."""
+    """Return one message with all its fields."""
     named = {
         "id": item.id,
         "message": item.message_id,
@@ -84,16 +79,16 @@ def mail_lines(item: InboxItem) -> str:
         "meta": item.meta or None,
         "received": item.received_at,
         "seen": item.seen_at,
-        "text": shown_body(item),
+        "text": shown_body(item.body),
     }
     return "\n".join(f"{name:<9}{value}" for name, value in named.items() if value is not None)
 
 
 def mail(
     *,
-    unread: Annotated[bool, Parameter(negative=(), show_default=False, help="Only what was not marked as seen.")] = (
-        False
-    ),
+    unread: Annotated[
+        bool, Parameter(negative=(), show_default=False, help="Only mail that is not marked as seen.")
+    ] = (False),
     mail_filter: MailFilter = ANY_MAIL,
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
@@ -105,7 +100,6 @@ def mail(
         posthouse inbox
         posthouse inbox --unread --from bob --json
     """
-
     with daemon_options.client() as daemon:
         items = daemon.inbox(**mail_filter.filter(unread=unread))
     output.result({"items": items}, mail_table(items))
@@ -113,17 +107,17 @@ def mail(
 
 def wait(
     *,
-    timeout: Annotated[float, Parameter(validator=Number(gte=0, lte=86_400), help="How many seconds at most.")] = 60.0,
+    timeout: Annotated[float, Parameter(validator=Number(gte=0, lte=86_400), help="Seconds to wait.")] = 60.0,
     peek: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="Leave it unread: the next wait shows it again.")
+        bool, Parameter(negative=(), show_default=False, help="Leave the mail unread: the next wait shows it again.")
     ] = False,
     mail_filter: MailFilter = ANY_MAIL,
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
-    """Show unread mail as soon as there is some and mark it as seen; ends without any when the time is over.
+    """Wait for unread mail, show it and mark it as seen; ends without a result after the timeout.
 
-    A daemon that is restarted meanwhile is waited for.
+    The wait continues while the daemon restarts.
 
     For example:
 
@@ -131,7 +125,6 @@ def wait(
         posthouse inbox wait --from bob --timeout 600 --json
         posthouse inbox wait --timeout 0 --peek
     """
-
     with daemon_options.client() as daemon:
         items = daemon.wait(timeout, **mail_filter.filter(unread=True))
         if not items:
@@ -142,7 +135,7 @@ def wait(
 
 
 def show(
-    id: Annotated[str, Parameter(help="Its id in the inbox.")],  # noqa: A002 - the domain's word
+    id: Annotated[str, Parameter(help="Inbox id of the message.")],  # noqa: A002 - the word of the API
     /,
     *,
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
@@ -154,18 +147,17 @@ def show(
 
         posthouse inbox show 01JQ8Z5N0000000000000000AB
     """
-
     with daemon_options.client() as daemon:
         item = daemon.item(id)
     output.result(item, mail_lines(item))
 
 
 def seen(
-    *ids: Annotated[str, Parameter(help="Ids in the inbox.")],
+    *ids: Annotated[str, Parameter(help="Inbox ids of the messages.")],
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
-    """Mark mail as seen, so that `--unread` and `wait` leave it out.
+    """Mark mail as seen: `--unread` and `wait` skip it from then on.
 
     For example:
 
@@ -182,17 +174,17 @@ def seen(
 
 def tail(
     *,
-    all: Annotated[  # noqa: A002 - the user's word
-        bool, Parameter(negative=(), show_default=False, help="Also peers, the relay's state, outbox and system.")
+    all: Annotated[  # noqa: A002 - the name of the option
+        bool, Parameter(negative=(), show_default=False, help="Also show events of peers, relay, outbox and system.")
     ] = False,
-    after: Annotated[str | None, Parameter(help="Begin behind this event, by its id.")] = None,
-    count: Annotated[int | None, Parameter(validator=Number(gte=1), help="End after so many.")] = None,
+    after: Annotated[str | None, Parameter(help="Start after the event with this id.")] = None,
+    count: Annotated[int | None, Parameter(validator=Number(gte=1), help="Stop after this many events.")] = None,
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
-    """Show mail as it comes, until Ctrl-C; reconnects by itself and goes on where it was.
+    """Show mail as it arrives, until Ctrl-C; reconnects and continues where it stopped.
 
-    With --json each line carries the id to go on from.
+    With --json each line has the id to continue from.
 
     For example:
 
@@ -217,10 +209,9 @@ def _event_line(event: DaemonEvent) -> str:
     if event.event != "message":
         rest = "  ".join(f"{name}={value}" for name, value in data.items() if name != "ts")
         return f"{when}  {event.event}  {rest}"
-    who = data.get("sender_name") or str(data.get("sender", "")).removeprefix("ed25519:")[:8]
-    where = f"  #{data['topic']}" if data.get("topic") else ""
-    text = "(undecryptable)" if data.get("body") is None else data["body"]
-    return f"{when}  {who}{where}  {text}"
+    sender = data.get("sender_name") or short_node(str(data.get("sender", "")))
+    topic = f"  #{data['topic']}" if data.get("topic") else ""
+    return f"{when}  {sender}{topic}  {shown_body(data.get('body'))}"
 
 
 app = noun("inbox", cleandoc(mail.__doc__ or ""))

@@ -1,7 +1,7 @@
 """`posthouse keys` and `posthouse trust`: the key of this node, and the pinned keys of relays and members.
 
 Only public parts of a key are shown, and an existing key file is never replaced. The passphrase of an imported key
-is read from the terminal or from a private file, never from the command line, where every process could read it.
+is read from the terminal or from a private file, never from the command line, which every process can read.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from posthouse.keys import NodeKey
 
 
-def answer_key(output: Output, key: NodeKey, path: Path) -> None:
-    """Show the node id of a key, the same key as OpenSSH and age write it, and its file."""
+def _show_key(output: Output, key: NodeKey, path: Path) -> None:
+    """Show the node id of a key, its OpenSSH form and its file."""
     from posthouse.keys import write_public_line
 
     ssh = write_public_line(key.node)
@@ -33,7 +33,7 @@ def answer_key(output: Output, key: NodeKey, path: Path) -> None:
 
 
 def new(*, key_file: KeyFile = None, output: Output = PLAIN) -> None:
-    """Make a new key and show its node id; a key that exists is never replaced.
+    """Create a key and show its node id; an existing key is never replaced.
 
     For example:
 
@@ -43,18 +43,18 @@ def new(*, key_file: KeyFile = None, output: Output = PLAIN) -> None:
     from posthouse.keys import keyfile
 
     path = key_path(key_file)
-    answer_key(output, keyfile.create(path), path)
+    _show_key(output, keyfile.create(path), path)
 
 
 def show(*, key_file: KeyFile = None, output: Output = PLAIN) -> None:
-    """Show the node id and the public key of this node; never the secret.
+    """Show the node id and the public key of this node, never the secret key.
 
     For example:
 
         posthouse keys show
         posthouse keys show --json
     """
-    answer_key(output, load_key(key_file), key_path(key_file))
+    _show_key(output, load_key(key_file), key_path(key_file))
 
 
 def import_key(
@@ -65,7 +65,7 @@ def import_key(
     passphrase_file: Annotated[Path | None, Parameter(help="A private file with the passphrase.")] = None,
     output: Output = PLAIN,
 ) -> None:
-    """Store an OpenSSH ed25519 key as the key of this node; a key that exists is never replaced.
+    """Import an OpenSSH ed25519 key as the key of this node; an existing key is never replaced.
 
     For example:
 
@@ -74,7 +74,7 @@ def import_key(
     from posthouse.keys import keyfile
 
     path = key_path(key_file)
-    answer_key(output, keyfile.create(path, _read_key(source, passphrase_file)), path)
+    _show_key(output, keyfile.create(path, _read_key(source, passphrase_file)), path)
 
 
 def _read_key(source: Path, passphrase_file: Path | None) -> NodeKey:
@@ -92,41 +92,43 @@ def _read_key(source: Path, passphrase_file: Path | None) -> NodeKey:
 
 
 def trust(
-    who: Annotated[str, Parameter(help="A relay (HOST:PORT or URL), or the name of a member.")],
+    target: Annotated[str, Parameter(help="A relay (HOST:PORT or URL), or the name of a member.")],
     /,
     *,
-    node: Annotated[str | None, Parameter(help="The key it must have; without it the one it shows now.")] = None,
+    node: Annotated[str | None, Parameter(help="The node id to pin. Default: the one that is found now.")] = None,
     mesh: MeshName = "main",
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
-    """Pin the key of a relay or a member anew, after a change that was meant.
+    """Pin the key of a relay or a member, for example after an intended key change.
 
-    Compare the key on another way first, and give it with --node: then nobody in between can show another one.
+    Compare the key over another channel first and pass it with --node: a machine in the middle could show another key.
 
     For example:
 
         posthouse trust relay.example:7420 --node ed25519:03a1...31b8
         posthouse trust bob --mesh team --json
     """
-    is_relay = ":" in who or "." in who  # no member name has either
-    before, now = _trust_relay(who, node, relay_options) if is_relay else _trust_member(who, node, mesh, relay_options)
-    value = {"relay" if is_relay else "member": who, "node": now, "before": before}
+    is_relay = ":" in target or "." in target  # a member name has neither
+    before, now = (
+        _trust_relay(target, node, relay_options) if is_relay else _trust_member(target, node, mesh, relay_options)
+    )
+    value = {"relay" if is_relay else "member": target, "node": now, "before": before}
     change = "as before" if before == now else f"instead of {before}" if before else "for the first time"
-    output.result(value, f"{who} is trusted with the key {now}, {change}")
+    output.result(value, f"pinned {now} for {target}, {change}")
 
 
-def _trust_relay(who: str, node: str | None, relay_options: RelayOptions) -> tuple[str | None, str]:
+def _trust_relay(target: str, node: str | None, relay_options: RelayOptions) -> tuple[str | None, str]:
     import asyncio
 
     from posthouse.client import Client, Pins, parse_relay_url
     from posthouse.keys import NodeKey, public_key
 
     options = relay_options.options()
-    url = parse_relay_url(who, allow_plain=options.allow_plain)
+    url = parse_relay_url(target, allow_plain=options.allow_plain)
 
     async def ask() -> str:
-        # a key of its own and no pins: asking who a relay is says nothing about this node
+        # a throw-away key and no pins: the request does not reveal this node
         async with Client(url, NodeKey.generate(), pins=Pins(None), options=options) as client:
             return await client.identify()
 
@@ -146,7 +148,7 @@ def _trust_member(name: str, node: str | None, mesh: str, relay_options: RelayOp
     return relay_options.run(mesh, work)
 
 
-app = noun("keys", "Make, show and import the key that is this node's identity.")
+app = noun("keys", "Create, show and import the key that identifies this node.")
 app.command(new, name="new")
 app.command(show, name="show")
 app.command(import_key, name="import")

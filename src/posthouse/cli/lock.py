@@ -22,22 +22,24 @@ if TYPE_CHECKING:
     from posthouse.model.api import LockSummary
 
 
-Resource = Annotated[str, Parameter(help="The name of what is locked: any text of 1 to 512 bytes.")]
-Token = Annotated[int, Parameter(validator=Number(gte=1), help="The fencing token that acquire told.")]
-LeaseS = Annotated[float, Parameter(validator=Number(gte=1, lte=600), help="How long the lock is held unless renewed.")]
+Resource = Annotated[str, Parameter(help="Name of the lock: any text of 1 to 512 bytes.")]
+Token = Annotated[int, Parameter(validator=Number(gte=1), help="The fencing token that `acquire` returned.")]
+LeaseS = Annotated[
+    float, Parameter(validator=Number(gte=1, lte=600), help="Seconds until the lock expires unless it is renewed.")
+]
 WaitS = Annotated[
-    float | None, Parameter(validator=Number(gte=0, lte=600), show_default=False, help="How long to wait for it.")
+    float | None, Parameter(validator=Number(gte=0, lte=600), show_default=False, help="Seconds to wait for the lock.")
 ]
 
 
 def lock_value(lock: LockGrant | LockStatus | LockSummary) -> dict[str, Any]:
-    """Return a lock as JSON shows it."""
+    """Return a lock as JSON values."""
     value: dict[str, Any] = msgspec.to_builtins(lock)
     return value
 
 
 def grant_line(grant: LockGrant) -> str:
-    """Return a grant as people see it."""
+    """Return a grant as one line of text."""
     return f"{grant.resource}  token {grant.token}  for {grant.lease_ms / 1000:g} s"
 
 
@@ -48,13 +50,13 @@ def acquire(
     lease_s: LeaseS = 30.0,
     wait_s: WaitS = None,
     request_id: Annotated[
-        str | None, Parameter(help="Repeat it to retry: the same grant is told again, never a second one made.")
+        str | None, Parameter(help="Id of the request: a retry with the same id returns the same grant.")
     ] = None,
     mesh: MeshName = "main",
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
-    """Acquire a lock; nothing renews it, so the lease must cover the work. To run a command use `lock run`.
+    """Acquire a lock. It is not renewed, so the lease must cover the work; to run a command use `lock run`.
 
     For example:
 
@@ -81,7 +83,7 @@ def renew(
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
-    """Renew the lease of a lock from now on; the token stays. A lease that has ended cannot be renewed.
+    """Extend the lease of a lock, counted from now; the token stays. An expired lease cannot be renewed.
 
     For example:
 
@@ -105,7 +107,7 @@ def release(
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
-    """Release a lock; whoever waits longest has it next.
+    """Release a lock; the client that has waited longest gets it next.
 
     For example:
 
@@ -128,7 +130,7 @@ def inspect(
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
-    """Show who holds a lock and for how long still; a free one shows its last token.
+    """Show the owner of a lock and the time left; for a free lock show the last token.
 
     For example:
 
@@ -146,12 +148,12 @@ def inspect(
 
 def ls(
     *,
-    held: Annotated[bool, Parameter(negative=(), show_default=False, help="Only those that are held now.")] = False,
+    held: Annotated[bool, Parameter(negative=(), show_default=False, help="Only locks that are held now.")] = False,
     mesh: MeshName = "main",
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
-    """List the locks of a mesh, free ones too: a name that was locked once keeps its last token.
+    """List the locks of a mesh, including free ones, which keep their last token.
 
     For example:
 
@@ -186,11 +188,11 @@ def run(
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> int:
-    """Run a command while a lock is held, and return its exit code; without --wait-s it waits as long as it takes.
+    """Run a command while holding a lock, and exit with its exit code; without --wait-s wait for the lock indefinitely.
 
-    The lease is renewed for as long as the command runs. When it is lost, the command and everything it started in its
-    process group is ended before another can have the lock: SIGTERM, and SIGKILL after a twenty-fifth of the lease.
-    The command finds its fencing token in POSTHOUSE_FENCING_TOKEN; send it with every protected write.
+    The lease is renewed while the command runs. If the lease is lost, the command and its process group are ended
+    before another client can get the lock: with SIGTERM, then SIGKILL after 1/25 of the lease. The environment variable
+    POSTHOUSE_FENCING_TOKEN has the fencing token; send it with every protected write.
 
     For example:
 
@@ -200,7 +202,7 @@ def run(
     from posthouse.cli.lock_child import run_command
 
     if not command:
-        raise error("usage", text="no command was given; it stands behind `--`")
+        raise error("usage", text="no command was given; write it after `--`")
 
     async def work(client: Client) -> int:
         async with client.lock(resource, lease_s=lease_s, wait_s=wait_s) as held:
@@ -210,7 +212,7 @@ def run(
     return relay_options.run(mesh, work)
 
 
-app = noun("lock", "Hold locks of a relay: leases with fencing tokens.")
+app = noun("lock", "Use locks of a relay: leases with fencing tokens.")
 app.command(acquire, name="acquire")
 app.command(renew, name="renew")
 app.command(release, name="release")

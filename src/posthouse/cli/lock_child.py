@@ -1,7 +1,7 @@
 """The command that `posthouse lock run` starts: a process group that ends with the lock, or with this process.
 
-SIGTERM, SIGINT and SIGHUP are passed on to the group; then the lock is released. If this process is killed, the
-kernel kills the command too. The command owns the terminal, if there is one, while it runs.
+SIGTERM, SIGINT and SIGHUP are forwarded to the group; when it has ended the lock is released. If this process is
+killed, the kernel kills the command too. While it runs, the command owns the terminal, if there is one.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from posthouse.model.errors import error
 TOKEN_ENV = "POSTHOUSE_FENCING_TOKEN"
 RESOURCE_ENV = "POSTHOUSE_LOCK_RESOURCE"
 _PR_SET_PDEATHSIG = 1
-_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 async def run_command(command: Sequence[str], resource: str, token: int, *, grace_s: float) -> int:
-    """Run a command to its end and return its exit code; when cancelled, end it and its group first."""
+    """Run a command and return its exit code; on cancellation end the command and its group first."""
     environment = os.environ | {TOKEN_ENV: str(token), RESOURCE_ENV: resource}
     try:
         process = await asyncio.create_subprocess_exec(
@@ -31,7 +31,7 @@ async def run_command(command: Sequence[str], resource: str, token: int, *, grac
         )
     except OSError as failure:
         raise error("usage", text=f"{command[0]} cannot be started: {failure.strerror}") from failure
-    with _passing_signals_on(process.pid), _lending_terminal(process.pid):
+    with _forward_signals(process.pid), _lend_terminal(process.pid):
         try:
             code = await process.wait()
         except BaseException:
@@ -41,27 +41,27 @@ async def run_command(command: Sequence[str], resource: str, token: int, *, grac
 
 
 async def _end(process: asyncio.subprocess.Process, grace_s: float) -> None:
-    """End the whole group: SIGTERM, and SIGKILL for what is left after the grace, whatever happens meanwhile."""
+    """End the whole group: send SIGTERM, and SIGKILL after the grace period, even if cancelled again."""
     _signal_group(process.pid, signal.SIGTERM)
-    _signal_group(process.pid, signal.SIGCONT)  # a stopped command would never hear the first
-    gone = asyncio.ensure_future(_gone(process))
+    _signal_group(process.pid, signal.SIGCONT)  # a stopped process gets SIGTERM only once it continues
+    ended = asyncio.ensure_future(_wait_for_group(process))
     try:
-        await asyncio.wait((gone,), timeout=grace_s)  # not asyncio.timeout: within a cancellation it may not end one
+        await asyncio.wait((ended,), timeout=grace_s)  # asyncio.timeout may not expire inside a cancellation
     finally:
-        gone.cancel()
+        ended.cancel()
         _signal_group(process.pid, signal.SIGKILL)
     await process.wait()
 
 
-async def _gone(process: asyncio.subprocess.Process) -> None:
-    """Wait for the end of the command and of everything in its group."""
+async def _wait_for_group(process: asyncio.subprocess.Process) -> None:
+    """Wait until the command and its whole process group have ended."""
     await process.wait()
-    while _signal_group(process.pid, 0):  # noqa: ASYNC110 - nobody tells when a process group is gone
+    while _signal_group(process.pid, 0):  # noqa: ASYNC110 - the kernel announces no end of a group
         await asyncio.sleep(0.005)
 
 
 def _signal_group(group: int, number: int) -> bool:
-    """Signal a process group; tell whether there is one."""
+    """Signal a process group; return False if it does not exist."""
     try:
         os.killpg(group, number)
     except ProcessLookupError:
@@ -70,25 +70,25 @@ def _signal_group(group: int, number: int) -> bool:
 
 
 @contextlib.contextmanager
-def _passing_signals_on(group: int) -> Iterator[None]:
+def _forward_signals(group: int) -> Iterator[None]:
     loop = asyncio.get_running_loop()
-    for number in _PASSED_ON:
+    for number in _FORWARDED:
         loop.add_signal_handler(number, _signal_group, group, number)
     try:
         yield
     finally:
-        for number in _PASSED_ON:
+        for number in _FORWARDED:
             loop.remove_signal_handler(number)
 
 
 @contextlib.contextmanager
-def _lending_terminal(group: int) -> Iterator[None]:
-    """Let the command read from our terminal, if we are the ones who may."""
+def _lend_terminal(group: int) -> Iterator[None]:
+    """Make the command the foreground process group, if this process is in the foreground."""
     if not sys.stdin.isatty() or os.tcgetpgrp(sys.stdin.fileno()) != os.getpgrp():
         yield
         return
     terminal = sys.stdin.fileno()
-    before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # or taking it back would stop us
+    before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # taking the terminal back would stop this process
     try:
         with contextlib.suppress(OSError):  # the command may have ended already
             os.tcsetpgrp(terminal, group)

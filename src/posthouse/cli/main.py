@@ -22,10 +22,10 @@ from posthouse.cli.output import show, write_json
 from posthouse.model.codes.spec import Exit
 from posthouse.model.errors import PosthouseError, error
 
-INTERRUPTED = 128 + signal.SIGINT  # what a shell reports for a process that Ctrl-C ended
-READER_GONE = 128 + signal.SIGPIPE
+INTERRUPTED = 128 + signal.SIGINT  # the exit code a shell reports after Ctrl-C
+PIPE_CLOSED = 128 + signal.SIGPIPE
 _PACKAGE = Path(__file__).parent.parent
-#: Which extra brings a library that not every installation has.
+#: Library -> the extra that installs it.
 _EXTRAS = {
     "aiohttp": "relay",
     "uvloop": "relay",
@@ -50,12 +50,12 @@ def run_to_exit_code(command: Callable[[Sequence[str]], object], tokens: Sequenc
         return INTERRUPTED
     except BrokenPipeError:
         _silence_stdout()
-        return READER_GONE
+        return PIPE_CLOSED
     except CycloptsError as failure:
         return _report(_as_usage(failure), tokens)
     except PosthouseError as failure:
         return _report(failure, tokens)
-    except Exception as failure:  # noqa: BLE001 - the rim is where everything else ends
+    except Exception as failure:  # noqa: BLE001 - the last handler: any other exception is a defect
         return _report(_as_internal(failure, tokens), tokens)
     return result if isinstance(result, int) else Exit.OK
 
@@ -111,7 +111,7 @@ def _log_internal(reason: str, where: str) -> None:
 
 
 def _source_line(failure: BaseException) -> str:
-    """Say which line it came from: the innermost of posthouse below the rim, else the innermost of all."""
+    """Return the source line of a failure: the innermost line of posthouse outside this module, else the innermost."""
     frames = traceback.extract_tb(failure.__traceback__)
     if not frames:
         return "unknown"
@@ -125,7 +125,7 @@ def _options(tokens: Sequence[str]) -> Sequence[str]:
 
 
 def _silence_stdout() -> None:
-    """Point stdout at nothing, or the interpreter's last flush would complain about the closed pipe again."""
+    """Point stdout at /dev/null: the interpreter flushes it at exit and would report the closed pipe again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,8 +1,8 @@
 """`posthouse mcp`: serve the Model Context Protocol over stdio or HTTP; and the command line that starts it.
 
-A caller acts as the member of the daemon; over HTTP every request needs the token in mcp_token of the daemon's
-directory. server_entry is what `posthouse connect` writes: this posthouse, independent of PATH, for the chosen
-daemon.
+A caller acts as the daemon's member; over HTTP every request needs the token in the file mcp_token of the daemon's
+directory. `posthouse connect` writes the command line that `server_entry` returns: it names this installation of
+posthouse by its path and the chosen daemon.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ else:
 
 @dataclass(frozen=True)
 class ServerEntry:
-    """A command with its environment."""
+    """A command line with its environment."""
 
     command: str
     args: tuple[str, ...]
@@ -40,7 +40,7 @@ class ServerEntry:
 
 
 def server_entry(daemon_options: DaemonOptions, environ: Mapping[str, str] = os.environ) -> ServerEntry:
-    """Return how `posthouse mcp` is started for a daemon."""
+    """Return the command line that starts `posthouse mcp` for a daemon."""
     from posthouse.cli.daemon_service import program
 
     options = [] if daemon_options.mesh is None else ["--mesh", daemon_options.mesh]
@@ -60,10 +60,10 @@ def mcp(
     flags: McpFlags | None = None,
     output: Output = PLAIN,
 ) -> None:
-    """Serve agents: over stdin and stdout, as their programs start it, or over HTTP for those that do not.
+    """Serve the Model Context Protocol to agents, over stdin and stdout or over HTTP.
 
-    Whoever calls acts as the member of the daemon. Over HTTP every request needs the token in mcp_token of the
-    daemon's directory. `posthouse connect` shows how an agent is told of it.
+    The agent acts as the daemon's member. Over HTTP every request needs the token in the file mcp_token of the
+    daemon's directory. `posthouse connect` adds the server to the configuration of an agent.
 
     For example:
 
@@ -76,7 +76,7 @@ def mcp(
 
     values = load_settings(flags.given() if flags is not None else None)
     log_to_stderr(values)
-    wait_max_s = int(str(values["mcp.wait_max_s"].value))
+    wait_max_s = values.integer("mcp.wait_max_s")
     if not http:
         from posthouse.mcp.server import serve_stdio
 
@@ -87,11 +87,11 @@ def mcp(
     serve_http(
         daemon_options.location(),
         wait_max_s,
-        int(str(values["mcp.port"].value)),
-        lambda where: _announce(where, output),
+        values.integer("mcp.port"),
+        lambda listening: _announce(listening, output),
     )
 
 
-def _announce(where: Listening, output: Output) -> None:
-    value = {"url": where.url, "token_file": where.token_file}
-    output.result(value, f"posthouse mcp listens on {where.url}; its token is in {where.token_file}")
+def _announce(listening: Listening, output: Output) -> None:
+    value = {"url": listening.url, "token_file": listening.token_file}
+    output.result(value, f"the MCP server listens on {listening.url}; the token is in {listening.token_file}")

@@ -1,7 +1,7 @@
 """`posthouse mesh` and `posthouse join`: create meshes, invite, join, and manage members, access, topics and blocks.
 
-The listing verbs change first if asked to, then list. An access row narrows what a role allows, never widens it. The
-code of an invite is shown only to the relay whose key the invite names.
+The listing verbs apply a change first if one is given, then list. An access row narrows what a role allows, never
+widens it. The code of an invite is sent only to the relay whose key the invite names.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from posthouse.cli.commands import noun
-from posthouse.cli.options import DEFAULT_RELAY, RelayOptions, key_path
+from posthouse.cli.options import DEFAULT_RELAY, RelayOptions, key_path, read_text
 from posthouse.cli.output import PLAIN, Output, table
 from posthouse.model.errors import error
 
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
     from posthouse.keys import NodeKey
 
 
-#: The mesh, given first.
-Mesh = Annotated[str, Parameter(help="The mesh.")]
+#: The mesh, as the first argument.
+Mesh = Annotated[str, Parameter(help="Name of the mesh.")]
 
 
 def create(
-    mesh: Annotated[str, Parameter(help="Its name: letters, digits, `_` and `-`.")],
+    mesh: Annotated[str, Parameter(help="Name of the new mesh: letters, digits, `_` and `-`.")],
     /,
     *,
-    open: Annotated[  # noqa: A002 - the word of the wire
-        bool, Parameter(negative=(), show_default=False, help="Let any key that authenticates be a member.")
+    open: Annotated[  # noqa: A002 - the name of the option
+        bool, Parameter(negative=(), show_default=False, help="Treat every key that authenticates as a member.")
     ] = False,
-    name: Annotated[str | None, Parameter(help="The name of this node in it; without it `admin`.")] = None,
+    name: Annotated[str | None, Parameter(help="Name of this node in the mesh. Default: admin.")] = None,
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
-    """Make a mesh on a relay; this node is its first admin, and commands find the relay by the mesh from now on.
+    """Create a mesh on a relay with this node as its first admin, and remember the relay for later commands.
 
     For example:
 
@@ -55,26 +55,26 @@ def create(
 
     made = relay_options.run(None, work)
     kind = "open to any key" if open else "for invited nodes"
-    output.result(made, f"mesh {mesh} made on {made['relay']}, {kind}")
-    output.note(f"invite others with `posthouse mesh invite {mesh}`")
+    output.result(made, f"created mesh {mesh} on {made['relay']}, {kind}")
+    output.note(f"create an invite with `posthouse mesh invite {mesh}`")
 
 
 def invite(
     mesh: Mesh,
     /,
     *,
-    uses: Annotated[int, Parameter(validator=Number(gte=1), help="How many nodes may join with it.")] = 1,
-    expires_s: Annotated[int, Parameter(validator=Number(gte=1), help="Seconds it works.")] = 86_400,
-    role: Annotated[Literal["reader", "member", "admin"], Parameter(help="What it makes of who joins.")] = "member",
+    uses: Annotated[int, Parameter(validator=Number(gte=1), help="Number of nodes that may join with the invite.")] = 1,
+    expires_s: Annotated[int, Parameter(validator=Number(gte=1), help="Seconds until the invite expires.")] = 86_400,
+    role: Annotated[Literal["reader", "member", "admin"], Parameter(help="Role of the nodes that join.")] = "member",
     address: Annotated[
-        str | None, Parameter(help="HOST:PORT under which others reach the relay, if not as this node does.")
+        str | None, Parameter(help="HOST:PORT at which invited nodes reach the relay, if it differs from this node's.")
     ] = None,
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
-    """Make an invite and print it. Who has it can join: hand it over on a way you trust.
+    """Create an invite and print it. Anyone who has the invite can join; send it over a channel you trust.
 
-    On the other host: `posthouse join 'posthouse://...'`.
+    The other host joins with `posthouse join 'posthouse://...'`.
 
     For example:
 
@@ -98,13 +98,13 @@ def join(
     ],
     /,
     *,
-    name: Annotated[str | None, Parameter(help="Your name in the mesh; without it your login name.")] = None,
+    name: Annotated[str | None, Parameter(help="Your name in the mesh. Default: your login name.")] = None,
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
-    """Join a mesh by an invite; a key is made if there is none, and commands find the relay by the mesh from now on.
+    """Join a mesh with an invite, and remember its relay for later commands; creates a key if there is none.
 
-    The code of the invite is only shown to the relay that made it; another key at its address is refused.
+    The code of the invite is sent only to the relay that made it; a relay with another key is refused.
 
     For example:
 
@@ -113,13 +113,13 @@ def join(
     """
     from posthouse.client import Membership, Memberships, parse_invite
 
-    given = parse_invite(_read_invite(invite))
+    given = parse_invite(read_text(invite))
     joined = _join(given, name or _login_name(), relay_options)
-    remembered = Membership(joined["url"], given.relay, joined.get("name"))
-    before = Memberships.of_home().remember(given.mesh, remembered)
+    membership = Membership(joined["url"], given.relay, joined.get("name"))
+    before = Memberships.of_home().remember(given.mesh, membership)
     output.result(joined, f"joined {given.mesh} as {joined.get('name')} ({joined.get('role')}) on {joined['url']}")
     if before is not None and before.node != given.relay:
-        output.note(f"mesh {given.mesh} meant {before.relay} until now; use --relay for that one")
+        output.note(f"mesh {given.mesh} was at {before.relay} until now; use --relay to reach that one")
 
 
 def _join(invite: Invite, name: str, relay_options: RelayOptions) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def _join(invite: Invite, name: str, relay_options: RelayOptions) -> dict[str, A
 
     from posthouse.client import Client
 
-    # the invite says where and who the relay is; --relay only names another way to the same one
+    # the invite names the relay's key; --relay only gives another address of the same relay
     url = invite.url if relay_options.relay is None else relay_options.url()
     client = Client(
         url, _own_key(relay_options), mesh=invite.mesh, relay_node=invite.relay, options=relay_options.options()
@@ -146,18 +146,12 @@ def _own_key(relay_options: RelayOptions) -> NodeKey:
     return keyfile.load_or_create(key_path(relay_options.key_file))
 
 
-def _read_invite(invite: str) -> str:
-    import sys
-
-    return sys.stdin.read() if invite == "-" else invite
-
-
 def _login_name() -> str:
     return re.sub(r"[^A-Za-z0-9_-]", "-", getpass.getuser())[:64] or "node"
 
 
 def ls(*, relay_options: RelayOptions = DEFAULT_RELAY, output: Output = PLAIN) -> None:
-    """List the meshes this node has joined or made from here; with --relay those it may read there.
+    """List the meshes that this node has joined or created; with --relay those it may read on that relay.
 
     For example:
 
@@ -172,7 +166,7 @@ def ls(*, relay_options: RelayOptions = DEFAULT_RELAY, output: Output = PLAIN) -
     known = Memberships.of_home().all()
     value = {"meshes": [{"name": mesh, "relay": m.relay, "member_name": m.name} for mesh, m in known.items()]}
     rows = [(mesh, each.name or "-", each.relay) for mesh, each in known.items()]
-    output.result(value, table(("mesh", "name here", "relay"), rows))
+    output.result(value, table(("mesh", "own name", "relay"), rows))
 
 
 def _list_relay(relay_options: RelayOptions, output: Output) -> None:
@@ -188,16 +182,16 @@ def members(
     mesh: Mesh,
     /,
     *,
-    add: Annotated[str | None, Parameter(help="List this node id, or change its name or role.")] = None,
-    name: Annotated[str | None, Parameter(help="The name of the node that is listed.")] = None,
+    add: Annotated[str | None, Parameter(help="Add this node id, or change its name or role.")] = None,
+    name: Annotated[str | None, Parameter(help="Name of the node given with --add.")] = None,
     role: Annotated[
-        Literal["reader", "member", "admin"], Parameter(help="The role of the node that is listed.")
+        Literal["reader", "member", "admin"], Parameter(help="Role of the node given with --add.")
     ] = "member",
-    remove: Annotated[str | None, Parameter(help="Take this member (name or node id) off the list.")] = None,
+    remove: Annotated[str | None, Parameter(help="Remove this member (name or node id).")] = None,
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
-    """List the members of a mesh, after changing them if asked to; admins may change.
+    """List the members of a mesh; admins can add, change and remove members first.
 
     For example:
 
@@ -221,7 +215,7 @@ def members(
 
 
 Verdict = Literal["allow", "deny"]
-EVERYBODY = "*"
+ANY_NODE = "*"
 
 
 def access(
@@ -229,16 +223,16 @@ def access(
     /,
     *,
     node: Annotated[str | None, Parameter(name="--set", help="Set the row of this member, node id, or `*`.")] = None,
-    read: Annotated[Verdict, Parameter(help="Whether it may read.")] = "allow",
-    write: Annotated[Verdict, Parameter(help="Whether it may publish.")] = "allow",
-    lock: Annotated[Verdict, Parameter(help="Whether it may lock.")] = "allow",
+    read: Annotated[Verdict, Parameter(help="Permission to read.")] = "allow",
+    write: Annotated[Verdict, Parameter(help="Permission to publish.")] = "allow",
+    lock: Annotated[Verdict, Parameter(help="Permission to use locks.")] = "allow",
     clear: Annotated[str | None, Parameter(help="Remove the row of this member, node id, or `*`.")] = None,
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
-    """List the access rows of a mesh, after changing one if asked to.
+    """List the access rows of a mesh; admins can set or remove a row first.
 
-    A row narrows what a role allows, never widens it; a row of a node counts instead of that of everybody (`*`).
+    A row narrows what a role allows, never widens it. The row of a node replaces the row of all nodes (`*`).
 
     For example:
 
@@ -249,8 +243,8 @@ def access(
 
     async def work(client: Client) -> list[Access]:
         if node is not None:
-            who = await _resolve_node(client, node, mesh)
-            await client.meshes.set_access(mesh, who, read=read, write=write, lock=lock)
+            target = await _resolve_node(client, node, mesh)
+            await client.meshes.set_access(mesh, target, read=read, write=write, lock=lock)
         if clear is not None:
             await client.meshes.clear_access(mesh, await _resolve_node(client, clear, mesh))
         return await client.meshes.access(mesh)
@@ -260,20 +254,20 @@ def access(
     output.result({"mesh": mesh, "access": found}, table(("node", "read", "write", "lock"), rows))
 
 
-async def _resolve_node(client: Client, who: str, mesh: str) -> str:
-    return who if who == EVERYBODY else await client.meshes.resolve(who, mesh)
+async def _resolve_node(client: Client, given: str, mesh: str) -> str:
+    return given if given == ANY_NODE else await client.meshes.resolve(given, mesh)
 
 
 def topics(
     mesh: Mesh,
     /,
     *,
-    create: Annotated[str | None, Parameter(help="Make this topic.")] = None,
+    create: Annotated[str | None, Parameter(help="Create this topic.")] = None,
     remove: Annotated[str | None, Parameter(help="Remove this topic.")] = None,
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
-    """List the topics of a mesh, after making or removing one if asked to.
+    """List the topics of a mesh; create or remove a topic first with the options.
 
     For example:
 
@@ -301,7 +295,7 @@ def subscriptions(
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
-    """List the patterns this node is subscribed to, after changing them if asked to.
+    """List the topic patterns that this node subscribes to; add or remove a pattern first with the options.
 
     For example:
 
@@ -325,11 +319,13 @@ def blocks(
     /,
     *,
     add: Annotated[str | None, Parameter(help="Block this member (name or node id).")] = None,
-    remove: Annotated[str | None, Parameter(help="Take its messages again.")] = None,
+    remove: Annotated[str | None, Parameter(help="Unblock this member (name or node id).")] = None,
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
-    """List the nodes this node blocks, after changing them if asked to; the blocked are not told.
+    """List the nodes that this node blocks; block or unblock a member first with the options.
+
+    Blocked nodes are not notified.
 
     For example:
 
@@ -348,7 +344,7 @@ def blocks(
     output.result({"mesh": mesh, "blocks": found}, table(("node",), [(each,) for each in found]))
 
 
-app = noun("mesh", "Make meshes, invite others, and say who may do what.")
+app = noun("mesh", "Create meshes, invite nodes, and manage members, access, topics and blocks.")
 app.command(create, name="create")
 app.command(invite, name="invite")
 app.command(ls, name="ls")

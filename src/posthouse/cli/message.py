@@ -1,22 +1,21 @@
 """`posthouse message`: send to a relay without a daemon, receive, and show the delivery state of a message.
 
-`receive` confirms a message after it was printed and rejects one that cannot be opened. A node's queue has one
-reader: the command replaces a daemon that uses the same key. A sealed message has different bytes in each run, so
---id makes a retry safe for topics and unsealed messages only; a daemon keeps the sealed bytes.
+`receive` confirms each message after printing it and rejects messages that cannot be opened. A queue has one reader
+session: the command replaces that of a daemon with the same key. Sealing gives different bytes in each run, so --id
+makes a retry safe for topics and unsealed messages only; a daemon keeps the sealed bytes.
 """
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from posthouse.cli.commands import noun
-from posthouse.cli.options import DEFAULT_RELAY, MeshName, RelayOptions
+from posthouse.cli.options import DEFAULT_RELAY, MeshName, RelayOptions, parse_meta, read_text
 from posthouse.cli.output import PLAIN, Output, table
-from posthouse.model.errors import error
+from posthouse.cli.send import NO_FLAGS, MessageFlags, Text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -26,32 +25,20 @@ if TYPE_CHECKING:
 
 def send(
     to: Annotated[str, Parameter(help="A member's name, a node id, or `#topic`.")],
-    body: Annotated[str, Parameter(help="The message; `-` reads it from stdin.")],
+    body: Text,
     /,
     *,
-    client_message_id: Annotated[
-        str | None,
-        Parameter(name="--id", help="Your own id: sent again with the same text, the message is there once."),
-    ] = None,
-    reply_to: Annotated[str | None, Parameter(help="Id of the message this one answers.")] = None,
-    priority: Annotated[
-        Literal["now", "next", "low"], Parameter(help="How urgent it is; for the reader, never reorders.")
-    ] = "next",
-    meta: Annotated[str | None, Parameter(help="A JSON object; it stays in the clear.")] = None,
-    mention: Annotated[
-        tuple[str, ...],
-        Parameter(negative=(), show_default=False, help="A member it speaks of. Several times."),
-    ] = (),
+    flags: MessageFlags = NO_FLAGS,
     unsealed: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="Leave a direct message in the clear.")
+        bool, Parameter(negative=(), show_default=False, help="Send a direct message unencrypted.")
     ] = False,
     mesh: MeshName = "main",
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
-    """Send a message; done when the relay has it, whether or not its reader is there.
+    """Send a message; returns when the relay has stored it, whether or not the recipient is online.
 
-    A direct message is sealed for its reader. A sealed message is other bytes each time this command runs, so --id
+    A direct message is sealed for its recipient. Sealing gives different bytes each time this command runs, so --id
     makes a retry safe for topics and unsealed messages only; a daemon keeps the sealed bytes.
 
     For example:
@@ -59,25 +46,24 @@ def send(
         posthouse message send bob "the build is green"
         posthouse message send "#alerts.disk" "92 % full" --mesh team --priority now --json
     """
-    text = sys.stdin.read() if body == "-" else body
-    given = _meta(meta)
+    text, meta = read_text(body), parse_meta(flags.meta)
 
     async def work(client: Client) -> Sent:
         return await client.send(
             to,
             text,
-            client_message_id=client_message_id,
-            reply_to=reply_to,
-            priority=priority,
-            meta=given,
-            mentions=mention,
+            client_message_id=flags.client_message_id,
+            reply_to=flags.reply_to,
+            priority=flags.priority,
+            meta=meta,
+            mentions=flags.mention,
             is_sealed=not unsealed,
         )
 
-    _answer_sent(relay_options.run(mesh, work), output)
+    _show_sent(relay_options.run(mesh, work), output)
 
 
-def _answer_sent(sent: Sent, output: Output) -> None:
+def _show_sent(sent: Sent, output: Output) -> None:
     value = {
         "id": sent.id,
         "seq": sent.seq,
@@ -85,36 +71,29 @@ def _answer_sent(sent: Sent, output: Output) -> None:
         "client_message_id": sent.client_message_id,
         "not_queued": [each._asdict() for each in sent.not_queued],
     }
-    state = "was there already" if sent.duplicate else "accepted"
+    state = "already stored" if sent.duplicate else "accepted"
     output.result(value, f"{sent.id}  {state}  seq {sent.seq}")
     for each in sent.not_queued:
         output.note(f"not queued for {each.recipient}: {each.reason}")
 
 
-def _meta(text: str | None) -> dict[str, Any] | None:
-    from posthouse.model.strict_json import parse_json
-
-    value = None if text is None else parse_json(text)
-    if value is not None and not isinstance(value, dict):
-        raise error("usage", text="--meta is a JSON object")
-    return value
-
-
 def receive(
     *,
-    count: Annotated[int | None, Parameter(validator=Number(gte=1), help="End after so many messages.")] = None,
-    window: Annotated[int, Parameter(validator=Number(gte=1, lte=1_000), help="Unconfirmed messages at a time.")] = 50,
+    count: Annotated[int | None, Parameter(validator=Number(gte=1), help="Stop after this many messages.")] = None,
+    window: Annotated[
+        int, Parameter(validator=Number(gte=1, lte=1_000), help="Maximum number of unconfirmed messages.")
+    ] = 50,
     peek: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="Confirm nothing: what is shown stays in the queue.")
+        bool, Parameter(negative=(), show_default=False, help="Confirm nothing: the messages stay in the queue.")
     ] = False,
     mesh: MeshName = "main",
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
-    """Open the mailbox and show messages as they come, oldest first; each is confirmed once it was shown.
+    """Show messages as they arrive, oldest first, and confirm each one after it is shown.
 
-    What cannot be opened is rejected and said so. The mailbox of a node has one reader: a daemon that uses the same
-    key would be replaced by this command, and ends.
+    Messages that cannot be opened are rejected. A queue has one reader: this command replaces a daemon that uses the
+    same key, and that daemon ends.
 
     For example:
 
@@ -172,16 +151,16 @@ def _delivery_value(delivery: Delivery) -> dict[str, Any]:
 
 
 def show(
-    message_id: Annotated[str, Parameter(name="id", help="Id of the message.")],
+    message_id: Annotated[str, Parameter(name="id", help="Event id of the message.")],
     /,
     *,
     mesh: MeshName = "main",
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
-    """Show how far a message has come: queued, sent, confirmed, rejected, dead, expired or purged, with times.
+    """Show the delivery state of a message for each recipient, with times.
 
-    Its sender sees every recipient, a recipient itself, an admin of the mesh everything but the content.
+    The sender sees every recipient, a recipient only itself, an admin of the mesh everything but the content.
 
     For example:
 
@@ -219,7 +198,7 @@ def _states_table(found: MessageStates) -> RenderableType:
     return Group(head, table(("recipient", "state", "attempts", "queued", "sent", "closed", "reason"), rows))
 
 
-app = noun("message", "Send messages straight to a relay, receive them, and see where they are.")
+app = noun("message", "Send messages to a relay without a daemon, receive them, and show their delivery state.")
 app.command(send, name="send")
 app.command(receive, name="receive")
 app.command(show, name="show")

@@ -1,13 +1,14 @@
-"""Options that many commands share: the key file, the relay, the daemon, durations.
+"""Options and arguments that many commands share: the key file, the relay, the daemon, texts, durations.
 
-A mesh that was joined or created from this host knows its relay; `--relay` overrides it for one command. `--dir` or
-`--mesh` selects the daemon. Imports of the client stay inside functions, so that `posthouse --help` loads none of
-it.
+For a mesh that was joined or created on this host the relay is known; `--relay` overrides it for one command.
+`--dir` or `--mesh` selects the daemon. The client is imported inside functions, so that `posthouse --help` does not
+load it.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from cyclopts import Group, Parameter
 
-from posthouse.cli.config import find_home, load_settings
+from posthouse.cli.config import Settings, find_home, load_settings
 from posthouse.model.errors import PosthouseError, error
 
 if TYPE_CHECKING:
@@ -24,9 +25,10 @@ if TYPE_CHECKING:
     from posthouse.keys import NodeKey
 
 
-#: The option of every command that acts as a node.
+#: The option of every command that signs as a node.
 KeyFile = Annotated[
-    Path | None, Parameter(name="--key-file", help="The key file; without it key.json in the home of posthouse.")
+    Path | None,
+    Parameter(name="--key-file", help="Key file to use instead of key.json in the posthouse home directory."),
 ]
 
 
@@ -36,7 +38,7 @@ def key_path(given: Path | None) -> Path:
 
 
 def load_key(given: Path | None) -> NodeKey:
-    """Return the key to act with; when there is none, the hint says how to make one."""
+    """Return the key of this node; if there is none, the error says how to create one."""
     from posthouse.keys import keyfile
 
     path = key_path(given)
@@ -52,54 +54,43 @@ def load_key(given: Path | None) -> NodeKey:
 R = TypeVar("R")
 _RELAY_GROUP = Group("Relay", sort_key=4)
 #: The option of commands that work in one mesh.
-MeshName = Annotated[str, Parameter(name="--mesh", group=_RELAY_GROUP, help="The mesh.")]
+MeshName = Annotated[str, Parameter(name="--mesh", group=_RELAY_GROUP, help="Name of the mesh.")]
 
 
 @Parameter(name="*", group=_RELAY_GROUP)
 @dataclass(frozen=True)
 class RelayOptions:
-    """How a relay is reached; part of the signature of every command that speaks to one."""
+    """How to reach the relay; part of the signature of every command that connects to one."""
 
     relay: Annotated[
         str | None,
-        Parameter(help="Its address; without it the one the mesh was joined at, else POSTHOUSE_CLIENT_RELAY."),
+        Parameter(help="Address of the relay. Default: where the mesh was joined, else POSTHOUSE_CLIENT_RELAY."),
     ] = None
     key_file: KeyFile = None
-    tls_ca: Annotated[Path | None, Parameter(help="Certificates of authorities to believe besides the system's.")] = (
-        None
-    )
+    tls_ca: Annotated[Path | None, Parameter(help="Certificate authorities to trust besides the system's.")] = None
 
     def url(self, mesh: str | None = None) -> RelayUrl:
-        """Return the address of the relay, for a mesh if one is named."""
+        """Return the address of the relay: the given one, else that of the mesh, else the setting."""
         from posthouse.client import Memberships, parse_relay_url
 
         values = self._settings()
-        allow_plain = bool(values["client.allow_plain"].value)
         joined = Memberships.of_home().get(mesh) if self.relay is None and mesh is not None else None
-        given = joined.relay if joined is not None else str(values["client.relay"].value)
-        return parse_relay_url(given, allow_plain=allow_plain)
+        address = joined.relay if joined is not None else values.text("client.relay")
+        return parse_relay_url(address, allow_plain=values.is_on("client.allow_plain"))
 
     def options(self) -> ClientOptions:
         """Return the options of a client."""
-        from posthouse.client import ClientOptions
-
-        values = self._settings()
-        tls_ca = values["client.tls_ca"].value
-        return ClientOptions(
-            tls_ca=None if tls_ca is None else Path(str(tls_ca)).expanduser(),
-            allow_plain=bool(values["client.allow_plain"].value),
-            publish_timeout_s=float(str(values["client.timeout_s"].value)),
-        )
+        return client_options(self._settings())
 
     def client(self, mesh: str | None = None) -> Client:
-        """Make the client, with the key of this node; nothing is connected yet."""
+        """Return a client with the key of this node; it is not connected yet."""
         from posthouse.client import Client
         from posthouse.model.node import DEFAULT_MESH
 
         return Client(self.url(mesh), load_key(self.key_file), mesh=mesh or DEFAULT_MESH, options=self.options())
 
     def run(self, mesh: str | None, work: Callable[[Client], Awaitable[R]]) -> R:
-        """Run `work` with a client of the relay and close it again."""
+        """Run `work` with a client of the relay and close the client afterwards."""
         import asyncio
 
         client = self.client(mesh)
@@ -110,9 +101,20 @@ class RelayOptions:
 
         return asyncio.run(open_and_work())
 
-    def _settings(self) -> dict[str, Any]:
+    def _settings(self) -> Settings:
         tls_ca = None if self.tls_ca is None else str(self.tls_ca)
         return load_settings({"client.relay": self.relay, "client.tls_ca": tls_ca})
+
+
+def client_options(values: Settings) -> ClientOptions:
+    """Return the options of a relay client, as the settings say."""
+    from posthouse.client import ClientOptions
+
+    return ClientOptions(
+        tls_ca=values.optional_path("client.tls_ca"),
+        allow_plain=values.is_on("client.allow_plain"),
+        publish_timeout_s=values.number("client.timeout_s"),
+    )
 
 
 #: The default of every command's `relay_options`.
@@ -123,21 +125,21 @@ _DAEMON_GROUP = Group("Daemon", sort_key=4)
 @Parameter(name="*", group=_DAEMON_GROUP)
 @dataclass(frozen=True)
 class DaemonOptions:
-    """How the daemon is found; part of the signature of every command that speaks to one."""
+    """Which daemon to use; part of the signature of every command that connects to one."""
 
-    mesh: Annotated[str | None, Parameter(help="The mesh of the daemon; without it `main`.")] = None
+    mesh: Annotated[str | None, Parameter(help="Mesh of the daemon. Default: main.")] = None
     directory: Annotated[
-        Path | None, Parameter(name="--dir", help="Its directory; without it ~/.posthouse/daemon/MESH.")
+        Path | None, Parameter(name="--dir", help="Directory of the daemon. Default: ~/.posthouse/daemon/MESH.")
     ] = None
 
     def location(self) -> DaemonPlace:
-        """Return where the daemon is."""
+        """Return the directory, socket and address of the daemon."""
         from posthouse.client.daemon import daemon_place
 
         return daemon_place(self.directory, self.mesh)
 
     def client(self, timeout_s: float = 30.0) -> DaemonClient:
-        """Make the client; nothing is connected yet."""
+        """Return a client of the daemon; it is not connected yet."""
         from posthouse.client.daemon import DaemonClient
 
         return DaemonClient(self.directory, mesh=self.mesh, timeout_s=timeout_s)
@@ -145,13 +147,40 @@ class DaemonOptions:
 
 #: The default of every command's `daemon_options`.
 DEFAULT_DAEMON = DaemonOptions()
+
+
+def read_text(text: str) -> str:
+    """Return an argument, or all of stdin if the argument is `-`."""
+    return sys.stdin.read() if text == "-" else text
+
+
+def read_file(path: Path) -> bytes:
+    """Return the bytes of a file, or of stdin if the path is `-`; raise a usage error if it cannot be read."""
+    try:
+        return sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+    except OSError as failure:
+        raise error("usage", text=f"{path} cannot be read: {failure.strerror}") from failure
+
+
+def parse_meta(text: str | None) -> dict[str, Any] | None:
+    """Return the JSON object of --meta, or raise a usage error."""
+    import msgspec
+
+    if text is None:
+        return None
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except ValueError as fault:
+        raise error("usage", text=f"--meta is not a JSON object: {fault}") from fault
+
+
 _DURATION = re.compile(r"(?P<number>[0-9]{1,9})(?P<unit>[smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 def parse_duration(text: str) -> float:
-    """Return the seconds a text names, or raise a usage error."""
+    """Return the seconds of a text such as 15m, or raise a usage error."""
     found = _DURATION.fullmatch(text)
     if found is None or not int(found["number"]):
-        raise error("usage", text=f"{text!r} is no duration", hint="Give a number and a unit: 90s, 15m, 2h, 1d.")
+        raise error("usage", text=f"{text!r} is not a duration", hint="Give a number and a unit: 90s, 15m, 2h, 1d.")
     return float(int(found["number"]) * _SECONDS[found["unit"]])

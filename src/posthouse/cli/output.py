@@ -1,8 +1,8 @@
 """What a command prints, for people or for programs: the only module of posthouse that writes to a terminal.
 
 Every command takes `output: Output` and gives each result twice, as a value and as text; `--json` selects the value.
-Results go to stdout, notes and errors to stderr, so that a pipe sees results only. Control characters in text from
-others are escaped, never sent to the terminal. Exit codes are decided in `main`, not here.
+Results go to stdout, notes and errors to stderr, so that a pipe carries results only. Control characters in text are
+escaped, never sent to the terminal. `main` decides exit codes, not this module.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SWITCH = Parameter(negative=(), show_default=False)
 @Parameter(name="*", group=_OUTPUT_GROUP)
 @dataclass(frozen=True)
 class Output:
-    """How a command speaks; part of the signature of every command."""
+    """The format of what a command prints; part of the signature of every command."""
 
     json: Annotated[bool, _SWITCH, Parameter(help="Write JSON: one object, or one per line.")] = False
     debug: Annotated[bool, _SWITCH, Parameter(help="Show the traceback of an unexpected failure.")] = False
@@ -41,13 +41,13 @@ class Output:
             show(sys.stdout, shown)
 
     def note(self, text: str) -> None:
-        """Tell people what goes on; programs are not told."""
+        """Write a note to stderr for people; with --json write nothing."""
         if not self.json:
             show(sys.stderr, text)
 
 
 def show(stream: TextIO, shown: RenderableType) -> None:
-    """Write for people, in colour only where the terminal and NO_COLOR allow it."""
+    """Write text or a table for people, in colour only if the terminal and NO_COLOR allow it."""
     if isinstance(shown, str):
         stream.write(visible(shown) + "\n")
     else:
@@ -64,7 +64,7 @@ def write_json(stream: TextIO, value: object) -> None:
 
 
 def visible(text: str) -> str:
-    """Return `text` with its control characters written out: nobody else's text drives the terminal."""
+    """Return `text` with control characters escaped, so that text from other nodes cannot drive the terminal."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
@@ -88,7 +88,7 @@ PLAIN = Output()
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> RenderableType:
-    """Lay out rows in columns without lines around them."""
+    """Return rows laid out in columns, without borders."""
     from rich.table import Table
     from rich.text import Text
 
@@ -101,12 +101,17 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Renderabl
 
 
 def format_moment(at_ns: int | None) -> str:
-    """Return a time of the relay, `-` for what has not happened."""
+    """Return a time as UTC text, or `-` if there is none."""
     from posthouse.model.clock import format_utc
 
     return "-" if at_ns is None else format_utc(at_ns)
 
 
 def short_node(node: str) -> str:
-    """Return a node id as it stands in tables."""
+    """Return the first eight digits of a node id, as tables show it."""
     return node.removeprefix("ed25519:").removeprefix("pinch:")[:8]
+
+
+def shown_body(body: str | None) -> str:
+    """Return the text of a message, or a placeholder if this node cannot open it."""
+    return "(undecryptable)" if body is None else body

@@ -1,4 +1,4 @@
-"""`posthouse peers` and `posthouse profile`: the members of the mesh, and what they see of this host.
+"""`posthouse peers` and `posthouse profile`: the members of the mesh, and the profile that they see of this host.
 
 `profile` changes only the fields that are given.
 """
@@ -15,7 +15,7 @@ from posthouse.model.errors import error
 
 
 def peers(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
-    """List the members of the mesh, whether they are online, and what they say about themselves.
+    """List the members of the mesh, with their presence and status.
 
     For example:
 
@@ -36,7 +36,7 @@ def peers(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PL
     ]
     output.result(answer, table(("name", "presence", "status", "role", "node"), rows))
     if answer.get("is_cached"):
-        output.note("the relay cannot be reached: this is what was last heard")
+        output.note("the relay cannot be reached: this list is the last one received")
 
 
 _MANY = Parameter(negative=(), show_default=False)
@@ -44,17 +44,21 @@ _MANY = Parameter(negative=(), show_default=False)
 
 def profile(
     *,
-    summary: Annotated[str | None, Parameter(help="What it does now, in a line.")] = None,
-    status: Annotated[Literal["idle", "working", "dnd"] | None, Parameter(help="A word to the others.")] = None,
-    visible: Annotated[bool | None, Parameter(negative="--hidden", help="Whether others see that it is there.")] = None,
-    avatar: Annotated[str | None, Parameter(help="A picture, as the others' programs take it.")] = None,
-    title: Annotated[str | None, Parameter(help="What it is.")] = None,
-    bio: Annotated[str | None, Parameter(help="A few words more.")] = None,
-    capability: Annotated[tuple[str, ...], _MANY, Parameter(help="Something it can do. Several times.")] = (),
+    summary: Annotated[str | None, Parameter(help="What this host is working on, in one line.")] = None,
+    status: Annotated[
+        Literal["idle", "working", "dnd"] | None, Parameter(help="Availability shown to other members.")
+    ] = None,
+    visible: Annotated[
+        bool | None, Parameter(negative="--hidden", help="Whether other members see this host as present.")
+    ] = None,
+    avatar: Annotated[str | None, Parameter(help="A picture, in a form that the members' programs understand.")] = None,
+    title: Annotated[str | None, Parameter(help="Role or job title.")] = None,
+    bio: Annotated[str | None, Parameter(help="A short description.")] = None,
+    capability: Annotated[tuple[str, ...], _MANY, Parameter(help="A capability to advertise. Repeatable.")] = (),
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
-    """Change the profile of this host; what is not given stays as it is.
+    """Change the profile that other members see; fields that are not given stay as they are.
 
     For example:
 
@@ -63,7 +67,7 @@ def profile(
     """
     given = {"summary": summary, "status": status, "avatar": avatar, "title": title, "bio": bio}
     if not capability and visible is None and all(value is None for value in given.values()):
-        raise error("usage", text="give at least one thing to change")
+        raise error("usage", text="give at least one field to change")
     with daemon_options.client() as daemon:
         answer = daemon.profile(
             summary=summary,
@@ -74,4 +78,4 @@ def profile(
             bio=bio,
             capabilities=list(capability) or None,
         )
-    output.result(answer, "the profile is changed")
+    output.result(answer, "profile changed")

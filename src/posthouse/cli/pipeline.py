@@ -1,7 +1,7 @@
 """`posthouse pipeline`: bring the lake up to date, query it, keep a session warm, and audit the whole history.
 
-A run that fails or is killed is simply run again: no row is duplicated or missing. Arguments and sources are checked
-before Spark is started. The verbs of pipeline_publish and pipeline_report are registered here too.
+A run that fails or is killed can be repeated: no row is duplicated or missing. Arguments and sources are checked
+before Spark starts. The verbs of pipeline_publish and pipeline_report are registered here too.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 
 def run(
     *,
-    once: Annotated[bool, Parameter(negative=(), help="One run; this is what happens without --every too.")] = False,
-    every: Annotated[str | None, Parameter(help="Run again and again, this long apart: 60s, 15m.")] = None,
-    rebuild: Annotated[bool, Parameter(negative=(), help="Make every table above bronze anew.")] = False,
+    once: Annotated[bool, Parameter(negative=(), help="Run once; the default.")] = False,
+    every: Annotated[str | None, Parameter(help="Repeat the run at this interval: 60s, 15m.")] = None,
+    rebuild: Annotated[bool, Parameter(negative=(), help="Rebuild every table above bronze.")] = False,
     pipeline_options: PipelineOptions = DEFAULT_PIPELINE,
     output: Output = PLAIN,
 ) -> None:
-    """Copy what is new in the journals into the lake, then bring every table up to date.
+    """Copy new journal records into the lake, then bring every table up to date.
 
-    A run that fails or is killed is simply run again: nothing is there twice, nothing is missing. With a relay among
-    the sources the Merkle root of every new batch is published there as a signed event. With --every it goes on until
-    Ctrl-C or SIGTERM; SIGTERM lets a run that works come to its end.
+    A run that fails or is killed can be repeated: no row is duplicated or missing. If a source is a relay, the Merkle
+    root of every new batch is published there as a signed event. With --every the command repeats until Ctrl-C or
+    SIGTERM; after SIGTERM it finishes the current run.
 
     For example:
 
@@ -51,28 +51,28 @@ def run(
     if once and every is not None:
         raise error("usage", text="--once and --every exclude each other")
     wait_s = None if every is None else parse_duration(every)
-    open_sources(pipeline_options)  # before Spark is started for nothing
+    open_sources(pipeline_options)  # fail before Spark starts
     spark = pipeline_options.session()
     try:
-        ended = _ended_by_signal() if wait_s is not None else None
+        stopped = _stop_on_sigterm() if wait_s is not None else None
         _run_once(pipeline_options, output, is_rebuild=rebuild)
-        while ended is not None and not ended.wait(wait_s):
+        while stopped is not None and not stopped.wait(wait_s):
             _run_once(pipeline_options, output, is_rebuild=False)
     finally:
         spark.stop()
 
 
-def _ended_by_signal() -> threading.Event:
-    """Return what SIGTERM sets: the run that works just then is finished first; a second SIGTERM ends at once."""
-    ended = threading.Event()
+def _stop_on_sigterm() -> threading.Event:
+    """Return an event that SIGTERM sets; a second SIGTERM ends the process at once."""
+    stopped = threading.Event()
 
-    def end(number: int, _frame: object) -> None:
+    def stop(number: int, _frame: object) -> None:
         signal.signal(number, signal.SIG_DFL)
-        # Not from here: the main thread may hold the event's lock just now.
-        threading.Thread(target=ended.set).start()
+        # in a thread: the interrupted main thread may hold the event's lock
+        threading.Thread(target=stopped.set).start()
 
-    signal.signal(signal.SIGTERM, end)
-    return ended
+    signal.signal(signal.SIGTERM, stop)
+    return stopped
 
 
 def _run_once(pipeline_options: PipelineOptions, output: Output, *, is_rebuild: bool) -> None:
@@ -85,12 +85,12 @@ def _run_once(pipeline_options: PipelineOptions, output: Output, *, is_rebuild: 
             pipeline_options.session(),
             lake,
             open_sources(pipeline_options),
-            batch_rows=int(str(pipeline_options.settings()["pipeline.batch_rows"])),
+            batch_rows=pipeline_options.settings().integer("pipeline.batch_rows"),
             is_rebuild=is_rebuild,
             on_step=lambda step: _show_step(output, step),
         )
     published = sum(publish_roots(lake, pipeline_options.relay_options(relay).client()) for relay in relays)
-    _answer_run(output, report, published)
+    _show_run(output, report, published)
 
 
 def _show_step(output: Output, step: RunStep) -> None:
@@ -100,19 +100,19 @@ def _show_step(output: Output, step: RunStep) -> None:
         output.note(f"{step.step:>9}  {step.table:<24} {step.rows:>12,} rows")
 
 
-def _answer_run(output: Output, report: RunReport, published: int) -> None:
+def _show_run(output: Output, report: RunReport, published: int) -> None:
     value = {"rows": report.rows, "versions": report.versions, "published": published}
     output.result(value, table(("table", "version"), list(report.versions.items())))
 
 
 def query(
-    sql: Annotated[str, Parameter(help="The question. Tables are named <layer>_<name>: SHOW TABLES lists them.")],
+    sql: Annotated[str, Parameter(help="SQL query. Tables are named <layer>_<name>: SHOW TABLES lists them.")],
     *,
-    limit: Annotated[int, Parameter(help="How many rows at most.")] = 1000,
+    limit: Annotated[int, Parameter(help="Maximum number of rows.")] = 1000,
     pipeline_options: PipelineOptions = DEFAULT_PIPELINE,
     output: Output = PLAIN,
 ) -> None:
-    """Ask the lake; a warm session (`posthouse pipeline serve`) answers at once, else Spark is started.
+    """Query the lake with SQL, in a running session (`posthouse pipeline serve`) if there is one, else start Spark.
 
     For example:
 
@@ -123,14 +123,14 @@ def query(
 
     lake = pipeline_options.open_lake()
     found = ask_server(lake.path, sql, limit)
-    _show_rows(output, found or _ask_here(pipeline_options, sql, limit))
+    _show_rows(output, found or _query_in_new_session(pipeline_options, sql, limit))
 
 
-def _ask_here(pipeline_options: PipelineOptions, sql: str, limit: int) -> Answer:
+def _query_in_new_session(pipeline_options: PipelineOptions, sql: str, limit: int) -> Answer:
     from posthouse.pipeline.query import ask, refuse_empty
 
     lake = pipeline_options.open_lake()
-    refuse_empty(lake)  # before Spark is started for nothing
+    refuse_empty(lake)  # fail before Spark starts
     spark = pipeline_options.session()
     try:
         return ask(spark, lake, sql, limit)
@@ -145,26 +145,24 @@ def _show_rows(output: Output, answer: Answer) -> None:
     else:
         output.result(None, table(answer.columns, answer.rows))
     if answer.is_cut:
-        output.note(f"only the first {len(answer.rows)} rows are shown; --limit shows more")
+        output.note(f"only the first {len(answer.rows)} rows are shown; raise --limit for more")
 
 
 def serve(*, pipeline_options: PipelineOptions = DEFAULT_PIPELINE, output: Output = PLAIN) -> None:
-    """Keep Spark warm and answer questions on a socket in the lake's directory, until Ctrl-C.
+    """Keep a Spark session running and answer queries on a socket in the lake's directory, until Ctrl-C.
 
-    `posthouse pipeline query` uses it by itself.
+    `posthouse pipeline query` uses this session automatically.
 
     For example:
 
         posthouse pipeline serve &
         posthouse pipeline query 'SELECT count(*) FROM bronze_journal'
     """
-    import threading
-
     from posthouse.pipeline.query import QueryServer
 
     spark = pipeline_options.session()
     try:
-        spark.range(1).count()  # the first job is the slow one
+        spark.range(1).count()  # the first job is slow: run it before the first query
         server = QueryServer(spark, pipeline_options.open_lake())
         for each in (signal.SIGTERM, signal.SIGINT):
             signal.signal(each, lambda *_: threading.Thread(target=server.close).start())
@@ -174,12 +172,12 @@ def serve(*, pipeline_options: PipelineOptions = DEFAULT_PIPELINE, output: Outpu
         spark.stop()
 
 
-_BANNER = """posthouse pipeline shell: `spark` is the session, `lake` the lake, `sql("...")` a question.
+_BANNER = """posthouse pipeline shell: `spark` is the session, `lake` the lake, `sql("...")` runs a query.
 Tables: {names}"""
 
 
 def shell(*, pipeline_options: PipelineOptions = DEFAULT_PIPELINE, output: Output = PLAIN) -> None:
-    """Open a Python shell in which every table is a DataFrame of its name.
+    """Open a Python shell in which each table is a DataFrame with the table's name.
 
     For example:
 
@@ -204,14 +202,14 @@ def shell(*, pipeline_options: PipelineOptions = DEFAULT_PIPELINE, output: Outpu
         spark.stop()
 
 
-_SHOWN = 50  # findings; all of them come with --json
+_SHOWN = 50  # findings; --json prints all of them
 
 
 def audit(*, pipeline_options: PipelineOptions = DEFAULT_PIPELINE, output: Output = PLAIN) -> int:
     """Re-derive every id, verify every signature, replay deliveries and locks, and recompute every Merkle root.
 
-    The lake is audited if there is one; with --source the stores are compared with it too. Without a lake the sources
-    are audited as they are. Nothing is changed. Any finding makes the exit code 1.
+    Audits the lake if there is one; with --source also compares the stores with it. Without a lake it audits the
+    sources. Nothing is changed. The exit code is 1 if there is any finding.
 
     For example:
 
@@ -219,7 +217,6 @@ def audit(*, pipeline_options: PipelineOptions = DEFAULT_PIPELINE, output: Outpu
         posthouse pipeline audit --source ~/.posthouse/relay --lake /data/lake
         posthouse pipeline audit --source relay.db --json
     """
-    from posthouse.cli.pipeline_options import open_sources
     from posthouse.pipeline.audit.audit import audit as run
 
     lake = pipeline_options.open_lake()
@@ -230,11 +227,11 @@ def audit(*, pipeline_options: PipelineOptions = DEFAULT_PIPELINE, output: Outpu
         report = run(spark, lake if has_lake else None, sources)
     finally:
         spark.stop()
-    _answer_audit(output, report)
+    _show_audit(output, report)
     return Exit.REFUSED if report.total else Exit.OK
 
 
-def _answer_audit(output: Output, report: Report) -> None:
+def _show_audit(output: Output, report: Report) -> None:
     from posthouse.pipeline.audit.finding import CODES, Finding
 
     rows = report.findings if output.json else report.findings[:_SHOWN]
@@ -246,13 +243,15 @@ def _answer_audit(output: Output, report: Report) -> None:
         output.result(
             None, table(("findings", "code", "meaning"), [(n, c, CODES[c]) for c, n in sorted(report.counts.items())])
         )
-    looked_at = f"{report.records:,} records and {report.events:,} events"
-    shown = f"{report.total:,} findings in {looked_at}" if report.total else f"{looked_at}: nothing is wrong"
+    audited = f"{report.records:,} records and {report.events:,} events"
+    shown = f"{report.total:,} findings in {audited}" if report.total else f"{audited}: no findings"
     value = {"records": report.records, "events": report.events, "findings": report.total, "codes": dict(report.counts)}
     output.result(value, shown)
 
 
-app = noun("pipeline", "The long memory: a lake of the whole history, on Spark; proof, reports, what-if, replay.")
+app = noun(
+    "pipeline", "Build a lake of the whole history on Spark; audit it, query it, report on it and replay from it."
+)
 app.command(run, name="run")
 app.command(query, name="query")
 app.command(shell, name="shell")

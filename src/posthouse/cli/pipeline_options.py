@@ -1,8 +1,8 @@
-"""What every pipeline command takes: the sources, the lake, where Spark computes, and the relay.
+"""The options of every pipeline command: the sources, the lake, the Spark master and the relay.
 
-Without --source every store of this host is read: the relay's, the bus's and those of every daemon. Workers reach
-files directly and relays with a token that is requested here. Imports of the pipeline stay inside functions, so that
-`posthouse --help` loads none of it.
+Without --source every store of this host is read: those of the relay, the bus and every daemon. Spark workers read
+files directly and relays with a token that is requested here. The pipeline is imported inside functions, so that
+`posthouse --help` does not load it.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
 
-from posthouse.cli.config import load_settings
+from posthouse.cli.config import Settings, load_settings
 from posthouse.cli.options import KeyFile, RelayOptions, load_key
 from posthouse.model.errors import error
 
@@ -31,7 +31,7 @@ _GROUP = Group("Pipeline", sort_key=4)
 @Parameter(name="*", group=_GROUP)
 @dataclass(frozen=True)
 class PipelineOptions:
-    """Where the pipeline works; part of the signature of every command of it."""
+    """Sources, lake and Spark session; part of the signature of every pipeline command."""
 
     source: Annotated[
         tuple[str, ...],
@@ -39,26 +39,25 @@ class PipelineOptions:
             negative=(),
             consume_multiple=True,
             show_default=False,
-            help="A store's file or directory, or a relay's URL. Several times. Without it every store of this host.",
+            help="File or directory of a store, or URL of a relay. Repeatable. Default: every store of this host.",
         ),
     ] = ()
     lake: Annotated[
-        Path | None, Parameter(help="Directory of the lake; without it POSTHOUSE_PIPELINE_LAKE or ~/.posthouse/lake.")
+        Path | None, Parameter(help="Directory of the lake. Default: POSTHOUSE_PIPELINE_LAKE, else ~/.posthouse/lake.")
     ] = None
     master: Annotated[
-        str | None, Parameter(help="Where Spark computes: local[N], local[*] or a cluster's URL [default: local[*]].")
+        str | None, Parameter(help="Spark master: local[N], local[*] or the URL of a cluster [default: local[*]].")
     ] = None
     key_file: KeyFile = None
 
-    def settings(self) -> dict[str, Any]:
-        """Return every setting's value by name, the options of this command before file and environment."""
+    def settings(self) -> Settings:
+        """Return the settings; the options of this command override file and environment."""
         lake = None if self.lake is None else str(self.lake)
-        found = load_settings({"pipeline.lake": lake, "pipeline.master": self.master})
-        return {name: resolved.value for name, resolved in found.items()}
+        return load_settings({"pipeline.lake": lake, "pipeline.master": self.master})
 
     def lake_path(self) -> Path:
         """Return the directory of the lake."""
-        return Path(str(self.settings()["pipeline.lake"])).expanduser().absolute()
+        return self.settings().path("pipeline.lake").absolute()
 
     def open_lake(self) -> Lake:
         """Return the lake; it may not exist yet."""
@@ -67,32 +66,31 @@ class PipelineOptions:
         return Lake(self.lake_path())
 
     def session(self) -> SparkSession:
-        """Start Spark, or return the session that runs."""
+        """Start Spark, or return the running session."""
         from posthouse.pipeline.session import spark_session
 
         settings = self.settings()
-        return spark_session(
-            str(settings["pipeline.master"]), driver_memory_mb=int(str(settings["pipeline.driver_memory_mb"]))
-        )
+        memory_mb = settings.integer("pipeline.driver_memory_mb")
+        return spark_session(settings.text("pipeline.master"), driver_memory_mb=memory_mb)
 
     def sources(self) -> tuple[str, ...]:
-        """Return the sources given, or every store of this host; a usage error when there is none."""
+        """Return the given sources, or every store of this host; raise a usage error if there is none."""
         found = self.source or _stores_of_host(self.settings())
         if not found:
             raise error("usage", text="there is no store on this host", hint="Name one with --source FILE or URL.")
         return found
 
     def relay_options(self, relay: str | None = None) -> RelayOptions:
-        """Return how a relay is reached, with the key of this command."""
+        """Return the options of a connection to a relay, with the key of this command."""
         return RelayOptions(relay=relay, key_file=self.key_file)
 
 
-def _stores_of_host(settings: dict[str, Any]) -> tuple[str, ...]:
+def _stores_of_host(settings: Settings) -> tuple[str, ...]:
     from posthouse.files import home_directory
 
     candidates = [
-        Path(str(settings["relay.data_dir"])).expanduser() / "relay.db",
-        Path(str(settings["bus.dir"])).expanduser() / "bus.db",
+        settings.path("relay.data_dir") / "relay.db",
+        settings.path("bus.dir") / "bus.db",
         *sorted((home_directory(os.environ) / "daemon").glob("*/outbox.db")),
         *sorted((home_directory(os.environ) / "daemon").glob("*/inbox.db")),
     ]
@@ -104,17 +102,14 @@ DEFAULT_PIPELINE = PipelineOptions()
 
 
 def open_sources(pipeline_options: PipelineOptions) -> list[Access]:
-    """Return every source of a command; a relay is asked for a token with the key of this node."""
+    """Return access to every source of a command; for a relay it requests a token with the key of this node."""
     from posthouse.pipeline.connector.source_access import Access, access_with_key, parse_sources
 
     found: list[Access] = []
     for address in parse_sources(pipeline_options.sources()):
         if address.is_relay:
-            found.append(
-                access_with_key(
-                    address.url, load_key(pipeline_options.key_file), pipeline_options.relay_options().options()
-                )
-            )
+            key, options = load_key(pipeline_options.key_file), pipeline_options.relay_options().options()
+            found.append(access_with_key(address.url, key, options))
         else:
             found.append(Access(address.url))
     return found
@@ -128,12 +123,13 @@ def relays_of(pipeline_options: PipelineOptions) -> list[str]:
 
 
 RelayAddress = Annotated[
-    str | None, Parameter(help="The relay to speak to; without it the --source that is a URL, else your usual one.")
+    str | None,
+    Parameter(help="Address of the relay. Default: the first --source that is a URL, else your usual relay."),
 ]
 
 
 def chosen_relay(pipeline_options: PipelineOptions, relay: str | None) -> RelayOptions:
-    """Return how the relay is reached, with the key of this command."""
+    """Return the options of a connection to the given relay, or to the first source that is a relay."""
     given = relay or next(
         (each for each in pipeline_options.source if "://" in each and not each.startswith("file:")), None
     )

@@ -1,7 +1,7 @@
-"""`posthouse pipeline publish`, `replay` and `archive`: from the lake back to a mesh, a bus or a relay.
+"""`posthouse pipeline publish`, `replay` and `archive`: send data of the lake to a mesh, a bus or a relay.
 
 All three can be repeated after any failure: the same history gives the same events, a replay continues at its
-cursor, and a relay deletes only what the lake provably holds.
+cursor, and a relay deletes only records that the lake provably holds.
 """
 
 from __future__ import annotations
@@ -28,26 +28,24 @@ if TYPE_CHECKING:
 
 def publish(
     *,
-    days: Annotated[int, Parameter(validator=Number(gte=1), help="How many days of history the figures speak of.")] = 7,
-    alerts_to: Annotated[
-        str | None, Parameter(help="#TOPIC that alerts are sent to; without it they are shown.")
-    ] = None,
+    days: Annotated[int, Parameter(validator=Number(gte=1), help="Days of history that the statistics cover.")] = 7,
+    alerts_to: Annotated[str | None, Parameter(help="#TOPIC to send alerts to. Default: only show them.")] = None,
     flood: Annotated[
-        int, Parameter(validator=Number(gte=1), help="Messages of a member in an hour from which on it floods.")
+        int, Parameter(validator=Number(gte=1), help="Messages of one member in an hour that count as a flood.")
     ] = 1_000,
-    silent: Annotated[str, Parameter(help="How long a member may leave messages unconfirmed.")] = "24h",
+    silent: Annotated[str, Parameter(help="Time without confirmations after which a member counts as silent.")] = "24h",
     attempts: Annotated[
-        int, Parameter(validator=Number(gte=2), help="Sends of one message from which on it is a retry storm.")
+        int, Parameter(validator=Number(gte=2), help="Delivery attempts of one message that count as a retry storm.")
     ] = 5,
     mesh: MeshName = "main",
     relay: RelayAddress = None,
     pipeline_options: PipelineOptions = DEFAULT_PIPELINE,
     output: Output = PLAIN,
 ) -> None:
-    """Publish what the lake knows: an addressable event stats/<member> for each member, stats/#<topic> for each topic.
+    """Publish statistics of the lake: an addressable event stats/<member> per member and stats/#<topic> per topic.
 
-    Run it as often as you like: the same history gives the same events and the same alerts, and the relay takes each
-    once. Agents read them with `posthouse event address 30100:NODE:stats/MEMBER`.
+    Repeating the command is safe: the same history gives the same events and alerts, and the relay stores each once.
+    Agents read them with `posthouse event address 30100:NODE:stats/MEMBER`.
 
     For example:
 
@@ -61,22 +59,22 @@ def publish(
 
     alarm = AlertThresholds(flood, parse_duration(silent), attempts)
     relay_options = chosen_relay(pipeline_options, relay)
-    known = relay_options.options()
+    client = relay_options.options()
     options = SinkOptions.of(
         {
             "relay": relay_options.url(mesh).origin,
             "run_id": f"publish/{mesh}",
             "mesh": mesh,
             "key_file": str(key_path(pipeline_options.key_file).absolute()),
-            "allow_plain": str(known.allow_plain).lower(),
+            "allow_plain": str(client.allow_plain).lower(),
         }
-        | ({} if known.tls_ca is None else {"tls_ca": str(known.tls_ca)})
+        | ({} if client.tls_ca is None else {"tls_ca": str(client.tls_ca)})
     )
     lake, spark = pipeline_options.open_lake(), pipeline_options.session()
     inputs = {name: lake.table(spark, name) for name in INPUTS}
     done = run(spark, inputs, options, through_ns=through_of(lake), days=days, thresholds=alarm, alerts_to=alerts_to)
     value = {"mesh": mesh, "members": done.members, "topics": done.topics, "alerts": done.alerts}
-    output.note(f"figures of {done.members} members and {done.topics} topics published")
+    output.note(f"published statistics of {done.members} members and {done.topics} topics")
     rows = [(each["alert"], each["member"], each["since"], each["count"]) for each in done.alerts]
     output.result(value, table(("alert", "member", "since", "count"), rows))
 
@@ -85,20 +83,22 @@ def replay(
     *,
     where: Annotated[str, Parameter(help="SQL condition on the columns of silver_messages.")] = "true",
     to: Annotated[str, Parameter(help="#TOPIC of the mesh, or a subject of the bus of this host.")],
-    name: Annotated[str, Parameter(help="The name of its cursor: the same name goes on where it ended.")] = "default",
+    name: Annotated[
+        str, Parameter(help="Name of the cursor: a replay with the same name continues where it ended.")
+    ] = "default",
     rate: Annotated[
         float | None,
-        Parameter(validator=Number(gt=0), help="Messages a second; without it as fast as it goes."),
+        Parameter(validator=Number(gt=0), help="Messages per second. Default: no limit."),
     ] = None,
     mesh: MeshName = "main",
     relay: RelayAddress = None,
     pipeline_options: PipelineOptions = DEFAULT_PIPELINE,
     output: Output = PLAIN,
 ) -> None:
-    """Send messages that match a condition again, oldest first, each once however often this is run.
+    """Send past messages that match a condition again, oldest first; repeating the command sends none twice.
 
-    Sealed messages are left out: only their readers can open them. A message says in its meta, or on the bus in
-    platformData, what it is a replay of.
+    Sealed messages are skipped: only their recipients can open them. The meta of a message, or its platformData on the
+    bus, names the original message.
 
     For example:
 
@@ -110,16 +110,16 @@ def replay(
     from posthouse.pipeline.replay_messages import replay as run
 
     topic = to.removeprefix("#") if to.startswith("#") else None
-    terms = ReplayOptions(where, to, None if topic is None else mesh)
+    options = ReplayOptions(where, to, None if topic is None else mesh)
     cursors = ReplayCursors(pipeline_options.lake_path())
-    cursor = cursors.begin(name, terms)
-    messages = _select(pipeline_options, terms, cursor)
+    cursor = cursors.begin(name, options)
+    messages = _select(pipeline_options, options, cursor)
 
-    def tell(done: Replayed) -> None:
+    def on_batch(done: Replayed) -> None:
         output.note(f"{done.sent} sent")
 
     async def send(target: ReplayTarget) -> Replayed:
-        return await run(messages, target, cursors, name, cursor, system_clock(), rate=rate, on_batch=tell)
+        return await run(messages, target, cursors, name, cursor, system_clock(), rate=rate, on_batch=on_batch)
 
     async def send_to_topic(client: Client) -> Replayed:
         return await send(TopicTarget(client, SinkOptions(client.url.origin, f"replay/{name}", mesh=mesh), str(topic)))
@@ -134,30 +134,30 @@ def replay(
     )
     value = {"name": name} | done._asdict()
     if done.not_queued:
-        output.note(f"{done.not_queued} times the queue of a reader was full, and it missed a message")
-    output.result(value, f"{done.sent} sent to {to}, {done.duplicates} of them were there; {done.total} in all")
+        output.note(f"{done.not_queued} deliveries were dropped because the queue of a recipient was full")
+    output.result(value, f"{done.sent} sent to {to}, {done.duplicates} of them duplicates; {done.total} in total")
 
 
-def _select(pipeline_options: PipelineOptions, terms: ReplayOptions, cursor: ReplayCursor) -> Iterator[PastMessage]:
+def _select(pipeline_options: PipelineOptions, options: ReplayOptions, cursor: ReplayCursor) -> Iterator[PastMessage]:
     from posthouse.pipeline.replay_messages import INPUTS, PastMessage, select_messages
 
     lake, spark = pipeline_options.open_lake(), pipeline_options.session()
     inputs = {name: lake.table(spark, name) for name in INPUTS}
-    chosen = select_messages(inputs, terms.where, cursor)
+    chosen = select_messages(inputs, options.where, cursor)
     return (PastMessage(**row.asDict()) for row in chosen.toLocalIterator())
 
 
 def archive(
     *,
-    older_than: Annotated[str, Parameter(help="Age from which history may go: 30d, 12h.")] = "30d",
+    older_than: Annotated[str, Parameter(help="Minimum age of history to delete: 30d, 12h.")] = "30d",
     relay: RelayAddress = None,
     pipeline_options: PipelineOptions = DEFAULT_PIPELINE,
     output: Output = PLAIN,
 ) -> None:
     """Ask a relay to delete old history that the lake provably holds; bring the lake up to date first.
 
-    The relay compares digests of what was read back from the lake with its own rows. It keeps what is still needed:
-    current events, memberships, messages on their way, records and lock tokens. Run it again after any failure.
+    The relay compares digests of rows read back from the lake with its own rows. It keeps everything that is still
+    needed: current events, memberships, open deliveries, dedupe records and lock tokens. Repeat it after any failure.
 
     For example:
 
@@ -173,11 +173,11 @@ def archive(
     lake = pipeline_options.open_lake()
 
     async def work(client: Client) -> Archived:
-        return await run(client, lake, before_ns, tell)
+        return await run(client, lake, before_ns, on_pruned)
 
-    def tell(part: Pruned) -> None:
-        output.note(f"{part.pruned} records pruned, the oldest left is {part.oldest_seq}")
+    def on_pruned(part: Pruned) -> None:
+        output.note(f"{part.pruned} records pruned, the oldest remaining is {part.oldest_seq}")
 
     done = chosen_relay(pipeline_options, relay).run(None, work)
     value = {"epoch": done.epoch, "pruned": done.pruned, "emptied": done.emptied, "oldest_seq": done.oldest_seq}
-    output.result(value, f"{done.pruned} records pruned, {done.emptied} events are in the lake alone")
+    output.result(value, f"{done.pruned} records pruned, {done.emptied} events are now only in the lake")

@@ -1,7 +1,7 @@
-"""`posthouse pipeline report`, `whatif` and `demo`: the lake as a page, as a comparison, and on made-up data.
+"""`posthouse pipeline report`, `whatif` and `demo`: a report of the lake, a simulation of other rules, a demo.
 
-None of them changes a source. The page is one self-contained HTML file without scripts. `demo` works in a directory
-of its own with the real relay, locks and bus.
+None of them changes a source. The report is one self-contained HTML file without scripts. `demo` works in its own
+directory with the real relay, locks and bus.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ FILE_NAME = "report.html"
 
 def report(
     *,
-    to: Annotated[Path | None, Parameter(help="The file to write [default: report.html in the lake].")] = None,
-    open: Annotated[bool, Parameter(negative=(), help="Show it in the browser.")] = False,  # noqa: A002 - the flag's word
-    audit: Annotated[bool, Parameter(help="Audit the lake too, and say what was found.")] = True,
+    to: Annotated[Path | None, Parameter(help="File to write [default: report.html in the lake].")] = None,
+    open: Annotated[bool, Parameter(negative=(), help="Open the report in the browser.")] = False,  # noqa: A002 - the name of the option
+    audit: Annotated[bool, Parameter(help="Also audit the lake and include the findings.")] = True,
     pipeline_options: PipelineOptions = DEFAULT_PIPELINE,
     output: Output = PLAIN,
 ) -> None:
-    """Write one self-contained HTML page about everything in the lake: it needs no network and holds no script.
+    """Write a report of the lake as one HTML page, which needs no network and has no scripts.
 
     For example:
 
@@ -61,7 +61,7 @@ def report(
 
 
 def write_report(spark: SparkSession, lake: Lake, to: Path | None, *, is_audited: bool) -> Path:
-    """Write the page and return where it is."""
+    """Write the report and return its path."""
     from posthouse.files import write_atomic
     from posthouse.model.clock import system_clock
     from posthouse.pipeline.report.gather_figures import gather_figures
@@ -75,7 +75,7 @@ def write_report(spark: SparkSession, lake: Lake, to: Path | None, *, is_audited
 
 
 def summarise_audit(spark: SparkSession, lake: Lake) -> AuditSummary:
-    """Audit the lake and return what the page says about it."""
+    """Audit the lake and return the summary for the report."""
     from posthouse.pipeline.audit.audit import lake_frames
     from posthouse.pipeline.audit.finding import CODES
     from posthouse.pipeline.audit.spark_audit import audit_frames
@@ -87,7 +87,7 @@ def summarise_audit(spark: SparkSession, lake: Lake) -> AuditSummary:
 
 
 def show_page(path: Path) -> None:
-    """Open a file in the browser of this desktop."""
+    """Open a file in the browser."""
     import webbrowser
 
     webbrowser.open(path.as_uri())
@@ -95,16 +95,16 @@ def show_page(path: Path) -> None:
 
 def whatif(
     *,
-    config: Annotated[Path | None, Parameter(help="A config.json of a bus, with the limits to try.")] = None,
-    rules: Annotated[Path | None, Parameter(help="An access-rules.json to try.")] = None,
-    limit: Annotated[int, Parameter(help="How many rows of each table to show at most.")] = 50,
+    config: Annotated[Path | None, Parameter(help="A bus config.json with the limits to simulate.")] = None,
+    rules: Annotated[Path | None, Parameter(help="An access-rules.json to simulate.")] = None,
+    limit: Annotated[int, Parameter(help="Maximum number of rows per table.")] = 50,
     pipeline_options: PipelineOptions = DEFAULT_PIPELINE,
     output: Output = PLAIN,
 ) -> None:
-    """Run the bus's own rules over the whole history in the lake and compare with what happened.
+    """Simulate other bus rules on the whole history in the lake and compare the outcome with what happened.
 
-    Shows accepted messages that would have been refused, row by row, and refusals per code, key and minute: how many
-    there were and how many there would have been. Nothing is changed.
+    Shows the accepted messages that would have been refused, and the actual and simulated number of refusals per code,
+    key and minute. Nothing is changed.
 
     For example:
 
@@ -116,7 +116,7 @@ def whatif(
     from posthouse.pipeline.whatif.simulation import bus_journal, simulate_history
 
     if config is None and rules is None:
-        raise error("usage", text="name what to try", hint="Give --config FILE, --rules FILE, or both.")
+        raise error("usage", text="no rules to simulate", hint="Give --config FILE, --rules FILE, or both.")
     proposal = read_proposal(config, rules)
     lake = pipeline_options.open_lake()
     refuse_empty(lake)
@@ -127,21 +127,21 @@ def whatif(
         spark.stop()
 
 
-def show_whatif(judgement: Simulation, output: Output, limit: int) -> None:
-    """Write what would have been different."""
+def show_whatif(simulation: Simulation, output: Output, limit: int) -> None:
+    """Show the differences between the history and the simulation."""
     from pyspark.sql import functions as f
 
-    judgement.attempts.cache()
-    totals = judgement.refusals.groupBy("code").agg(f.sum("was").alias("was"), f.sum("would").alias("would"))
-    refused = judgement.accepted.where("would IS NOT NULL")
-    changed = judgement.refusals.where("was <> would")
+    simulation.attempts.cache()
+    totals = simulation.refusals.groupBy("code").agg(f.sum("was").alias("was"), f.sum("would").alias("would"))
+    refused = simulation.accepted.where("would IS NOT NULL")
+    changed = simulation.refusals.where("was <> would")
     _show_table(output, "totals", ("code", "was", "would"), totals.orderBy("code").collect())
     columns = ("created_ms", "sender", "subject", "id", "would", "text")
     rows = refused.orderBy("created_ms", "id", "subject").select(*columns).limit(limit).collect()
     _show_table(output, "accepted", columns, rows)
     keys = ("code", "key", "minute", "was", "would")
     _show_table(output, "refusals", keys, changed.orderBy("minute", "code", "key").select(*keys).limit(limit).collect())
-    count = judgement.accepted.agg(f.count("*"), f.count("would")).first()
+    count = simulation.accepted.agg(f.count("*"), f.count("would")).first()
     assert count is not None
     output.note(f"{count[1]:,} of {count[0]:,} accepted messages would have been refused")
 
@@ -158,9 +158,9 @@ def _show_table(output: Output, kind: str, columns: tuple[str, ...], rows: list[
 
 
 _TITLES = {
-    "totals": "Refusals by code, as it was and as it would have been:",
+    "totals": "Refusals by code, actual and simulated:",
     "accepted": "Accepted messages that would have been refused:",
-    "refusals": "Refusals per minute that would have been others:",
+    "refusals": "Refusals per minute that differ:",
 }
 
 
@@ -174,18 +174,18 @@ def _shown(column: str, value: object) -> object:
 
 def demo(
     *,
-    agents: Annotated[int, Parameter(help="How many agents there are.")] = 12,
-    messages: Annotated[int, Parameter(help="About how many messages they send.")] = 3_000,
-    seed: Annotated[int, Parameter(help="The same number tells the same story.")] = 1,
-    to: Annotated[Path | None, Parameter(help="Where to put stores and lake [default: a new directory].")] = None,
-    open: Annotated[bool, Parameter(help="Show the report in the browser.")] = True,  # noqa: A002 - the flag's word
+    agents: Annotated[int, Parameter(help="Number of agents.")] = 12,
+    messages: Annotated[int, Parameter(help="Approximate number of messages.")] = 3_000,
+    seed: Annotated[int, Parameter(help="Random seed: the same seed gives the same history.")] = 1,
+    to: Annotated[Path | None, Parameter(help="Directory for stores and lake [default: a new directory].")] = None,
+    open: Annotated[bool, Parameter(help="Open the report in the browser.")] = True,  # noqa: A002 - the name of the option
     pipeline_options: PipelineOptions = DEFAULT_PIPELINE,
     output: Output = PLAIN,
 ) -> None:
-    """Make a week of a company of agents with the real relay, locks and bus, then run everything on it.
+    """Generate a week of agent traffic with the real relay, locks and bus, and run the whole pipeline on it.
 
-    Threads, offline spells, failures, fights for locks and costs; then the lake, the audit, a what-if with half the
-    mailboxes, and the report. Nothing of yours is read or changed.
+    The history has threads, offline periods, failures, lock contention and costs. The pipeline builds the lake, audits
+    it, simulates mailboxes of half the size and writes the report. Your own stores are neither read nor changed.
 
     For example:
 
@@ -198,26 +198,26 @@ def demo(
     from posthouse.pipeline.run.lake_run import bring_up_to_date
     from posthouse.pipeline.whatif.simulation import bus_journal, simulate_history
 
-    log_to_stderr(load_settings({"log.level": "warning"}))  # the relay of the story tells of each hour
+    log_to_stderr(load_settings({"log.level": "warning"}))  # at level info the relay of the demo logs every hour
     directory = Path(tempfile.mkdtemp(prefix="posthouse-demo-")) if to is None else to.absolute()
-    output.note(f"making a history of {messages:,} messages in {directory}")
+    output.note(f"generating {messages:,} messages in {directory}")
     history = make_history(directory, seed, agents, messages)
     pipeline_options = replace(pipeline_options, lake=pipeline_options.lake or directory / "lake")
     lake, spark = pipeline_options.open_lake(), pipeline_options.session()
     try:
         done = bring_up_to_date(spark, lake, [Access(source) for source in history.sources])
-        output.note(f"{done.rows:,} rows are in the lake; what if mailboxes held half as much?")
+        output.note(f"{done.rows:,} rows are in the lake; simulating mailboxes of half the size")
         show_whatif(simulate_history(bus_journal(spark, lake), _halved()), output, limit=5)
         path = write_report(spark, lake, None, is_audited=True)
     finally:
         spark.stop()
-    output.result({"path": path, "lake": lake.path, "sources": history.sources}, f"the report is {path}")
+    output.result({"path": path, "lake": lake.path, "sources": history.sources}, f"report: {path}")
     if open:
         show_page(path)
 
 
 def _halved() -> Proposal:
-    """Return the rules of the demo with half the room in each mailbox."""
+    """Return the rules of the demo with mailboxes of half the size."""
     from msgspec.structs import replace as changed
 
     from posthouse.model.access_rules import AccessRules

@@ -1,7 +1,7 @@
 """`posthouse queue`: the queues of a mesh, for its admins: list, show, dead letters, purge, requeue.
 
-Message content is never shown. Parked (rejected or dead) messages do not block what is behind them; `requeue` puts
-them at the tail with a fresh count of attempts, `purge` ends them for good.
+Message content is never shown. Parked messages (rejected or dead) do not block the messages behind them; `requeue`
+puts them at the tail with a new count of attempts, `purge` removes them for good.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from posthouse.client import Client, Queue, QueueRow, Requeued
 
 
-#: The reader whose queue it is, given first.
-Recipient = Annotated[str, Parameter(help="The reader: a member's name, a node id, or a Pinch address.")]
+#: The owner of the queue, as the first argument.
+Recipient = Annotated[str, Parameter(help="The recipient: a member's name, a node id, or a Pinch address.")]
 #: Messages of a queue, by id.
 MessageIds = Annotated[
     tuple[str, ...],
-    Parameter(name="--id", negative=(), show_default=False, help="This message only. Several times."),
+    Parameter(name="--id", negative=(), show_default=False, help="Only the message with this id. Repeatable."),
 ]
 _COLUMNS = ("recipient", "id", "sender", "state", "attempts", "queued", "closed", "reason")
 
 
 def shown_rows(rows: Sequence[QueueRow]) -> RenderableType:
-    """Lay out messages in queues."""
+    """Return the messages of queues as a table."""
     return table(
         _COLUMNS,
         [
@@ -53,7 +53,7 @@ def shown_rows(rows: Sequence[QueueRow]) -> RenderableType:
 
 
 def ls(*, mesh: MeshName = "main", relay_options: RelayOptions = DEFAULT_RELAY, output: Output = PLAIN) -> None:
-    """List queues: how many messages wait, how many are parked, and since when the oldest waits.
+    """List queues with the number of waiting and parked messages and the age of the oldest.
 
     For example:
 
@@ -82,14 +82,14 @@ def show(
     /,
     *,
     state: Annotated[
-        ShownState, Parameter(help="Messages in this state; open: queued and sent, parked: rejected and dead.")
+        ShownState, Parameter(help="Only messages in this state; open is queued and sent, parked is rejected and dead.")
     ] = ("open"),
-    limit: Annotated[int, Parameter(validator=Number(gte=1), help="How many at most.")] = 100,
+    limit: Annotated[int, Parameter(validator=Number(gte=1), help="Maximum number to show.")] = 100,
     mesh: MeshName = "main",
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
-    """List the messages in the queue of one reader, in their order, without content.
+    """List the messages in one recipient's queue, in order, without content.
 
     For example:
 
@@ -107,14 +107,14 @@ def show(
 
 def dead(
     *,
-    limit: Annotated[int, Parameter(validator=Number(gte=1), help="How many at most.")] = 100,
+    limit: Annotated[int, Parameter(validator=Number(gte=1), help="Maximum number to show.")] = 100,
     mesh: MeshName = "main",
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
-    """List parked messages of all queues: rejected by their reader, or sent too often without being confirmed.
+    """List the parked messages of all queues: rejected by the recipient, or out of delivery attempts.
 
-    They do not block what is behind them. `posthouse queue requeue` lets them wait again, `purge` ends them.
+    Parked messages do not block the queue. `posthouse queue requeue` delivers them again, `purge` removes them.
 
     For example:
 
@@ -137,14 +137,14 @@ def purge(
     /,
     *,
     ids: MessageIds = (),
-    state: Annotated[
-        PurgedState | None, Parameter(help="Messages in this state only; without ids those that are open.")
-    ] = (None),
+    state: Annotated[PurgedState | None, Parameter(help="Only messages in this state. Default without --id: open.")] = (
+        None
+    ),
     mesh: MeshName = "main",
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
-    """End messages without delivering them: those named, or all of a queue in a state. It cannot be undone.
+    """Remove messages without delivering them, by id or by state. This cannot be undone.
 
     For example:
 
@@ -169,7 +169,7 @@ def requeue(
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
-    """Put parked messages at the tail of their queue, with a clean slate: those named, or all of the reader.
+    """Put parked messages back at the tail of the queue with a new count of attempts, by id or all of them.
 
     For example:
 
@@ -182,13 +182,13 @@ def requeue(
         return await client.queues.requeue(mesh, node, ids=list(ids) or None)
 
     done = relay_options.run(mesh, work)
-    no_room = f", {len(done.no_room)} found no room" if done.no_room else ""
+    no_room = f", {len(done.no_room)} not requeued: the queue is full" if done.no_room else ""
     output.result(
         {"mesh": mesh, "requeued": done.requeued, "no_room": done.no_room}, f"{len(done.requeued)} requeued{no_room}"
     )
 
 
-app = noun("queue", "What waits for whom in a mesh, for its admins.")
+app = noun("queue", "Inspect and repair the queues of a mesh, for its admins.")
 app.command(ls, name="ls")
 app.command(show, name="show")
 app.command(dead, name="dead")

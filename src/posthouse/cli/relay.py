@@ -1,7 +1,7 @@
 """`posthouse relay`: run a relay, and back up, verify, restore, reindex and check its store.
 
-`restore` and `reindex` hold the relay's own lock and are refused while it runs; `backup`, `verify` and `check` read
-and may run beside it. Any finding of `verify` or `check` makes the exit code 1. The relay's key is not part of a
+`restore` and `reindex` take the relay's lock and are refused while it runs; `backup`, `verify` and `check` only read
+and may run at the same time. `verify` and `check` exit with 1 if there are findings. The relay's key is not part of a
 backup.
 """
 
@@ -33,18 +33,20 @@ else:
 #: The option of every command about a relay's store.
 DataDir = Annotated[
     Path | None,
-    Parameter(name="--data-dir", help="The relay's directory; without it POSTHOUSE_RELAY_DATA_DIR or the default."),
+    Parameter(
+        name="--data-dir", help="Directory of the relay. Default: POSTHOUSE_RELAY_DATA_DIR, else ~/.posthouse/relay."
+    ),
 ]
 
 
 def data_dir(given: Path | None) -> Path:
     """Return the directory of the relay."""
-    value = load_settings({"relay.data_dir": None if given is None else str(given)})["relay.data_dir"].value
-    return Path(str(value)).expanduser().absolute()
+    values = load_settings({"relay.data_dir": None if given is None else str(given)})
+    return values.path("relay.data_dir").absolute()
 
 
 def store_path(given: Path | None, *, is_needed: bool = True) -> Path:
-    """Return the file of the relay's store; without one a usage error says where it was looked for."""
+    """Return the file of the relay's store, or raise a usage error that names it if it does not exist."""
     from posthouse.relay.store.sqlite.store import FILE_NAME
 
     path = data_dir(given) / FILE_NAME
@@ -55,7 +57,7 @@ def store_path(given: Path | None, *, is_needed: bool = True) -> Path:
 
 @contextmanager
 def hold_relay_lock(given: Path | None) -> Iterator[Path]:
-    """Hold the relay's own lock and yield its directory; store_in_use while a relay runs there."""
+    """Hold the relay's lock and yield its directory; raises store_in_use while a relay runs there."""
     from posthouse.files import private_dir
     from posthouse.sqlite.store_lock import StoreLock
 
@@ -67,17 +69,17 @@ def hold_relay_lock(given: Path | None) -> Iterator[Path]:
         lock.close()
 
 
-def answer_findings(output: Output, path: Path, findings: Sequence[str]) -> int:
-    """Show what is wrong with a store, or that nothing is."""
-    shown = "\n".join(findings) if findings else f"{path}: nothing is wrong"
+def _show_findings(output: Output, path: Path, findings: Sequence[str]) -> int:
+    """Show the findings of a check and return the exit code."""
+    shown = "\n".join(findings) if findings else f"{path}: no findings"
     output.result({"store": path, "findings": list(findings)}, shown)
     return Exit.REFUSED if findings else Exit.OK
 
 
 def up(*, flags: RelayFlags | None = None, output: Output = PLAIN) -> None:
-    """Run a relay until it is ended by Ctrl-C or SIGTERM; it is ready when it says where it listens.
+    """Run a relay until Ctrl-C or SIGTERM; it prints its address when it is ready.
 
-    Beyond loopback it needs TLS, or a proxy that ends TLS, and an administrator.
+    To listen on other addresses than loopback it needs TLS, or a proxy that terminates TLS, and an administrator.
 
     For example:
 
@@ -95,7 +97,7 @@ def up(*, flags: RelayFlags | None = None, output: Output = PLAIN) -> None:
 
 
 def _own_node() -> str | None:
-    """Return the node of this user, if it has a key: who starts a relay administers it."""
+    """Return the node id of this user, who administers the relay by default, or None without a key."""
     from posthouse.keys import keyfile
 
     path = find_home().key
@@ -106,20 +108,22 @@ def _announce(server: RelayServer, output: Output) -> None:
     scheme = "https" if server.settings.protection.has_tls else "http"
     url = f"{scheme}://{server.address}"
     value = {"listen": str(server.address), "url": url, "relay": server.key.node, "data_dir": server.settings.data_dir}
-    output.result(value, f"posthouse relay {server.key.node} listens on {url}")
+    output.result(value, f"relay {server.key.node} listens on {url}")
 
 
 _SHOWN = ("relay", "version", "epoch", "features", "is_test_clock")
 
 
 def info(
-    relay: Annotated[str | None, Parameter(show_default=False, help="Its address: HOST:PORT or a URL.")] = None,
+    relay: Annotated[
+        str | None, Parameter(show_default=False, help="Address of the relay: HOST:PORT or a URL.")
+    ] = None,
     /,
     *,
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
-    """Show what a relay says of itself and its limits, and whether its key is the pinned one; needs no key.
+    """Show the properties and limits of a relay, and if its key is the pinned one; needs no key of yours.
 
     For example:
 
@@ -133,32 +137,32 @@ def info(
         if relay is None
         else parse_relay_url(relay, allow_plain=relay_options.options().allow_plain)
     )
-    told = asyncio.run(_ask(url, relay_options))
+    found = asyncio.run(_fetch_info(url, relay_options))
     pinned = Pins.of_home().relay(url.origin)
-    state = "not pinned" if pinned is None else "pinned" if pinned == told.get("relay") else f"CHANGED from {pinned}"
+    state = "not pinned" if pinned is None else "pinned" if pinned == found.get("relay") else f"CHANGED from {pinned}"
     lines = [f"url      {url.origin}", f"key      {state}"]
-    lines += [f"{name:<8} {told.get(name)}" for name in _SHOWN if name in told]
-    lines += [f"limit    {name} {value}" for name, value in dict(told.get("limits") or {}).items()]
-    output.result(told | {"url": url.origin, "pinned": pinned}, "\n".join(lines))
+    lines += [f"{name:<8} {found.get(name)}" for name in _SHOWN if name in found]
+    lines += [f"limit    {name} {value}" for name, value in dict(found.get("limits") or {}).items()]
+    output.result(found | {"url": url.origin, "pinned": pinned}, "\n".join(lines))
 
 
-async def _ask(url: RelayUrl, relay_options: RelayOptions) -> dict[str, Any]:
+async def _fetch_info(url: RelayUrl, relay_options: RelayOptions) -> dict[str, Any]:
     from posthouse.client import Client, Pins
     from posthouse.keys import NodeKey
 
-    # looking pins nothing and says nothing about this node
+    # a throw-away key and no pins: the request does not reveal this node
     async with Client(url, NodeKey.generate(), pins=Pins(None), options=relay_options.options()) as client:
         return await client.info()
 
 
 def backup(
-    target: Annotated[Path, Parameter(help="The new file; an existing one is never overwritten.")],
+    target: Annotated[Path, Parameter(help="File to create; an existing file is never overwritten.")],
     /,
     *,
     data_dir: DataDir = None,
     output: Output = PLAIN,
 ) -> None:
-    """Copy the store of a relay, running or not, as it is at one moment; the relay's key is not part of it.
+    """Write a consistent copy of a relay's store, while the relay runs or not; the relay's key is not included.
 
     For example:
 
@@ -171,19 +175,19 @@ def backup(
     backup_relay(source, target.absolute())
     size = target.stat().st_size
     output.result({"store": source, "backup": target.absolute(), "bytes": size}, f"{target}  {size:,} bytes")
-    output.note("keep key.json beside it: without the relay's key its clients have to trust a new one")
+    output.note("also back up key.json: with a new key the clients have to trust the relay again")
 
 
 def verify(
-    file: Annotated[Path | None, Parameter(show_default=False, help="A backup; without it the relay's store.")] = None,
+    file: Annotated[Path | None, Parameter(show_default=False, help="A backup. Default: the relay's store.")] = None,
     /,
     *,
     data_dir: DataDir = None,
     output: Output = PLAIN,
 ) -> int:
-    """Check a store or a backup: the database's integrity, the journal's rules, then the relay's own.
+    """Check a store or a backup: the integrity of the database, the journal, and the relay's tables.
 
-    Nothing is changed and the relay may run. The exit code is 1 when something is wrong.
+    Nothing is changed and the relay may run. The exit code is 1 if there are findings.
 
     For example:
 
@@ -195,7 +199,7 @@ def verify(
     path = store_path(data_dir) if file is None else file.absolute()
     if not path.exists():
         raise error("usage", text=f"there is no file {path}")
-    return answer_findings(output, path, check_relay(path))
+    return _show_findings(output, path, check_relay(path))
 
 
 def restore(
@@ -207,7 +211,7 @@ def restore(
 ) -> None:
     """Replace the store of a relay by a backup; refused while the relay runs.
 
-    History goes on under a new epoch: clients with cursors of the lost future are told, instead of missing events.
+    The store gets a new epoch, so that clients with cursors past the backup get an error instead of missing events.
 
     For example:
 
@@ -227,9 +231,9 @@ def restore(
 
 
 def reindex(*, data_dir: DataDir = None, output: Output = PLAIN) -> None:
-    """Rebuild the index of tags, the aliases of addresses and the latest of each line, in one transaction.
+    """Rebuild the tag index, the address aliases and the latest event of each address, in one transaction.
 
-    Refused while the relay runs: it would have to wait for the whole of it.
+    Refused while the relay runs: the transaction would block it.
 
     For example:
 
@@ -246,9 +250,10 @@ def reindex(*, data_dir: DataDir = None, output: Output = PLAIN) -> None:
 
 
 def check(*, data_dir: DataDir = None, output: Output = PLAIN) -> int:
-    """Compare events, records, indexes and meshes with each other; expected: nothing is found.
+    """Check that events, dedupe records, indexes and meshes of a store agree with each other.
 
-    It reads one snapshot and the relay may run. For damage of the file itself there is `posthouse relay verify`.
+    Reads one snapshot; the relay may run. The exit code is 1 if there are findings. To check the database file itself
+    use `posthouse relay verify`.
 
     For example:
 
@@ -266,10 +271,10 @@ def check(*, data_dir: DataDir = None, output: Output = PLAIN) -> int:
         db.execute("ROLLBACK")
     finally:
         db.close()
-    return answer_findings(output, path, findings)
+    return _show_findings(output, path, findings)
 
 
-app = noun("relay", "Run a relay, and look after its store.")
+app = noun("relay", "Run a relay and maintain its store.")
 app.command(up, name="up")
 app.command(info, name="info")
 app.command(backup, name="backup")

@@ -1,22 +1,21 @@
-"""`posthouse send`: a message to a member or a topic, through the daemon if one answers; and the options of a message.
+"""`posthouse send`: send to a member or a topic, through the daemon if one answers; and the options of a message.
 
-The daemon is tried first, for at most 100 ms. Without one this process connects to the relay itself, with the
-daemon's key if there is one, else with this user's, and says so. Once a daemon has answered, nothing is sent around
-it.
+The command tries the daemon first, for at most 100 ms. Without a daemon it connects to the relay itself, with the
+daemon's key if there is one, else with the user's key, and prints a note. Once a daemon has answered, the message
+goes through it or fails.
 """
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
-from posthouse.cli.options import DEFAULT_RELAY, DaemonOptions, MeshName, RelayOptions
+from posthouse.cli.options import DEFAULT_RELAY, DaemonOptions, MeshName, RelayOptions, parse_meta, read_text
 from posthouse.cli.output import PLAIN, Output
-from posthouse.model.errors import PosthouseError, error
+from posthouse.model.errors import PosthouseError
 
 if TYPE_CHECKING:
     from posthouse.client import Client, Sent
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 _GROUP = Group("Message", sort_key=3)
 _MANY = Parameter(negative=(), show_default=False)
-#: The text of a message.
+#: The text of a message, as an argument.
 Text = Annotated[str, Parameter(allow_leading_hyphen=True, help="The text; `-` reads it from stdin.")]
 
 
@@ -35,51 +34,36 @@ class MessageFlags:
     """The options of a message."""
 
     priority: Annotated[
-        Literal["now", "next", "low"] | None, Parameter(help="A word to the reader; never reorders.")
+        Literal["now", "next", "low"] | None, Parameter(help="Urgency shown to the recipient; never reorders messages.")
     ] = None
-    meta: Annotated[str | None, Parameter(help="A JSON object that travels in the clear.")] = None
-    reply_to: Annotated[str | None, Parameter(help="Event id of the message it answers.")] = None
-    mention: Annotated[tuple[str, ...], _MANY, Parameter(help="A member it speaks of. Several times.")] = ()
+    meta: Annotated[str | None, Parameter(help="A JSON object sent along unencrypted.")] = None
+    reply_to: Annotated[str | None, Parameter(help="Event id of the message this one answers.")] = None
+    mention: Annotated[tuple[str, ...], _MANY, Parameter(help="A member to mention. Repeatable.")] = ()
     client_message_id: Annotated[
-        str | None, Parameter(name="--id", help="Your own id: the same id and message is sent once, however often.")
+        str | None,
+        Parameter(name="--id", help="Your own id: a retry with the same id and message is not delivered twice."),
     ] = None
 
     def given(self) -> SendOptions:
         """Return the options as the daemon takes them."""
         return {
             "priority": self.priority,
-            "meta": self.parsed_meta(),
+            "meta": parse_meta(self.meta),
             "reply_to_id": self.reply_to,
             "mentions": list(self.mention) or None,
             "client_message_id": self.client_message_id,
         }
-
-    def parsed_meta(self) -> dict[str, Any] | None:
-        """Return the meta object, or raise a usage error."""
-        import msgspec
-
-        if self.meta is None:
-            return None
-        try:
-            return msgspec.json.decode(self.meta, type=dict[str, Any])
-        except ValueError as fault:
-            raise error("usage", text=f"--meta is not a JSON object: {fault}") from fault
 
 
 #: The default of every command's `flags`.
 NO_FLAGS = MessageFlags()
 
 
-def read_text(text: str) -> str:
-    """Return the text, from stdin if it is `-`."""
-    return sys.stdin.read() if text == "-" else text
-
-
-PROBE_S = 0.1
+PROBE_S = 0.1  # a daemon on this host answers within milliseconds
 
 
 def send(
-    to: Annotated[str, Parameter(help="A member (name, node id, or at least 8 of its digits), or #topic.")],
+    to: Annotated[str, Parameter(help="A member (name, node id, or its first 8 or more digits), or #topic.")],
     message: Text,
     /,
     *,
@@ -89,7 +73,7 @@ def send(
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
-    """Send a message; done when the daemon, or without one the relay, has it on its disk.
+    """Send a message; returns when the daemon, or without a daemon the relay, has it on disk.
 
     For example:
 
@@ -100,21 +84,21 @@ def send(
     options = flags.given()
     text = read_text(message)
     daemon_options = DaemonOptions(mesh=mesh, directory=directory)
-    why_not = _why_no_daemon(daemon_options)
-    if why_not is None:
+    unreachable = _daemon_failure(daemon_options)
+    if unreachable is None:
         with daemon_options.client() as daemon:
             accepted = daemon.send(to, text, **options)
         value = {"via": "daemon", **_values(accepted)}
         output.result(value, f"{accepted.client_message_id}  {accepted.status}")
         return
-    output.note(f"no daemon ({why_not}); connecting to the relay")
-    sent = _send_alone(to, text, flags, daemon_options, relay_options)
-    state = "was there already" if sent.duplicate else "stored by the relay"
-    output.result(_value_of_sent(sent), f"{sent.client_message_id}  {state}  {sent.id}")
+    output.note(f"no daemon ({unreachable}); connecting to the relay")
+    sent = _send_to_relay(to, text, flags, daemon_options, relay_options)
+    state = "already stored" if sent.duplicate else "stored by the relay"
+    output.result(_sent_value(sent), f"{sent.client_message_id}  {state}  {sent.id}")
 
 
-def _why_no_daemon(daemon_options: DaemonOptions) -> str | None:
-    """Return why there is no daemon to use, or None when one answers."""
+def _daemon_failure(daemon_options: DaemonOptions) -> str | None:
+    """Return why no daemon can be reached, or None if one answers."""
     try:
         with daemon_options.client(PROBE_S) as daemon:
             daemon.version()
@@ -125,7 +109,7 @@ def _why_no_daemon(daemon_options: DaemonOptions) -> str | None:
     return None
 
 
-def _send_alone(
+def _send_to_relay(
     to: str, text: str, flags: MessageFlags, daemon_options: DaemonOptions, relay_options: RelayOptions
 ) -> Sent:
     from dataclasses import replace
@@ -146,7 +130,7 @@ def _send_alone(
             client_message_id=flags.client_message_id,
             reply_to=flags.reply_to,
             priority=flags.priority,
-            meta=flags.parsed_meta(),
+            meta=parse_meta(flags.meta),
             mentions=[
                 await client.meshes.resolve(member, daemon_options.mesh or client.mesh) for member in flags.mention
             ],
@@ -155,7 +139,7 @@ def _send_alone(
     return relay_options.run(daemon_options.mesh, work)
 
 
-def _value_of_sent(sent: Sent) -> dict[str, Any]:
+def _sent_value(sent: Sent) -> dict[str, Any]:
     return {
         "via": "relay",
         "client_message_id": sent.client_message_id,

@@ -1,6 +1,6 @@
 """`posthouse topic`: create, post to, subscribe to and list topics, through the daemon.
 
-A post is done when the daemon has it on disk. Without the relay the list is the last known one.
+A post returns when the daemon has it on disk. While the relay cannot be reached, `list` shows the last list received.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from posthouse.cli.commands import noun
-from posthouse.cli.options import DEFAULT_DAEMON, DaemonOptions
+from posthouse.cli.options import DEFAULT_DAEMON, DaemonOptions, read_text
 from posthouse.cli.output import PLAIN, Output, table
-from posthouse.cli.send import NO_FLAGS, MessageFlags, Text, read_text
+from posthouse.cli.send import NO_FLAGS, MessageFlags, Text
 
 
 def create(
-    topic: Annotated[str, Parameter(help="Its name: a subject, such as builds.main.")],
+    topic: Annotated[str, Parameter(help="Name of the topic: a subject such as builds.main.")],
     /,
     *,
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
-    """Make a topic that members can post to and subscribe to.
+    """Create a topic that members can post to and subscribe to.
 
     For example:
 
@@ -30,7 +30,7 @@ def create(
     """
     with daemon_options.client() as daemon:
         answer = daemon.create_topic(topic.removeprefix("#"))
-    output.result(answer, f"made {topic}")
+    output.result(answer, f"created {topic}")
 
 
 def post(
@@ -42,7 +42,7 @@ def post(
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
-    """Post to a topic; done when the daemon has it on its disk.
+    """Post to a topic; returns when the daemon has the message on disk.
 
     For example:
 
@@ -61,7 +61,7 @@ def subscribe(
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
-    """Subscribe this host to topics; what is posted from now on comes to its inbox.
+    """Subscribe this host to topics: messages posted from now on arrive in its inbox.
 
     For example:
 
@@ -69,17 +69,17 @@ def subscribe(
     """
     with daemon_options.client() as daemon:
         answer = daemon.subscribe(pattern.removeprefix("#"))
-    output.result(answer, f"subscribed {pattern}")
+    output.result(answer, f"subscribed to {pattern}")
 
 
 def unsubscribe(
-    pattern: Annotated[str, Parameter(help="The pattern that was subscribed.")],
+    pattern: Annotated[str, Parameter(help="The pattern of the subscription.")],
     /,
     *,
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
-    """End a subscription; what came before stays in the inbox.
+    """End a subscription; messages that have arrived stay in the inbox.
 
     For example:
 
@@ -87,7 +87,7 @@ def unsubscribe(
     """
     with daemon_options.client() as daemon:
         answer = daemon.unsubscribe(pattern.removeprefix("#"))
-    output.result(answer, f"unsubscribed {pattern}")
+    output.result(answer, f"unsubscribed from {pattern}")
 
 
 def ls(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
@@ -105,10 +105,10 @@ def ls(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN
     rows = [("topic", each) for each in topics] + [("subscription", each) for each in patterns]
     output.result(answer, table(("kind", "name"), rows))
     if answer.get("is_cached"):
-        output.note("the relay cannot be reached: these topics were last heard of, subscriptions are not known")
+        output.note("the relay cannot be reached: these are the last topics received, without subscriptions")
 
 
-app = noun("topic", "Make topics, post to them and subscribe, through the daemon.")
+app = noun("topic", "Create topics, post to them and subscribe to them, through the daemon.")
 app.command(create, name="create")
 app.command(post, name="post")
 app.command(subscribe, name="subscribe")

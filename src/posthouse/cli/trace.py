@@ -1,21 +1,21 @@
 """`posthouse trace`: one message through bus, outbox, relay and inbox, with times.
 
-Steps are sorted by time; a step without a time is not over and comes last. On the bus a message is found by the
-envelope id in its client_message_id, or by the event id in its payload, among the newest records only; what bus or
-relay have pruned is looked up in the lake of this host, if there is one.
+Steps are sorted by time; a step without a time has not finished and comes last. On the bus a message is found by
+the envelope id in its client_message_id, or by the event id in its payload, among the newest records only. Records
+that the bus or the relay has pruned come from the lake of this host, if there is one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from cyclopts import Parameter
 
+from posthouse.cli.bus_top import newest_records
 from posthouse.cli.config import load_settings
 from posthouse.cli.options import DEFAULT_DAEMON, DaemonOptions
-from posthouse.cli.output import PLAIN, Output, table
+from posthouse.cli.output import PLAIN, Output, short_node, table
 from posthouse.model.clock import format_utc, parse_utc
 from posthouse.model.errors import PosthouseError
 from posthouse.model.event import is_event_id
@@ -34,79 +34,76 @@ class Step(NamedTuple):
     at_ns: int | None
 
     def value(self, first_ns: int | None) -> dict[str, Any]:
-        """Return it for programs, with the time since the first step."""
+        """Return the step as JSON values, with the time since the first step."""
         since = None if self.at_ns is None or first_ns is None else round((self.at_ns - first_ns) / 1e6, 3)
         at = None if self.at_ns is None else format_utc(self.at_ns)
         return {"where": self.where, "what": self.what, "at": at, "after_ms": since}
 
 
 def in_order(steps: Iterable[Step]) -> list[dict[str, Any]]:
-    """Return the steps for programs, in the order of time."""
+    """Return the steps as JSON values, sorted by time."""
     ordered = sorted(steps, key=lambda step: (step.at_ns is None, step.at_ns or 0))
     first_ns = ordered[0].at_ns if ordered else None
     return [step.value(first_ns) for step in ordered]
 
 
 def outbox_steps(row: Mapping[str, Any]) -> Iterator[Step]:
-    """Yield what the outbox knows."""
+    """Yield the steps that the outbox recorded."""
     yield Step("outbox", "accepted", parse_utc(row["enqueued_at"]))
     status, error, attempts = row["status"], row.get("last_error"), row["attempts"]
     reason = f" ({error})" if error else ""
     if row.get("delivered_at"):
-        yield Step("outbox", f"done after {attempts} attempt{'s' if attempts > 1 else ''}", _ns(row["delivered_at"]))
+        yield Step(
+            "outbox", f"done after {attempts} attempt{'s' if attempts > 1 else ''}", parse_utc(row["delivered_at"])
+        )
     elif row.get("aborted_at"):
         successor = f", superseded by {row['superseded_by']}" if row.get("superseded_by") else ""
-        yield Step("outbox", f"aborted by {row.get('aborted_by')}{successor}", _ns(row["aborted_at"]))
+        yield Step("outbox", f"aborted by {row.get('aborted_by')}{successor}", parse_utc(row["aborted_at"]))
     else:
         yield Step("outbox", f"{status} after {attempts} attempts{reason}", None)
 
 
 def relay_steps(states: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[Step]:
-    """Yield what the relay knows, per recipient."""
+    """Yield the steps that the relay recorded, per recipient."""
     yield Step("relay", f"stored as seq {states['seq']}", states["first_seen_at_ns"])
     for delivery in states["deliveries"]:
-        who = names.get(delivery["recipient"], delivery["recipient"].removeprefix("ed25519:")[:8])
-        yield Step("relay", f"queued for {who}", delivery["queued_at_ns"])
+        recipient = names.get(delivery["recipient"], short_node(delivery["recipient"]))
+        yield Step("relay", f"queued for {recipient}", delivery["queued_at_ns"])
         if delivery["sent_at_ns"] is not None:
-            yield Step("relay", f"sent to {who}", delivery["sent_at_ns"])
+            yield Step("relay", f"sent to {recipient}", delivery["sent_at_ns"])
         if delivery["closed_at_ns"] is not None:
             reason = f" ({delivery['reason']})" if delivery.get("reason") else ""
-            yield Step("relay", f"{delivery['state']} by {who}{reason}", delivery["closed_at_ns"])
+            yield Step("relay", f"{delivery['state']} by {recipient}{reason}", delivery["closed_at_ns"])
 
 
 def inbox_steps(item: Mapping[str, Any]) -> Iterator[Step]:
-    """Yield what the inbox of this host knows."""
+    """Yield the steps that the inbox of this host recorded."""
     label = " (undecryptable)" if item.get("undecryptable") else ""
     yield Step("inbox", f"received{label}", parse_utc(item["received_at"]))
     if item.get("seen_at"):
-        yield Step("inbox", "seen", _ns(item["seen_at"]))
-
-
-def _ns(text: str) -> int:
-    return parse_utc(text)
+        yield Step("inbox", "seen", parse_utc(item["seen_at"]))
 
 
 def states_from_lake(message_id: str, relay: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return the states of a message as the lake knows them, or what the relay still said of it."""
+    """Return the delivery states of a message from the lake, or those of the relay if the lake has none."""
     from posthouse.cli.history import find_lake
 
-    memory = find_lake() if is_event_id(message_id) else None
-    if memory is None:
+    lake = find_lake() if is_event_id(message_id) else None
+    if lake is None:
         return relay
-    return memory.states(message_id, None if relay is None else relay["first_seen_at_ns"]) or relay
+    return lake.states(message_id, None if relay is None else relay["first_seen_at_ns"]) or relay
 
 
 def bus_records_from_lake(event_id: str, bus_id: str | None) -> list[Record]:
-    """Return the records of buses about a message, none when there is no lake."""
+    """Return the bus records of a message from the lake, empty without a lake."""
     from posthouse.cli.history import find_lake
 
-    memory = find_lake()
-    return [] if memory is None else memory.bus_records(event_id, bus_id)
+    lake = find_lake()
+    return [] if lake is None else lake.bus_records(event_id, bus_id)
 
 
-NEWEST = 50_000  # records
-_PAGE = 1_000
-_MARK = "bus-"
+NEWEST = 50_000  # records that are searched: bounds the time on a large journal
+_BUS_ID_PREFIX = "bus-"  # the daemon puts it before the envelope id of a message from the bus
 _WORDS = {
     "bus.published": "published to",
     "bus.handled": "handled by",
@@ -116,48 +113,33 @@ _WORDS = {
 
 
 def bus_steps(event_id: str, client_message_id: str | None, mesh: str) -> list[Step]:
-    """Return the steps of a message on the bus, none when it never was there."""
-    path = Path(str(load_settings()["bus.dir"].value)).expanduser() / "bus.db"
+    """Return the steps of a message on the bus, empty if the bus has no record of it."""
+    path = load_settings().path("bus.dir") / "bus.db"
     if not path.exists():
         return []
     own_id = client_message_id or ""
-    wanted: set[str | None] = {own_id.removeprefix(_MARK)} if own_id.startswith(_MARK) else set()
-    found = _steps(list(_newest(path)), set(wanted), event_id, mesh)
+    refs: set[str | None] = {own_id.removeprefix(_BUS_ID_PREFIX)} if own_id.startswith(_BUS_ID_PREFIX) else set()
+    found = _steps(list(newest_records(path, NEWEST))[::-1], set(refs), event_id, mesh)
     if found:
         return found
 
-    bus_id = next(iter(wanted), None)
-    return _steps(bus_records_from_lake(event_id, bus_id), wanted, event_id, mesh)
+    bus_id = next(iter(refs), None)
+    return _steps(bus_records_from_lake(event_id, bus_id), refs, event_id, mesh)
 
 
-def _steps(records: list[Record], wanted: set[str | None], event_id: str, mesh: str) -> list[Step]:
+def _steps(records: list[Record], refs: set[str | None], event_id: str, mesh: str) -> list[Step]:
     found: list[Step] = []
     for record in records:
         if record.type == "bus.published" and _event_id(record, mesh) == event_id:
-            wanted.add(record.ref)
+            refs.add(record.ref)
     for record in records:
-        if record.ref in wanted and record.type in _WORDS:
+        if record.ref in refs and record.type in _WORDS:
             found.append(Step("bus", f"{_WORDS[record.type]} {record.decoded_body().get('endpoint')}", record.at_ns))
     return found
 
 
-def _newest(path: Path) -> Iterator[Record]:
-    from posthouse.journal.read import read_after, read_extent
-    from posthouse.sqlite.connection import open_reader
-
-    db = open_reader(path)
-    try:
-        head = read_extent(db).head
-        after = max(0, head - NEWEST)
-        while records := read_after(db, after, _PAGE):
-            yield from records
-            after = records[-1].seq
-    finally:
-        db.close()
-
-
 def _event_id(record: Record, mesh: str) -> str | None:
-    """Return the event id of a message that came from the mesh."""
+    """Return the event id of a message that the daemon bridged from the mesh, else None."""
     if not (record.actor or "").startswith(f"mesh.{mesh}.member."):
         return None
     envelope: Any = record.decoded_body().get("envelope")
@@ -168,8 +150,8 @@ def _event_id(record: Record, mesh: str) -> str | None:
 
 
 def trace(
-    id: Annotated[  # noqa: A002 - the domain's word
-        str, Parameter(help="Its event id, client_message_id, or id in the outbox or inbox.")
+    id: Annotated[  # noqa: A002 - the word of the API
+        str, Parameter(help="Event id, client_message_id, outbox id or inbox id of the message.")
     ],
     /,
     *,
@@ -178,9 +160,9 @@ def trace(
 ) -> None:
     """Follow one message through the bus and the outbox of its host, the relay and the inbox of this host.
 
-    A host knows its own part: on the sender's host the way to the relay and what became of it for each reader, on the
-    reader's host when it came and was seen. Times of two machines may differ as their clocks do. What the relay has
-    pruned is looked up in the lake of this host, where there is one.
+    The sender's host shows the steps to the relay and the outcome for each recipient; the recipient's host shows when
+    the message arrived and was seen. Clocks of different machines may differ. Steps that the relay has pruned come from
+    the lake of this host, if there is one.
 
     For example:
 
@@ -192,21 +174,21 @@ def trace(
     rows = [(each["at"] or "-", _since(each["after_ms"]), each["where"], each["what"]) for each in value["steps"]]
     output.result(value, table(("at", "after", "where", "what"), rows))
     if value["relay_error"]:
-        output.note(f"what the relay knows is missing: {value['relay_error']}")
+        output.note(f"the steps of the relay are missing: {value['relay_error']}")
 
 
 def gather_steps(daemon: DaemonClient, key: str) -> dict[str, Any]:
-    """Gather what this host and its relay know of a message."""
+    """Return all steps of a message that this host and its relay have recorded."""
     import msgspec
 
     item = _item(daemon, key)
     message_id = key if item is None else item.message_id
-    found = _message(daemon, message_id, is_needed=item is None)
+    found = _message(daemon, message_id, is_required=item is None)
     row, relay = found["outbox"], found["relay"]
     if relay is None or not relay["history_available"]:
         relay = states_from_lake(message_id if row is None else row["message_id"], relay)
     if item is None and row is not None:
-        item = _item(daemon, row["message_id"])  # a message to itself
+        item = _item(daemon, row["message_id"])  # the message was sent to this host itself
     steps: list[Step] = []
     if row is not None:
         steps += outbox_steps(row)
@@ -234,17 +216,16 @@ def _item(daemon: DaemonClient, key: str) -> InboxItem | None:
         return None
 
 
-def _message(daemon: DaemonClient, message_id: str, *, is_needed: bool) -> dict[str, Any]:
+def _message(daemon: DaemonClient, message_id: str, *, is_required: bool) -> dict[str, Any]:
     try:
         return daemon.message(message_id)
     except PosthouseError as failure:
-        if is_needed and not _is_remembered(message_id, failure):
+        if is_required and not _is_in_lake(message_id, failure):
             raise
         return {"outbox": None, "relay": None, "relay_error": failure.code}
 
 
-def _is_remembered(message_id: str, failure: PosthouseError) -> bool:
-
+def _is_in_lake(message_id: str, failure: PosthouseError) -> bool:
     return failure.code == "message_unknown" and states_from_lake(message_id, None) is not None
 
 
