@@ -1,10 +1,10 @@
-"""Records of the journal: what a row is, its canonical line for digests, and every record type.
+"""Records of the journal: the row, its canonical line for digests, and every record type.
 
-A record is a fact: when, type, mesh, by whom (`actor`), about what (`ref`), and a small JSON body. Readers rely on
-these shapes for ever. If you add or change a type: 1. declare it in its area below (a change raises `version` and
-keeps old fields readable), 2. `make docs`, 3. the reader in the pipeline, 4. a test that writes it. If you change
-the canonical line, every published Merkle root and prune digest changes: 1. a new digest version in protocol.md, 2.
-the pipeline, 3. the vectors. Loads no SQLite: Spark workers use it.
+A record is a fact: time, type, mesh, `actor` (who caused it), `ref` (what it is about), and a small JSON body.
+Readers rely on these shapes forever. If you add or change a type: 1. declare it in its area below (a change raises
+`version` and keeps old fields readable), 2. `make docs`, 3. the reader in the pipeline, 4. a test that writes it. If
+you change the canonical line, every published Merkle root and prune digest changes: 1. a new digest version in
+protocol.md, 2. the pipeline, 3. the vectors. Loads no SQLite: Spark workers use it.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Record(NamedTuple):
 
 
 def canonical_line(record: Record) -> bytes:
-    """Return the one line of JSON that stands for a record in digests."""
+    """Return the line of canonical JSON that represents a record in digests."""
     fields = record._asdict()
-    fields["at_ns"] = str(record.at_ns)  # beyond 2^53, where JSON numbers stop being exact
+    fields["at_ns"] = str(record.at_ns)  # above 2^53 JSON numbers are not exact
     return rfc8785.dumps(fields) + b"\n"
 
 
@@ -51,7 +51,7 @@ def digest_records(records: Iterable[Record]) -> str:
 
 
 def digest_contents(contents: Iterable[bytes]) -> str:
-    """Return the BLAKE3 digest over events as they are served, a line each, in seq order."""
+    """Return the BLAKE3 digest over events as they are served, one line each, in seq order."""
     hasher = blake3()
     for content in contents:
         hasher.update(content)
@@ -64,9 +64,9 @@ class RecordType:
     """The shape of one type of record."""
 
     name: str
-    #: What `ref` names.
+    #: The thing that `ref` names.
     ref: str
-    #: Body fields and what they mean; all may be absent unless the text says always.
+    #: Body fields and their meaning; a field may be absent unless its text says always.
     body: dict[str, str] = field(default_factory=dict)
     version: int = 1
 
@@ -76,23 +76,26 @@ _STORE = (
         "journal.snapshot",
         "the last seq that pruning may remove below it",
         {
-            "through_seq": "the prefix this snapshot stands for, always",
-            "state": "what replay starts from: locks, members, counters, open deliveries; always",
+            "through_seq": "the last seq of the prefix that this snapshot replaces, always",
+            "state": "the state from which replay starts: locks, members, counters, open deliveries; always",
         },
     ),
-    RecordType("config.changed", "the name of what changed", {"changes": "the new values by setting, always"}),
-    # Aggregated: a row for each refusal would be a way to fill the disk.
+    RecordType(
+        "config.changed", "the name of the thing that changed", {"changes": "the new values by setting, always"}
+    ),
+    # Aggregated: with one row per refusal a peer could fill the disk.
     RecordType(
         "refused",
         "the error code",
         {
             "code": "the error code, always",
-            "key": "whose requests were refused, always",
+            "key": "the node or address whose requests were refused, always",
             "minute": "the Unix minute, always",
-            "count": "how many in that minute, always",
+            "count": "number of refusals in that minute, always",
         },
     ),
 )
+# Exactly one record per accepted event; the seq of the record is the seq of the event.
 _EVENTS = (
     RecordType(
         "event.accepted",
@@ -109,10 +112,10 @@ _EVENTS = (
             "destination_kind": "topic or dm, always",
             "destination_ref": "the topic, or the recipient's key in hex; always",
             "recipients": "node ids whose delivery this record opens, always",
-            "blocked": "node ids whose delivery was opened as blocked: they block the sender",
+            "blocked": "node ids that block the sender; their delivery is opened as blocked",
             "not_queued": "recipients left out, each {recipient, reason}",
-            "mentions": "node ids that are mentioned",
-            "reply_to": "the event id replied to",
+            "mentions": "mentioned node ids",
+            "reply_to": "the event id of the message that this one replies to",
         },
     ),
     RecordType(
@@ -120,21 +123,22 @@ _EVENTS = (
         "the event id",
         {
             "size": "bytes of the event's canonical form, always",
-            "ids": "the message ids that it closes, always",
+            "ids": "the message ids that the confirmation closes, always",
             "sender": "the node id of their sender, always",
         },
     ),
 )
 _IDS = "the message ids, always"
+# actor is the reader; each opened delivery has exactly one outcome.
 _DELIVERIES = (
-    # One record per batch, written with what commits next: nobody waits for it.
+    # One record per batch, written with the next commit: no caller waits for it.
     RecordType(
         "delivery.sent",
         "the reader's node id",
         {
             "ids": _IDS,
-            "was_stored": "for each id whether it came from the queue, always",
-            "attempts": "for each id the number of the attempt, always",
+            "was_stored": "for each id, true if it came from the queue, always",
+            "attempts": "for each id, the number of the attempt, always",
         },
     ),
     RecordType(
@@ -142,29 +146,31 @@ _DELIVERIES = (
         "the reader's node id",
         {
             "ids": _IDS,
-            "was_stored": "for each id whether it came from the queue, always",
+            "was_stored": "for each id, true if it came from the queue, always",
             "confirmation": "the event id of the confirmation, always; in the mesh pinch the Pinch message id, "
-            "or empty where the answer to a ping proved that it was read",
+            "or empty if the answer to a ping proved that it was read",
         },
     ),
-    RecordType("delivery.rejected", "the message id", {"reason": "what the reader said, always"}),
+    RecordType("delivery.rejected", "the message id", {"reason": "the reason that the reader gave, always"}),
     RecordType("delivery.expired", "the reader's node id", {"ids": _IDS}),
     RecordType(
         "delivery.dead",
         "the message id",
-        {"attempts": "how often it was sent, always", "reason": "which bound it reached, always"},
+        {"attempts": "number of attempts, always", "reason": "the limit that it reached, always"},
     ),
     RecordType(
         "delivery.requeued",
         "the message id",
-        {"recipient": "the reader's node id, always; actor is the operator", "from_state": "the state it had, always"},
+        {"recipient": "the reader's node id, always; actor is the operator", "from_state": "the state before, always"},
     ),
     RecordType(
         "delivery.purged",
         "the reader's node id",
         {"ids": _IDS, "recipient": "the reader's node id, always; actor is the operator"},
     ),
-    RecordType("delivery.blocked", "the reader's node id", {"ids": _IDS, "sender": "who is blocked, always"}),
+    RecordType(
+        "delivery.blocked", "the reader's node id", {"ids": _IDS, "sender": "the node id of the blocked sender, always"}
+    ),
 )
 _GRANT = {
     "owner": "the node id of the holder, always",
@@ -174,7 +180,8 @@ _GRANT = {
     "granted_boot_ns": "boot time of the grant, always",
     "deadline_boot_ns": "boot time at which the lease ends, always",
 }
-_REQUEST = {"request_id": "the caller's id of the request", "wait_ms": "how long the caller waited"}
+_REQUEST = {"request_id": "the caller's id of the request", "wait_ms": "time that the caller waited"}
+# boot_ns values compare only within one run_id; replay from the last snapshot gives the table of locks.
 _LOCKS = (
     RecordType(
         "lock.run_started",
@@ -183,8 +190,8 @@ _LOCKS = (
             "run_id": "the run that starts, always",
             "boot_id": "the boot it runs in, always",
             "boot_ns": "boot time of the start, always",
-            "reopened": "how many leases, all that were not released, got their full length again, always",
-            "token_leap": "what was added to every token, because the store had been restored",
+            "reopened": "number of unreleased leases that got their full length again, always",
+            "token_leap": "increment of every token after a restore of the store",
         },
     ),
     RecordType("lock.acquired", "the resource", _GRANT | _REQUEST),
@@ -205,23 +212,24 @@ _LOCKS = (
         _GRANT
         | _REQUEST
         | {
-            "former_owner": "whose lease was over, always",
+            "former_owner": "the node id whose lease had ended, always",
             "former_token": "the token it held, always",
             "former_deadline_boot_ns": "boot time at which its lease ended, always",
         },
     ),
 )
 _ACCESS = {"read": "allow or deny", "write": "allow or deny", "lock": "allow or deny"}
+# actor is the node that made the change.
 _MESHES = (
-    RecordType("mesh.created", "the mesh", {"open": "whether any key that authenticates is a member, always"}),
-    RecordType("mesh.changed", "the mesh", {"open": "whether any key that authenticates is a member, always"}),
+    RecordType("mesh.created", "the mesh", {"open": "true if every authenticated key is a member, always"}),
+    RecordType("mesh.changed", "the mesh", {"open": "true if every authenticated key is a member, always"}),
     RecordType(
         "mesh.invited",
         "the id of the invite, never its code",
         {
-            "role": "the role of who joins, always",
-            "uses": "how often it may be used, always",
-            "expires_at_ns": "until when, always",
+            "role": "the role of a member who joins with it, always",
+            "uses": "maximum number of uses, always",
+            "expires_at_ns": "time at which it expires, always",
         },
     ),
     RecordType("mesh.access_set", "the node id, or * for all", _ACCESS),
@@ -233,10 +241,10 @@ _MESHES = (
     ),
     RecordType("member.changed", "the node id", {"name": "its name in the mesh, always", "role": "its role, always"}),
     RecordType("member.left", "the node id"),
-    RecordType("member.subscribed", "the node id", {"pattern": "of topics, always"}),
-    RecordType("member.unsubscribed", "the node id", {"pattern": "of topics, always"}),
-    RecordType("member.blocked", "the node id that is blocked; actor blocks it"),
-    RecordType("member.unblocked", "the node id that is no longer blocked by actor"),
+    RecordType("member.subscribed", "the node id", {"pattern": "the pattern of topics, always"}),
+    RecordType("member.unsubscribed", "the node id", {"pattern": "the pattern of topics, always"}),
+    RecordType("member.blocked", "the node id that actor blocks"),
+    RecordType("member.unblocked", "the node id that actor unblocks"),
     RecordType("topic.created", "the topic"),
     RecordType("topic.removed", "the topic"),
 )
@@ -245,41 +253,44 @@ _ENDPOINT = {
     "endpoint": "the subject of the endpoint, always",
     "endpoint_hash": "the name of its mailbox, always",
 }
-_LETTER = _ENDPOINT | {
+_DEAD_MESSAGE = _ENDPOINT | {
     "subject": "the subject of the message, always",
     "created_at_ms": "Unix milliseconds of the message, always",
     "expires_at_ms": "Unix milliseconds when it expires, always",
 }
-_RESERVED = "[seq of the journal, boot time in ns, 1 if it counted for the rate] when the rules decided"
-_BOOT = "boot time in ns when it was told to the breaker"
+_RESERVED = "[journal seq, boot time in ns, 1 if it counted for the rate] at the time of the decision"
+_BOOT = "boot time in ns of the report to the breaker"
+# actor is the subject of the sender.
 _BUS = (
     RecordType(
         "bus.published",
         _MESSAGE,
         _ENDPOINT
         | {
-            "envelope": "the whole envelope as it was stored, always",
-            "published_to": "a wildcard subject",
+            "envelope": "the complete envelope as stored, always",
+            "published_to": "the wildcard subject that was published to",
             "requeued_from": "the id of the dead letter it was made from",
             "reserved": _RESERVED,
         },
     ),
-    RecordType("bus.handled", _MESSAGE, _ENDPOINT | {"handler_ms": "how long the handlers took together"}),
-    RecordType("bus.failed", _MESSAGE, _LETTER | {"reason": "what the handler raised, always", "boot_ns": _BOOT}),
+    RecordType("bus.handled", _MESSAGE, _ENDPOINT | {"handler_ms": "total time of the handlers"}),
+    RecordType(
+        "bus.failed", _MESSAGE, _DEAD_MESSAGE | {"reason": "the exception of the handler, always", "boot_ns": _BOOT}
+    ),
     RecordType(
         "bus.dead",
         _MESSAGE,
-        _LETTER
+        _DEAD_MESSAGE
         | {
             "reason": "why it is a dead letter, always",
             "refused": "access_denied or budget_exceeded when a rule refused the publish",
-            "budget": "the budget that the rules judged then",
+            "budget": "the budget that the rules checked",
             "reserved": _RESERVED,
         },
     ),
     RecordType("bus.requeued", "the id of the dead letter", _ENDPOINT | {"message_id": "the new message, always"}),
-    RecordType("bus.purged", "the mailbox", {"ids": "the dead letters that are gone, always"}),
-    RecordType("bus.registered", "the endpoint", _ENDPOINT | {"owner": "who may register it again"}),
+    RecordType("bus.purged", "the mailbox", {"ids": "ids of the deleted dead letters, always"}),
+    RecordType("bus.registered", "the endpoint", _ENDPOINT | {"owner": "the owner, who alone may register it again"}),
     RecordType("bus.unregistered", "the endpoint", _ENDPOINT),
     RecordType(
         "bus.refused",
@@ -288,10 +299,10 @@ _BUS = (
             "reason": "access_denied, rate_limited, backpressure, circuit_open or budget_exceeded; always",
             "key": "the sender and the endpoint, always",
             "minute": "the Unix minute, always",
-            "count": "how many in that minute, always",
+            "count": "number of refusals in that minute, always",
             "endpoint_hash": "the mailbox, or * for the rate",
-            "moments": "each [seq of the journal, boot time in ns, how many] when a rule refused",
-            "charged": "true when these publishes had counted for the rate and left no other record",
+            "moments": "each refusal as [journal seq, boot time in ns, count]",
+            "charged": "true if these publishes counted for the rate and left no other record",
         },
     ),
     RecordType(
@@ -299,14 +310,15 @@ _BUS = (
         _MESSAGE,
         _ENDPOINT | {"reserved": f"{_RESERVED}; its file could not be written", "boot_ns": _BOOT},
     ),
-    RecordType("bus.served", "the endpoint; a process serves it from now on and its breaker is closed", _ENDPOINT),
-    RecordType("bus.left", "the endpoint; nobody serves it any more", _ENDPOINT),
+    RecordType("bus.served", "the endpoint; a process now serves it and its breaker is closed", _ENDPOINT),
+    RecordType("bus.left", "the endpoint; no process serves it now", _ENDPOINT),
     RecordType("bus.breaker_reset", "the endpoint whose breaker was closed by hand", _ENDPOINT),
-    RecordType("bus.booted", "the boot id; boot times before it mean nothing any more", {}),
+    RecordType("bus.booted", "the boot id; boot times of earlier records cannot be compared with later ones", {}),
 )
 _ROW = "the outbox row's id"
 _CLIENT_ID = {"client_message_id": "the caller's id of the message, always"}
-_LANDED = {"message_id": "the event id at the relay, always", "history_id": "its seq at the relay, always"}
+_ACCEPTED_AT_RELAY = {"message_id": "the event id at the relay, always", "history_id": "its seq at the relay, always"}
+# Ids, sizes and states, never bodies.
 _DAEMON = (
     RecordType(
         "outbox.queued",
@@ -318,16 +330,20 @@ _DAEMON = (
             "size": "bytes of the event, always",
         },
     ),
-    RecordType("outbox.inflight", _ROW, {"ids": "all rows of the frame, always"}),
-    RecordType("outbox.deferred", _ROW, {"attempts": "so far, always", "code": "the transient error, always"}),
-    RecordType("outbox.done", _ROW, _CLIENT_ID | _LANDED),
-    RecordType("outbox.dead", _ROW, _CLIENT_ID | {"code": "the permanent error, or the age; always"}),
+    RecordType("outbox.inflight", _ROW, {"ids": "all row ids of the frame, always"}),
+    RecordType(
+        "outbox.deferred",
+        _ROW,
+        {"attempts": "number of attempts so far, always", "code": "the transient error, always"},
+    ),
+    RecordType("outbox.done", _ROW, _CLIENT_ID | _ACCEPTED_AT_RELAY),
+    RecordType("outbox.dead", _ROW, _CLIENT_ID | {"code": "the permanent error, or the age limit; always"}),
     RecordType(
         "outbox.aborted",
         _ROW,
-        _CLIENT_ID | {"aborted_by": "who did it, always", "superseded_by": "the row that replaces it"},
+        _CLIENT_ID | {"aborted_by": "the actor that aborted it, always", "superseded_by": "the row that replaces it"},
     ),
-    RecordType("outbox.pressure", "the outbox", {"bytes": "in use, always", "max_bytes": "the bound, always"}),
+    RecordType("outbox.pressure", "the outbox", {"bytes": "bytes in use, always", "max_bytes": "the limit, always"}),
     RecordType(
         "inbox.received",
         "the inbox row's id",
@@ -336,22 +352,23 @@ _DAEMON = (
             "message_id": "the event id, always",
             "topic": "the topic, absent for a direct message",
             "size": "bytes of the body, always",
-            "undecryptable": "true when it could not be opened",
+            "undecryptable": "true if it could not be decrypted",
         },
     ),
-    RecordType("inbox.seen", "the last of the rows", {"ids": "the inbox rows, always"}),
-    RecordType("inbox.deleted", "the last of the rows", {"count": "how many rows were too old, always"}),
+    RecordType("inbox.seen", "the id of the last row", {"ids": "the inbox rows, always"}),
+    RecordType("inbox.deleted", "the id of the last row", {"count": "number of rows above the retention, always"}),
 )
+# actor is a Pinch address; envelopes are opaque.
 _PINCH = (
     RecordType(
         "pinch.accepted",
         "the Pinch message id, empty for an envelope without one",
         {
-            "recipient": "the Pinch address it goes to, always",
+            "recipient": "the Pinch address of the recipient, always",
             "message_type": "the number of its MessageType, always",
             "size": "bytes of the envelope, always",
-            "id": "the id its delivery has in the queue and in records of deliveries, always",
-            "blocked": "true when the recipient blocks the sender: then it waits for nobody",
+            "id": "the id of its delivery in the queue and in delivery records, always",
+            "blocked": "true if the recipient blocks the sender; the envelope is then not delivered",
         },
     ),
     RecordType(
@@ -361,20 +378,20 @@ _PINCH = (
             "sender": "the Pinch address that sent the message, always",
             "signature": "hex of the confirm's signature, always",
             "timestamp": "the signed time, always",
-            "state": "what the confirm says, always",
-            "was_stored": "whether it came from the queue, always",
+            "state": "the state in the confirm, always",
+            "was_stored": "true if it came from the queue, always",
         },
     ),
     RecordType(
         "pinch.blocked",
         "the Pinch address that is blocked",
-        {"blocked": "false when a block was lifted, always", "dropped": "ids of queued messages that went with it"},
+        {"blocked": "false if the block was lifted, always", "dropped": "ids of queued messages deleted by the block"},
     ),
 )
 
 
 def types_by_name(declared: Iterable[RecordType]) -> MappingProxyType[str, RecordType]:
-    """Return the types by name; refuse a name that is declared twice."""
+    """Return the types by name; raise ValueError if a name is declared twice."""
     types: dict[str, RecordType] = {}
     for record_type in declared:
         if record_type.name in types:

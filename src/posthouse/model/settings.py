@@ -1,10 +1,10 @@
 """Every setting of posthouse: name, type, default, bounds and help, in the order the reference shows them.
 
 The name `relay.queue_max` is also the environment variable POSTHOUSE_RELAY_QUEUE_MAX and the flag --queue-max.
-Reading checks a value completely; text from the environment is converted to the type, values from a file must have
-it already. Rate limit, breaker and back-pressure of the bus are not settings: they live in the bus's config.json,
-which is read again while it runs. If you add a setting: 1. its area below, 2. the code that reads it, 3. `make
-docs`.
+Reading validates a value completely; text from the environment is converted to the type, values from a file must
+already have it. Rate limit, breaker and back-pressure of the bus are not settings: they are in the bus's config.json,
+which a running bus reads again when it changes. A test fails for a setting that no code reads. If you add a setting:
+1. its area below, 2. the code that reads it, 3. `make docs`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Setting:
     name: str
     #: bool, int, float or str
     type: type[bool] | type[int] | type[float] | type[str]
-    #: None: not set unless somebody sets it
+    #: None: unset by default
     default: Value
     help: str
     unit: str = ""
@@ -80,15 +80,15 @@ class Setting:
         """Return the value if it fits type and bounds, or raise ValueError with the reason."""
         value = self._typed(given)
         if self.choices and value not in self.choices:
-            raise ValueError(f"{given!r} is none of {', '.join(self.choices)}")
+            raise ValueError(f"{given!r} is not one of {', '.join(self.choices)}")
         if isinstance(value, str) and (not value or "\0" in value):
-            raise ValueError("it is empty or holds a NUL")
+            raise ValueError("it is empty or contains a NUL character")
         if isinstance(value, int | float) and not isinstance(value, bool):
             self._check_bounds(value)
         return value
 
     def read_text(self, text: str) -> Value:
-        """Return the value a text from the environment or the command line stands for."""
+        """Return the value of a text from the environment or the command line."""
         return self.read(self._from_text(text.strip()))
 
     def _typed(self, given: Any) -> Value:
@@ -131,55 +131,67 @@ _BUS: tuple[Setting, ...] = (
         "bus.durability",
         str,
         "process",
-        "What a finished publish survives: the crash of any process, or loss of power.",
+        "What a completed publish survives: process: the crash of any process; power: also a power loss.",
         choices=("process", "power"),
     ),
     Setting(
         "bus.cycle_rule",
         str,
         "chain",
-        "chain: a line of messages reaches an endpoint once; hops: a dialogue is allowed.",
+        "chain: a chain of messages reaches each endpoint at most once; hops: a dialogue is allowed.",
         choices=("chain", "hops"),
     ),
-    Setting("bus.max_hops", int, BUS_MAX_HOPS, "Hops a line of messages may make.", "hops", 1, 1_000),
-    Setting("bus.default_ttl_ms", int, BUS_TTL_MS, "How long a message may wait.", "ms", 1, SAFE_INTEGER_MAX),
+    Setting("bus.max_hops", int, BUS_MAX_HOPS, "Maximum hops of a chain of messages.", "hops", 1, 1_000),
+    Setting("bus.default_ttl_ms", int, BUS_TTL_MS, "Lifetime of a message.", "ms", 1, SAFE_INTEGER_MAX),
     Setting(
         "bus.default_call_budget",
         int,
         BUS_CALL_BUDGET,
-        "Publishes a line of messages may cause.",
+        "Maximum publishes that a chain of messages may cause.",
         "calls",
         0,
         1_000_000,
     ),
-    Setting("bus.handler_timeout_s", float, 30.0, "Time a handler may take for one message.", "s", 0.001, 86_400),
-    Setting("bus.max_listeners", int, 100, "Signal listeners before a warning.", "listeners", 1, 1_000_000),
+    Setting("bus.handler_timeout_s", float, 30.0, "Maximum time of a handler for one message.", "s", 0.001, 86_400),
+    Setting(
+        "bus.max_listeners",
+        int,
+        100,
+        "Number of signal listeners above which the bus logs a warning.",
+        "listeners",
+        1,
+        1_000_000,
+    ),
 )
-_MOST = 1_000_000_000
+_MAX = 1_000_000_000
 _RELAY_ADDRESS: tuple[Setting, ...] = (
     Setting("relay.listen", str, "127.0.0.1:7420", "Address and port to listen on."),
-    Setting("relay.data_dir", str, "~/.posthouse/relay", "Directory of relay.db and the relay's key."),
-    Setting("relay.tls_cert", str, None, "File with the TLS certificate chain."),
-    Setting("relay.tls_key", str, None, "File with the TLS private key."),
-    Setting("relay.behind_proxy", bool, False, "A proxy in front ends TLS; allows listening beyond loopback."),
+    Setting("relay.data_dir", str, "~/.posthouse/relay", "Directory with relay.db and the key of the relay."),
+    Setting("relay.tls_cert", str, None, "File with the TLS certificate chain (PEM)."),
+    Setting("relay.tls_key", str, None, "File with the TLS private key (PEM)."),
+    Setting(
+        "relay.behind_proxy", bool, False, "A proxy in front terminates TLS; allows non-loopback listen addresses."
+    ),
     Setting("relay.admin", str, None, "Node id that administers the main mesh."),
 )
 _RELAY_RATES: tuple[Setting, ...] = (
-    Setting("relay.event_rate", int, EVENT_RATE_PER_S, "Steady rate of events per key.", "1/s", 1, _MOST),
-    Setting("relay.event_burst", int, EVENT_BURST, "Events a key may save up.", "events", 1, _MOST),
+    Setting("relay.event_rate", int, EVENT_RATE_PER_S, "Steady rate of events per key.", "1/s", 1, _MAX),
+    Setting("relay.event_burst", int, EVENT_BURST, "Maximum burst of events per key.", "events", 1, _MAX),
     Setting(
-        "relay.ephemeral_rate", int, EPHEMERAL_RATE_PER_S, "Steady rate of ephemeral events per key.", "1/s", 1, _MOST
+        "relay.ephemeral_rate", int, EPHEMERAL_RATE_PER_S, "Steady rate of ephemeral events per key.", "1/s", 1, _MAX
     ),
-    Setting("relay.ephemeral_burst", int, EPHEMERAL_BURST, "Ephemeral events a key may save up.", "events", 1, _MOST),
+    Setting(
+        "relay.ephemeral_burst", int, EPHEMERAL_BURST, "Maximum burst of ephemeral events per key.", "events", 1, _MAX
+    ),
 )
 _RELAY_QUEUES: tuple[Setting, ...] = (
-    Setting("relay.queue_max", int, QUEUE_MAX, "Unconfirmed messages per recipient and mesh.", "rows", 1, _MOST),
-    Setting("relay.queue_ttl_s", int, QUEUE_TTL_S, "How long a message waits for its reader.", "s", 1, _MOST),
+    Setting("relay.queue_max", int, QUEUE_MAX, "Maximum unconfirmed messages per recipient and mesh.", "rows", 1, _MAX),
+    Setting("relay.queue_ttl_s", int, QUEUE_TTL_S, "Time after which an unconfirmed message expires.", "s", 1, _MAX),
     Setting(
         "relay.confirm_timeout_s",
         float,
         float(CONFIRM_TIMEOUT_S),
-        "Time without progress after which a mailbox connection is closed.",
+        "Time without a confirmation after which the relay closes a reader session.",
         "s",
         0.01,
         3_600,
@@ -188,39 +200,63 @@ _RELAY_QUEUES: tuple[Setting, ...] = (
         "relay.connection_policy",
         str,
         "prefer_newest",
-        "What a second open mailbox of a node does to the first.",
+        "prefer_newest: a second reader session of a node closes the first; allow_concurrent: both stay open.",
         choices=("prefer_newest", "allow_concurrent"),
     ),
     Setting(
         "relay.record_retention_days",
         int,
         RECORD_RETENTION_DAYS,
-        "How long idempotency records are kept, unless permanent.",
+        "Retention of dedupe records, unless they are permanent.",
         "days",
         RECORD_RETENTION_MIN_DAYS,
         36_500,
     ),
-    Setting("relay.records_permanent", bool, False, "Keep idempotency records for ever."),
-    Setting("relay.wait_queue_max", int, WAIT_QUEUE_MAX, "Clients that may wait for one lock.", "waiters", 1, _MOST),
+    Setting("relay.records_permanent", bool, False, "Keep dedupe records forever."),
+    Setting("relay.wait_queue_max", int, WAIT_QUEUE_MAX, "Clients that may wait for one lock.", "waiters", 1, _MAX),
 )
 _RELAY_BOUNDS: tuple[Setting, ...] = (
     Setting(
-        "relay.stream_buffer_events", int, STREAM_BUFFER_EVENTS, "Events a slow reader may lag.", "events", 1, _MOST
+        "relay.stream_buffer_events", int, STREAM_BUFFER_EVENTS, "Events buffered for a slow reader.", "events", 1, _MAX
     ),
     Setting(
-        "relay.stream_buffer_bytes", int, STREAM_BUFFER_BYTES, "Bytes a slow reader may lag.", "bytes", 64 * KIB, _MOST
+        "relay.stream_buffer_bytes",
+        int,
+        STREAM_BUFFER_BYTES,
+        "Bytes buffered for a slow reader.",
+        "bytes",
+        64 * KIB,
+        _MAX,
     ),
-    Setting("relay.ping_s", float, float(STREAM_PING_S), "Time between pings on a stream.", "s", 0.05, 3_600),
-    Setting("relay.writer_max_items", int, 10_000, "Items that may wait for the writer.", "items", 1, _MOST),
-    Setting("relay.writer_max_bytes", int, 64 * MIB, "Bytes that may wait for the writer.", "bytes", MIB, 100 * _MOST),
+    Setting("relay.ping_s", float, float(STREAM_PING_S), "Interval of pings on a stream.", "s", 0.05, 3_600),
+    Setting(
+        "relay.writer_max_items", int, 10_000, "Maximum items that wait for the group-commit writer.", "items", 1, _MAX
+    ),
+    Setting(
+        "relay.writer_max_bytes",
+        int,
+        64 * MIB,
+        "Maximum bytes that wait for the group-commit writer.",
+        "bytes",
+        MIB,
+        100 * _MAX,
+    ),
 )
 _RELAY_PINCH: tuple[Setting, ...] = (
-    Setting("relay.pinch_host", str, None, "Name of this relay in Pinch addresses; with it the relay speaks Pinch."),
+    Setting(
+        "relay.pinch_host", str, None, "Host name of this relay in Pinch addresses; setting it enables the Pinch wire."
+    ),
     Setting(
         "relay.pinch_rate", float, PINCH_RATE_PER_S, "Steady rate of Pinch envelopes per address.", "1/s", 0.001, 1e6
     ),
     Setting(
-        "relay.pinch_burst", int, PINCH_BURST, "Pinch envelopes an address may save up.", "envelopes", 1, 1_000_000
+        "relay.pinch_burst",
+        int,
+        PINCH_BURST,
+        "Maximum burst of Pinch envelopes per address.",
+        "envelopes",
+        1,
+        1_000_000,
     ),
     Setting("relay.pinch_origins", str, None, "Web origins that may open a Pinch connection, separated by commas."),
 )
@@ -230,40 +266,45 @@ _CLIENT: tuple[Setting, ...] = (
         "client.relay",
         str,
         "127.0.0.1:7420",
-        "Address of the relay, for meshes that were not joined elsewhere: HOST:PORT or a URL.",
+        "Address of the relay (HOST:PORT or a URL), for meshes whose relay is not known from an invite.",
     ),
-    Setting("client.tls_ca", str, None, "File with certificates of authorities to believe besides the system's."),
-    Setting("client.allow_plain", bool, False, "Speak to other machines without TLS, inside a network you trust."),
-    Setting("client.timeout_s", float, 60.0, "How long to wait for the answer to a publish.", "s", 0.1, 86_400),
+    Setting("client.tls_ca", str, None, "File with certificates of additional trusted authorities (PEM)."),
+    Setting(
+        "client.allow_plain",
+        bool,
+        False,
+        "Allow connections to other machines without TLS, inside a network you trust.",
+    ),
+    Setting("client.timeout_s", float, 60.0, "Timeout of a publish.", "s", 0.1, 86_400),
 )
 _DAEMON: tuple[Setting, ...] = (
     Setting(
         "outbox.max_age_h",
         int,
         None,
-        "How long a message may wait to be sent; without it 168, less if the relay remembers ids for a shorter time.",
+        "Time after which an unsent message is dead; default 168, less if the relay keeps dedupe records for less.",
         "hours",
         1,
         87_600,
     ),
-    Setting("outbox.max_bytes", int, 5 * GB, "Size of the outbox.", "bytes", MIB, SAFE_INTEGER_MAX),
-    Setting("inbox.keep_days", int, 30, "Age up to which the inbox keeps messages.", "days", 1, 36_500),
+    Setting("outbox.max_bytes", int, 5 * GB, "Maximum size of the outbox.", "bytes", MIB, SAFE_INTEGER_MAX),
+    Setting("inbox.keep_days", int, 30, "Retention of messages in the inbox.", "days", 1, 36_500),
     Setting(
         "clone.policy",
         str,
         "refuse",
-        "What a daemon does on another machine than its identity was made on.",
+        "What the daemon does if its identity was created on another machine.",
         choices=("refuse", "warn", "allow"),
     ),
-    Setting("daemon.bridge", bool, True, "Carry messages between the mesh and the host's bus."),
+    Setting("daemon.bridge", bool, True, "Bridge messages between the mesh and the bus of this host."),
 )
 _MCP: tuple[Setting, ...] = (
-    Setting("mcp.port", int, 7421, "Port of loopback for HTTP; 0 takes a free one.", "", 0, 65_535),
+    Setting("mcp.port", int, 7421, "Loopback port of the HTTP transport; 0 picks a free port.", "", 0, 65_535),
     Setting(
         "mcp.wait_max_s",
         int,
         50,
-        "How long one call may wait; many agents give a call up after 60 s.",
+        "Maximum wait of one tool call; many agents cancel calls after 60 s.",
         "s",
         1,
         600,
@@ -271,34 +312,36 @@ _MCP: tuple[Setting, ...] = (
 )
 _PIPELINE: tuple[Setting, ...] = (
     Setting("pipeline.lake", str, "~/.posthouse/lake", "Directory of the lake."),
-    Setting("pipeline.master", str, "local[*]", "Where Spark computes: local[N], local[*] or a cluster's URL."),
-    Setting("pipeline.driver_memory_mb", int, 1024, "Memory of Spark's driver.", "MB", 512, 1_048_576),
-    Setting("pipeline.batch_rows", int, 1_000_000, "Rows of the journal per commit of a run.", "rows", 1, 100_000_000),
+    Setting("pipeline.master", str, "local[*]", "Spark master: local[N], local[*] or the URL of a cluster."),
+    Setting("pipeline.driver_memory_mb", int, 1024, "Memory of the Spark driver.", "MB", 512, 1_048_576),
+    Setting("pipeline.batch_rows", int, 1_000_000, "Journal rows per commit of a run.", "rows", 1, 100_000_000),
 )
 _STORAGE: tuple[Setting, ...] = (
-    Setting("journal.keep_days", int, JOURNAL_KEEP_DAYS, "Age up to which the journal is kept.", "days", 1, 36_500),
+    Setting("journal.keep_days", int, JOURNAL_KEEP_DAYS, "Retention of journal records.", "days", 1, 36_500),
     Setting(
         "journal.max_bytes",
         int,
         JOURNAL_MAX_BYTES,
-        "Size above which the journal is pruned before its age.",
+        "Size above which records are pruned before their retention ends.",
         "bytes",
         MIB,
         SAFE_INTEGER_MAX,
     ),
-    Setting("journal.lake", str, None, "Lake directory; when set, only what it has committed is pruned."),
-    Setting("log.level", str, "info", "Least severity that is logged.", choices=("debug", "info", "warning", "error")),
+    Setting("journal.lake", str, None, "Lake directory; if set, only records that the lake has committed are pruned."),
+    Setting(
+        "log.level", str, "info", "Minimum severity of log entries.", choices=("debug", "info", "warning", "error")
+    ),
     Setting(
         "log.format",
         str,
         "auto",
-        "auto: text on a terminal, else JSON lines.",
+        "auto: text on a terminal, JSON lines otherwise.",
         choices=("auto", "text", "json"),
     ),
 )
 
 
-def _gather() -> dict[str, Setting]:
+def _settings_by_name() -> dict[str, Setting]:
     settings: dict[str, Setting] = {}
     for setting in _BUS + _RELAY + _CLIENT + _DAEMON + _MCP + _PIPELINE + _STORAGE:
         if setting.name in settings:
@@ -307,4 +350,4 @@ def _gather() -> dict[str, Setting]:
     return settings
 
 
-SETTINGS: dict[str, Setting] = _gather()
+SETTINGS: dict[str, Setting] = _settings_by_name()

@@ -1,8 +1,8 @@
 """Where the value of a setting comes from: flag, then environment, then file, then default.
 
-Each value knows its source. An invalid value is refused wherever it stands, also where a stronger source overrides
-it, so a mistake is found when it is made. The environment of a Pinch relay (PINCH_RELAY_PORT and others) is read
-too: below our own variables and flags, above the file. Reading files and the environment is the caller's work.
+Each value carries its source. An invalid value is refused in every source, even if a stronger source overrides it, so
+a mistake shows when it is made. The environment of a Pinch relay (PINCH_RELAY_PORT and others) is read too: weaker
+than posthouse's own variables and flags, stronger than the file. The caller reads files and the environment.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PORT_MAX = 65_535
 
 
 class PinchVariable(NamedTuple):
-    """A value from the environment of another program."""
+    """A value from the environment of a Pinch relay."""
 
     setting: str
     variable: str
@@ -29,15 +29,18 @@ class PinchVariable(NamedTuple):
 
 
 class PinchVariableInvalid(ValueError):
-    """A value that cannot be read; `foreign` names the variable."""
+    """A value that cannot be read; `source` names the variable."""
 
-    def __init__(self, foreign: PinchVariable, reason: str) -> None:
+    def __init__(self, source: PinchVariable, reason: str) -> None:
         super().__init__(reason)
-        self.foreign = foreign
+        self.source = source
 
 
 def read_pinch_environment(environ: Mapping[str, str], listen: str) -> list[PinchVariable]:
-    """Return what the variables say, or raise ForeignInvalid; `listen` is where the port goes."""
+    """Return the settings that the variables give, or raise PinchVariableInvalid.
+
+    The port replaces that of the address `listen`.
+    """
     found: list[PinchVariable] = []
     for variable, (setting, read) in PINCH_VARIABLES.items():
         text = environ.get(variable)
@@ -51,7 +54,7 @@ def read_pinch_environment(environ: Mapping[str, str], listen: str) -> list[Pinc
 
 
 def _port(text: str, listen: str) -> str:
-    port = _whole(text, listen)
+    port = _integer(text, listen)
     if not 0 <= port <= _PORT_MAX:
         raise ValueError(f"{text!r} is not a port")
     return f"{listen.rpartition(':')[0]}:{port}"
@@ -61,7 +64,7 @@ def _text(text: str, _listen: str) -> str:
     return text
 
 
-def _whole(text: str, _listen: str) -> int:
+def _integer(text: str, _listen: str) -> int:
     if not text.isascii() or not text.isdigit():
         raise ValueError(f"{text!r} is not a whole number")
     return int(text)
@@ -84,16 +87,16 @@ def _hours(text: str, listen: str) -> int:
 PINCH_VARIABLES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "PINCH_RELAY_PORT": ("relay.listen", _port),
     "PINCH_RELAY_PUBLIC_HOST": ("relay.pinch_host", _text),
-    "PINCH_RELAY_QUEUE_MAX": ("relay.queue_max", _whole),
+    "PINCH_RELAY_QUEUE_MAX": ("relay.queue_max", _integer),
     "PINCH_RELAY_QUEUE_TTL": ("relay.queue_ttl_s", _hours),
     "PINCH_RELAY_RATE_LIMIT": ("relay.pinch_rate", _number),
-    "PINCH_RELAY_RATE_BURST": ("relay.pinch_burst", _whole),
+    "PINCH_RELAY_RATE_BURST": ("relay.pinch_burst", _integer),
     "PINCH_RELAY_ALLOWED_ORIGINS": ("relay.pinch_origins", _text),
 }
 
 
 class Source(enum.StrEnum):
-    """Where a value comes from, weakest first."""
+    """The source of a value, weakest first."""
 
     DEFAULT = "default"
     FILE = "file"
@@ -118,26 +121,26 @@ def resolve_settings(
 ) -> dict[str, Resolved]:
     """Return every setting with its value and source, or raise setting_invalid.
 
-    `file` is the parsed configuration: a table per area, or dotted names. `flags` are keyed by setting name;
-    None means not given.
+    `file` is the parsed configuration: one table per area, or dotted names. `flags` maps names of settings to values;
+    None means that the flag was not given.
     """
     values = {name: Resolved(setting, setting.default, Source.DEFAULT) for name, setting in settings.items()}
     for name, given in flatten_settings(file or {}).items():
-        values[name] = _take(_find(settings, name), given, Source.FILE, f"the file ({name})")
+        values[name] = _resolve(_find(settings, name), given, Source.FILE, f"the file ({name})")
     if "relay.listen" in values:
-        values |= _take_pinch(environ or {}, settings, str(values["relay.listen"].value))
+        values |= _resolve_pinch(environ or {}, settings, str(values["relay.listen"].value))
     for name, setting in settings.items():
         if (text := (environ or {}).get(setting.environment)) is not None:
-            values[name] = _take(setting, text, Source.ENVIRONMENT, setting.environment)
+            values[name] = _resolve(setting, text, Source.ENVIRONMENT, setting.environment)
     for name, given in (flags or {}).items():
         if given is not None:
             setting = _find(settings, name)
-            values[name] = _take(setting, given, Source.FLAG, setting.flag)
+            values[name] = _resolve(setting, given, Source.FLAG, setting.flag)
     return values
 
 
 def flatten_settings(file: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a file's tables as dotted names."""
+    """Return the tables of a file as a flat dictionary with dotted names."""
     flat: dict[str, Any] = {}
     for area, table in file.items():
         if isinstance(table, Mapping):
@@ -156,20 +159,20 @@ def _find(settings: Mapping[str, Setting], name: str) -> Setting:
     return setting
 
 
-def _take_pinch(environ: Mapping[str, str], settings: Mapping[str, Setting], listen: str) -> dict[str, Resolved]:
-    """Return what the environment of a Pinch relay sets."""
+def _resolve_pinch(environ: Mapping[str, str], settings: Mapping[str, Setting], listen: str) -> dict[str, Resolved]:
+    """Return the settings from the environment of a Pinch relay."""
     try:
         found = read_pinch_environment(environ, listen)
     except PinchVariableInvalid as fault:
-        name, variable, _value = fault.foreign
+        name, variable, _value = fault.source
         raise error("setting_invalid", name=name, source=variable, reason=str(fault)) from fault
     return {
-        each.setting: _take(_find(settings, each.setting), each.value, Source.ENVIRONMENT, each.variable)
+        each.setting: _resolve(_find(settings, each.setting), each.value, Source.ENVIRONMENT, each.variable)
         for each in found
     }
 
 
-def _take(setting: Setting, given: Any, source: Source, where: str) -> Resolved:
+def _resolve(setting: Setting, given: Any, source: Source, where: str) -> Resolved:
     is_text = isinstance(given, str) and source is not Source.FILE
     read: Callable[[Any], Value] = setting.read_text if is_text else setting.read
     try:

@@ -1,12 +1,11 @@
-"""The checkpoint thread: moves the WAL into the database file beside the writer, never on it.
+"""The checkpoint thread: copies the WAL into the database file, on its own connection beside the writer.
 
-A passive pass copies what it can without blocking anybody. A restarting pass then copies the little that was
-written meanwhile, holding the writer back for that moment, so that the next commit overwrites the WAL from its
-start: a WAL that grows makes every sync twice as expensive. While readers stand in the way the WAL does grow; from
-a certain length on those that have outlived their time are ended, so that a stalled reader cannot make it grow for
-ever, and what it grew beyond its usual length is cut off. Readers in other processes are ended by the thread of
-theirs; programs outside posthouse have to keep their reads short. A sync that fails here is as fatal as one that
-fails under a commit.
+A passive pass copies as much as possible without blocking readers or the writer. A restarting pass then copies the
+few pages written meanwhile, blocking the writer for that moment, so that the next commit overwrites the WAL from its
+start: a growing WAL makes every sync twice as expensive. An open read snapshot prevents a restart and lets the WAL
+grow; above a certain length the thread calls `end_stalled_reads` (ReadPool.end_stalled), so that a stalled reader
+cannot make it grow forever, and truncates the excess. Each process ends its own stalled readers; programs outside
+posthouse have to keep their reads short. A failed sync here is as fatal as a failed sync of a commit.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ from posthouse.sqlite.connection import (
 log = get_log(__name__)
 
 RESTART_AT_PAGES = 1_000  # 4 MiB of WAL: where SQLite itself would checkpoint
-OVERGROWN_AT_PAGES = 16_000  # 64 MiB: worth ending the readers that stand in the way
+OVERGROWN_AT_PAGES = 16_000  # 64 MiB: long enough to end stalled readers that prevent a restart
 _FRAME_BYTES = 4_096 + 24  # a page and its header in the WAL
-_PATIENCE_MS = 20  # how long a pass may hold the writer back while it waits for readers
-_LOOK_EVERY_S = 1.0
+_BUSY_MS = 20  # longest time that a pass blocks the writer while it waits for readers
+_CHECK_EVERY_S = 1.0
 
 
 class Checkpointer:
-    """Checkpoints one database on a thread of its own."""
+    """Checkpoints one database on its own thread."""
 
     def __init__(
         self,
@@ -57,25 +56,25 @@ class Checkpointer:
         self._on_fatal = on_fatal
         self._restart_at_pages = restart_at_pages or RESTART_AT_PAGES
         self._overgrown_at_pages = overgrown_at_pages
-        self._poked = threading.Event()
+        self._wake = threading.Event()
         self._is_closing = False
         self._is_behind = False
-        self._poke_at_pages = self._restart_at_pages
+        self._wake_at_pages = self._restart_at_pages
         self._passes = 0
         self._restarts = 0
         self._db = open_writer(path, durability, vfs=vfs)
-        self._db.set_busy_handler(busy_handler(_PATIENCE_MS))
+        self._db.set_busy_handler(busy_handler(_BUSY_MS))
         self._thread = threading.Thread(target=self._serve, name=f"checkpoint {path.name}", daemon=True)
         self._thread.start()
 
     def watch(self, db: apsw.Connection) -> None:
-        """Have every commit of `db` tell how long the WAL is."""
+        """Observe the length of the WAL after every commit of `db`."""
         db.set_wal_hook(self._committed)
 
     def close(self) -> None:
         """End the thread; the last connection to close checkpoints the rest."""
         self._is_closing = True
-        self._poked.set()
+        self._wake.set()
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -87,23 +86,23 @@ class Checkpointer:
             return 0
 
     def statistics(self) -> dict[str, int]:
-        """Return the size of the WAL and how often it was copied and begun anew."""
+        """Return the size of the WAL, and how often it was copied and restarted."""
         return {"wal_bytes": self.wal_bytes(), "passes": self._passes, "restarts": self._restarts}
 
     def _committed(self, _db: apsw.Connection, _name: str, pages: int) -> int:
-        if pages < self._restart_at_pages:  # the WAL began anew
-            self._poke_at_pages = self._restart_at_pages
-        elif pages >= self._poke_at_pages:
-            self._poked.set()
+        if pages < self._restart_at_pages:  # the WAL was restarted
+            self._wake_at_pages = self._restart_at_pages
+        elif pages >= self._wake_at_pages:
+            self._wake.set()
         return apsw.SQLITE_OK
 
     def _serve(self) -> None:
         try:
             while not self._is_closing:
-                if self._poked.wait(_LOOK_EVERY_S) or self._is_behind or self._is_overgrown():
-                    self._poked.clear()
+                if self._wake.wait(_CHECK_EVERY_S) or self._is_behind or self._is_overgrown():
+                    self._wake.clear()
                     self._is_behind = not self._checkpoint()
-        except Exception as exc:  # noqa: BLE001 - without this thread the WAL would grow unseen
+        except Exception as exc:  # noqa: BLE001 - without this thread the WAL would grow unnoticed
             failure = as_fatal(exc, str(self._path), "checkpoint")
             log.error("checkpoint_failed", path=str(self._path), reason=str(failure))
             skip_checkpoint_on_close(self._db)
@@ -112,11 +111,11 @@ class Checkpointer:
             self._db.close()
 
     def _is_overgrown(self) -> bool:
-        """Tell whether another process wrote a long WAL: its commits poke nobody here."""
+        """Return True if the WAL is long, also when another process wrote it: its commits do not wake this thread."""
         return self.wal_bytes() > max(self._overgrown_at_pages * _FRAME_BYTES, WAL_KEPT_BYTES)
 
     def _checkpoint(self) -> bool:
-        """Run the passes the WAL needs; return whether there is no hurry to try again."""
+        """Run the passes that the WAL needs; return False if another try is urgent."""
         pages = 0
         try:
             pages = self._pass(apsw.SQLITE_CHECKPOINT_PASSIVE)
@@ -124,7 +123,7 @@ class Checkpointer:
             self._pass(apsw.SQLITE_CHECKPOINT_TRUNCATE if is_long else apsw.SQLITE_CHECKPOINT_RESTART)
             self._restarts += 1
             return True
-        except Transient:  # somebody stands in the way, or there is no room: a later look tries again
+        except Transient:  # a reader or a full disk prevents it: a later pass tries again
             if pages < self._overgrown_at_pages and not self._is_overgrown():
                 return True
         if ended := self._end_stalled_reads():
@@ -132,11 +131,11 @@ class Checkpointer:
         return False
 
     def _pass(self, mode: int) -> int:
-        """Run one pass and return how long the WAL was."""
+        """Run one pass and return the length of the WAL in pages."""
         try:
             pages, _done = self._db.wal_checkpoint(mode=mode)
         except apsw.Error as exc:
             raise translate(exc, str(self._path), committing=True) from exc
         self._passes += 1
-        self._poke_at_pages = pages + self._restart_at_pages
+        self._wake_at_pages = pages + self._restart_at_pages
         return pages

@@ -1,10 +1,10 @@
-"""Opening SQLite databases (one library, one set of pragmas, private files), and what a failing call means.
+"""Open SQLite databases with one library, one set of pragmas and private files; translate the errors of SQLite.
 
-Every connection of posthouse is made here. The file is created with mode 0600 before SQLite sees it. WAL always; the
-caller names the durability: FULL survives power loss, NORMAL the crash of any process. Checkpoints never run on a
-writing connection (checkpoint.py). SQLite before 3.51.3 can corrupt a WAL database, so an older library is a defect
-of the installation. A full disk may get room again (Transient); an I/O error under a commit or sync, or a database
-that was moved away, means that acknowledged data may be lost (Fatal).
+Every connection of posthouse is opened here. The file is created with mode 0600 before SQLite opens it. The journal
+mode is always WAL; the caller chooses the durability: FULL survives power loss, NORMAL the crash of any process.
+Checkpoints never run on a writing connection (checkpoint.py). SQLite before 3.51.3 can corrupt a WAL database, so an
+older library is a defect of the installation. A full disk is Transient; an I/O error during a commit or sync, or a
+database file that was moved, is Fatal: acknowledged data may be lost.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import apsw
 
-from posthouse.files import fsync_dir
+from posthouse.files import fsync_dir, open_nofollow
 from posthouse.model.errors import Fatal, PosthouseError, error
 
 SAFE_VERSION = (3, 51, 3)
@@ -29,7 +29,7 @@ def library_version() -> tuple[int, int, int]:
     return major, minor, patch
 
 
-#: The wal-index could not grow: out of room, and nothing of the transaction has been synced yet.
+#: The wal-index could not grow because the disk is full; nothing of the transaction has been synced yet.
 _NO_ROOM_FOR_INDEX = {apsw.SQLITE_IOERR_SHMSIZE, apsw.SQLITE_IOERR_SHMMAP, apsw.SQLITE_IOERR_SHMOPEN}
 _ENDING = (
     apsw.BusyError,
@@ -44,14 +44,14 @@ _ENDING = (
 
 
 def is_fatal(exc: apsw.Error, *, committing: bool) -> bool:
-    """Tell whether the process must end: an I/O error, unless it only kept a transaction from starting."""
+    """Return True if the process must end: an I/O error, unless it only kept a transaction from starting."""
     if isinstance(exc, apsw.CorruptError | apsw.NotADBError | apsw.ReadOnlyError):
         return True
     return isinstance(exc, apsw.IOError) and (committing or getattr(exc, "extendedresult", 0) not in _NO_ROOM_FOR_INDEX)
 
 
 def ends_transaction(exc: BaseException) -> bool:
-    """Tell whether SQLite may have rolled back the whole transaction, not just the statement."""
+    """Return True if SQLite may have rolled back the whole transaction, not only the statement."""
     return isinstance(exc, _ENDING)
 
 
@@ -77,19 +77,19 @@ def as_fatal(defect: BaseException, path: str, thread: str) -> Fatal:
 
 
 def copy_error(failure: PosthouseError) -> PosthouseError:
-    """Return a copy to raise: one exception raised for many callers would keep the traceback of each."""
+    """Return a copy to raise: one exception object raised for many callers would collect all their tracebacks."""
     return type(failure)(failure.spec, failure.fields, failure.hint)
 
 
-BUSY_TIMEOUT_MS = 5_000  # another process commits in well under this; longer means it hangs
-WAL_KEPT_BYTES = 64 * 1024 * 1024  # a WAL that a stalled reader made larger is cut back when it begins anew
-_SHORT_TRIES, _SHORT_PAUSE_S = 50, 0.0002  # a commit or the end of a checkpoint: over in a moment
+BUSY_TIMEOUT_MS = 5_000  # a commit of another process takes far less; longer means that it hangs
+WAL_KEPT_BYTES = 64 * 1024 * 1024  # a longer WAL (after a stalled reader) is truncated when it restarts
+_SHORT_TRIES, _SHORT_PAUSE_S = 50, 0.0002  # most locks are held this briefly: a commit, the end of a checkpoint
 _LONG_PAUSE_S = 0.005
-_STATEMENTS = 256  # prepared statements kept per connection: more than any store has
+_STATEMENTS = 256  # prepared statements cached per connection: more than any store has
 
 
 class Durability(enum.Enum):
-    """What an answered write survives."""
+    """What a completed write survives."""
 
     FULL = "full"
     """Power loss: every commit is synced."""
@@ -126,12 +126,12 @@ def open_reader(path: Path, *, vfs: str | None = None) -> apsw.Connection:
 
 
 def skip_checkpoint_on_close(db: apsw.Connection) -> None:
-    """Have `db` not checkpoint when it closes last: it cannot write, or must not any more."""
+    """Keep `db` from a checkpoint when it is the last to close: it cannot write, or must not write after a failure."""
     db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
 
 
 def open_copy(path: Path) -> apsw.Connection:
-    """Open the new file `path` for a copy that is synced as a whole when it is complete: no journal, no syncs."""
+    """Create `path` for a copy that the caller syncs when it is complete: no journal, no syncs."""
     path = safe_path(path)
     _create_private(path)
     db = _open(path, apsw.SQLITE_OPEN_READWRITE, None)
@@ -141,7 +141,7 @@ def open_copy(path: Path) -> apsw.Connection:
 
 
 def safe_path(path: Path) -> Path:
-    """Return the path with its directory resolved, so that only a link planted at the name itself is refused."""
+    """Return the path with its directory resolved; refuse a symbolic link at the name itself."""
     resolved = path.parent.resolve() / path.name
     if resolved.is_symlink():
         raise error("store_path_unsafe", path=str(path), reason="it is a symbolic link")
@@ -170,7 +170,7 @@ def _open(path: Path, flags: int, vfs: str | None) -> apsw.Connection:
 
 
 def _enter_wal(db: apsw.Connection, path: Path) -> None:
-    """Switch to WAL; SQLite does not wait by itself when two processes do so at the same moment."""
+    """Switch to WAL; SQLite itself does not wait when two processes do so at the same time."""
     wait = busy_handler(BUSY_TIMEOUT_MS)
     tries = 0
     while True:
@@ -184,7 +184,7 @@ def _enter_wal(db: apsw.Connection, path: Path) -> None:
 
 
 def busy_handler(limit_ms: int) -> Callable[[int], bool]:
-    """Return a busy handler that looks often at first: SQLite's own sleeps longer than most locks are held."""
+    """Return a busy handler that retries often at first: SQLite's own sleeps longer than most locks are held."""
     long_tries = round((limit_ms / 1000 - _SHORT_TRIES * _SHORT_PAUSE_S) / _LONG_PAUSE_S)
 
     def wait(tries: int) -> bool:
@@ -196,13 +196,9 @@ def busy_handler(limit_ms: int) -> Callable[[int], bool]:
 
 def _create_private(path: Path) -> None:
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        os.close(open_nofollow(path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
     except FileExistsError:
         return
     except OSError as exc:
         raise error("store_path_unsafe", path=str(path), reason=exc.strerror or str(exc)) from exc
-    try:
-        os.fchmod(fd, 0o600)
-    finally:
-        os.close(fd)
     fsync_dir(path.parent)

@@ -1,9 +1,9 @@
 """Schemas as numbered SQL files, applied forward only.
 
-A store is made of components (the journal, then what the store adds), each with its own numbered migrations in
-``<package>/migrations/NNNN_name.sql``. Each file runs in one transaction together with the note that it ran; a
-store that holds data is backed up before. A store written by a newer posthouse, or by another program, is refused
-untouched: it is looked at read-only before it is opened for writing.
+A store consists of components (the journal, then those of the store), each with its own numbered migrations in
+``<package>/migrations/NNNN_name.sql``. Each file runs in one transaction together with the update of the version; a
+store that holds data is backed up first. A store of a newer posthouse, or of another program, is refused unchanged:
+its schema is read through a read-only connection before the file is opened for writing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from posthouse.model.errors import PosthouseError, error
 from posthouse.sqlite.backup import copy_database
 from posthouse.sqlite.connection import open_reader, skip_checkpoint_on_close, translate
 
-APPLICATION_ID = 0x706F7374  # "post": tells our files from any other SQLite database
+APPLICATION_ID = 0x706F7374  # "post": distinguishes posthouse stores from other SQLite databases
 
 _CREATE_VERSIONS = (
     "CREATE TABLE IF NOT EXISTS schema_versions (component TEXT PRIMARY KEY, version INTEGER NOT NULL) STRICT"
@@ -45,7 +45,7 @@ class Component:
 
 
 def check_known_schema(path: Path, components: tuple[Component, ...], *, vfs: str | None = None) -> None:
-    """Refuse an existing file that is foreign or newer, without changing a byte of it."""
+    """Refuse an existing file of another program or a newer schema, without changing a byte of it."""
     if not path.exists():
         return
     db = open_reader(path, vfs=vfs)
@@ -57,7 +57,7 @@ def check_known_schema(path: Path, components: tuple[Component, ...], *, vfs: st
 
 
 def migrate(db: apsw.Connection, path: Path, components: tuple[Component, ...], *, keep_backup: bool = True) -> None:
-    """Bring the schema of `db` up to date, or refuse it."""
+    """Apply the missing migrations to `db`, or refuse it."""
     versions = _versions(db, path, components)
     _refuse_newer(path, components, versions)
     if all(versions.get(c.name, 0) == len(c.migrations) for c in components):
@@ -70,21 +70,23 @@ def migrate(db: apsw.Connection, path: Path, components: tuple[Component, ...], 
                 _apply(db, path, component, number)
                 applied += 1
     except BaseException:
-        if backup and not applied:  # the store is as it was: the next try makes a backup again
+        if backup and not applied:  # the store is unchanged: the next try makes its own backup
             backup.unlink(missing_ok=True)
         raise
     _refuse_newer(path, components, _versions(db, path, components))
 
 
 def _versions(db: apsw.Connection, path: Path, components: tuple[Component, ...]) -> dict[str, int]:
-    """Return the version of each component, none for an empty file; refuse a foreign one."""
+    """Return the version of each component, none for an empty file; refuse a database of another program."""
     expected = components[-1].name
-    db.execute("BEGIN")  # one snapshot: another process may be claiming the file
+    db.execute("BEGIN")  # one snapshot: another process may be creating the schema
     try:
         application = db.pragma("application_id")
         tables = {name for (name,) in db.execute("SELECT name FROM sqlite_schema")}
         if application not in (0, APPLICATION_ID) or (tables and application == 0):
-            raise error("store_not_ours", path=str(path), expected=expected, reason="a foreign database")
+            raise error(
+                "store_not_ours", path=str(path), expected=expected, reason="it is a database of another program"
+            )
         if not tables:
             return {}
         if "schema_versions" not in tables:
@@ -106,7 +108,7 @@ def _refuse_newer(path: Path, components: tuple[Component, ...], versions: dict[
 
 
 def _apply(db: apsw.Connection, path: Path, component: Component, number: int) -> None:
-    """Run one migration, unless another process was faster; the first one also makes the file ours."""
+    """Run one migration unless another process already did; the first one also sets the application id."""
     try:
         db.execute("BEGIN IMMEDIATE")
         db.pragma("application_id", APPLICATION_ID)
@@ -132,7 +134,7 @@ def _failed(exc: apsw.Error, path: Path, component: Component, number: int) -> P
 
 
 def _back_up(db: apsw.Connection, path: Path, versions: dict[str, int]) -> Path:
-    """Copy the store beside itself under a name that is free, whoever else migrates at the same moment."""
+    """Copy the store to an unused name beside it, also while another process migrates."""
     label = "-".join(f"{name}{version}" for name, version in sorted(versions.items()))
     number = 1
     while True:

@@ -1,8 +1,8 @@
 """SQL statements: named in .sql files under ``-- :name of_the_statement``, and bulk inserts.
 
-A statement that is asked for but missing fails when its module is imported, not when it first runs. Each step of a
-statement gives up the interpreter lock and has to win it back; beside a busy event loop that costs more than the
-row. So BulkInsert writes rows in groups of fixed sizes, each size one prepared statement.
+Modules bind statements at import, so a missing one fails then and not when it first runs. Each step of a statement
+releases the interpreter lock and has to acquire it again; beside a busy event loop that costs more than the row. So
+BulkInsert writes rows in groups of fixed sizes, each size one prepared statement.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Statements:
         return frozenset(self._texts)
 
 
-_SIZES = (64, *range(16, 0, -1))  # few texts to prepare; a handful of rows, or hundreds, are few statements
+_SIZES = (64, *range(16, 0, -1))  # few statements to prepare; any number of rows needs few executions
 
 
 class BulkInsert:

@@ -1,11 +1,12 @@
-"""One write transaction for many items, where one item's failure leaves the others alone; and the DirectWriter.
+"""One write transaction for many items, in which a failed item does not affect the others; and the DirectWriter.
 
-`run_items` is the only way rows get into a store. An item's rows are all there or none, and an item has its result
-only after COMMIT returned. What an error did to the transaction is asked of SQLite (`in_transaction`), never
-assumed: FULL, NOMEM and some BUSY roll back everything, not the savepoint. Items run first without savepoints; when
-one fails, the batch is rolled back and run again with a savepoint each, and when the whole transaction fails, one by
-one. So an item may run more than once; only what its last run wrote exists. DirectWriter gives the same promises for
-one item at a time on the calling thread: the bus's NORMAL commits cost less than handing them to another thread.
+`run_items` is the only way to write rows to a store. The rows of an item are written all or none, and an item gets
+its result only after COMMIT returned. The effect of an error on the transaction is read from SQLite
+(`in_transaction`), never assumed: FULL, NOMEM and some BUSY errors roll back everything, not only the savepoint.
+Items run first without savepoints; if one fails, the batch is rolled back and runs again with one savepoint per item,
+and if the whole transaction fails, item by item. So an item may run more than once; only the rows of its last run
+exist. DirectWriter gives the same guarantees for one item at a time on the calling thread: for the bus's NORMAL
+commits a hand-over to another thread would cost more than the commit.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from posthouse.sqlite.connection import copy_error, ends_transaction, skip_check
 
 
 class Transaction:
-    """What an item sees of the transaction it runs in; one object serves a connection for its life."""
+    """The transaction as an item sees it; one object per connection, used for every batch."""
 
     def __init__(self, db: apsw.Connection) -> None:
         self.db = db
-        #: The wall time of this batch; read once per batch, never goes back.
+        #: Wall time of this batch: read once per batch, never decreases.
         self.now_ns = 0
 
     def begin(self, wall_ns: int) -> None:
@@ -35,27 +36,27 @@ class Transaction:
         self.now_ns = max(self.now_ns, wall_ns)
 
     def mark(self) -> Any:
-        """Return what `rewind` needs to undo the in-memory effects of one item."""
+        """Return the state that `rewind` needs to undo the in-memory effects of one item."""
         return None
 
     def rewind(self, mark: Any) -> None:
-        """Forget the in-memory effects of the item that started at `mark`."""
+        """Undo the in-memory effects of the item that started at `mark`."""
 
     def before_commit(self) -> None:
-        """Write what the batch as a whole owes, such as counters."""
+        """Write the rows that belong to the whole batch, such as counters."""
 
     def committed(self) -> None:
-        """Remember what holds from here on; called right after COMMIT."""
+        """Keep the state of the committed batch; called right after COMMIT."""
 
     def rolled_back(self) -> None:
-        """Forget everything remembered since BEGIN."""
+        """Discard all in-memory state since BEGIN."""
 
 
 TxT = TypeVar("TxT", bound=Transaction)
 
 
 class Item(msgspec.Struct, Generic[TxT], eq=False):
-    """A unit of work and, once its batch has ended, its answer."""
+    """A unit of work and, once its batch has ended, its result or error."""
 
     work: Callable[[TxT], Any]
     result: Any = None
@@ -70,10 +71,10 @@ class _CommitError(Exception):
 
 
 def run_items(tx: TxT, items: Sequence[Item[TxT]], clock: Clock, path: str) -> Fatal | None:
-    """Run `items` in one transaction and leave an answer in each; return the error that must end the process."""
+    """Run `items` in one transaction and set the result or error of each; return an error that must end the process."""
     try:
         wall_ns = clock.wall_ns()
-    except Exception as exc:  # noqa: BLE001 - a clock that fails must not end the thread that answers
+    except Exception as exc:  # noqa: BLE001 - a failing clock must not end the writer thread
         return _fail_all(items, exc)
     if len(items) == 1:
         return _run_alone(tx, items[0], wall_ns, path)
@@ -83,9 +84,9 @@ def run_items(tx: TxT, items: Sequence[Item[TxT]], clock: Clock, path: str) -> F
 def _run_alone(tx: TxT, item: Item[TxT], wall_ns: int, path: str) -> Fatal | None:
     """Run one item; the transaction is its savepoint."""
     try:
-        _transact(tx, (item,), wall_ns, path, _run_plainly)
-    except BaseException as exc:  # noqa: BLE001 - the caller gets it as the answer
-        failure = _meaning(exc, path)
+        _transact(tx, (item,), wall_ns, path, _run_without_savepoints)
+    except BaseException as exc:  # noqa: BLE001 - the caller gets it
+        failure = _to_caller_error(exc, path)
         item.result, item.error = None, failure
         return failure if isinstance(failure, Fatal) else None
     return None
@@ -93,28 +94,28 @@ def _run_alone(tx: TxT, item: Item[TxT], wall_ns: int, path: str) -> Fatal | Non
 
 def _run_together(tx: TxT, items: Sequence[Item[TxT]], wall_ns: int, path: str) -> Fatal | None:
     try:
-        _transact(tx, items, wall_ns, path, _run_plainly)
-    except (apsw.BusyError, Fatal) as exc:  # locked out before anything ran, or the end: no use in trying again
-        return _fail_all(items, _meaning(exc, path))
+        _transact(tx, items, wall_ns, path, _run_without_savepoints)
+    except (apsw.BusyError, Fatal) as exc:  # nothing ran, or the store failed: another try is useless
+        return _fail_all(items, _to_caller_error(exc, path))
     except _CommitError as exc:
         return _after_failed_commit(tx, items, wall_ns, path, exc)
-    except BaseException as exc:  # noqa: BLE001 - whatever an item raises is its answer, in the next run
-        return _run_apart(tx, items, wall_ns, path, exc)
+    except BaseException as exc:  # noqa: BLE001 - the run with savepoints gives it to its item
+        return _run_isolated(tx, items, wall_ns, path, exc)
     return None
 
 
-def _run_apart(tx: TxT, items: Sequence[Item[TxT]], wall_ns: int, path: str, first: BaseException) -> Fatal | None:
-    """Run the batch again with a savepoint each, or item by item when SQLite gave up on the whole."""
+def _run_isolated(tx: TxT, items: Sequence[Item[TxT]], wall_ns: int, path: str, first: BaseException) -> Fatal | None:
+    """Run the batch again with one savepoint per item, or item by item if SQLite rolled back the transaction."""
     if ends_transaction(first):
-        return _run_singly(tx, items, wall_ns, path)
+        return _run_one_by_one(tx, items, wall_ns, path)
     try:
         _transact(tx, items, wall_ns, path, _run_with_savepoints)
     except _CommitError as exc:
         return _after_failed_commit(tx, items, wall_ns, path, exc)
-    except BaseException as exc:  # noqa: BLE001 - not an item's: the transaction's
+    except BaseException as exc:  # noqa: BLE001 - raised by the transaction, not by an item
         if ends_transaction(exc) and not isinstance(exc, apsw.BusyError):
-            return _run_singly(tx, items, wall_ns, path)
-        return _fail_all(items, _meaning(exc, path))
+            return _run_one_by_one(tx, items, wall_ns, path)
+        return _fail_all(items, _to_caller_error(exc, path))
     return None
 
 
@@ -122,11 +123,11 @@ def _after_failed_commit(
     tx: TxT, items: Sequence[Item[TxT]], wall_ns: int, path: str, failed: _CommitError
 ) -> Fatal | None:
     if isinstance(failed.cause, apsw.ConstraintError):  # a deferred constraint of one item must not fail the others
-        return _run_singly(tx, items, wall_ns, path)
-    return _fail_all(items, _meaning(failed, path))
+        return _run_one_by_one(tx, items, wall_ns, path)
+    return _fail_all(items, _to_caller_error(failed, path))
 
 
-def _run_singly(tx: TxT, items: Sequence[Item[TxT]], wall_ns: int, path: str) -> Fatal | None:
+def _run_one_by_one(tx: TxT, items: Sequence[Item[TxT]], wall_ns: int, path: str) -> Fatal | None:
     for position, item in enumerate(items):
         if fatal := _run_alone(tx, item, wall_ns, path):
             _fail_all(items[position:], fatal)
@@ -141,7 +142,7 @@ def _transact(
     path: str,
     run: Callable[[TxT, Sequence[Item[TxT]]], None],
 ) -> None:
-    """BEGIN, run, COMMIT; when anything raises, nothing of it stays."""
+    """BEGIN, run, COMMIT; if anything raises, roll back everything."""
     db = tx.db
     try:
         if db.in_transaction:  # an interrupt came between a failure and its ROLLBACK
@@ -161,7 +162,7 @@ def _transact(
     tx.committed()
 
 
-def _run_plainly(tx: TxT, items: Sequence[Item[TxT]]) -> None:
+def _run_without_savepoints(tx: TxT, items: Sequence[Item[TxT]]) -> None:
     db = tx.db
     for item in items:
         try:
@@ -169,7 +170,7 @@ def _run_plainly(tx: TxT, items: Sequence[Item[TxT]]) -> None:
         except BaseException as exc:
             raise _raised(tx, exc) from exc
         if not db.in_transaction:
-            raise _swallowed()
+            raise _lost_transaction_error()
         item.error = None
 
 
@@ -189,29 +190,29 @@ def _run_with_savepoints(tx: TxT, items: Sequence[Item[TxT]]) -> None:
             tx.rewind(mark)
             item.result, item.error = None, failure
         if not db.in_transaction:
-            raise _swallowed()
+            raise _lost_transaction_error()
         db.execute("RELEASE item")
 
 
 def _raised(tx: Transaction, exc: BaseException) -> BaseException:
-    """Return what an item's exception stands for: the SQLite error behind it when that ended the transaction."""
+    """Return the exception of an item, or the SQLite error behind it if that ended the transaction."""
     if not tx.db.in_transaction:
         cause: BaseException | None = exc
         while cause is not None and not isinstance(cause, apsw.Error):
             cause = cause.__cause__ or cause.__context__
-        return cause if cause is not None and ends_transaction(cause) else _swallowed()
-    if isinstance(exc, StopIteration):  # no future can carry it
+        return cause if cause is not None and ends_transaction(cause) else _lost_transaction_error()
+    if isinstance(exc, StopIteration):  # a future cannot carry StopIteration
         return RuntimeError(f"the item raised {exc!r}")
     return exc
 
 
-def _swallowed() -> apsw.Error:
-    """Stand for an error that ended the transaction unseen: what runs on would commit statement by statement."""
+def _lost_transaction_error() -> apsw.Error:
+    """Return the error for an item that caught the end of its transaction: later statements would autocommit."""
     return apsw.FullError("an item went on after SQLite had rolled back its transaction")
 
 
-def _meaning(exc: BaseException, path: str) -> BaseException:
-    """Return what the caller is told: SQLite's trouble in posthouse's words, an item's own exception as it is."""
+def _to_caller_error(exc: BaseException, path: str) -> BaseException:
+    """Return the error for the caller: a translated SQLite error, or the exception of the item itself."""
     cause = exc.cause if isinstance(exc, _CommitError) else exc
     if isinstance(cause, apsw.Error) and ends_transaction(cause):
         return translate(cause, path, committing=cause is not exc)
@@ -238,7 +239,7 @@ R = TypeVar("R")
 
 
 class DirectWriter(Generic[TxT]):
-    """Commits one piece of work at a time on the thread that asks for it."""
+    """Commits one unit of work at a time on the calling thread."""
 
     def __init__(self, tx: TxT, clock: Clock, path: str, *, on_fatal: Callable[[Fatal], None]) -> None:
         self._tx = tx
@@ -247,25 +248,25 @@ class DirectWriter(Generic[TxT]):
         self._on_fatal = on_fatal
         self._lock = threading.Lock()
         self._holder = 0
-        self._refusal: PosthouseError | None = None
+        self._closed_with: PosthouseError | None = None
         self._is_closed = False
 
     def run(self, work: Callable[[TxT], R]) -> R:
-        """Commit `work` and return its result; it must not call back into this writer."""
+        """Commit `work` and return its result; `work` must not use this writer."""
         item = Item(work)
         thread = threading.get_ident()
         if self._holder == thread:
             raise RuntimeError("a transaction was started inside a transaction of the same store")
         with self._lock:
-            if self._refusal is not None:
-                raise copy_error(self._refusal)
+            if self._closed_with is not None:
+                raise copy_error(self._closed_with)
             self._holder = thread
             try:
                 fatal = run_items(self._tx, [item], self._clock, self._path)
             finally:
                 self._holder = 0
             if fatal:
-                self._refusal = fatal
+                self._closed_with = fatal
         if fatal:
             self._on_fatal(fatal)
         if item.error is not None:
@@ -274,16 +275,16 @@ class DirectWriter(Generic[TxT]):
         return result
 
     def refuse(self, fatal: Fatal) -> None:
-        """Answer every later call with `fatal`: another part of the store found that the disk failed."""
+        """Fail every later call with `fatal`: another part of the store found that the disk failed."""
         with self._lock:
-            self._refusal = fatal
+            self._closed_with = fatal
 
     @property
     def state(self) -> str:
         """Return "open", "failed" or "closed"."""
-        if self._refusal is None:
+        if self._closed_with is None:
             return "open"
-        return "failed" if isinstance(self._refusal, Fatal) else "closed"
+        return "failed" if isinstance(self._closed_with, Fatal) else "closed"
 
     def statistics(self) -> dict[str, str]:
         """Return the state."""
@@ -292,9 +293,9 @@ class DirectWriter(Generic[TxT]):
     def close(self) -> None:
         """Close the connection; later calls raise store_closed."""
         with self._lock:
-            if isinstance(self._refusal, Fatal) and not self._is_closed:
+            if isinstance(self._closed_with, Fatal) and not self._is_closed:
                 skip_checkpoint_on_close(self._tx.db)
-            if self._refusal is None:
-                self._refusal = error("store_closed", path=self._path)
+            if self._closed_with is None:
+                self._closed_with = error("store_closed", path=self._path)
             self._is_closed = True
             self._tx.db.close()
