@@ -222,14 +222,14 @@ _STORE = {
 def watch_queues(context: RelayContext) -> None:
     """Connect the gauges of queues to their sources."""
     meters, engine = context.meters, context.engine
-    mailboxes, attendance = engine.sessions, engine.sweeper
-    meters.watch("posthouse_relay_mailboxes", lambda: mailboxes.statistics()["open"])
-    meters.watch("posthouse_relay_messages_in_flight", lambda: mailboxes.statistics()["in_flight"])
-    meters.watch("posthouse_relay_queued_messages", lambda: attendance.totals.open_rows)
-    meters.watch("posthouse_relay_parked_messages", lambda: attendance.totals.parked_rows)
-    meters.watch("posthouse_relay_waiting_confirmation_ids", lambda: attendance.totals.confirmation_ids)
+    sessions, sweeper = engine.sessions, engine.sweeper
+    meters.watch("posthouse_relay_mailboxes", lambda: sessions.statistics()["open"])
+    meters.watch("posthouse_relay_messages_in_flight", lambda: sessions.statistics()["in_flight"])
+    meters.watch("posthouse_relay_queued_messages", lambda: sweeper.totals.open_rows)
+    meters.watch("posthouse_relay_parked_messages", lambda: sweeper.totals.parked_rows)
+    meters.watch("posthouse_relay_waiting_confirmation_ids", lambda: sweeper.totals.confirmation_ids)
     meters.watch("posthouse_relay_queue_oldest_seconds", partial(_oldest_s, context))
-    mailboxes.observer = meters
+    sessions.observer = meters
 
 
 def _oldest_s(context: RelayContext) -> float:

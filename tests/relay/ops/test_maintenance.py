@@ -34,7 +34,7 @@ from posthouse.relay.ops.maintenance import (
     reindex_relay,
     restore_relay,
 )
-from posthouse.relay.pinch.submissions import Posting, commit_submissions
+from posthouse.relay.pinch.submissions import EnvelopeSubmission, commit_submissions
 from posthouse.relay.wire.lock_operations import Acquire
 from posthouse.relay.wire.mesh_rows import AccessRow, Role, Verdict
 from posthouse.sqlite.connection import Durability, open_writer
@@ -47,7 +47,9 @@ async def live(folder: Path, clock: FakeClock) -> None:
     """Run a relay with a history in which every kind of record occurs."""
     core = await RelayEngine.start(EngineSettings(folder, RELAY, admins=(ALICE.node,), has_pinch=True), clock)
     await core.locks.ask(ALICE.node, Acquire("build", 5_000))
-    envelope = Posting("pinch:a@relay.test", "pinch:b@relay.test", b"m1", 4, b"envelope", lambda _outcome: None)
+    envelope = EnvelopeSubmission(
+        "pinch:a@relay.test", "pinch:b@relay.test", b"m1", 4, b"envelope", lambda _outcome: None
+    )
     await core.store.submit(lambda unit: commit_submissions(unit, core.settings.deliveries, [envelope]))
     for number in range(3):
         await core.accept(ALICE.raw(1, ("t", str(number)), ("e", "0" * 64)))

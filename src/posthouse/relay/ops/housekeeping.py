@@ -162,7 +162,7 @@ class Pruning:
         while checked < most and ends < 2:  # at the second end all of them were checked
             step = await self._release_kept(self._kept_after, horizon_ns)
             self._kept_after = step.through_seq or 0
-            released, checked = released + step.emptied, checked + step.looked_at
+            released, checked = released + step.emptied, checked + step.checked
             ends += step.through_seq is None
         return released
 

@@ -37,7 +37,7 @@ from posthouse.relay.pinch.envelopes import (
 from posthouse.relay.pinch.pinch_settings import TOKENS_PER_ENVELOPE, PinchSettings
 from posthouse.relay.pinch.schema.pinch_pb2 import DeliveryConfirm, Envelope
 from posthouse.relay.pinch.service import Pinch
-from posthouse.relay.pinch.submissions import Confirming, Outcome, PinchSubmission, Posting
+from posthouse.relay.pinch.submissions import ConfirmSubmission, EnvelopeSubmission, Outcome, PinchSubmission
 from posthouse.relay.wire.frames import binary_frame
 from posthouse.relay.wire.websocket import (
     INTERNAL_ERROR,
@@ -100,7 +100,7 @@ def _post(connection: PinchConnection, envelope: Envelope, raw: bytes) -> None:
     elif connection.spend_rate(envelope):
         on_outcome = partial(connection.settle, envelope)
         ends = (connection.address, envelope.to_address)
-        connection.submit(Posting(*ends, envelope.message_id, envelope.type, raw, on_outcome))
+        connection.submit(EnvelopeSubmission(*ends, envelope.message_id, envelope.type, raw, on_outcome))
 
 
 def _confirm(connection: PinchConnection, envelope: Envelope, _raw: bytes) -> None:
@@ -109,7 +109,7 @@ def _confirm(connection: PinchConnection, envelope: Envelope, _raw: bytes) -> No
     is_own = envelope.from_address == connection.address and _is_message_id(given.message_id)
     if is_own and _is_signed(connection.address, given):
         on_outcome = partial(connection.settle, envelope)
-        connection.submit(Confirming(connection.address, envelope.to_address, envelope, on_outcome))
+        connection.submit(ConfirmSubmission(connection.address, envelope.to_address, envelope, on_outcome))
     else:
         connection.pinch.note_outcome(CONFIRM, Outcome.IGNORED)
 

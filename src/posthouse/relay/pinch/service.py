@@ -24,7 +24,7 @@ from posthouse.relay.messages.sessions import ReaderSessions
 from posthouse.relay.metrics import Meters
 from posthouse.relay.pinch.envelopes import type_name
 from posthouse.relay.pinch.pinch_settings import PinchSettings
-from posthouse.relay.pinch.submissions import Outcome, SubmissionQueue
+from posthouse.relay.pinch.submissions import Outcome, PinchSubmissions
 from posthouse.relay.store.protocol import Unit
 from posthouse.relay.wire.delivery_rows import NO_DELIVERIES, ClosedDeliveries
 
@@ -106,7 +106,7 @@ class Pinch:
         self.settings = settings
         self.meters = meters
         self.rates = RateBuckets(settings.rate)
-        self.submissions = SubmissionQueue(engine.sessions)
+        self.submissions = PinchSubmissions(engine.sessions)
         self.blocks = Blocks(engine.changes, engine.sessions)
         self.is_stopping = False
         self._key = key

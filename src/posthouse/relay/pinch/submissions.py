@@ -1,9 +1,8 @@
-"""Accept Pinch envelopes and confirms: one unit of work per event-loop iteration, with the queues of every message.
+"""Accept Pinch envelopes and confirms: write them in the relay's group commit, then notify readers and senders.
 
-Submissions are written in the order they came; readers get them in commit order, because results are taken where
-the writer's answers arrive. They belong to the relay, not to the connection that brought them. A confirm counts for
-an open or parked delivery of its reader from the sender it names; its signature was verified before and is kept for
-the audit.
+Submissions are written in the order they came, and readers get them in commit order. They belong to the relay: they
+are written even if their connection is gone. A confirm counts for an open or parked delivery of its reader from the
+sender it names. Its signature was verified before; the journal keeps it for the audit.
 """
 
 from __future__ import annotations
@@ -41,29 +40,29 @@ from posthouse.relay.wire.frames import binary_frame
 
 
 class Outcome(enum.StrEnum):
-    """What became of an envelope or a confirm."""
+    """The outcome of an envelope or a confirm."""
 
     ACCEPTED = "accepted"
-    #: it was accepted before
+    #: the same message was accepted before
     DUPLICATE = "duplicate"
     QUEUE_FULL = "queue_full"
-    #: a confirm of nothing that could be confirmed
+    #: the confirm matches no delivery that waits for one
     IGNORED = "ignored"
-    #: the store takes nothing now
+    #: the store accepts nothing now
     BUSY = "busy"
 
 
 @dataclass(frozen=True, slots=True)
-class Posting:
-    """An envelope for another agent; whoever asks is told the outcome after the commit."""
+class EnvelopeSubmission:
+    """An envelope for another agent; `on_outcome` is called after the commit."""
 
     sender: str
     recipient: str
     message_id: bytes
     message_type: int
-    #: as it came
+    #: the envelope as it came
     raw: bytes
-    tell: Callable[[Outcome], None]
+    on_outcome: Callable[[Outcome], None]
 
     @property
     def size(self) -> int:
@@ -71,62 +70,62 @@ class Posting:
 
 
 @dataclass(frozen=True, slots=True)
-class Confirming:
+class ConfirmSubmission:
     """A confirm whose signature was verified."""
 
     reader: str
     sender: str
     envelope: Envelope
-    tell: Callable[[Outcome], None]
+    on_outcome: Callable[[Outcome], None]
 
     @property
     def size(self) -> int:
         return 512
 
 
-PinchSubmission = Posting | Confirming
+PinchSubmission = EnvelopeSubmission | ConfirmSubmission
 
 
 class _Plan(NamedTuple):
-    posting: Posting
+    submission: EnvelopeSubmission
     is_blocked: bool
 
 
-class GroupPostings:
+class GroupEnvelopes:
     """The envelopes of one unit of work."""
 
     def __init__(
-        self, unit: Unit, settings: DeliverySettings, postings: Sequence[Posting], effects: CommitEffects
+        self, unit: Unit, settings: DeliverySettings, envelopes: Sequence[EnvelopeSubmission], effects: CommitEffects
     ) -> None:
         self._unit = unit
         self._settings = settings
         self._queues = GroupQueues(unit, settings, effects)
-        self._queues.load([(PINCH_MESH, each) for posting in postings for each in (posting.sender, posting.recipient)])
+        self._queues.load([(PINCH_MESH, address) for each in envelopes for address in (each.sender, each.recipient)])
         self._fresh: set[tuple[str, bytes]] = set()
         self._blockers: dict[str, frozenset[str]] = {}
         self._plans: list[_Plan] = []
-        #: what goes to readers at the tail, by address
+        #: written envelopes by recipient, for reader sessions that have sent everything before
         self.offers: dict[str, list[Offer]] = {}
 
-    def claim(self, posting: Posting) -> Outcome:
-        """Take the room of an envelope, or say why there is none."""
-        if self._is_known(posting):
+    def reserve(self, submission: EnvelopeSubmission) -> Outcome:
+        """Reserve a place in the recipient's queue; `write` writes what was reserved."""
+        if self._is_duplicate(submission):
             return Outcome.DUPLICATE
-        queue = self._queue(posting.recipient)
+        queue = self._queue(submission.recipient)
         if not self._queues.has_room(queue):
             return Outcome.QUEUE_FULL
-        is_blocked = posting.recipient in self._blockers_of(posting.sender)
+        is_blocked = submission.recipient in self._blockers_of(submission.sender)
         if not is_blocked:
             queue.added += 1
-        self._plans.append(_Plan(posting, is_blocked))
-        self._fresh.add((posting.sender, posting.message_id))
+        self._plans.append(_Plan(submission, is_blocked))
+        self._fresh.add((submission.sender, submission.message_id))
         return Outcome.ACCEPTED
 
     def write(self) -> None:
-        """Write everything that was claimed, in order."""
+        """Write all reserved envelopes, in order."""
         plans = self._plans
         self._queues.write(
-            [self._queue(name) for plan in plans for name in (plan.posting.sender, plan.posting.recipient)]
+            [self._queue(name) for plan in plans for name in (plan.submission.sender, plan.submission.recipient)]
         )
         envelopes: list[NewEnvelope] = []
         deliveries: list[NewDelivery] = []
@@ -137,41 +136,41 @@ class GroupPostings:
             self._unit.deliveries.open((), (), deliveries, ())
 
     def _write(self, plan: _Plan, envelopes: list[NewEnvelope], deliveries: list[NewDelivery]) -> None:
-        posting, now_ns = plan.posting, self._unit.now_ns
-        number = 0 if posting.message_id else secrets.randbits(62)
-        key = delivery_id(posting.sender, posting.message_id, now_ns, number)
+        submission, now_ns = plan.submission, self._unit.now_ns
+        number = 0 if submission.message_id else secrets.randbits(62)
+        key = delivery_id(submission.sender, submission.message_id, now_ns, number)
         seq = self._append(plan, key)
-        sender, reader = self._queue(posting.sender).queue_id, self._queue(posting.recipient).queue_id
-        envelopes.append((seq, key, sender, posting.message_id, posting.message_type, now_ns, posting.raw))
+        sender, reader = self._queue(submission.sender).queue_id, self._queue(submission.recipient).queue_id
+        envelopes.append((seq, key, sender, submission.message_id, submission.message_type, now_ns, submission.raw))
         if plan.is_blocked:
             deliveries.append((seq, reader, "pinch", key, sender, seq, "blocked", now_ns, now_ns))
             return
         deliveries.append((seq, reader, "pinch", key, sender, seq, "queued", now_ns, None))
-        needs_no_confirm = not is_confirmed_by_reader(posting.message_type)
-        offer = Offer(seq, key.hex(), binary_frame(posting.raw), needs_no_confirm)
-        self.offers.setdefault(posting.recipient, []).append(offer)
+        needs_no_confirm = not is_confirmed_by_reader(submission.message_type)
+        offer = Offer(seq, key.hex(), binary_frame(submission.raw), needs_no_confirm)
+        self.offers.setdefault(submission.recipient, []).append(offer)
 
     def _append(self, plan: _Plan, key: bytes) -> int:
-        posting = plan.posting
+        submission = plan.submission
         body = {
-            "recipient": posting.recipient,
-            "message_type": posting.message_type,
-            "size": len(posting.raw),
+            "recipient": submission.recipient,
+            "message_type": submission.message_type,
+            "size": len(submission.raw),
             "id": key.hex(),
         }
         if plan.is_blocked:
             body["blocked"] = True
-        ref = posting.message_id.decode()
-        return self._unit.append("pinch.accepted", mesh=PINCH_MESH, actor=posting.sender, ref=ref, body=body)
+        ref = submission.message_id.decode()
+        return self._unit.append("pinch.accepted", mesh=PINCH_MESH, actor=submission.sender, ref=ref, body=body)
 
-    def _is_known(self, posting: Posting) -> bool:
-        if not posting.message_id:
+    def _is_duplicate(self, submission: EnvelopeSubmission) -> bool:
+        if not submission.message_id:
             return False
-        if (posting.sender, posting.message_id) in self._fresh:
+        if (submission.sender, submission.message_id) in self._fresh:
             return True
-        sender = self._queue(posting.sender).queue_id
+        sender = self._queue(submission.sender).queue_id
         since_ns = self._unit.now_ns - self._settings.queue_ttl_ns
-        return sender != 0 and self._unit.pinch.is_known(sender, posting.message_id, since_ns)
+        return sender != 0 and self._unit.pinch.is_known(sender, submission.message_id, since_ns)
 
     def _queue(self, address: str) -> GroupQueue:
         return self._queues.find(PINCH_MESH, address)
@@ -183,26 +182,29 @@ class GroupPostings:
         return blockers
 
 
-def accept_confirm(unit: Unit, settings: DeliverySettings, job: Confirming, effects: CommitEffects) -> Outcome:
-    """Close the row a confirm names and keep the confirm for its sender, or say that it has no effect."""
-    queues = unit.deliveries.queues(PINCH_MESH, (job.reader, job.sender))
-    reader, sender = queues.get(job.reader), queues.get(job.sender)
+def accept_confirm(
+    unit: Unit, settings: DeliverySettings, confirm: ConfirmSubmission, effects: CommitEffects
+) -> Outcome:
+    """Close the delivery that a confirm names and keep the confirm for the sender, unless it has no effect."""
+    queues = unit.deliveries.queues(PINCH_MESH, (confirm.reader, confirm.sender))
+    reader, sender = queues.get(confirm.reader), queues.get(confirm.sender)
     if reader is None or sender is None:
         return Outcome.IGNORED
-    row = unit.pinch.find(reader.queue_id, sender.queue_id, job.envelope.delivery_confirm.message_id)
+    row = unit.pinch.find(reader.queue_id, sender.queue_id, confirm.envelope.delivery_confirm.message_id)
     if row is None:
         return Outcome.IGNORED
     if not _counts(row, unit.now_ns - settings.queue_ttl_ns):
-        effects.closed.append(ClosedDeliveries(PINCH_MESH, job.reader, [row.seq]))  # nothing waits for it
+        effects.closed.append(ClosedDeliveries(PINCH_MESH, confirm.reader, [row.seq]))  # the session need not wait
         return Outcome.IGNORED
     unit.deliveries.confirm(reader.queue_id, [row.seq], int(row.state in OPEN), int(row.state in PARKED))
-    seq = _append_confirm(unit, job, row)
-    envelope = forwarded_confirm(job.envelope, row.was_stored)
+    seq = _append_confirm(unit, confirm, row)
+    envelope = forwarded_confirm(confirm.envelope, row.was_stored)
     kept = StoredConfirm(row.id, row.was_stored, unit.now_ns, envelope)
     unit.deliveries.keep_confirmation(
         sender.queue_id, seq, 1, encode_stored_confirm(kept), settings.confirmation_reserve
     )
-    effects.confirmed.append(Confirmed(PINCH_MESH, job.reader, job.sender, (row.seq,), seq, binary_frame(envelope)))
+    frame = binary_frame(envelope)
+    effects.confirmed.append(Confirmed(PINCH_MESH, confirm.reader, confirm.sender, (row.seq,), seq, frame))
     return Outcome.ACCEPTED
 
 
@@ -210,78 +212,83 @@ def _counts(row: DeliveryRow, before_ns: int) -> bool:
     return row.state in PARKED or (row.state in OPEN and row.opened_at_ns >= before_ns)
 
 
-def _append_confirm(unit: Unit, job: Confirming, row: DeliveryRow) -> int:
-    given = job.envelope.delivery_confirm
+def _append_confirm(unit: Unit, confirm: ConfirmSubmission, row: DeliveryRow) -> int:
+    given = confirm.envelope.delivery_confirm
     message_id = given.message_id.decode()
     body = {
-        "sender": job.sender,
+        "sender": confirm.sender,
         "signature": given.signature.hex(),
         "timestamp": given.timestamp,
         "state": given.state,
         "was_stored": row.was_stored,
     }
-    seq = unit.append("pinch.confirmed", mesh=PINCH_MESH, actor=job.reader, ref=message_id, body=body)
+    seq = unit.append("pinch.confirmed", mesh=PINCH_MESH, actor=confirm.reader, ref=message_id, body=body)
     closed = {"ids": [row.id], "was_stored": [row.was_stored], "confirmation": message_id}
-    unit.append("delivery.confirmed", mesh=PINCH_MESH, actor=job.reader, ref=job.reader, body=closed)
+    unit.append("delivery.confirmed", mesh=PINCH_MESH, actor=confirm.reader, ref=confirm.reader, body=closed)
     return seq
 
 
 log = structlog.get_logger(__name__)
 
 
-class CommittedSubmissions(NamedTuple):
-    """What one unit of work did."""
+class CommittedEnvelopes(NamedTuple):
+    """The result of one unit of work."""
 
     outcomes: list[Outcome]
     offers: dict[str, list[Offer]]
     effects: CommitEffects
 
 
-class SubmissionQueue:
-    """Writes envelopes and confirms with the group commit of the relay: all of a loop iteration share a unit."""
+class PinchSubmissions:
+    """Writes envelopes and confirms through the relay's group commit."""
 
     def __init__(self, sessions: ReaderSessions) -> None:
         self._sessions = sessions
         self._committer = sessions.committer
 
-    def submit(self, job: PinchSubmission) -> None:
-        """Write a job; its `tell` is called with the outcome."""
-        self._committer.submit(self, job, size=job.size)
+    def submit(self, submission: PinchSubmission) -> None:
+        """Write a submission; its `on_outcome` is called after the commit."""
+        self._committer.submit(self, submission, size=submission.size)
         self._committer.flush_soon()
 
     async def drain(self) -> None:
-        """Wait until everything is committed or refused; before the store closes."""
+        """Wait until every submission is committed or refused; call it before the store closes."""
         await self._committer.drain()
 
-    def write(self, unit: Unit, jobs: Sequence[PinchSubmission]) -> CommittedSubmissions:
-        """Write jobs inside the transaction; called by the committer."""
-        return commit_submissions(unit, self._sessions.settings, jobs)
+    def write(self, unit: Unit, submissions: Sequence[PinchSubmission]) -> CommittedEnvelopes:
+        """Write submissions inside the transaction; called by the committer."""
+        return commit_submissions(unit, self._sessions.settings, submissions)
 
-    def on_committed(self, jobs: Sequence[PinchSubmission], result: CommittedSubmissions) -> None:
+    def on_committed(self, submissions: Sequence[PinchSubmission], result: CommittedEnvelopes) -> None:
         """Give committed envelopes to reader sessions and outcomes to senders; called by the committer."""
         self._sessions.apply_effects(result.effects)
         for address, offers in result.offers.items():
             self._sessions.offer((PINCH_MESH, address), offers)
-        for job, outcome in zip(jobs, result.outcomes, strict=True):
-            job.tell(outcome)
+        for submission, outcome in zip(submissions, result.outcomes, strict=True):
+            submission.on_outcome(outcome)
 
-    def on_failed(self, jobs: Sequence[PinchSubmission], failure: BaseException) -> None:
-        """Report that the store takes nothing now; called by the committer."""
+    def on_failed(self, submissions: Sequence[PinchSubmission], failure: BaseException) -> None:
+        """Report that the store accepts nothing now; called by the committer."""
         if isinstance(failure, PosthouseError):
-            log.warning("pinch_not_written", reason=str(failure), jobs=len(jobs))
+            log.warning("pinch_not_written", reason=str(failure), submissions=len(submissions))
         else:
             log.error("pinch_not_written", exc_info=failure)
-        for job in jobs:
-            job.tell(Outcome.BUSY)
+        for submission in submissions:
+            submission.on_outcome(Outcome.BUSY)
 
 
-def commit_submissions(unit: Unit, settings: DeliverySettings, jobs: Sequence[PinchSubmission]) -> CommittedSubmissions:
-    """Do jobs inside the transaction."""
+def commit_submissions(
+    unit: Unit, settings: DeliverySettings, submissions: Sequence[PinchSubmission]
+) -> CommittedEnvelopes:
+    """Write submissions inside the transaction."""
     effects = CommitEffects()
-    postings = GroupPostings(unit, settings, [job for job in jobs if isinstance(job, Posting)], effects)
+    given = [each for each in submissions if isinstance(each, EnvelopeSubmission)]
+    envelopes = GroupEnvelopes(unit, settings, given, effects)
     outcomes = [
-        accept_confirm(unit, settings, job, effects) if isinstance(job, Confirming) else postings.claim(job)
-        for job in jobs
+        accept_confirm(unit, settings, each, effects)
+        if isinstance(each, ConfirmSubmission)
+        else envelopes.reserve(each)
+        for each in submissions
     ]
-    postings.write()
-    return CommittedSubmissions(outcomes, postings.offers, effects)
+    envelopes.write()
+    return CommittedEnvelopes(outcomes, envelopes.offers, effects)

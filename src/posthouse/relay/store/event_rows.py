@@ -100,7 +100,7 @@ class Released(msgspec.Struct, frozen=True):
     """The result of looking at events that an earlier pruning had to keep."""
 
     emptied: int
-    looked_at: int
+    checked: int
     #: the last event that was looked at; None at the end
     through_seq: int | None
 

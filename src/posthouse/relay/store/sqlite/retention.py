@@ -55,10 +55,10 @@ class RetentionTables:
         return Pruned(delete_prefix(self._tx, through_seq, snapshot_seq), emptied)
 
     def release_kept(self, after_seq: int, horizon_ns: int, limit: int) -> Released:
-        looked_at, through_seq = self._db.execute(EVENTS_SQL.kept_through, (after_seq, limit)).fetchone() or (0, None)
+        checked, through_seq = self._db.execute(EVENTS_SQL.kept_through, (after_seq, limit)).fetchone() or (0, None)
         if through_seq is None:
             return Released(0, 0, None)
-        return Released(self._empty(_RELEASABLE, after_seq, through_seq, horizon_ns), looked_at, through_seq)
+        return Released(self._empty(_RELEASABLE, after_seq, through_seq, horizon_ns), checked, through_seq)
 
     def _empty(self, statement: str, low: int, high: int, horizon_ns: int) -> int:
         bindings = {"low": low, "high": high, "horizon_ns": horizon_ns}
