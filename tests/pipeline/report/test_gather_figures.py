@@ -78,7 +78,7 @@ def test_members_are_called_by_their_names(figures: Figures) -> None:
 
 def test_page_of_the_lake_shows_every_card(figures: Figures) -> None:
     page = render_page(figures)
-    for title in ("Traffic", "Cost per day", "Refusals", "Contention", "by relay", "on the bus", "Time to be taken"):
+    for title in ("Traffic", "Cost per day", "Refusals", "Contention", "by relay", "on the bus", "Delivery latency"):
         assert title in page
     assert "deploy/production" in page
 

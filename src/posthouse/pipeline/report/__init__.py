@@ -1,1 +1,1 @@
-"""The report: one page that shows a history."""
+"""The report: one HTML page with charts of a history."""

@@ -1,4 +1,4 @@
-"""What the page shows, as plain values: small however long the history is."""
+"""The figures of the report page, as plain values; their size does not grow with the history."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Hour:
-    """Traffic of one hour and source."""
+    """Traffic of one source in one hour."""
 
-    #: hours since 1970
+    #: Hours since 1970.
     hour: int
     source: str
     messages: int
@@ -19,7 +19,7 @@ class Hour:
 
 @dataclass(frozen=True)
 class Latency:
-    """How long deliveries of one hour took."""
+    """Delivery latency of one source in one hour."""
 
     hour: int
     source: str
@@ -30,7 +30,7 @@ class Latency:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a day cost on one model."""
+    """Cost of one model on one day."""
 
     day: str
     model: str
@@ -39,7 +39,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Ranked:
-    """A name with a figure, largest first."""
+    """A name with a figure, for rankings with the largest first."""
 
     name: str
     value: float
@@ -48,7 +48,7 @@ class Ranked:
 
 @dataclass(frozen=True)
 class Contention:
-    """How a resource was fought over."""
+    """Contention for one resource."""
 
     resource: str
     grants: int
@@ -61,7 +61,7 @@ class Contention:
 
 @dataclass(frozen=True)
 class Edge:
-    """How much one sent to another."""
+    """Deliveries from one sender to one recipient."""
 
     sender: str
     recipient: str
@@ -70,14 +70,14 @@ class Edge:
 
 @dataclass(frozen=True)
 class AuditSummary:
-    """What the audit found; `findings` by code with its meaning."""
+    """The result of the audit: findings by code, each with its meaning as note."""
 
     rows: int
     findings: tuple[Ranked, ...] = ()
 
 
 def middle(values: Iterable[tuple[float, int]]) -> float | None:
-    """Return the value in the middle when each counts as often as its weight says; a mean would follow the nights."""
+    """Return the weighted median of (value, weight) pairs; quiet nights would distort a mean of hours."""
     ordered = sorted(pair for pair in values if pair[1] > 0)
     half = sum(weight for _, weight in ordered) / 2
     seen = 0
@@ -90,9 +90,9 @@ def middle(values: Iterable[tuple[float, int]]) -> float | None:
 
 @dataclass(frozen=True)
 class Figures:
-    """Everything on the page."""
+    """All figures of the page."""
 
-    #: unix seconds
+    #: Unix seconds.
     made_at_s: float
     hours: tuple[Hour, ...] = ()
     outcomes: tuple[Ranked, ...] = ()
@@ -103,9 +103,9 @@ class Figures:
     refusals: tuple[Ranked, ...] = ()
     refused: tuple[Ranked, ...] = ()
     contention: tuple[Contention, ...] = ()
-    #: source -> edges, largest first
+    #: Source -> edges, largest first.
     edges: dict[str, tuple[Edge, ...]] = field(default_factory=dict)
-    #: None: not audited
+    #: None: not audited.
     audit: AuditSummary | None = None
 
     @property

@@ -1,4 +1,4 @@
-"""From the gold tables of a lake to the figures of the page; Spark sums, the driver gets tens of rows."""
+"""Read the figures of the page from the gold tables of a lake; Spark aggregates, the driver gets tens of rows."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from posthouse.pipeline.tables.gold_traffic_hourly import STATES
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_MOST_EDGES = 400  # of one source: what the largest names of a matrix can have
-_MOST_NAMES = 10_000
-_MODELS = 5  # with a colour of their own
+_MAX_EDGES = 400  # per source: enough for all cells of the largest matrix
+_MAX_NAMES = 10_000
+_MODELS = 5  # models with their own color
 
 
 def gather_figures(spark: SparkSession, lake: Lake, clock: Clock, audit: AuditSummary | None = None) -> Figures:
-    """Read everything the page shows."""
+    """Read all figures of the page."""
     names = _names(spark, lake)
     traffic, costs = lake.table(spark, "gold_traffic_hourly"), lake.table(spark, "gold_cost_daily")
     refusals = lake.table(spark, "gold_refusals_daily")
@@ -54,11 +54,11 @@ def gather_figures(spark: SparkSession, lake: Lake, clock: Clock, audit: AuditSu
 
 
 def _names(spark: SparkSession, lake: Lake) -> dict[str, str]:
-    """Return the last name of every member that had one."""
+    """Return the latest name of every member that has one, by node id."""
     journal = lake.table(spark, "bronze_journal")
     named = journal.where(f.col("type").isin("member.joined", "member.changed"))
     last = named.groupBy("ref").agg(f.max_by(text(f.col("body"), "name"), "at_ns").alias("name"))
-    return {row["ref"]: row["name"] for row in last.limit(_MOST_NAMES).collect() if row["name"]}
+    return {row["ref"]: row["name"] for row in last.limit(_MAX_NAMES).collect() if row["name"]}
 
 
 def _hours(traffic: DataFrame) -> tuple[Hour, ...]:
@@ -73,7 +73,7 @@ def _outcomes(traffic: DataFrame) -> tuple[Ranked, ...]:
 
 
 def _latency(latency: DataFrame) -> tuple[Latency, ...]:
-    """Return a row per hour and source; meshes are weighed by their deliveries."""
+    """Return a row per hour and source; meshes are weighted by their deliveries."""
     weight = f.sum("deliveries")
 
     def mean(column: str) -> Column:
@@ -84,17 +84,17 @@ def _latency(latency: DataFrame) -> tuple[Latency, ...]:
 
 
 def _costs(costs: DataFrame) -> tuple[Cost, ...]:
-    """Return days by model; models beyond the dearest few are one."""
+    """Return cost per day and model; all but the most expensive models are combined as `others`."""
     totals = costs.groupBy("model").agg(f.sum("cost_usd").alias("cost")).orderBy(f.desc("cost"), "model")
-    dearest = [row["model"] for row in totals.limit(_MODELS).collect()]
-    model = f.when(f.col("model").isin(dearest), f.col("model")).otherwise("others").alias("model")
+    largest = [row["model"] for row in totals.limit(_MODELS).collect()]
+    model = f.when(f.col("model").isin(largest), f.col("model")).otherwise("others").alias("model")
     rows = costs.groupBy("day", model).agg(f.sum("cost_usd").cast("double").alias("cost")).collect()
     return tuple(sorted((Cost(*row) for row in rows), key=lambda each: (each.day, each.model)))
 
 
-def _ranked(frame: DataFrame, column: str, figure: Column, names: dict[str, str], most: int) -> tuple[Ranked, ...]:
+def _ranked(frame: DataFrame, column: str, figure: Column, names: dict[str, str], limit: int) -> tuple[Ranked, ...]:
     rows = frame.groupBy(column).agg(figure.cast("double").alias("figure")).orderBy(f.desc("figure"), column)
-    return tuple(Ranked(name_of(row[0], names), row[1]) for row in rows.limit(most).collect() if row[1])
+    return tuple(Ranked(name_of(row[0], names), row[1]) for row in rows.limit(limit).collect() if row[1])
 
 
 def _keys(refusals: DataFrame, names: dict[str, str]) -> tuple[Ranked, ...]:
@@ -120,13 +120,13 @@ def _edges(pairs: DataFrame, names: dict[str, str]) -> dict[str, tuple[Edge, ...
     found: dict[str, tuple[Edge, ...]] = {}
     for row in pairs.select("source").distinct().orderBy("source").collect():
         of_source = sums.where(f.col("source") == row[0]).orderBy(f.desc("deliveries"), "sender", "recipient")
-        edges = of_source.select("sender", "recipient", "deliveries").limit(_MOST_EDGES).collect()
+        edges = of_source.select("sender", "recipient", "deliveries").limit(_MAX_EDGES).collect()
         found[row[0]] = tuple(Edge(name_of(a, names), name_of(b, names), n) for a, b, n in edges)
     return found
 
 
 def _hour(hour: str) -> int:
-    """Return hours since 1970 of 2026-01-31T09."""
+    """Return the hours since 1970 of a text like 2026-01-31T09."""
     from datetime import UTC, datetime
 
     return int(datetime.strptime(hour, "%Y-%m-%dT%H").replace(tzinfo=UTC).timestamp()) // 3600

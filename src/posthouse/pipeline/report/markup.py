@@ -1,7 +1,7 @@
-"""Text and HTML of the page: escaping, numbers as people read them, cards, tiles, bars and tables.
+"""HTML elements of the page: escaping, number formats, cards, tiles, bars and tables.
 
-Text becomes Markup only through `text`, which escapes it; only Markup is put into a page as it is. Names, subjects
-and reasons come from agents and may hold anything.
+Only `text` converts text to Markup, and it escapes; only Markup is inserted into the page unchanged. This matters
+because agents choose names, subjects and reasons, which may contain any characters.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _KEY_DIGITS = 8
 
 
 def count(value: float) -> str:
-    """Return 1,234 or 12.3k or 4.5M."""
+    """Return a number as 1,234 or 123k or 4.5M."""
     for size, unit in ((1_000_000_000, "G"), (1_000_000, "M")):
         if abs(value) >= size:
             return f"{value / size:.1f}{unit}"
@@ -28,7 +28,7 @@ def count(value: float) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """Return a percentage, never 100 % or 0 % when it is not."""
+    """Return a percentage; 100 % and 0 % only if they are exact."""
     if not whole:
         return "–"
     percent = 100 * part / whole
@@ -40,7 +40,7 @@ def share(part: float, whole: float) -> str:
 
 
 def duration(ms: float | None) -> str:
-    """Return a time span in the unit that fits it."""
+    """Return a duration in a fitting unit."""
     if ms is None:
         return "–"
     for size, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s")):
@@ -58,7 +58,7 @@ def dollars(value: float) -> str:
 
 
 def short_day(day: str) -> str:
-    """Return 2 Mar for 2026-03-02."""
+    """Return 2026-03-02 as 2 Mar."""
     found = date.fromisoformat(day)
     return f"{found.day} {found:%b}"
 
@@ -68,17 +68,17 @@ def moment(at_s: float) -> str:
     return datetime.fromtimestamp(at_s, UTC).strftime("%-d %B %Y, %H:%M UTC")
 
 
-def name_of(who: str, names: dict[str, str]) -> str:
-    """Return what to call a node or a subject: its name, else the beginning of its key."""
-    if who in names:
-        return names[who]
-    if who.startswith(_NODE_PREFIX):
-        return f"{who[len(_NODE_PREFIX) :][:_KEY_DIGITS]}…"
-    return who
+def name_of(party: str, names: dict[str, str]) -> str:
+    """Return the display name of a node or subject: its name, else the start of its key, else the subject."""
+    if party in names:
+        return names[party]
+    if party.startswith(_NODE_PREFIX):
+        return f"{party[len(_NODE_PREFIX) :][:_KEY_DIGITS]}…"
+    return party
 
 
 def fitted(name: str, characters: int) -> str:
-    """Return a name that takes at most so many characters."""
+    """Shorten a name to a number of characters."""
     return name if len(name) <= characters else f"{name[: max(1, characters - 1)]}…"
 
 
@@ -88,12 +88,12 @@ _CONTROL = dict.fromkeys((*range(32), 127, *range(128, 160), 8206, 8207, *range(
 
 
 def text(value: object) -> Markup:
-    """Return plain text as markup; characters that control a terminal or turn the direction of text become spaces."""
+    """Escape plain text; control characters and characters that change the text direction become spaces."""
     return Markup(escape(str(value).translate(_CONTROL), quote=True))
 
 
 def element(name: str, /, *children: Markup, **attributes: object) -> Markup:
-    """Return an element; `class_` stands for class, `_` in names for a hyphen, None leaves an attribute out."""
+    """Return an element; `class_` means class, `_` in names means a hyphen, and None omits an attribute."""
     parts = [name]
     for key, value in attributes.items():
         if value is not None:
@@ -105,19 +105,20 @@ def element(name: str, /, *children: Markup, **attributes: object) -> Markup:
 
 
 def join(parts: Iterable[Markup]) -> Markup:
-    """Return markup one after the other."""
+    """Concatenate markup."""
     return Markup("".join(parts))
 
 
 def _number(value: object) -> object:
-    """Return coordinates with as many digits as can be seen."""
+    """Round coordinates to visible digits."""
     return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else value
 
 
-HALF_PX = 520  # inside a card that takes half of the page
-WHOLE_PX = 1_090
-MIDDLE_PX = 620  # inside a card that has the page for itself, from 700 on
-NARROW_PX = 332  # inside a card on a phone of 390
+# Inner widths of cards, in CSS pixels.
+HALF_PX = 520  # half of the page
+WHOLE_PX = 1_090  # the whole page
+MIDDLE_PX = 620  # the whole page on a tablet, from 700 px
+NARROW_PX = 332  # a phone of 390 px
 
 
 def card(title: str, lead: str, *children: Markup, is_whole: bool = False) -> Markup:
@@ -126,11 +127,11 @@ def card(title: str, lead: str, *children: Markup, is_whole: bool = False) -> Ma
     return element("section", *opening, *children, class_="whole" if is_whole else None)
 
 
-def tile(what: str, value: str, note: str) -> Markup:
+def tile(title: str, value: str, note: str) -> Markup:
     """Return one large figure."""
     return element(
         "li",
-        element("span", text(what), class_="what"),
+        element("span", text(title), class_="what"),
         element("b", text(value)),
         element("span", text(note)),
         class_="tile",
@@ -138,12 +139,12 @@ def tile(what: str, value: str, note: str) -> Markup:
 
 
 def nothing(words: str) -> Markup:
-    """Return what stands where there is nothing to show."""
+    """Return the text of an empty card."""
     return element("p", text(words), class_="none")
 
 
 def fitting(draw: Callable[[float, bool], Markup], wide_px: float) -> Markup:
-    """Return a chart drawn for a laptop, a tablet and a phone; the page shows the one that fits."""
+    """Draw a chart for laptop, tablet and phone; the style sheet shows the one that fits."""
     pictures = [element("div", draw(wide_px, False), class_="wide")]
     if wide_px > MIDDLE_PX:
         pictures.append(element("div", draw(MIDDLE_PX, False), class_="middle"))
@@ -152,20 +153,20 @@ def fitting(draw: Callable[[float, bool], Markup], wide_px: float) -> Markup:
 
 
 def ranked_bars(rows: Sequence[Ranked], shown: Callable[[float], str], class_: str = "c1") -> Markup:
-    """Return names with bars, the longest for the largest value."""
+    """Return names with bars whose length is proportional to the value."""
     most = max((row.value for row in rows), default=0) or 1
     return element("ul", *[_bar(row, row.value / most, shown, class_) for row in rows], class_="bars")
 
 
 def _bar(row: Ranked, part: float, shown: Callable[[float], str], class_: str) -> Markup:
-    who = [text(row.name)]
+    label = [text(row.name)]
     if row.note:
-        who += [Markup(" "), element("span", text(row.note), class_="note")]
+        label += [Markup(" "), element("span", text(row.note), class_="note")]
     return element(
         "li",
         element(
             "div",
-            element("span", *who, class_="who"),
+            element("span", *label, class_="who"),
             element("span", text(shown(row.value)), class_="value"),
             class_="row",
         ),
@@ -176,7 +177,7 @@ def _bar(row: Ranked, part: float, shown: Callable[[float], str], class_: str) -
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], minor: frozenset[int] = frozenset()) -> Markup:
-    """Return a table whose first column is words and the others figures; minor columns are left out on a phone."""
+    """Return a table with a text column and figure columns; phones do not show the columns in `minor`."""
 
     def cells(name: str, values: Sequence[str]) -> Markup:
         return join(

@@ -1,7 +1,7 @@
-"""The report page and its cards: one HTML file that needs nothing else, no script, no network.
+"""The report page and its cards: one self-contained HTML file, without scripts or network access.
 
-Each `..._cards` function returns the markup of one topic. Every chart is drawn for laptop, tablet and phone; colours
-follow the reader's system. All text that comes from agents passes through posthouse.pipeline.report.markup.
+Each `..._cards` function returns the cards of one topic. Every chart is drawn for laptop, tablet and phone; colors
+follow the light or dark mode of the system. posthouse.pipeline.report.markup escapes all text that comes from agents.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from posthouse.pipeline.report.markup import (
 from posthouse.pipeline.report.svg_charts import Plane, Spans, legend, log_lines, matrix, stacked_columns
 
 SOURCES = {"relay": "c1", "bus": "c2"}
-_TRAFFIC_LEAD = "Messages that were accepted: by the relay between hosts, and by the bus on one host."
+_TRAFFIC_LEAD = "Accepted messages: by the relay between hosts, and by the bus on one host."
 
 
 def traffic_cards(figures: Figures) -> list[Markup]:
@@ -57,13 +57,13 @@ def _traffic_chart(figures: Figures, present: list[str], width: float, is_narrow
     return stacked_columns(plane, title, series, spans.labels(), spans.words, count)
 
 
-_OUTCOME_LEAD = "Each message counts once per reader, in the state its delivery has now."
+_OUTCOME_LEAD = "Each message counts once per reader, with the current state of its delivery."
 _OUTCOME_NOTES = {
     "delivered": "confirmed by its reader, or handled",
     "waiting": "queued or in flight",
-    "rejected": "the reader said no",
-    "failed": "a handler failed, or the reader choked on it",
-    "expired": "nobody took it in time",
+    "rejected": "the reader rejected it",
+    "failed": "a handler failed, or the reader never confirmed it",
+    "expired": "not delivered before its time to live ended",
     "blocked": "the reader blocks the sender",
     "removed": "purged by an operator, or replaced",
 }
@@ -72,36 +72,36 @@ _OUTCOME_NOTES = {
 def outcome_cards(figures: Figures) -> list[Markup]:
     """Return the card of outcomes."""
     if not figures.outcomes:
-        return [card("What became of deliveries", _OUTCOME_LEAD, nothing("Nothing was delivered yet."))]
+        return [card("Delivery outcomes", _OUTCOME_LEAD, nothing("No deliveries yet."))]
     total = sum(row.value for row in figures.outcomes)
     rows = [Ranked(row.name, row.value, _OUTCOME_NOTES.get(row.name, "")) for row in figures.outcomes]
     rows.sort(key=lambda row: -row.value)
     return [
         card(
-            "What became of deliveries",
+            "Delivery outcomes",
             _OUTCOME_LEAD,
             ranked_bars(rows, lambda value: f"{count(value)} · {share(value, total)}", "c3"),
         )
     ]
 
 
-_LATENCY_LEAD = "From accepted to taken, by the hour of the message. Offline readers make the upper lines."
+_LATENCY_LEAD = "From accepted to confirmed or handled, by hour of the message. Offline readers raise the p90 lines."
 _LINES = (
-    ("relay", "p50_ms", "c1", "relay, half"),
-    ("relay", "p90_ms", "c3", "relay, nine of ten"),
-    ("bus", "p50_ms", "c2", "bus, half"),
-    ("bus", "p90_ms", "c5", "bus, nine of ten"),
+    ("relay", "p50_ms", "c1", "relay p50"),
+    ("relay", "p90_ms", "c3", "relay p90"),
+    ("bus", "p50_ms", "c2", "bus p50"),
+    ("bus", "p90_ms", "c5", "bus p90"),
 )
 
 
 def latency_cards(figures: Figures) -> list[Markup]:
     """Return the card of latency."""
     if not figures.latency:
-        return [card("Time to be taken", _LATENCY_LEAD, nothing("No delivery has ended yet."))]
+        return [card("Delivery latency", _LATENCY_LEAD, nothing("No delivery has ended yet."))]
     sources = {row.source for row in figures.latency}
     lines = [line for line in _LINES if line[0] in sources]
     chart = fitting(lambda width, is_narrow: _latency_chart(figures, lines, width, is_narrow), HALF_PX)
-    return [card("Time to be taken", _LATENCY_LEAD, legend([(line[2], line[3]) for line in lines]), chart)]
+    return [card("Delivery latency", _LATENCY_LEAD, legend([(line[2], line[3]) for line in lines]), chart)]
 
 
 def _latency_chart(figures: Figures, lines: list[tuple[str, str, str, str]], width: float, is_narrow: bool) -> Markup:
@@ -112,11 +112,11 @@ def _latency_chart(figures: Figures, lines: list[tuple[str, str, str, str]], wid
         for source, figure, class_, name in lines
     ]
     plane = Plane(width, 220 if is_narrow else 250, left=52)
-    return log_lines(plane, "Time from accepted to taken", series, spans.labels(), words)
+    return log_lines(plane, "Delivery latency", series, spans.labels(), words)
 
 
 def _span_latencies(rows: tuple[Latency, ...], spans: Spans, source: str, figure: str) -> list[float | None]:
-    """Return what was usual in each span: the middle of its hours, weighed by their deliveries."""
+    """Return the median of the hours in each span, weighted by their deliveries."""
     found: list[list[tuple[float, int]]] = [[] for _ in range(spans.count)]
     for row in rows:
         if row.source == source:
@@ -124,15 +124,15 @@ def _span_latencies(rows: tuple[Latency, ...], spans: Spans, source: str, figure
     return [middle(each) for each in found]
 
 
-_COST_LEAD = "What messages say about their own making: usage by day and model."
-_MOST_DAYS = 60
+_COST_LEAD = "Usage that messages report, by day and model."
+_MAX_DAYS = 60
 _CLASSES = ("c1", "c2", "c3", "c4", "c5", "c6")
 
 
 def cost_cards(figures: Figures) -> list[Markup]:
     """Return the cards of costs."""
     if not figures.costs:
-        return [card("Cost", _COST_LEAD, nothing("No message told its usage."))]
+        return [card("Cost", _COST_LEAD, nothing("No message reported its usage."))]
     totals: dict[str, float] = {}
     for cost in figures.costs:
         totals[cost.model] = totals.get(cost.model, 0) + cost.cost_usd
@@ -141,12 +141,12 @@ def cost_cards(figures: Figures) -> list[Markup]:
     keys = legend([(_CLASSES[at], f"{fitted(model, 24)} {dollars(totals[model])}") for at, model in enumerate(models)])
     return [
         card("Cost per day", _COST_LEAD, keys, chart),
-        card("Who spent most", "Senders by the cost of what they said.", ranked_bars(figures.spenders, dollars)),
+        card("Cost by sender", "The senders with the highest cost.", ranked_bars(figures.spenders, dollars)),
     ]
 
 
 def _cost_chart(figures: Figures, models: list[str], width: float, is_narrow: bool) -> Markup:
-    days = sorted({cost.day for cost in figures.costs})[-_MOST_DAYS:]
+    days = sorted({cost.day for cost in figures.costs})[-_MAX_DAYS:]
     amounts = {(cost.day, cost.model): cost.cost_usd for cost in figures.costs}
     series = [
         (model, _CLASSES[at], [amounts.get((day, model), 0.0) for day in days]) for at, model in enumerate(models)
@@ -156,7 +156,7 @@ def _cost_chart(figures: Figures, models: list[str], width: float, is_narrow: bo
     return stacked_columns(plane, "Cost per day", series, labels, lambda at: short_day(days[at]), dollars)
 
 
-_REFUSAL_LEAD = "How often a limit or a rule refused, by its code, and who met it most."
+_REFUSAL_LEAD = "Refusals by limits and rules: by code, and the senders and subjects refused most often."
 
 
 def refusal_cards(figures: Figures) -> list[Markup]:
@@ -168,9 +168,9 @@ def refusal_cards(figures: Figures) -> list[Markup]:
     return [card("Refusals", _REFUSAL_LEAD, by_code, heading, ranked_bars(figures.refused, count, "c6"))]
 
 
-_CONTENTION_LEAD = "Locks by how long agents waited for them. Taken over: the holder let its lease run out."
+_CONTENTION_LEAD = "Locks by total waiting time. Taken over: the lease of the holder expired."
 _CONTENTION_HEADS = ("Resource", "Grants", "Mean wait", "Longest", "Taken over")
-_MOST_CHARS = 32
+_MAX_CHARS = 32
 
 
 def contention_cards(figures: Figures) -> list[Markup]:
@@ -190,10 +190,10 @@ def contention_cards(figures: Figures) -> list[Markup]:
 def _contention_row(each: Contention) -> list[str]:
     mean = duration(each.wait_ms / each.waits) if each.waits else "–"
     longest = duration(each.wait_ms_max) if each.waits else "–"
-    return [fitted(each.resource, _MOST_CHARS), count(each.grants), mean, longest, count(each.take_overs)]
+    return [fitted(each.resource, _MAX_CHARS), count(each.grants), mean, longest, count(each.take_overs)]
 
 
-_AUDIT_LEAD = "Every id, signature, delivery and lease re-derived from the lake."
+_AUDIT_LEAD = "Recomputes every id, signature, delivery and lease from the lake."
 
 
 def audit_cards(figures: Figures) -> list[Markup]:
@@ -204,47 +204,44 @@ def audit_cards(figures: Figures) -> list[Markup]:
         return [card("Audit", _AUDIT_LEAD, verdict, element("p", text("Run posthouse pipeline audit."), class_="none"))]
     if not audit.findings:
         verdict = element("p", text("Nothing found"), class_="verdict good")
-        return [
-            card(
-                "Audit", _AUDIT_LEAD, verdict, element("p", text(f"{count(audit.rows)} records proved."), class_="soft")
-            )
-        ]
+        checked = element("p", text(f"{count(audit.rows)} records checked."), class_="soft")
+        return [card("Audit", _AUDIT_LEAD, verdict, checked)]
     total = sum(row.value for row in audit.findings)
     verdict = element("p", text(f"{count(total)} findings in {count(audit.rows)} records"), class_="verdict bad")
     rows = [[f"{row.name}: {row.note}", count(row.value)] for row in audit.findings]
-    return [card("Audit", _AUDIT_LEAD, verdict, table(("Finding", "How many"), rows))]
+    return [card("Audit", _AUDIT_LEAD, verdict, table(("Finding", "Count"), rows))]
 
 
 _PAIR_TITLES = {"relay": "Who talks to whom, by relay", "bus": "Who talks to whom, on the bus"}
-_PAIR_LEAD = "Senders down, readers across; the busiest of each. Numbers are deliveries."
+_PAIR_LEAD = "Deliveries per sender (row) and reader (column), for the busiest of each."
 
 
 def pair_cards(figures: Figures) -> list[Markup]:
     """Return a card for each source that has pairs."""
     found = [(source, edges) for source, edges in figures.edges.items() if edges]
     if not found:
-        return [card("Who talks to whom", _PAIR_LEAD, nothing("Nobody has talked to anybody yet."))]
+        return [card("Who talks to whom", _PAIR_LEAD, nothing("No deliveries yet."))]
     found.sort(key=lambda pair: pair[0] != "relay")
     return [_pair_card(_PAIR_TITLES.get(source, f"Who talks to whom, {source}"), edges) for source, edges in found]
 
 
 def _pair_card(title: str, edges: tuple[Edge, ...]) -> Markup:
     def draw(width: float, is_narrow: bool) -> Markup:
-        most, characters = (6, 12) if is_narrow else (10, 17)
-        return matrix(width, title, _short_edges(edges), most, characters)
+        max_names, characters = (6, 12) if is_narrow else (10, 17)
+        return matrix(width, title, _short_edges(edges), max_names, characters)
 
     return card(title, _PAIR_LEAD, fitting(draw, HALF_PX))
 
 
 def _short_edges(edges: tuple[Edge, ...]) -> list[Edge]:
-    """Leave out what all names begin and end with: on a bus that is most of a subject."""
+    """Drop the common first and last tokens of names, which make up most of a bus subject."""
     names = sorted({name for edge in edges for name in (edge.sender, edge.recipient)})
     shown = _shortened(names)
     return [Edge(shown[edge.sender], shown[edge.recipient], edge.deliveries) for edge in edges]
 
 
 def _shortened(names: list[str]) -> dict[str, str]:
-    """Drop the first and last tokens that most names share, where names stay distinct."""
+    """Return names without the first and last token that most of them share, if they stay distinct."""
     split = [name.split(".") for name in names]
     usual = [parts for parts in split if len(parts) == 3]
     if len(usual) * 2 <= len(names):
@@ -289,13 +286,13 @@ def _header(figures: Figures) -> Markup:
         period = f"{markup.moment(first)} to {markup.moment(last)}"
     else:
         period = "The lake holds no traffic yet"
-    return element("header", element("h1", text("What the agents did")), element("p", text(period), class_="soft"))
+    return element("header", element("h1", text("Agent activity")), element("p", text(period), class_="soft"))
 
 
 def _tiles(figures: Figures) -> Markup:
     opened = sum(row.value for row in figures.outcomes)
     done = sum(row.value for row in figures.outcomes if row.name == "delivered")
-    usual_ms = middle((row.p50_ms, row.deliveries) for row in figures.latency)
+    median_ms = middle((row.p50_ms, row.deliveries) for row in figures.latency)
     refused = sum(row.value for row in figures.refusals)
     grants = sum(row.grants for row in figures.contention)
     overs = sum(row.take_overs for row in figures.contention)
@@ -303,7 +300,7 @@ def _tiles(figures: Figures) -> Markup:
         "ul",
         tile("Messages", markup.count(figures.messages), _by_source(figures)),
         tile("Delivered", markup.share(done, opened), f"of {markup.count(opened)} deliveries"),
-        tile("Time to be taken", markup.duration(usual_ms), "in the usual hour"),
+        tile("Delivery latency", markup.duration(median_ms), "median hour"),
         tile("Cost", markup.dollars(figures.cost_usd), f"{markup.count(figures.tokens)} tokens"),
         tile("Refused", markup.count(refused), "by limits and rules"),
         tile("Locks granted", markup.count(grants), f"{markup.count(overs)} taken over"),

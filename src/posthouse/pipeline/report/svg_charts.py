@@ -1,7 +1,7 @@
-"""Charts as inline SVG: stacked columns, lines on a logarithmic axis, and the matrix of who talks to whom.
+"""Charts as inline SVG: stacked columns, lines on a logarithmic axis, and a sender-recipient matrix.
 
-Sizes are CSS pixels. A chart is drawn once for each width a page can have and never scaled, so its labels keep their
-size on a phone. Hours are grouped into as many equal spans as a width has room for.
+Sizes are CSS pixels. A chart is drawn once for each page width and never scaled, so its labels keep their size on a
+phone. Hours are grouped into as many equal spans as fit the width.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from datetime import UTC, datetime
 from posthouse.pipeline.report.figures import Edge
 from posthouse.pipeline.report.markup import Markup, count, duration, element, fitted, join, text
 
-CHAR_PX = 6.6  # of a label of 11 px, on the wide side
-LABEL_PX = 11
+CHAR_PX = 6.6  # width of a character in a label of 11 px, rather too wide
 
 
 @dataclass(frozen=True)
 class Plane:
-    """Where a chart draws inside its picture."""
+    """The drawing area of a chart: the picture without its margins."""
 
     width: float
     height: float
@@ -39,16 +38,16 @@ class Plane:
         return self.height - self.top - self.bottom
 
     def x(self, part: float) -> float:
-        """Return where 0 (left) to 1 (right) is."""
+        """Return the x coordinate of a fraction from 0 (left) to 1 (right)."""
         return self.left + part * self.inner_width
 
     def y(self, part: float) -> float:
-        """Return where 0 (bottom) to 1 (top) is."""
+        """Return the y coordinate of a fraction from 0 (bottom) to 1 (top)."""
         return self.top + (1 - part) * self.inner_height
 
 
 def picture(plane: Plane, title: str, *children: Markup) -> Markup:
-    """Return a picture with a title for those who cannot see it."""
+    """Return a picture with a title for screen readers."""
     size = f"0 0 {plane.width:g} {plane.height:g}"
     return element("svg", *children, viewBox=size, width=plane.width, height=plane.height, role="img", aria_label=title)
 
@@ -59,24 +58,24 @@ def label(x: float, y: float, words: str, anchor: str = "middle", class_: str = 
 
 
 def grid_line(plane: Plane, y: float) -> Markup:
-    """Return a line across the chart."""
+    """Return a horizontal grid line."""
     return element("line", x1=plane.left, x2=plane.width - plane.right, y1=y, y2=y, class_="grid")
 
 
-def round_steps(most: float, count: int = 4) -> list[float]:
-    """Return 0 and a few round values, the last at or above the largest."""
-    if most <= 0:
+def round_steps(maximum: float, count: int = 4) -> list[float]:
+    """Return axis values: 0 and a few round values, the last not below the maximum."""
+    if maximum <= 0:
         return [0.0, 1.0]
-    raw = most / count
+    raw = maximum / count
     size = 10 ** math.floor(math.log10(raw))
     step = next(size * each for each in (1, 2, 2.5, 5, 10) if size * each >= raw)
-    if most >= count:  # counts have no halves
+    if maximum >= count:  # counts are whole numbers
         step = max(1.0, step)
-    return [step * number for number in range(math.ceil(most / step - 1e-9) + 1)]
+    return [step * number for number in range(math.ceil(maximum / step - 1e-9) + 1)]
 
 
 def legend(entries: Sequence[tuple[str, str]]) -> Markup:
-    """Return what the colours stand for: (class, words)."""
+    """Return a legend of (class, words) pairs."""
     items = [
         element("li", element("span", class_=f"swatch {class_}"), element("span", text(words)))
         for class_, words in entries
@@ -85,15 +84,15 @@ def legend(entries: Sequence[tuple[str, str]]) -> Markup:
 
 
 def spread_labels(plane: Plane, labels: Sequence[tuple[float, str]]) -> Markup:
-    """Return labels below the chart, leaving out those that would touch the one before or the rim."""
+    """Return the labels of the x axis, without those that would overlap their predecessor."""
     parts: list[str] = []
-    free = 0.0
+    free_x = 0.0
     for x, words in labels:
         half = len(words) * CHAR_PX / 2
-        place = min(max(x, half), plane.width - half)
-        if place - half >= free:
-            parts.append(label(place, plane.height - 7, words))
-            free = place + half + CHAR_PX
+        center = min(max(x, half), plane.width - half)
+        if center - half >= free_x:
+            parts.append(label(center, plane.height - 7, words))
+            free_x = center + half + CHAR_PX
     return Markup("".join(parts))
 
 
@@ -101,33 +100,34 @@ _STEPS = (1, 2, 3, 6, 12, 24, 24 * 7, 24 * 28)
 
 
 class Spans:
-    """Equal spans of hours that cover a history."""
+    """Equal spans of hours that cover a history; at most `limit`."""
 
-    def __init__(self, first: int, last: int, most: int) -> None:
-        self.step = next((step for step in _STEPS if last // step - first // step < most), _STEPS[-1])
+    def __init__(self, first: int, last: int, limit: int) -> None:
+        self.step = next((step for step in _STEPS if last // step - first // step < limit), _STEPS[-1])
         self.first = first // self.step
         self.count = last // self.step - self.first + 1
 
     def index(self, hour: int) -> int:
-        """Return the number of the span an hour is in."""
+        """Return the index of the span that contains an hour."""
         return hour // self.step - self.first
 
     def words(self, index: int) -> str:
-        """Return when a span begins."""
-        begin = self._begin(index)
-        return f"{begin.day} {begin:%b}" if self.step >= 24 else f"{begin.day} {begin:%b} {begin:%H:%M}"
+        """Return the start of a span."""
+        start = self._start(index)
+        return f"{start.day} {start:%b}" if self.step >= 24 else f"{start.day} {start:%b} {start:%H:%M}"
 
     def labels(self) -> list[tuple[int, str]]:
-        """Return the spans that deserve a label: those with which a day begins, or each when there are few."""
-        by_day = [index for index in range(self.count) if self.step >= 24 or self._begin(index).hour == 0]
+        """Return labels for the spans that start a day, or for all spans if there are fewer than two days."""
+        by_day = [index for index in range(self.count) if self.step >= 24 or self._start(index).hour == 0]
         if len(by_day) >= 2:
-            return [(index, f"{self._begin(index).day} {self._begin(index):%b}") for index in by_day]
-        return [(index, f"{self._begin(index):%H:%M}") for index in range(self.count)]
+            return [(index, f"{self._start(index).day} {self._start(index):%b}") for index in by_day]
+        return [(index, f"{self._start(index):%H:%M}") for index in range(self.count)]
 
-    def _begin(self, index: int) -> datetime:
+    def _start(self, index: int) -> datetime:
         return datetime.fromtimestamp((self.first + index) * self.step * 3600, UTC)
 
 
+#: Name, class, value of each column.
 Series = tuple[str, str, Sequence[float]]
 
 
@@ -139,19 +139,19 @@ def stacked_columns(
     words: Callable[[int], str],
     shown: Callable[[float], str],
 ) -> Markup:
-    """Draw series (name, class, values) on top of each other; `words` names a column, `shown` a value."""
+    """Draw stacked columns; `words` returns the name of a column, `shown` formats a value."""
     count = max((len(values) for _, _, values in series), default=0)
     totals = [sum(values[index] for _, _, values in series) for index in range(count)]
     steps = round_steps(max(totals, default=0))
     width = plane.inner_width / max(1, count)
-    parts = [_rulers(plane, steps, shown)]
+    parts = [_grid(plane, steps, shown)]
     for index in range(count):
         parts.append(_column(plane, index, width, series, steps[-1], f"{words(index)}: {shown(totals[index])}"))
-    places = [(plane.left + (index + 0.5) * width, name) for index, name in labels]
-    return picture(plane, title, *parts, spread_labels(plane, places))
+    positions = [(plane.left + (index + 0.5) * width, name) for index, name in labels]
+    return picture(plane, title, *parts, spread_labels(plane, positions))
 
 
-def _rulers(plane: Plane, steps: Sequence[float], shown: Callable[[float], str]) -> Markup:
+def _grid(plane: Plane, steps: Sequence[float], shown: Callable[[float], str]) -> Markup:
     parts = []
     for step in steps:
         y = plane.y(step / steps[-1])
@@ -159,15 +159,15 @@ def _rulers(plane: Plane, steps: Sequence[float], shown: Callable[[float], str])
     return join(parts)
 
 
-def _column(plane: Plane, index: int, width: float, series: Sequence[Series], most: float, words: str) -> Markup:
+def _column(plane: Plane, index: int, width: float, series: Sequence[Series], maximum: float, words: str) -> Markup:
     gap = min(4.0, width * 0.2)
     bottom = 0.0
     parts = []
     for _, class_, values in series:
         value = values[index]
         if value:
-            top = plane.y((bottom + value) / most)
-            height = plane.y(bottom / most) - top
+            top = plane.y((bottom + value) / maximum)
+            height = plane.y(bottom / maximum) - top
             x = plane.left + index * width + gap / 2
             parts.append(
                 element("rect", x=x, y=top, width=width - gap, height=height, class_=class_, rx=min(1.5, width / 6))
@@ -177,22 +177,22 @@ def _column(plane: Plane, index: int, width: float, series: Sequence[Series], mo
 
 
 _DECADES_MS = (0.001, 0.01, 0.1, 1, 10, 100, 1_000, 10_000, 60_000, 600_000, 3_600_000, 36_000_000, 864_000_000)
-_LEAST_MS = 0.001
-#: name, class, values by span; None where there was nothing
+_MIN_MS = 0.001
+#: Name, class, value of each span; None: no value.
 LogSeries = tuple[str, str, Sequence[float | None]]
 
 
 def log_lines(
     plane: Plane, title: str, series: Sequence[LogSeries], labels: Sequence[tuple[int, str]], words: Sequence[str]
 ) -> Markup:
-    """Draw lines; a gap in the values is a gap in the line."""
-    known = [max(_LEAST_MS, value) for _, _, values in series for value in values if value is not None]
+    """Draw lines; a line is interrupted where a value is missing."""
+    known = [max(_MIN_MS, value) for _, _, values in series for value in values if value is not None]
     steps = _steps(min(known, default=1), max(known, default=1_000))
     low, high = math.log10(steps[0]), math.log10(steps[-1])
     count = len(words)
 
-    def place(index: int, value: float) -> tuple[float, float]:
-        part = (math.log10(max(_LEAST_MS, value)) - low) / (high - low)
+    def point(index: int, value: float) -> tuple[float, float]:
+        part = (math.log10(max(_MIN_MS, value)) - low) / (high - low)
         return plane.x((index + 0.5) / max(1, count)), plane.y(min(1.0, max(0.0, part)))
 
     parts: list[Markup] = []
@@ -200,16 +200,16 @@ def log_lines(
         y = plane.y((math.log10(step) - low) / (high - low))
         parts += [grid_line(plane, y), label(plane.left - 6, y + 4, duration(step), "end")]
     for name, class_, values in series:
-        points = [(index, *place(index, value), value) for index, value in enumerate(values) if value is not None]
+        points = [(index, *point(index, value), value) for index, value in enumerate(values) if value is not None]
         parts += [_path(points, class_), _dots(points, class_, name, words)]
-    places = [(plane.x((index + 0.5) / max(1, count)), name) for index, name in labels]
-    return picture(plane, title, *parts, spread_labels(plane, places))
+    positions = [(plane.x((index + 0.5) / max(1, count)), name) for index, name in labels]
+    return picture(plane, title, *parts, spread_labels(plane, positions))
 
 
-def _steps(least: float, most: float) -> list[float]:
-    """Return round times, the first below all values and the last above."""
-    first = max((each for each in _DECADES_MS if each <= least), default=_DECADES_MS[0])
-    last = min((each for each in _DECADES_MS if each >= most), default=_DECADES_MS[-1])
+def _steps(low: float, high: float) -> list[float]:
+    """Return axis values: round durations that enclose all values."""
+    first = max((each for each in _DECADES_MS if each <= low), default=_DECADES_MS[0])
+    last = min((each for each in _DECADES_MS if each >= high), default=_DECADES_MS[-1])
     chosen = [each for each in _DECADES_MS if first <= each <= last]
     return chosen if len(chosen) > 1 else [first, first * 10]
 
@@ -224,7 +224,7 @@ def _path(points: Sequence[tuple[int, float, float, float]], class_: str) -> Mar
 
 
 def _dots(points: Sequence[tuple[int, float, float, float]], class_: str, name: str, words: Sequence[str]) -> Markup:
-    """Mark the values, so that one between two gaps is seen and each can be read."""
+    """Mark each value with a dot and a tooltip; a value between two gaps is visible only as a dot."""
     return join(
         element(
             "circle",
@@ -239,19 +239,19 @@ def _dots(points: Sequence[tuple[int, float, float, float]], class_: str, name: 
 
 
 _SHADES = 6
-_SLANT = 0.7071  # of 45 degrees
+_SLANT = 0.7071  # sine of 45 degrees
 
 
-def matrix(width: float, title: str, edges: Sequence[Edge], most_names: int, name_chars: int) -> Markup:
-    """Draw the names with most traffic, senders down and recipients across."""
-    senders, recipients = _largest(edges, most_names)
+def matrix(width: float, title: str, edges: Sequence[Edge], max_names: int, name_chars: int) -> Markup:
+    """Draw the names with the most traffic: a row per sender, a column per recipient."""
+    senders, recipients = _largest(edges, max_names)
     amounts = {(edge.sender, edge.recipient): edge.deliveries for edge in edges}
     shown = {name: fitted(name, name_chars) for name in {*senders, *recipients}}
     longest = max((len(name) for name in shown.values()), default=1) * CHAR_PX
     left, top = longest + 10, longest * _SLANT + 18
     size = min(44.0, (width - left - longest * _SLANT - 4) / max(1, len(recipients)))
     plane = Plane(width, top + size * len(senders) + 6)
-    most = max((amounts.get((a, b), 0) for a in senders for b in recipients), default=1) or 1
+    maximum = max((amounts.get((a, b), 0) for a in senders for b in recipients), default=1) or 1
     parts: list[Markup] = []
     for column, name in enumerate(recipients):
         parts.append(_slanted(left + (column + 0.5) * size, top - 8, shown[name], name))
@@ -260,21 +260,21 @@ def matrix(width: float, title: str, edges: Sequence[Edge], most_names: int, nam
         parts.append(_named(label(left - 8, y + size / 2 + 4, shown[sender], "end", "name"), sender))
         for column, recipient in enumerate(recipients):
             amount = amounts.get((sender, recipient), 0)
-            parts.append(_cell(left + column * size, y, size, amount, most, f"{sender} → {recipient}"))
+            parts.append(_cell(left + column * size, y, size, amount, maximum, f"{sender} → {recipient}"))
     return picture(plane, title, *parts)
 
 
-def _largest(edges: Sequence[Edge], most: int) -> tuple[list[str], list[str]]:
+def _largest(edges: Sequence[Edge], limit: int) -> tuple[list[str], list[str]]:
     sent: Counter[str] = Counter()
     received: Counter[str] = Counter()
     for edge in edges:
         sent[edge.sender] += edge.deliveries
         received[edge.recipient] += edge.deliveries
-    return [name for name, _ in sent.most_common(most)], [name for name, _ in received.most_common(most)]
+    return [name for name, _ in sent.most_common(limit)], [name for name, _ in received.most_common(limit)]
 
 
-def _cell(x: float, y: float, size: float, amount: int, most: int, pair: str) -> Markup:
-    shade = 0 if not amount else 1 + min(_SHADES - 2, math.floor((_SHADES - 1) * math.sqrt(amount / most) - 1e-9))
+def _cell(x: float, y: float, size: float, amount: int, maximum: int, pair: str) -> Markup:
+    shade = 0 if not amount else 1 + min(_SHADES - 2, math.floor((_SHADES - 1) * math.sqrt(amount / maximum) - 1e-9))
     title = element("title", text(f"{pair}: {count(amount)}"))
     square = element("rect", title, x=x + 1, y=y + 1, width=size - 2, height=size - 2, rx=3, class_=f"shade{shade}")
     if not amount or size < 24:
