@@ -1,1 +1,1 @@
-"""A made-up history, written by the real product."""
+"""The demo: an invented history, written by the real product."""

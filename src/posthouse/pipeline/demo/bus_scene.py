@@ -1,7 +1,7 @@
-"""What happens on the bus: delegated work, slow and failing handlers, floods, forbidden doors, mail nobody fetches.
+"""The bus part of the demo: delegated work, slow and failing handlers, floods, denied access, unread messages.
 
-Drives a real Bus on a clock that jumps. A handler that thinks waits for its moment on the timeline, so mailboxes fill
-while their agents are busy and the rules of the bus meet what they were made for.
+It drives a real Bus with a fake clock. A handler that works waits for its end on the timeline, so mailboxes fill up
+while agents are busy, and rate limit, breaker and back-pressure take effect.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from posthouse.model.access_rules import AccessRule, Action
 from posthouse.model.budget import CycleRule, GivenBudget
 from posthouse.model.clock import FakeClock
 from posthouse.model.envelope import Envelope, Performative, StandardPayload, Usage
-from posthouse.model.limits import BUS_CALL_BUDGET, BUS_MAX_HOPS, BUS_TTL_MS, MILLISECOND_NS
+from posthouse.model.limits import BUS_CALL_BUDGET, BUS_MAX_HOPS, BUS_TTL_MS, DAY_S, MILLISECOND_NS
 from posthouse.model.reliability import Backpressure, CircuitBreaker, RateLimit, Reliability
 from posthouse.pipeline.demo.cast import FAILURES, Agent, Timeline, answer_text, moments, pick, request_text
 
-#: what config.json says
+#: The content of config.json.
 RELIABILITY = Reliability(
     rate_limit=RateLimit(max_per_window=40),
     circuit_breaker=CircuitBreaker(failure_threshold=3, cooldown_ms=60_000),
     backpressure=Backpressure(max_mailbox_size=12),
 )
-#: what access-rules.json says
+#: The content of access-rules.json.
 RULES = (AccessRule(from_="visitors.>", to="agents.planner.>", action=Action.DENY, priority=10),)
 CYCLE_RULE: CycleRule = "hops"
 VISITOR = "visitors.guest"
 BOARD = "boards.notices"
 
-_FLOODS, _FLOOD = 3, 60  # bursts of one sender, more than its rate
-_RUSHES, _RUSH = 4, 16  # bursts of many senders to one mailbox, more than it holds
-_SPELL_S = 9_000  # in which an agent fails
-_SETTLE_TURNS = 100_000  # of the loop: only a defect needs so many
-_SPARE = 2
+_FLOODS, _FLOOD = 3, 60  # bursts of one sender, above its rate limit
+_RUSHES, _RUSH = 4, 16  # bursts of many senders to one mailbox, above its capacity
+_OUTAGE_S = 9_000  # how long an agent fails
+_SETTLE_ROUNDS = 3  # a handler may publish to another handler, which may publish again
+_SPARE = 2  # planned starts per message: most find their hour already full
 
 
 class ToolFailure(Exception):
-    """What a handler raises when the work did not succeed."""
+    """Raised by a handler whose work failed."""
 
 
 async def play_bus(directory: Path, clock: FakeClock, cast: list[Agent], seed: int, messages: int, days: int) -> None:
@@ -77,10 +77,13 @@ class _Scene:
         self._messages = messages
         self._days = days
         self._sent = 0
-        self._awake = 0
+        #: The number of handlers that run and do not wait for the timeline, and an event that is set while it is 0.
+        self._active_handlers = 0
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
         self._threads = 0
-        #: agent -> when it begins to fail
-        self._spells = {cast[1].name: 1.4, cast[3].name: 3.45, cast[-1].name: 4.6}
+        #: Agent -> the day on which it starts to fail.
+        self._outages = {cast[1].name: 1.4, cast[3].name: 3.45, cast[-1].name: 4.6}
 
     async def play(self) -> None:
         for rule in RULES:
@@ -96,34 +99,34 @@ class _Scene:
         rng, at = self._rng, self._timeline.at
         starts = moments(rng, self._messages * _SPARE, self._days)
         for number, at_s in enumerate(starts, start=1):
-            at(at_s, partial(self._begin, self._messages * number / len(starts)))
+            at(at_s, partial(self._start_thread, self._messages * number / len(starts)))
         if self._messages >= 4 * (_FLOOD + _RUSH):
             for at_s in moments(rng, _FLOODS, self._days):
                 at(at_s, self._flood)
             for at_s in moments(rng, _RUSHES, self._days):
                 at(at_s, self._rush)
-            for name, day in self._spells.items():
-                at(day * 86_400 + 60, partial(self._insist, name))
+            for name, day in self._outages.items():
+                at(day * DAY_S + 60, partial(self._rush_failing, name))
         for hour in range(6, self._days * 24, 6):
             at(hour * 3600, self._read_board)
 
-    # what agents do
+    # actions of agents
 
     def _handler(self, agent: Agent) -> Any:
         async def handle(envelope: Envelope) -> None:
-            self._awake += 1
+            self._count_handler(1)
             try:
-                await self._think(agent.pause_s(self._rng) / 4)
+                await self._work(agent.pause_s(self._rng) / 4)
                 if self._is_failing(agent) and self._rng.random() < 0.85:
                     raise ToolFailure(self._rng.choice(FAILURES))
-                await self._go_on(agent, envelope)
+                await self._respond(agent, envelope)
             finally:
-                self._awake -= 1
+                self._count_handler(-1)
 
         return handle
 
-    async def _go_on(self, agent: Agent, envelope: Envelope) -> None:
-        """Answer, hand the work on, or be content."""
+    async def _respond(self, agent: Agent, envelope: Envelope) -> None:
+        """Answer, delegate the work, or do nothing."""
         if self._sent >= self._messages or not isinstance(envelope.payload, dict):
             return
         thread = envelope.payload.get("conversationId")
@@ -135,7 +138,7 @@ class _Scene:
             payload = self._payload(agent, request_text(self._rng), Performative.REQUEST, thread)
             await self._publish(agent.endpoint, other.endpoint, payload, reply_to=agent.endpoint)
 
-    async def _begin(self, allowed: float) -> bool:
+    async def _start_thread(self, allowed: float) -> bool:
         if self._sent >= min(allowed, self._messages):
             return False
         rng, chance = self._rng, self._rng.random()
@@ -159,37 +162,37 @@ class _Scene:
         return True
 
     async def _flood(self) -> None:
-        """One sender says too much within a minute."""
+        """Let one sender exceed its rate limit."""
         agent, other = self._rng.sample(self._cast, 2)
         for number in range(_FLOOD):
-            self._timeline.after(number * 0.5, partial(self._say, agent, other, {"content": "tick"}))
+            self._timeline.after(number * 0.5, partial(self._send, agent, other, {"content": "tick"}))
 
     async def _rush(self) -> None:
-        """Many want the same agent at once."""
+        """Let many senders fill one mailbox."""
         other = pick(self._rng, self._cast)
         for number in range(_RUSH):
             agent = pick(self._rng, self._cast, other)
             payload = self._payload(agent, request_text(self._rng), Performative.REQUEST, None)
-            self._timeline.after(number * 0.05, partial(self._say, agent, other, payload))
+            self._timeline.after(number * 0.05, partial(self._send, agent, other, payload))
 
-    async def _insist(self, name: str) -> None:
-        """Ask an agent that fails again and again."""
+    async def _rush_failing(self, name: str) -> None:
+        """Send many messages to a failing agent."""
         other = next(agent for agent in self._cast if agent.name == name)
         for number in range(_RUSH):
             agent = pick(self._rng, self._cast, other)
             payload = self._payload(agent, request_text(self._rng), Performative.REQUEST, None)
-            self._timeline.after(number * 20, partial(self._say, agent, other, payload))
+            self._timeline.after(number * 20, partial(self._send, agent, other, payload))
 
     async def _read_board(self) -> None:
-        """Somebody fetches what lies on the board, mostly; what is too old is buried."""
+        """Sweep expired messages, and acknowledge most of the messages on the board."""
         await self._bus.sweep()
         for envelope in await self._bus.read_inbox(BOARD):
             if self._rng.random() < 0.7:
                 await self._bus.ack(BOARD, envelope.id)
 
-    # how
+    # helpers of the actions
 
-    async def _say(self, agent: Agent, other: Agent, payload: Any) -> None:
+    async def _send(self, agent: Agent, other: Agent, payload: Any) -> None:
         await self._publish(agent.endpoint, other.endpoint, payload)
 
     async def _publish(
@@ -208,25 +211,30 @@ class _Scene:
         return msgspec.to_builtins(payload)
 
     def _is_failing(self, agent: Agent) -> bool:
-        begin = self._spells.get(agent.name)
-        return begin is not None and 0 <= self._timeline.now_s - begin * 86_400 < _SPELL_S
+        start = self._outages.get(agent.name)
+        return start is not None and 0 <= self._timeline.now_s - start * DAY_S < _OUTAGE_S
 
-    async def _think(self, seconds: float) -> None:
-        thought: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    async def _work(self, seconds: float) -> None:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         async def end() -> None:
-            self._awake += 1
-            thought.set_result(None)
+            self._count_handler(1)
+            done.set_result(None)
 
         self._timeline.after(seconds, end)
-        self._awake -= 1
-        await thought
+        self._count_handler(-1)
+        await done
+
+    def _count_handler(self, change: int) -> None:
+        self._active_handlers += change
+        if self._active_handlers:
+            self._is_idle.clear()
+        else:
+            self._is_idle.set()
 
     async def _settle(self) -> None:
-        """Wait until handlers think or are done, and what they did is written."""
-        for _ in range(3):
-            for _ in range(_SETTLE_TURNS):
-                await asyncio.sleep(0)
-                if not self._awake:
-                    break
+        """Wait until every handler is done or waits for the timeline, and their effects are written."""
+        for _ in range(_SETTLE_ROUNDS):
+            await asyncio.sleep(0)
+            await self._is_idle.wait()
             await self._bus.depths()

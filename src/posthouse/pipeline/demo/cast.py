@@ -1,8 +1,8 @@
-"""The agents of the demo, what they say, and the simulated week they say it in.
+"""The agents of the demo, their texts, and the timeline of the simulated week.
 
-Everything about an agent follows from the seed and its number, keys included: they protect nothing. The clock moves
-only between two actions, after everything the last one caused has settled, so each record carries the time at which
-it would have happened.
+Everything about an agent follows from the seed and its number, including its key, which protects nothing. The clock
+advances only between actions, after the product has finished all work of the previous action, so each record has the
+time at which it would have happened.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from random import Random
 
 from posthouse.keys import NodeKey
 from posthouse.model.clock import FakeClock
-from posthouse.model.limits import SECOND_NS
+from posthouse.model.limits import DAY_S, SECOND_NS
 
 _NAMES = (
     *("planner", "coder", "reviewer", "tester", "librarian", "herald"),
     *("smith", "scout", "treasurer", "surveyor", "gardener", "scribe"),
 )
-#: name, dollars per million tokens in and out
+#: Name, dollars per million input tokens, dollars per million output tokens.
 _MODELS = (
     ("granite-large", 3.0, 15.0),
     ("granite-small", 0.25, 1.25),
@@ -33,17 +33,17 @@ _MODELS = (
 
 @dataclass(frozen=True)
 class Agent:
-    """One agent of the made-up history."""
+    """One agent of the demo."""
 
     name: str
     key: NodeKey
     model: str
-    #: dollars per million tokens
+    #: Dollars per million tokens.
     input_price: float
     output_price: float
-    #: seconds it takes to answer, in the middle
+    #: Median time to answer.
     think_s: float
-    #: how much of all that is said it says
+    #: Relative share of the messages it sends.
     weight: float
 
     @property
@@ -52,42 +52,41 @@ class Agent:
 
     @property
     def endpoint(self) -> str:
-        """Its subject on the bus."""
+        """The agent's subject on the bus."""
         return f"agents.{self.name}.inbox"
 
     def usage(self, rng: Random) -> tuple[int, int, float]:
-        """Return tokens read, tokens written and dollars of one answer."""
+        """Return random input tokens, output tokens and dollars of one message."""
         read, written = int(rng.lognormvariate(7.2, 0.9)), int(rng.lognormvariate(5.4, 0.8))
         cost = (read * self.input_price + written * self.output_price) / 1_000_000
         return read, written, round(cost, 6)
 
     def pause_s(self, rng: Random) -> float:
-        """Return how long it thinks this time."""
+        """Return a random time to answer."""
         return min(900.0, rng.lognormvariate(0.0, 0.7) * self.think_s)
 
 
 def make_cast(seed: int, count: int) -> list[Agent]:
-    """Return so many agents; the first one administers."""
+    """Return `count` agents; the first one is the administrator."""
     return [_make_agent(seed, number) for number in range(count)]
 
 
 def _make_agent(seed: int, number: int) -> Agent:
     rng = Random(f"{seed} agent {number}")
-    round_, place = divmod(number, len(_NAMES))
-    name = _NAMES[place] + (f"-{round_ + 1}" if round_ else "")
+    round_, index = divmod(number, len(_NAMES))
+    name = _NAMES[index] + (f"-{round_ + 1}" if round_ else "")
     model, input_price, output_price = _MODELS[rng.randrange(len(_MODELS))]
     key = NodeKey(hashlib.sha256(f"{seed} {name}".encode()).digest())
     think_s = rng.uniform(3, 40)
-    return Agent(name, key, model, input_price, output_price, think_s, 1 / (1 + place / 3))
+    return Agent(name, key, model, input_price, output_price, think_s, 1 / (1 + index / 3))
 
 
 def pick(rng: Random, cast: list[Agent], *without: Agent) -> Agent:
-    """Return an agent, the talkative ones more often."""
+    """Return a random agent, weighted by its share of messages."""
     others = [agent for agent in cast if agent not in without]
     return rng.choices(others, [agent.weight for agent in others])[0]
 
 
-DAY_S = 86_400
 _HOURS = (1, 1, 1, 1, 1, 2, 4, 8, 16, 24, 28, 26, 14, 20, 28, 26, 22, 16, 10, 7, 5, 3, 2, 1)
 _VERBS = ("check", "rewrite", "measure", "merge", "review", "test", "document", "revert", "explain", "split")
 _THINGS = (
@@ -107,30 +106,30 @@ FAILURES = (
 
 
 def request_text(rng: Random) -> str:
-    """Return what one agent asks of another."""
+    """Return a random request."""
     return f"Please {rng.choice(_VERBS)} {rng.choice(_THINGS)} {rng.choice(_TAILS)}".strip() + "."
 
 
 def answer_text(rng: Random) -> str:
-    """Return an answer."""
+    """Return a random answer."""
     return (
         f"{rng.choice(_ANSWERS)}: {rng.choice(_VERBS)} {rng.choice(_THINGS)}. {'Details follow. ' * rng.randrange(4)}"
     )
 
 
 def moments(rng: Random, count: int, days: int) -> list[float]:
-    """Return so many times in seconds since the first midnight, in order, most of them in working hours."""
+    """Return `count` random times in seconds since the first midnight, sorted, most of them in working hours."""
     hours = rng.choices(range(24), _HOURS, k=count)
     return sorted(rng.randrange(days) * DAY_S + hour * 3600 + rng.uniform(0, 3600) for hour in hours)
 
 
-#: answers False when there was nothing to do
+#: Returns False if it did nothing.
 Action = Callable[[], Awaitable[bool | None]]
 Settle = Callable[[], Awaitable[None]]
 
 
 class Timeline:
-    """What is still to happen."""
+    """The planned actions, in order of time."""
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
@@ -140,20 +139,20 @@ class Timeline:
 
     @property
     def now_s(self) -> float:
-        """Seconds since the beginning."""
+        """Seconds since the start."""
         return (self.clock.wall_ns() - self._start_ns) / SECOND_NS
 
     def at(self, seconds: float, action: Action) -> None:
-        """Plan an action for a time since the beginning."""
+        """Plan an action at a time, in seconds since the start."""
         at_ns = self._start_ns + round(seconds * SECOND_NS)
         heapq.heappush(self._actions, (at_ns, next(self._numbers), action))
 
     def after(self, seconds: float, action: Action) -> None:
-        """Plan an action for so long from now."""
+        """Plan an action after a delay."""
         self.at(self.now_s + seconds, action)
 
     async def play(self, settle: Settle) -> None:
-        """Do everything that is planned, and what that leads to."""
+        """Run all actions, including those that actions plan; call `settle` after each one that did something."""
         while self._actions:
             at_ns, _, action = heapq.heappop(self._actions)
             if at_ns > self.clock.wall_ns():

@@ -1,7 +1,7 @@
-"""A seeded history of a small company of agents, made by driving the product itself: relay, locks and bus.
+"""Create a seeded history of a small group of agents by driving the product itself: relay, locks and bus.
 
-The same seed tells the same story; ids of stores, sealed bytes and message ids differ, as they do in life. Nothing is
-written here: every record comes from the code that writes it in earnest.
+The same seed produces the same sequence of actions; ids of stores, sealed bytes and message ids differ from run to
+run. This package writes no record itself: every record comes from the code that writes it in production.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from posthouse.relay.store.sqlite.store import FILE_NAME
 
 START_NS = 20_514 * DAY_S * SECOND_NS  # Monday 2 March 2026, midnight UTC
 DAYS = 7
-MIN_AGENTS = 4  # fewer have nobody to fight over a lock with
-_RELAY_SHARE = 0.6  # of all messages; the rest is said on the bus
+MIN_AGENTS = 4  # with fewer there is hardly any lock contention
+_RELAY_SHARE = 0.6  # of all messages; the rest goes over the bus
 
 
 @dataclass(frozen=True)
 class DemoHistory:
-    """Where the stores of a history lie."""
+    """The paths of the stores of a demo history."""
 
     directory: Path
     relay_dir: Path
@@ -36,17 +36,17 @@ class DemoHistory:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """What a pipeline reads."""
+        """The sources for a pipeline run."""
         return str(self.relay_db), str(self.bus_db)
 
 
 def make_history(directory: Path, seed: int = 1, agents: int = 12, messages: int = 3_000) -> DemoHistory:
-    """Make a history of about so many messages in an empty directory; blocks until it is there."""
+    """Create a history of about `messages` messages in an empty directory."""
     return asyncio.run(make_history_async(directory, seed, agents, messages))
 
 
 async def make_history_async(directory: Path, seed: int = 1, agents: int = 12, messages: int = 3_000) -> DemoHistory:
-    """Do the same inside an event loop."""
+    """Like make_history, for callers inside an event loop."""
     private_dir(directory)
     cast = make_cast(seed, max(MIN_AGENTS, agents))
     on_relay = round(messages * _RELAY_SHARE)

@@ -1,7 +1,7 @@
-"""Messages at the demo's relay: who is online, who starts a thread, who answers, confirms, rejects or repeats.
+"""Messages at the demo's relay: agents go online and offline, start threads, answer, confirm, reject and repeat.
 
-Readers take deliveries as a connection would, inside the same process. A thread starts at a planned moment and
-continues by itself. Threads start only while the number of messages is below what the time of the week allows.
+Readers receive deliveries as a connection would, inside this process. A thread starts at a planned time and then
+continues by itself. A thread starts only if the number of messages is below the limit for that time of the week.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class DemoReader:
         self.agent = agent
         self._core = core
         self._on_message = on_message
-        self._mailbox = ReaderSession(core.sessions, self, mesh, agent.node, RECEIVE_WINDOW)
-        core.sessions.open(self._mailbox)
-        self._task = asyncio.create_task(self._mailbox.run())
+        self._session = ReaderSession(core.sessions, self, mesh, agent.node, RECEIVE_WINDOW)
+        core.sessions.open(self._session)
+        self._task = asyncio.create_task(self._session.run())
 
     async def close(self, end: SessionEnd = SessionEnd.LOST) -> None:
         """Go offline."""
-        self._core.sessions.close(self._mailbox, end)
+        self._core.sessions.close(self._session, end)
         await self._task
 
     def deliver(self, text: bytes, count: int) -> None:
@@ -56,13 +56,13 @@ class DemoReader:
                 self._on_message(self.agent, command[2])
 
     def send_frame(self, frame: bytes) -> None:
-        """Who comes and goes is of no interest here."""
+        """Ignore presence frames."""
 
     def has_room(self, size: int, count: int) -> bool:
         return True
 
     async def drain(self) -> None:
-        """Everything is taken at once."""
+        """Do nothing: deliveries are processed immediately."""
 
     @property
     def taken_bytes(self) -> int:
@@ -73,7 +73,7 @@ class DemoReader:
 
     def end(self, code: int, reason: str) -> None:
         self._core.sessions.close(
-            self._mailbox, SessionEnd.TIMEOUT if code == CODE_CONFIRM_TIMEOUT else SessionEnd.LOST
+            self._session, SessionEnd.TIMEOUT if code == CODE_CONFIRM_TIMEOUT else SessionEnd.LOST
         )
 
 
@@ -81,7 +81,7 @@ _HOUR_S = 3600
 
 
 class Presence:
-    """The agents that are online."""
+    """Lets agents go online and offline."""
 
     def __init__(self, core: RelayEngine, timeline: Timeline, on_message: OnMessage, rng: Random) -> None:
         self._core = core
@@ -90,52 +90,52 @@ class Presence:
         self._rng = rng
         self._online: dict[str, DemoReader] = {}
 
-    def plan(self, agent: Agent, days: int, *, is_long_away: bool) -> None:
-        """Plan when an agent comes and goes; one that is long away misses all but the first and the last day."""
+    def plan(self, agent: Agent, days: int, *, is_long_offline: bool) -> None:
+        """Plan when an agent is online; one that is long offline is online only on the first and the last day."""
         for day in range(days):
-            if is_long_away and 0 < day < days - 1:
+            if is_long_offline and 0 < day < days - 1:
                 continue
-            begin = day * DAY_S + self._rng.uniform(6.5, 9) * _HOUR_S
+            start = day * DAY_S + self._rng.uniform(6.5, 9) * _HOUR_S
             noon = day * DAY_S + self._rng.uniform(11.8, 13.2) * _HOUR_S
             end = day * DAY_S + self._rng.uniform(17, 23) * _HOUR_S
-            for come_s, go_s in ((begin, noon), (noon + self._rng.uniform(600, 4000), end)):
-                self._timeline.at(come_s, lambda: self._come(agent))
-                self._timeline.at(go_s, lambda: self._go(agent))
+            for online_s, offline_s in ((start, noon), (noon + self._rng.uniform(600, 4000), end)):
+                self._timeline.at(online_s, lambda: self._go_online(agent))
+                self._timeline.at(offline_s, lambda: self._go_offline(agent))
 
     async def stall(self, agent: Agent) -> None:
-        """End the connection of an agent that makes no progress; it comes again at once."""
+        """Close the session of an agent that makes no progress, and open a new one."""
         reader = self._online.pop(agent.name, None)
         if reader is not None:
             await reader.close(SessionEnd.TIMEOUT)
-            await self._come(agent)
+            await self._go_online(agent)
 
     async def close(self) -> None:
-        """Let everybody go."""
+        """Let all agents go offline."""
         for reader in list(self._online.values()):
-            await self._go(reader.agent)
+            await self._go_offline(reader.agent)
 
-    async def _come(self, agent: Agent) -> None:
+    async def _go_online(self, agent: Agent) -> None:
         if agent.name not in self._online:
             self._online[agent.name] = DemoReader(self._core, agent, DEFAULT_MESH, self._on_message)
 
-    async def _go(self, agent: Agent) -> None:
+    async def _go_offline(self, agent: Agent) -> None:
         reader = self._online.pop(agent.name, None)
         if reader is not None:
             await reader.close()
 
 
 _TOPIC_SHARE = 0.25
-_DEPTH_MAX = 7  # answers in a thread
+_DEPTH_MAX = 7  # answers per thread
 _REJECTED = 0.012
 _REPEATED = 0.02
 _POISON_EVERY = 150
 _UNKNOWN_TOPIC = 0.01
-_FLOOD = 90  # messages at once, once in the history: more than a rate lets through
-_SPARE = 2  # planned beginnings per message: most find their hour already full
+_FLOOD = 90  # messages in one burst, above the rate limit
+_SPARE = 2  # planned starts per message: most find their hour already full
 
 
 class MessageTraffic:
-    """Everything that is said at the relay."""
+    """Lets agents send, answer, confirm and reject messages at the relay."""
 
     def __init__(
         self, core: RelayEngine, timeline: Timeline, cast: list[Agent], rng: Random, messages: int, days: int
@@ -148,36 +148,36 @@ class MessageTraffic:
         self._messages = messages
         self._days = days
         self._sent = 0
-        #: message id -> answers its thread may still have
+        #: Message id -> the number of answers that its thread may still have.
         self._depths: dict[str, int] = {}
-        #: messages that every reader chokes on
+        #: Messages that no reader ever confirms.
         self._poison: set[str] = set()
         self._next_poison = _POISON_EVERY // 2
-        #: called with a reader that has not moved for too long
+        #: Called with a reader that has made no progress for too long.
         self.on_stall: Callable[[Agent], Awaitable[None]] = _ignore
         minter = Minter(timeline.clock)
         self._signers = {agent.name: Signer(agent.key, timeline.clock) for agent in cast}
         self._composers = {name: Composer(signer, minter) for name, signer in self._signers.items()}
 
     def plan(self) -> None:
-        """Plan when threads begin, and one flood."""
+        """Plan the starts of threads, and one flood."""
         starts = moments(self._rng, self._messages * _SPARE, self._days)
         for number, at_s in enumerate(starts, start=1):
             allowed = self._messages * number / len(starts)
-            self._timeline.at(at_s, partial(self._begin, allowed))
+            self._timeline.at(at_s, partial(self._start_thread, allowed))
         if self._messages > 2 * _FLOOD:
             self._timeline.at(self._rng.choice(starts), self._flood)
 
     def signer(self, agent: Agent) -> Signer:
-        """Return what signs for an agent."""
+        """Return the signer of an agent."""
         return self._signers[agent.name]
 
     async def accept(self, event: Event) -> Answer:
-        """Hand an event to the relay."""
+        """Submit an event to the relay."""
         return await self._core.accept(encode_event(event))
 
-    def take(self, reader: Agent, event: dict[str, Any]) -> None:
-        """Decide what a reader does about a message it was delivered."""
+    def on_message(self, reader: Agent, event: dict[str, Any]) -> None:
+        """Plan the reaction of a reader to a delivered message."""
         rng, sender = self._rng, self._by_node[event["pubkey"]]
         if event["id"] in self._poison:
             self._timeline.after(CONFIRM_TIMEOUT_S + 1, lambda: self.on_stall(reader))
@@ -191,7 +191,7 @@ class MessageTraffic:
         if depth and rng.random() < (0.75 if is_direct else 0.2):
             self._timeline.after(reader.pause_s(rng), partial(self._answer, reader, sender, event["id"], depth - 1))
 
-    async def _begin(self, allowed: float) -> bool:
+    async def _start_thread(self, allowed: float) -> bool:
         if self._sent >= min(allowed, self._messages):
             return False
         sender = pick(self._rng, self._cast)
@@ -223,7 +223,7 @@ class MessageTraffic:
             if self._sent >= self._next_poison and not destination.startswith(TOPIC_MARK):
                 self._poison.add(event.id)
                 self._next_poison += _POISON_EVERY
-            if rng.random() < _REPEATED:  # the answer was lost: the sender tries again
+            if rng.random() < _REPEATED:  # as if the answer was lost and the sender tried again
                 await self.accept(event)
 
     async def _flood(self) -> None:
@@ -247,4 +247,4 @@ class MessageTraffic:
 
 
 async def _ignore(_reader: Agent) -> None:
-    """Nobody minds."""
+    """Do nothing."""
