@@ -330,6 +330,7 @@ class ReaderSession(TailCursor[Offer, DeliveryPage]):
         #: deliveries that ended while a page was read
         self._ended_meanwhile: set[int] | None = None
         self._has_work = asyncio.Event()
+        self._is_idle = asyncio.Event()
         self._taken_bytes = peer.taken_bytes
         self._opened_ns = host.clock.boot_ns()
         self._had_backlog = False
@@ -349,10 +350,17 @@ class ReaderSession(TailCursor[Offer, DeliveryPage]):
         self._had_backlog = await self._begin()
         self.wake()
         while not self.is_closed:
+            if not self._has_work.is_set():
+                self._is_idle.set()
             await self._has_work.wait()
             self._has_work.clear()
             await self.confirmations.catch_up()
             await self.catch_up()
+        self._is_idle.set()
+
+    async def idle(self) -> None:
+        """Wait until the session has sent everything it can send now."""
+        await self._is_idle.wait()
 
     def read_error(self, meshes: Meshes) -> PosthouseError | None:
         """Return why the node may not read the mesh, or None if it may."""
@@ -364,6 +372,7 @@ class ReaderSession(TailCursor[Offer, DeliveryPage]):
         self.wake()
 
     def wake(self) -> None:
+        self._is_idle.clear()
         self._has_work.set()
 
     def settle(self, seqs: Sequence[int]) -> None:

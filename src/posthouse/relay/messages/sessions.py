@@ -296,6 +296,12 @@ class ReaderSessions:
         """Wait until every write is committed; before the store closes."""
         await self.committer.drain()
 
+    async def idle(self) -> None:
+        """Wait until every write is committed and every session has sent everything it can send now."""
+        await self.committer.drain()
+        for session in self._all():
+            await session.idle()
+
     def _all(self) -> list[ReaderSession]:
         return [session for sessions in self._open.values() for session in sessions]
 
