@@ -20,7 +20,7 @@ import msgspec
 from nacl.bindings import crypto_sign_open
 
 from bench.scales import BODY_CHARS
-from posthouse.daemon.outbox.outbox import FILE_NAME, Outbox
+from posthouse.daemon.outbox.outbox import Outbox
 from posthouse.daemon.outbox.transitions import SQL
 from posthouse.journal.append import SQL as JOURNAL
 from posthouse.keys import public_key
@@ -208,7 +208,7 @@ class OutboxFloor:
 def outbox_floor(folder: Path) -> Iterator[OutboxFloor]:
     """Yield the floor on an outbox."""
     folder.mkdir(parents=True)
-    path = folder / FILE_NAME
+    path = folder / "outbox.db"
     Outbox(path, _MESH, SystemClock()).close()
     with bare_database(path) as db:
         yield OutboxFloor(db)

@@ -151,14 +151,14 @@ async def test_at_most_64_rows_travel_in_one_frame_and_one_frame_at_a_time(house
 
 async def test_a_permanent_refusal_is_dead_and_told(house: House, alice: Host) -> None:
     assert (await alice.post("/v1/topic/create", topic="gone")).status == 201
-    listener = alice.daemon.events.listen(100)
+    listener = alice.daemon.events.subscribe(100)
     admin = house.client(NodeKey(b"a" * 32))
     await admin.meshes.remove_topic("main", "gone")
     answer = await alice.send("#gone", "hello", client_message_id="c")
     assert answer.status == 202
     row = await alice.until_status("c", "dead")
     assert row["last_error"].startswith("topic_unknown")
-    told = [each for each in await listener.take(10) if each.event == "outbox_dead"]
+    told = [each for each in await listener.next_batch(10) if each.event == "outbox_dead"]
     assert told[0].data["client_message_id"] == "c"
     assert told[0].data["reason"] == "topic_unknown"
 

@@ -12,6 +12,7 @@ import pytest
 
 from posthouse.daemon.daemon import Daemon
 from posthouse.daemon.features import Offer, bounded_max_age_h, read_offer
+from posthouse.daemon.roster import Retained
 from posthouse.model.errors import PosthouseError
 from posthouse.model.outbox_rules import default_max_age_h, max_age_bound_h
 from posthouse.relay.messages.settings import DeliverySettings
@@ -104,4 +105,4 @@ def test_a_relay_that_never_forgets_needs_no_days() -> None:
 async def test_a_real_relay_offers_enough(tmp_path: Path) -> None:
     async with open_house(tmp_path) as house, host_at(house, "a") as host:
         assert host.daemon.drain.max_age_h == 168
-        assert host.daemon.roster.retention_days == 365
+        assert host.daemon.roster.retention == Retained(365)

@@ -182,7 +182,7 @@ async def test_the_older_of_two_daemons_with_one_key_ends_with_an_identity_error
             assert ended.value.spec.exit is Exit.IDENTITY
             await second.connected()
             assert second.node == first.node
-            assert not second.daemon._stopping.is_set()
+            assert not second.daemon._ended.is_set()
 
 
 async def test_an_ephemeral_daemon_has_another_key_each_time_and_keeps_none(house: House, tmp_path: Path) -> None:

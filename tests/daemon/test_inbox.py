@@ -148,7 +148,7 @@ async def test_a_sleeper_that_goes_away_leaves_its_place(bob: Host) -> None:
     await until(lambda: bob.daemon.context.waiters.count == 1)
     asked.cancel()
     await until(lambda: bob.daemon.context.waiters.count == 0)
-    assert bob.daemon.inbox.on_new == [bob.daemon._tell_messages]
+    assert bob.daemon.inbox.on_new == [bob.daemon._publish_messages]
 
 
 # mail that cannot be opened
@@ -221,7 +221,7 @@ async def test_a_daemon_that_cannot_write_its_inbox_does_not_receive_until_it_ca
 
 async def test_mail_sent_again_by_the_relay_is_confirmed_and_told_once(house: House, alice: Host, bob: Host) -> None:
     confirm = Mailbox.confirm
-    listener = bob.daemon.events.listen(100)
+    listener = bob.daemon.events.subscribe(100)
     swallowed: list[Delivery] = []
 
     def swallow(mailbox: Mailbox, *deliveries: Delivery) -> object:
@@ -242,5 +242,5 @@ async def test_mail_sent_again_by_the_relay_is_confirmed_and_told_once(house: Ho
         await eventually(state, lambda now: now == "confirmed")
     assert len(swallowed) == 1
     assert await bob.bodies() == ["hello"]
-    told = [each for each in await listener.take(5) if each.event == "message"]
+    told = [each for each in await listener.next_batch(5) if each.event == "message"]
     assert len(told) == 1

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from posthouse.client import Member
-from posthouse.daemon.roster import Roster
+from posthouse.daemon.roster import Retained, Roster
 from posthouse.keys import NodeKey
 from posthouse.model.errors import PosthouseError
 from tests.client.house import ADMIN, House
@@ -21,7 +21,7 @@ NODES = [f"ed25519:{digits * 16}" for digits in ("aaaa", "bbbb")] + ["ed25519:" 
 
 def roster(**names: str) -> Roster:
     made = Roster()
-    made.take_members(Member(node, name, "member") for name, node in names.items())
+    made.set_members(Member(node, name, "member") for name, node in names.items())
     return made
 
 
@@ -80,13 +80,13 @@ def test_a_prefix_names_the_one_member_it_fits(nodes: list[str], prefix: str) ->
 def test_what_was_heard_stays_in_a_file(tmp_path: Path) -> None:
     path = tmp_path / "roster.json"
     made = Roster(path)
-    made.take_members([Member(NODES[0], "ann", "admin")])
+    made.set_members([Member(NODES[0], "ann", "admin")])
     made.add_topic("news")
-    made.take_retention(30)
+    made.set_retention(Retained(30))
     again = Roster(path)
     assert again.resolve("ann", "main") == NODES[0]
     assert again.resolve("#news", "main") == "#news"
-    assert again.retention_days == 30
+    assert again.retention == Retained(30)
     path.write_text("{")
     assert Roster(path).members == []
 

@@ -130,7 +130,7 @@ async def test_a_file_that_is_no_database_is_damage(tmp_path: Path) -> None:
 async def test_a_full_outbox_refuses_new_messages_with_507_and_answers_old_ones(tmp_path: Path) -> None:
     host = make_host(tmp_path, NOWHERE, outbox_max_bytes=10_000)
     async with running(host):
-        listener = host.daemon.events.listen(100)
+        listener = host.daemon.events.subscribe(100)
         statuses = []
         for number in range(30):
             answer = await host.send(READER, "x" * 500, client_message_id=f"c{number}")
@@ -144,7 +144,7 @@ async def test_a_full_outbox_refuses_new_messages_with_507_and_answers_old_ones(
         assert 0.8 * 10_000 < depth.bytes <= 0.95 * 10_000
         assert (await host.send(READER, "x" * 500, client_message_id="c0")).status == 202
         host.daemon.pressure.update(depth)
-        told = [each for each in await listener.take(5) if each.event == "outbox_pressure"]
+        told = [each for each in await listener.next_batch(5) if each.event == "outbox_pressure"]
         assert told[0].data["is_high"] is True
         assert (await host.row(f"c{len(statuses) - 1}")).get("error") == "outbox_row_unknown"
 

@@ -1,12 +1,12 @@
 """The bridge between the mesh and the host's bus, in both directions.
 
-    mesh.<mesh>.in.>     inbox messages, published in order; only if an endpoint matches
-    mesh.<mesh>.out.>    the daemon's endpoint; what is published there goes to the outbox
+    mesh.<mesh>.in.>     messages of the inbox, published in order, if an endpoint matches
+    mesh.<mesh>.out.>    the daemon's endpoint; envelopes published there go to the outbox
 
-The two never match each other, so nothing echoes. An outgoing message gets a client_message_id made of the
-envelope's id, so handling it twice sends it once; what the outbox refuses becomes a dead letter of the bus. What the
-bus refuses for now (full mailbox, open breaker) is retried from the inbox, and nothing for the same subject
-overtakes it. Of a payload only usage becomes meta, because meta is not encrypted.
+The two never match each other, so nothing echoes. The client_message_id of an outgoing message is made from the
+envelope's id, so handling an envelope twice sends it once; what the outbox refuses becomes a dead letter of the bus.
+A message that the bus refuses for a while (full mailbox, open breaker) is retried from the inbox, and no message for
+the same subject overtakes it. Only `usage` of a payload becomes meta, because meta is not encrypted.
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ class BridgeSubjects:
         self._member = f"mesh.{mesh}.member"
         #: the endpoint of the daemon
         self.outgoing = f"{self._out}.>"
-        #: who owns it
+        #: the owner of that endpoint
         self.owner = f"daemon.{mesh}"
 
     def arrival(self, topic: str | None, sender: str) -> str:
-        """Return where a message is published."""
+        """Return the subject under which a message of the inbox is published."""
         return f"{self._in}.dm.{node_hex(sender)}" if topic is None else f"{self._in}.topic.{topic}"
 
     def answer(self, topic: str | None, sender: str) -> str:
-        """Return where an answer to a message is published."""
+        """Return the subject to which replies to a message are published."""
         return f"{self._out}.dm.{node_hex(sender)}" if topic is None else f"{self._out}.topic.{topic}"
 
     def member(self, node: str) -> str:
-        """Return as whom a message is published."""
+        """Return the sender subject of a member."""
         return f"{self._member}.{node_hex(node)}"
 
     def destination(self, subject: str) -> str:
-        """Return the node id or #topic an outgoing subject stands for."""
+        """Return the node id or #topic of an outgoing subject."""
         kind, _, rest = subject.removeprefix(f"{self._out}.").partition(".")
         if kind == "topic" and rest:
             return TOPIC_MARK + rest
@@ -69,7 +69,7 @@ class BridgeSubjects:
 
 
 def arrival_payload(item: InboxItem) -> StandardPayload:
-    """Return what is published of a message that came."""
+    """Return the bus payload of an inbox message."""
     return StandardPayload(
         content=item.body or "",
         sender_name=item.sender_name,
@@ -88,8 +88,8 @@ def arrival_payload(item: InboxItem) -> StandardPayload:
     )
 
 
-def departure_request(envelope: Envelope, destination: str) -> SendRequest:
-    """Return the message an envelope becomes; its id makes a second handling harmless."""
+def outgoing_request(envelope: Envelope, destination: str) -> SendRequest:
+    """Return the send request of an envelope; its client_message_id makes a second handling harmless."""
     payload = envelope.payload
     fields: dict[str, Any] = payload if isinstance(payload, dict) else {}
     content = fields.get("content")
@@ -113,49 +113,50 @@ def _usage(value: Any) -> dict[str, Any] | None:
 
 
 def _reply_to(data: Any) -> str | None:
-    given = data.get("replyToId") if isinstance(data, dict) else None
-    return given if isinstance(given, str) and is_event_id(given) else None
+    reply_to = data.get("replyToId") if isinstance(data, dict) else None
+    return reply_to if isinstance(reply_to, str) and is_event_id(reply_to) else None
 
 
 log = structlog.get_logger(__name__)
 PUBLISHED, UNMATCHED, REFUSED = "published", "unmatched", "refused"
 _PAGE = 100
 _ARRIVAL_RETRY_S = 1.0
-_FOR_NOW = frozenset({Reason.BACKPRESSURE, Reason.CIRCUIT_OPEN, Reason.RATE_LIMITED})
+#: rejections that a later attempt can avoid
+_TEMPORARY = frozenset({Reason.BACKPRESSURE, Reason.CIRCUIT_OPEN, Reason.RATE_LIMITED})
 
 
-class Arrivals:
-    """Publishes what the inbox has for the bus."""
+class ArrivalPublisher:
+    """Publishes messages of the inbox on the bus."""
 
     def __init__(self, bus: Bus, subjects: BridgeSubjects, inbox: Inbox, clock: Clock) -> None:
         self._bus = bus
         self._subjects = subjects
         self._inbox = inbox
         self._clock = clock
-        self._news = asyncio.Event()
+        self._wakeup = asyncio.Event()
 
-    def wake(self, _fresh: Sequence[InboxItem] = ()) -> None:
-        """Look into the inbox."""
-        self._news.set()
+    def wake(self, _items: Sequence[InboxItem] = ()) -> None:
+        """Check the inbox for messages to publish."""
+        self._wakeup.set()
 
     async def run(self) -> None:
-        """Publish what there is, then wait for more."""
+        """Publish messages as they arrive, until cancelled."""
         while True:
-            self._news.clear()
+            self._wakeup.clear()
             try:
-                is_all = await self._publish_all()
+                is_done = await self._publish_all()
             except PosthouseError as failure:
                 log.warning("bridge_failed", code=failure.code, reason=str(failure))
-                is_all = False
-            if is_all:
-                await self._news.wait()
+                is_done = False
+            if is_done:
+                await self._wakeup.wait()
             else:
                 await asyncio.sleep(_ARRIVAL_RETRY_S)
 
     async def _publish_all(self) -> bool:
-        """Go once through what waits; return whether nothing is left."""
+        """Try each waiting message once; return True if none is left."""
         after, blocked = 0, set[str]()
-        while items := await self._inbox.to_bridge(after, _PAGE):
+        while items := await self._inbox.unbridged(after, _PAGE):
             endpoints = [endpoint.subject for endpoint in await self._bus.list_endpoints()]
             outcomes: list[tuple[str, int]] = []
             for item in items:
@@ -166,12 +167,12 @@ class Arrivals:
                 else:
                     outcomes.append((state, item.position))
             if outcomes:
-                await self._inbox.mark_bridged(outcomes)
+                await self._inbox.set_bridge_states(outcomes)
             after = items[-1].position
         return not blocked
 
     async def _publish(self, item: InboxItem, subject: str, endpoints: Sequence[str]) -> str | None:
-        """Publish one message; return its state, or None when it has to be tried again."""
+        """Publish one message; return its state, or None if it must be tried again."""
         if not any(matches(subject, pattern) for pattern in endpoints):
             return UNMATCHED
         now_ms = self._clock.wall_ns() // MILLISECOND_NS
@@ -188,38 +189,38 @@ class Arrivals:
             budget=budget,
             reply_to=self._subjects.answer(item.topic, item.sender),
         )
-        return _state(result)
+        return _bridge_state(result)
 
 
-def _state(result: PublishResult) -> str | None:
+def _bridge_state(result: PublishResult) -> str | None:
     if result.delivered_to:
         return PUBLISHED
-    if any(rejection.reason in _FOR_NOW for rejection in result.rejected):
+    if any(rejection.reason in _TEMPORARY for rejection in result.rejected):
         return None
     return REFUSED if result.rejected else UNMATCHED
 
 
-_DEPARTURE_TRIES = 10
-_DEPARTURE_RETRY_S = 1.0  # within the time of a handler
+_OUTGOING_TRIES = 10  # within the time that the bus gives a handler
+_OUTGOING_RETRY_S = 1.0
 
 
 class Bridge:
-    """Carries mail between inbox, bus and outbox."""
+    """Carries messages from the inbox to the bus and from the bus to the outbox."""
 
     def __init__(self, bus_dir: Path, mesh: str, inbox: Inbox, sending: Sending, clock: Clock) -> None:
         self._bus = Bus(bus_dir, clock=clock)
         self._subjects = BridgeSubjects(mesh)
         self._inbox = inbox
         self._sending = sending
-        self._arrivals = Arrivals(self._bus, self._subjects, inbox, clock)
+        self._arrivals = ArrivalPublisher(self._bus, self._subjects, inbox, clock)
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Open the bus and begin with what waits on either side."""
+        """Open the bus and begin with the messages that wait on either side."""
         await self._bus.open()
         try:
             await self._bus.register_endpoint(self._subjects.outgoing, owner=self._subjects.owner)
-            await self._bus.subscribe(self._subjects.outgoing, self._depart)
+            await self._bus.subscribe(self._subjects.outgoing, self._handle_outgoing)
         except BaseException:
             await self._bus.close()
             raise
@@ -227,23 +228,23 @@ class Bridge:
         self._task = asyncio.create_task(self._arrivals.run())
 
     async def close(self) -> None:
-        """Stop carrying; what waits is carried after the next start."""
+        """Stop; waiting messages are carried after the next start."""
         if self._task is not None:
             self._inbox.on_new.remove(self._arrivals.wake)
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         await self._bus.close()
 
-    async def _depart(self, envelope: Envelope) -> None:
-        request = departure_request(envelope, self._subjects.destination(envelope.subject))
+    async def _handle_outgoing(self, envelope: Envelope) -> None:
+        request = outgoing_request(envelope, self._subjects.destination(envelope.subject))
         budget = to_mesh_budget(envelope.budget)
-        for _ in range(_DEPARTURE_TRIES):
+        for _ in range(_OUTGOING_TRIES):
             try:
                 status, body = await self._sending.send(request, budget=budget)
                 break
             except Transient as failure:
                 log.warning("bridge_departure_waits", id=envelope.id, code=failure.code)
-                await asyncio.sleep(_DEPARTURE_RETRY_S)
+                await asyncio.sleep(_OUTGOING_RETRY_S)
         else:
             raise error("store_busy", items=0, bytes=0)
         if status >= 400:

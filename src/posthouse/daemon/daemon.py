@@ -1,14 +1,14 @@
-"""A daemon: what it opens, in which order, and how it ends.
+"""A daemon: what it opens, in which order, how its parts are connected, and how it stops.
 
-Start: the directory and its lock, the identity held against this machine, the stores after a look at them, then the
-way to the relay, the bridge, and the local interface last: whoever can connect finds everything ready. Stop: the
-other way round. The relay need not be there for any of it.
+Start: the directory and its lock, the identity checked against this machine, the stores after a check for damage,
+then the uplink, the bridge, and the local API last, so that a client that can connect finds everything ready. Stop:
+the reverse. Nothing of it needs the relay to be reachable.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -41,6 +41,7 @@ from posthouse.model.node import validate_mesh_name
 from posthouse.model.ulid import Minter
 
 log = structlog.get_logger(__name__)
+OnTaskEnd = Callable[[asyncio.Task[None]], None]
 
 
 class Daemon:
@@ -53,10 +54,10 @@ class Daemon:
     uplink: Uplink
     drain: Drain
     sending: Sending
-    server: LocalServer
     pressure: Pressure
     housekeeper: Housekeeper
     context: DaemonContext
+    server: LocalServer
 
     def __init__(self, settings: DaemonSettings) -> None:
         validate_mesh_name(settings.mesh)
@@ -67,7 +68,7 @@ class Daemon:
         self.events = EventHub(self.clock)
         self._started_ns = self.clock.boot_ns()
         self._opened = AsyncExitStack()
-        self._stopping = asyncio.Event()
+        self._ended = asyncio.Event()
         self._failure: PosthouseError | None = None
 
     @property
@@ -85,22 +86,22 @@ class Daemon:
         log.info("daemon_started", node=self.key.node, mesh=self.settings.mesh, relay=self.settings.relay)
 
     async def wait(self) -> None:
-        """Wait until the daemon has to end; raises what ended it, if something did."""
-        await self._stopping.wait()
+        """Wait until the daemon has to stop; raises the failure that ended it, if there is one."""
+        await self._ended.wait()
         if self._failure is not None:
             raise self._failure
 
     def end(self, failure: PosthouseError | None = None) -> None:
-        """Let `wait` return, or raise."""
-        if not self._stopping.is_set():
+        """Let `wait` return, or raise the failure; only the first call counts."""
+        if not self._ended.is_set():
             self._failure = failure
-            self._stopping.set()
+            self._ended.set()
 
     async def stop(self) -> None:
-        """End gracefully: what was accepted is committed, what is on its way is sent again later."""
+        """Stop gracefully: accepted messages are committed, and rows in flight are sent again after the next start."""
         self.context.stop()
-        self._stopping.set()
-        self.events.tell("system", state="stopping")
+        self._ended.set()
+        self.events.publish("system", state="stopping")
         self.events.close()
         await self._opened.aclose()
         log.info("daemon_stopped", node=self.key.node)
@@ -116,13 +117,13 @@ class Daemon:
             self._check_host()
         await self._open_stores()
         self._assemble()
-        self._refuse_old_age()
+        self._check_max_age()
         await self._open_bridge()
         await self.housekeeper.measure()
-        self._spawn(self.uplink.run(), self._uplink_ended)
+        self._start_task(self.uplink.run(), self._on_uplink_end)
         self._opened.push_async_callback(self.drain.close)
         await self.drain.start()
-        self._spawn(self.housekeeper.run())
+        self._start_task(self.housekeeper.run(), self._on_task_end)
         await self._listen()
         self.directory.write_pid()
         if self.settings.ttl_s is not None:
@@ -148,15 +149,14 @@ class Daemon:
         if reopened:
             log.info("outbox_reopened", rows=reopened)
         if quarantined is not None:
-            self.events.tell("system", state="inbox_quarantined", path=str(quarantined))
+            self.events.publish("system", state="inbox_quarantined", path=str(quarantined))
 
     def _assemble(self) -> None:
-        settings, clock = self.settings, self.clock
+        settings, clock, key = self.settings, self.clock, self.key
         self.roster = Roster(self.directory.roster)
-        self.uplink = Uplink(settings, self.key, self.inbox, self.roster)
+        self.uplink = Uplink(settings, key, self.inbox, self.roster)
         self.drain = Drain(self.outbox, self.uplink.submit, self.uplink, clock)
         self.pressure = Pressure(settings.outbox_max_bytes, self.directory.root)
-        key = self.key
         self.sending = Sending(
             settings.mesh,
             Composer(Signer(key, clock), Minter(clock)),
@@ -186,28 +186,29 @@ class Daemon:
     def _connect_parts(self) -> None:
         events, uplink, drain, meters = self.events, self.uplink, self.drain, self.meters
         self.outbox.on_queued = drain.wake
-        self.inbox.on_new.append(self._tell_messages)
+        self.inbox.on_new.append(self._publish_messages)
         events.on_event = lambda event: meters.count("posthouse_daemon_events_total", event)
-        uplink.on_status = lambda status: events.tell("broker_status", status=status)
-        uplink.on_presence = lambda presence: events.tell(
+        uplink.on_status = lambda status: events.publish("broker_status", status=status)
+        uplink.on_presence = lambda presence: events.publish(
             "peer_join" if presence.is_online else "peer_leave",
             node=presence.node,
             name=self.roster.name_of(presence.node),
         )
-        uplink.on_offer = self._take_offer
+        uplink.on_offer = self._apply_offer
         drain.on_sent = lambda count: meters.count("posthouse_daemon_outbox_sent_total", by=count)
-        drain.on_dead = self._tell_dead
-        self.pressure.on_change = lambda used, capacity, is_high: events.tell(
+        drain.on_dead = self._publish_dead
+        self.pressure.on_change = lambda used, capacity, is_high: events.publish(
             "outbox_pressure", bytes=used, max_bytes=capacity, is_high=is_high
         )
 
-    def _refuse_old_age(self) -> None:
-        """Hold an override of the age against what the relay last offered, before it can be asked."""
-        days = self.roster.retention_days
-        if days:
-            self.drain.max_age_h = bounded_max_age_h(None if days < 0 else days, self.settings.outbox_max_age_h)
-        elif self.settings.outbox_max_age_h is not None:
-            self.drain.max_age_h = self.settings.outbox_max_age_h
+    def _check_max_age(self) -> None:
+        """Check a configured maximum age against the relay's last known offer, before the relay is connected."""
+        max_age_h = self.settings.outbox_max_age_h
+        retention = self.roster.retention
+        if retention is not None:
+            self.drain.max_age_h = bounded_max_age_h(retention.days, max_age_h)
+        elif max_age_h is not None:
+            self.drain.max_age_h = max_age_h
 
     async def _open_bridge(self) -> None:
         if self.settings.bus_dir is not None:
@@ -220,9 +221,9 @@ class Daemon:
         await self.server.start()
         self._opened.push_async_callback(self.server.close)
 
-    def _spawn(self, work: Any, on_end: Any = None) -> None:
+    def _start_task(self, work: Coroutine[Any, Any, None], on_end: OnTaskEnd) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        task.add_done_callback(on_end or self._task_ended)
+        task.add_done_callback(on_end)
 
         async def cancel() -> None:
             task.cancel()
@@ -230,9 +231,9 @@ class Daemon:
 
         self._opened.push_async_callback(cancel)
 
-    # what happens
+    # callbacks
 
-    def _uplink_ended(self, task: asyncio.Task[None]) -> None:
+    def _on_uplink_end(self, task: asyncio.Task[None]) -> None:
         if task.cancelled():
             return
         failure = task.exception()
@@ -240,9 +241,9 @@ class Daemon:
             log.error("uplink_ended", code=failure.code, reason=str(failure))
             self.end(failure)
         else:
-            self._task_ended(task)
+            self._on_task_end(task)
 
-    def _task_ended(self, task: asyncio.Task[None]) -> None:
+    def _on_task_end(self, task: asyncio.Task[None]) -> None:
         if task.cancelled():
             return
         failure = task.exception()
@@ -250,16 +251,16 @@ class Daemon:
             log.error("task_failed", exc_info=failure)
             self.end(error("internal", reason=type(failure).__name__))
 
-    def _tell_messages(self, fresh: Sequence[InboxItem]) -> None:
-        self.meters.count("posthouse_daemon_inbox_received_total", by=len(fresh))
-        for item in fresh:
-            self.events.tell_message(item.id, item.position, item.shown(), item.received_at_ns)
+    def _publish_messages(self, items: Sequence[InboxItem]) -> None:
+        self.meters.count("posthouse_daemon_inbox_received_total", by=len(items))
+        for item in items:
+            self.events.publish_message(item.id, item.position, item.to_api(), item.received_at_ns)
 
-    def _tell_dead(self, row_id: str, client_message_id: str, reason: str) -> None:
+    def _publish_dead(self, row_id: str, client_message_id: str, reason: str) -> None:
         self.meters.count("posthouse_daemon_outbox_dead_total", reason)
-        self.events.tell("outbox_dead", row_id=row_id, client_message_id=client_message_id, reason=reason)
+        self.events.publish("outbox_dead", row_id=row_id, client_message_id=client_message_id, reason=reason)
 
-    def _take_offer(self, offer: Offer, max_age_h: int) -> None:
+    def _apply_offer(self, offer: Offer, max_age_h: int) -> None:
         self.drain.max_age_h = max_age_h
         self.sending.max_payload = min(offer.max_payload, BODY_MAX_BYTES)
         log.info("relay_offer", retention_days=offer.retention_days, policy=offer.policy, max_age_h=max_age_h)

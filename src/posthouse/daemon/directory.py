@@ -1,11 +1,11 @@
-"""The directory of a daemon: where everything lies, who may read it, and that only one daemon lives in it.
+"""The directory of a daemon: its files, their modes, and the lock that admits one daemon at a time.
 
     0700  .
     0600  pid sock local_token keypair.json host_fingerprint.json roster.json outbox.db inbox.db daemon.lock
     0644  http.port config.toml schema_version daemon.log
 
-Invariant: while the lock is held no other daemon starts here, whatever pid and sock say; both are left-overs when
-nobody holds it. If you change the layout: 1. SCHEMA_VERSION if an older daemon could not read it, 2. docs/explain.
+Invariant: only the lock decides whether a daemon runs here; pid and sock are left-overs if no process holds it. If
+you change the layout: 1. raise SCHEMA_VERSION if an older daemon could not read it, 2. docs/explain.
 """
 
 from __future__ import annotations
@@ -13,18 +13,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from posthouse.files import home_directory, private_dir, read_private, write_atomic
+from posthouse.files import private_dir, read_private, write_atomic
 from posthouse.keys import new_token
 from posthouse.model.errors import PosthouseError, error
 from posthouse.sqlite.store_lock import StoreLock
 
 SCHEMA_VERSION = 1
 _READABLE = 0o644
-
-
-def default_directory(mesh: str) -> Path:
-    """Return where the daemon of a mesh lives unless told otherwise."""
-    return home_directory() / "daemon" / mesh
 
 
 class DaemonDirectory:
@@ -41,12 +36,11 @@ class DaemonDirectory:
         self.outbox = root / "outbox.db"
         self.inbox = root / "inbox.db"
         self.http_port = root / "http.port"
-        self.config = root / "config.toml"
         self.schema_version = root / "schema_version"
         self.log = root / "daemon.log"
 
     def prepare(self) -> None:
-        """Make the directory, or check that it is private and of a version this daemon knows."""
+        """Create the directory, or check that it is private and of a version that this daemon knows."""
         private_dir(self.root)
         try:
             found = int(self.schema_version.read_text())
@@ -61,7 +55,7 @@ class DaemonDirectory:
             )
 
     def lock(self) -> StoreLock:
-        """Take the directory for this process; raises daemon_running."""
+        """Lock the directory for this process; raises daemon_running."""
         try:
             return StoreLock(self.root / "daemon", exclusive=True)
         except PosthouseError as failure:
@@ -70,33 +64,23 @@ class DaemonDirectory:
             raise error("daemon_running", directory=str(self.root)) from failure
 
     def write_pid(self) -> None:
-        """Write who runs here."""
+        """Write the id of this process."""
         write_atomic(self.pid, f"{os.getpid()}\n".encode(), sync=False)
 
     def write_port(self, port: int) -> None:
-        """Write where the daemon listens on loopback."""
+        """Write the port on loopback."""
         write_atomic(self.http_port, f"{port}\n".encode(), sync=False, mode=_READABLE)
 
     def clear(self) -> None:
-        """Remove what only a running daemon has."""
+        """Remove the files that only a running daemon has."""
         for path in (self.socket, self.pid, self.http_port):
             path.unlink(missing_ok=True)
 
     def token(self) -> str:
-        """Return the local token, making one the first time."""
+        """Return the local token; create it the first time."""
         try:
             return read_private(self.local_token).decode().strip()
         except FileNotFoundError:
             token = new_token()
             write_atomic(self.local_token, f"{token}\n".encode())
             return token
-
-    def running_pid(self) -> int | None:
-        """Return the process that runs here, if one does."""
-        try:
-            self.lock().close()
-        except PosthouseError as failure:
-            if failure.code != "daemon_running":
-                raise
-            return int(self.pid.read_text()) if self.pid.exists() else None
-        return None

@@ -2,8 +2,8 @@
 
 Rows of a destination are sent in order, up to 64 per frame. After a refusal the destination waits for its back-off;
 other destinations are not delayed. Attempts are not limited, age is: a row that is too old is given up before it is
-sent again, because the relay may have forgotten its id. While local programs send in numbers, a backlog is throttled
-to about one frame in flight.
+sent again, because the relay may have forgotten its id. While local programs send many messages, a backlog is
+throttled to about one frame in flight.
 """
 
 from __future__ import annotations
@@ -18,38 +18,43 @@ import structlog
 from posthouse.client import Published
 from posthouse.client.failures import retry_after_s
 from posthouse.daemon.outbox.outbox import Outbox
-from posthouse.daemon.outbox.transitions import MAX_AGE, Claimed, Deferred, GivenUp, SendOutcome, Sent
+from posthouse.daemon.outbox.transitions import MAX_AGE, MAX_AGE_TEXT, Claimed, Deferred, GivenUp, SendOutcome, Sent
 from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError, Refused, Transient, error
 from posthouse.model.event import Event, decode_event
 from posthouse.model.limits import SECOND_NS
 from posthouse.model.outbox_rules import DEFAULT_MAX_AGE_H
 
-_BUSY_ACCEPTS = 16  # during one frame; fewer do not notice the backlog
-_THROTTLE_MAX_S = 0.5  # a slow relay is no reason to leave a backlog where it is
-
-
-def throttle_s(*, is_full: bool, accepted: int, took_s: float, lanes: int) -> float:
-    """Return how long to rest after a frame that took so long while so many sends were accepted."""
-    return min(lanes * took_s, _THROTTLE_MAX_S) if is_full and accepted >= _BUSY_ACCEPTS else 0.0
-
-
+log = structlog.get_logger(__name__)
+FRAME_ROWS = 64
 BACKOFF_FIRST_S = 0.5
 BACKOFF_MAX_S = 30.0
-BACKOFF_JITTER = 0.25  # of the wait, either way
-_NOT_YET = frozenset({401, 408, 425, 429})
-#: says nothing about the message: this side ended, or what came could not be read
-_NOT_ABOUT_IT = frozenset({"client_closed", "answer_invalid", "answer_missing"})
+BACKOFF_JITTER = 0.25  # of the wait, in either direction
+_THROTTLE_MIN_ACCEPTS = 16  # during one frame; fewer sends do not notice the backlog
+_THROTTLE_MAX_S = 0.5  # a slow relay must not keep a backlog waiting
+_HOUR_NS = 3_600 * SECOND_NS
+_STORE_AGAIN_S = 2.0
+#: HTTP statuses of refusals that time or a new connection can lift
+_TEMPORARY_STATUSES = frozenset({401, 408, 425, 429})
+#: codes that say nothing about the message: this side closed, or the relay's answer could not be read
+_UNRELATED_CODES = frozenset({"client_closed", "answer_invalid", "answer_missing"})
+Submit = Callable[[Sequence[Event]], Awaitable[list[Published | PosthouseError]]]
+
+
+def throttle_s(*, is_full: bool, accepted: int, took_s: float, destinations: int) -> float:
+    """Return how long to pause after a frame, by how long it took and how many sends were accepted meanwhile."""
+    is_throttled = is_full and accepted >= _THROTTLE_MIN_ACCEPTS
+    return min(destinations * took_s, _THROTTLE_MAX_S) if is_throttled else 0.0
 
 
 def is_permanent(failure: PosthouseError, *, is_admitted: bool) -> bool:
-    """Tell whether sending the same event again can never help.
+    """Return True if sending the same event again can never succeed.
 
-    A refusal of rights counts only from a relay that has let this node in: while it authenticates anew it may be
-    refused for a moment.
+    A missing right counts only if the relay has admitted this node: while a connection authenticates, the relay may
+    refuse for a moment.
     """
     status = failure.spec.status
-    if not isinstance(failure, Refused) or failure.code in _NOT_ABOUT_IT or status in _NOT_YET:
+    if not isinstance(failure, Refused) or failure.code in _UNRELATED_CODES or status in _TEMPORARY_STATUSES:
         return False
     if status == 403:
         return is_admitted
@@ -57,83 +62,72 @@ def is_permanent(failure: PosthouseError, *, is_admitted: bool) -> bool:
 
 
 def backoff_s(failures: int, failure: PosthouseError, chance: random.Random) -> float:
-    """Return the wait after so many frames without any progress, this one included."""
+    """Return the wait after `failures` frames in a row without progress, the last one included."""
     base = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2.0 ** min(failures - 1, 30))
     return max(
         base * chance.uniform(1 - BACKOFF_JITTER, 1 + BACKOFF_JITTER), min(retry_after_s(failure), BACKOFF_MAX_S)
     )
 
 
-log = structlog.get_logger(__name__)
-FRAME_ROWS = 64
-_HOUR_NS = 3_600 * SECOND_NS
-_STORE_AGAIN_S = 2.0
-Submit = Callable[[Sequence[Event]], Awaitable[list[Published | PosthouseError]]]
-
-
-class Gate(Protocol):
-    """Whether something can be sent now."""
+class SendGate(Protocol):
+    """Says when the relay accepts messages of this node."""
 
     @property
     def is_admitted(self) -> bool:
-        """Whether the relay has let this node in."""
+        """True if the relay has admitted this node."""
         ...
 
     async def wait_sending(self) -> None:
-        """Wait until something can be sent."""
+        """Wait until messages can be sent."""
         ...
 
     @property
     def may_send(self) -> bool:
-        """Whether something can be sent now."""
+        """True if messages can be sent now."""
         ...
 
 
 class Drain:
-    """All lanes of one outbox."""
+    """Sends the rows of one outbox."""
 
-    def __init__(self, outbox: Outbox, submit: Submit, gate: Gate, clock: Clock) -> None:
+    def __init__(self, outbox: Outbox, submit: Submit, gate: SendGate, clock: Clock) -> None:
         self._outbox = outbox
         self._submit = submit
         self._gate = gate
         self._clock = clock
         self._chance = random.SystemRandom()
-        self._lanes: dict[str, asyncio.Task[None]] = {}
-        self._news: set[str] = set()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        #: destinations that got rows since their task last claimed
+        self._woken: set[str] = set()
         self.max_age_h = DEFAULT_MAX_AGE_H
-        #: told the id, the client_message_id and the reason of a row that is dead
-        self.on_dead: Callable[[str, str, str], None] = lambda _id, _client_id, _reason: None
-        #: told how many rows were sent
+        #: callback(row id, client_message_id, code) for each row that becomes dead
+        self.on_dead: Callable[[str, str, str], None] = lambda _id, _client_id, _code: None
+        #: callback(count) for rows that the relay has taken
         self.on_sent: Callable[[int], None] = lambda _count: None
 
     async def start(self) -> None:
-        """Begin with what is in the outbox."""
+        """Begin with the rows that are in the outbox."""
         for destination in await self._outbox.open_destinations():
             self.wake(destination)
 
     def wake(self, destination: str) -> None:
-        """Look for rows of a destination."""
-        self._news.add(destination)
-        if destination not in self._lanes:
-            self._lanes[destination] = asyncio.create_task(self._run(destination))
+        """Send the pending rows of a destination."""
+        self._woken.add(destination)
+        if destination not in self._tasks:
+            self._tasks[destination] = asyncio.create_task(self._run(destination))
 
     async def close(self) -> None:
-        """Stop sending; what is on its way is pending again when the daemon starts."""
-        lanes = list(self._lanes.values())
-        for lane in lanes:
-            lane.cancel()
-        await asyncio.gather(*lanes, return_exceptions=True)
+        """Stop sending; rows in flight are pending again when the daemon starts."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def expire(self) -> None:
         """Give up every pending row that is too old."""
         while expired := await self._outbox.expire(self._oldest_ns()):
             for row_id, client_message_id in expired:
                 self.on_dead(row_id, client_message_id, MAX_AGE)
-
-    @property
-    def lanes(self) -> int:
-        """How many destinations have something to send."""
-        return len(self._lanes)
 
     async def _run(self, destination: str) -> None:
         failures = 0
@@ -142,15 +136,16 @@ class Drain:
         while True:
             if not rows:
                 await self._gate.wait_sending()
-                self._news.discard(destination)
+                self._woken.discard(destination)
                 rows = await self._claim(destination)
             if rows:
                 began_s, accepted, is_full = loop.time(), self._outbox.accepted, len(rows) == FRAME_ROWS
-                failures, rows = await self._frame(destination, rows, failures)
+                failures, rows = await self._send_frame(destination, rows, failures)
                 accepted, took_s = self._outbox.accepted - accepted, loop.time() - began_s
-                await asyncio.sleep(throttle_s(is_full=is_full, accepted=accepted, took_s=took_s, lanes=self.lanes))
-            elif destination not in self._news:
-                del self._lanes[destination]
+                pause_s = throttle_s(is_full=is_full, accepted=accepted, took_s=took_s, destinations=len(self._tasks))
+                await asyncio.sleep(pause_s)
+            elif destination not in self._woken:
+                del self._tasks[destination]
                 return
 
     async def _claim(self, destination: str) -> list[Claimed]:
@@ -160,14 +155,49 @@ class Drain:
             except Transient as failure:
                 await self._wait_store(failure)
 
-    async def _settle(self, results: Sequence[SendOutcome], destination: str, limit: int) -> list[Claimed]:
-        """Write what became of rows, however long the store cannot be written: the relay may have them.
+    async def _send_frame(self, destination: str, rows: Sequence[Claimed], failures: int) -> tuple[int, list[Claimed]]:
+        """Send rows and settle them; return the number of frames in a row without progress, and the next rows."""
+        fresh, outcomes = self._split_expired(rows)
+        answers = await self._submit([decode_event(row.event) for row in fresh]) if fresh else []
+        refusal = next((each for each in answers if isinstance(each, PosthouseError)), None)
+        final = [self._final_outcome(row, answer) for row, answer in zip(fresh, answers, strict=True)]
+        has_progress = any(each is not None for each in final)
+        failures = 0 if refusal is None else 1 if has_progress else failures + 1
+        delay_s = 0.0 if refusal is None else backoff_s(failures, refusal, self._chance)
+        next_ns = self._clock.wall_ns() + round(delay_s * SECOND_NS)
+        for row, answer, outcome in zip(fresh, answers, final, strict=True):
+            outcomes.append(outcome or _deferred(row, answer, next_ns))
+        following = await self._settle(outcomes, destination, 0 if refusal or not self._gate.may_send else FRAME_ROWS)
+        self._notify(outcomes)
+        if delay_s and self._gate.may_send:  # without a connection, the next one ends the wait
+            await asyncio.sleep(delay_s)
+        return failures, following
+
+    def _split_expired(self, rows: Sequence[Claimed]) -> tuple[list[Claimed], list[SendOutcome]]:
+        """Return the rows that may be sent, and the outcomes of those that are too old."""
+        oldest_ns = self._oldest_ns()
+        fresh = [row for row in rows if row.enqueued_at_ns >= oldest_ns]
+        return fresh, [GivenUp(row, MAX_AGE, MAX_AGE_TEXT) for row in rows if row.enqueued_at_ns < oldest_ns]
+
+    def _oldest_ns(self) -> int:
+        return self._clock.wall_ns() - self.max_age_h * _HOUR_NS
+
+    def _final_outcome(self, row: Claimed, answer: Published | PosthouseError) -> SendOutcome | None:
+        """Return the outcome of a row that needs no other attempt, or None."""
+        if isinstance(answer, Published):
+            return Sent(row, str(answer.answer.get("id", answer.event.id)), answer.seq)
+        if is_permanent(answer, is_admitted=self._gate.is_admitted):
+            return GivenUp(row, answer.code, str(answer))
+        return None
+
+    async def _settle(self, outcomes: Sequence[SendOutcome], destination: str, limit: int) -> list[Claimed]:
+        """Write outcomes, however long the store cannot be written: the relay may already have the messages.
 
         Returns the next rows, claimed in the same commit.
         """
         while True:
             try:
-                return await self._outbox.settle(results, destination, limit)
+                return await self._outbox.settle(outcomes, destination, limit)
             except Transient as failure:
                 await self._wait_store(failure)
 
@@ -175,48 +205,14 @@ class Drain:
         log.warning("outbox_not_writable", code=failure.code, reason=str(failure))
         await asyncio.sleep(_STORE_AGAIN_S)
 
-    async def _frame(self, destination: str, rows: Sequence[Claimed], failures: int) -> tuple[int, list[Claimed]]:
-        """Send rows and write what became of them; return how many frames in a row got nowhere, and the next rows."""
-        fresh, results = self._too_old(rows)
-        answers = await self._submit([decode_event(row.event) for row in fresh]) if fresh else []
-        refusal = next((each for each in answers if isinstance(each, PosthouseError)), None)
-        settled = [self._settled(row, answer) for row, answer in zip(fresh, answers, strict=True)]
-        has_progress = any(each is not None for each in settled)
-        failures = 0 if refusal is None else 1 if has_progress else failures + 1
-        delay_s = 0.0 if refusal is None else backoff_s(failures, refusal, self._chance)
-        next_ns = self._clock.wall_ns() + round(delay_s * SECOND_NS)
-        for row, answer, result in zip(fresh, answers, settled, strict=True):
-            results.append(result or _deferred(row, answer, next_ns))
-        following = await self._settle(results, destination, 0 if refusal or not self._gate.may_send else FRAME_ROWS)
-        self._tell(results)
-        if delay_s and self._gate.may_send:  # else the next connection is waited for
-            await asyncio.sleep(delay_s)
-        return failures, following
-
-    def _settled(self, row: Claimed, answer: Published | PosthouseError) -> SendOutcome | None:
-        if isinstance(answer, Published):
-            return Sent(row, str(answer.answer.get("id", answer.event.id)), answer.seq)
-        if is_permanent(answer, is_admitted=self._gate.is_admitted):
-            return GivenUp(row, answer.code, str(answer))
-        return None
-
-    def _too_old(self, rows: Sequence[Claimed]) -> tuple[list[Claimed], list[SendOutcome]]:
-        oldest_ns = self._oldest_ns()
-        fresh = [row for row in rows if row.enqueued_at_ns >= oldest_ns]
-        text = "it waited longer than a message may"
-        return fresh, [GivenUp(row, MAX_AGE, text) for row in rows if row.enqueued_at_ns < oldest_ns]
-
-    def _oldest_ns(self) -> int:
-        return self._clock.wall_ns() - self.max_age_h * _HOUR_NS
-
-    def _tell(self, results: Sequence[SendOutcome]) -> None:
+    def _notify(self, outcomes: Sequence[SendOutcome]) -> None:
         sent = 0
-        for result in results:
-            if isinstance(result, Sent):
+        for outcome in outcomes:
+            if isinstance(outcome, Sent):
                 sent += 1
-            elif isinstance(result, GivenUp):
-                log.warning("outbox_dead", id=result.row.id, code=result.code)
-                self.on_dead(result.row.id, result.row.client_message_id, result.code)
+            elif isinstance(outcome, GivenUp):
+                log.warning("outbox_dead", id=outcome.row.id, code=outcome.code)
+                self.on_dead(outcome.row.id, outcome.row.client_message_id, outcome.code)
         self.on_sent(sent)
 
 

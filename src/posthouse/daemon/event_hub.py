@@ -1,7 +1,7 @@
-"""In-process events of a daemon, broadcast to event streams and waiting requests.
+"""In-process events of a daemon, broadcast to event streams.
 
-Each listener has a bounded queue. A listener that falls behind is ended and resumes from the inbox. Events are not
-stored: only message events can be repeated, because the inbox has them.
+Each listener has a bounded queue. A listener that falls behind is closed; its stream ends, and the client resumes
+from the inbox. Events are not stored: only message events can be repeated, because the inbox has the messages.
 """
 
 from __future__ import annotations
@@ -19,92 +19,95 @@ MESSAGE = "message"
 
 
 class DaemonEvent(NamedTuple):
-    """One event; `id` is the inbox id of a message."""
+    """One event."""
 
     event: str
     data: Mapping[str, Any]
+    #: inbox id of a message
     id: str | None = None
-    #: place of a message in the inbox
+    #: position of a message in the inbox
     position: int = 0
 
     def frame(self) -> bytes:
-        """Return it as a server-sent event."""
+        """Return the event in the format of server-sent events."""
         head = b"" if self.id is None else b"id: %b\n" % self.id.encode()
         return head + b"event: %b\ndata: %b\n\n" % (self.event.encode(), msgspec.json.encode(self.data))
 
 
 class Listener:
-    """One who listens, with a bounded queue."""
+    """One subscriber with its bounded queue."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._waiting: deque[DaemonEvent] = deque()
-        self._news = asyncio.Event()
-        #: it did not keep up, or the daemon stops
-        self.is_over = False
+        self._queue: deque[DaemonEvent] = deque()
+        self._wakeup = asyncio.Event()
+        #: True once the listener has fallen behind, or the daemon stops
+        self.is_closed = False
 
-    def put(self, happening: DaemonEvent) -> None:
-        if len(self._waiting) >= self._limit:
-            self.end()
-        elif not self.is_over:
-            self._waiting.append(happening)
-            self._news.set()
+    def push(self, event: DaemonEvent) -> None:
+        """Queue an event; close the listener if its queue is full."""
+        if len(self._queue) >= self._limit:
+            self.close()
+        elif not self.is_closed:
+            self._queue.append(event)
+            self._wakeup.set()
 
-    def end(self) -> None:
-        self.is_over = True
-        self._news.set()
+    def close(self) -> None:
+        """Accept no more events and wake the reader."""
+        self.is_closed = True
+        self._wakeup.set()
 
-    async def take(self, timeout_s: float) -> list[DaemonEvent]:
-        """Wait for events and return them; nothing when the time is over or it has ended."""
+    async def next_batch(self, timeout_s: float) -> list[DaemonEvent]:
+        """Wait for events and return them; return an empty list after the timeout or once the listener is closed."""
         try:
             async with asyncio.timeout(timeout_s):
-                await self._news.wait()
+                await self._wakeup.wait()
         except TimeoutError:
             return []
-        self._news.clear()
-        taken = list(self._waiting)
-        self._waiting.clear()
-        return taken
+        self._wakeup.clear()
+        batch = list(self._queue)
+        self._queue.clear()
+        return batch
 
 
 class EventHub:
-    """The events of one daemon."""
+    """Broadcasts the events of one daemon."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._listeners: set[Listener] = set()
-        #: told everything, for counting
+        #: callback(event name) for every event, for counting
         self.on_event: Callable[[str], None] = lambda _event: None
 
-    def listen(self, limit: int) -> Listener:
-        """Return somebody new who listens; `leave` ends it."""
+    def subscribe(self, limit: int) -> Listener:
+        """Return a new listener with a queue of `limit` events; `unsubscribe` must follow."""
         listener = Listener(limit)
         self._listeners.add(listener)
         return listener
 
-    def leave(self, listener: Listener) -> None:
-        """Forget a listener."""
+    def unsubscribe(self, listener: Listener) -> None:
+        """Stop sending events to a listener."""
         self._listeners.discard(listener)
 
-    def tell(self, event: str, /, **data: Any) -> None:
-        """Tell everybody; the time is added."""
-        self._hand_out(DaemonEvent(event, {"ts": format_utc(self._clock.wall_ns()), **data}))
+    def publish(self, event: str, /, **data: Any) -> None:
+        """Send an event with the current time to every listener."""
+        self._broadcast(DaemonEvent(event, {"ts": format_utc(self._clock.wall_ns()), **data}))
 
-    def tell_message(self, item_id: str, position: int, shown: Mapping[str, Any], at_ns: int) -> None:
-        """Tell everybody of a new message in the inbox."""
-        self._hand_out(message_event(item_id, position, shown, at_ns))
+    def publish_message(self, item_id: str, position: int, message: Mapping[str, Any], at_ns: int) -> None:
+        """Send the event of a new inbox message to every listener."""
+        self._broadcast(message_event(item_id, position, message, at_ns))
 
-    def _hand_out(self, happening: DaemonEvent) -> None:
-        self.on_event(happening.event)
+    def _broadcast(self, event: DaemonEvent) -> None:
+        self.on_event(event.event)
         for listener in tuple(self._listeners):
-            listener.put(happening)
+            listener.push(event)
 
     def close(self) -> None:
-        """End every listener."""
+        """Close every listener."""
         for listener in tuple(self._listeners):
-            listener.end()
+            listener.close()
 
 
-def message_event(item_id: str, position: int, shown: Mapping[str, Any], at_ns: int) -> DaemonEvent:
-    """Return the event of a message in the inbox; it is the same whenever it is told."""
-    return DaemonEvent(MESSAGE, {"ts": format_utc(at_ns), **shown}, item_id, position)
+def message_event(item_id: str, position: int, message: Mapping[str, Any], at_ns: int) -> DaemonEvent:
+    """Return the event of an inbox message; it is the same whether the message is new or repeated."""
+    return DaemonEvent(MESSAGE, {"ts": format_utc(at_ns), **message}, item_id, position)

@@ -1,7 +1,7 @@
 """Features that a daemon requires of a relay, checked against HELLO.
 
-A relay that forgets ids too early, or never compares requests, would let a retry arrive twice. Such a connection is
-closed with its close code and a reason in JSON before anything is signed for it.
+A relay that forgets ids too early, or does not compare requests, would deliver a retry twice. Such a connection is
+closed with its close code and a reason in JSON before the daemon signs anything for it.
 """
 
 from __future__ import annotations
@@ -23,41 +23,39 @@ _POLICIES = ("prefer_newest", "allow_concurrent")
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a relay offers, checked."""
+    """The features of a relay, after validation."""
 
-    #: None: ids are remembered for ever
+    #: days for which the relay remembers ids; None: for ever
     retention_days: int | None
     policy: str
     max_payload: int
 
 
 def read_offer(features: Mapping[str, Any]) -> Offer:
-    """Return what a relay offers, or raise the feature error with its close code."""
+    """Validate the features in HELLO; raises a feature error that carries the close code."""
     dedupe = _present(features, DEDUPE)
     policy, max_payload = _present(features, POLICY), _present(features, PAYLOAD)
     if policy not in _POLICIES:
         raise _invalid(POLICY, POLICY, policy)
     if type(max_payload) is not int or max_payload < 1:
         raise _invalid(PAYLOAD, PAYLOAD, max_payload)
-    return Offer(_retention(dedupe), policy, max_payload)
+    return Offer(_retention_days(dedupe), policy, max_payload)
 
 
-def choose_max_age_h(offer: Offer, given: int | None) -> int:
-    """Return the hours a row may wait; raises outbox_max_age_above_dedupe_window for an override above the bound."""
-    return bounded_max_age_h(offer.retention_days, given)
+def bounded_max_age_h(retention_days: int | None, configured_h: int | None) -> int:
+    """Return the hours that a row may wait, given how long the relay remembers ids.
 
-
-def bounded_max_age_h(retention_days: int | None, given: int | None) -> int:
-    """Return the hours a row may wait with a relay that keeps records so long."""
-    if given is None:
+    Raises outbox_max_age_above_dedupe_window if a configured age is above the bound.
+    """
+    if configured_h is None:
         return default_max_age_h(retention_days)
-    bound = max_age_bound_h(retention_days)
-    if given > bound:
-        raise error("outbox_max_age_above_dedupe_window", max_age_h=given, bound_h=bound)
-    return given
+    bound_h = max_age_bound_h(retention_days)
+    if configured_h > bound_h:
+        raise error("outbox_max_age_above_dedupe_window", max_age_h=configured_h, bound_h=bound_h)
+    return configured_h
 
 
-def _retention(dedupe: Any) -> int | None:
+def _retention_days(dedupe: Any) -> int | None:
     if not isinstance(dedupe, dict):
         raise _invalid(DEDUPE, DEDUPE, dedupe)
     for param in ("version", "mode", "request_fingerprint"):

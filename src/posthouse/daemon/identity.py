@@ -7,7 +7,7 @@ signed by one key: an ephemeral daemon aborts rows of an earlier key, and `remin
     fingerprint  sha256("v2" NUL host id NUL stable MAC); nothing of it leaves the machine
     file         {"format": "posthouse-host-v2", "fingerprint": "<64 hex>", "host": "<64 hex>"}
 
-If you change the form: give it a new name, read the old one too, add a test with a file of each.
+If you change the format: give it a new name, read the old one too, add a test with a file of each.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NO_MAC = "00:00:00:00:00:00"
 
 @dataclass(frozen=True, slots=True)
 class HostFingerprint:
-    """What tells a machine from others."""
+    """What identifies a machine."""
 
     host_id: str
     mac: str
@@ -51,12 +51,12 @@ class HostFingerprint:
 
     @property
     def host_digest(self) -> str:
-        """A digest of the host id alone: the same machine with another card."""
+        """A digest of the host id alone; it stays when a network card is replaced."""
         return hashlib.sha256("\0".join((FINGERPRINT_VERSION, self.host_id)).encode()).hexdigest()
 
 
 def read_host(root: Path = Path("/")) -> HostFingerprint:
-    """Return the fingerprint of the machine whose files lie below `root`; parts it lacks are empty."""
+    """Return the fingerprint of the machine whose files lie below `root`; missing parts are empty."""
     return HostFingerprint(_host_id(root), _stable_mac(root / "sys/class/net"))
 
 
@@ -84,7 +84,7 @@ def _stable_mac(interfaces: Path) -> str:
 
 
 def _physical_mac(interface: Path) -> str | None:
-    """Return the address of a card; only hardware has a device behind it, virtual interfaces have none."""
+    """Return the address of a network card; virtual interfaces have no device and are skipped."""
     if not (interface / "device").exists() or (interface / "bridge").exists():
         return None
     try:
@@ -100,7 +100,7 @@ log = structlog.get_logger(__name__)
 class _HostFile(msgspec.Struct):
     format: Literal["posthouse-host-v2"]
     fingerprint: str
-    #: of the host id alone
+    #: digest of the host id alone
     host: str
 
 
@@ -121,11 +121,12 @@ def check_host(path: Path, host: HostFingerprint, policy: ClonePolicy, directory
         return
     if policy is ClonePolicy.REFUSE:
         raise error("host_changed", directory=str(directory))
-    log.log(30 if policy is ClonePolicy.WARN else 20, "host_changed", policy=policy.value)
+    report = log.warning if policy is ClonePolicy.WARN else log.info
+    report("host_changed", policy=policy.value)
 
 
 def accept_host(path: Path, host: HostFingerprint) -> None:
-    """Write down that the identity lives on this machine."""
+    """Record that the identity belongs to this machine."""
     content = _HostFile("posthouse-host-v2", host.digest, host.host_digest)
     write_atomic(path, msgspec.json.encode(content) + b"\n")
 
@@ -134,12 +135,12 @@ _CI = ("CI", "GITHUB_ACTIONS", "GITLAB_CI", "BUILDKITE", "CIRCLECI", "JENKINS_UR
 
 
 def is_ephemeral_by_default(environ: Mapping[str, str] = os.environ) -> bool:
-    """Tell whether this is a machine of a continuous integration service, gone in a moment."""
+    """Return True on a machine of a continuous integration service, which exists for one run only."""
     return any(environ.get(name, "").lower() not in ("", "0", "false") for name in _CI)
 
 
 async def load_identity(directory: DaemonDirectory, outbox: Outbox, *, is_ephemeral: bool) -> NodeKey:
-    """Return the key of the daemon, making one if need be."""
+    """Return the key of the daemon; create it the first time, and at each start of an ephemeral daemon."""
     if not is_ephemeral:
         return keyfile.load_or_create(directory.key)
     aborted = await outbox.abort_open()
@@ -149,7 +150,7 @@ async def load_identity(directory: DaemonDirectory, outbox: Outbox, *, is_epheme
 
 
 def accept_this_host(directory: DaemonDirectory) -> None:
-    """Take this machine for the one the identity lives on; the daemon must not run."""
+    """Record this machine as the one of the identity; the daemon must not run."""
     lock = directory.lock()
     try:
         accept_host(directory.host_fingerprint, read_host())
@@ -158,12 +159,12 @@ def accept_this_host(directory: DaemonDirectory) -> None:
 
 
 def remint(directory: DaemonDirectory, mesh: str, clock: Clock, *, abort_pending: bool = False) -> tuple[str, str]:
-    """Make a new identity; return the node ids before and after. Raises remint_pending while something waits."""
+    """Create a new identity; return the node ids before and after. Raises remint_pending while rows are pending."""
     directory.prepare()
     lock = directory.lock()
     try:
         before = keyfile.load(directory.key).node if directory.key.exists() else ""
-        _give_up_rows(directory, mesh, clock, abort_pending=abort_pending)
+        _abort_rows(directory, mesh, clock, abort_pending=abort_pending)
         if before:
             directory.key.rename(directory.key.with_name(f"keypair.{before.rpartition(':')[2][:16]}.json"))
         key = keyfile.create(directory.key)
@@ -173,7 +174,7 @@ def remint(directory: DaemonDirectory, mesh: str, clock: Clock, *, abort_pending
         lock.close()
 
 
-def _give_up_rows(directory: DaemonDirectory, mesh: str, clock: Clock, *, abort_pending: bool) -> None:
+def _abort_rows(directory: DaemonDirectory, mesh: str, clock: Clock, *, abort_pending: bool) -> None:
     if not directory.outbox.exists():
         return
     outbox = Outbox(directory.outbox, mesh, clock)

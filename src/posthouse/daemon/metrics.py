@@ -1,6 +1,6 @@
-"""The metrics of a daemon: declared here, counted as plain numbers on the event loop, shown when somebody asks.
+"""The metrics of a daemon: declared here, counted as plain numbers on the event loop, rendered on request.
 
-Labels have few, known values; never a node, a topic or an id.
+Labels have few, known values; never a node, a topic or an id. Gauges are read when the metrics are rendered.
 """
 
 from __future__ import annotations
@@ -23,22 +23,21 @@ METRICS: tuple[Metric, ...] = (
     Metric("posthouse_daemon_outbox_sent_total", "counter", "Outbox rows the relay has taken."),
     Metric("posthouse_daemon_outbox_dead_total", "counter", "Outbox rows given up, by error code.", ("code",)),
     Metric("posthouse_daemon_inbox_received_total", "counter", "New messages stored in the inbox."),
-    Metric("posthouse_daemon_events_total", "counter", "Events told to streams.", ("event",)),
-    Metric("posthouse_daemon_outbox_pending", "gauge", "Outbox rows that wait."),
-    Metric("posthouse_daemon_outbox_inflight", "gauge", "Outbox rows on their way."),
+    Metric("posthouse_daemon_events_total", "counter", "Events sent to event streams.", ("event",)),
+    Metric("posthouse_daemon_outbox_pending", "gauge", "Pending outbox rows."),
+    Metric("posthouse_daemon_outbox_inflight", "gauge", "Outbox rows in flight."),
     Metric("posthouse_daemon_outbox_bytes", "gauge", "Bytes of events in the outbox."),
-    Metric("posthouse_daemon_outbox_lag_seconds", "gauge", "Age of the oldest row that waits."),
+    Metric("posthouse_daemon_outbox_lag_seconds", "gauge", "Age of the oldest pending row."),
     Metric("posthouse_daemon_connected", "gauge", "1 while there is a connection to the relay."),
     Metric("posthouse_daemon_streams", "gauge", "Event streams open now."),
     Metric("posthouse_daemon_requests_running", "gauge", "Requests being answered now."),
     Metric("posthouse_daemon_outbox_wal_bytes", "gauge", "Size of the outbox's write-ahead log."),
     Metric("posthouse_daemon_inbox_wal_bytes", "gauge", "Size of the inbox's write-ahead log."),
 )
-_DECLARED = {metric.name: metric for metric in METRICS}
 
 
 class Meters:
-    """The numbers of one daemon."""
+    """The counters of one daemon."""
 
     def __init__(self) -> None:
         self._counts: dict[str, dict[tuple[str, ...], int]] = {m.name: {} for m in METRICS if m.kind == "counter"}
@@ -49,17 +48,17 @@ class Meters:
         counts[labels] = counts.get(labels, 0) + by
 
     def counted(self, name: str, *labels: str) -> int:
-        """Return what a counter stands at."""
+        """Return the value of a counter."""
         return self._counts[name].get(labels, 0)
 
     def render(self, gauges: Mapping[str, float]) -> bytes:
-        """Return all metrics in Prometheus' text form, with gauges as of now."""
+        """Return all metrics in the Prometheus text format; `gauges` are the current values."""
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Shown(self._counts, gauges))
+        registry.register(_Collector(self._counts, gauges))
         return generate_latest(registry)
 
 
-class _Shown(Collector):
+class _Collector(Collector):
     def __init__(self, counts: Mapping[str, Mapping[tuple[str, ...], int]], gauges: Mapping[str, float]) -> None:
         self._counts = counts
         self._gauges = gauges

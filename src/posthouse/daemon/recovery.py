@@ -8,7 +8,7 @@ because the senders' relay has its messages.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,31 +26,30 @@ from posthouse.sqlite.connection import open_reader, skip_checkpoint_on_close
 
 log = structlog.get_logger(__name__)
 _COMPANIONS = ("", "-wal", "-shm")
+_DAMAGE = (apsw.CorruptError, apsw.NotADBError, apsw.IOError, apsw.SQLError)
+#: column name -> value
+_Row = dict[str, Any]
 
 
 def check_outbox(path: Path) -> None:
-    """Raise outbox_corrupt for an outbox that cannot be relied on."""
+    """Raise outbox_corrupt if an outbox is damaged."""
     reason = damage_of(path, counters=True)
     if reason is not None:
         raise error("outbox_corrupt", path=str(path), reason=reason)
 
 
 def quarantine_inbox(path: Path, clock: Clock) -> Path | None:
-    """Put a damaged inbox aside; return where, or None when it is sound or absent."""
+    """Move a damaged inbox aside; return its new path, or None if it is sound or absent."""
     reason = damage_of(path)
     if reason is None:
         return None
-    aside = path.with_name(f"{path.name}.corrupt-{clock.wall_ns() // SECOND_NS}")
-    for suffix in _COMPANIONS:
-        companion = path.with_name(path.name + suffix)
-        if companion.exists():
-            companion.rename(aside.with_name(aside.name + suffix))
+    aside = _move_aside(path, clock)
     log.error("inbox_quarantined", path=str(aside), reason=reason)
     return aside
 
 
 def damage_of(path: Path, *, counters: bool = False) -> str | None:
-    """Return what is wrong with a store, or None; an absent one is sound."""
+    """Return what is wrong with a store, or None if it is sound or absent; `counters` compares the outbox counters."""
     if not path.exists() or path.stat().st_size == 0:
         return None
     try:
@@ -65,7 +64,7 @@ def damage_of(path: Path, *, counters: bool = False) -> str | None:
         if not found and counters and _has_outbox(db):
             found = _counter_damage(db)
         return "; ".join(found) or None
-    except (apsw.CorruptError, apsw.NotADBError, apsw.IOError, apsw.SQLError) as fault:
+    except _DAMAGE as fault:
         return str(fault)
     finally:
         db.close()
@@ -81,36 +80,36 @@ def _counter_damage(db: apsw.Connection) -> list[str]:
 
 
 class Recovered(NamedTuple):
-    """What was saved."""
+    """The result of a recovery."""
 
     rows: int
-    #: of them, those that will be sent
+    #: how many of the rows will be sent
     pending: int
-    #: where the damaged file is; None when there was nothing to recover
+    #: the damaged file's new path; None if there was no outbox
     aside: Path | None
 
 
 def recover_outbox(directory: DaemonDirectory, mesh: str, clock: Clock) -> Recovered:
-    """Put the outbox aside and begin a new one with the rows that can be read; the daemon must not run."""
+    """Move the outbox aside and start a new one with the rows that can be read; the daemon must not run."""
     lock = directory.lock()
     try:
         if not directory.outbox.exists():
             return Recovered(0, 0, None)
-        rows = dict(_readable_rows(directory.outbox))
-        aside = _put_aside(directory.outbox, clock)
+        rows = {int(row["position"]): row for row in _readable_rows(directory.outbox)}
+        aside = _move_aside(directory.outbox, clock)
         outbox = Outbox(directory.outbox, mesh, clock)
         try:
             outbox.store.writer.run_blocking(lambda tx: _insert_all(tx, rows))
         finally:
             outbox.close()
-        pending = sum(row[9] in ("pending", "inflight") for row in rows.values())
+        pending = sum(row["status"] in ("pending", "inflight") for row in rows.values())
         return Recovered(len(rows), pending, aside)
     finally:
         lock.close()
 
 
-def _readable_rows(path: Path) -> Iterator[tuple[int, tuple[Any, ...]]]:
-    """Yield every row that can be read, by position, from the oldest up and from the newest down."""
+def _readable_rows(path: Path) -> Iterator[_Row]:
+    """Yield every row that can be read, from the oldest up and, after damage, from the newest down."""
     try:
         db = open_reader(path)
     except PosthouseError:
@@ -119,16 +118,18 @@ def _readable_rows(path: Path) -> Iterator[tuple[int, tuple[Any, ...]]]:
     try:
         for order in ("ASC", "DESC"):
             try:
-                for row in db.execute(f"{SQL.everything} ORDER BY position {order}"):
-                    yield int(str(row[0])), tuple(row)
+                cursor = db.execute(f"{SQL.everything} ORDER BY position {order}")
+                for row in cursor:
+                    yield dict(zip((name for name, _type in cursor.getdescription()), row, strict=True))
                 return
-            except (apsw.CorruptError, apsw.IOError, apsw.NotADBError, apsw.SQLError):
+            except _DAMAGE:
                 continue
     finally:
         db.close()
 
 
-def _put_aside(path: Path, clock: Clock) -> Path:
+def _move_aside(path: Path, clock: Clock) -> Path:
+    """Rename a store and the files that belong to it; return the new path."""
     aside = path.with_name(f"{path.name}.corrupt-{clock.wall_ns() // SECOND_NS}")
     for suffix in _COMPANIONS:
         companion = path.with_name(path.name + suffix)
@@ -137,13 +138,13 @@ def _put_aside(path: Path, clock: Clock) -> Path:
     return aside
 
 
-def _insert_all(tx: JournalTransaction, rows: dict[int, tuple[Any, ...]]) -> None:
-    for position in sorted(rows):
-        row = list(rows[position])
-        row[9] = "pending" if row[9] == "inflight" else row[9]
-        tx.db.execute(SQL.insert_everything, row)
+def _insert_all(tx: JournalTransaction, rows: Mapping[int, _Row]) -> None:
+    ordered = [rows[position] for position in sorted(rows)]
+    for row in ordered:
+        status = "pending" if row["status"] == "inflight" else row["status"]
+        tx.db.execute(SQL.insert_everything, {**row, "status": status})
     counts: Any = tx.db.execute(SQL.count_all).fetchone()
     tx.db.execute(SQL.add_state, counts)
-    # rows without a record of their queueing would look like an audit's finding
-    known = [{"id": rows[position][1], "status": rows[position][9]} for position in sorted(rows)]
+    # without a record of their queueing, the audit would report the rows
+    known = [{"id": row["id"], "status": row["status"]} for row in ordered]
     tx.append("journal.snapshot", ref="0", body={"through_seq": 0, "state": {"outbox": {"rows": known}}})

@@ -1,11 +1,11 @@
-"""Who is in the mesh and which topics it has, as last heard: kept in a file, so that names work without the relay.
+"""The members and topics of the mesh as the relay last reported them, cached in a file so that names work offline.
 
-A message is resolved from here before anything is written. A full node id always works. A name or a prefix that
-could mean two members is refused, never guessed.
+Recipients are resolved here before a message is written. A full node id always works. A name or a prefix that two
+members match is refused, never guessed.
 
     {"format": "posthouse-roster-v1", "members": [{"node", "name", "role"}], "topics": [...], "retention_days": n}
 
-If you change the form: give it a new name and read the old one as absent; it is only a copy of what the relay knows.
+If you change the format: give it a new name and treat the old one as absent; the file is only a cache.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -33,8 +33,19 @@ class _Content(msgspec.Struct, forbid_unknown_fields=True):
     format: Literal["posthouse-roster-v1"] = "posthouse-roster-v1"
     members: list[Member] = []
     topics: list[str] = []
-    #: days the relay remembers ids; -1: for ever, 0: never heard
+    #: days for which the relay remembers ids; see Retained for the two special values
     retention_days: int = 0
+
+
+_UNKNOWN_DAYS = 0
+_FOREVER_DAYS = -1
+
+
+class Retained(NamedTuple):
+    """How long the relay remembers message ids."""
+
+    #: None: for ever
+    days: int | None
 
 
 class Roster:
@@ -43,14 +54,14 @@ class Roster:
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self._content = _Content()
-        #: nodes that are no listed members but were seen online
-        self._guests: set[str] = set()
+        #: nodes that were online; in an open mesh they need not be members
+        self._online: set[str] = set()
         self._index()
         if path is not None:
             self._load(path)
 
     def resolve(self, to: str, mesh: str) -> str:
-        """Return the node id or #topic a text names; raises what it is not."""
+        """Return the node id or #topic that a text names, or raise why it names none."""
         if to.startswith(TOPIC_MARK):
             topic = validate_topic(to[len(TOPIC_MARK) :])
             if topic not in self._topics:
@@ -78,30 +89,31 @@ class Roster:
         return self._content.topics
 
     @property
-    def retention_days(self) -> int:
-        """How long the relay remembers ids: -1 for ever, 0 not heard yet."""
-        return self._content.retention_days
+    def retention(self) -> Retained | None:
+        """How long the relay remembers ids; None while that is unknown."""
+        days = self._content.retention_days
+        return None if days == _UNKNOWN_DAYS else Retained(None if days == _FOREVER_DAYS else days)
 
-    def take_members(self, members: Iterable[Member]) -> None:
+    def set_members(self, members: Iterable[Member]) -> None:
         """Replace the members."""
         self._change(members=sorted(members, key=lambda member: member.name or member.node))
 
-    def take_topics(self, topics: Iterable[str]) -> None:
+    def set_topics(self, topics: Iterable[str]) -> None:
         """Replace the topics."""
         self._change(topics=sorted(topics))
 
     def add_topic(self, topic: str) -> None:
-        """Note a topic that is there."""
+        """Add a topic that exists."""
         if topic not in self._topics:
-            self.take_topics({*self._topics, topic})
+            self.set_topics({*self._topics, topic})
 
-    def take_retention(self, days: int) -> None:
-        """Note how long the relay remembers ids."""
-        self._change(retention_days=days)
+    def set_retention(self, retention: Retained) -> None:
+        """Store how long the relay remembers ids."""
+        self._change(retention_days=_FOREVER_DAYS if retention.days is None else retention.days)
 
-    def take_online(self, nodes: Iterable[str]) -> None:
-        """Note nodes that were seen, listed or not."""
-        self._guests.update(nodes)
+    def add_online(self, nodes: Iterable[str]) -> None:
+        """Add nodes that are online, members or not."""
+        self._online.update(nodes)
         self._index()
 
     def _candidates(self, to: str) -> set[str]:
@@ -124,11 +136,11 @@ class Roster:
     def _index(self) -> None:
         self._topics = set(self._content.topics)
         self._names = {member.node: member.name for member in self._content.members if member.name is not None}
-        self._nodes = {member.node for member in self._content.members} | self._guests
+        self._nodes = {member.node for member in self._content.members} | self._online
 
     def _load(self, path: Path) -> None:
         try:
             self._content = msgspec.json.decode(read_private(path), type=_Content)
         except (FileNotFoundError, msgspec.MsgspecError, PosthouseError):
-            return  # the relay tells it again
+            return  # the next refresh writes it again
         self._index()

@@ -1,7 +1,7 @@
-"""Taking a message from a local program: validate, resolve, fingerprint, seal and sign, accept by the table.
+"""Accept a message from a local program: validate, resolve, fingerprint, seal and sign, insert into the outbox.
 
-Everything that can be wrong with a request is found before anything is written, so the id of a refused one stays
-free. The event is sealed and signed once; every attempt sends these bytes. Every answer and refusal carries the
+Everything that can be wrong with a request is found before anything is written, so the id of a refused request stays
+free. The event is sealed and signed once; every attempt sends the same bytes. Every answer and refusal carries the
 client_message_id.
 """
 
@@ -32,7 +32,7 @@ from posthouse.model.outbox_rules import AcceptAction
 from posthouse.model.strict_json import parse_jcs
 from posthouse.model.ulid import Minter
 
-#: a name, prefix, node id or #topic -> node id or #topic
+#: from a name, prefix, node id or #topic to a node id or #topic
 Resolve = Callable[[str], Awaitable[str]]
 
 
@@ -49,7 +49,7 @@ class SendRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class SendResult(NamedTuple):
-    """What a caller gets."""
+    """The status and body of the answer to a send."""
 
     status: int
     body: dict[str, Any]
@@ -78,19 +78,18 @@ class Sending:
         self._capacity_bytes = capacity_bytes
         self._clock = clock
         self._minter = Minter(clock)
-        #: bytes of a body the relay takes
+        #: largest body that the relay accepts, in bytes
         self.max_payload = BODY_MAX_BYTES
 
     async def send(
-        self, given: SendRequest, header_id: str | None = None, budget: MeshBudget | None = None
+        self, request: SendRequest, header_id: str | None = None, budget: MeshBudget | None = None
     ) -> SendResult:
-        """Accept a message; `budget` is what it inherits from the bus."""
-        client_message_id = header_id if header_id is not None else given.client_message_id
+        """Accept a message; `header_id` is the Idempotency-Key, `budget` the one that it inherits from the bus."""
+        client_message_id = header_id if header_id is not None else request.client_message_id
         if client_message_id is None:
             client_message_id = self._minter.mint()
         try:
-            request = await self._checked(given, client_message_id, budget)
-            row = self._freeze(request)
+            row = self._sign(await self._build_request(request, client_message_id, budget))
             outcome = await self._outbox.accept(row, self._capacity_bytes())
         except PosthouseError as failure:
             raise _with_client_message_id(failure, client_message_id) from failure
@@ -100,11 +99,11 @@ class Sending:
         return SendResult(outcome.status, body)
 
     async def requeue(self, key: str, new_id: str | None, message: str | None) -> dict[str, Any]:
-        """Replace a dead or pending row by a new one under a fresh id, with the same or another message."""
+        """Replace a dead or pending row by a new one with a new id and the same or another message."""
         row = await self._outbox.find(key)
-        request = await self._again(row, new_id, message)
+        request = await self._request_of_row(row, new_id, message)
         try:
-            await self._outbox.requeue(row, successor := self._freeze(request), self._capacity_bytes())
+            await self._outbox.requeue(row, successor := self._sign(request), self._capacity_bytes())
         except PosthouseError as failure:
             raise _with_client_message_id(failure, request.client_message_id) from failure
         return {
@@ -113,7 +112,7 @@ class Sending:
             "new_client_message_id": successor.client_message_id,
         }
 
-    async def _checked(self, given: SendRequest, client_message_id: str, budget: MeshBudget | None) -> Request:
+    async def _build_request(self, given: SendRequest, client_message_id: str, budget: MeshBudget | None) -> Request:
         validate_client_message_id(client_message_id)
         destination = await self._resolve(given.to)
         options: MessageOptions = {
@@ -127,7 +126,7 @@ class Sending:
         request = self._composer.request(destination, given.message, self._mesh, options)
         self._check_payload(request)
         if given.reply_to_id is not None or budget is not None:
-            request = request._replace(budget=await self._travelling(given.reply_to_id, budget))
+            request = request._replace(budget=await self._message_budget(given.reply_to_id, budget))
         return request
 
     def _check_payload(self, request: Request) -> None:
@@ -141,15 +140,15 @@ class Sending:
             raise error("value_invalid", name="mentions", reason="a topic cannot be mentioned")
         return node
 
-    async def _travelling(self, reply_to: str | None, given: MeshBudget | None) -> MeshBudget | None:
-        """Return the budget a message carries: what it answers passes on what is left, one hop less.
+    async def _message_budget(self, reply_to: str | None, given: MeshBudget | None) -> MeshBudget | None:
+        """Return the budget of a message: a reply inherits what the original has left, less one hop.
 
-        What comes from the bus was charged there; it is judged where it arrives.
+        A budget from the bus was charged there and is checked where the message arrives.
         """
         now_ms = self._clock.wall_ns() // MILLISECOND_NS
-        is_answer, text = (False, None) if reply_to is None else await self._inbox.budget_of(reply_to)
+        is_reply, text = (False, None) if reply_to is None else await self._inbox.budget_of(reply_to)
         inherited = None
-        if is_answer:
+        if is_reply:
             inherited = effective_mesh_budget(now_ms, None if text is None else decode_mesh_budget(text))
             reason = check_mesh_budget(inherited, now_ms)
             if reason is not None:
@@ -157,19 +156,19 @@ class Sending:
             inherited = charge_mesh_budget(inherited)
         return None if inherited is None and given is None else effective_mesh_budget(now_ms, inherited, given)
 
-    async def _again(self, row: OutboxRow, new_id: str | None, message: str | None) -> Request:
+    async def _request_of_row(self, row: OutboxRow, new_id: str | None, message: str | None) -> Request:
         raw = await self._outbox.event_of(row)
         if raw is None:
             raise error("outbox_row_state", id=row.id, status=row.status, allowed="dead or pending rows")
         event = decode_event(raw)
-        before = read_message(event)
+        message_before = read_message(event)
         body = self._open_event(event) if message is None else message
-        options = _options(before, self._minter.mint() if new_id is None else new_id)
+        options = _options(message_before, self._minter.mint() if new_id is None else new_id)
         request = self._composer.request(row.destination, body, self._mesh, options)
         self._check_payload(request)
         return request
 
-    def _freeze(self, request: Request) -> NewRow:
+    def _sign(self, request: Request) -> NewRow:
         event = self._composer.seal_and_sign(request)
         destination = request.node if request.node is not None else f"#{request.topic}"
         return NewRow(
@@ -182,14 +181,14 @@ class Sending:
         )
 
 
-def _options(before: Message, client_message_id: str) -> MessageOptions:
+def _options(message: Message, client_message_id: str) -> MessageOptions:
     return {
         "client_message_id": client_message_id,
-        "reply_to": before.reply_to,
-        "priority": before.priority,
-        "meta": parse_jcs(before.meta) if before.meta else None,
-        "budget": before.budget,
-        "mentions": before.mentions,
+        "reply_to": message.reply_to,
+        "priority": message.priority,
+        "meta": parse_jcs(message.meta) if message.meta else None,
+        "budget": message.budget,
+        "mentions": message.mentions,
     }
 
 

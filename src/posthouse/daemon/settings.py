@@ -1,5 +1,4 @@
-"""Settings of one daemon: its directory, relay and mesh, the bounds of its local interface, and what it keeps for how
-long.
+"""Settings of one daemon: its directory, relay and mesh, the limits of its local API, and its retention times.
 
 Plain frozen values. Nothing here reads a file or the environment; the command line builds them.
 """
@@ -19,11 +18,11 @@ from posthouse.model.rate import Rate
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What of a journal may go."""
+    """Which records of a journal may be pruned."""
 
     keep_days: float = JOURNAL_KEEP_DAYS
     max_bytes: int = JOURNAL_MAX_BYTES
-    #: set: only what the lake has committed
+    #: if set, only records that this lake has committed
     lake: str | None = None
 
 
@@ -33,7 +32,7 @@ TCP_RATE = Rate(per_s=100, burst=1_000)
 
 
 class ClonePolicy(enum.StrEnum):
-    """What an identity does on a machine it was not made on."""
+    """What a daemon does if its identity was made on another machine."""
 
     REFUSE = "refuse"
     WARN = "warn"
@@ -42,20 +41,20 @@ class ClonePolicy(enum.StrEnum):
 
 @dataclass(frozen=True)
 class IpcLimits:
-    """The bounds of the local interface."""
+    """The limits of the local API."""
 
     body_bytes: int = MIB
-    #: requests being answered; one that sleeps for mail does not count
+    #: requests that run at once; waiting ones do not count
     requests: int = 64
-    #: requests that sleep for mail
+    #: requests that wait for a message or a lock
     sleepers: int = 1_024
     streams: int = 32
     tcp_rate: Rate = TCP_RATE
-    #: for a body to arrive
+    #: time for a body to arrive
     body_s: float = 30.0
     #: between comments on a silent event stream
     comment_s: float = 15.0
-    #: events a stream may lag behind before it is ended; it resumes from the inbox
+    #: events that a stream may lag behind before it is closed; its client resumes from the inbox
     stream_events: int = 1_000
 
 
@@ -67,19 +66,19 @@ class DaemonSettings:
     relay: str
     mesh: str
     is_ephemeral: bool = False
-    #: how long an ephemeral daemon lives; None: until it is ended
+    #: lifetime of an ephemeral daemon; None: until it is stopped
     ttl_s: float | None = None
     #: auto: off in containers
     tcp: Literal["auto", "on", "off"] = "auto"
     clone_policy: ClonePolicy = ClonePolicy.REFUSE
-    #: None: the default, bounded by what the relay remembers
+    #: None: the default, bounded by how long the relay remembers ids
     outbox_max_age_h: int | None = None
     outbox_max_bytes: int = 5 * GB
     inbox_keep_days: int = KEEP_DAYS
     retention: Retention = RETENTION
     #: the host's bus; None: no bridge
     bus_dir: Path | None = None
-    #: file of pins; None: those of the user
+    #: file of pinned relay keys; None: the file of the user
     pins: Path | None = None
     client: ClientOptions = field(default_factory=ClientOptions)
     limits: IpcLimits = IpcLimits()

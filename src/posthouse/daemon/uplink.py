@@ -19,7 +19,7 @@ import structlog
 from posthouse.client import Client, Delivery, Mailbox, Pins, Presence, Published
 from posthouse.daemon.features import Offer, bounded_max_age_h, read_offer
 from posthouse.daemon.inbox.inbox import Inbox, NewItem
-from posthouse.daemon.roster import Roster
+from posthouse.daemon.roster import Retained, Roster
 from posthouse.daemon.settings import DaemonSettings
 from posthouse.keys import NodeKey
 from posthouse.model.budget import encode_mesh_budget
@@ -33,22 +33,23 @@ UNDECRYPTABLE = "undecryptable"
 
 
 async def receive_into_inbox(
-    mailbox: Mailbox, inbox: Inbox, roster: Roster, learn: Callable[[], Awaitable[None]]
+    mailbox: Mailbox, inbox: Inbox, roster: Roster, refresh: Callable[[], Awaitable[None]]
 ) -> None:
-    """Store mail and confirm it until the mailbox ends; raises what the store or the mailbox raises.
+    """Store messages and confirm them until the mailbox is closed; raises what the store or the mailbox raises.
 
-    `learn` brings the roster up to date; it is called when a sender is not in it, such as one that has just joined.
+    `refresh` updates the roster; it is called for a sender that the roster does not know, such as one that has just
+    joined.
     """
     while deliveries := await mailbox.take():
         if any(roster.name_of(delivery.sender) is None for delivery in deliveries):
-            await learn()
+            await refresh()
         items = [read_item(delivery, inbox.minter.mint(), roster) for delivery in deliveries]
         await inbox.put(items)
         _confirm_or_reject(mailbox, deliveries, items)
 
 
 def read_item(delivery: Delivery, item_id: str, roster: Roster) -> NewItem:
-    """Return what is stored of a delivery."""
+    """Return the inbox item of a delivery."""
     body, reason = _decrypt(delivery)
     message = delivery.message
     return NewItem(
@@ -85,11 +86,12 @@ def _confirm_or_reject(mailbox: Mailbox, deliveries: Sequence[Delivery], items: 
             mailbox.reject(delivery, UNDECRYPTABLE)
 
 
-_AGAIN_S = 5.0  # after a refusal that only somebody else can lift
+_AGAIN_S = 5.0  # after a refusal that only an administrator can lift
 _PROBE_S = 2.0  # while the inbox cannot be written
-_REFRESH_S = 60.0
-_ASKING_S = 2.0  # for somebody who asks who is here
-_LEARN_AGAIN_NS = 1_000_000_000
+_REFRESH_EVERY_S = 60.0
+_REFRESH_TIMEOUT_S = 2.0  # while a local request waits for it
+_REFRESH_MIN_NS = 1_000_000_000  # between refreshes that senders and requests cause
+#: codes that no reconnect can change, so the daemon ends
 _ENDING = frozenset(
     {
         "feature_unavailable",
@@ -101,7 +103,7 @@ _ENDING = frozenset(
 
 
 class Uplink:
-    """The way to the relay."""
+    """The connection to the relay."""
 
     def __init__(self, settings: DaemonSettings, key: NodeKey, inbox: Inbox, roster: Roster) -> None:
         self._settings = settings
@@ -110,37 +112,37 @@ class Uplink:
         self._roster = roster
         self._pins = Pins.of_home() if settings.pins is None else Pins(settings.pins)
         self._instance = secrets.token_hex(8)
-        self._learned_ns = -_LEARN_AGAIN_NS
+        self._refreshed_ns = -_REFRESH_MIN_NS
         self._sending = asyncio.Event()
         self._client: Client | None = None
         self._mailbox: Mailbox | None = None
-        #: the relay is asked to let this node in again
+        #: waits until the relay has admitted this node again
         self._admission: asyncio.Task[None] | None = None
         self.is_admitted = False
-        #: told "connected" or "disconnected"
+        #: callback("connected" or "disconnected")
         self.on_status: Callable[[str], None] = lambda _status: None
         self.on_presence: Callable[[Presence], None] = lambda _presence: None
-        #: told what the relay offers and the hours a row may wait
+        #: callback(what the relay offers, hours that a row may wait)
         self.on_offer: Callable[[Offer, int], None] = lambda _offer, _hours: None
 
-    # what others use
+    # for other parts of the daemon
 
     @property
     def is_up(self) -> bool:
-        """Whether there is a connection now."""
+        """True if there is a connection now."""
         return self._client is not None and self._client.is_up
 
     @property
     def may_send(self) -> bool:
-        """Whether something can be sent now."""
+        """True if messages can be sent now."""
         return self._sending.is_set()
 
     async def wait_sending(self) -> None:
-        """Wait until something can be sent."""
+        """Wait until messages can be sent."""
         await self._sending.wait()
 
     async def submit(self, events: Sequence[Event]) -> list[Published | PosthouseError]:
-        """Send events as one list; without a connection each gets relay_unreachable."""
+        """Send events as one list; without a connection the answer to each is relay_unreachable."""
         if self._client is None:
             return [self._unreachable()] * len(events)
         try:
@@ -161,10 +163,10 @@ class Uplink:
         return {} if self._mailbox is None or not self.is_up else self._mailbox.roster
 
     async def refresh(self) -> None:
-        """Hear who is in the mesh and which topics it has."""
+        """Read the members and topics of the mesh from the relay."""
         client = self.client
-        self._roster.take_members(await client.meshes.members(self._settings.mesh))
-        self._roster.take_topics(await client.meshes.topics(self._settings.mesh))
+        self._roster.set_members(await client.meshes.members(self._settings.mesh))
+        self._roster.set_topics(await client.meshes.topics(self._settings.mesh))
 
     async def resolve(self, to: str) -> str:
         """Return the node id or #topic that a text names; refresh the roster once if it does not know the text."""
@@ -182,35 +184,35 @@ class Uplink:
             log.info("roster_not_refreshed", code=failure.code)
         return self._roster.resolve(to, mesh)
 
-    async def freshen(self) -> None:
-        """Refresh for somebody who asks who is here, unless that was just done; a slow relay is not waited for."""
+    async def refresh_for_reader(self) -> None:
+        """Refresh the roster for a request that shows it, unless that was just done; do not wait for a slow relay."""
         if self.is_up:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_ASKING_S):
-                    await self._learn()
+                async with asyncio.timeout(_REFRESH_TIMEOUT_S):
+                    await self._refresh_throttled()
 
-    # the life of the connection
+    # the connection
 
     async def run(self) -> None:
-        """Keep connected; ends only by raising what ends the daemon."""
+        """Stay connected; returns only by raising what must end the daemon."""
         while True:
             client = self._client = self._make_client()
             try:
                 await client.connect(is_patient=True)
-                await self._stay(client)
+                await self._serve(client)
             except PosthouseError as failure:
                 if failure.code in _ENDING or failure.spec.exit is Exit.IDENTITY:
                     raise
                 log.error("uplink_failed", code=failure.code, reason=str(failure))
             finally:
-                self._close_gate()
+                self._stop_sending()
                 self.is_admitted = False
                 self._client = self._mailbox = None
                 await client.close()
             await asyncio.sleep(_AGAIN_S)
 
-    async def _stay(self, client: Client) -> None:
-        refreshing = asyncio.create_task(self._keep_fresh())
+    async def _serve(self, client: Client) -> None:
+        refreshing = asyncio.create_task(self._refresh_loop())
         try:
             while True:
                 await self._wait_writable()
@@ -223,32 +225,32 @@ class Uplink:
             refreshing.cancel()
 
     async def _open(self, client: Client) -> Mailbox | None:
-        """Open the mailbox; None when the relay does not let this node in for now."""
+        """Open the mailbox; return None if the relay does not admit this node at present."""
         try:
             mailbox = await client.receive(
                 self._settings.mesh,
                 window=RECEIVE_WINDOW_MAX,
                 instance=self._instance,
                 on_confirmed=lambda _items: None,
-                on_presence=self._presence,
+                on_presence=self._on_presence,
             )
         except Refused as failure:
             if failure.spec.exit is Exit.IDENTITY:
                 raise
             self.is_admitted = False
-            self._close_gate()
+            self._stop_sending()
             log.warning("mailbox_refused", code=failure.code, reason=str(failure))
             return None
         self._mailbox = mailbox
-        self._roster.take_online(mailbox.roster)
+        self._roster.add_online(mailbox.roster)
         self.is_admitted = True
         self._sending.set()
         return mailbox
 
     async def _read(self, mailbox: Mailbox) -> None:
         try:
-            await receive_into_inbox(mailbox, self._inbox, self._roster, self._learn)
-        except Transient as failure:  # the inbox cannot be written: what came stays with the relay
+            await receive_into_inbox(mailbox, self._inbox, self._roster, self._refresh_throttled)
+        except Transient as failure:  # the inbox cannot be written; the relay keeps the messages
             log.error("inbox_not_writable", code=failure.code, reason=str(failure))
         finally:
             self._mailbox = None
@@ -263,16 +265,16 @@ class Uplink:
                 log.debug("inbox_still_not_writable", code=failure.code)
                 await asyncio.sleep(_PROBE_S)
 
-    async def _keep_fresh(self) -> None:
+    async def _refresh_loop(self) -> None:
         while True:
             await self._try_refresh()
-            await asyncio.sleep(_REFRESH_S)
+            await asyncio.sleep(_REFRESH_EVERY_S)
 
-    async def _learn(self) -> None:
-        """Refresh, unless that was done a moment ago; guests of an open mesh stay unknown, so not for each of them."""
+    async def _refresh_throttled(self) -> None:
+        """Refresh at most once a second: senders that are not members of an open mesh stay unknown every time."""
         now_ns = self._settings.clock.boot_ns()
-        if now_ns - self._learned_ns >= _LEARN_AGAIN_NS:
-            self._learned_ns = now_ns
+        if now_ns - self._refreshed_ns >= _REFRESH_MIN_NS:
+            self._refreshed_ns = now_ns
             await self._try_refresh()
 
     async def _try_refresh(self) -> None:
@@ -292,16 +294,16 @@ class Uplink:
             clock=settings.clock,
             check_features=self._check_features,
         )
-        client.observe(self._up, self._lost)
+        client.observe(self._on_connected, self._on_lost)
         return client
 
     def _check_features(self, features: Mapping[str, Any]) -> None:
         offer = read_offer(features)
         hours = bounded_max_age_h(offer.retention_days, self._settings.outbox_max_age_h)
-        self._roster.take_retention(-1 if offer.retention_days is None else offer.retention_days)
+        self._roster.set_retention(Retained(offer.retention_days))
         self.on_offer(offer, hours)
 
-    def _up(self) -> None:
+    def _on_connected(self) -> None:
         log.info("relay_connected", relay=self._settings.relay)
         if self._mailbox is not None:
             self._admission = asyncio.create_task(self._wait_admitted(self._mailbox))
@@ -310,27 +312,27 @@ class Uplink:
         self.on_status("connected")
 
     async def _wait_admitted(self, mailbox: Mailbox) -> None:
-        """Let the drain go on once the relay has let this node in again: before, it might refuse for want of rights."""
+        """Let the drain continue once the relay has admitted this node; before, it may refuse for missing rights."""
         try:
             await mailbox.wait_open()
-        except PosthouseError:  # whoever reads the mailbox gets it too
+        except PosthouseError:  # the task that reads the mailbox gets it too
             return
         if self._mailbox is mailbox and self.is_up:
             self._sending.set()
 
-    def _lost(self, code: int | None, reason: str) -> None:
+    def _on_lost(self, code: int | None, reason: str) -> None:
         log.info("relay_lost", relay=self._settings.relay, code=code, reason=reason)
-        self._close_gate()
+        self._stop_sending()
         self.on_status("disconnected")
 
-    def _close_gate(self) -> None:
+    def _stop_sending(self) -> None:
         self._sending.clear()
         if self._admission is not None:
             self._admission.cancel()
             self._admission = None
 
-    def _presence(self, presence: Presence) -> None:
-        self._roster.take_online([presence.node])
+    def _on_presence(self, presence: Presence) -> None:
+        self._roster.add_online([presence.node])
         self.on_presence(presence)
 
     def _unreachable(self) -> PosthouseError:

@@ -26,12 +26,12 @@ ErrorFormat = Callable[[PosthouseError], HttpResponse]
 
 
 class Problem(msgspec.Struct):
-    """Why something was refused (RFC 9457); more fields of the case may stand beside these."""
+    """Why a request was refused (RFC 9457); fields of the case may follow."""
 
     type: str
     title: str
     status: int
-    #: stable for ever; docs/reference/errors.md lists them all
+    #: stable; docs/reference/errors.md lists all codes
     code: str
     detail: str
     hint: str

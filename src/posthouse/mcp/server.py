@@ -1,10 +1,9 @@
-"""The MCP server: lists the tools, validates arguments, runs handlers, turns every outcome into a result; and serves
-over stdio.
+"""The MCP server: list the tools, validate arguments, run handlers, return every outcome as a result; serve stdio.
 
-There are at most eight tools, together below 1,500 tokens of definition (a test counts both); schemas come from the
-structs that validate, without titles and descriptions. A refusal is a result with is_error and one JSON object with
-code, message and hint, so that the model can act on it; it has no structured content, because that must fit the
-output schema. Only an unknown tool is a protocol error.
+There are at most eight tools, with definitions of less than 1,500 tokens together (a test counts both); schemas come
+from the structs that validate, without titles and descriptions. A refusal is a result with is_error and one JSON
+object with code, message and hint, so that the model can act on it; it has no structured content, because that must
+match the output schema. Only an unknown tool is a protocol error.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ from posthouse.mcp.tools.who import WHO
 from posthouse.model.errors import PosthouseError, error
 from posthouse.version import __version__
 
-_LEFT_OUT = frozenset({"title", "default", "description"})
+_OMITTED_KEYWORDS = frozenset({"title", "default", "description"})
 _REFERENCE = "#/$defs/"
 
 
 def schema_of(struct: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return the schema of a struct as one object without references."""
-    made = msgspec.json.schema(struct)
-    inlined: dict[str, Any] = _inline(made, made.get("$defs", {}))
+    """Return the JSON schema of a struct with all references inlined."""
+    schema = msgspec.json.schema(struct)
+    inlined: dict[str, Any] = _inline(schema, schema.get("$defs", {}))
     return inlined
 
 
@@ -54,17 +53,17 @@ def _inline(node: Any, definitions: dict[str, Any]) -> Any:
 
 
 def _member(name: str, value: Any, definitions: dict[str, Any]) -> Any:
-    # below `properties` the names are those of fields, none of which is a keyword
+    # the names below `properties` are field names, not keywords
     if name == "properties":
-        return {field: _inline(about, definitions) for field, about in value.items()}
+        return {field: _inline(schema, definitions) for field, schema in value.items()}
     return _inline(value, definitions)
 
 
 def _is_kept(name: str, value: Any) -> bool:
-    return name not in _LEFT_OUT and not (name == "required" and value == [])
+    return name not in _OMITTED_KEYWORDS and not (name == "required" and value == [])
 
 
-#: by name; the order is fixed, so that clients can keep the list in their caches
+#: by name; the order is fixed, so that clients can cache the list
 TOOLS: dict[str, ToolSpec] = {tool.name: tool for tool in (SEND, INBOX, WAIT, READ, WHO, HISTORY, LOCK, STATUS)}
 log = get_log(__name__)
 NAME = "posthouse"
@@ -77,7 +76,7 @@ INSTRUCTIONS = (
 
 
 class ToolServer:
-    """Answers the calls of agents through one daemon."""
+    """Answers the tool calls of agents through one daemon."""
 
     def __init__(self, place: DaemonPlace, wait_max_s: int) -> None:
         self._place = place
@@ -125,9 +124,9 @@ class ToolServer:
         return ToolCall(tool.name, ctx.lifespan_context, ctx.session.report_progress, key, self._wait_max_s)
 
 
-def read_arguments(tool: ToolSpec, given: dict[str, Any] | None) -> msgspec.Struct:
-    """Return checked arguments; null is the same as absent, and a number may come as its text."""
-    present = {name: value for name, value in (given or {}).items() if value is not None}
+def read_arguments(tool: ToolSpec, arguments: dict[str, Any] | None) -> msgspec.Struct:
+    """Validate arguments; null counts as absent, and a number may be given as text."""
+    present = {name: value for name, value in (arguments or {}).items() if value is not None}
     try:
         return msgspec.convert(present, tool.arguments, strict=False)
     except msgspec.ValidationError as fault:
@@ -136,8 +135,8 @@ def read_arguments(tool: ToolSpec, given: dict[str, Any] | None) -> msgspec.Stru
 
 def error_result(failure: PosthouseError) -> types.CallToolResult:
     """Return a failure as a result that a model can act on."""
-    told = {"code": failure.code, "message": str(failure), "hint": failure.hint} | _fields(failure)
-    text = msgspec.json.encode(told, enc_hook=repr).decode()
+    body = {"code": failure.code, "message": str(failure), "hint": failure.hint} | _fields(failure)
+    text = msgspec.json.encode(body, enc_hook=repr).decode()
     return types.CallToolResult(
         content=[types.TextContent(text=text)], is_error=True, _meta={ERROR_META: msgspec.json.decode(text)}
     )
@@ -173,7 +172,7 @@ def _definition(tool: ToolSpec, wait_max_s: int) -> types.Tool:
 
 
 def serve_stdio(place: DaemonPlace, wait_max_s: int) -> None:
-    """Serve until stdin ends. A signal ends the process at once: nothing is held here that could be lost."""
+    """Serve until stdin ends. A signal ends the process at once, because it holds nothing that could be lost."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     anyio.run(_serve, place, wait_max_s)
 

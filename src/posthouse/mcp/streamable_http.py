@@ -1,9 +1,8 @@
 """MCP over streamable HTTP, on loopback only: token, guard, server.
 
-Every request needs the token, this machine's own name as Host, and no foreign Origin; the guard runs before anything
-of a request is read and answers {error, hint} as the daemon does. The token is a secret of its own in the daemon's
-directory that opens the tools and nothing else; it survives restarts. The socket is bound before the server starts,
-so a port in use is an error with a code.
+The shared guard checks every request before the MCP SDK sees it; refusals look like those of the daemon. The token is
+a secret of its own in the daemon's directory: it opens the tools and nothing else, and survives restarts. The socket
+is bound before the server starts, so a port in use is an error with a code.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ TOKEN_NAME = "mcp_token"
 
 
 def keep_token(directory: Path) -> str:
-    """Return the token that lies in a directory; the first time it is made."""
+    """Return the token in a directory; create it the first time."""
     path = private_dir(directory) / TOKEN_NAME
     with suppress(FileExistsError):
         create_atomic(path, f"{new_token()}\n".encode())
@@ -85,12 +84,12 @@ BODY_MAX_BYTES = 1 << 20
 SESSIONS_MAX = 64
 SESSION_IDLE_S = 30 * 60
 CONNECTIONS_MAX = 256
-STOP_S = 2  # for calls that wait, when the process is told to end
+STOP_S = 2  # for waiting calls when the process ends
 
 
 @dataclass(frozen=True)
 class Listening:
-    """Where the server is."""
+    """The address of the server."""
 
     url: str
     #: file that holds the token
@@ -98,11 +97,11 @@ class Listening:
 
 
 def serve_http(place: DaemonPlace, wait_max_s: int, port: int, ready: Callable[[Listening], None]) -> None:
-    """Serve until SIGINT or SIGTERM; `ready` is told once connections are taken."""
+    """Serve until SIGINT or SIGTERM; call `ready` once connections are accepted."""
     token = keep_token(place.directory)
     bound = _bind(port)
-    where = Listening(f"http://{LOOPBACK}:{bound.getsockname()[1]}{PATH}", str(place.directory / TOKEN_NAME))
-    server = _Server(_config(place, wait_max_s, token), lambda: ready(where))
+    address = Listening(f"http://{LOOPBACK}:{bound.getsockname()[1]}{PATH}", str(place.directory / TOKEN_NAME))
+    server = _Server(_config(place, wait_max_s, token), lambda: ready(address))
     with bound:
         anyio.run(server.serve, [bound])
 
@@ -113,7 +112,7 @@ def _config(place: DaemonPlace, wait_max_s: int, token: str) -> uvicorn.Config:
         max_request_body_size=BODY_MAX_BYTES,
         session_idle_timeout=SESSION_IDLE_S,
         max_sessions=SESSIONS_MAX,
-        # the guard has looked at Host and Origin, and knows the port
+        # the guard checks Host and Origin, and knows the port
         transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
     )
     rule = TokenRule(lambda given: same_token(given, token), "mcp_token_missing", "mcp_token_wrong")
@@ -142,7 +141,7 @@ def _bind(port: int) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """Says when it is ready."""
+    """Calls back once it accepts connections."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
         super().__init__(config)

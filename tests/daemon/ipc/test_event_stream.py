@@ -127,11 +127,11 @@ async def _nothing() -> None:
 
 async def test_a_reader_that_falls_behind_is_ended_and_can_resume(house: House, alice: Host) -> None:
     async with host_at(house, "bob", limits=IpcLimits(stream_events=5)) as bob:
-        listener = bob.daemon.events.listen(5)
+        listener = bob.daemon.events.subscribe(5)
         for number in range(10):
             await alice.send(bob.node, f"m{number}")
         await bob.until_bodies(10)
-        assert listener.is_over
+        assert listener.is_closed
         first = (await bob.get("/v1/inbox"))["items"][-1]["id"]
         async with stream(bob, first) as events:
             assert [(await events.next("message"))[2]["body"] for _ in range(9)] == [f"m{n}" for n in range(1, 10)]

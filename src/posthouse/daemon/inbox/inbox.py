@@ -1,8 +1,8 @@
 """The inbox: messages for this node, stored once each before they are confirmed to the relay.
 
-A message is new when its sender and client_message_id were not seen before; only then are the `on_new` callbacks
-called, after the commit. The names in `shown` are a contract of the local interface. If you change one: 1.
-DaemonClient, 2. docs/reference.
+A message is new if its sender and client_message_id were not seen before; only then are the `on_new` callbacks
+called, after the commit. The names in `to_api` are a contract of the local API. If you change one: 1. DaemonClient,
+2. docs/reference.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ class NewItem(NamedTuple):
     topic: str | None
     sender: str
     sender_name: str | None
-    #: None when it could not be opened
+    #: None if it could not be decrypted
     body: str | None
-    #: JCS text, "" when absent
+    #: canonical JSON, "" if absent
     meta: str
     reply_to_id: str | None
     priority: str
-    #: the text of its budget tag
+    #: text of the budget tag
     budget: str | None
-    #: why it could not be opened
+    #: error code, if it could not be decrypted
     undecryptable: str | None
 
 
@@ -69,8 +69,8 @@ class InboxItem(NamedTuple):
     budget: str | None
     undecryptable: str | None
 
-    def shown(self) -> dict[str, Any]:
-        """Return the message as the local interface tells it; one that cannot be opened has no body and says why."""
+    def to_api(self) -> dict[str, Any]:
+        """Return the message as the local API shows it; without a body, `undecryptable` says why."""
         return {
             "id": self.id,
             "client_message_id": self.client_message_id,
@@ -90,19 +90,19 @@ class InboxItem(NamedTuple):
 
 
 class InboxFilter(NamedTuple):
-    """What a reader of the inbox asks for."""
+    """Which messages a reader of the inbox asks for."""
 
-    #: position after which it looks
+    #: only messages after this position
     after: int = 0
     topic: str | None = None
     sender: str | None = None
     is_unread: bool = False
     limit: int = 100
-    #: received at or after, wall time
+    #: only messages received at or after this wall time
     since_ns: int = 0
 
     def matches(self, item: InboxItem) -> bool:
-        """Tell whether a message is asked for."""
+        """Return True if a message is asked for; `list_items` must select the same."""
         return (
             item.position > self.after
             and item.received_at_ns >= self.since_ns
@@ -112,7 +112,6 @@ class InboxFilter(NamedTuple):
         )
 
 
-FILE_NAME = "inbox.db"
 _SWEEP_ROWS = 500  # per transaction
 
 
@@ -132,25 +131,25 @@ class Inbox:
         self.minter = Minter(clock)
         self._mesh = mesh
         self._is_bridged = is_bridged
-        #: told the new messages of each commit
+        #: callbacks(new messages of a commit)
         self.on_new: list[Callable[[Sequence[InboxItem]], None]] = []
 
     def close(self) -> None:
-        """Commit what waits and close."""
+        """Commit the waiting writes and close."""
         self.store.close()
 
     async def put(self, items: Sequence[NewItem]) -> list[InboxItem]:
-        """Store messages; return those that are new, once they are durable."""
+        """Store messages; return the new ones once they are durable."""
         is_bridged = self._is_bridged
         size = sum(len(item.body or "") for item in items)
         fresh = await self.store.writer.run(lambda tx: _put(tx, items, is_bridged=is_bridged), size=size)
         if fresh:
-            for tell in self.on_new:
-                tell(fresh)
+            for callback in self.on_new:
+                callback(fresh)
         return fresh
 
     async def probe(self) -> None:
-        """Find out whether the store can be written; raises why not."""
+        """Write to the store, or raise why it cannot be written."""
         await self.store.writer.run(lambda tx: tx.db.execute(SQL.probe, (tx.now_ns,)).fetchall())
 
     async def find(self, key: str) -> InboxItem:
@@ -165,38 +164,38 @@ class Inbox:
         return await self.store.pool.run(lambda db: list_items(db, wanted, "DESC"))
 
     async def items_after(self, position: int, limit: int) -> list[InboxItem]:
-        """Return the messages behind a position, oldest first."""
+        """Return the messages after a position, oldest first."""
         return await self.store.pool.run(lambda db: list_items(db, InboxFilter(after=position, limit=limit), "ASC"))
 
     async def position_of(self, item_id: str) -> int | None:
-        """Return the position of a message."""
+        """Return the position of a message, or None if there is no such message."""
         found: Any = await self.store.pool.run(lambda db: db.execute(SQL.position_of, (item_id,)).get)
         return found if isinstance(found, int) else None
 
     async def mark_seen(self, ids: Sequence[str]) -> int:
-        """Note that messages were read; return how many were not before."""
+        """Mark messages as read; return how many were unread."""
         return await self.store.writer.run(lambda tx: _mark_seen(tx, ids, self._mesh))
 
     async def budget_of(self, message_id: str) -> tuple[bool, str | None]:
-        """Return whether a message was received, and the text of its budget if it has one."""
+        """Return True if a message was received, and the text of its budget if it has one."""
         found: Any = await self.store.pool.run(lambda db: db.execute(SQL.budget_of, (message_id,)).fetchone())
         return (False, None) if found is None else (True, found[0])
 
     async def delete_before(self, before_ns: int) -> int:
-        """Delete messages received before a time; return how many, zero when there are none left."""
+        """Delete messages received before a time; return how many, zero once there are none left."""
         return await self.store.writer.run(lambda tx: _delete(tx, before_ns, self._mesh))
 
     # for the bridge
 
-    async def to_bridge(self, after: int, limit: int) -> list[InboxItem]:
-        """Return the messages the bridge has still to publish, oldest first."""
+    async def unbridged(self, after: int, limit: int) -> list[InboxItem]:
+        """Return the messages that the bridge still has to publish, oldest first."""
         return await self.store.pool.run(
-            lambda db: [InboxItem(*row) for row in db.execute(SQL.to_bridge, (after, limit))]
+            lambda db: [InboxItem(*row) for row in db.execute(SQL.unbridged, (after, limit))]
         )
 
-    async def mark_bridged(self, outcomes: Sequence[tuple[str, int]]) -> None:
-        """Note what the bridge did: state and position of each message."""
-        await self.store.writer.run(lambda tx: tx.db.executemany(SQL.mark_bridged, outcomes).fetchall())
+    async def set_bridge_states(self, outcomes: Sequence[tuple[str, int]]) -> None:
+        """Store the bridge state of messages: pairs of state and position."""
+        await self.store.writer.run(lambda tx: tx.db.executemany(SQL.set_bridge_states, outcomes).fetchall())
 
 
 def _put(tx: JournalTransaction, items: Sequence[NewItem], *, is_bridged: bool) -> list[InboxItem]:
@@ -208,9 +207,9 @@ def _put(tx: JournalTransaction, items: Sequence[NewItem], *, is_bridged: bool) 
 
 
 def _insert(tx: JournalTransaction, item: NewItem, *, is_bridged: bool) -> InboxItem:
-    row = (*item[:9], tx.now_ns, *item[9:])
+    fields = {**item._asdict(), "received_at_ns": tx.now_ns}
     bridge = "waiting" if is_bridged and item.undecryptable is None else "off"
-    position: Any = tx.db.execute(SQL.insert_row, (*row, bridge)).get
+    position: Any = tx.db.execute(SQL.insert_row, {**fields, "bridge": bridge}).get
     body: dict[str, Any] = {
         "client_message_id": item.client_message_id,
         "message_id": item.message_id,
@@ -221,7 +220,7 @@ def _insert(tx: JournalTransaction, item: NewItem, *, is_bridged: bool) -> Inbox
     if item.undecryptable is not None:
         body["undecryptable"] = True
     tx.append("inbox.received", mesh=item.mesh, actor=item.sender, ref=item.id, body=body)
-    return InboxItem(position, *row[:11], None, *row[11:])
+    return InboxItem(position=position, seen_at_ns=None, **fields)
 
 
 def _mark_seen(tx: JournalTransaction, ids: Sequence[str], mesh: str) -> int:
@@ -243,13 +242,13 @@ def _delete(tx: JournalTransaction, before_ns: int, mesh: str) -> int:
 
 
 def newest_position(db: apsw.Connection) -> int:
-    """Return the position of the newest message, zero when there is none."""
+    """Return the position of the newest message, zero if there is none."""
     found: Any = db.execute(SQL.newest_position).get
     return int(found)
 
 
 def find_item(db: apsw.Connection, key: str) -> InboxItem | None:
-    """Return the message a key names."""
+    """Return a message by its id in the inbox or its message id."""
     for column in ("id", "message_id"):
         found: Any = db.execute(f"{SQL.columns} WHERE {column} = ?", (key,)).fetchone()
         if found is not None:
@@ -258,17 +257,17 @@ def find_item(db: apsw.Connection, key: str) -> InboxItem | None:
 
 
 def list_items(db: apsw.Connection, wanted: InboxFilter, order: str) -> list[InboxItem]:
-    """Return the messages that are asked for."""
-    terms, given = ["position > ?"], [wanted.after]  # type: list[str], list[int | str]
-    for term, value in (("topic = ?", wanted.topic), ("sender = ?", wanted.sender)):
+    """Return the messages that a filter selects."""
+    conditions, values = ["position > ?"], [wanted.after]  # type: list[str], list[int | str]
+    for condition, value in (("topic = ?", wanted.topic), ("sender = ?", wanted.sender)):
         if value is not None:
-            terms.append(term)
-            given.append(value)
+            conditions.append(condition)
+            values.append(value)
     if wanted.since_ns:
-        terms.append("received_at_ns >= ?")
-        given.append(wanted.since_ns)
+        conditions.append("received_at_ns >= ?")
+        values.append(wanted.since_ns)
     if wanted.is_unread:
-        terms.append("seen_at_ns IS NULL")
-    where = " AND ".join(terms)
+        conditions.append("seen_at_ns IS NULL")
+    where = " AND ".join(conditions)
     query = f"{SQL.columns} WHERE {where} ORDER BY position {order} LIMIT ?"
-    return [InboxItem(*row) for row in db.execute(query, (*given, wanted.limit))]
+    return [InboxItem(*row) for row in db.execute(query, (*values, wanted.limit))]

@@ -4,7 +4,8 @@ SELECT 1 FROM inbox WHERE sender = ? AND client_message_id = ?
 -- :name insert_row
 INSERT INTO inbox (id, client_message_id, message_id, mesh, topic, sender, sender_name, body, meta, received_at_ns,
                    reply_to_id, priority, budget, undecryptable, bridge)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+VALUES (:id, :client_message_id, :message_id, :mesh, :topic, :sender, :sender_name, :body, :meta, :received_at_ns,
+        :reply_to_id, :priority, :budget, :undecryptable, :bridge)
 RETURNING position
 
 -- :name columns
@@ -24,12 +25,12 @@ UPDATE inbox SET seen_at_ns = ? WHERE (id = ? OR message_id = ?) AND seen_at_ns 
 -- :name budget_of
 SELECT budget FROM inbox WHERE message_id = ?
 
--- :name to_bridge
+-- :name unbridged
 SELECT position, id, client_message_id, message_id, mesh, topic, sender, sender_name, body, meta, received_at_ns,
        reply_to_id, seen_at_ns, priority, budget, undecryptable
 FROM inbox WHERE bridge = 'waiting' AND position > ? ORDER BY position LIMIT ?
 
--- :name mark_bridged
+-- :name set_bridge_states
 UPDATE inbox SET bridge = ? WHERE position = ?
 
 -- :name delete_old

@@ -1,7 +1,7 @@
 """Routes for incoming messages: /v1/inbox (read, wait, mark seen) and GET /v1/events (server-sent events).
 
-With Last-Event-ID a stream first sends the messages after that one from the inbox. It starts listening before it
-reads them, so no message is missed, and it skips live events that it has already sent.
+With Last-Event-ID a stream first sends the stored messages after that one. It subscribes to live events before it
+reads the stored messages, so it misses none, and it skips live events of messages that it has already sent.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ITEM_ID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 
 
 class _InboxQuery(msgspec.Struct):
-    #: an inbox id (what came after it), or a time
+    #: an inbox id or a time; only later messages are returned
     since: str | None = None
     topic: str | None = None
     #: a name, prefix or node id
@@ -45,60 +45,60 @@ class _SeenBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 async def list_inbox(call: LocalCall) -> HttpResponse:
-    """Return messages, newest first; with wait_s wait for the first one if there is none."""
-    given = call.arguments(_InboxQuery)
-    wanted = await _inbox_filter(call, given)
+    """Return messages, newest first; with wait_s, wait for the first one if there is none."""
+    arguments = call.arguments(_InboxQuery)
+    wanted = await _inbox_filter(call, arguments)
     items = await call.context.inbox.items(wanted)
-    if not items and given.wait_s:
-        items = await _wait_for_items(call, wanted, given.wait_s)
-    return json_response({"items": [item.shown() for item in items]})
+    if not items and arguments.wait_s:
+        items = await _wait_for_items(call, wanted, arguments.wait_s)
+    return json_response({"items": [item.to_api() for item in items]})
 
 
 async def show_inbox_item(call: LocalCall) -> HttpResponse:
     """Return one message, by its id in the inbox or its message id."""
-    return json_response((await call.context.inbox.find(call.id)).shown())
+    return json_response((await call.context.inbox.find(call.id)).to_api())
 
 
 async def mark_seen(call: LocalCall) -> HttpResponse:
-    """Note that messages were seen."""
+    """Mark messages as read."""
     ids = (await call.body(_SeenBody)).ids
     if len(ids) > MAX_SEEN:
         raise error("body_invalid", reason=f"at most {MAX_SEEN} ids at once")
     return json_response({"count": await call.context.inbox.mark_seen(ids)})
 
 
-async def _inbox_filter(call: LocalCall, given: _InboxQuery) -> InboxFilter:
+async def _inbox_filter(call: LocalCall, arguments: _InboxQuery) -> InboxFilter:
     after, since_ns = 0, 0
-    if given.since is not None and _ITEM_ID.fullmatch(given.since):
-        position = await call.context.inbox.position_of(given.since)
+    if arguments.since is not None and _ITEM_ID.fullmatch(arguments.since):
+        position = await call.context.inbox.position_of(arguments.since)
         if position is None:
-            raise error("inbox_item_unknown", id=given.since)
+            raise error("inbox_item_unknown", id=arguments.since)
         after = position
-    elif given.since is not None:
-        since_ns = parse_utc(given.since)
-    sender = None if given.from_ is None else await call.context.uplink.resolve(given.from_)
-    topic = None if given.topic is None else given.topic.removeprefix(TOPIC_MARK)
-    return InboxFilter(after, topic, sender, given.unread, given.limit, since_ns)
+    elif arguments.since is not None:
+        since_ns = parse_utc(arguments.since)
+    sender = None if arguments.from_ is None else await call.context.uplink.resolve(arguments.from_)
+    topic = None if arguments.topic is None else arguments.topic.removeprefix(TOPIC_MARK)
+    return InboxFilter(after, topic, sender, arguments.unread, arguments.limit, since_ns)
 
 
 async def _wait_for_items(call: LocalCall, wanted: InboxFilter, wait_s: float) -> list[InboxItem]:
-    """Sleep until a message comes that is wanted; then look at all of them."""
-    news = asyncio.Event()
+    """Wait until a matching message arrives, then return all that match."""
+    has_arrived = asyncio.Event()
 
-    def tell(fresh: Sequence[InboxItem]) -> None:
-        if any(wanted.matches(item) for item in fresh):
-            news.set()
+    def on_new(items: Sequence[InboxItem]) -> None:
+        if any(wanted.matches(item) for item in items):
+            has_arrived.set()
 
     inbox = call.context.inbox
-    inbox.on_new.append(tell)
+    inbox.on_new.append(on_new)
     try:
-        items = await inbox.items(wanted)  # again: one may have come before we listened
+        items = await inbox.items(wanted)  # one may have arrived before the callback was registered
         if items:
             return items
         with call.waiting(call.context.waiters):
-            await call.context.wait_for(news, wait_s)
+            await call.context.wait_for(has_arrived, wait_s)
     finally:
-        inbox.on_new.remove(tell)
+        inbox.on_new.remove(on_new)
     return await inbox.items(wanted)
 
 
@@ -109,24 +109,24 @@ _HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X
 
 
 async def stream_events(call: LocalCall) -> HttpResponse:
-    """Tell events until the client goes away, falls behind, or the daemon stops."""
+    """Stream events until the client disconnects or falls behind, or the daemon stops."""
     context = call.context
     with call.waiting(call.context.streams):
-        listener = context.events.listen(context.settings.limits.stream_events)
+        listener = context.events.subscribe(context.settings.limits.stream_events)
         try:
             after = await _resume_position(call)
             response = web.StreamResponse(headers=_HEADERS)
             await response.prepare(call.request)
             await _write(response, _COMMENT)
-            told = 0 if after is None else await _send_stored(call, response, after)
-            await _send_live(call, response, listener, told)
+            sent = 0 if after is None else await _send_stored(call, response, after)
+            await _send_live(call, response, listener, sent)
         finally:
-            context.events.leave(listener)
+            context.events.unsubscribe(listener)
     return HttpResponse(response=response)
 
 
 def _frame(item: InboxItem) -> bytes:
-    return message_event(item.id, item.position, item.shown(), item.received_at_ns).frame()
+    return message_event(item.id, item.position, item.to_api(), item.received_at_ns).frame()
 
 
 async def _resume_position(call: LocalCall) -> int | None:
@@ -146,17 +146,17 @@ async def _send_stored(call: LocalCall, response: web.StreamResponse, after: int
     return after
 
 
-async def _send_live(call: LocalCall, response: web.StreamResponse, listener: Listener, told: int) -> None:
+async def _send_live(call: LocalCall, response: web.StreamResponse, listener: Listener, sent: int) -> None:
     comment_s = call.context.settings.limits.comment_s
-    while not listener.is_over:
-        happenings = await listener.take(comment_s)
-        fresh = [each for each in happenings if each.event != MESSAGE or each.position > told]
-        if fresh or not happenings:
+    while not listener.is_closed:
+        events = await listener.next_batch(comment_s)
+        fresh = [each for each in events if each.event != MESSAGE or each.position > sent]
+        if fresh or not events:
             await _write(response, b"".join(each.frame() for each in fresh) or _COMMENT)
 
 
 async def _write(response: web.StreamResponse, data: bytes) -> None:
-    """Write to a client; one that does not read loses its stream instead of holding its place."""
+    """Write to a client; end the stream of one that does not read, so that it does not keep its place."""
     try:
         async with asyncio.timeout(_WRITE_S):
             await response.write(data)

@@ -67,9 +67,10 @@ class LocalServer:
         """Listen, and write down the port; raises listen_failed with nothing left open."""
         try:
             await self._listen_unix()
+            token = self._directory.token()  # created even without TCP, for programs that expect it
             tcp = self._settings.tcp
             if tcp == "on" or (tcp == "auto" and not is_container()):
-                await self._listen_tcp()
+                await self._listen_tcp(token)
         except BaseException:
             await self.close()
             raise
@@ -82,8 +83,7 @@ class LocalServer:
         server = self._make_server(Guard(None), check_peer=True)
         self._close_later(await listen_unix(server, self._directory.socket), server)
 
-    async def _listen_tcp(self) -> None:
-        token = self._directory.token()
+    async def _listen_tcp(self, token: str) -> None:
         rule = TokenRule(lambda given: same_token(given, token), "local_token_missing", "local_token_wrong")
         guard = Guard(rule, rate=self._settings.limits.tcp_rate, clock=self._settings.clock)
         server = self._make_server(guard)

@@ -1,7 +1,7 @@
 """Routes that need the relay: message status, history, peers, profile, topics and locks.
 
 Without a connection they answer relay_unreachable, except peers, topics and the status of an outbox row: these
-answer as last known. The owner of a lock is the daemon's node.
+answer with cached values. The owner of a lock is the daemon's node.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class _HistoryQuery(msgspec.Struct):
     topic: str | None = None
     #: a name, prefix or node id
     with_: str | None = msgspec.field(default=None, name="with")
-    #: where the last answer ended
+    #: `before` of the last answer
     before: str | None = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_LIMIT)] = DEFAULT_LIMIT
 
 
 async def show_message(call: LocalCall) -> HttpResponse:
-    """Return the outbox row of a message and the relay's states per recipient; the id may be the row's too."""
+    """Return the outbox row of a message and its state per recipient; the id is the message's or the row's."""
     row = await _outbox_row(call)
     if row is None and not is_event_id(call.id):
         raise error("outbox_row_unknown", id=call.id)
@@ -46,19 +46,19 @@ async def show_message(call: LocalCall) -> HttpResponse:
 
 async def show_history(call: LocalCall) -> HttpResponse:
     """Return messages of a topic, or with a member, newest first."""
-    given = call.arguments(_HistoryQuery)
-    if (given.topic is None) == (given.with_ is None):
+    arguments = call.arguments(_HistoryQuery)
+    if (arguments.topic is None) == (arguments.with_ is None):
         raise error("parameter_invalid", name="topic", reason="give either topic or with")
     client = call.context.uplink.client
-    wanted: dict[str, Any] = {"kinds": [MESSAGE], "mesh": call.context.settings.mesh}
-    if given.topic is not None:
-        wanted["#t"] = [given.topic.removeprefix(TOPIC_MARK)]
+    filter_: dict[str, Any] = {"kinds": [MESSAGE], "mesh": call.context.settings.mesh}
+    if arguments.topic is not None:
+        filter_["#t"] = [arguments.topic.removeprefix(TOPIC_MARK)]
     else:
-        both = [client.key.node, await call.context.uplink.resolve(str(given.with_))]
-        wanted |= {"authors": both, "#p": both}
-    page = await client.query(wanted, limit=given.limit, order="desc", cursor=given.before)
-    shown = [_history_entry(client, call, stored) for stored in page.events]
-    return json_response({"messages": shown, "before": page.cursor})
+        both = [client.key.node, await call.context.uplink.resolve(str(arguments.with_))]
+        filter_ |= {"authors": both, "#p": both}
+    page = await client.query(filter_, limit=arguments.limit, order="desc", cursor=arguments.before)
+    messages = [_history_entry(client, call, stored) for stored in page.events]
+    return json_response({"messages": messages, "before": page.cursor})
 
 
 def _history_entry(client: Client, call: LocalCall, stored: Stored) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def _history_entry(client: Client, call: LocalCall, stored: Stored) -> dict[str,
 
 async def _outbox_row(call: LocalCall) -> dict[str, Any] | None:
     try:
-        return (await call.context.outbox.find(call.id)).shown()
+        return (await call.context.outbox.find(call.id)).to_api()
     except PosthouseError as failure:
         if failure.code != "outbox_row_unknown":
             raise
@@ -97,25 +97,25 @@ class _ProfileBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
 
 
 async def list_peers(call: LocalCall) -> HttpResponse:
-    """Return the members with who is online; without the relay as last heard."""
+    """Return the members and their presence; without a connection, the cached members."""
     context = call.context
-    await context.uplink.freshen()
+    await context.uplink.refresh_for_reader()
     online = context.uplink.online
     listed = {member.node: {"name": member.name, "role": member.role} for member in context.roster.members}
     for node, entry in online.items():
         listed.setdefault(node, {"name": entry.name, "role": entry.role})
-    shown = [
+    peers = [
         {"node": node, **about, **_presence(online.get(node)), "is_self": node == context.key.node}
         for node, about in listed.items()
     ]
-    return json_response({"peers": shown, "mesh": context.settings.mesh, "is_cached": not context.uplink.is_up})
+    return json_response({"peers": peers, "mesh": context.settings.mesh, "is_cached": not context.uplink.is_up})
 
 
 async def update_profile(call: LocalCall) -> HttpResponse:
-    """Change what this node says of itself; fields that are not given stay."""
-    given = msgspec.to_builtins(await call.body(_ProfileBody))
+    """Change the profile of this node; fields that are not given stay."""
+    changes = msgspec.to_builtins(await call.body(_ProfileBody))
     client = call.context.uplink.client
-    applied = await _current_profile(client) | given
+    applied = await _current_profile(client) | changes
     await client.publish(msgspec.json.encode(applied).decode(), kind=PROFILE, mesh=call.context.settings.mesh)
     return json_response({"applied": applied})
 
@@ -138,12 +138,12 @@ def _presence(entry: Any) -> dict[str, Any]:
 
 
 class _TopicBody(msgspec.Struct, forbid_unknown_fields=True):
-    #: a name, or a pattern to subscribe with; a leading # is left out
+    #: a name, or a pattern to subscribe with; a leading # is removed
     topic: str
 
 
 async def create_topic(call: LocalCall) -> HttpResponse:
-    """Make a topic."""
+    """Create a topic."""
     topic = await _read_topic(call)
     await call.context.uplink.client.meshes.create_topic(call.context.settings.mesh, topic)
     call.context.roster.add_topic(topic)
@@ -165,11 +165,11 @@ async def unsubscribe_topic(call: LocalCall) -> HttpResponse:
 
 
 async def list_topics(call: LocalCall) -> HttpResponse:
-    """List topics, and what this node is subscribed to; without the relay as last heard, subscriptions null."""
+    """List the topics and this node's subscriptions; without a connection, cached topics and no subscriptions."""
     context = call.context
     try:
         client = context.uplink.client
-        context.roster.take_topics(await client.meshes.topics(context.settings.mesh))
+        context.roster.set_topics(await client.meshes.topics(context.settings.mesh))
         subscriptions: list[str] | None = await client.meshes.subscriptions(context.settings.mesh)
     except PosthouseError as failure:
         if failure.code != "relay_unreachable":
@@ -207,27 +207,26 @@ class _ReleaseBody(msgspec.Struct, forbid_unknown_fields=True):
 
 async def acquire_lock(call: LocalCall) -> HttpResponse:
     """Acquire a lock."""
-    given = await call.body(_AcquireBody)
+    body = await call.body(_AcquireBody)
     locks = call.context.uplink.client.locks
-    asked = locks.acquire(
-        given.resource, lease_ms=given.lease_ms, wait_ms=given.wait_ms, request_id=given.request_id, mesh=given.mesh
+    grant = locks.acquire(
+        body.resource, lease_ms=body.lease_ms, wait_ms=body.wait_ms, request_id=body.request_id, mesh=body.mesh
     )
-    if not given.wait_ms:
-        return json_response(await asked)
+    if not body.wait_ms:
+        return json_response(await grant)
     with call.waiting(call.context.waiters):
-        grant = await asked
-    return json_response(grant)
+        return json_response(await grant)
 
 
 async def renew_lock(call: LocalCall) -> HttpResponse:
     """Renew a lease."""
-    given = await call.body(_RenewBody)
+    body = await call.body(_RenewBody)
     locks = call.context.uplink.client.locks
-    return json_response(await locks.renew(given.resource, given.token, lease_ms=given.lease_ms, mesh=given.mesh))
+    return json_response(await locks.renew(body.resource, body.token, lease_ms=body.lease_ms, mesh=body.mesh))
 
 
 async def release_lock(call: LocalCall) -> HttpResponse:
-    """Give a lock back."""
-    given = await call.body(_ReleaseBody)
-    await call.context.uplink.client.locks.release(given.resource, given.token, mesh=given.mesh)
-    return json_response({"resource": given.resource, "released": True})
+    """Release a lock."""
+    body = await call.body(_ReleaseBody)
+    await call.context.uplink.client.locks.release(body.resource, body.token, mesh=body.mesh)
+    return json_response({"resource": body.resource, "released": True})

@@ -36,25 +36,25 @@ async def send_message(call: LocalCall) -> HttpResponse:
 
 async def post_to_topic(call: LocalCall) -> HttpResponse:
     """Accept a message to a topic."""
-    given = await call.body(_PostBody)
+    body = await call.body(_PostBody)
     return await _accept_message(
         call,
         SendRequest(
-            to=TOPIC_MARK + given.topic.removeprefix(TOPIC_MARK),
-            message=given.message,
-            priority=given.priority,
-            meta=given.meta,
-            reply_to_id=given.reply_to_id,
-            mentions=given.mentions,
-            client_message_id=given.client_message_id,
+            to=TOPIC_MARK + body.topic.removeprefix(TOPIC_MARK),
+            message=body.message,
+            priority=body.priority,
+            meta=body.meta,
+            reply_to_id=body.reply_to_id,
+            mentions=body.mentions,
+            client_message_id=body.client_message_id,
         ),
     )
 
 
-async def _accept_message(call: LocalCall, given: SendRequest) -> HttpResponse:
+async def _accept_message(call: LocalCall, request: SendRequest) -> HttpResponse:
     meters = call.context.meters
     try:
-        status, body = await call.context.sending.send(given, call.request.headers.get(_KEY_HEADER))
+        status, body = await call.context.sending.send(request, call.request.headers.get(_KEY_HEADER))
     except PosthouseError as failure:
         meters.count("posthouse_daemon_sends_total", str(failure.spec.status))
         raise
@@ -83,27 +83,27 @@ class _DropBody(msgspec.Struct, forbid_unknown_fields=True):
 
 async def list_outbox(call: LocalCall) -> HttpResponse:
     """Return rows, newest first."""
-    given = call.arguments(_OutboxQuery)
-    rows = await call.context.outbox.rows(given.status, given.limit)
-    return json_response({"items": [row.shown() for row in rows]})
+    arguments = call.arguments(_OutboxQuery)
+    rows = await call.context.outbox.rows(arguments.status, arguments.limit)
+    return json_response({"items": [row.to_api() for row in rows]})
 
 
 async def show_outbox_row(call: LocalCall) -> HttpResponse:
     """Return one row with the chain of rows it was requeued from and into, oldest first."""
     row = await call.context.outbox.find(call.id)
     chain = await call.context.outbox.chain(row)
-    return json_response(row.shown() | {"chain": [each.shown() for each in chain]})
+    return json_response(row.to_api() | {"chain": [each.to_api() for each in chain]})
 
 
 async def requeue_outbox_row(call: LocalCall) -> HttpResponse:
     """Replace a dead or pending row by a new one."""
-    given = await call.body(_RequeueBody)
-    answer = await call.context.sending.requeue(given.id, given.new_client_message_id, given.message)
+    body = await call.body(_RequeueBody)
+    answer = await call.context.sending.requeue(body.id, body.new_client_message_id, body.message)
     return json_response(answer)
 
 
 async def drop_outbox_row(call: LocalCall) -> HttpResponse:
-    """Give up a dead or pending row."""
+    """Abort a dead or pending row."""
     row = await call.context.outbox.find((await call.body(_DropBody)).id)
     await call.context.outbox.drop(row)
     return json_response({"aborted_row_id": row.id})

@@ -1,4 +1,4 @@
-"""The routes of the local interface, with version, health and metrics.
+"""The routes of the local API, and the handlers of version, health and metrics.
 
 If you add a route: 1. here, 2. DaemonClient, 3. docs/reference.
 """
@@ -21,17 +21,17 @@ FEATURES = ("send", "topics", "inbox", "inbox_wait", "outbox", "events", "histor
 
 
 async def show_version(call: LocalCall) -> HttpResponse:
-    """Return what speaks here."""
+    """Return the version and features of this daemon."""
     return json_response({"version": __version__, "ipc_api": IPC_API, "features": FEATURES, "schema": SCHEMA_VERSION})
 
 
 async def show_health(call: LocalCall) -> HttpResponse:
-    """Return how the daemon is doing."""
+    """Return the state of the daemon."""
     return json_response(await read_health(call))
 
 
 async def show_metrics(call: LocalCall) -> HttpResponse:
-    """Return the metrics in Prometheus' text form."""
+    """Return the metrics in the Prometheus text format."""
     context = call.context
     depth = await context.outbox.depth()
     gauges = {

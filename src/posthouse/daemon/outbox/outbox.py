@@ -1,7 +1,7 @@
 """The outbox: a durable queue of messages that this daemon has accepted and the relay has not acknowledged yet.
 
 Every change goes through the group-commit writer and is durable when the call returns. `on_queued` is called after
-the commit, never before. The rules of each change are in `transitions`.
+the commit, never before. `transitions` has the rules of each change.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from posthouse.model.clock import Clock
 from posthouse.model.errors import Fatal, error
 from posthouse.model.outbox_rules import AcceptAction, AcceptOutcome
 
-FILE_NAME = "outbox.db"
-CHAIN_MAX = 1_000  # rows of one chain of requeues that are shown
+CHAIN_MAX = 1_000  # rows shown of one chain of requeues
 
 
 class Outbox:
@@ -31,26 +30,26 @@ class Outbox:
     def __init__(self, path: Path, mesh: str, clock: Clock, on_fatal: Callable[[Fatal], None] = exit_process) -> None:
         self.store = Store(path, (OUTBOX,), clock, on_fatal=on_fatal, readers=2)
         self._mesh = mesh
-        #: how many messages this process has accepted
+        #: number of messages that this process has accepted
         self.accepted = 0
-        #: told a destination that has got something to send
+        #: callback(destination) after a row of it was committed
         self.on_queued: Callable[[str], None] = lambda _destination: None
 
     def close(self) -> None:
-        """Commit what waits and close."""
+        """Commit the waiting writes and close."""
         self.store.close()
 
     # accepting
 
     def accept(self, row: NewRow, capacity_bytes: int) -> asyncio.Future[AcceptOutcome]:
-        """Accept a message by the table; the answer is durable."""
+        """Accept a message or answer its retry, by the accept table; the outcome is durable."""
         mesh = self._mesh
         future = self.store.writer.submit(lambda tx: accept_row(tx, row, mesh, capacity_bytes), size=len(row.event))
-        future.add_done_callback(lambda done: self._accepted(done, row.destination))
+        future.add_done_callback(lambda done: self._on_accepted(done, row.destination))
         return future
 
-    def _accepted(self, done: asyncio.Future[AcceptOutcome], destination: str) -> None:
-        # a caller that went away has cancelled its wait, not its message
+    def _on_accepted(self, done: asyncio.Future[AcceptOutcome], destination: str) -> None:
+        # a caller that has disconnected cancelled its wait, not its message
         if done.cancelled() or (done.exception() is None and done.result().action is AcceptAction.INSERT):
             self.accepted += 1
             self.on_queued(destination)
@@ -58,32 +57,32 @@ class Outbox:
     # sending
 
     async def recover(self) -> int:
-        """Make rows pending that were in flight when the last process ended."""
+        """Make rows pending again that were in flight when the last process ended; return how many."""
         return await self.store.writer.run(transitions.reopen_inflight_rows)
 
     async def open_destinations(self) -> list[str]:
-        """Return the destinations that have something to send."""
+        """Return the destinations that have rows to send."""
         return await self.store.pool.run(lambda db: [str(name) for (name,) in db.execute(SQL.open_destinations)])
 
     async def claim(self, destination: str, limit: int) -> list[Claimed]:
-        """Take the oldest pending rows of a destination for sending."""
+        """Claim the oldest pending rows of a destination for sending."""
         return await self.store.writer.run(lambda tx: transitions.claim_rows(tx, destination, limit, self._mesh))
 
-    async def settle(self, results: Sequence[SendOutcome], destination: str, limit: int) -> list[Claimed]:
-        """Write what became of claimed rows, and take the next of their destination in the same commit."""
+    async def settle(self, outcomes: Sequence[SendOutcome], destination: str, limit: int) -> list[Claimed]:
+        """Write the outcomes of claimed rows, and claim the next rows of their destination in the same commit."""
 
         def work(tx: JournalTransaction) -> list[Claimed]:
-            transitions.settle_rows(tx, results, self._mesh)
+            transitions.settle_rows(tx, outcomes, self._mesh)
             return transitions.claim_rows(tx, destination, limit, self._mesh) if limit else []
 
         return await self.store.writer.run(work)
 
     async def expire(self, before_ns: int) -> list[tuple[str, str]]:
-        """Give up pending rows queued before a time; return some of them, none when there are none left."""
+        """Give up some pending rows queued before a time; return their ids, none once there are none left."""
         return await self.store.writer.run(lambda tx: transitions.expire_rows(tx, before_ns, self._mesh))
 
     async def strip_done(self, before_ns: int) -> int:
-        """Take events out of rows done before a time; return how many, zero when there are none left."""
+        """Remove the events of some rows done before a time; return how many, zero once there are none left."""
         return await self.store.writer.run(lambda tx: transitions.strip_done_rows(tx, before_ns))
 
     async def append_pressure(self, used: int, capacity: int) -> None:
@@ -93,22 +92,21 @@ class Outbox:
             lambda tx: tx.append("outbox.pressure", mesh=self._mesh, ref=str(self.store.path), body=body)
         )
 
-    # operating
+    # operator actions
 
-    async def requeue(self, row: OutboxRow, successor: NewRow, capacity_bytes: int) -> OutboxRow:
+    async def requeue(self, row: OutboxRow, successor: NewRow, capacity_bytes: int) -> None:
         """Abort a row and queue its successor."""
-        before = await self.store.writer.run(
+        await self.store.writer.run(
             lambda tx: transitions.requeue_row(tx, row.position, successor, self._mesh, capacity_bytes)
         )
         self.on_queued(successor.destination)
-        return before
 
-    async def drop(self, row: OutboxRow) -> OutboxRow:
+    async def drop(self, row: OutboxRow) -> None:
         """Abort a row without a successor."""
-        return await self.store.writer.run(lambda tx: transitions.drop_row(tx, row.position, self._mesh))
+        await self.store.writer.run(lambda tx: transitions.drop_row(tx, row.position, self._mesh))
 
     async def abort_open(self) -> int:
-        """Abort everything that was not sent; return how many rows."""
+        """Abort every row that was not sent; return how many."""
         return await self.store.writer.run(lambda tx: transitions.abort_open_rows(tx, self._mesh))
 
     # reading
@@ -121,7 +119,7 @@ class Outbox:
         return row
 
     async def event_of(self, row: OutboxRow) -> bytes | None:
-        """Return the signed event of a row; None once it was stripped."""
+        """Return the signed event of a row, or None if it was removed after the retention time."""
         found: Any = await self.store.pool.run(lambda db: db.execute(SQL.event_of, (row.position,)).get)
         return found if isinstance(found, bytes) else None
 
@@ -130,7 +128,7 @@ class Outbox:
         return await self.store.pool.run(lambda db: list_rows(db, status, limit))
 
     async def chain(self, row: OutboxRow) -> list[OutboxRow]:
-        """Return the rows that were requeued into each other around a row, oldest first."""
+        """Return the chain of requeues that a row belongs to, oldest first."""
         return await self.store.pool.run(lambda db: chain_of(db, row))
 
     async def depth(self) -> Depth:
@@ -138,7 +136,7 @@ class Outbox:
         return await self.store.pool.run(read_depth)
 
     async def oldest_pending_ns(self) -> int | None:
-        """Return when the oldest row that waits was queued."""
+        """Return when the oldest pending row was queued, or None if there is none."""
         found: Any = await self.store.pool.run(lambda db: db.execute(SQL.oldest_pending).get)
         return found if isinstance(found, int) else None
 
@@ -150,7 +148,7 @@ def read_depth(db: apsw.Connection) -> Depth:
 
 
 def find_row(db: apsw.Connection, key: str) -> OutboxRow | None:
-    """Return the row a key names."""
+    """Return a row by its id, its client_message_id or its message id."""
     for column in ("id", "client_message_id", "event_id"):
         found: Any = db.execute(f"{SQL.columns} WHERE {column} = ?", (key,)).fetchone()
         if found is not None:
@@ -161,12 +159,12 @@ def find_row(db: apsw.Connection, key: str) -> OutboxRow | None:
 def list_rows(db: apsw.Connection, status: str | None, limit: int) -> list[OutboxRow]:
     """Return rows, newest first."""
     where = "" if status is None else "WHERE status = ?"
-    given = (limit,) if status is None else (status, limit)
-    return [OutboxRow(*found) for found in db.execute(f"{SQL.columns} {where} ORDER BY position DESC LIMIT ?", given)]
+    values = (limit,) if status is None else (status, limit)
+    return [OutboxRow(*found) for found in db.execute(f"{SQL.columns} {where} ORDER BY position DESC LIMIT ?", values)]
 
 
 def chain_of(db: apsw.Connection, row: OutboxRow) -> list[OutboxRow]:
-    """Return a row with those before and after it, oldest first."""
+    """Return a row with its predecessors and successors, oldest first."""
     chain = [row]
     while len(chain) < CHAIN_MAX:
         found: Any = db.execute(f"{SQL.columns} WHERE superseded_by = ?", (chain[0].id,)).fetchone()

@@ -20,7 +20,7 @@ SELECT DISTINCT destination FROM outbox WHERE status IN ('pending', 'inflight')
 SELECT enqueued_at_ns FROM outbox WHERE status = 'pending' ORDER BY position LIMIT 1
 
 -- :name claimable
-SELECT position, id, client_message_id, event, enqueued_at_ns, attempts, last_error, payload_bytes
+SELECT position, id, client_message_id, event, enqueued_at_ns, attempts, last_error
 FROM outbox WHERE destination = ? AND status = 'pending' ORDER BY position LIMIT ?
 
 -- :name mark_inflight
@@ -47,10 +47,6 @@ WHERE status = 'pending' AND enqueued_at_ns < ? ORDER BY position LIMIT ?
 -- :name mark_aborted
 UPDATE outbox SET status = 'aborted', aborted_at_ns = ?, aborted_by = ?, superseded_by = ?, next_attempt_at_ns = NULL
 WHERE position = ?
-
--- :name open_rows
-SELECT position, id, client_message_id, status FROM outbox WHERE status IN ('pending', 'inflight') ORDER BY position
-
 
 -- :name strippable
 SELECT position, length(event) FROM outbox WHERE status = 'done' AND event IS NOT NULL AND delivered_at_ns < ?
@@ -82,4 +78,6 @@ FROM outbox NOT INDEXED
 INSERT OR IGNORE INTO outbox (position, id, client_message_id, request_fingerprint, event_id, event, destination,
                               enqueued_at_ns, attempts, status, next_attempt_at_ns, last_error, delivered_at_ns,
                               broker_message_id, history_id, aborted_at_ns, aborted_by, superseded_by, payload_bytes)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+VALUES (:position, :id, :client_message_id, :request_fingerprint, :event_id, :event, :destination, :enqueued_at_ns,
+        :attempts, :status, :next_attempt_at_ns, :last_error, :delivered_at_ns, :broker_message_id, :history_id,
+        :aborted_at_ns, :aborted_by, :superseded_by, :payload_bytes)

@@ -5,11 +5,11 @@
 
 Each function is the work of one transaction and appends its journal records in it. Two requests with one
 client_message_id never both insert, because the writer runs them one after the other; a refusal writes nothing. A
-row is settled only from the state it is expected in, so an operator's abort between two steps stands. Capacity is
-checked only for an insert: a retry of an accepted message is answered however full the disk is. An aborted row keeps
-its client_message_id and names its successor.
+row is settled only from the state in which it is expected, so an operator's abort between two steps is kept. Capacity
+is checked only for an insert: a retry of an accepted message is answered however full the disk is. An aborted row
+keeps its client_message_id and names its successor.
 
-The names in `shown` are a contract of the local interface. If you change one: 1. DaemonClient, 2. docs/reference.
+The names in `to_api` are a contract of the local API. If you change one: 1. DaemonClient, 2. docs/reference.
 """
 
 from __future__ import annotations
@@ -27,35 +27,41 @@ from posthouse.sqlite.statements import Statements
 _PACKAGE = "posthouse.daemon.outbox"
 OUTBOX = Component("outbox", _PACKAGE)
 SQL = Statements(_PACKAGE, "outbox.sql")
-ROW_COLUMNS = 17
+REFUSE_AT = 0.95  # of the capacity; the rest is for changes of existing rows
+MAX_AGE = "max_age_exceeded"
+MAX_AGE_TEXT = "it waited longer than a message may"
+OPERATOR = "operator"
+REMINT = "remint"
+_SWEEP_ROWS = 500  # per transaction
+_CHANGEABLE = (OutboxStatus.DEAD, OutboxStatus.PENDING)
+_BY_CLIENT_ID, _INSERT, _STATE, _ADD_STATE = SQL.by_client_id, SQL.insert_row, SQL.read_state, SQL.add_state
 
 
 class NewRow(NamedTuple):
-    """A message that was validated, resolved, sealed and signed."""
+    """A message after validation, resolution, sealing and signing."""
 
     id: str
     client_message_id: str
     request_fingerprint: bytes
     event_id: str
-    #: the signed event as JSON: what every attempt sends
+    #: the signed event as JSON; every attempt sends these bytes
     event: bytes
     #: node id of the recipient, or #topic
     destination: str
 
 
 class Claimed(NamedTuple):
-    """A row taken for sending."""
+    """A row claimed for sending."""
 
     position: int
     id: str
     client_message_id: str
     event: bytes
     enqueued_at_ns: int
-    #: made before this one
+    #: attempts before this one
     attempts: int
-    #: of the attempt before
+    #: error of the attempt before
     last_error: str | None
-    payload_bytes: int
 
 
 class OutboxRow(NamedTuple):
@@ -79,20 +85,20 @@ class OutboxRow(NamedTuple):
     destination: str
     event_id: str
 
-    def shown(self) -> dict[str, Any]:
-        """Return the row as the local interface tells it."""
+    def to_api(self) -> dict[str, Any]:
+        """Return the row as the local API shows it."""
         return {
             "id": self.id,
             "client_message_id": self.client_message_id,
             "status": self.status,
             "attempts": self.attempts,
             "enqueued_at": format_utc(self.enqueued_at_ns),
-            "next_attempt_at": _shown_time(self.next_attempt_at_ns),
-            "delivered_at": _shown_time(self.delivered_at_ns),
+            "next_attempt_at": _format_time(self.next_attempt_at_ns),
+            "delivered_at": _format_time(self.delivered_at_ns),
             "broker_message_id": self.broker_message_id,
             "history_id": self.history_id,
             "last_error": self.last_error,
-            "aborted_at": _shown_time(self.aborted_at_ns),
+            "aborted_at": _format_time(self.aborted_at_ns),
             "aborted_by": self.aborted_by,
             "superseded_by": self.superseded_by,
             "payload_bytes": self.payload_bytes,
@@ -101,38 +107,53 @@ class OutboxRow(NamedTuple):
         }
 
 
+class _ExistingRow(NamedTuple):
+    """The row that already has a client_message_id."""
+
+    status: str
+    request_fingerprint: bytes
+    broker_message_id: str | None
+    history_id: int | None
+    last_error: str | None
+    id: str
+    event_id: str
+
+    def view(self) -> OutboxView:
+        """Return what the accept table decides on."""
+        status = OutboxStatus(self.status)
+        return OutboxView(status, self.request_fingerprint, self.broker_message_id, self.history_id, self.last_error)
+
+
 class Depth(NamedTuple):
     """The counters of the outbox."""
 
     pending: int
     inflight: int
-    #: of stored events
+    #: size of the stored events
     bytes: int
 
 
-def _shown_time(at_ns: int | None) -> str | None:
+def _format_time(at_ns: int | None) -> str | None:
     return None if at_ns is None else format_utc(at_ns)
 
 
-_BY_CLIENT_ID, _INSERT, _STATE, _ADD_STATE = SQL.by_client_id, SQL.insert_row, SQL.read_state, SQL.add_state
-REFUSE_AT = 0.95  # of the capacity: what is left is for the rows' own changes
-
-
 def accept_row(tx: JournalTransaction, row: NewRow, mesh: str, capacity_bytes: int) -> AcceptOutcome:
-    """Decide what a request gets, and insert its row if it is new."""
+    """Decide the answer to a request by the accept table, and insert its row if it is new."""
     found: Any = tx.db.execute(_BY_CLIENT_ID, (row.client_message_id,)).fetchone()
-    outcome = decide_accept(_view(found), row.request_fingerprint)
+    existing = None if found is None else _ExistingRow(*found)
+    outcome = decide_accept(None if existing is None else existing.view(), row.request_fingerprint)
     if outcome.action is AcceptAction.INSERT:
-        check_room(tx, len(row.event), capacity_bytes)
-        insert_row(tx, row, mesh)
+        _check_capacity(tx, len(row.event), capacity_bytes)
+        _insert_row(tx, row, mesh)
         return AcceptOutcome(outcome.action, outcome.status, outcome.body | {"id": row.id, "message_id": row.event_id})
-    if outcome.action is AcceptAction.ANSWER:
-        return AcceptOutcome(outcome.action, outcome.status, outcome.body | {"id": found[5], "message_id": found[6]})
+    if outcome.action is AcceptAction.ANSWER and existing is not None:
+        ids = {"id": existing.id, "message_id": existing.event_id}
+        return AcceptOutcome(outcome.action, outcome.status, outcome.body | ids)
     return outcome
 
 
-def insert_row(tx: JournalTransaction, row: NewRow, mesh: str) -> None:
-    """Insert a row as pending, with its record and counters."""
+def _insert_row(tx: JournalTransaction, row: NewRow, mesh: str) -> None:
+    """Insert a pending row, with its journal record and the counters."""
     size = len(row.event)
     values = (row.id, row.client_message_id, row.request_fingerprint, row.event_id, row.event, row.destination)
     tx.db.execute(_INSERT, (*values, tx.now_ns, size))
@@ -146,27 +167,16 @@ def insert_row(tx: JournalTransaction, row: NewRow, mesh: str) -> None:
     tx.append("outbox.queued", mesh=mesh, ref=row.id, body=body)
 
 
-def check_room(tx: JournalTransaction, size: int, capacity_bytes: int) -> None:
-    """Raise insufficient_storage unless so many bytes more stay below the bound."""
+def _check_capacity(tx: JournalTransaction, size: int, capacity_bytes: int) -> None:
+    """Raise insufficient_storage if `size` more bytes would exceed the share of the capacity for new rows."""
     state: Any = tx.db.execute(_STATE).fetchone()
-    used = state[2]
+    used = Depth(*state).bytes
     if used + size > REFUSE_AT * capacity_bytes:
         raise error("insufficient_storage", used=used, capacity=capacity_bytes)
 
 
-def _view(found: Any) -> OutboxView | None:
-    if found is None:
-        return None
-    status, request_fingerprint, broker_message_id, history_id, last_error, _id, _event_id = found
-    return OutboxView(OutboxStatus(status), request_fingerprint, broker_message_id, history_id, last_error)
-
-
-_SWEEP_ROWS = 500  # per transaction
-MAX_AGE = "max_age_exceeded"
-
-
 class Sent(NamedTuple):
-    """The relay has a row."""
+    """The relay has taken a row."""
 
     row: Claimed
     broker_message_id: str
@@ -174,7 +184,7 @@ class Sent(NamedTuple):
 
 
 class Deferred(NamedTuple):
-    """A row has to wait for another attempt."""
+    """A row that waits for another attempt."""
 
     row: Claimed
     code: str
@@ -183,7 +193,7 @@ class Deferred(NamedTuple):
 
 
 class GivenUp(NamedTuple):
-    """A row that the relay refuses for good."""
+    """A row that becomes dead: the relay refuses it permanently, or it is too old."""
 
     row: Claimed
     code: str
@@ -194,7 +204,7 @@ SendOutcome = Sent | Deferred | GivenUp
 
 
 def claim_rows(tx: JournalTransaction, destination: str, limit: int, mesh: str) -> list[Claimed]:
-    """Take the oldest pending rows of a destination for sending."""
+    """Claim the oldest pending rows of a destination for sending."""
     rows = [Claimed(*found) for found in tx.db.execute(SQL.claimable, (destination, limit))]
     if rows:
         tx.db.executemany(SQL.mark_inflight, [(row.position,) for row in rows])
@@ -203,19 +213,19 @@ def claim_rows(tx: JournalTransaction, destination: str, limit: int, mesh: str) 
     return rows
 
 
-def settle_rows(tx: JournalTransaction, results: Sequence[SendOutcome], mesh: str) -> None:
-    """Write what became of the rows of one frame."""
-    back = 0
-    for result in results:
-        if isinstance(result, Sent):
-            _settle_sent(tx, result, mesh)
-        elif isinstance(result, Deferred):
-            back += 1
-            _settle_deferred(tx, result, mesh)
+def settle_rows(tx: JournalTransaction, outcomes: Sequence[SendOutcome], mesh: str) -> None:
+    """Write the outcomes of the rows of one frame."""
+    deferred = 0
+    for outcome in outcomes:
+        if isinstance(outcome, Sent):
+            _settle_sent(tx, outcome, mesh)
+        elif isinstance(outcome, Deferred):
+            deferred += 1
+            _settle_deferred(tx, outcome, mesh)
         else:
-            tx.db.execute(SQL.mark_dead, (f"{result.code}: {result.text}", result.row.position))
-            _append_dead(tx, result.row.id, result.row.client_message_id, result.code, mesh)
-    tx.db.execute(SQL.add_state, (back, -len(results), 0))
+            tx.db.execute(SQL.mark_dead, (f"{outcome.code}: {outcome.text}", outcome.row.position))
+            _append_dead(tx, outcome.row.id, outcome.row.client_message_id, outcome.code, mesh)
+    tx.db.execute(SQL.add_state, (deferred, -len(outcomes), 0))
 
 
 def _settle_sent(tx: JournalTransaction, sent: Sent, mesh: str) -> None:
@@ -232,13 +242,14 @@ def _settle_sent(tx: JournalTransaction, sent: Sent, mesh: str) -> None:
 def _settle_deferred(tx: JournalTransaction, deferred: Deferred, mesh: str) -> None:
     row, text = deferred.row, f"{deferred.code}: {deferred.text}"
     tx.db.execute(SQL.mark_deferred, (deferred.next_attempt_at_ns, text, row.position))
-    if not (row.last_error or "").startswith(f"{deferred.code}:"):  # a row that waits for a week is told once
+    # a row that waits for a week for one reason gets one record
+    if not (row.last_error or "").startswith(f"{deferred.code}:"):
         body = {"attempts": row.attempts + 1, "code": deferred.code}
         tx.append("outbox.deferred", mesh=mesh, ref=row.id, body=body)
 
 
 def reopen_inflight_rows(tx: JournalTransaction) -> int:
-    """Make rows pending again whose sending was cut off by the end of the process; return how many."""
+    """Make rows pending again that were in flight when the process ended; return how many."""
     tx.db.execute(SQL.reopen_inflight)
     count = tx.db.changes()
     tx.db.execute(SQL.add_state, (count, -count, 0))
@@ -246,9 +257,9 @@ def reopen_inflight_rows(tx: JournalTransaction) -> int:
 
 
 def expire_rows(tx: JournalTransaction, before_ns: int, mesh: str) -> list[tuple[str, str]]:
-    """Give up pending rows that were queued before a time; return their ids and client ids, at most a few hundred."""
+    """Give up at most a few hundred pending rows queued before a time; return their ids and client_message_ids."""
     rows: list[Any] = list(tx.db.execute(SQL.expired, (before_ns, _SWEEP_ROWS)))
-    text = f"{MAX_AGE}: it waited longer than a message may"
+    text = f"{MAX_AGE}: {MAX_AGE_TEXT}"
     for position, row_id, client_message_id in rows:
         tx.db.execute(SQL.mark_dead, (text, position))
         _append_dead(tx, row_id, client_message_id, MAX_AGE, mesh)
@@ -258,7 +269,7 @@ def expire_rows(tx: JournalTransaction, before_ns: int, mesh: str) -> list[tuple
 
 
 def strip_done_rows(tx: JournalTransaction, before_ns: int) -> int:
-    """Take the events out of rows that were done before a time; return how many, at most a few hundred."""
+    """Remove the events of at most a few hundred rows that were done before a time; return how many."""
     rows: list[Any] = list(tx.db.execute(SQL.strippable, (before_ns, _SWEEP_ROWS)))
     for position, size in rows:
         tx.db.execute(SQL.strip, (position,))
@@ -267,41 +278,32 @@ def strip_done_rows(tx: JournalTransaction, before_ns: int) -> int:
 
 
 def _append_dead(tx: JournalTransaction, row_id: str, client_message_id: str, code: str, mesh: str) -> None:
-    """Record that a row is dead."""
     tx.append("outbox.dead", mesh=mesh, ref=row_id, body={"client_message_id": client_message_id, "code": code})
 
 
-OPERATOR = "operator"
-REMINT = "remint"
-_CHANGEABLE = (OutboxStatus.DEAD, OutboxStatus.PENDING)
-
-
-def requeue_row(tx: JournalTransaction, position: int, successor: NewRow, mesh: str, capacity_bytes: int) -> OutboxRow:
-    """Abort a dead or pending row and insert its successor; return the row as it was."""
-    row = _changeable(tx, position)
-    _refuse_collision(tx, successor)
-    check_room(tx, len(successor.event), capacity_bytes)
+def requeue_row(tx: JournalTransaction, position: int, successor: NewRow, mesh: str, capacity_bytes: int) -> None:
+    """Abort a dead or pending row and insert its successor."""
+    row = _changeable_row(tx, position)
+    _check_id_unused(tx, successor)
+    _check_capacity(tx, len(successor.event), capacity_bytes)
     _abort(tx, row, OPERATOR, successor.id, mesh)
-    insert_row(tx, successor, mesh)
-    return row
+    _insert_row(tx, successor, mesh)
 
 
-def drop_row(tx: JournalTransaction, position: int, mesh: str) -> OutboxRow:
-    """Abort a dead or pending row without a successor; return the row as it was."""
-    row = _changeable(tx, position)
-    _abort(tx, row, OPERATOR, None, mesh)
-    return row
+def drop_row(tx: JournalTransaction, position: int, mesh: str) -> None:
+    """Abort a dead or pending row without a successor."""
+    _abort(tx, _changeable_row(tx, position), OPERATOR, None, mesh)
 
 
 def abort_open_rows(tx: JournalTransaction, mesh: str) -> int:
-    """Abort everything that was not sent: the identity that signed it goes away; return how many."""
+    """Abort every row that was not sent, because the identity that signed it is replaced; return how many."""
     rows = [OutboxRow(*found) for found in tx.db.execute(f"{SQL.columns} WHERE status IN ('pending', 'inflight')")]
     for row in rows:
         _abort(tx, row, REMINT, None, mesh)
     return len(rows)
 
 
-def _changeable(tx: JournalTransaction, position: int) -> OutboxRow:
+def _changeable_row(tx: JournalTransaction, position: int) -> OutboxRow:
     found: Any = tx.db.execute(f"{SQL.columns} WHERE position = ?", (position,)).fetchone()
     row = OutboxRow(*found)
     if row.status not in _CHANGEABLE:
@@ -309,21 +311,22 @@ def _changeable(tx: JournalTransaction, position: int) -> OutboxRow:
     return row
 
 
-def _refuse_collision(tx: JournalTransaction, successor: NewRow) -> None:
+def _check_id_unused(tx: JournalTransaction, successor: NewRow) -> None:
     found: Any = tx.db.execute(SQL.by_client_id, (successor.client_message_id,)).fetchone()
     if found is not None:
-        raise collision_error(found[0], found[1], successor)
+        raise _collision_error(_ExistingRow(*found), successor)
 
 
-def collision_error(status: str, request_fingerprint: bytes, successor: NewRow) -> PosthouseError:
-    """Return the refusal of an id that is in the outbox already, in the words of the accept table."""
-    row = OutboxView(OutboxStatus(status), request_fingerprint)
-    body = decide_accept(row, successor.request_fingerprint).body
-    comparison = "match" if request_fingerprint == successor.request_fingerprint else "mismatch"
+def _collision_error(existing: _ExistingRow, successor: NewRow) -> PosthouseError:
+    """Return the refusal of a client_message_id that is already taken, in the terms of the accept table."""
+    view = OutboxView(OutboxStatus(existing.status), existing.request_fingerprint)
+    body = decide_accept(view, successor.request_fingerprint).body
+    is_same = existing.request_fingerprint == successor.request_fingerprint
+    comparison = "match" if is_same else "mismatch"
     return error(
         "idempotency_key_reused",
         client_message_id=successor.client_message_id,
-        conflict=body.get("conflict", f"outbox_{status}_fingerprint_{comparison}"),
+        conflict=body.get("conflict", f"outbox_{existing.status}_fingerprint_{comparison}"),
         daemon_fingerprint_prefix=successor.request_fingerprint[:8].hex(),
     )
 

@@ -1,1 +1,1 @@
-"""The tools, in the order in which they are listed."""
+"""The MCP tools, one module per kind."""

@@ -1,7 +1,7 @@
-"""`lock`: take, keep and give back a lock of the relay for this daemon's node.
+"""`lock`: acquire, renew and release a lock of the relay for this daemon's node.
 
-A lease ends by itself; only its fencing token makes a write safe that may come too late. `valid_for_s` counts from
-before the request was sent, so it is never longer than what the relay grants.
+A lease ends by itself; only its fencing token makes a late write safe. `valid_for_s` counts from before the request
+was sent, so it is never longer than what the relay grants.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _MS = 1000
 class Arguments(msgspec.Struct, forbid_unknown_fields=True):
     action: Literal["acquire", "renew", "release"]
     resource: str
-    #: of the grant, to renew and release
+    #: token of the grant, for renew and release
     token: int | UnsetType = UNSET
     lease_s: Annotated[int, Meta(ge=1, le=LEASE_MAX_MS // _MS)] | UnsetType = UNSET
-    #: how long to queue for it
+    #: how long to wait for the lock
     wait_s: Annotated[float, Meta(ge=0)] | UnsetType = UNSET
     idempotency_key: str | UnsetType = UNSET
 
@@ -35,46 +35,50 @@ class Arguments(msgspec.Struct, forbid_unknown_fields=True):
 class Answer(msgspec.Struct):
     resource: str
     held: bool
-    #: to be sent with every protected write
+    #: send it with every protected write
     token: int
     valid_for_s: float
 
 
-async def run(call: ToolCall, given: Arguments) -> Answer:
-    lease_s = DEFAULT_LEASE_S if given.lease_s is UNSET else given.lease_s
-    if given.action == "acquire":
-        return await _acquire(call, given, lease_s)
-    if given.token is UNSET:
-        raise error("tool_arguments_invalid", tool=call.tool, reason=f"{given.action} needs the token of the grant")
-    if given.action == "release":
-        await call.daemon.lock_release(given.resource, given.token)
-        return Answer(given.resource, held=False, token=given.token, valid_for_s=0)
+async def run(call: ToolCall, arguments: Arguments) -> Answer:
+    lease_s = DEFAULT_LEASE_S if arguments.lease_s is UNSET else arguments.lease_s
+    if arguments.action == "acquire":
+        return await _acquire(call, arguments, lease_s)
+    if arguments.token is UNSET:
+        raise error("tool_arguments_invalid", tool=call.tool, reason=f"{arguments.action} needs the token of the grant")
+    if arguments.action == "release":
+        await call.daemon.lock_release(arguments.resource, arguments.token)
+        return Answer(arguments.resource, held=False, token=arguments.token, valid_for_s=0)
     start_ns = call.clock.boot_ns()
-    return _held(call, await call.daemon.lock_renew(given.resource, given.token, lease_ms=lease_s * _MS), start_ns)
+    return _held(
+        call, await call.daemon.lock_renew(arguments.resource, arguments.token, lease_ms=lease_s * _MS), start_ns
+    )
 
 
-async def _acquire(call: ToolCall, given: Arguments, lease_s: int) -> Answer:
-    if given.token is not UNSET:
+async def _acquire(call: ToolCall, arguments: Arguments, lease_s: int) -> Answer:
+    if arguments.token is not UNSET:
         raise error("tool_arguments_invalid", tool=call.tool, reason="acquire takes no token, it gives one")
-    wait_s = 0.0 if given.wait_s is UNSET else call.check_wait("wait_s", given.wait_s)
-    key = call.meta_key if given.idempotency_key is UNSET else validate_client_message_id(given.idempotency_key)
+    wait_s = 0.0 if arguments.wait_s is UNSET else call.check_wait("wait_s", arguments.wait_s)
+    key = call.meta_key if arguments.idempotency_key is UNSET else validate_client_message_id(arguments.idempotency_key)
     start_ns = call.clock.boot_ns()
-    async with call.waiting(wait_s, "the lock is held"):
+    async with call.with_progress(wait_s, "the lock is held"):
         grant = await call.daemon.lock_acquire(
-            given.resource, lease_ms=lease_s * _MS, wait_ms=round(wait_s * _MS) or None, request_id=key
+            arguments.resource, lease_ms=lease_s * _MS, wait_ms=round(wait_s * _MS) or None, request_id=key
         )
-    # counted from before the request, a long wait would leave little of the lease or nothing
+    # the lease counts from before the request, so a long wait would leave little of it or nothing
     if call.since_s(start_ns) > lease_s / 2:
-        return await _renewed(call, grant, start_ns)
+        return await _renew_after_wait(call, grant, start_ns)
     return _held(call, grant, start_ns)
 
 
-async def _renewed(call: ToolCall, grant: LockGrant, start_ns: int) -> Answer:
-    again_ns = call.clock.boot_ns()
+async def _renew_after_wait(call: ToolCall, grant: LockGrant, start_ns: int) -> Answer:
+    renewed_ns = call.clock.boot_ns()
     try:
-        return _held(call, await call.daemon.lock_renew(grant.resource, grant.token, lease_ms=grant.lease_ms), again_ns)
+        return _held(
+            call, await call.daemon.lock_renew(grant.resource, grant.token, lease_ms=grant.lease_ms), renewed_ns
+        )
     except PosthouseError:
-        # the token must reach its holder in any case; how long it is good for is told without the renewal
+        # the caller must get the token in any case, with the time that the grant itself leaves
         return _held(call, grant, start_ns)
 
 

@@ -2,8 +2,8 @@
 
 Everything under `untrusted` is data of the sender that `origin` names, whose signature the daemon has verified; it
 appears nowhere else in an answer, and the text stays inside a JSON string. `inbox` and `wait` leave messages unread,
-`read` marks one as read. A wait is bounded below what clients usually allow a call, reports progress, and ends at
-the daemon too when the caller cancels.
+`read` marks one as read. A wait is shorter than what clients usually allow a call, reports progress, and ends at the
+daemon too when the client cancels it.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ HISTORY_CHARACTERS = 2_000
 
 
 class Untrusted(msgspec.Struct, omit_defaults=True):
-    """What somebody else wrote."""
+    """What another member wrote."""
 
-    #: node id of who signed it
+    #: node id of the signer
     origin: str
     text: str | UnsetType = UNSET
     meta: dict[str, Any] | UnsetType = UNSET
-    #: there is more of the text
+    #: True: the text was cut
     truncated: bool | UnsetType = UNSET
-    #: why there is no text
+    #: error code, if it could not be decrypted
     undecryptable: str | UnsetType = UNSET
 
 
 class ShownMessage(msgspec.Struct, omit_defaults=True):
     """One message."""
 
-    #: message id: for reply_to, read and status
+    #: message id, for reply_to, read and status
     id: str
     at: str
     untrusted: Untrusted
@@ -47,25 +47,25 @@ class ShownMessage(msgspec.Struct, omit_defaults=True):
     reply_to: str | UnsetType = UNSET
 
 
-def show_item(item: InboxItem, most: int | None) -> ShownMessage:
-    """Return mail of the inbox, its text cut to `most` characters."""
+def show_item(item: InboxItem, max_characters: int | None) -> ShownMessage:
+    """Return an inbox message with its text cut to `max_characters`."""
     return ShownMessage(
         id=item.message_id,
         at=item.received_at,
-        untrusted=_untrusted(item.sender, item.body, item.meta, item.undecryptable, most),
+        untrusted=_untrusted(item.sender, item.body, item.meta, item.undecryptable, max_characters),
         from_=item.sender_name or UNSET,
         topic=_topic(item.topic),
         reply_to=item.reply_to_id or UNSET,
     )
 
 
-def show_past(message: dict[str, Any], most: int | None) -> ShownMessage:
-    """Return a message of the history, its text cut to `most` characters."""
+def show_past(message: dict[str, Any], max_characters: int | None) -> ShownMessage:
+    """Return a history message with its text cut to `max_characters`."""
     return ShownMessage(
         id=message["message_id"],
         at=message["sent_at"],
         untrusted=_untrusted(
-            message["sender"], message["body"], message.get("meta"), message.get("undecryptable"), most
+            message["sender"], message["body"], message.get("meta"), message.get("undecryptable"), max_characters
         ),
         from_=message.get("sender_name") or UNSET,
         topic=_topic(message.get("topic")),
@@ -74,12 +74,12 @@ def show_past(message: dict[str, Any], most: int | None) -> ShownMessage:
 
 
 def _untrusted(
-    origin: str, text: str | None, meta: dict[str, Any] | None, undecryptable: str | None, most: int | None
+    origin: str, text: str | None, meta: dict[str, Any] | None, undecryptable: str | None, max_characters: int | None
 ) -> Untrusted:
-    is_cut = text is not None and most is not None and len(text) > most
+    is_cut = text is not None and max_characters is not None and len(text) > max_characters
     return Untrusted(
         origin=origin,
-        text=UNSET if text is None else text[:most],
+        text=UNSET if text is None else text[:max_characters],
         meta=meta or UNSET,
         truncated=True if is_cut else UNSET,
         undecryptable=undecryptable or UNSET,
@@ -90,7 +90,7 @@ def _topic(name: str | None) -> str | UnsetType:
     return UNSET if name is None else f"#{name}"
 
 
-INBOX_SHOWN = 20  # previews: about 2,000 tokens at most; reading them lets the next ones be seen
+INBOX_SHOWN = 20  # previews: about 2,000 tokens at most; once these are read, the next ones are shown
 
 
 class InboxArguments(msgspec.Struct, forbid_unknown_fields=True):
@@ -99,16 +99,16 @@ class InboxArguments(msgspec.Struct, forbid_unknown_fields=True):
 
 class InboxAnswer(msgspec.Struct, omit_defaults=True):
     messages: list[ShownMessage]
-    #: there is unread mail beyond these
+    #: True: there are more unread messages
     more: bool | UnsetType = UNSET
 
 
-async def run_inbox(call: ToolCall, given: InboxArguments) -> InboxAnswer:
+async def run_inbox(call: ToolCall, arguments: InboxArguments) -> InboxAnswer:
     return show_unread(await call.daemon.inbox(unread=True, limit=INBOX_SHOWN + 1))
 
 
 def show_unread(items: Sequence[InboxItem]) -> InboxAnswer:
-    """Return the newest of what was found, and whether there is more."""
+    """Return the newest messages, and whether there are more."""
     shown = [show_item(item, PREVIEW_CHARACTERS) for item in items[:INBOX_SHOWN]]
     return InboxAnswer(shown, more=True if len(items) > INBOX_SHOWN else UNSET)
 
@@ -132,12 +132,12 @@ class WaitAnswer(msgspec.Struct):
     waited_s: float
 
 
-async def run_wait(call: ToolCall, given: WaitArguments) -> WaitAnswer:
-    seconds = call.check_wait("seconds", given.seconds)
+async def run_wait(call: ToolCall, arguments: WaitArguments) -> WaitAnswer:
+    seconds = call.check_wait("seconds", arguments.seconds)
     start_ns = call.clock.boot_ns()
     items = await call.daemon.inbox(unread=True, limit=INBOX_SHOWN)
     if not items and seconds:
-        async with call.waiting(seconds, "no mail yet"):
+        async with call.with_progress(seconds, "no mail yet"):
             items = await call.daemon.wait(max(0.0, seconds - call.since_s(start_ns)), limit=INBOX_SHOWN)
     return WaitAnswer(show_unread(items).messages, round(call.since_s(start_ns), 1))
 
@@ -157,8 +157,8 @@ class ReadArguments(msgspec.Struct, forbid_unknown_fields=True):
     id: str
 
 
-async def run_read(call: ToolCall, given: ReadArguments) -> ShownMessage:
-    item = await call.daemon.item(given.id)
+async def run_read(call: ToolCall, arguments: ReadArguments) -> ShownMessage:
+    item = await call.daemon.item(arguments.id)
     await call.daemon.seen([item.id])
     return show_item(item, None)
 
@@ -177,22 +177,22 @@ TOPIC_MARK = "#"
 class HistoryArguments(msgspec.Struct, forbid_unknown_fields=True):
     #: a member, or #topic
     of: str
-    #: where the last answer ended
+    #: `before` of the last answer
     before: str | UnsetType = UNSET
 
 
 class HistoryAnswer(msgspec.Struct, omit_defaults=True):
     messages: list[ShownMessage]
-    #: to go on with, unless this is all
+    #: for the next call; absent at the end
     before: str | UnsetType = UNSET
 
 
-async def run_history(call: ToolCall, given: HistoryArguments) -> HistoryAnswer:
-    is_topic = given.of.startswith(TOPIC_MARK)
+async def run_history(call: ToolCall, arguments: HistoryArguments) -> HistoryAnswer:
+    is_topic = arguments.of.startswith(TOPIC_MARK)
     page = await call.daemon.history(
-        topic=given.of if is_topic else None,
-        member=None if is_topic else given.of,
-        before=None if given.before is UNSET else given.before,
+        topic=arguments.of if is_topic else None,
+        member=None if is_topic else arguments.of,
+        before=None if arguments.before is UNSET else arguments.before,
         limit=HISTORY_SHOWN,
     )
     shown = [show_past(message, HISTORY_CHARACTERS) for message in page["messages"]]

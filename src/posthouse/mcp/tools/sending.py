@@ -1,11 +1,11 @@
-"""The tools `send` and `status`: hand a message to the daemon, and ask how far it has come.
+"""The tools `send` and `status`: pass a message to the daemon, and show its state.
 
     queued      on the disk of this host; the relay has not acknowledged it
     sent        the relay has it; not every recipient's daemon has stored it
-    confirmed   the daemon of every recipient has stored it; whether it was read is not known
+    confirmed   the daemon of every recipient has stored it; an agent may not have read it
     dead        given up: it will not arrive
 
-A state promises no more than what is known. When `send` answers, the message is on this host's disk.
+A state never claims more than is known. When `send` answers, the message is on this host's disk.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _LOST = frozenset({"rejected", "dead", "expired", "purged"})
 
 
 def outbox_state(status: str) -> MessageState:
-    """Return the state that an outbox row alone tells."""
+    """Return the state by the outbox row alone."""
     if status in _WAITING:
         return "queued"
     return "dead" if status in _GIVEN_UP else "sent"
 
 
 def message_state(row: Mapping[str, Any] | None, recipients: Sequence[str] | None) -> MessageState:
-    """Return the state by the outbox row, if it was sent from here, and the relay's states per recipient, if known."""
+    """Return the state by the outbox row, if this host sent it, and by the relay's states per recipient, if known."""
     if row is not None and (own := outbox_state(row["status"])) != "sent":
-        # the relay's word goes before an answer that was lost, or is not written yet
+        # the relay knows better than a row whose answer was lost or is not written yet
         return own if recipients is None or own == "dead" else _combined_state(recipients)
     return _combined_state(recipients or ())
 
@@ -63,19 +63,19 @@ class SendArguments(msgspec.Struct, forbid_unknown_fields=True):
 class SendAnswer(msgspec.Struct, omit_defaults=True):
     id: str
     state: MessageState
-    #: repeat a call with it to retry without sending twice
+    #: a call repeated with this key does not send twice
     idempotency_key: str
-    #: this key was sent before, and the relay has the message
+    #: True: a message with this key was sent before, and the relay has it
     duplicate: bool | UnsetType = UNSET
 
 
-async def run_send(call: ToolCall, given: SendArguments) -> SendAnswer:
-    key = call.meta_key or _MINTER.mint() if given.idempotency_key is UNSET else given.idempotency_key
+async def run_send(call: ToolCall, arguments: SendArguments) -> SendAnswer:
+    key = call.meta_key or _MINTER.mint() if arguments.idempotency_key is UNSET else arguments.idempotency_key
     validate_client_message_id(key)
     accepted = await call.daemon.send(
-        given.to,
-        given.message,
-        reply_to_id=None if given.reply_to is UNSET else given.reply_to,
+        arguments.to,
+        arguments.message,
+        reply_to_id=None if arguments.reply_to is UNSET else arguments.reply_to,
         client_message_id=key,
     )
     return SendAnswer(
@@ -104,21 +104,21 @@ class StatusArguments(msgspec.Struct, forbid_unknown_fields=True):
 
 class Recipient(msgspec.Struct):
     node: str
-    #: as the relay tells it
+    #: as the relay reports it
     state: str
 
 
 class StatusAnswer(msgspec.Struct, omit_defaults=True):
     id: str
     state: MessageState
-    #: absent while the relay does not tell
+    #: absent if the relay did not answer
     recipients: list[Recipient] | UnsetType = UNSET
-    #: why it is dead, or why it still waits
+    #: why the message is dead, or why it still waits
     reason: str | UnsetType = UNSET
 
 
-async def run_status(call: ToolCall, given: StatusArguments) -> StatusAnswer:
-    found = await call.daemon.message(given.id)
+async def run_status(call: ToolCall, arguments: StatusArguments) -> StatusAnswer:
+    found = await call.daemon.message(arguments.id)
     row, relay = found["outbox"], found["relay"]
     recipients = None if relay is None else [_recipient(each) for each in relay["deliveries"]]
     state = message_state(row, None if recipients is None else [each.state for each in recipients])
@@ -131,7 +131,7 @@ async def run_status(call: ToolCall, given: StatusArguments) -> StatusAnswer:
 
 
 def _recipient(delivery: dict[str, Any]) -> Recipient:
-    # not its reason: a reader that rejects a message words that itself
+    # without the reason: its text comes from the reader that rejected the message
     return Recipient(delivery["recipient"], delivery["state"])
 
 

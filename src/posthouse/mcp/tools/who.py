@@ -1,4 +1,7 @@
-"""`who`: the members of the mesh and who is online, the topics, and who this agent is."""
+"""`who`: the members of the mesh with their presence, the topics, and which member this agent is.
+
+A member chooses its status freely, so only the known values are shown; any other text would be untrusted.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from msgspec import UNSET, UnsetType
 from posthouse.mcp.tool import ToolCall, ToolSpec
 
 MAX_MEMBERS = 200
-#: the words a profile may use; any other text in its place is somebody's own, and not shown
+#: the values of a status that are shown
 Presence = Literal["idle", "working", "dnd"]
 
 
@@ -27,27 +30,27 @@ class Member(msgspec.Struct, omit_defaults=True):
     online: bool
     name: str | UnsetType = UNSET
     status: Presence | UnsetType = UNSET
-    #: this agent
+    #: True for this agent
     me: bool | UnsetType = UNSET
 
 
 class Answer(msgspec.Struct, omit_defaults=True):
     mesh: str
-    #: to the relay; without it everything here is as last heard
+    #: to the relay; without a connection the answer is cached
     connected: bool
     members: list[Member]
     topics: list[str]
-    #: there are members beyond these
+    #: True: there are more members
     more: bool | UnsetType = UNSET
 
 
-async def run(call: ToolCall, given: Arguments) -> Answer:
-    heard = await call.daemon.peers()
+async def run(call: ToolCall, arguments: Arguments) -> Answer:
+    peers = await call.daemon.peers()
     topics = await call.daemon.topics()
-    members = sorted((show_member(peer) for peer in heard["peers"]), key=_order)
+    members = sorted((show_member(peer) for peer in peers["peers"]), key=_order)
     return Answer(
-        mesh=heard["mesh"],
-        connected=not heard["is_cached"],
+        mesh=peers["mesh"],
+        connected=not peers["is_cached"],
         members=members[:MAX_MEMBERS],
         topics=[f"#{name}" for name in topics["topics"]],
         more=True if len(members) > MAX_MEMBERS else UNSET,
@@ -55,7 +58,7 @@ async def run(call: ToolCall, given: Arguments) -> Answer:
 
 
 def show_member(peer: Mapping[str, object]) -> Member:
-    """Return a member as the daemon lists it."""
+    """Return a member from the daemon's list of peers."""
     return Member(
         node=str(peer["node"]),
         online=bool(peer["online"]),

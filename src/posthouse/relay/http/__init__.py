@@ -1,1 +1,1 @@
-"""The relay over HTTP: one table of routes, one file per resource, problems for everything that is refused."""
+"""The relay's HTTP API: its server, and the routes of each area in one module."""

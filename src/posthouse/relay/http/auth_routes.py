@@ -1,4 +1,8 @@
-"""/v1/auth, /v1/meshes/{mesh}/invites and /v1/join: authenticate a key, invite another host, join by an invite."""
+"""/v1/auth, /v1/meshes/{mesh}/invites and /v1/join: authenticate a key, create an invite, join a mesh with it.
+
+A key proves itself by signing a challenge of this relay and gets a token. A join needs no token: its signed event
+names the relay and the invite, so no other relay can redeem the invite with it.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +27,17 @@ from posthouse.relay.wire.mesh_rows import Role
 
 
 class ChallengeRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Who wants to authenticate."""
+    """The key that wants to authenticate."""
 
     pubkey: Annotated[str, NODE_ID]
 
 
 async def issue_challenge(call: RelayCall) -> HttpResponse:
-    """Give a challenge to a key; it can be answered once, within a minute."""
+    """Issue a challenge to a key; it can be answered once, within a minute."""
     node = (await call.body(ChallengeRequest)).pubkey
     public_key(node)
-    given = call.context.challenges.issue(node)
-    return json_response(ChallengeAnswer(given.text, call.context.relay, given.expires_at_ns))
+    challenge = call.context.challenges.issue(node)
+    return json_response(ChallengeAnswer(challenge.text, call.context.relay, challenge.expires_at_ns))
 
 
 class ChallengeAnswer(msgspec.Struct):
@@ -51,14 +55,14 @@ class ProofBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class TokenAnswer(msgspec.Struct):
-    """A token, to be sent as `Authorization: Bearer TOKEN`."""
+    """A token; send it as `Authorization: Bearer TOKEN`."""
 
     token: str
     expires_at_ns: int
 
 
 async def authenticate(call: RelayCall) -> HttpResponse:
-    """Give a token to whoever answered a challenge."""
+    """Issue a token to the key that answered a challenge."""
     event = (await call.body(ProofBody)).event
     node = await prove_challenge(call.context, msgspec.json.encode(event))
     token = call.context.tokens.issue(node)
@@ -70,7 +74,7 @@ AUTH_ROUTES = (
         "POST",
         "/v1/auth/challenge",
         issue_challenge,
-        "Ask for a challenge",
+        "Request a challenge",
         is_public=True,
         bodies=(ChallengeRequest,),
         responses={200: ChallengeAnswer},
@@ -88,7 +92,7 @@ AUTH_ROUTES = (
 
 
 class InviteRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """How often and how long an invite works, and what it makes of who uses it."""
+    """How often and how long an invite can be used, and the role that it gives."""
 
     uses: Annotated[int, Meta(ge=1, le=MAX_USES)] = 1
     expires_s: Annotated[int, Meta(ge=1, le=MAX_EXPIRES_S)] = DAY_S
@@ -103,16 +107,16 @@ class InviteBody(msgspec.Struct):
 
 
 async def create_invite(call: RelayCall) -> HttpResponse:
-    """Make an invite."""
+    """Create an invite."""
     node = call.node
-    given = await call.body(InviteRequest)
-    made = await call.context.engine.invites.create(
-        node, call.params["mesh"], uses=given.uses, expires_s=given.expires_s, role=given.role
+    body = await call.body(InviteRequest)
+    invite = await call.context.engine.invites.create(
+        node, call.params["mesh"], uses=body.uses, expires_s=body.expires_s, role=body.role
     )
     host = advertised(call.context.address, call.request.headers.get("Host"))
-    relay, code = quote(call.context.relay, safe=":"), quote(made.code, safe="")
+    relay, code = quote(call.context.relay, safe=":"), quote(invite.code, safe="")
     return json_response(
-        InviteBody(f"posthouse://{host}/{made.mesh}?relay={relay}&code={code}", made.expires_at_ns), 201
+        InviteBody(f"posthouse://{host}/{invite.mesh}?relay={relay}&code={code}", invite.expires_at_ns), 201
     )
 
 
@@ -121,7 +125,7 @@ INVITE_ROUTES = (
         "POST",
         "/v1/meshes/{mesh}/invites",
         create_invite,
-        "Make an invite",
+        "Create an invite",
         bodies=(InviteRequest,),
         responses={201: InviteBody},
     ),
@@ -136,7 +140,7 @@ class JoinRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Joined(msgspec.Struct):
-    """Who joined what."""
+    """The membership that an invite gave."""
 
     relay: str
     mesh: str
@@ -146,13 +150,13 @@ class Joined(msgspec.Struct):
 
 
 async def join_mesh(call: RelayCall) -> HttpResponse:
-    """Redeem an invite; the signed event names the relay, so no other relay can redeem it with it."""
-    given = await call.body(JoinRequest)
+    """Redeem an invite."""
+    body = await call.body(JoinRequest)
     context = call.context
-    relay, code = _read_invite(given.invite)
+    relay, code = _read_invite(body.invite)
     if relay != context.relay:
         raise error("invite_invalid", reason="it is for another relay")
-    signed = await context.engine.verify(msgspec.json.encode(given.event))
+    signed = await context.engine.verify(msgspec.json.encode(body.event))
     proof = read_proof(signed, context.relay, context.clock.wall_ns())
     if proof.invite is None or proof.name is None:
         raise error("proof_invalid", reason="it needs one invite tag and one name tag with one value each")
@@ -183,7 +187,7 @@ JOIN_ROUTES = (
         "POST",
         "/v1/join",
         join_mesh,
-        "Join a mesh by an invite",
+        "Join a mesh with an invite",
         is_public=True,
         bodies=(JoinRequest,),
         responses={200: Joined},

@@ -1,7 +1,7 @@
 """/v1/events: publish events, query and count stored ones, read one, read a coordinate and its history.
 
-d is one path segment, percent-encoded; where a client cannot send it so (it is empty, `.` or `..`), it is given as
-?d= and the segment is left out. Then a last segment `history` asks for the history, whatever d is.
+d is one percent-encoded path segment. A client that cannot send it so (it is empty, `.` or `..`) gives it as ?d= and
+omits the segment; then a last segment `history` asks for the history, whatever d is.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Results(msgspec.Struct):
 
 
 class EventQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """Which stored events, in which order, from where on."""
+    """Which stored events, in which order, after which cursor."""
 
     ids: Annotated[str, IDS] | None = None
     authors: Annotated[str, AUTHORS] | None = None
@@ -82,7 +82,7 @@ _QUERY_PAGING = ("order", "cursor")
 
 
 async def publish_events(call: RelayCall) -> HttpResponse:
-    """Accept one event, or each of a list: the signature says whose it is, so no token is asked for."""
+    """Accept one event, or each of a list; the signature names the author, so no token is required."""
     data = await call.read(call.context.limits.body_bytes)
     events = _split(data)
     if events is None:
@@ -121,7 +121,7 @@ def filter_of(call: RelayCall) -> Filter:
 
 
 def _split(data: bytes) -> Sequence[bytes] | None:
-    """Return the events of a list as JSON, or None when the body is meant as one event."""
+    """Return the events of a list as JSON, or None if the body is one event."""
     try:
         fields = _OBJECT.decode(data)
         if "events" not in fields:
@@ -187,9 +187,9 @@ class CountQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 
 async def count_events(call: RelayCall) -> HttpResponse:
-    """Count the events that the filter matches and the asker may read."""
-    if given := _COUNT_REFUSED & {name for name, _ in call.target.query}:
-        raise error("parameter_unknown", name=min(given))
+    """Count the events that the filter matches and the caller may read."""
+    if refused := _COUNT_REFUSED & {name for name, _ in call.target.query}:
+        raise error("parameter_unknown", name=min(refused))
     return json_response(Count(await call.context.engine.count(call.node, [filter_of(call)])))
 
 
@@ -220,7 +220,7 @@ HISTORY = "history"
 
 
 class AddressQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """The d tag, where the path does not hold it."""
+    """The d tag, if it is not in the path."""
 
     d: Annotated[str, Meta(description="The value of the d tag, instead of the path's last segment.")] | None = None
 
@@ -239,7 +239,7 @@ class NamedHistoryQuery(HistoryQuery, forbid_unknown_fields=True):
 
 
 async def latest_by_parameter(call: RelayCall) -> HttpResponse:
-    """Return the latest event of the coordinate whose d is given as ?d=, or is empty."""
+    """Return the latest event of the coordinate whose d is given as ?d= or is empty."""
     return await _latest(call, call.arguments(AddressQuery).d or "")
 
 
@@ -266,10 +266,10 @@ async def _latest(call: RelayCall, d: str) -> HttpResponse:
 
 
 async def _history(call: RelayCall, d: str, arguments: HistoryQuery) -> HttpResponse:
-    core = call.context.engine
+    engine = call.context.engine
     limit = arguments.limit or QUERY_MAX_LIMIT
-    page = await core.history(call.node, _coordinate(call, d), cursor=arguments.cursor, limit=limit)
-    return events_answer(page.events, None if page.is_end else core.cursor(page.through_seq))
+    page = await engine.history(call.node, _coordinate(call, d), cursor=arguments.cursor, limit=limit)
+    return events_answer(page.events, None if page.is_end else engine.cursor(page.through_seq))
 
 
 def _coordinate(call: RelayCall, d: str) -> Coordinate:

@@ -1,7 +1,7 @@
 """/v1/locks: leases with fencing tokens.
 
-A resource is one path segment, percent-encoded, or given as ?resource=, which any name can be. An acquire may wait: it
-counts neither as a running request nor against the time of one, and it is given up when its caller goes away.
+A resource is one percent-encoded path segment, or ?resource= for any name. An acquire may wait: it then takes no
+request slot, has no time limit, and is given up when its client disconnects.
 """
 
 from __future__ import annotations
@@ -49,48 +49,48 @@ class LocksQuery(LockQuery, forbid_unknown_fields=True):
 
 
 async def acquire(call: RelayCall) -> HttpResponse:
-    """Acquire a lock, waiting for it if asked to."""
+    """Acquire a lock; wait for it if asked to."""
     node = call.node
-    return await _ask(call, node, await call.body(Acquire))
+    return await _run(call, node, await call.body(Acquire))
 
 
 async def renew(call: RelayCall) -> HttpResponse:
     """Renew a lease."""
     node = call.node
-    return await _ask(call, node, await call.body(Renew))
+    return await _run(call, node, await call.body(Renew))
 
 
 async def release(call: RelayCall) -> HttpResponse:
     """Release a lock."""
     node = call.node
-    return await _ask(call, node, await call.body(Release))
+    return await _run(call, node, await call.body(Release))
 
 
 async def inspect(call: RelayCall) -> HttpResponse:
-    """Tell who holds a lock."""
+    """Return the holder of a lock."""
     mesh = call.arguments(LockQuery).mesh
-    return await _ask(call, call.node, Inspect(call.params["resource"], mesh or DEFAULT_MESH))
+    return await _run(call, call.node, Inspect(call.params["resource"], mesh or DEFAULT_MESH))
 
 
 async def show(call: RelayCall) -> HttpResponse:
-    """Tell who holds the lock given as ?resource=, or list locks."""
-    given = call.arguments(LocksQuery)
-    if given.resource is not None:
-        return await _ask(call, call.node, Inspect(given.resource, given.mesh or DEFAULT_MESH))
-    wanted = ListLocks(given.mesh, given.cursor, given.limit or QUERY_MAX_LIMIT)
-    return json_response(await call.context.engine.locks.list(call.node, wanted))
+    """Return the holder of the lock given as ?resource=, or list locks."""
+    arguments = call.arguments(LocksQuery)
+    if arguments.resource is not None:
+        return await _run(call, call.node, Inspect(arguments.resource, arguments.mesh or DEFAULT_MESH))
+    listing = ListLocks(arguments.mesh, arguments.cursor, arguments.limit or QUERY_MAX_LIMIT)
+    return json_response(await call.context.engine.locks.list(call.node, listing))
 
 
-async def _ask(call: RelayCall, node: str, wanted: LockRequest) -> HttpResponse:
-    wanted.check()
+async def _run(call: RelayCall, node: str, operation: LockRequest) -> HttpResponse:
+    operation.check()
     request = call.request
 
     def is_gone() -> bool:
         transport = request.transport
         return transport is None or transport.is_closing()
 
-    is_waiting = isinstance(wanted, Acquire) and wanted.wait_ms > 0
-    answer = await call.context.engine.locks.ask(node, wanted, is_gone if is_waiting else is_never_gone)
+    is_waiting = isinstance(operation, Acquire) and operation.wait_ms > 0
+    answer = await call.context.engine.locks.ask(node, operation, is_gone if is_waiting else is_never_gone)
     if isinstance(answer, PosthouseError):
         raise answer
     return json_response(answer)

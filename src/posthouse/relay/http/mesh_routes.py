@@ -1,4 +1,8 @@
-"""/v1/meshes: create and list meshes; their members, access rows, topics, subscriptions and blocks."""
+"""/v1/meshes: create, list, open and close meshes; their members, access rows, topics, subscriptions and blocks.
+
+Administration authorizes each change; these handlers only translate between HTTP and it. Subscriptions and blocks are
+those of the caller.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from posthouse.relay.wire.mesh_rows import AccessRow, Role, Verdict
 
 
 class MeshRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """A mesh to create; who creates it administers it."""
+    """A mesh to create; its creator becomes its administrator."""
 
     name: Annotated[str, MESH_NAME]
     #: any key that authenticates is a member
@@ -41,7 +45,7 @@ class MeshBody(msgspec.Struct):
 
 
 class MeshList(msgspec.Struct):
-    """Meshes, each with its name, whether it is open, and the asker's role and member name there."""
+    """Meshes, each with its name, openness, and the caller's role and member name."""
 
     meshes: list[dict[str, Any]]
 
@@ -49,9 +53,9 @@ class MeshList(msgspec.Struct):
 async def create_mesh(call: RelayCall) -> HttpResponse:
     """Create a mesh."""
     node = call.node
-    given = await call.body(MeshRequest)
+    body = await call.body(MeshRequest)
     row = await call.context.engine.administration.create_mesh(
-        node, given.name, is_open=given.open, name=given.member_name
+        node, body.name, is_open=body.open, name=body.member_name
     )
     return json_response(MeshBody(row.mesh, row.is_open, row.creator), 201)
 
@@ -59,13 +63,13 @@ async def create_mesh(call: RelayCall) -> HttpResponse:
 async def change_mesh(call: RelayCall) -> HttpResponse:
     """Open a mesh to every key that authenticates, or close it to all but its members."""
     node = call.node
-    given = await call.body(MeshChange)
-    row = await call.context.engine.administration.set_open(node, call.params["mesh"], is_open=given.open)
+    body = await call.body(MeshChange)
+    row = await call.context.engine.administration.set_open(node, call.params["mesh"], is_open=body.open)
     return json_response(MeshBody(row.mesh, row.is_open, row.creator))
 
 
 async def list_meshes(call: RelayCall) -> HttpResponse:
-    """List the meshes the asker may read."""
+    """List the meshes that the caller may read."""
     return json_response(MeshList(call.context.engine.meshes_of(call.node)))
 
 
@@ -84,7 +88,7 @@ MESH_ROUTES = (
 
 
 class MemberBody(msgspec.Struct, forbid_unknown_fields=True):
-    """A node listed in a mesh."""
+    """A member of a mesh."""
 
     node: Annotated[str, NODE_ID]
     name: Annotated[str, MEMBER_NAME]
@@ -110,17 +114,17 @@ async def list_members(call: RelayCall) -> HttpResponse:
 
 
 async def save_member(call: RelayCall) -> HttpResponse:
-    """List a node, or change its name or role."""
+    """Add a member, or change its name or role."""
     node = call.node
-    given = await call.body(MemberBody)
+    body = await call.body(MemberBody)
     row = await call.context.engine.administration.save_member(
-        node, call.params["mesh"], given.node, given.name, given.role
+        node, call.params["mesh"], body.node, body.name, body.role
     )
     return json_response(MemberBody(row.node, row.name, row.role))
 
 
 async def remove_member(call: RelayCall) -> HttpResponse:
-    """Take a node off the list."""
+    """Remove a member."""
     await call.context.engine.administration.remove_member(
         call.node, call.params["mesh"], call.arguments(MemberQuery).node
     )
@@ -134,19 +138,21 @@ MEMBER_ROUTES = (
         "POST",
         _MEMBERS_PATH,
         save_member,
-        "List a member, or change it",
+        "Add or change a member",
         bodies=(MemberBody,),
         responses={200: MemberBody},
     ),
     Route("DELETE", _MEMBERS_PATH, remove_member, "Remove a member", query=MemberQuery, responses={200: Done}),
 )
-Somebody = Annotated[str, Meta(description="A node id, or * for everybody.", pattern=r"^(\*|ed25519:[0-9a-f]{64})$")]
+NodeOrEveryone = Annotated[
+    str, Meta(description="A node id, or * for every node.", pattern=r"^(\*|ed25519:[0-9a-f]{64})$")
+]
 
 
 class AccessBody(msgspec.Struct, forbid_unknown_fields=True):
-    """What a node may do; it narrows the role, never widens it."""
+    """What a node may do; a row restricts the rights of a role and never extends them."""
 
-    node: Somebody
+    node: NodeOrEveryone
     read: Verdict = Verdict.ALLOW
     write: Verdict = Verdict.ALLOW
     lock: Verdict = Verdict.ALLOW
@@ -161,7 +167,7 @@ class AccessList(msgspec.Struct):
 class AccessQuery(msgspec.Struct, forbid_unknown_fields=True):
     """A row."""
 
-    node: Somebody
+    node: NodeOrEveryone
 
 
 async def list_access(call: RelayCall) -> HttpResponse:
@@ -173,14 +179,14 @@ async def list_access(call: RelayCall) -> HttpResponse:
 async def save_access(call: RelayCall) -> HttpResponse:
     """Set a row."""
     node = call.node
-    given = await call.body(AccessBody)
-    row = AccessRow(call.params["mesh"], given.node, given.read, given.write, given.lock)
+    body = await call.body(AccessBody)
+    row = AccessRow(call.params["mesh"], body.node, body.read, body.write, body.lock)
     await call.context.engine.administration.save_access(node, row)
-    return json_response(given)
+    return json_response(body)
 
 
 async def remove_access(call: RelayCall) -> HttpResponse:
-    """Remove a row: what it took is given back."""
+    """Remove a row, which lifts its restriction."""
     await call.context.engine.administration.remove_access(
         call.node, call.params["mesh"], call.arguments(AccessQuery).node
     )
@@ -223,9 +229,9 @@ async def list_topics(call: RelayCall) -> HttpResponse:
 async def create_topic(call: RelayCall) -> HttpResponse:
     """Create a topic."""
     node = call.node
-    given = await call.body(TopicBody)
-    await call.context.engine.participation.create_topic(node, call.params["mesh"], given.name)
-    return json_response(given, 201)
+    body = await call.body(TopicBody)
+    await call.context.engine.participation.create_topic(node, call.params["mesh"], body.name)
+    return json_response(body, 201)
 
 
 async def remove_topic(call: RelayCall) -> HttpResponse:
@@ -248,13 +254,13 @@ Pattern = Annotated[
 
 
 class SubscriptionBody(msgspec.Struct, forbid_unknown_fields=True):
-    """A subscription of the asker."""
+    """A subscription of the caller."""
 
     pattern: Pattern
 
 
 class SubscriptionList(msgspec.Struct):
-    """The subscriptions of the asker."""
+    """The subscriptions of the caller."""
 
     subscriptions: list[SubscriptionBody]
 
@@ -266,7 +272,7 @@ class SubscriptionQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 
 async def list_subscriptions(call: RelayCall) -> HttpResponse:
-    """List the asker's subscriptions."""
+    """List the caller's subscriptions."""
     patterns = call.context.engine.participation.subscriptions(call.node, call.params["mesh"])
     return json_response(SubscriptionList([SubscriptionBody(pattern) for pattern in patterns]))
 
@@ -274,9 +280,9 @@ async def list_subscriptions(call: RelayCall) -> HttpResponse:
 async def subscribe(call: RelayCall) -> HttpResponse:
     """Subscribe."""
     node = call.node
-    given = await call.body(SubscriptionBody)
-    await call.context.engine.participation.subscribe(node, call.params["mesh"], given.pattern)
-    return json_response(given)
+    body = await call.body(SubscriptionBody)
+    await call.context.engine.participation.subscribe(node, call.params["mesh"], body.pattern)
+    return json_response(body)
 
 
 async def unsubscribe(call: RelayCall) -> HttpResponse:
@@ -304,13 +310,13 @@ SUBSCRIPTION_ROUTES = (
 
 
 class BlockBody(msgspec.Struct, forbid_unknown_fields=True):
-    """A node that the asker blocks."""
+    """A node that the caller blocks."""
 
     node: Annotated[str, NODE_ID]
 
 
 class BlockList(msgspec.Struct):
-    """The nodes the asker blocks."""
+    """The nodes that the caller blocks."""
 
     blocks: list[BlockBody]
 
@@ -322,7 +328,7 @@ class BlockQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 
 async def list_blocks(call: RelayCall) -> HttpResponse:
-    """List the asker's blocks."""
+    """List the caller's blocks."""
     nodes = call.context.engine.participation.blocks(call.node, call.params["mesh"])
     return json_response(BlockList([BlockBody(node) for node in nodes]))
 
@@ -330,13 +336,13 @@ async def list_blocks(call: RelayCall) -> HttpResponse:
 async def block(call: RelayCall) -> HttpResponse:
     """Block a node."""
     node = call.node
-    given = await call.body(BlockBody)
-    await call.context.engine.participation.block(node, call.params["mesh"], given.node)
-    return json_response(given)
+    body = await call.body(BlockBody)
+    await call.context.engine.participation.block(node, call.params["mesh"], body.node)
+    return json_response(body)
 
 
 async def unblock(call: RelayCall) -> HttpResponse:
-    """Lift a block."""
+    """Remove a block."""
     await call.context.engine.participation.unblock(call.node, call.params["mesh"], call.arguments(BlockQuery).node)
     return json_response(Done())
 
@@ -345,5 +351,5 @@ _BLOCKS_PATH = "/v1/meshes/{mesh}/blocks"
 BLOCK_ROUTES = (
     Route("GET", _BLOCKS_PATH, list_blocks, "List your blocks", responses={200: BlockList}),
     Route("POST", _BLOCKS_PATH, block, "Block a node", bodies=(BlockBody,), responses={200: BlockBody}),
-    Route("DELETE", _BLOCKS_PATH, unblock, "Lift a block", query=BlockQuery, responses={200: Done}),
+    Route("DELETE", _BLOCKS_PATH, unblock, "Remove a block", query=BlockQuery, responses={200: Done}),
 )

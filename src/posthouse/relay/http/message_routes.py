@@ -1,4 +1,8 @@
-"""/v1/messages/{id} and /v1/meshes/{mesh}/queues: where a message is, what waits for whom, purge and requeue."""
+"""/v1/messages/{id} and /v1/meshes/{mesh}/queues: the state of a message, the queues of readers, purge and requeue.
+
+A sender and its recipients see the state of a message; an administrator sees every queue of the mesh, a reader its
+own. None of these routes returns the content of a message.
+"""
 
 from __future__ import annotations
 
@@ -19,23 +23,23 @@ from posthouse.relay.wire.delivery_rows import State
 
 
 class DeliveryState(msgspec.Struct):
-    """How far a message has come to one recipient; times in nanoseconds, null for what has not happened."""
+    """The state of a message for one recipient; times in nanoseconds, null if it has not happened."""
 
     recipient: str
     state: State
-    #: whether it waited in the queue; null until it is sent
+    #: true if it waited in the queue; null until it is sent
     was_stored: bool | None
-    #: how often it was sent
+    #: number of times it was sent
     attempts: int
     queued_at_ns: int
     sent_at_ns: int | None
     closed_at_ns: int | None
-    #: what a reader said that rejected it, or which bound made it dead
+    #: reason of the reader that rejected it, or the limit that made it dead
     reason: str | None
 
 
 class MessageStates(msgspec.Struct):
-    """A message and where it is; its content is an event."""
+    """A message and its state for each recipient; its content is an event."""
 
     id: str
     seq: int
@@ -45,14 +49,14 @@ class MessageStates(msgspec.Struct):
     destination_kind: str
     destination_ref: str
     first_seen_at_ns: int
-    #: whether its content is still here
+    #: false once its content was pruned
     history_available: bool
     mentions: list[str]
     deliveries: list[DeliveryState]
 
 
 async def show_message(call: RelayCall) -> HttpResponse:
-    """Return the states of a message that the asker may see."""
+    """Return the states of a message that the caller may see."""
     message_id = call.params["id"]
     if not is_event_id(message_id):
         raise error("id_invalid", id=message_id[:80], reason="an event id is 64 lower-case hexadecimal digits")
@@ -62,10 +66,10 @@ async def show_message(call: RelayCall) -> HttpResponse:
 
 
 MESSAGE_ROUTES = (
-    Route("GET", "/v1/messages/{id}", show_message, "Show where a message is", responses={200: MessageStates}),
+    Route("GET", "/v1/messages/{id}", show_message, "Show the state of a message", responses={200: MessageStates}),
 )
 Which = Literal["open", "parked", "queued", "sent", "confirmed", "rejected", "dead", "expired", "purged", "blocked"]
-After = Annotated[str, Meta(description="Where to go on: `next` of a former answer.", max_length=400)]
+After = Annotated[str, Meta(description="Continue here: `next` of an earlier answer.", max_length=400)]
 
 
 class QueueQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -83,13 +87,13 @@ class Queue(msgspec.Struct):
     depth: int
     #: rejected and dead ones
     parked: int
-    #: ids of confirmations that wait for this node as a sender
+    #: ids of confirmations that wait for this node as their sender
     confirmations: int
     oldest_ns: int | None
 
 
 class QueueList(msgspec.Struct):
-    """Queues in which something is; `next` of null says that there are no more."""
+    """Queues that are not empty; if `next` is null there are no more."""
 
     queues: list[Queue]
     next: str | None
@@ -109,7 +113,7 @@ class QueueRow(msgspec.Struct):
 
     id: str
     seq: int
-    #: its place in the queue
+    #: its position in the queue
     position: int
     recipient: str
     sender: str
@@ -125,11 +129,16 @@ class QueueRow(msgspec.Struct):
 
 
 async def list_queue_rows(call: RelayCall) -> HttpResponse:
-    """List the messages in one queue, or in all of a mesh; a reader may look at its own."""
-    given = call.arguments(QueueRowsQuery)
-    limit = given.limit or QUERY_MAX_LIMIT
+    """List the messages in one queue, or in all queues of a mesh; a reader may list its own."""
+    arguments = call.arguments(QueueRowsQuery)
+    limit = arguments.limit or QUERY_MAX_LIMIT
     found = await call.context.engine.queues.rows(
-        call.node, call.params["mesh"], given.node, sorted(states_named(given.state)), _read_after(given.after), limit
+        call.node,
+        call.params["mesh"],
+        arguments.node,
+        sorted(states_named(arguments.state)),
+        _read_after(arguments.after),
+        limit,
     )
     following = f"{found[-1]['position']} {found[-1]['recipient']}" if len(found) == limit else None
     return json_response(QueueRows(msgspec.convert(found, list[QueueRow]), following))
@@ -143,7 +152,7 @@ class QueueRows(msgspec.Struct):
 
 
 class PurgeQueue(msgspec.Struct, forbid_unknown_fields=True):
-    """What to take out of a queue for good: the messages named, or all in a state."""
+    """Which messages to purge from a queue: those named, or all in a state."""
 
     node: Annotated[str, READER]
     ids: list[Annotated[str, EVENT_ID]] | None = None
@@ -151,7 +160,7 @@ class PurgeQueue(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class RequeueMessages(msgspec.Struct, forbid_unknown_fields=True):
-    """Which parked messages to open again: those named, or all of the reader."""
+    """Which parked messages to requeue: those named, or all of the reader."""
 
     node: Annotated[str, READER]
     ids: list[Annotated[str, EVENT_ID]] | None = None
@@ -164,40 +173,40 @@ class PurgedMessages(msgspec.Struct):
 
 
 class Requeued(msgspec.Struct):
-    """The ids of the messages that wait again, and of those that found no room."""
+    """The ids of the messages that wait again, and of those that did not fit into the queue."""
 
     requeued: list[str]
     no_room: list[str]
 
 
 async def list_queues(call: RelayCall) -> HttpResponse:
-    """List the queues of a mesh in which something is."""
-    given = call.arguments(QueueQuery)
-    limit = given.limit or QUERY_MAX_LIMIT
-    found = await call.context.engine.queues.overview(call.node, call.params["mesh"], given.after or "", limit)
+    """List the queues of a mesh that are not empty."""
+    arguments = call.arguments(QueueQuery)
+    limit = arguments.limit or QUERY_MAX_LIMIT
+    found = await call.context.engine.queues.overview(call.node, call.params["mesh"], arguments.after or "", limit)
     following = found[-1]["recipient"] if len(found) == limit else None
     return json_response(QueueList(msgspec.convert(found, list[Queue]), following))
 
 
 async def purge_queue(call: RelayCall) -> HttpResponse:
-    """Take messages out of a queue for good."""
-    node, given = call.node, await call.body(PurgeQueue)
-    states = sorted(states_named(given.state))
-    purged = await call.context.engine.queues.purge(node, call.params["mesh"], given.node, given.ids, states)
+    """Purge messages from a queue."""
+    node, body = call.node, await call.body(PurgeQueue)
+    states = sorted(states_named(body.state))
+    purged = await call.context.engine.queues.purge(node, call.params["mesh"], body.node, body.ids, states)
     return json_response(PurgedMessages(purged))
 
 
 async def requeue_messages(call: RelayCall) -> HttpResponse:
-    """Open parked messages again, at the tail of the queue."""
-    node, given = call.node, await call.body(RequeueMessages)
-    requeued, no_room = await call.context.engine.queues.requeue(node, call.params["mesh"], given.node, given.ids)
+    """Requeue parked messages, at the tail of the queue."""
+    node, body = call.node, await call.body(RequeueMessages)
+    requeued, no_room = await call.context.engine.queues.requeue(node, call.params["mesh"], body.node, body.ids)
     return json_response(Requeued(requeued, no_room))
 
 
 def _read_after(after: str | None) -> tuple[int, str]:
     position, _, node = (after or "0 ").partition(" ")
     if not position.isascii() or not position.isdigit() or len(position) > 18:
-        raise error("parameter_invalid", name="after", reason="it is not what a former answer gave")
+        raise error("parameter_invalid", name="after", reason="it is not the `next` of an earlier answer")
     return int(position), node
 
 

@@ -1,7 +1,8 @@
 """Operations: health, info, metrics, the journal, exports of feeds, pruning.
 
-The header Posthouse-Cursor of an export says where to go on, Posthouse-Extent what the journal holds. pyarrow is
-loaded when it is first needed. The columns of a feed are a contract: names, order and types are those of its view.
+The header Posthouse-Cursor of an export is the cursor of the next request, Posthouse-Extent the range of the journal.
+pyarrow is imported when it is first needed. The columns of a feed are a contract: names, order and types are those of
+its view.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from posthouse.version import __version__
 
 
 class Health(msgspec.Struct):
-    """The process answers."""
+    """The state of the process."""
 
     status: str = "ok"
 
 
 async def healthz(call: RelayCall) -> HttpResponse:
-    """Answer as long as the event loop turns."""
+    """Answer as long as the event loop runs."""
     return json_response(Health())
 
 
@@ -46,13 +47,13 @@ async def readyz(call: RelayCall) -> HttpResponse:
 
 
 HEALTH_ROUTES = (
-    Route("GET", "/healthz", healthz, "Tell whether the process lives", is_public=True, responses={200: Health}),
-    Route("GET", "/readyz", readyz, "Tell whether events are accepted", is_public=True, responses={200: Health}),
+    Route("GET", "/healthz", healthz, "Check that the process runs", is_public=True, responses={200: Health}),
+    Route("GET", "/readyz", readyz, "Check that events are accepted", is_public=True, responses={200: Health}),
 )
 
 
 class Info(msgspec.Struct):
-    """What anybody may know about a relay."""
+    """What a relay tells every client about itself."""
 
     name: str
     version: str
@@ -60,17 +61,17 @@ class Info(msgspec.Struct):
     relay: str
     epoch: str
     now_ns: int
-    #: whether the clocks are stepped by a test
+    #: true if a test steps the clocks
     is_test_clock: bool
     limits: dict[str, int]
-    #: what it can do: true, or parameters
+    #: features: true, or their parameters
     features: dict[str, Any]
 
 
 async def show_info(call: RelayCall) -> HttpResponse:
     """Describe this relay."""
     context = call.context
-    answer = Info(
+    info = Info(
         name="posthouse",
         version=__version__,
         relay=context.relay,
@@ -80,11 +81,11 @@ async def show_info(call: RelayCall) -> HttpResponse:
         limits=wire_limits(call),
         features=features_of(context),
     )
-    return json_response(answer)
+    return json_response(info)
 
 
 def wire_limits(call: RelayCall) -> dict[str, int]:
-    """Return the limits that clients have to keep."""
+    """Return the limits that clients must keep."""
     edge, deliveries = call.context.limits, call.context.engine.settings.deliveries
     return {
         "event_bytes": limits.EVENT_MAX_CANONICAL_BYTES,
@@ -146,7 +147,7 @@ class RecordBody(msgspec.Struct):
 
 
 class JournalPage(msgspec.Struct):
-    """Records in seq order; go on with the cursor, also when there is nothing yet."""
+    """Records in seq order; continue with the cursor, even if there are no records yet."""
 
     records: list[RecordBody]
     cursor: str | None
@@ -154,10 +155,10 @@ class JournalPage(msgspec.Struct):
 
 async def read_journal(call: RelayCall) -> HttpResponse:
     """Return records after a cursor."""
-    given = call.arguments(JournalQuery)
-    types = None if given.types is None else given.types.split(",")
+    arguments = call.arguments(JournalQuery)
+    types = None if arguments.types is None else arguments.types.split(",")
     records, cursor = await call.context.engine.journal(
-        call.node, after=given.after, types=types, limit=given.limit or QUERY_MAX_LIMIT
+        call.node, after=arguments.after, types=types, limit=arguments.limit or QUERY_MAX_LIMIT
     )
     bodies = [RecordBody(r.seq, r.at_ns, r.type, r.mesh, r.actor, r.ref, r.decoded_body()) for r in records]
     return json_response(JournalPage(bodies, cursor))
@@ -193,10 +194,10 @@ class ExportQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 async def export_feed(call: RelayCall) -> HttpResponse:
     """Return rows of a feed after a cursor."""
-    given = call.arguments(ExportQuery)
-    extent = await call.context.engine.store.extent()  # before the rows: what it promises is there
+    arguments = call.arguments(ExportQuery)
+    extent = await call.context.engine.store.extent()  # before the rows: they must hold what it promises
     columns, rows, cursor = await call.context.engine.feed(
-        call.node, call.params["feed"], after=given.after, limit=given.limit or _DEFAULT_ROWS
+        call.node, call.params["feed"], after=arguments.after, limit=arguments.limit or _DEFAULT_ROWS
     )
     return HttpResponse(
         200, _encode_arrow(columns, rows), MEDIA_TYPE, {CURSOR_HEADER: cursor, EXTENT_HEADER: _describe_extent(extent)}
@@ -242,7 +243,7 @@ class PruneRequest(msgspec.Struct, forbid_unknown_fields=True):
     """A range of the journal; `digest` is over its records' canonical lines, `contents` over its events.
 
     Both are BLAKE3. `contents` covers the events without an expiration as they are served, a line each; without it only
-    records go and events keep their content.
+    records are deleted and events keep their content.
     """
 
     epoch: str
@@ -253,7 +254,7 @@ class PruneRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class PruneAnswer(msgspec.Struct):
-    """How many records are gone, how many events lost their content, and the oldest seq there is now."""
+    """How many records were deleted, how many events lost their content, and the oldest seq that remains."""
 
     pruned: int
     emptied: int
@@ -261,9 +262,9 @@ class PruneAnswer(msgspec.Struct):
 
 
 async def prune_journal(call: RelayCall) -> HttpResponse:
-    """Compute the digests again and delete the range if they are those given, else refuse."""
-    given = await call.body(PruneRequest)
-    archived = ArchivedRange(given.epoch, given.from_seq, given.to_seq, given.digest, given.contents)
+    """Compute the digests and delete the range if they equal those given; refuse otherwise."""
+    body = await call.body(PruneRequest)
+    archived = ArchivedRange(body.epoch, body.from_seq, body.to_seq, body.digest, body.contents)
     pruned, oldest_seq = await call.context.engine.prune(call.node, archived)
     return json_response(PruneAnswer(pruned.records, pruned.emptied, oldest_seq))
 

@@ -1,4 +1,4 @@
-"""Parameters and bodies that several routes share, as the OpenAPI shows them; pages of stored events.
+"""Parameters and bodies that several routes share, as the OpenAPI document shows them; pages of stored events.
 
 Stored events are served from the bytes that were serialised when they were accepted.
 """
@@ -22,11 +22,11 @@ AUTHORS = Meta(
     pattern="^ed25519:[0-9a-f]{64}(,ed25519:[0-9a-f]{64})*$",
 )
 KINDS = Meta(description="Kinds, comma-separated.", pattern="^[1-9][0-9]{0,4}(,[1-9][0-9]{0,4})*$")
-MESH = Meta(description="The name of a mesh; without it all that you may read.", pattern="^[A-Za-z0-9_-]{1,64}$")
-SINCE = Meta(description="Least created_at_ns.", ge=0, le=INT64_MAX)
+MESH = Meta(description="The name of a mesh; without it, all that you may read.", pattern="^[A-Za-z0-9_-]{1,64}$")
+SINCE = Meta(description="Smallest created_at_ns.", ge=0, le=INT64_MAX)
 UNTIL = Meta(description="Greatest created_at_ns.", ge=0, le=INT64_MAX)
-LIMIT = Meta(description="How many at most.", ge=1, le=QUERY_MAX_LIMIT)
-CURSOR = Meta(description="Where to go on: a cursor exactly as a former answer gave it.", max_length=256)
+LIMIT = Meta(description="Maximum number of results.", ge=1, le=QUERY_MAX_LIMIT)
+CURSOR = Meta(description="Continue here: a cursor exactly as an earlier answer gave it.", max_length=256)
 NODE_ID = Meta(description="A node id.", pattern="^ed25519:[0-9a-f]{64}$")
 READER = Meta(
     description="A reader: a node id, or a Pinch address in the mesh pinch.",
@@ -35,7 +35,7 @@ READER = Meta(
 MESH_NAME = Meta(description="The name of a mesh.", pattern="^[A-Za-z0-9_-]{1,64}$")
 MEMBER_NAME = Meta(description="The name of a member, unique in its mesh.", pattern="^[A-Za-z0-9_-]{1,64}$")
 EVENT_ID = Meta(description="An event id.", pattern="^[0-9a-f]{64}$")
-#: schema of each parameter that stands in a path
+#: type of each path parameter
 PATH_PARAMETERS: dict[str, type] = {
     "id": Annotated[str, EVENT_ID],  # type: ignore[dict-item]
     "mesh": Annotated[str, MESH_NAME],  # type: ignore[dict-item]
@@ -48,7 +48,7 @@ PATH_PARAMETERS: dict[str, type] = {
 
 
 class StoredEventBody(msgspec.Struct):
-    """An event, field by field as it was signed, and its place in the journal."""
+    """An event with its signed fields, and its seq in the journal."""
 
     id: Annotated[str, EVENT_ID]
     pubkey: Annotated[str, NODE_ID]
@@ -61,7 +61,7 @@ class StoredEventBody(msgspec.Struct):
 
 
 class EventPage(msgspec.Struct):
-    """Part of a list of events; a cursor of null says that there are no more."""
+    """Part of a list of events; if the cursor is null there are no more."""
 
     events: list[StoredEventBody]
     cursor: str | None
@@ -74,13 +74,13 @@ class Count(msgspec.Struct):
 
 
 class Done(msgspec.Struct):
-    """What was asked for holds now."""
+    """The request was carried out."""
 
     ok: bool = True
 
 
 def stored_event(event: StoredEvent) -> bytes:
-    """Return a stored event as JSON: the event's own fields, and its seq."""
+    """Return a stored event as JSON: its signed fields and its seq."""
     return b'%b,"seq":%d}' % (event.raw[:-1], event.seq)
 
 

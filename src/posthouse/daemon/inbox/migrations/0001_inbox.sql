@@ -1,7 +1,7 @@
 -- The inbox: messages for this node, stored before they are confirmed at the relay.
--- position is the cursor of event streams and is never given out twice, hence AUTOINCREMENT. `bridge` tells what the
--- bridge to the host's bus still has to do with a row. Times are wall nanoseconds.
--- If you change what this table holds: 1. a new migration, 2. rows.py, 3. docs/explain.
+-- position is the cursor of event streams and is never reused, hence AUTOINCREMENT. `bridge` is the state of a row in
+-- the bridge to the host's bus. Times are wall nanoseconds.
+-- If you change this table: 1. a new migration, 2. inbox.py, 3. docs/explain.
 
 CREATE TABLE inbox (
     position INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -31,7 +31,7 @@ CREATE INDEX inbox_by_sender ON inbox (sender, position);
 CREATE INDEX inbox_to_bridge ON inbox (position) WHERE bridge = 'waiting';
 CREATE INDEX inbox_by_age ON inbox (received_at_ns);
 
--- One row, written to find out whether the store can be written.
+-- One row; the daemon writes to it to check that the store is writable.
 CREATE TABLE inbox_state (
     id INTEGER PRIMARY KEY CHECK (id = 1),
     probed_at_ns INTEGER NOT NULL

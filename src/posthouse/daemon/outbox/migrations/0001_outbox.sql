@@ -1,7 +1,7 @@
 -- The outbox: messages accepted from local programs, until the relay has them and beyond.
--- A row is never deleted: an id once in the outbox is never released. `event` is sealed and signed once; done rows
--- lose it after their time. Times are wall nanoseconds.
--- If you change what these tables hold: 1. a new migration, 2. rows.py, 3. recover.py, 4. docs/explain.
+-- Rows are never deleted: an id that was in the outbox stays taken. `event` is sealed and signed once; done rows lose
+-- it after the retention time. Times are wall nanoseconds.
+-- If you change these tables: 1. a new migration, 2. transitions.py, 3. recovery.py, 4. docs/explain.
 
 CREATE TABLE outbox (
     position INTEGER PRIMARY KEY,
@@ -30,7 +30,7 @@ CREATE INDEX outbox_by_status ON outbox (status, position);
 CREATE INDEX outbox_by_event ON outbox (event_id);
 CREATE INDEX outbox_by_successor ON outbox (superseded_by) WHERE superseded_by IS NOT NULL;
 
--- One row of counters that decide, changed with the rows they count.
+-- One row of counters, changed in the same transaction as the rows that they count.
 CREATE TABLE outbox_state (
     id INTEGER PRIMARY KEY CHECK (id = 1),
     pending INTEGER NOT NULL,
