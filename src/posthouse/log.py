@@ -1,8 +1,8 @@
-"""Logging of a library inside somebody's program: to standard error, never to its standard output.
+"""Logging of a library inside another program: to standard error, never to its standard output.
 
-structlog as it comes prints to standard output, where a program's own answers go. So entries are handed to the
-logger factory that the program has configured, and to standard error while it has configured none. How entries look
-follows the program's structlog configuration; nothing is configured here.
+structlog's default prints to standard output, which belongs to the program's own output. So entries go to the logger
+factory that the program has configured, and to standard error while it has configured none. The program's structlog
+configuration decides the format; this module configures nothing.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 
 import structlog
 
-#: what structlog uses until somebody says otherwise; unknown when the program was faster
+#: structlog's default factory; None if the program configured structlog before this import
 _UNCONFIGURED = None if structlog.is_configured() else structlog.get_config()["logger_factory"]
 
 
 class _StandardError:
-    """Writes entries to whatever standard error is at that moment."""
+    """Writes entries to the current standard error."""
 
     def msg(self, text: str) -> None:
         sys.stderr.write(f"{text}\n")
@@ -26,7 +26,7 @@ class _StandardError:
 
 
 class _Destination:
-    """Where the entries of one module go, decided entry by entry."""
+    """The logger of one module; looked up per entry, because the program may configure structlog at any time."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -38,5 +38,5 @@ class _Destination:
 
 
 def get_log(name: str) -> Any:
-    """Return the log of a module."""
+    """Return the logger of a module."""
     return structlog.wrap_logger(_Destination(name), module=name)

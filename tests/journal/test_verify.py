@@ -54,14 +54,14 @@ def test_a_sound_store_has_no_findings(path: Path) -> None:
         ("UPDATE journal SET body = '{}' WHERE seq = 9", "bytes of bodies"),
         ("UPDATE journal SET type = 'config.changed' WHERE seq = 11", "the snapshot 11"),
         ("UPDATE journal_state SET snapshot_seq = NULL", "without a snapshot"),
-        ("UPDATE journal_state SET pruned_through = 4", "should be there"),
+        ("UPDATE journal_state SET pruned_through = 4", "should exist"),
         ("DELETE FROM journal_state", "state is missing"),
         ("DELETE FROM epochs", "has none"),
         ("UPDATE epochs SET parent_epoch = 'gone'", "unknown epoch gone"),
         ("UPDATE epochs SET fork_seq = 1000", "above the head"),
         ("INSERT INTO epochs VALUES (9, 'x', NULL, -1, 1)", "before an earlier fork"),
         ("DROP TABLE epochs", "table epochs is missing"),
-        ("PRAGMA application_id = 7", "does not say that it is a posthouse store"),
+        ("PRAGMA application_id = 7", "application id is not that of a posthouse store"),
     ],
 )
 def test_each_planted_damage_is_found(path: Path, sql: str, finding: str) -> None:

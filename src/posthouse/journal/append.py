@@ -1,8 +1,8 @@
-"""Appending to the journal inside the transaction that changes what the record describes.
+"""Append records to the journal inside the transaction of the change that they describe.
 
-seq is given out here, from the head this transaction holds, in commit order and without gaps: an item that fails
-gives its numbers back, and when another process has committed meanwhile the head is read anew. Rows are gathered
-and written with few statements before the commit; whoever reads the journal inside its transaction flushes first.
+seq is assigned here, from the head that this transaction holds, in commit order and without gaps: a failed item
+returns its numbers, and after a commit of another process the head is read again. Rows are collected and written with
+few statements before the commit; code that reads the journal inside its transaction calls `flush` first.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class JournalTransaction(Transaction):
         return self._head
 
     def begin(self, wall_ns: int) -> None:
-        if self.db.data_version() != self._data_version:  # somebody else has committed
+        if self.db.data_version() != self._data_version:  # another connection has committed
             self._head = self.db.execute(_HEAD).get
             self.now_ns = max(self.now_ns, self.db.execute(SQL.newest_at_ns).get)
         if wall_ns > self.now_ns:
@@ -51,7 +51,7 @@ class JournalTransaction(Transaction):
 
     def append(
         self,
-        type: str,  # noqa: A002 - the journal's word
+        type: str,  # noqa: A002 - the name of the column
         *,
         mesh: str | None = None,
         actor: str | None = None,
@@ -74,7 +74,7 @@ class JournalTransaction(Transaction):
     def append_many(self, facts: Sequence[Fact]) -> int:
         """Append facts in order and return the seq of the first.
 
-        For the hot path: the caller answers for types and bodies being as they are declared.
+        For the hot path: the caller guarantees that types and bodies match their declarations.
         """
         first, now_ns = self._head + 1, self.now_ns
         self._unwritten += [(seq, now_ns, *fact) for seq, fact in enumerate(facts, start=first)]
@@ -83,13 +83,13 @@ class JournalTransaction(Transaction):
         return first
 
     def flush(self) -> None:
-        """Write what has been appended so far, so that statements of this transaction see it."""
+        """Write the records appended so far, so that statements of this transaction see them."""
         if self._unwritten:
             rows, self._unwritten = self._unwritten, []
             _APPEND.run(self.db, rows)
 
     def mark(self) -> tuple[int, int]:
-        self.flush()  # what ROLLBACK TO undoes is then exactly what was appended after the mark
+        self.flush()  # so that ROLLBACK TO undoes exactly the records appended after the mark
         return self._head, self._new_bytes
 
     def rewind(self, mark: tuple[int, int]) -> None:

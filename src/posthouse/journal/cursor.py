@@ -1,10 +1,10 @@
-"""Cursors (epoch, seq), what a journal holds, where a cursor continues in it, and how far a lake has committed it.
+"""Cursors (epoch, seq), the extent of a journal, where a cursor continues, and how far a lake has committed.
 
-seq alone would lie after a restore: the same number could mean another fact. Nothing is ever skipped silently: a
-cursor of another epoch gets cursor_reset (restart at its own seq when it stood below the fork, else at the fork,
-else at the oldest record), one below the pruned horizon cursor_pruned. The pipeline writes the lake's mark (one file
-per epoch) after its commit, so it can only lag behind; bus and daemon read it before they prune. A missing or
-unreadable mark counts as nothing committed. If you change that file: keep old ones readable,
+seq alone would be ambiguous after a restore: the same number could mean another record. No record is ever skipped
+silently: a cursor of another epoch gets cursor_reset (restart at its own seq if it is below the fork, else at the
+fork, else at the oldest record), a cursor below the pruned horizon cursor_pruned. The pipeline writes the lake's mark
+(one file per epoch) after its commit, so the mark can only lag; bus and daemon read it before they prune. A missing or
+unreadable mark means that nothing is committed. If you change that file: keep old files readable, update
 docs/explain/storage.md. Loads no SQLite.
 """
 
@@ -26,7 +26,7 @@ _SEQ_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """A place right after the record `seq` of the history `epoch`."""
+    """The position right after the record `seq` of the epoch `epoch`."""
 
     epoch: str
     seq: int
@@ -37,7 +37,7 @@ class Cursor:
 
 
 def parse_cursor(text: str) -> Cursor:
-    """Return the cursor that `text` stands for."""
+    """Return the cursor in a text, or raise cursor_invalid."""
     try:
         packed = base64.b64decode(text.encode("ascii"), altchars=b"-_", validate=True)
     except (binascii.Error, UnicodeEncodeError):
@@ -49,13 +49,13 @@ def parse_cursor(text: str) -> Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What a journal holds: its epoch, and the seqs (pruned_through, head]."""
+    """The extent of a journal: its epoch, and the seqs (pruned_through, head]."""
 
     epoch: str
     fork_seq: int
     pruned_through: int
     head: int
-    #: The epochs this history came from, each with the last seq that both share.
+    #: Former epochs of this history, each with the last seq that both share.
     ancestors: tuple[tuple[str, int], ...] = ()
 
     def cursor(self, seq: int) -> Cursor:
@@ -64,24 +64,24 @@ class Extent:
 
 
 def resolve_cursor(extent: Extent, cursor: str | None) -> int:
-    """Return the seq after which `cursor` continues; without a cursor, the oldest place that is still there."""
+    """Return the seq after which `cursor` continues; without a cursor, the oldest position."""
     if cursor is None:
         return extent.pruned_through
-    place = parse_cursor(cursor)
-    if place.epoch != extent.epoch:
-        restart = extent.cursor(_shared_seq(extent, place))
+    position = parse_cursor(cursor)
+    if position.epoch != extent.epoch:
+        restart = extent.cursor(_shared_seq(extent, position))
         raise error("cursor_reset", fork_seq=extent.fork_seq, cursor=str(restart))
-    if place.seq > extent.head:
+    if position.seq > extent.head:
         raise error("cursor_invalid", cursor=cursor)
-    if place.seq < extent.pruned_through:
+    if position.seq < extent.pruned_through:
         restart = extent.cursor(extent.pruned_through)
         raise error("cursor_pruned", oldest_seq=extent.pruned_through + 1, cursor=str(restart))
-    return place.seq
+    return position.seq
 
 
-def _shared_seq(extent: Extent, place: Cursor) -> int:
-    shared = dict(extent.ancestors).get(place.epoch, 0)
-    return max(min(place.seq, shared), extent.pruned_through)
+def _shared_seq(extent: Extent, position: Cursor) -> int:
+    shared = dict(extent.ancestors).get(position.epoch, 0)
+    return max(min(position.seq, shared), extent.pruned_through)
 
 
 DIRECTORY = "committed"
@@ -95,7 +95,7 @@ class Committed(msgspec.Struct, frozen=True):
 
 
 def note_committed(lake: Path, epoch: str, seq: int) -> None:
-    """Say that the lake has the records of an epoch up to `seq`; it never goes back."""
+    """Record that the lake has the records of an epoch up to `seq`; the mark never decreases."""
     if seq <= read_committed(lake, epoch):
         return
     directory = private_dir(lake / DIRECTORY)
@@ -103,7 +103,7 @@ def note_committed(lake: Path, epoch: str, seq: int) -> None:
 
 
 def read_committed(lake: Path, epoch: str) -> int:
-    """Return the last seq of an epoch that the lake has, 0 when it says nothing of it."""
+    """Return the last seq of an epoch that the lake has committed, or 0."""
     try:
         data = (lake / DIRECTORY / f"{epoch}.json").read_bytes()
         found = msgspec.json.decode(data, type=Committed)

@@ -1,6 +1,6 @@
-"""Pruning: the journal loses only a prefix, and only after a snapshot of what replay needs from it.
+"""Pruning: delete a prefix of the journal, after a snapshot of the state that replay needs from it.
 
-The snapshot record stands above the prefix it replaces; rows that are still needed live in their own tables. A
+The snapshot record comes after the prefix that it replaces; rows that are still needed are in their own tables. A
 cursor below the horizon gets cursor_pruned.
 """
 
@@ -12,11 +12,12 @@ from typing import Any
 
 from posthouse.journal.append import SQL, JournalTransaction
 from posthouse.journal.cursor import read_committed
+from posthouse.journal.read import read_state
 from posthouse.model.errors import error
 
 
 def prunable_through(tx: JournalTransaction, lake: str | None) -> int:
-    """Return the last seq that pruning may remove: the head, or what the lake has committed of this epoch."""
+    """Return the last seq that pruning may delete: the head, or the last one that the lake has committed."""
     if lake is None:
         return tx.head
     epoch, _parent, _fork = tx.db.execute(SQL.current_epoch).fetchone() or ("", None, 0)
@@ -24,8 +25,8 @@ def prunable_through(tx: JournalTransaction, lake: str | None) -> int:
 
 
 def prune_prefix(tx: JournalTransaction, through_seq: int, state: Mapping[str, Any]) -> int:
-    """Snapshot `state` and delete the records up to `through_seq`; return how many went."""
-    pruned_through, _snapshot, _bytes = tx.db.execute(SQL.state).fetchone() or (0, None, 0)
+    """Snapshot `state` and delete the records up to `through_seq`; return the number of deleted records."""
+    pruned_through = read_state(tx.db).pruned_through
     if through_seq > tx.head:
         raise error("cursor_invalid", cursor=str(through_seq))
     if through_seq <= pruned_through:
@@ -34,18 +35,18 @@ def prune_prefix(tx: JournalTransaction, through_seq: int, state: Mapping[str, A
 
 
 def append_snapshot(tx: JournalTransaction, through_seq: int, state: Mapping[str, Any]) -> int:
-    """Append what replay starts from once the records up to `through_seq` are gone; return the snapshot's seq."""
+    """Append the state from which replay starts once the records up to `through_seq` are deleted; return its seq."""
     body = {"through_seq": through_seq, "state": dict(state)}
     return tx.append("journal.snapshot", ref=str(through_seq), body=body)
 
 
 def delete_prefix(tx: JournalTransaction, through_seq: int, snapshot_seq: int) -> int:
-    """Delete the records up to `through_seq` below a snapshot that stands for them; return how many went.
+    """Delete the records up to `through_seq`, which a snapshot replaces; return the number of deleted records.
 
-    The snapshot may stand for more than is deleted now: a long prefix goes bit by bit below one snapshot.
+    The snapshot may replace more than this call deletes: a long prefix is deleted in steps under one snapshot.
     """
     tx.flush()
-    pruned_through, _snapshot, _bytes = tx.db.execute(SQL.state).fetchone() or (0, None, 0)
+    pruned_through = read_state(tx.db).pruned_through
     if through_seq <= pruned_through:
         return 0
     removed_bytes = tx.db.execute(SQL.prefix_bytes, (through_seq,)).get

@@ -1,12 +1,13 @@
-"""Reading the journal by cursor, in seq order, in short pages; and its epochs, the random names of its histories.
+"""Read the journal in seq order, in short pages; its state and its epochs, the random names of its histories.
 
-A new store begins its first epoch; a restore begins a new one where the backup ended.
+A new store starts its first epoch; a restore starts a new one where the backup ended.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Collection
+from typing import NamedTuple
 
 import apsw
 import msgspec
@@ -17,7 +18,7 @@ from posthouse.journal.records import Record
 
 
 def begin_first_epoch(db: apsw.Connection, wall_ns: int) -> None:
-    """Name the history of a new store; harmless when another process does so at the same moment."""
+    """Start the first epoch of a new store; another process may do so at the same time."""
     if db.execute(SQL.current_epoch).fetchone():
         return
     db.execute("BEGIN IMMEDIATE")
@@ -32,23 +33,36 @@ def begin_first_epoch(db: apsw.Connection, wall_ns: int) -> None:
 
 
 def fork_epoch(db: apsw.Connection, wall_ns: int) -> str:
-    """Begin a new epoch at the head of this (restored) store, inside the caller's transaction."""
+    """Start a new epoch at the head of this (restored) store, inside the caller's transaction."""
     parent, _, _ = db.execute(SQL.current_epoch).fetchone() or (None, None, 0)
     epoch = secrets.token_hex(16)
     db.execute(SQL.add_epoch, (epoch, parent, db.execute(SQL.head).get, wall_ns))
     return epoch
 
 
+class JournalState(NamedTuple):
+    """The row of journal_state."""
+
+    pruned_through: int = 0
+    #: seq of the snapshot that replaces the pruned prefix
+    snapshot_seq: int | None = None
+    body_bytes: int = 0
+
+
+def read_state(db: apsw.Connection) -> JournalState:
+    """Return the state of the journal; that of an empty one if the row is missing."""
+    return JournalState(*(db.execute(SQL.state).fetchone() or ()))
+
+
 def read_extent(db: apsw.Connection) -> Extent:
-    """Return epoch, horizon and head as one snapshot sees them."""
+    """Return epoch, horizon and head of one snapshot."""
     epochs = [(epoch, parent, fork_seq) for epoch, parent, fork_seq, _started in db.execute(SQL.all_epochs)]
     epoch, _parent, fork_seq = epochs[-1] if epochs else ("", None, 0)
-    pruned_through, _snapshot, _bytes = db.execute(SQL.state).fetchone() or (0, None, 0)
-    return Extent(epoch, fork_seq, pruned_through, db.execute(SQL.head).get, _ancestors(epochs))
+    return Extent(epoch, fork_seq, read_state(db).pruned_through, db.execute(SQL.head).get, _ancestors(epochs))
 
 
 def _ancestors(epochs: list[tuple[str, str | None, int]]) -> tuple[tuple[str, int], ...]:
-    """Return each former epoch of this store with the last seq its history shares with this one."""
+    """Return each former epoch of this store with the last seq that it shares with the current one."""
     by_name = {epoch: (parent, fork_seq) for epoch, parent, fork_seq in epochs}
     found: list[tuple[str, int]] = []
     parent, shared = by_name[epochs[-1][0]] if epochs else (None, 0)

@@ -1,10 +1,9 @@
-"""Putting a backup in the place of a store.
+"""Replace a store by a backup.
 
-The restored store continues the backup's journal under a new epoch, so that nobody mistakes its future for the
-history that was lost. Refused while anybody has the store open. The backup is copied, checked and brought up to
-date beside the store first. A marker file stands while the swap goes on: a crash in the middle leaves a store that
-refuses to open until the restore is run again, never a mixture (a stale WAL beside a new database would be
-replayed into it).
+The restored store continues the backup's journal under a new epoch, so that its new records cannot be mistaken for
+the lost ones. A restore is refused while any process has the store open. The backup is first copied, verified and
+migrated beside the store. A marker file exists during the swap: a crash in the middle leaves a store that refuses to
+open until the restore runs again, never a mixture (SQLite would replay a stale WAL into the new database).
 """
 
 from __future__ import annotations
@@ -42,26 +41,26 @@ def restore_store(
 ) -> str:
     """Replace the store at `target` by `backup` and return the new epoch.
 
-    `adjust` runs in the transaction that begins the epoch: the place to raise what must only grow.
+    `adjust` runs in the transaction that starts the epoch; use it to raise values that must never decrease.
     """
     target = safe_path(target)
-    presence = StoreLock(target, exclusive=True)
+    store_lock = StoreLock(target, exclusive=True)
     try:
         _remove_leftovers(target)
         fresh = target.with_name(f".{target.name}.{secrets.token_hex(8)}.restored")
         try:
             backup_store(backup, fresh)
-            epoch = _begin_epoch(fresh, backup, components, clock, adjust)
+            epoch = _start_epoch(fresh, backup, components, clock, adjust)
             sync_file(fresh)
             _swap(fresh, target)
         finally:
             _remove_with_wal(fresh)
         return epoch
     finally:
-        presence.close()
+        store_lock.close()
 
 
-def _begin_epoch(fresh: Path, backup: Path, components: tuple[Component, ...], clock: Clock, adjust: Adjust) -> str:
+def _start_epoch(fresh: Path, backup: Path, components: tuple[Component, ...], clock: Clock, adjust: Adjust) -> str:
     db = open_writer(fresh, Durability.FULL)
     try:
         _refuse_damaged(db, backup)
@@ -70,14 +69,14 @@ def _begin_epoch(fresh: Path, backup: Path, components: tuple[Component, ...], c
         epoch = fork_epoch(db, clock.wall_ns())
         adjust(db)
         db.execute("COMMIT")
-        db.pragma("journal_mode", "delete")  # one file, nothing beside it that the swap could forget
+        db.pragma("journal_mode", "delete")  # one file: the swap has no WAL to move
     finally:
         db.close()
     return epoch
 
 
 def _refuse_damaged(db: apsw.Connection, backup: Path) -> None:
-    """Refuse a backup that is damaged or no store at all: the store it would replace may be the better one."""
+    """Refuse a backup that is damaged or not a store: the store that it would replace may be better."""
     findings = list(verify_database(db))
     if findings:
         raise error("store_corrupt", path=str(backup), reason="; ".join(findings[:3]))
@@ -92,9 +91,9 @@ def _swap(fresh: Path, target: Path) -> None:
 
 
 def _remove_leftovers(target: Path) -> None:
-    """Remove the copies of restores that were killed; the exclusive lock says that none runs."""
+    """Remove the copies of killed restores; the exclusive lock proves that no restore is running."""
     name = glob.escape(target.name)
-    for pattern in (f".{name}.*.restored*", f"..{name}.*.restored.*.tmp"):  # copies, and copies half made
+    for pattern in (f".{name}.*.restored*", f"..{name}.*.restored.*.tmp"):  # complete and partial copies
         for leftover in target.parent.glob(pattern):
             leftover.unlink(missing_ok=True)
 

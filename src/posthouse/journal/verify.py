@@ -1,7 +1,7 @@
-"""Checking a store: the database's own integrity, then the rules every journal keeps.
+"""Verify a store: the integrity of the database, then the rules of every journal.
 
-Stores add their own rules on top; a finding is a sentence. Everything is seen in one snapshot, so a store can be
-checked while it runs. Nothing is changed.
+Stores add their own rules; a finding is a sentence. All rules read one snapshot, so a running store can be verified.
+Nothing is changed.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 import apsw
 
 from posthouse.journal.append import SQL
+from posthouse.journal.read import read_state
 from posthouse.journal.records import RECORD_TYPES
 from posthouse.model.errors import Fatal, PosthouseError
 from posthouse.sqlite.connection import open_reader
@@ -23,7 +24,7 @@ _DAMAGE = ("store_not_ours", "store_half_restored")
 
 
 def verify_store(path: Path, rules: tuple[Rule, ...] = ()) -> list[str]:
-    """Return what is wrong with the store at `path`; an empty list means nothing is."""
+    """Return the findings about the store at `path`; an empty list means that it is valid."""
     try:
         with shared_store_lock(path):
             refuse_half_restored(path)
@@ -39,12 +40,12 @@ def verify_store(path: Path, rules: tuple[Rule, ...] = ()) -> list[str]:
 
 
 def verify_database(db: apsw.Connection, rules: tuple[Rule, ...] = ()) -> Iterator[str]:
-    """Yield what is wrong with an open store."""
+    """Yield the findings about an open store."""
     db.execute("BEGIN")
     try:
         damage = list(_integrity(db))
         yield from damage
-        if not damage:  # else the rules would only trip over it again
+        if not damage:  # the rules would only fail on the same damage
             for rule in (_sequence, _snapshot, _time, _types, _bodies, _epochs, *rules):
                 yield from rule(db)
     except (apsw.CorruptError, apsw.IOError, apsw.NotADBError) as exc:
@@ -61,7 +62,7 @@ def _integrity(db: apsw.Connection) -> Iterator[str]:
     for row in db.execute("PRAGMA foreign_key_check"):
         yield f"foreign key: a row of {row[0]} points to a missing row of {row[2]}"
     if db.pragma("application_id") != APPLICATION_ID:
-        yield "integrity: the file does not say that it is a posthouse store"
+        yield "integrity: the application id is not that of a posthouse store"
     tables = {name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
     for missing in sorted({"journal", "journal_state", "epochs", "schema_versions"} - tables):
         yield f"integrity: the table {missing} is missing"
@@ -80,21 +81,21 @@ def _sequence(db: apsw.Connection) -> Iterator[str]:
     if newest != head and rows:
         yield f"journal: the newest record is {newest}, the head is {head}"
     if rows != head - pruned_through:
-        yield f"journal: {rows} records, but seqs {pruned_through + 1}..{head} should be there"
+        yield f"journal: {rows} records, but seqs {pruned_through + 1}..{head} should exist"
     if rows and oldest != pruned_through + 1:
         yield f"journal: the oldest record is {oldest}, the horizon is {pruned_through}"
     if body_bytes != actual_bytes:
-        yield f"journal: counts {body_bytes} bytes of bodies, {actual_bytes} are there"
+        yield f"journal: counts {body_bytes} bytes of bodies, the rows have {actual_bytes}"
 
 
 def _snapshot(db: apsw.Connection) -> Iterator[str]:
-    pruned_through, snapshot_seq, _bytes = db.execute(SQL.state).fetchone() or (0, None, 0)
+    pruned_through, snapshot_seq, _body_bytes = read_state(db)
     if not pruned_through:
         return
     if snapshot_seq is None:
         yield "journal: pruned without a snapshot"
     elif db.execute(SQL.type_of, (snapshot_seq,)).get != "journal.snapshot":
-        yield f"journal: the snapshot {snapshot_seq}, from which replay starts, is not there"
+        yield f"journal: the snapshot {snapshot_seq}, from which replay starts, is missing"
 
 
 def _time(db: apsw.Connection) -> Iterator[str]:

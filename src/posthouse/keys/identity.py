@@ -1,10 +1,10 @@
-"""Secrets that prove who a caller is: the Ed25519 key of a node with its node id, and bearer tokens.
+"""Secrets that authenticate a caller: the Ed25519 key of a node with its node id, and bearer tokens.
 
 Invariant: a node id that passed `public_key`, or came from a NodeKey, names a canonical point of the prime-order
 group, in one spelling. Refused are points off the curve, non-canonical encodings and points with a small-order part:
-without this one owner could hold several ids, and a signature under a small-order key would fit any message. NodeKey
-keeps its secret out of repr, pickles and copies; `reveal_seed` is the only way to it. Compare tokens with
-`same_token` only (constant time).
+without this check one owner could hold several ids, and a signature under a small-order key would match any message.
+NodeKey keeps its secret out of repr, pickles and copies; only `reveal_seed` returns it. Compare tokens only with
+`same_token` (constant time).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SIGN_BIT = 1 << 255  # of x, carried in the topmost bit of the encoded y
 
 
 def check_point(public: bytes) -> None:
-    """Refuse `public` unless it is the one encoding of a point that a key can have."""
+    """Raise node_id_invalid unless `public` is the canonical encoding of a valid public key."""
     reason = _point_fault(public)
     if reason:
         raise error("node_id_invalid", node=f"ed25519:{public.hex()}", reason=reason)
@@ -52,11 +52,11 @@ def _point_fault(public: bytes) -> str | None:
 
 SEED_BYTES = 32
 SIGNATURE_BYTES = 64
-_CHECKED_KEYS = 4096  # node ids remembered as sound: the check costs nearly as much as a signature
+_CHECKED_KEYS = 4096  # cached valid node ids: the check costs nearly as much as a signature
 
 
 class NodeKey:
-    """The private key of a node, and the public key and node id that belong to it."""
+    """The private key of a node with its public key and node id."""
 
     __slots__ = ("_secret", "node", "public")
 
@@ -72,7 +72,7 @@ class NodeKey:
 
     @classmethod
     def generate(cls) -> Self:
-        """Make a new key from the system's randomness."""
+        """Create a new key from the system's random source."""
         return cls(secrets.token_bytes(SEED_BYTES))
 
     def sign(self, message: bytes) -> bytes:
@@ -95,14 +95,14 @@ class NodeKey:
 
 
 def node_id(public: bytes) -> str:
-    """Return the node id of a public key of 32 bytes; an unsound key is refused."""
+    """Return the node id of a public key of 32 bytes, or raise node_id_invalid."""
     check_point(public)
     return node_from_key(public)
 
 
 @lru_cache(maxsize=_CHECKED_KEYS)
 def public_key(node: str) -> bytes:
-    """Return the public key that a node id names; other spellings and unsound points are refused."""
+    """Return the public key of a node id; refuse other spellings and invalid points."""
     public = node_key(node)
     check_point(public)
     return public
@@ -112,15 +112,15 @@ TOKEN_BYTES = 32
 
 
 def new_token() -> str:
-    """Return a fresh token of 43 characters."""
+    """Return a new random token of 43 characters."""
     return secrets.token_urlsafe(TOKEN_BYTES)
 
 
 def same_token(given: str | bytes, expected: str | bytes) -> bool:
-    """Tell whether two tokens are equal, in a time that does not depend on where they differ."""
+    """Return True if two tokens are equal; takes the same time wherever they differ."""
     return hmac.compare_digest(_as_bytes(given), _as_bytes(expected))
 
 
 def _as_bytes(token: str | bytes) -> bytes:
-    # surrogates come from header bytes that are no UTF-8: they must compare unequal, not raise
+    # header bytes that are not UTF-8 become surrogates: they must compare unequal, not raise
     return token.encode("utf-8", "surrogatepass") if isinstance(token, str) else token

@@ -1,11 +1,10 @@
-"""Key files: where a node key lives on disk, in a private file (0600) of a private directory (0700).
+"""Key files: a node key on disk, in a private file (0600) of a private directory (0700).
 
     {"format": "posthouse-key-v1", "node": "ed25519:<hex>", "seed": "<64 hex>"}
 
-Invariant: a key file appears whole or not at all and is never overwritten; a file that others can reach,
-that belongs to another user or is a symbolic link is refused. OpenSSH private keys are read from the same
-place. If you change the format: give it a new name, keep reading the old one, add a test with a file of
-each.
+Invariant: a key file appears complete or not at all and is never overwritten; a file that other users can access,
+that belongs to another user or is a symbolic link is refused. A path may also name an OpenSSH private key. If you
+change the format: give it a new name, keep reading the old one, add a test with a file of each.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def load(path: str | os.PathLike[str], passphrase: str | bytes | None = None) ->
     except FileNotFoundError as failure:
         raise error("key_file_missing", path=source) from failure
     except UnicodeDecodeError:
-        # the failure carries the bytes, and they may be secret
+        # the exception carries the bytes, which may be secret
         raise error("key_malformed", source=source, reason="it is not text") from None
     if text.lstrip().startswith("{"):
         return _parse(text, source)
@@ -49,7 +48,7 @@ def load(path: str | os.PathLike[str], passphrase: str | bytes | None = None) ->
 
 
 def create(path: str | os.PathLike[str], key: NodeKey | None = None) -> NodeKey:
-    """Store `key`, or a new one, at `path`; what is there already is never replaced."""
+    """Store `key`, or a new key, at `path`; raise key_file_exists instead of replacing a file."""
     key = key or NodeKey.generate()
     if not _store(Path(path), key):
         raise error("key_file_exists", path=os.fspath(path))
@@ -57,7 +56,7 @@ def create(path: str | os.PathLike[str], key: NodeKey | None = None) -> NodeKey:
 
 
 def load_or_create(path: str | os.PathLike[str], passphrase: str | bytes | None = None) -> NodeKey:
-    """Return the key at `path`, or store a new one there; two processes that race get the same key."""
+    """Return the key at `path`, or store a new one there; two concurrent processes get the same key."""
     target = Path(path)
     if not os.path.lexists(target):
         key = NodeKey.generate()
@@ -81,7 +80,7 @@ def _parse(text: str, source: str) -> NodeKey:
         content = msgspec.json.decode(text, type=_Content)
         seed = bytes.fromhex(content.seed)
     except ValueError:
-        # neither the text nor the failure may travel on: they can hold the seed
+        # the text and the exception may contain the seed: neither goes into the error
         raise error("key_malformed", source=source, reason="it is not a key file of posthouse") from None
     if len(seed) != SEED_BYTES:
         raise error("key_malformed", source=source, reason="its seed has the wrong length")

@@ -1,9 +1,9 @@
 """Sealing of message bodies: a NaCl box for one reader, age for several; the value of the tag ["enc", ...].
 
-box: base64(nonce || box) under X25519 keys converted from both nodes' Ed25519 keys; either of the two can open it,
-and it proves to its reader that the peer made it. age: armor with each reader as an ssh-ed25519 recipient; anyone
-can seal for a node id, so only the event's signature names the sender, and a sender that wants to read its message
-lists itself.
+box: base64(nonce || box) under X25519 keys converted from both nodes' Ed25519 keys; either of the two can open it, and
+it proves to the reader that the peer made it. age: armor with each reader as an ssh-ed25519 recipient; anyone can seal
+for a node id, so only the event's signature identifies the sender, and a sender that wants to read its own message
+lists itself as a reader.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ from posthouse.model.errors import error
 BOX = "box"
 TAG_BYTES = 16  # Poly1305
 _NONCE_CONTEXT = "posthouse 2026-11-15 nonce of a box that is made repeatably"
-_SHARED_KEYS = 1024  # pairs of nodes remembered: making one costs ten times as much as sealing a short text with it
+_SHARED_KEYS = 1024  # cached pairs of nodes: deriving a key costs ten times as much as sealing a short text with it
 
 
 def seal_box(key: NodeKey, reader: str, plaintext: bytes) -> str:
-    """Return `plaintext` sealed by `key` for the node `reader`, under a fresh random nonce."""
+    """Return `plaintext` sealed by `key` for the node `reader`, under a new random nonce."""
     return seal_box_with_nonce(key, reader, plaintext, secrets.token_bytes(crypto_box_NONCEBYTES))
 
 
 def seal_box_with_nonce(key: NodeKey, reader: str, plaintext: bytes, nonce: bytes) -> str:
-    """Seal under a given nonce, for test vectors; two texts under one nonce betray each other."""
+    """Seal under a given nonce, for test vectors; two texts under one nonce reveal each other."""
     return base64.b64encode(nonce + crypto_box_afternm(plaintext, nonce, _shared_key(key, reader))).decode("ascii")
 
 
 def seal_box_repeatably(key: NodeKey, reader: str, plaintext: bytes, purpose: str) -> str:
-    """Return the same sealed bytes for the same text and purpose: what is made again after a failure stays the same.
+    """Return the same sealed bytes for the same text and purpose, so that a retry repeats its bytes.
 
-    The nonce is a hash of the secret and of all that goes in, so another text never gets the same one; whoever sees two
-    such boxes learns only whether they are equal.
+    The nonce is a hash of the secret and of all inputs, so another text never gets the same nonce; an observer of two
+    such boxes learns only if they are equal.
     """
-    told = b"".join(len(part).to_bytes(8, "big") + part for part in (reader.encode(), purpose.encode(), plaintext))
-    nonce = blake3(key.exchange_secret() + told, derive_key_context=_NONCE_CONTEXT).digest(crypto_box_NONCEBYTES)
+    inputs = b"".join(len(part).to_bytes(8, "big") + part for part in (reader.encode(), purpose.encode(), plaintext))
+    nonce = blake3(key.exchange_secret() + inputs, derive_key_context=_NONCE_CONTEXT).digest(crypto_box_NONCEBYTES)
     return seal_box_with_nonce(key, reader, plaintext, nonce)
 
 
 def open_box(key: NodeKey, peer: str, content: str) -> bytes:
-    """Return the plaintext that `peer` sealed for `key`, or `key` for `peer`; refuse what was altered."""
+    """Return the plaintext that `peer` sealed for `key`, or `key` for `peer`; refuse altered content."""
     try:
         data = decode_base64(content)
     except ValueError as failure:
@@ -72,7 +72,7 @@ def open_box(key: NodeKey, peer: str, content: str) -> bytes:
 
 @lru_cache(maxsize=_SHARED_KEYS)
 def _shared_key(key: NodeKey, peer: str) -> bytes:
-    """Return the secret that two nodes share; it is the same from either side."""
+    """Return the shared secret of two nodes, the same from either side."""
     return crypto_box_beforenm(crypto_sign_ed25519_pk_to_curve25519(public_key(peer)), key.exchange_secret())
 
 
@@ -90,7 +90,7 @@ def seal_age(readers: Iterable[str], plaintext: bytes) -> str:
 
 
 def open_age(key: NodeKey, content: str) -> bytes:
-    """Return the plaintext if `key` is one of the readers; refuse what was altered."""
+    """Return the plaintext if `key` is one of the readers; refuse altered content."""
     if not content.startswith(_AGE_BEGIN) or not content.isascii():
         raise error("sealed_malformed", enc=AGE, reason="it is not age armor")
     identity = pyrage.ssh.Identity.from_buffer(write_private_key(key).encode())
@@ -109,11 +109,11 @@ def seal(key: NodeKey, readers: Sequence[str], plaintext: bytes) -> tuple[str, s
 
 
 def open_sealed(key: NodeKey, peer: str, enc: str, content: str) -> bytes:
-    """Return the plaintext of content sealed as `enc`; `peer` is the other side, mostly the author."""
+    """Return the plaintext of content sealed as `enc`; `peer` is the other node, usually the author."""
     try:
         opener = _OPENERS[enc]
     except KeyError:
-        raise error("sealed_malformed", enc=enc[:16], reason="this form of sealing is not known") from None
+        raise error("sealed_malformed", enc=enc[:16], reason="this form of sealing is unknown") from None
     return opener(key, peer, content)
 
 

@@ -1,13 +1,13 @@
-"""Signatures of a node over bytes, in the two forms an event may carry. `verify` picks by form.
+"""Signatures of a node over bytes, in the two forms that an event may carry; `verify` accepts both.
 
     native   128 lower-case hex digits: Ed25519 over the bytes themselves
     sshsig   the armor of `ssh-keygen -Y sign`:
              "SSHSIG" 00000001 string(public key blob) string(namespace) string("") string(hash) string(signature blob)
              signed: "SSHSIG" string(namespace) string("") string(hash) string(hash of the message)
 
-Exact: other namespaces, hashes, key types, reserved data and trailing bytes are refused. `verify` spends its time in
-libsodium with the GIL released, so threads verify in parallel. If you change sshsig: docs/protocol.md, its vectors,
-and the tests against ssh-keygen.
+Parsing is exact: other namespaces, hashes, key types, reserved data and trailing bytes are refused. `verify` spends
+its time in libsodium with the interpreter lock released, so threads verify in parallel. If you change sshsig:
+docs/protocol.md, its vectors, and the tests against ssh-keygen.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SIGNATURE_BYTES = 64
 
 
 def sshsig_signed_bytes(message: bytes, hash_name: HashName) -> bytes:
-    """Return what the Ed25519 signature inside an OpenSSH signature covers."""
+    """Return the bytes that the Ed25519 signature inside an OpenSSH signature covers."""
     return _MAGIC + pack(NAMESPACE, b"", hash_name.encode(), hashlib.new(hash_name, message).digest())
 
 
@@ -47,7 +47,7 @@ def write_sshsig(public: bytes, hash_name: HashName, signature: bytes) -> str:
 
 
 def read_sshsig(text: str, public: bytes) -> tuple[HashName, bytes]:
-    """Return hash and Ed25519 signature of an armor that names the key `public`; it is not verified yet."""
+    """Return hash and Ed25519 signature of an armor that names the key `public`, without verifying it."""
     if len(text) > SIGNATURE_ARMOR_MAX_CHARS:
         raise error("signature_malformed", reason=f"it is longer than {SIGNATURE_ARMOR_MAX_CHARS} characters")
     try:
@@ -75,7 +75,7 @@ def _parse(blob: bytes, public: bytes) -> tuple[HashName, bytes]:
 def _hash_name(name: bytes) -> HashName:
     for known in get_args(HashName):
         if name == known.encode():
-            return known  # type: ignore[no-any-return]  # get_args forgets the literal type
+            return known  # type: ignore[no-any-return]  # get_args loses the literal type
     raise ValueError("its hash is neither sha256 nor sha512")
 
 
@@ -103,7 +103,7 @@ def sign_sshsig(key: NodeKey, message: bytes, hash_name: HashName = "sha512") ->
 
 
 def verify(node: str, message: bytes, signature: str) -> None:
-    """Refuse unless `signature`, in either form, is one of `node` over exactly these bytes."""
+    """Raise signature_invalid unless `signature`, in either form, is by `node` over exactly these bytes."""
     public = public_key(node)
     if _NATIVE.fullmatch(signature):
         _check(node, public, message, bytes.fromhex(signature))

@@ -1,10 +1,10 @@
-"""OpenSSH's formats as far as ed25519 needs them: base64, framing and armor, private keys, public key lines.
+"""The formats of OpenSSH for ed25519: base64, framing and armor, private keys, public key lines.
 
-Reading is exact: a length beyond the data, left-over bytes, and any other spelling of base64 or armor is ValueError,
-which callers turn into their own error. Base64 has one spelling per value, because what is signed or compared must.
-Private keys are decoded by `cryptography` (with `bcrypt` for passphrases), imported only when a key is read; only
-the clear head is parsed here, to name what is wrong. `write_private_key` makes the identity that age needs; it stays
-in memory.
+Reading is exact: a length beyond the data, trailing bytes, and any other spelling of base64 or armor raise ValueError,
+which callers convert to their own error. Base64 has one spelling per value, because signed and compared values need
+one. Private keys are decoded by `cryptography` (with `bcrypt` for passphrases), imported only when a key is read; this
+module parses only the unencrypted head, to report what is wrong. `write_private_key` makes the identity for age, which
+stays in memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from posthouse.model.errors import error
 
 
 def decode_base64(text: str) -> bytes:
-    """Return the bytes of standard, padded base64; ValueError for any other spelling of them."""
+    """Return the bytes of standard, padded base64, or raise ValueError for any other spelling."""
     try:
         data = base64.b64decode(text.encode("ascii"), validate=True)
     except (UnicodeEncodeError, binascii.Error) as failure:
@@ -38,7 +38,7 @@ MAX_COLUMNS = 76  # OpenSSH wraps at 70, PEM writers at 64, MIME writers at 76
 
 
 def pack(*fields: bytes) -> bytes:
-    """Return the fields as OpenSSH strings, one after another."""
+    """Return the fields as concatenated OpenSSH strings."""
     return b"".join(len(field).to_bytes(4, "big") + field for field in fields)
 
 
@@ -48,7 +48,7 @@ def pack_public(public: bytes) -> bytes:
 
 
 def unpack_public(blob: bytes) -> bytes:
-    """Return the ed25519 public key of a blob; a key of another type is ValueError."""
+    """Return the ed25519 public key of a blob, or raise ValueError for a key of another type."""
     reader = Reader(blob)
     kind, public = reader.string(), reader.string()
     reader.end()
@@ -58,7 +58,7 @@ def unpack_public(blob: bytes) -> bytes:
 
 
 class Reader:
-    """Takes fields off the front of `data`."""
+    """Reads fields from `data`, front to back."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -82,13 +82,13 @@ class Reader:
         return self.take(self.number())
 
     def end(self) -> None:
-        """Refuse bytes that are left over."""
+        """Raise ValueError if bytes are left."""
         if self._at != len(self._data):
             raise ValueError(f"{len(self._data) - self._at} bytes follow its end")
 
 
 def armor(label: str, data: bytes, columns: int) -> str:
-    """Return `data` as lines of base64 between BEGIN and END, ending in a line feed."""
+    """Return `data` as lines of base64 between BEGIN and END, with a final line feed."""
     text = encode_base64(data)
     lines = [text[at : at + columns] for at in range(0, len(text), columns)]
     return "\n".join([f"-----BEGIN {label}-----", *lines, f"-----END {label}-----", ""])
@@ -97,8 +97,8 @@ def armor(label: str, data: bytes, columns: int) -> str:
 def unarmor(label: str, text: str) -> bytes:
     """Return the data of an armored block with nothing around it.
 
-    Line feeds only; all lines but the last are equally long. The line feed at the very
-    end may be missing, as shells take it away.
+    Lines end in line feeds; all but the last are equally long. The final line feed may be missing, because shells
+    strip it.
     """
     first, *lines, last = text.removesuffix("\n").split("\n") if text.count("\n") > 1 else ("", "")
     if (first, last) != (f"-----BEGIN {label}-----", f"-----END {label}-----"):
@@ -114,7 +114,7 @@ def unarmor(label: str, text: str) -> bytes:
 PRIVATE_KEY_LABEL = "OPENSSH PRIVATE KEY"
 _PRIVATE_KEY_MAGIC = b"openssh-key-v1\0"
 _BLOCK_BYTES = 8  # padding of an unencrypted private section
-_FOREIGN = {
+_UNSUPPORTED_HEADS = {
     "-----BEGIN RSA PRIVATE KEY": "rsa",
     "-----BEGIN DSA PRIVATE KEY": "dsa",
     "-----BEGIN EC PRIVATE KEY": "ecdsa",
@@ -126,7 +126,7 @@ _FOREIGN = {
 
 def read_private_key(text: str, passphrase: str | bytes | None = None, *, source: str = "the text") -> NodeKey:
     """Return the node key of an OpenSSH ed25519 private key; `source` names it in errors."""
-    for head, kind in _FOREIGN.items():
+    for head, kind in _UNSUPPORTED_HEADS.items():
         if text.startswith(head):
             raise error("key_type_unsupported", source=source, type=kind)
     cipher, public = _read_head(text, source)
@@ -141,9 +141,9 @@ def read_private_key(text: str, passphrase: str | bytes | None = None, *, source
 
 
 def write_private_key(key: NodeKey) -> str:
-    """Return the key as an unencrypted OpenSSH private key, always the same text for the same key."""
+    """Return the key as an unencrypted OpenSSH private key; the text is the same every time."""
     blob = pack_public(key.public)
-    check = key.public[:4]  # any number written twice: it only tells readers that decryption worked
+    check = key.public[:4]  # any number, written twice: shows a reader that decryption worked
     section = check + check + blob + pack(key.reveal_seed() + key.public, b"")
     section += bytes(range(1, 1 + -len(section) % _BLOCK_BYTES))
     head = _PRIVATE_KEY_MAGIC + pack(b"none", b"none", b"") + (1).to_bytes(4, "big")
@@ -162,7 +162,7 @@ def read_public_line(line: str) -> str:
 
 
 def write_public_line(node: str, comment: str = "") -> str:
-    """Return a node id as the public key line that OpenSSH and age take; without a line feed."""
+    """Return a node id as a public key line for OpenSSH and age, without a line feed."""
     return f"{KEY_TYPE.decode()} {encode_base64(pack_public(public_key(node)))} {comment}".rstrip()
 
 
