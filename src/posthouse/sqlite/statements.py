@@ -26,19 +26,18 @@ class Statements:
         text = files(package).joinpath(file).read_text(encoding="utf-8")
         names = list(_NAME.finditer(text))
         ends = [match.start() for match in names[1:]] + [len(text)]
-        self._texts = {match[1]: text[match.end() : end].strip() for match, end in zip(names, ends, strict=True)}
-        if len(self._texts) != len(names):
+        texts = {match[1]: text[match.end() : end].strip() for match, end in zip(names, ends, strict=True)}
+        if len(texts) != len(names):
             raise ValueError(f"a statement is named twice in {self._source}")
+        self._names = frozenset(texts)
+        vars(self).update(texts)
 
     def __getattr__(self, name: str) -> str:
-        try:
-            return self._texts[name]
-        except KeyError:
-            raise AttributeError(f"no statement {name!r} in {self._source}") from None
+        raise AttributeError(f"no statement {name!r} in {self._source}")
 
     def names(self) -> frozenset[str]:
         """Return the names of all statements in the file."""
-        return frozenset(self._texts)
+        return self._names
 
 
 _SIZES = (64, *range(16, 0, -1))  # few statements to prepare; any number of rows needs few executions

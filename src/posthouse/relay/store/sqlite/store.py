@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -56,7 +57,10 @@ class SqliteUnit(MeshTables, LockTables, RetentionTables):
         self._clock = clock
         self.now_ns = tx.now_ns
         self.deliveries = SqliteDeliveries(tx)
-        self.pinch = SqlitePinch(tx.db)
+
+    @cached_property
+    def pinch(self) -> SqlitePinch:
+        return SqlitePinch(self._db)
 
     @property
     def boot_ns(self) -> int:
