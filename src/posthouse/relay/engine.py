@@ -173,6 +173,10 @@ def _describe_mesh(mesh: Mesh, node: str) -> dict[str, Any]:
     }
 
 
+EVENT_RATE = Rate(EVENT_RATE_PER_S, EVENT_BURST)
+EPHEMERAL_RATE = Rate(EPHEMERAL_RATE_PER_S, EPHEMERAL_BURST)
+
+
 @dataclass(frozen=True)
 class EngineSettings:
     """Settings of an engine."""
@@ -184,8 +188,8 @@ class EngineSettings:
     is_main_open: bool = True
     #: nodes that administer main, and so the relay
     admins: tuple[str, ...] = ()
-    event_rate: Rate = field(default_factory=lambda: Rate(EVENT_RATE_PER_S, EVENT_BURST))
-    ephemeral_rate: Rate = field(default_factory=lambda: Rate(EPHEMERAL_RATE_PER_S, EPHEMERAL_BURST))
+    event_rate: Rate = EVENT_RATE
+    ephemeral_rate: Rate = EPHEMERAL_RATE
     deliveries: DeliverySettings = DEFAULT_SETTINGS
     #: whether there is a mesh of Pinch addresses
     has_pinch: bool = False

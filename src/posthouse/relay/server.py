@@ -20,18 +20,11 @@ from posthouse.files import private_dir
 from posthouse.http.server import HttpServer, listen_tcp
 from posthouse.keys import NodeKey, keyfile
 from posthouse.model.clock import Clock, system_clock
-from posthouse.model.limits import (
-    EPHEMERAL_BURST,
-    EPHEMERAL_RATE_PER_S,
-    EVENT_BURST,
-    EVENT_RATE_PER_S,
-    SECOND_NS,
-    WAIT_QUEUE_MAX,
-)
+from posthouse.model.limits import SECOND_NS, WAIT_QUEUE_MAX
 from posthouse.model.rate import Rate
 from posthouse.relay.auth import Challenges, Tokens
 from posthouse.relay.context import RelayContext
-from posthouse.relay.engine import EngineSettings, RelayEngine
+from posthouse.relay.engine import EPHEMERAL_RATE, EVENT_RATE, EngineSettings, RelayEngine
 from posthouse.relay.http.api_server import make_http_server
 from posthouse.relay.listen import ListenAddress, Protection, check_listen, is_loopback, tls_context
 from posthouse.relay.live import Live
@@ -48,8 +41,6 @@ from posthouse.sqlite.writer import MAX_WAITING_BYTES, MAX_WAITING_ITEMS
 
 log = structlog.get_logger(__name__)
 GOING_AWAY = 1001
-EVENT_RATE = Rate(EVENT_RATE_PER_S, EVENT_BURST)
-EPHEMERAL_RATE = Rate(EPHEMERAL_RATE_PER_S, EPHEMERAL_BURST)
 NO_PROTECTION = Protection()
 
 

@@ -1,8 +1,8 @@
-"""Bytes on the stream: WebSocket frames, and the JSON commands inside them.
+"""WebSocket frames, and the JSON commands inside the frames of a stream.
 
-A server's frames are not masked, so all connections that get the same text share one bytes object. This is the only
-place that knows the frame layout (RFC 6455, section 5.2). Reading commands looks at the outer shape only: arguments
-stay bytes, so an event is parsed once, by the stage that verifies it. Arguments are read strictly.
+A server does not mask its frames, so all connections that get the same text share one bytes object. Only this module
+knows the frame layout (RFC 6455, section 5.2). `read_commands` parses the outer arrays only: arguments stay bytes, so
+an event is parsed once, by the stage that verifies it. The other arguments are validated strictly.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from posthouse.model.filters import Filter, filter_from_json
 from posthouse.model.limits import FILTERS_PER_SUBSCRIPTION, JSON_MAX_DEPTH
 from posthouse.model.strict_json import parse_json
 
-_TEXT_OPCODE = 0x81  # final, opcode text
+# first byte of a frame: the bit for the final fragment, and the opcode
+_TEXT = 0x81
 _BINARY = 0x82
 _CLOSE = 0x88
 _PING = 0x89
@@ -27,7 +28,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def data_frame(opcode: int, payload: bytes) -> bytes:
-    """Return the frame that carries a text (as UTF-8) or bytes."""
+    """Return a text frame (the payload is UTF-8) or a binary frame."""
     size = len(payload)
     if size < 126:
         return bytes((opcode, size)) + payload
@@ -36,7 +37,7 @@ def data_frame(opcode: int, payload: bytes) -> bytes:
     return bytes((opcode, 127)) + size.to_bytes(8, "big") + payload
 
 
-text_frame = partial(data_frame, _TEXT_OPCODE)
+text_frame = partial(data_frame, _TEXT)
 binary_frame = partial(data_frame, _BINARY)
 
 
@@ -62,24 +63,24 @@ def command_text(*parts: Any) -> bytes:
 
 
 def event_prefix(sub: str) -> bytes:
-    """Return how every EVENT command of a subscription begins."""
+    """Return the beginning of every EVENT command of a subscription."""
     return b'["EVENT",' + _encode(sub) + b","
 
 
 def event_tail(encoded: bytes, seq: int | None) -> bytes:
-    """Return how the EVENT command of an event ends, whoever gets it; `encoded` is the event as JSON."""
+    """Return the end of the EVENT command of an event, the same for all subscriptions; `encoded` is its JSON."""
     return b"%b,%b]" % (encoded, b"null" if seq is None else b"%d" % seq)
 
 
 def events_text(prefix: bytes, tails: Sequence[bytes]) -> bytes:
-    """Return the text that carries events to a subscription: one command, or one list of commands."""
+    """Return the frame text with the events of a subscription: one command, or a list of commands."""
     if len(tails) == 1:
         return prefix + tails[0]
     return b"[" + prefix + (b"," + prefix).join(tails) + b"]"
 
 
 def list_text(commands: Sequence[bytes]) -> bytes:
-    """Return the text of several commands in one frame; a single one stands alone."""
+    """Return the frame text of commands: a single command stands alone, several are a list."""
     return commands[0] if len(commands) == 1 else b"[" + b",".join(commands) + b"]"
 
 
@@ -146,14 +147,14 @@ def read_sub(argument: bytes) -> str:
 
 
 def read_filters(arguments: Sequence[bytes]) -> list[Filter]:
-    """Return filters; no filter at all means every event, as an empty one does."""
+    """Return filters; without any filter every event matches, as with an empty one."""
     if len(arguments) > FILTERS_PER_SUBSCRIPTION:
         raise error("filter_invalid", field="filters", reason=f"there are more than {FILTERS_PER_SUBSCRIPTION}")
     return [filter_from_json(parse_json(argument)) for argument in arguments] or [Filter()]
 
 
 def read_object(argument: bytes, fields: frozenset[str], verb: str) -> dict[str, Any]:
-    """Return an object that has no other fields than these."""
+    """Return an object; raise if it has fields other than these."""
     value = parse_json(argument)
     if type(value) is not dict:
         raise error("frame_malformed", reason=f"the options of {verb} are an object")
