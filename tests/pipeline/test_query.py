@@ -69,7 +69,7 @@ def test_a_second_server_is_refused_and_a_killed_ones_socket_is_replaced(
         QueryServer(spark, lake)
     assert refused.value.code == "lake_busy"
     other = Lake(lake.path.with_name("other"))
-    QueryServer(spark, other)._server.server_close()  # as a killed server leaves it: nobody listens
+    QueryServer(spark, other)._server.server_close()  # as a killed server leaves it: no process listens
     assert ask_server(other.path, "SELECT 1", 1) is None
     QueryServer(spark, other)._server.server_close()
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -38,6 +39,8 @@ from posthouse.bus.session import Session
 from posthouse.bus.signals import SignalHandler
 from posthouse.bus.taps import Tap, TapHandler, start_tap
 from posthouse.bus.transaction import read_depths
+from posthouse.journal.read import read_after, read_extent
+from posthouse.journal.records import Record
 from posthouse.model.access_rules import AccessRule
 from posthouse.model.budget import MESH_CEILING, Budget, CycleRule, GivenBudget, MeshBudget, to_bus_budget
 from posthouse.model.clock import Clock, system_clock
@@ -337,6 +340,15 @@ class Bus:
         """Rebuild the index from the files; return the number of messages found."""
         index = self._flushed().index
         return await index.run(index.index.rebuild)
+
+    async def read_journal(self, after_seq: int, limit: int = 1_000) -> list[Record]:
+        """Return the journal records after a seq, in order."""
+        pool = self._flushed().core.store.pool
+        return await pool.run(partial(read_after, seq=after_seq, limit=limit))
+
+    async def journal_head(self) -> int:
+        """Return the seq of the newest journal record."""
+        return (await self._flushed().core.store.pool.run(read_extent)).head
 
 
 def _awaitable(remove: Callable[[], None]) -> Callable[[], Awaitable[None]]:

@@ -12,7 +12,6 @@ import asyncio
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -22,7 +21,6 @@ import msgspec
 from posthouse.bus import Bus
 from posthouse.client import Client
 from posthouse.files import private_dir, write_atomic
-from posthouse.journal.read import read_after, read_extent
 from posthouse.journal.records import Record
 from posthouse.model.clock import Clock
 from posthouse.model.errors import error
@@ -146,9 +144,6 @@ def _payloads(journal: DataFrame) -> DataFrame:
     return found.select(*_POSITION, f.get_json_object("body", "$.envelope.payload").alias("body"))
 
 
-_PAGE = 1_000
-
-
 class PastMessage(msgspec.Struct, frozen=True):
     """A message from the lake."""
 
@@ -225,7 +220,7 @@ class BusTarget:
 
     async def resume(self, cursor: ReplayCursor) -> None:
         after = cursor.bus_seq
-        while records := await self._bus.session.core.store.pool.run(partial(read_after, seq=after, limit=_PAGE)):
+        while records := await self._bus.read_journal(after):
             self._known |= {key for record in records if (key := self._key(record)) is not None}
             after = records[-1].seq
 
@@ -243,7 +238,7 @@ class BusTarget:
         return SendResult(known)
 
     async def journal_head(self) -> int:
-        return (await self._bus.session.core.store.pool.run(read_extent)).head
+        return await self._bus.journal_head()
 
     def _key(self, record: Record) -> str | None:
         """Return the key of a message that this replay published; None for other records."""

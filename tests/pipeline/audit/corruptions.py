@@ -1,4 +1,4 @@
-"""Every corruption the audit has to find, by name: what is done to a clean history, and the code that must come up."""
+"""Every corruption the audit has to find, by name: a change to a clean history, and the code that must be reported."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.pipeline.audit.planting import (
 
 
 class Corruption(NamedTuple):
-    """One way in which history is falsified."""
+    """One falsification of a history."""
 
     plant: Callable[[Histories], Histories]
     code: str
@@ -55,7 +55,7 @@ def forge_signature(given: Histories) -> Histories:
 
 
 def forge_author(given: Histories) -> Histories:
-    """Sign as somebody else, with a right id: only the record still knows who it was."""
+    """Sign with another key and a matching id: only the record still names the author."""
     row = find(given, "event.accepted")
     event = content_of(given, row)
     fields, key = json.loads(str(event.event)), NodeKey.generate()
@@ -135,13 +135,13 @@ def stale_fence(given: Histories) -> Histories:
 
 
 def foreign_fence(given: Histories) -> Histories:
-    """Let somebody have written with the token that another node holds."""
+    """Let a node write with the token that another node holds."""
     second, late = find_event(given, "second"), find_event(given, "late")
     return sign_again(given, late, WRITER, ("d", "late"), fence(token_of(second)))
 
 
 def fence_after_release(given: Histories) -> Histories:
-    """Let somebody have written when nobody held the lock any more."""
+    """Let a node write after the lock was released."""
     first, after = find_event(given, "first"), find_event(given, "after all")
     return sign_again(given, after, WRITER, ("d", "after"), fence(token_of(first)))
 
@@ -164,7 +164,7 @@ def moved_pinch_confirm(given: Histories) -> Histories:
 
 
 def foreign_pinch_confirm(given: Histories) -> Histories:
-    """Let a reader have confirmed to somebody who never wrote to it; the signature does not name the sender."""
+    """Let a reader confirm to a node that never wrote to it; the signature does not cover the sender."""
     row = find(given, "pinch.confirmed")
     return replace_body(given, row, sender=row.actor)
 
@@ -236,6 +236,11 @@ def broken_body(given: Histories) -> Histories:
     return replace_record(given, find(given, "delivery.sent"), body='{"ids":[')
 
 
+def body_of_other_types(given: Histories) -> Histories:
+    """Keep the fields of a body, but not the types of their values."""
+    return replace_body(given, find(given, "lock.acquired"), token="one")
+
+
 def time_back(given: Histories) -> Histories:
     return replace_record(given, find(given, "delivery.sent", skip=3), at_ns=1)
 
@@ -277,5 +282,6 @@ CORRUPTIONS = {
     "event again": Corruption(event_again, "event_twice"),
     "unknown type": Corruption(unknown_type, "record_type_unknown"),
     "broken body": Corruption(broken_body, "record_body_invalid"),
+    "body of other types": Corruption(body_of_other_types, "record_body_invalid"),
     "time back": Corruption(time_back, "time_back"),
 }

@@ -1,4 +1,4 @@
-"""Planting corruptions into histories: small changes of rows, each as an attacker or a broken disk would make them."""
+"""Small changes of rows, as an attacker or a broken disk would make them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Body = dict[str, Any]
 
 
 def find(given: Histories, type_: str, has: Callable[[Body], bool] = lambda _body: True, skip: int = 0) -> JournalRow:
-    """Return a record of a type whose body has something."""
+    """Return a record of a type whose body matches."""
     found = [row for row in given.journal if row.type == type_ and has(json.loads(row.body))]
     return found[skip]
 
@@ -52,7 +52,7 @@ def content_of(given: Histories, row: JournalRow) -> ContentRow:
 
 
 def find_event(given: Histories, content: str) -> ContentRow:
-    """Return the event that says something."""
+    """Return the event with a content."""
     return next(each for each in given.events if each.event and json.loads(each.event)["content"] == content)
 
 
@@ -63,7 +63,7 @@ def token_of(event: ContentRow) -> int:
 
 
 def sign_again(given: Histories, event: ContentRow, key: NodeKey, *tags: tuple[str, ...]) -> Histories:
-    """Return the history with other tags on an event: its author signs it, and the record tells of it as it is now."""
+    """Return the history with other tags on an event: its author signs it again, and the record matches it."""
     fields = json.loads(str(event.event))
     kept = [tag for tag in fields["tags"] if tag[0] not in {each[0] for each in tags}]
     fields["tags"] = [*kept, *(list(tag) for tag in tags)]

@@ -78,7 +78,7 @@ def test_a_store_that_was_edited_after_the_run_is_found(
 def test_the_command_tells_every_finding_and_fails(
     spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(type(spark), "stop", lambda _self: None)  # it is everybody's
+    monkeypatch.setattr(type(spark), "stop", lambda _self: None)  # all tests share the session
     rewrite(lake, "bronze_journal", lambda row: row.update(ref="somebody else"))
     assert audit_command(pipeline_options=PipelineOptions(lake=lake.path), output=Output(json=True)) == 1
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]

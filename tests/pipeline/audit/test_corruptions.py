@@ -9,18 +9,18 @@ import pytest
 from posthouse.pipeline.audit.stores import Histories, audit_histories, audit_stores
 from tests.pipeline.audit.corruptions import CORRUPTIONS
 
-#: what the clean stores must tell of, or a clean result would say little
-TOLD = {
+#: Record types that the clean stores must contain, or a clean result would prove little.
+COVERED = {
     *("message.accepted", "event.accepted", "confirmation.accepted", "delivery.requeued"),
     *("lock.acquired", "lock.taken_over", "lock.renewed", "lock.released", "bus.published", "bus.handled", "bus.dead"),
     *("outbox.done", "outbox.aborted", "inbox.received", "inbox.seen", "pinch.accepted", "pinch.confirmed"),
 }
-#: what nothing but itself can give away
+#: Corruptions that no other row contradicts.
 ALONE = [name for name, each in CORRUPTIONS.items() if each.code.startswith(("fence_", "pinch_"))]
 
 
 def test_a_clean_history_has_no_findings(stores: list[Path], clean: Histories) -> None:
-    assert TOLD - {row.type for row in clean.journal} == set()
+    assert COVERED - {row.type for row in clean.journal} == set()
     assert audit_stores(*stores) == []
 
 

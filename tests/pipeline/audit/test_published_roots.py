@@ -1,4 +1,4 @@
-"""Roots that a lake has published at a relay give away who rewrites the lake with its seals, or store and lake both."""
+"""Roots that a lake published at a relay reveal a lake rewritten with its seals, and a rewritten store."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def refs(report: Report) -> set[tuple[str, str]]:
 
 
 def check_lake(spark: SparkSession, lake: Lake) -> list[Finding]:
-    """Return what published roots say of a lake."""
+    """Return the findings of published roots in a lake."""
     return _check_lake_roots(spark, lake, lake_frames(spark, lake))
 
 

@@ -1,4 +1,4 @@
-"""What the driver's half of the sink does with rows: the same row of the same run is delivered once."""
+"""The driver's part of the sink delivers a row of a run once, even if the run is repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A reader of a store's file holds nobody up between two ranges, and waits where others are alone for a moment."""
+"""A reader of a store's file blocks no writer between two ranges, and waits while SQLite locks the file briefly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Merkle root over rows: any change shows, and the range alone tells the blocks."""
+"""The Merkle root over rows: any change alters it, and the range alone determines the blocks."""
 
 from __future__ import annotations
 

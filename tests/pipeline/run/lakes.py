@@ -62,6 +62,6 @@ def check_seals(lake: Lake) -> int:
 
 
 def check_private(lake: Path) -> None:
-    """See that nobody else can read anything of a lake, the logs of its tables included."""
+    """Assert that other users cannot read any file of a lake, including the logs of its tables."""
     for each in [lake, *lake.rglob("*")]:
         assert stat.S_IMODE(each.stat().st_mode) == (0o700 if each.is_dir() else 0o600), each

@@ -27,11 +27,11 @@ async def publish(post: Post, count: int) -> None:
 
 
 def reports(child: Child) -> Iterator[dict[str, Any]]:
-    """Yield what the child tells at the end of every run."""
-    told = 0
+    """Yield what the child reports at the end of every run."""
+    reported = 0
     while True:
-        told += 1
-        value = json.loads(child.wait_lines(told, _PATIENCE_S)[told - 1])
+        reported += 1
+        value = json.loads(child.wait_lines(reported, _PATIENCE_S)[reported - 1])
         if "versions" in value:
             yield value
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _START_S = 300  # Spark on a loaded machine takes its time
-_STEPS = 2 + len(TABLES)  # the least that a run tells: two copies, then every table
+_STEPS = 2 + len(TABLES)  # the minimum of reported steps: two copies, then every table
 _FIRST_S, _LATER_S = 15.0, 0.6  # a kill comes up to so much later: before the first step, between two of them
 
 
@@ -46,7 +46,7 @@ def test_a_run_killed_anywhere_leaves_a_lake_that_the_next_one_completes(spark: 
 
 
 def _run_and_kill(folder: Path, luck: Random) -> None:
-    """Run until it has told some steps, and kill it a little later."""
+    """Run until some steps are reported, and kill the run a little later."""
     given = ("--source", folder / "relay", "--lake", folder / "lake", "--master", "local[2]", "--json")
     env = {"POSTHOUSE_HOME": str(folder / "home"), "POSTHOUSE_PIPELINE_BATCH_ROWS": "700"} | quick_environment(folder)
     steps = luck.randrange(_STEPS)

@@ -48,7 +48,7 @@ class Cluster:
 
 @contextmanager
 def standalone_cluster(folder: Path) -> Iterator[Cluster]:
-    """Yield a cluster of a master and two workers of one core each; a failure is told with their logs."""
+    """Yield a cluster of a master and two workers with one core each; a failure shows their logs."""
     environ = _environment(folder)
     try:
         with ExitStack() as running:
@@ -109,7 +109,7 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 def _write_configuration(folder: Path) -> Path:
-    """Write what belongs to a cluster, small; return the file that makes its processes tell what they do."""
+    """Write the configuration of a small cluster; return the file that makes its processes log."""
     (folder / "conf").mkdir()
     log = folder / "conf" / "log4j2.properties"
     log.write_text(

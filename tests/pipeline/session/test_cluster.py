@@ -32,9 +32,9 @@ def test_a_cluster_makes_the_same_tables(spark: SparkSession, tmp_path: Path) ->
     store = make_mixed_store(tmp_path / "relay", _ROWS)
     far, near = Lake(tmp_path / "far"), Lake(tmp_path / "near")
     with standalone_cluster(tmp_path) as cluster:
-        told = _run(cluster, store, far)
-        assert told.returncode == 0, told.stderr
-        assert json.loads(told.stdout.splitlines()[-1])["rows"] == _ROWS
+        done = _run(cluster, store, far)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout.splitlines()[-1])["rows"] == _ROWS
         assert all(cluster.executors()), "a worker had nothing to do"
     bring_up_to_date(spark, near, [Access(str(store))])
     assert journal_rows(spark, far) == journal_rows(spark, near)

@@ -70,8 +70,8 @@ def test_the_shim_hands_on_every_option_but_the_module_that_is_lacking(tmp_path:
     echo.chmod(0o755)
     home = java_home_of(echo, tmp_path / "home")
     options = ["-cp", "a b", "--add-modules=jdk.incubator.vector", "$HOME", "", "Main"]
-    told = subprocess.run([home / "bin" / "java", *options], capture_output=True, text=True, check=True, timeout=30)
-    assert told.stdout.split("\n")[:-1] == ["-cp", "a b", "$HOME", "", "Main"]
+    done = subprocess.run([home / "bin" / "java", *options], capture_output=True, text=True, check=True, timeout=30)
+    assert done.stdout.split("\n")[:-1] == ["-cp", "a b", "$HOME", "", "Main"]
 
 
 def test_a_process_that_inherits_the_shim_finds_the_program_behind_it(tmp_path: Path) -> None:
@@ -105,11 +105,11 @@ def test_spark_starts_where_no_java_is_installed(tmp_path: Path) -> None:
         "spark = spark_session('local[1]')\n"
         "print(spark.range(7).count(), spark._jvm.System.getProperty('java.version'))\n"
     )
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", script], env=environ, capture_output=True, text=True, timeout=120, check=False
     )
     packaged = packaged_java()
     assert packaged is not None
-    assert told.returncode == 0, told.stderr
-    assert told.stdout.split()[0] == "7"
-    assert told.stdout.split()[1].startswith(str(probe_version(packaged)))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[0] == "7"
+    assert done.stdout.split()[1].startswith(str(probe_version(packaged)))

@@ -45,7 +45,7 @@ async def write_moments(folder: Path, seed: int, messages: int) -> Moments:
 async def write_restored(folder: Path, seed: int, messages: int) -> Moments:
     """A week of a relay and a bus; then more life at the relay, some of which a restore loses, and life after it.
 
-    Some of what was lost was read before. The restore lies before the last run, not in it: it has everything made anew.
+    A run read some of the lost rows before. The restore precedes the last run, which therefore replaces every table.
     """
     luck = random.Random(f"restored {seed}")
     made = await make_history_async(folder / "week", seed, agents=4, messages=messages)

@@ -24,7 +24,7 @@ from tests.pipeline.tables.moments import write_moments
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.faults]
 _SEEDS = range(1, 1 + rounds(1, 5))
-_MESSAGES = rounds(80, 300)  # from 80 on somebody is refused
+_MESSAGES = rounds(80, 300)  # from 80 on the relay refuses some
 Contents = dict[str, Counter[str]]
 
 

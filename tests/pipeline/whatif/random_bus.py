@@ -94,7 +94,7 @@ class RandomBus:
         subject, sender = rng.choice(SUBJECTS), rng.choice(SENDERS)
         try:
             result = await bus.publish(subject, {"n": 1}, from_=sender, budget=budget)
-        except PosthouseError as failure:  # its mailbox was made anew elsewhere: the reservation is withdrawn
+        except PosthouseError as failure:  # its mailbox was created again elsewhere: the reservation is withdrawn
             if failure.code != "mailbox_unwritable":
                 raise
             return

@@ -70,9 +70,9 @@ def test_stored_write_counts_as_success_only_where_nobody_serves() -> None:
 def test_access_comes_before_the_full_mailbox() -> None:
     rows = [attempt(number) for number in (1, 2, 3)]
     proposal = Proposal(SMALL.reliability, DENY)
-    judged = list(simulate_mailbox(rows, [], proposal))
-    assert {row.would for row in judged} == {"access_denied"}
-    assert judged[0].text == "access denied: the rule from crowd.> to work.a keeps crowd.one from work.a"
+    decided = list(simulate_mailbox(rows, [], proposal))
+    assert {row.would for row in decided} == {"access_denied"}
+    assert decided[0].text == "access denied: the rule from crowd.> to work.a keeps crowd.one from work.a"
 
 
 def test_budget_is_judged_as_it_was_before_the_endpoint_was_charged() -> None:
@@ -83,8 +83,8 @@ def test_budget_is_judged_as_it_was_before_the_endpoint_was_charged() -> None:
         (BudgetProposal(max_hops=2), "max hops exceeded (2/2)"),
         (BudgetProposal(call_budget=0), "call budget exhausted"),
     ):
-        (judged,) = simulate_mailbox([row], [], Proposal(Reliability(), None, given))
-        assert (judged.text if judged.would else None) == expected
+        (decided,) = simulate_mailbox([row], [], Proposal(Reliability(), None, given))
+        assert (decided.text if decided.would else None) == expected
 
 
 def test_what_was_refused_stays_refused_where_nothing_is_proposed() -> None:

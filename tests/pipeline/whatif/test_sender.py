@@ -18,9 +18,9 @@ def codes(rows: list[Attempt], boots: tuple[int, ...] = (), config: RateLimit = 
 
 def test_third_publish_within_the_window_would_be_refused_with_the_text_of_the_bus() -> None:
     rows = [attempt(number, number) for number in range(1, 4)]
-    judged = list(simulate_sender(rows, (), LIMIT))
-    assert [row.would for row in judged] == [None, None, "rate_limited"]
-    assert judged[-1].text == "rate limit exceeded: 2/2 messages in 10s window"
+    decided = list(simulate_sender(rows, (), LIMIT))
+    assert [row.would for row in decided] == [None, None, "rate_limited"]
+    assert decided[-1].text == "rate limit exceeded: 2/2 messages in 10s window"
 
 
 def test_copies_of_one_publish_count_once_and_share_their_verdict() -> None:
@@ -37,8 +37,8 @@ def test_refused_publish_leaves_no_trace_in_the_window() -> None:
 
 def test_wider_limit_lets_part_of_a_burst_through_and_counts_it() -> None:
     rows = [attempt(1, 0), refused(2, 1, "rate_limited", times=5), attempt(3, 2)]
-    judged = list(simulate_sender(rows, (), RateLimit(window_secs=10, max_per_window=4)))
-    assert [(row.would, row.was_times) for row in judged] == [
+    decided = list(simulate_sender(rows, (), RateLimit(window_secs=10, max_per_window=4)))
+    assert [(row.would, row.was_times) for row in decided] == [
         *((None, 0), (None, 3)),
         *(("rate_limited", 2), ("rate_limited", 0)),
     ]

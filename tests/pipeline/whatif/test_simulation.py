@@ -68,7 +68,7 @@ def _records(path: Path) -> list[Record]:
         db.close()
 
 
-def judge(lived: Lived, **changed: Any) -> Simulation:
+def simulate(lived: Lived, **changed: Any) -> Simulation:
     return simulate_history(lived.journal, replace(IN_FORCE, **changed))
 
 
@@ -78,12 +78,12 @@ def reliability(**sections: object) -> Reliability:
 
 def test_rules_in_force_agree_with_the_live_bus_row_by_row_and_sum_by_sum(lived: Lived) -> None:
     assert lived.refused == REASONS, "the histories miss a kind of refusal"
-    judgement = judge(lived)
-    accepted = judgement.accepted.collect()
+    simulation = simulate(lived)
+    accepted = simulation.accepted.collect()
     published = sum(record.type == "bus.published" and "reserved" in record.body for record in lived.records)
     assert len(accepted) == published > 150
     assert [row for row in accepted if row["would"] is not None] == []
-    refusals = judgement.refusals.collect()
+    refusals = simulation.refusals.collect()
     assert [row for row in refusals if row["was"] != row["would"]] == []
     assert {row["code"] for row in refusals} == REASONS
     assert sum(row["was"] for row in refusals) == _refused_in_life(lived)
@@ -101,10 +101,10 @@ def _refused_in_life(lived: Lived) -> int:
 
 
 def test_narrower_mailbox_would_have_refused_messages_that_were_accepted(lived: Lived) -> None:
-    judgement = judge(lived, reliability=reliability(backpressure=Backpressure(max_mailbox_size=1)))
-    codes = {row["would"] for row in judgement.accepted.where("would IS NOT NULL").collect()}
+    simulation = simulate(lived, reliability=reliability(backpressure=Backpressure(max_mailbox_size=1)))
+    codes = {row["would"] for row in simulation.accepted.where("would IS NOT NULL").collect()}
     assert codes == {"backpressure"}
-    totals = judgement.refusals.groupBy("code").agg(f.sum("was").alias("was"), f.sum("would").alias("would")).collect()
+    totals = simulation.refusals.groupBy("code").agg(f.sum("was").alias("was"), f.sum("would").alias("would")).collect()
     (pressure,) = [row for row in totals if row["code"] == "backpressure"]
     assert pressure["would"] > pressure["was"]
 
@@ -115,15 +115,15 @@ def test_without_limits_nothing_but_access_and_budget_would_have_refused(lived: 
         circuit_breaker=CircuitBreaker(enabled=False),
         backpressure=Backpressure(enabled=False),
     )
-    judgement = judge(lived, reliability=loose)
-    would = {row["code"] for row in judgement.refusals.where("would > 0").collect()}
+    simulation = simulate(lived, reliability=loose)
+    would = {row["code"] for row in simulation.refusals.where("would > 0").collect()}
     assert would == {"access_denied", "budget_exceeded"}
-    assert judgement.accepted.where("would IS NOT NULL").count() == 0
+    assert simulation.accepted.where("would IS NOT NULL").count() == 0
 
 
 def test_new_access_rule_would_have_refused_exactly_the_messages_it_names(lived: Lived) -> None:
     rules = AccessRules([*RULES, AccessRule(from_="crowd.quiet", to="work.c", action=Action.DENY, priority=9)])
-    refused = judge(lived, rules=rules).accepted.where("would IS NOT NULL").collect()
+    refused = simulate(lived, rules=rules).accepted.where("would IS NOT NULL").collect()
     assert refused
     assert {(row["sender"], row["subject"], row["would"]) for row in refused} == {
         ("crowd.quiet", "work.c", "access_denied")
@@ -132,6 +132,6 @@ def test_new_access_rule_would_have_refused_exactly_the_messages_it_names(lived:
 
 
 def test_questions_that_a_proposal_leaves_open_stay_as_they_were_decided(lived: Lived) -> None:
-    judgement = judge(lived, rules=None, budget=None)
-    assert judgement.accepted.where("would IS NOT NULL").count() == 0
-    assert judgement.refusals.where("was <> would").count() == 0
+    simulation = simulate(lived, rules=None, budget=None)
+    assert simulation.accepted.where("would IS NOT NULL").count() == 0
+    assert simulation.refusals.where("was <> would").count() == 0
