@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from posthouse.client import Client, Pins
-from posthouse.client.daemon import AsyncDaemonClient, DaemonClient, InboxItem, OutboxRow, calls, daemon_place
+from posthouse.client.daemon import AsyncDaemonClient, DaemonClient, InboxItem, OutboxRow, calls, daemon_address
 from posthouse.client.daemon.async_daemon_client import AsyncTransport
 from posthouse.client.daemon.calls import SendOptions
 from posthouse.keys import keyfile
@@ -95,7 +95,7 @@ class Campaign:
         async with AsyncExitStack() as stack:
             daemon = self.daemons[name]
             front = await stack.enter_async_context(between(daemon.directory, self.folder / f"{name}f", manner))
-            session = AsyncTransport(daemon_place(front, None), 10)
+            session = AsyncTransport(daemon_address(front, None), 10)
             stack.push_async_callback(session.close)
             for number in range(count):
                 await self._insist(session, f"{name} {number}", is_naive)
@@ -117,7 +117,7 @@ class Campaign:
 
     async def listen(self) -> None:
         """Hear every message of the reader's daemon, over its ends."""
-        client = AsyncDaemonClient(daemon_place(self.daemons["c"].directory, None), 10)
+        client = AsyncDaemonClient(daemon_address(self.daemons["c"].directory, None), 10)
         try:
             async for event in client.events():
                 if event.event == "message" and event.id is not None:

@@ -21,7 +21,7 @@ from posthouse.model.errors import PosthouseError, error
 
 if TYPE_CHECKING:
     from posthouse.client import Client, ClientOptions, RelayUrl
-    from posthouse.client.daemon import DaemonClient, DaemonPlace
+    from posthouse.client.daemon import DaemonAddress, DaemonClient
     from posthouse.keys import NodeKey
 
 
@@ -132,11 +132,11 @@ class DaemonOptions:
         Path | None, Parameter(name="--dir", help="Directory of the daemon. Default: ~/.posthouse/daemon/MESH.")
     ] = None
 
-    def location(self) -> DaemonPlace:
+    def location(self) -> DaemonAddress:
         """Return the directory, socket and address of the daemon."""
-        from posthouse.client.daemon import daemon_place
+        from posthouse.client.daemon import daemon_address
 
-        return daemon_place(self.directory, self.mesh)
+        return daemon_address(self.directory, self.mesh)
 
     def client(self, timeout_s: float = 30.0) -> DaemonClient:
         """Return a client of the daemon; it is not connected yet."""

@@ -172,7 +172,7 @@ class Client:
         """Sign an event and send it; returns after the relay has stored it.
 
         `seal_for` lists readers (names or node ids); without it the content is in the clear. To retry after a failure,
-        `sign` or `seal` first and `publish_event` the same event again: publishing anew makes a second event.
+        `sign` or `seal` first and `publish_event` the same event again; a second `publish` would make a second event.
         """
         if seal_for:
             return await self.publish_event(await self.seal(content, seal_for, kind=kind, tags=tags, mesh=mesh))

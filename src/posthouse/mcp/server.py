@@ -21,7 +21,7 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
 
-from posthouse.client.daemon import AsyncDaemonClient, DaemonPlace
+from posthouse.client.daemon import AsyncDaemonClient, DaemonAddress
 from posthouse.log import get_log
 from posthouse.mcp.tool import ToolCall, ToolSpec, meta_key
 from posthouse.mcp.tools.lock import LOCK
@@ -78,7 +78,7 @@ INSTRUCTIONS = (
 class ToolServer:
     """Answers the tool calls of agents through one daemon."""
 
-    def __init__(self, place: DaemonPlace, wait_max_s: int) -> None:
+    def __init__(self, place: DaemonAddress, wait_max_s: int) -> None:
         self._place = place
         self._wait_max_s = wait_max_s
         self._tools = [_definition(tool, wait_max_s) for tool in TOOLS.values()]
@@ -171,13 +171,13 @@ def _definition(tool: ToolSpec, wait_max_s: int) -> types.Tool:
     )
 
 
-def serve_stdio(place: DaemonPlace, wait_max_s: int) -> None:
+def serve_stdio(place: DaemonAddress, wait_max_s: int) -> None:
     """Serve until stdin ends. A signal ends the process at once, because it holds nothing that could be lost."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     anyio.run(_serve, place, wait_max_s)
 
 
-async def _serve(place: DaemonPlace, wait_max_s: int) -> None:
+async def _serve(place: DaemonAddress, wait_max_s: int) -> None:
     server = ToolServer(place, wait_max_s).server
     async with stdio_server() as (read, write):
         await server.run(read, write, server.create_initialization_options())

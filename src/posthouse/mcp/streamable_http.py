@@ -20,7 +20,7 @@ from starlette.datastructures import Headers, QueryParams
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from posthouse.client.daemon import DaemonPlace
+from posthouse.client.daemon import DaemonAddress
 from posthouse.files import create_atomic, private_dir, read_private
 from posthouse.http.guard import Guard, RequestHead, TokenRule, has_token_in_query
 from posthouse.http.problem import error_object_format
@@ -96,7 +96,7 @@ class Listening:
     token_file: str
 
 
-def serve_http(place: DaemonPlace, wait_max_s: int, port: int, ready: Callable[[Listening], None]) -> None:
+def serve_http(place: DaemonAddress, wait_max_s: int, port: int, ready: Callable[[Listening], None]) -> None:
     """Serve until SIGINT or SIGTERM; call `ready` once connections are accepted."""
     token = keep_token(place.directory)
     bound = _bind(port)
@@ -106,7 +106,7 @@ def serve_http(place: DaemonPlace, wait_max_s: int, port: int, ready: Callable[[
         anyio.run(server.serve, [bound])
 
 
-def _config(place: DaemonPlace, wait_max_s: int, token: str) -> uvicorn.Config:
+def _config(place: DaemonAddress, wait_max_s: int, token: str) -> uvicorn.Config:
     app = ToolServer(place, wait_max_s).server.streamable_http_app(
         streamable_http_path=PATH,
         max_request_body_size=BODY_MAX_BYTES,

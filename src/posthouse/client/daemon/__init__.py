@@ -12,19 +12,19 @@ from posthouse.client.daemon.local_api import (
     OutboxRow,
     RequeuedRow,
 )
-from posthouse.client.daemon.locate import DaemonPlace, daemon_place
+from posthouse.client.daemon.locate import DaemonAddress, daemon_address
 
 __all__ = [
     "Accepted",
     "AsyncDaemonClient",
+    "DaemonAddress",
     "DaemonClient",
     "DaemonEvent",
-    "DaemonPlace",
     "DaemonVersion",
     "Health",
     "InboxItem",
     "OutboxChain",
     "OutboxRow",
     "RequeuedRow",
-    "daemon_place",
+    "daemon_address",
 ]

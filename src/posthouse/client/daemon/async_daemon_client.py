@@ -26,7 +26,7 @@ from posthouse.client.daemon.local_api import (
     OutboxRow,
     RequeuedRow,
 )
-from posthouse.client.daemon.locate import DaemonPlace, SocketAddress, unreachable
+from posthouse.client.daemon.locate import DaemonAddress, SocketAddress, unreachable
 from posthouse.model.api import LockGrant
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.limits import MIB
@@ -35,7 +35,7 @@ from posthouse.model.limits import MIB
 class AsyncDaemonClient:
     """The client inside `async with DaemonClient()`: every call of DaemonClient as a coroutine."""
 
-    def __init__(self, place: DaemonPlace, timeout_s: float = 30.0) -> None:
+    def __init__(self, place: DaemonAddress, timeout_s: float = 30.0) -> None:
         self.place = place
         self._transport = AsyncTransport(place, timeout_s)
 
@@ -218,11 +218,11 @@ _BROKEN = (aiohttp.ClientError, OSError, TimeoutError)
 class AsyncTransport:
     """Executes calls over kept connections."""
 
-    def __init__(self, place: DaemonPlace, timeout_s: float) -> None:
-        self.place = place
+    def __init__(self, address: DaemonAddress, timeout_s: float) -> None:
+        self._address = address
         self._timeout_s = timeout_s
         self._session: aiohttp.ClientSession | None = None
-        self._address: SocketAddress | None = None
+        self._socket_address: SocketAddress | None = None
         self._is_closed = False
 
     async def execute(self, call: Call[T]) -> T:
@@ -233,11 +233,11 @@ class AsyncTransport:
                 status, answered = await self._exchange(call, data)
             except (aiohttp.ServerDisconnectedError, ConnectionResetError, BrokenPipeError) as failure:
                 if is_last or not call.is_repeatable:
-                    raise unreachable(self.place, failure) from failure
+                    raise unreachable(self._address, failure) from failure
             except _BROKEN as failure:
-                raise unreachable(self.place, _cause(failure)) from failure
+                raise unreachable(self._address, _cause(failure)) from failure
             else:
-                return call.answer(status, answered, str(self.place))
+                return call.answer(status, answered, str(self._address))
         raise AssertionError("unreachable")
 
     async def _exchange(self, call: Call[T], data: bytes | None) -> tuple[int, bytes]:
@@ -262,10 +262,10 @@ class AsyncTransport:
                 self._url("/v1/events"), headers=self._headers(headers), timeout=timeout, read_bufsize=LINE_MAX_BYTES
             ) as response:
                 if response.status != 200:
-                    raise refusal(response.status, await response.read(), str(self.place))
+                    raise refusal(response.status, await response.read(), str(self._address))
                 yield _events(response)
         except _BROKEN as failure:
-            raise unreachable(self.place, _cause(failure)) from failure
+            raise unreachable(self._address, _cause(failure)) from failure
 
     async def text(self, path: str) -> str:
         """Return an answer in plain text."""
@@ -273,9 +273,9 @@ class AsyncTransport:
             async with self._open().get(self._url(path), headers=self._headers({})) as response:
                 data = await response.read()
         except _BROKEN as failure:
-            raise unreachable(self.place, _cause(failure)) from failure
+            raise unreachable(self._address, _cause(failure)) from failure
         if response.status != 200:
-            raise refusal(response.status, data, str(self.place))
+            raise refusal(response.status, data, str(self._address))
         return data.decode()
 
     async def close(self) -> None:
@@ -283,8 +283,8 @@ class AsyncTransport:
         self._is_closed = True
         if self._session is not None:
             await self._session.close()
-        if self._address is not None:
-            self._address.close()
+        if self._socket_address is not None:
+            self._socket_address.close()
 
     def _open(self) -> aiohttp.ClientSession:
         if self._is_closed:
@@ -297,18 +297,18 @@ class AsyncTransport:
 
     def _connector(self) -> aiohttp.BaseConnector:
         asyncio.get_running_loop()
-        if self.place.is_tcp:
+        if self._address.is_tcp:
             return aiohttp.TCPConnector(limit=0)
-        self._address = SocketAddress(self.place)
-        return aiohttp.UnixConnector(self._address.path, limit=0)
+        self._socket_address = SocketAddress(self._address)
+        return aiohttp.UnixConnector(self._socket_address.path, limit=0)
 
     def _url(self, target: str) -> URL:
-        port = f":{self.place.port()}" if self.place.is_tcp else ""
-        host = "127.0.0.1" if self.place.is_tcp else "localhost"
+        port = f":{self._address.port()}" if self._address.is_tcp else ""
+        host = "127.0.0.1" if self._address.is_tcp else "localhost"
         return URL(f"http://{host}{port}{target}", encoded=True)
 
     def _headers(self, given: Mapping[str, str]) -> dict[str, str]:
-        return {**given, "Authorization": f"Bearer {self.place.token()}"} if self.place.is_tcp else dict(given)
+        return {**given, "Authorization": f"Bearer {self._address.token()}"} if self._address.is_tcp else dict(given)
 
 
 async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[DaemonEvent]:

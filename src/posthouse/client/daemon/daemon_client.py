@@ -41,7 +41,7 @@ from posthouse.client.daemon.local_api import (
     OutboxRow,
     RequeuedRow,
 )
-from posthouse.client.daemon.locate import DaemonPlace, SocketAddress, daemon_place, unreachable
+from posthouse.client.daemon.locate import DaemonAddress, SocketAddress, daemon_address, unreachable
 from posthouse.model.api import LockGrant
 from posthouse.model.errors import PosthouseError, error
 
@@ -61,7 +61,7 @@ class DaemonClient:
 
         With `tcp` it connects to 127.0.0.1 with the token in the directory instead of to the Unix socket.
         """
-        self.place = daemon_place(directory, mesh, is_tcp=tcp)
+        self.place = daemon_address(directory, mesh, is_tcp=tcp)
         self._timeout_s = timeout_s
         self._transport = BlockingTransport(self.place, timeout_s)
         self._async: AsyncDaemonClient | None = None
@@ -261,8 +261,8 @@ _BROKEN = (OSError, http.client.HTTPException)
 class BlockingTransport:
     """Executes calls over kept connections."""
 
-    def __init__(self, place: DaemonPlace, timeout_s: float) -> None:
-        self.place = place
+    def __init__(self, address: DaemonAddress, timeout_s: float) -> None:
+        self._address = address
         self._timeout_s = timeout_s
         self._idle: list[http.client.HTTPConnection] = []
         self._lock = threading.Lock()
@@ -277,13 +277,13 @@ class BlockingTransport:
             except _BROKEN as failure:
                 kept.close()
                 if isinstance(failure, TimeoutError):  # a busy daemon: a second request would make it worse
-                    raise unreachable(self.place, failure) from failure
+                    raise unreachable(self._address, failure) from failure
         fresh = self._connect(call.wait_s)
         try:
             return self._exchange(fresh, call)
         except _BROKEN as failure:
             fresh.close()
-            raise unreachable(self.place, failure) from failure
+            raise unreachable(self._address, failure) from failure
 
     @contextmanager
     def stream(self, headers: Mapping[str, str], silence_s: float) -> Iterator[Iterator[DaemonEvent]]:
@@ -293,10 +293,10 @@ class BlockingTransport:
             connection.request("GET", "/v1/events", headers=self._headers(headers))
             response = connection.getresponse()
             if response.status != 200:
-                raise refusal(response.status, response.read(), str(self.place))
+                raise refusal(response.status, response.read(), str(self._address))
             yield _events(response)
         except _BROKEN as failure:
-            raise unreachable(self.place, failure) from failure
+            raise unreachable(self._address, failure) from failure
         finally:
             connection.close()
 
@@ -308,11 +308,11 @@ class BlockingTransport:
             response = connection.getresponse()
             data = response.read()
         except _BROKEN as failure:
-            raise unreachable(self.place, failure) from failure
+            raise unreachable(self._address, failure) from failure
         finally:
             connection.close()
         if response.status != 200:
-            raise refusal(response.status, data, str(self.place))
+            raise refusal(response.status, data, str(self._address))
         return data.decode()
 
     def close(self) -> None:
@@ -332,7 +332,7 @@ class BlockingTransport:
         response = connection.getresponse()
         answered = response.read()
         self._keep(connection, response)
-        return call.answer(response.status, answered, str(self.place))
+        return call.answer(response.status, answered, str(self._address))
 
     def _take(self) -> http.client.HTTPConnection | None:
         with self._lock:
@@ -349,24 +349,25 @@ class BlockingTransport:
         if self._is_closed:
             raise error("client_closed", hint="Make a new DaemonClient.")
         bound_s = self._timeout_s + max(0.0, wait_s)
-        made = _TcpConnection(self.place, bound_s) if self.place.is_tcp else _SocketConnection(self.place, bound_s)
+        kind = _TcpConnection if self._address.is_tcp else _SocketConnection
+        made = kind(self._address, bound_s)
         try:
             made.connect()
         except OSError as failure:
-            raise unreachable(self.place, failure) from failure
+            raise unreachable(self._address, failure) from failure
         return made
 
     def _headers(self, given: Mapping[str, str]) -> dict[str, str]:
-        return {**given, "Authorization": f"Bearer {self.place.token()}"} if self.place.is_tcp else dict(given)
+        return {**given, "Authorization": f"Bearer {self._address.token()}"} if self._address.is_tcp else dict(given)
 
 
 class _SocketConnection(http.client.HTTPConnection):
-    def __init__(self, place: DaemonPlace, timeout_s: float) -> None:
+    def __init__(self, daemon: DaemonAddress, timeout_s: float) -> None:
         super().__init__("localhost", timeout=timeout_s)
-        self._place = place
+        self._daemon = daemon
 
     def connect(self) -> None:
-        address = SocketAddress(self._place)
+        address = SocketAddress(self._daemon)
         made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             made.settimeout(self.timeout)
@@ -380,8 +381,8 @@ class _SocketConnection(http.client.HTTPConnection):
 
 
 class _TcpConnection(http.client.HTTPConnection):
-    def __init__(self, place: DaemonPlace, timeout_s: float) -> None:
-        super().__init__("127.0.0.1", place.port(), timeout=timeout_s)
+    def __init__(self, daemon: DaemonAddress, timeout_s: float) -> None:
+        super().__init__("127.0.0.1", daemon.port(), timeout=timeout_s)
 
 
 def _events(response: http.client.HTTPResponse) -> Iterator[DaemonEvent]:

@@ -22,7 +22,7 @@ ADDRESS_MAX_BYTES = 107  # of a Unix socket address on Linux, without its ending
 
 
 @dataclass(frozen=True, slots=True)
-class DaemonPlace:
+class DaemonAddress:
     """The address of a daemon, given by its directory."""
 
     directory: Path
@@ -57,11 +57,11 @@ class DaemonPlace:
 class SocketAddress:
     """A path of the socket that is short enough: its own, or one through an open descriptor of its directory."""
 
-    def __init__(self, place: DaemonPlace) -> None:
+    def __init__(self, daemon: DaemonAddress) -> None:
         self._fd: int | None = None
-        self.path = str(place.socket)
+        self.path = str(daemon.socket)
         if len(os.fsencode(self.path)) > ADDRESS_MAX_BYTES:
-            self._fd = _open_directory(place)
+            self._fd = _open_directory(daemon)
             self.path = f"/proc/self/fd/{self._fd}/{SOCKET_NAME}"
 
     def close(self) -> None:
@@ -71,14 +71,16 @@ class SocketAddress:
             self._fd = None
 
 
-def daemon_place(directory: str | os.PathLike[str] | None, mesh: str | None, *, is_tcp: bool = False) -> DaemonPlace:
+def daemon_address(
+    directory: str | os.PathLike[str] | None, mesh: str | None, *, is_tcp: bool = False
+) -> DaemonAddress:
     """Return the address of the daemon in a directory, by default the directory of a mesh."""
     if directory is not None:
-        return DaemonPlace(Path(directory).expanduser().absolute(), is_tcp)
-    return DaemonPlace(home_directory() / "daemon" / validate_mesh_name(mesh or DEFAULT_MESH), is_tcp)
+        return DaemonAddress(Path(directory).expanduser().absolute(), is_tcp)
+    return DaemonAddress(home_directory() / "daemon" / validate_mesh_name(mesh or DEFAULT_MESH), is_tcp)
 
 
-def unreachable(place: DaemonPlace, failure: BaseException) -> PosthouseError:
+def unreachable(daemon: DaemonAddress, failure: BaseException) -> PosthouseError:
     """Return the error for a daemon that did not answer."""
     if isinstance(failure, FileNotFoundError):
         reason = "there is no socket"
@@ -88,11 +90,11 @@ def unreachable(place: DaemonPlace, failure: BaseException) -> PosthouseError:
         reason = os.strerror(int(failure.errno or 0))
     else:
         reason = str(failure) or type(failure).__name__
-    return error("daemon_unreachable", daemon=str(place), reason=reason)
+    return error("daemon_unreachable", daemon=str(daemon), reason=reason)
 
 
-def _open_directory(place: DaemonPlace) -> int:
+def _open_directory(daemon: DaemonAddress) -> int:
     try:
-        return os.open(place.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return os.open(daemon.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as failure:
-        raise unreachable(place, failure) from failure
+        raise unreachable(daemon, failure) from failure

@@ -40,7 +40,7 @@ from posthouse.model.kinds import MESSAGE
 from posthouse.model.limits import CONFIRMATION_RESERVE, RECEIVE_WINDOW, RECEIVE_WINDOW_MAX
 from posthouse.model.message import Message, read_confirmation, read_message
 
-log = logging.getLogger(__name__)  # the standard one: a library is silent unless its user asks
+log = logging.getLogger(__name__)  # the standard logging: a library is silent unless its user configures it
 
 
 class Mailbox:
@@ -61,7 +61,6 @@ class Mailbox:
         self._receiver = receiver
         self._deliveries: deque[Delivery] = deque()
         self._confirmed: deque[Confirmed] = deque()
-        #: set when the iterator, or the reader of `confirmed`, has something to look at
         self._has_deliveries = asyncio.Event()
         self._has_confirmed = asyncio.Event()
         self._is_answered = asyncio.Event()
@@ -172,7 +171,7 @@ class Mailbox:
 
     def on_delivery(self, delivery: Delivery) -> None:
         """Add a message for the reader."""
-        # somewhat more than the window is legal: a message that was purged on its way takes no place in it
+        # slightly more than the window is legal: messages purged after they were sent do not count at the relay
         if len(self._deliveries) >= self.window + RECEIVE_WINDOW_MAX:
             reason = "more messages than the window allows"
             self.fail(error("answer_invalid", relay=self._receiver.origin, reason=reason))
@@ -304,7 +303,7 @@ class Receiver:
                 self._refuse(mailbox, event.id, invalid)
                 return
         if event.id in self.confirmations:
-            return  # a second copy: its answer is on the way
+            return  # a second copy of a message that is confirmed or rejected already
         info = delivered.info
         mailbox.on_delivery(
             Delivery(

@@ -18,7 +18,7 @@ from posthouse.client.failures import Backoff
 from posthouse.client.stream.connection import Connection, Handlers
 from posthouse.model.errors import Fatal, PosthouseError, Transient, error
 
-log = logging.getLogger(__name__)  # the standard one: a library is silent unless its user asks
+log = logging.getLogger(__name__)  # the standard logging: a library is silent unless its user configures it
 #: close code and reason of the relay, if it sent them
 OnLost = Callable[[int | None, str], None]
 
@@ -96,7 +96,7 @@ class Link:
             self._reading.cancel()
 
     async def close(self) -> None:
-        """End the stream; what is still open fails with client_closed."""
+        """End the stream; open calls fail with client_closed."""
         self._end(error("client_closed"))
         if self._task is not None:
             self._task.cancel()

@@ -34,9 +34,9 @@ _NOT_RETRIED = frozenset({"queue_full"})
 class Kind(enum.Enum):
     """What a command does, which decides how it is retried."""
 
-    #: EVENT, retried until its caller gives up
+    #: publishes an event, retried until its caller gives up
     EVENT = enum.auto()
-    #: EVENT as part of a list that its caller retries
+    #: publishes an event of a list that its caller retries
     BATCH = enum.auto()
     CONFIRM = enum.auto()
     REJECT = enum.auto()
@@ -66,7 +66,7 @@ class Pending:
         self.refusal: PosthouseError | None = None
 
     def on_answer(self, answer: Answer) -> None:
-        """Take the answer, or the error that ends the command; called once."""
+        """Receive the answer, or the error that ends the command."""
         raise NotImplementedError
 
     def encode_again(self) -> bytes:
@@ -157,7 +157,7 @@ class PendingCommands:
             pending.on_answer(answer)
             entries.remove(pending)
         if not entries:
-            del self._entries[first.key]
+            self._entries.pop(first.key, None)
 
     def _is_retried(self, pending: Pending, refusal: PosthouseError) -> bool:
         return pending.kind in _RETRIED and isinstance(refusal, Transient) and refusal.code not in _NOT_RETRIED
