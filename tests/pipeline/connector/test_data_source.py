@@ -78,7 +78,7 @@ def test_workers_read_without_apsw(spark: SparkSession, store: GrowingStore) -> 
     ("change", "words"),
     [
         ("UPDATE schema_versions SET version = 99 WHERE component = 'journal'", "newer posthouse: journal is at 99"),
-        ("PRAGMA application_id = 1", "not a store of posthouse"),
+        ("PRAGMA application_id = 1", "not a posthouse store"),
     ],
 )
 def test_a_store_that_is_newer_or_foreign_is_refused(
