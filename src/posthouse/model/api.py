@@ -48,7 +48,7 @@ class Queue(msgspec.Struct, frozen=True):
     depth: int
     #: rejected and dead ones
     parked: int
-    #: ids of confirmations that wait for this node as a sender
+    #: ids of confirmations that wait for this node as their sender
     confirmations: int
     oldest_ns: int | None
 
@@ -73,7 +73,7 @@ class QueueRow(msgspec.Struct, frozen=True):
 
 
 class Requeued(msgspec.Struct, frozen=True):
-    """Ids of messages that wait again, and of those that found no room."""
+    """The ids of the messages that wait again, and of those that did not fit into the queue."""
 
     requeued: tuple[str, ...]
     no_room: tuple[str, ...]

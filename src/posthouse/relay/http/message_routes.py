@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from posthouse.http.response import HttpResponse, json_response
 from posthouse.http.router import Route
+from posthouse.model.api import Queue, Requeued
 from posthouse.model.errors import error
 from posthouse.model.event import is_event_id
 from posthouse.model.limits import QUERY_MAX_LIMIT
@@ -77,19 +78,6 @@ class QueueQuery(msgspec.Struct, forbid_unknown_fields=True):
 
     after: After | None = None
     limit: Annotated[int, LIMIT] | None = None
-
-
-class Queue(msgspec.Struct):
-    """One reader's queue."""
-
-    recipient: str
-    #: unconfirmed messages
-    depth: int
-    #: rejected and dead ones
-    parked: int
-    #: ids of confirmations that wait for this node as their sender
-    confirmations: int
-    oldest_ns: int | None
 
 
 class QueueList(msgspec.Struct):
@@ -172,13 +160,6 @@ class PurgedMessages(msgspec.Struct):
     purged: list[str]
 
 
-class Requeued(msgspec.Struct):
-    """The ids of the messages that wait again, and of those that did not fit into the queue."""
-
-    requeued: list[str]
-    no_room: list[str]
-
-
 async def list_queues(call: RelayCall) -> HttpResponse:
     """List the queues of a mesh that are not empty."""
     arguments = call.arguments(QueueQuery)
@@ -200,7 +181,7 @@ async def requeue_messages(call: RelayCall) -> HttpResponse:
     """Requeue parked messages, at the tail of the queue."""
     node, body = call.node, await call.body(RequeueMessages)
     requeued, no_room = await call.context.engine.queues.requeue(node, call.params["mesh"], body.node, body.ids)
-    return json_response(Requeued(requeued, no_room))
+    return json_response(Requeued(tuple(requeued), tuple(no_room)))
 
 
 def _read_after(after: str | None) -> tuple[int, str]:
