@@ -27,7 +27,7 @@ from posthouse.keys import public_key
 from posthouse.model.clock import SystemClock
 from posthouse.model.event import Event
 from posthouse.model.node import node_key
-from posthouse.model.ulid import Minter
+from posthouse.model.ulid import UlidGenerator
 from posthouse.relay.store.event_rows import EventRow, event_row
 from posthouse.relay.store.sqlite.meshes_and_locks import LOCKS_SQL as LOCKS
 from posthouse.relay.store.sqlite.queries import EVENTS_SQL as RELAY
@@ -180,7 +180,7 @@ class OutboxFloor:
     def __init__(self, db: apsw.Connection) -> None:
         self._db = db
         self._clock = SystemClock()
-        self._minter = Minter(self._clock)
+        self._minter = UlidGenerator(self._clock)
         self._seq = count(int(str(db.execute(JOURNAL.head).get)) + 1)
         self._event = b"x" * (_EVENT_BYTES + BODY_CHARS)
 

@@ -126,7 +126,7 @@ def test_sealing_for_an_unsound_or_for_no_node_is_refused() -> None:
 
 
 def test_an_unknown_form_of_sealing_is_refused() -> None:
-    with refused("sealed_malformed", "not known"):
+    with refused("sealed_malformed", "is unknown"):
         open_sealed(BOB, ALICE.node, "rot13", "text")
 
 

@@ -9,7 +9,7 @@ from ulid import ULID
 
 from posthouse.model.clock import FakeClock
 from posthouse.model.errors import Refused
-from posthouse.model.ulid import Minter, next_ulid, ulid_ms, validate_ulid
+from posthouse.model.ulid import UlidGenerator, next_ulid, ulid_ms, validate_ulid
 
 MS = st.integers(0, 2**48 - 1)
 RANDOM = st.binary(min_size=10, max_size=10)
@@ -73,7 +73,7 @@ def test_other_spellings_are_no_ulids(text: str) -> None:
 
 def test_a_minter_continues_after_the_id_it_is_given_and_through_a_clock_step() -> None:
     clock = FakeClock()
-    minter = Minter(clock, previous=next_ulid(None, 1_900_000_000_000, b"\x01" * 10))
+    minter = UlidGenerator(clock, previous=next_ulid(None, 1_900_000_000_000, b"\x01" * 10))
     ids = [minter.mint()]
     clock.step_wall(-3_600)
     ids.append(minter.mint())
@@ -82,7 +82,7 @@ def test_a_minter_continues_after_the_id_it_is_given_and_through_a_clock_step() 
 
 
 def test_a_minter_never_gives_two_threads_the_same_id() -> None:
-    minter = Minter(FakeClock())
+    minter = UlidGenerator(FakeClock())
     minted: list[list[str]] = [[] for _ in range(4)]
 
     def work(mine: list[str]) -> None:

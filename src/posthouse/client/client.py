@@ -46,7 +46,7 @@ from posthouse.model.event import Coordinate, Event, parse_coordinate
 from posthouse.model.lease import validate_lease_ms, validate_resource
 from posthouse.model.limits import RECEIVE_WINDOW
 from posthouse.model.node import DEFAULT_MESH, is_node_id
-from posthouse.model.ulid import Minter
+from posthouse.model.ulid import UlidGenerator
 
 Tags = Iterable[Sequence[str]]
 
@@ -105,7 +105,7 @@ class Client:
         timeout_s = self.options.publish_timeout_s
         #: single operations on locks; `lock` holds one around a piece of work
         self.locks = LockCalls(LockCommands(commands), self._clock, timeout_s, mesh, self.connect)
-        self._minter = Minter(self._clock)
+        self._minter = UlidGenerator(self._clock)
         #: True after the first connection: from then on the link reconnects, or answers with the error that ended it
         self._is_connected = False
         self._sender = Sender(Composer(self._signer, self._minter))

@@ -38,7 +38,7 @@ from posthouse.keys import NodeKey
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.limits import BODY_MAX_BYTES
 from posthouse.model.node import validate_mesh_name
-from posthouse.model.ulid import Minter
+from posthouse.model.ulid import UlidGenerator
 
 log = structlog.get_logger(__name__)
 OnTaskEnd = Callable[[asyncio.Task[None]], None]
@@ -159,7 +159,7 @@ class Daemon:
         self.pressure = Pressure(settings.outbox_max_bytes, self.directory.root)
         self.sending = Sending(
             settings.mesh,
-            Composer(Signer(key, clock), Minter(clock)),
+            Composer(Signer(key, clock), UlidGenerator(clock)),
             self.outbox,
             self.inbox,
             self.uplink.resolve,

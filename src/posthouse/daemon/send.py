@@ -30,7 +30,7 @@ from posthouse.model.limits import BODY_MAX_BYTES, MILLISECOND_NS
 from posthouse.model.message import Message, read_message, validate_client_message_id
 from posthouse.model.outbox_rules import AcceptAction
 from posthouse.model.strict_json import parse_jcs
-from posthouse.model.ulid import Minter
+from posthouse.model.ulid import UlidGenerator
 
 #: from a name, prefix, node id or #topic to a node id or #topic
 Resolve = Callable[[str], Awaitable[str]]
@@ -77,7 +77,7 @@ class Sending:
         self._open_event = open_event
         self._capacity_bytes = capacity_bytes
         self._clock = clock
-        self._minter = Minter(clock)
+        self._minter = UlidGenerator(clock)
         #: largest body that the relay accepts, in bytes
         self.max_payload = BODY_MAX_BYTES
 

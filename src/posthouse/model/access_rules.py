@@ -1,9 +1,8 @@
-"""Access rules of the bus: who may write to which endpoint.
+"""Access rules of the bus: which sender may write to which endpoint.
 
-Rules are tried highest priority first, deny before allow at equal priority, then in file order; the first
-whose patterns match sender and endpoint decides; when none does, the write is allowed. A rule file with one
-bad entry is refused as a whole: a rule nobody reads must not open a door. Reading and watching the file is
-the bus's work.
+Rules are ordered by priority, highest first; at equal priority deny comes before allow, then file order. The first
+rule whose patterns match sender and endpoint decides; without one the write is allowed. A rule file with one invalid
+entry is refused as a whole: an ignored deny rule would allow access. The bus reads and watches the file.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from posthouse.model.subjects import matches, validate_subject
 
 
 class Action(enum.StrEnum):
-    """What a rule does with what it matches."""
+    """The effect of a rule on a matching write."""
 
     ALLOW = "allow"
     DENY = "deny"
@@ -44,24 +43,24 @@ class AccessRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise error("value_invalid", name="priority", reason=f"{self.priority!r} is not an integer")
 
     def matches(self, sender: str, endpoint: str) -> bool:
-        """Tell whether this rule speaks about the sender writing to the endpoint."""
+        """Return True if the rule applies to this sender and endpoint."""
         return matches(sender, self.from_) and matches(endpoint, self.to)
 
 
 class AccessRules:
-    """An ordered set of rules, ready to decide."""
+    """An ordered set of rules."""
 
     def __init__(self, rules: Iterable[AccessRule] = ()) -> None:
-        #: as they stand in the file
+        #: in file order
         self.rules = tuple(rules)
         self._ordered = sorted(self.rules, key=lambda rule: (-rule.priority, rule.action is Action.ALLOW))
 
     def deciding_rule(self, sender: str, endpoint: str) -> AccessRule | None:
-        """Return the rule that decides, or None when no rule speaks about it."""
+        """Return the rule that decides, or None if no rule applies."""
         return next((rule for rule in self._ordered if rule.matches(sender, endpoint)), None)
 
     def allows(self, sender: str, endpoint: str) -> bool:
-        """Tell whether the sender may write to the endpoint."""
+        """Return True if the sender may write to the endpoint."""
         rule = self.deciding_rule(sender, endpoint)
         return rule is None or rule.action is Action.ALLOW
 
@@ -75,7 +74,7 @@ class AccessRules:
 
 
 def parse_rules(data: bytes) -> AccessRules:
-    """Return the rules of a rule file, or raise access_rules_invalid for the first bad entry."""
+    """Return the rules of a rule file, or raise access_rules_invalid for the first invalid entry."""
     try:
         entries = parse_json(data)
     except PosthouseError as fault:

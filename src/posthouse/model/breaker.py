@@ -1,11 +1,11 @@
 """The circuit breaker of an endpoint, as pure transitions over a frozen state.
 
     CLOSED ── failure_threshold failures in a row ──> OPEN
-    OPEN ── cooldown over, next publish ──> HALF_OPEN, which has half_open_probe_count probes out at a time
+    OPEN ── cooldown over, next publish ──> HALF_OPEN, which allows half_open_probe_count probes at a time
     HALF_OPEN ── a failure ──> OPEN;  success_to_close successes ──> CLOSED
 
-Times are boot times under a boot id; a state of another boot counts as CLOSED. A probe whose process died reports
-nothing: after another cooldown its place is free again. The store keeps the state; nothing here does.
+Times are boot times under a boot id; a state of another boot counts as CLOSED. A probe whose process died never
+reports: after another cooldown its slot is free again. The caller stores the state.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class Circuit(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BreakerState:
-    """What is remembered about one endpoint."""
+    """The stored state of one endpoint."""
 
     circuit: Circuit = Circuit.CLOSED
     #: failures in a row while CLOSED
     failures: int = 0
     #: successes since HALF_OPEN
     successes: int = 0
-    #: probes let through and not yet reported
+    #: admitted probes that have not reported yet
     probes: int = 0
     #: boot time of the opening, or of the last probe
     since_boot_ns: int = 0
@@ -42,7 +42,7 @@ class BreakerState:
 
 
 def admit(state: BreakerState, config: CircuitBreaker, now_ns: int, boot_id: str) -> tuple[BreakerState, bool]:
-    """Decide one publish: return the state after it and whether it may pass."""
+    """Decide one publish: return the state after it, and True if it is admitted."""
     state = _of_this_boot(state, boot_id)
     if not config.enabled or state.circuit is Circuit.CLOSED:
         return state, True
@@ -51,19 +51,19 @@ def admit(state: BreakerState, config: CircuitBreaker, now_ns: int, boot_id: str
         if not has_cooled:
             return state, False
         return BreakerState(Circuit.HALF_OPEN, probes=1, since_boot_ns=now_ns, boot_id=boot_id), True
-    out = 0 if has_cooled else state.probes
-    if out >= config.half_open_probe_count:
+    probes = 0 if has_cooled else state.probes
+    if probes >= config.half_open_probe_count:
         return state, False
-    return replace(state, probes=out + 1, since_boot_ns=now_ns), True
+    return replace(state, probes=probes + 1, since_boot_ns=now_ns), True
 
 
 def withdraw(state: BreakerState) -> BreakerState:
-    """Give a probe's place back: it was let through here but refused by a later rule."""
+    """Return the slot of a probe that was admitted here but refused by a later rule."""
     return replace(state, probes=max(0, state.probes - 1))
 
 
 def record_failure(state: BreakerState, config: CircuitBreaker, now_ns: int, boot_id: str) -> BreakerState:
-    """Return the state after a failed handler or write; an open circuit is not kept open by latecomers."""
+    """Return the state after a failed handler or write; late failures do not prolong an open circuit."""
     state = _of_this_boot(state, boot_id)
     if not config.enabled or state.circuit is Circuit.OPEN:
         return state
@@ -74,7 +74,7 @@ def record_failure(state: BreakerState, config: CircuitBreaker, now_ns: int, boo
 
 
 def record_success(state: BreakerState, config: CircuitBreaker, boot_id: str) -> BreakerState:
-    """Return the state after a success; while OPEN it proves nothing about now and is ignored."""
+    """Return the state after a success; while OPEN it is outdated and ignored."""
     state = _of_this_boot(state, boot_id)
     if not config.enabled or state.circuit is Circuit.OPEN:
         return state
@@ -86,7 +86,7 @@ def record_success(state: BreakerState, config: CircuitBreaker, boot_id: str) ->
 
 
 def refusal_text(endpoint_hash: str) -> str:
-    """Return the text of a refusal, a contract."""
+    """Return the text of a refusal (a contract)."""
     return f"circuit open for endpoint {endpoint_hash}"
 
 

@@ -1,10 +1,9 @@
 """Time: the clocks, and timestamps as text. The only place that reads the time.
 
-Wall time is for people and created_at; it may step. Boot time (CLOCK_BOOTTIME) never steps and counts through
-suspend; decisions that must survive wall-clock steps use it, and stored boot times carry `boot_id`, because another
-boot voids them. Rules never read a clock: they take the time as an argument. POSTHOUSE_TEST_CLOCK=FILE steps the
-clocks of real processes: the file holds ``{"wall_offset_ns": n, "boot_offset_ns": n}`` and is read again at each
-use.
+Wall time is for people and created_at; it may step. Boot time (CLOCK_BOOTTIME) never steps and counts through suspend;
+decisions that must survive wall-clock steps use it, and stored boot times carry `boot_id`, because they are invalid
+after another boot. Rules never read a clock: they take the time as an argument. POSTHOUSE_TEST_CLOCK=FILE steps the
+clocks of real processes: the file holds ``{"wall_offset_ns": n, "boot_offset_ns": n}`` and is read at each use.
 
 Timestamps are written as ISO-8601 in UTC with milliseconds and `Z`; reading accepts other fractions and offsets.
 """
@@ -29,11 +28,11 @@ _BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Clock(Protocol):
-    """What the rest of posthouse may know about time."""
+    """The time source of the rest of posthouse."""
 
     @property
     def boot_id(self) -> str:
-        """Return the id of this boot; stored boot times of another id mean nothing."""
+        """Return the id of this boot; stored boot times with another id cannot be compared."""
         ...
 
     def wall_ns(self) -> int:
@@ -56,7 +55,7 @@ class SystemClock:
         return self._boot_id
 
     def wall_ns(self) -> int:
-        return time.time_ns()  # noqa: TID251 - this is the one place
+        return time.time_ns()  # noqa: TID251 - the only place that reads the clock
 
     def boot_ns(self) -> int:
         return time.clock_gettime_ns(_BOOTTIME)
@@ -85,7 +84,7 @@ class SteppedClock(SystemClock):
 
 
 class FakeClock:
-    """A clock that stands still until a test moves it."""
+    """A clock that changes only when a test moves it."""
 
     def __init__(self, wall_ns: int = 1_700_000_000_000_000_000, boot_ns: int = 1_000_000_000_000) -> None:
         self._wall_ns = wall_ns
@@ -112,13 +111,13 @@ class FakeClock:
         self._wall_ns += round(seconds * 1e9)
 
     def reboot(self) -> None:
-        """Start another boot: boot time begins anew under a new boot id."""
+        """Start another boot: boot time restarts at zero under a new boot id."""
         self._boots += 1
         self._boot_ns = 0
 
 
 def system_clock(environ: Mapping[str, str] = os.environ) -> Clock:
-    """Return the clock this process should use: the machine's, or the stepped one a test asked for."""
+    """Return the clock of this process: the machine's, or the stepped one of a test."""
     offsets = environ.get(TEST_CLOCK_ENV)
     return SteppedClock(Path(offsets)) if offsets else SystemClock()
 
@@ -126,7 +125,7 @@ def system_clock(environ: Mapping[str, str] = os.environ) -> Clock:
 def _read_boot_id() -> str:
     try:
         return _BOOT_ID_FILE.read_text().strip()
-    except FileNotFoundError:  # not Linux: every process start counts as a boot, which only voids more
+    except FileNotFoundError:  # not Linux: every process start counts as a boot, which only invalidates more
         return f"process-{os.getpid()}-{time.clock_gettime_ns(_BOOTTIME)}"
 
 
@@ -136,24 +135,24 @@ _FORM = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)
 
 
 def format_utc(wall_ns: int) -> str:
-    """Return the time as in 2026-01-31T09:30:00.250Z; digits below the millisecond are cut off."""
+    """Return the time as in 2026-01-31T09:30:00.250Z; digits below the millisecond are truncated."""
     seconds, rest = divmod(wall_ns, SECOND_NS)
     return f"{_format_second(seconds)}.{rest // 1_000_000:03d}Z"
 
 
 def parse_utc(text: str) -> int:
-    """Return nanoseconds since 1970, or raise value_invalid; a time without its zone is refused."""
+    """Return nanoseconds since 1970, or raise value_invalid; a time without a zone is refused."""
     if type(text) is not str:
         raise error("value_invalid", name="timestamp", reason=f"{text!r} is not ISO-8601 with a zone")
     return _parse(text)
 
 
-@lru_cache(maxsize=64)  # many messages are made within one second
+@lru_cache(maxsize=64)  # many messages are created within one second
 def _format_second(seconds: int) -> str:
     return f"{_EPOCH + timedelta(seconds=seconds):%Y-%m-%dT%H:%M:%S}"
 
 
-@lru_cache(maxsize=4096)  # a message's time is read when it is made, stored and handled
+@lru_cache(maxsize=4096)  # the time of a message is parsed when it is created, stored and handled
 def _parse(text: str) -> int:
     form = _FORM.fullmatch(text)
     if form is None:

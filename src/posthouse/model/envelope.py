@@ -1,8 +1,8 @@
-"""What travels on the bus: envelopes and dead letters (files), the standard payload, and signals (never stored).
+"""Values of the bus: envelopes and dead letters (files), the standard payload, and signals (never stored).
 
-A mailbox file holds one JSON object in camelCase, as DorkOS writes it; `publishedTo` is ours and names the pattern a
-fan-out was published to. Values are validated on the way in and out of a file; unknown fields are ignored, so newer
-programs may add some. A payload may be any JSON value; StandardPayload is the shape agents agree on.
+A mailbox file holds one JSON object in camelCase, as DorkOS writes it; `publishedTo` is an addition of posthouse: the
+pattern of a fan-out. Values are validated when a file is written and read; unknown fields are ignored, so newer
+programs may add fields. A payload may be any JSON value; StandardPayload is the common shape between agents.
 
 If you change the file format: 1. docs/explain storage format, 2. the vectors in tests/model/test_envelope.py, 3. the
 index rebuild of the bus.
@@ -26,7 +26,7 @@ NonNegative = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Performative(enum.StrEnum):
-    """What a message wants to do in a conversation."""
+    """The intent of a message in a conversation."""
 
     REQUEST = "request"
     INFORM = "inform"
@@ -39,7 +39,7 @@ class Performative(enum.StrEnum):
 
 
 class ChannelType(enum.StrEnum):
-    """Where a conversation takes place."""
+    """The kind of channel of a conversation."""
 
     DM = "dm"
     GROUP = "group"
@@ -48,7 +48,7 @@ class ChannelType(enum.StrEnum):
 
 
 class Attachment(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A file that goes with a message; the bus carries its path, not its bytes."""
+    """A file attached to a message; the bus carries its path, not its bytes."""
 
     path: str
     filename: str
@@ -57,7 +57,7 @@ class Attachment(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
 
 
 class ResponseContext(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """How an answer should look where it is shown."""
+    """Constraints on a reply where it is displayed."""
 
     platform: str
     max_length: NonNegative | None = None
@@ -66,7 +66,7 @@ class ResponseContext(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What a message cost to make; cost figures are computed from it."""
+    """Model usage and cost of a message; the pipeline computes cost figures from it."""
 
     model: str
     input_tokens: NonNegative
@@ -103,9 +103,9 @@ def _to_payload(value: Any) -> StandardPayload:
 class Envelope(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """One message for one endpoint."""
 
-    #: ULID, larger than that of every message before it
+    #: ULID, greater than that of every earlier message
     id: str
-    #: the endpoint's own subject; a pattern only when it reached no endpoint, and published_to is the same
+    #: subject of the endpoint; a pattern only if it reached no endpoint, and then equal to published_to
     subject: str
     from_: str = msgspec.field(name="from")
     budget: Budget
@@ -114,7 +114,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     #: any JSON value
     payload: Any
     reply_to: str | None = None
-    #: the pattern or subject given to publish, where it is not the subject
+    #: the pattern or subject given to publish, if it differs from the subject
     published_to: str | None = None
 
     def __post_init__(self) -> None:
@@ -129,13 +129,13 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What failed/ holds: the envelope (null when the file could not be read as one), why, and when."""
+    """A file of failed/: the envelope (null if the file was not a valid one), the reason and the time."""
 
     envelope: Envelope | None
     reason: str
     #: ISO-8601, UTC
     failed_at: str
-    #: the text of a file that is no envelope
+    #: the text of a file that is not an envelope
     raw: str | None = None
 
     def __post_init__(self) -> None:
@@ -148,7 +148,7 @@ _DEAD_LETTER = msgspec.json.Decoder(DeadLetter)
 
 
 def json_payload(payload: Any) -> Any:
-    """Return the payload as plain JSON values, or raise payload_unserialisable; typed payloads are taken apart."""
+    """Return the payload as plain JSON values, or raise payload_unserialisable; structs become dictionaries."""
     if isinstance(payload, msgspec.Struct):
         payload = msgspec.to_builtins(payload)
     check_json_value(payload)
@@ -161,7 +161,7 @@ def encode_envelope(envelope: Envelope) -> bytes:
 
 
 def decode_envelope(data: bytes) -> Envelope:
-    """Return the envelope in a mailbox file, or raise value_invalid or the error of the field that is wrong."""
+    """Return the envelope in a mailbox file, or raise value_invalid or the error of the invalid field."""
     return convert_or_refuse("envelope", _ENVELOPE.decode, data)
 
 
@@ -171,7 +171,7 @@ def decode_dead_letter(data: bytes) -> DeadLetter:
 
 
 class SignalType(enum.StrEnum):
-    """What a signal tells."""
+    """The topic of a signal."""
 
     TYPING = "typing"
     PRESENCE = "presence"
@@ -195,6 +195,6 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
         if not isinstance(self.type, SignalType):
             raise error("value_invalid", name="type", reason=f"{self.type!r} is not a signal type")
         if type(self.state) is not str or not self.state:
-            raise error("value_invalid", name="state", reason="it is not a text, or empty")
+            raise error("value_invalid", name="state", reason="it is not a non-empty text")
         validate_subject(self.endpoint_subject)
         parse_utc(self.timestamp)

@@ -1,12 +1,12 @@
-"""The event: a signed statement of a node. Its fields and tags, canonical form, structure rules, and coordinate.
+"""Events, the signed statements of nodes: fields and tags, canonical form, structure rules, and coordinates.
 
 The canonical bytes are the UTF-8 of the JSON array ["posthouse-event-v1", pubkey, created_at_ns, kind, tags,
-content] without spaces, as msgspec writes it. If they change, every signature ever made is void: make a new version
+content] without spaces, as msgspec writes it. A change would void every signature ever made: introduce a new version
 name instead. An Event in memory has the right types but proves nothing: `check_structure` checks everything that
-needs no key, store or clock; the signature is verified in posthouse.keys. The two time rules stand apart because a
-retry of an accepted event gets its answer also when the event has expired. Reading JSON is strict: two readers must
-never see two different events in one text. A coordinate `kind:pubkey:d` addresses the latest replaceable or
-addressable event.
+needs no key, store or clock; posthouse.keys verifies the signature. The two time rules are separate because a retry
+of an accepted event gets its answer even after the event has expired. Reading JSON is strict: two readers must never
+see two different events in one text. A coordinate `kind:pubkey:d` addresses the latest replaceable or addressable
+event.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FENCE_TOKEN = re.compile(r"[1-9][0-9]{0,18}")
 
 
 def read_fence_tag(event: Event) -> FenceTag | None:
-    """Return the fence an event claims, None when it claims none, or raise tag_malformed."""
+    """Return the fence tag of an event, None if it has none, or raise tag_malformed."""
     tag = event.tag("fence")
     return None if tag is None else _parse_fence_tag(event.kind, tag)
 
@@ -47,7 +47,7 @@ def _parse_fence_tag(kind: int, tag: Tag) -> FenceTag:
     if not is_replacing(kind):
         raise error("tag_malformed", tag="fence", reason="only replaceable and addressable events are fenced")
     if len(tag) not in (3, 4) or (len(tag) == 4 and tag[3] != "strict"):
-        raise error("tag_malformed", tag="fence", reason='it is not resource, token and perhaps "strict"')
+        raise error("tag_malformed", tag="fence", reason='it is not a resource, a token and optionally "strict"')
     if _FENCE_TOKEN.fullmatch(tag[2]) is None or int(tag[2]) > INT64_MAX:
         raise error("tag_malformed", tag="fence", reason="the token is not a positive integer")
     return FenceTag(validate_resource(tag[1]), int(tag[2]), len(tag) == 4)
@@ -60,13 +60,13 @@ _ENCODER = msgspec.json.Encoder()
 def canonical_event_bytes(
     pubkey: str, created_at_ns: int, kind: int, tags: Sequence[Sequence[str]], content: str
 ) -> bytes:
-    """Return the canonical bytes, or raise what keeps the fields from having any."""
+    """Return the canonical bytes of the fields, or raise the code of the first invalid one."""
     _check_fields(pubkey, created_at_ns, kind, tags, content)
     return encode_canonical(pubkey, created_at_ns, kind, tags, content)
 
 
 def encode_canonical(pubkey: str, created_at_ns: int, kind: int, tags: Sequence[Sequence[str]], content: str) -> bytes:
-    """Return the canonical bytes of fields whose types are known to be right."""
+    """Return the canonical bytes of fields whose types were checked before."""
     try:
         return _ENCODER.encode((EVENT_VERSION, pubkey, created_at_ns, kind, tags, content))
     except UnicodeEncodeError as fault:
@@ -109,7 +109,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     sig: str
 
     def canonical(self) -> bytes:
-        """Return the bytes its id and signature stand for."""
+        """Return the bytes that its id and signature cover."""
         return encode_canonical(self.pubkey, self.created_at_ns, self.kind, self.tags, self.content)
 
     def tag(self, name: str) -> Tag | None:
@@ -124,7 +124,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return [tag[1] for tag in self.tags if len(tag) > 1 and tag[0] == name]
 
     def value(self, name: str) -> str | None:
-        """Return the first value of the first tag of a name; None when there is no tag or no value."""
+        """Return the first value of the first tag of a name, or None without tag or value."""
         tag = self.tag(name)
         return tag[1] if tag is not None and len(tag) > 1 else None
 
@@ -138,21 +138,21 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def expiration_s(self) -> int | None:
-        """Unix seconds after which the event is not served; only right once the structure was checked."""
+        """Unix seconds after which the event is not served; valid only after check_structure."""
         text = self.value("expiration")
         return None if text is None else int(text)
 
     @property
     def replace_key(self) -> tuple[str, int, str]:
-        """What a replaceable or addressable event replaces others of."""
+        """The key under which the latest replaceable or addressable event replaces earlier ones."""
         return self.pubkey, self.kind, self.d
 
     def is_newer_than(self, other: Event) -> bool:
-        """Tell whether this event replaces another of the same key: the larger (created_at_ns, id) does."""
+        """Return True if this event replaces another of the same key: the larger (created_at_ns, id) wins."""
         return (self.created_at_ns, self.id) > (other.created_at_ns, other.id)
 
     def is_expired(self, now_ns: int) -> bool:
-        """Tell whether the event's expiration has come."""
+        """Return True if the event has expired."""
         expiration_s = self.expiration_s
         return expiration_s is not None and expiration_s * SECOND_NS <= now_ns
 
@@ -162,17 +162,17 @@ _FIELDS = frozenset(Event.__struct_fields__)
 
 
 def encode_event(event: Event) -> bytes:
-    """Return the event as JSON, compact, in the order of its fields."""
+    """Return the event as compact JSON, in the order of its fields."""
     return _ENCODER.encode(event)
 
 
 def decode_event(data: bytes | msgspec.Raw) -> Event:
-    """Return the event in a JSON text, or raise the code of what is wrong with the text."""
+    """Return the event in a JSON text, or raise the code of its first fault."""
     return read_event(data)[0]
 
 
 def read_event(data: bytes | msgspec.Raw) -> tuple[Event, bytes]:
-    """Return the event in a JSON text and how `encode_event` writes it, or raise what is wrong with the text."""
+    """Return the event in a JSON text and its form by `encode_event`, or raise the code of its first fault."""
     raw = bytes(data)
     if len(raw) > EVENT_MAX_JSON_BYTES:
         raise error("event_too_large", bytes=len(raw), limit=EVENT_MAX_JSON_BYTES)
@@ -182,7 +182,7 @@ def read_event(data: bytes | msgspec.Raw) -> tuple[Event, bytes]:
         raise _explain(str(fault)) from fault
     except (ValueError, RecursionError) as fault:
         raise error("json_invalid", reason=str(fault)) from fault
-    # msgspec keeps the last of two equal keys; the text it would write itself has none, so look only at others
+    # msgspec keeps the last of two equal keys. Its own output has no duplicates, so only other texts are checked.
     text = _ENCODER.encode(event)
     if text != raw:
         refuse_duplicate_keys(raw)
@@ -190,7 +190,7 @@ def read_event(data: bytes | msgspec.Raw) -> tuple[Event, bytes]:
 
 
 def _explain(fault: str) -> PosthouseError:
-    """Turn msgspec's sentence into a code; the sentence names the field in back-quotes or in a path."""
+    """Return the error for a message of msgspec, which names the field in back-quotes or in a path."""
     if fault.startswith("Object missing required field"):
         return error("event_field_missing", field=fault.split("`")[1])
     if fault.startswith("Object contains unknown field"):
@@ -207,14 +207,14 @@ _HEX_128 = re.compile(r"[0-9a-f]{128}")
 _DECIMAL = re.compile(r"0|[1-9][0-9]{0,18}")
 _ARMOR_BEGIN = "-----BEGIN SSH SIGNATURE-----\n"
 _ARMOR_END = "-----END SSH SIGNATURE-----"
-#: tags that decide something: a second one would make it a matter of taste which one counts
+#: tags that rules depend on: with two of them it would be ambiguous which one counts
 _SINGLE = ("mesh", "expiration", "fence")
 
 
 def check_structure(event: Event) -> bytes:
     """Return the canonical bytes of a well-formed event, or raise the code of its first fault.
 
-    The signature is judged by its form only; the caller verifies it over the bytes returned.
+    Only the form of the signature is checked; the caller verifies it over the returned bytes.
     """
     _check_forms(event)
     check_tags(event.kind, event.tags)
@@ -238,13 +238,13 @@ def check_new_event(pubkey: str, created_at_ns: int, kind: int, tags: Sequence[T
 
 
 def check_publishable(event: Event) -> None:
-    """Raise kind_not_publishable for an authentication event: who could publish it could log in with it."""
+    """Raise kind_not_publishable for an authentication event: a reader of a published one could log in with it."""
     if event.kind == AUTHENTICATION:
         raise error("kind_not_publishable", kind=event.kind)
 
 
 def check_times(event: Event, now_ns: int) -> None:
-    """Raise event_created_at_ahead or event_expired by the relay's clock."""
+    """Raise event_created_at_ahead or event_expired, measured by the relay's clock."""
     ahead_ns = event.created_at_ns - now_ns
     if ahead_ns > CREATED_AT_MAX_AHEAD_NS:
         raise error(
@@ -257,7 +257,7 @@ def check_times(event: Event, now_ns: int) -> None:
 
 
 def is_event_id(text: str) -> bool:
-    """Tell whether a text has the form of an event id."""
+    """Return True if a text has the form of an event id."""
     return _HEX_64.fullmatch(text) is not None
 
 
@@ -281,7 +281,7 @@ def _check_forms(event: Event) -> None:
     if not is_event_id(event.id):
         raise error("event_id_form")
     if not is_node_id(event.pubkey):
-        raise error("event_pubkey_form", reason="it has another form")
+        raise error("event_pubkey_form", reason="it is not `ed25519:` and 64 hexadecimal digits")
     if not 0 <= event.created_at_ns <= INT64_MAX:
         raise error("event_created_at_range", created_at_ns=event.created_at_ns)
     if _HEX_128.fullmatch(event.sig) is None and not _is_armor(event.sig):
@@ -298,7 +298,7 @@ def _check_tag_size(index: int, tag: Tag) -> None:
     if not tag or not tag[0]:
         raise error("tag_empty", index=index)
     for value in tag:
-        # a text has at most four bytes for each character, so that most need no encoding to be judged
+        # UTF-8 has at most four bytes per character, so most values are accepted without encoding them
         if len(value) * 4 > TAG_VALUE_MAX_BYTES:
             size = len(value.encode("utf-8", "surrogatepass"))
             if size > TAG_VALUE_MAX_BYTES:
@@ -308,7 +308,7 @@ def _check_tag_size(index: int, tag: Tag) -> None:
 def _check_known_tags(kind: int, names: dict[str, Tag]) -> None:
     if (mesh := names.get("mesh")) is not None:
         if len(mesh) != 2:
-            raise error("tag_malformed", tag="mesh", reason="it has not exactly one value")
+            raise error("tag_malformed", tag="mesh", reason="it must have exactly one value")
         validate_mesh_name(mesh[1])
     if (expiration := names.get("expiration")) is not None and (
         len(expiration) != 2 or _DECIMAL.fullmatch(expiration[1]) is None
@@ -322,7 +322,7 @@ _KIND = re.compile(r"[1-9][0-9]{4}")
 
 
 class Coordinate(NamedTuple):
-    """What names the latest of a line of events."""
+    """The address of the latest replaceable or addressable event."""
 
     kind: int
     pubkey: str
@@ -341,7 +341,7 @@ def parse_coordinate(text: str) -> Coordinate:
     """Return the coordinate in a text, or raise coordinate_invalid."""
     parts = text.split(":", 3)
     if len(parts) != 4:
-        raise error("coordinate_invalid", coordinate=text, reason="it has not four parts")
+        raise error("coordinate_invalid", coordinate=text, reason="it must have four parts")
     kind, scheme, digits, d = parts
     if _KIND.fullmatch(kind) is None or not is_replacing(int(kind)):
         raise error("coordinate_invalid", coordinate=text, reason="its kind is not replaceable or addressable")

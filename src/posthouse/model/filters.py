@@ -1,7 +1,7 @@
-"""Event filters: which events a query or a subscription asks for.
+"""Event filters: the events that a query or a subscription selects.
 
-All conditions of a filter must hold; within a list one value must. A list that is given must not be empty, because
-"nothing" and "anything" are too easily confused. Bounds on time include their ends. A filter comes
+All conditions of a filter must hold; of a list one value must match. A given list must not be empty, because it could
+mean "nothing" or "anything". Time bounds are inclusive. A filter comes
 from JSON (REQ on the stream) or from query parameters; both give the same value.
 """
 
@@ -31,16 +31,16 @@ class Filter:
     ids: frozenset[str] | None = None
     authors: frozenset[str] | None = None
     kinds: frozenset[int] | None = None
-    #: tag name -> values of which one must be the first value of such a tag
+    #: tag name -> values, one of which must be the first value of such a tag
     tags: Mapping[str, frozenset[str]] = field(default_factory=dict)
     mesh: str | None = None
     since_ns: int | None = None
     until_ns: int | None = None
-    #: how many stored events are wanted; says nothing about matching
+    #: maximum number of stored events; not part of matching
     limit: int | None = None
 
     def matches(self, event: Event) -> bool:
-        """Tell whether the event fulfils every condition."""
+        """Return True if the event meets every condition."""
         return (
             (self.kinds is None or event.kind in self.kinds)
             and (self.authors is None or event.pubkey in self.authors)
@@ -53,7 +53,7 @@ class Filter:
 
 
 def filter_from_json(value: Any) -> Filter:
-    """Return the filter in plain JSON values, or raise filter_invalid with the field that is wrong."""
+    """Return the filter in plain JSON values, or raise filter_invalid for the first invalid field."""
     if type(value) is not dict:
         _refuse("filter", "it is not an object")
     _bound_values(value)
@@ -70,7 +70,7 @@ def filter_from_json(value: Any) -> Filter:
 
 
 def filter_from_query(parameters: Iterable[tuple[str, str]], max_limit: int = QUERY_MAX_LIMIT) -> Filter:
-    """Return the filter in decoded query parameters; lists are comma-separated, a parameter stands once.
+    """Return the filter in decoded query parameters; lists are comma-separated, a parameter occurs once.
 
     Parameters that are not the filter's (cursor, order) must have been taken out before.
     """

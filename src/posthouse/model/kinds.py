@@ -1,7 +1,7 @@
-"""Kinds of events: the number says how an event is kept.
+"""Kinds of events: the number decides how an event is stored.
 
-Normal events are all kept; of replaceable and addressable ones the latest per key counts; ephemeral ones are
-only passed on. Numbers outside the four ranges mean nothing and are refused.
+Normal events are all stored; of replaceable and addressable ones the latest per key counts; ephemeral ones are only
+forwarded. Numbers outside the four ranges are refused.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LAKE_ROOT = 30101
 
 
 class KindClass(enum.StrEnum):
-    """How events of a kind are kept."""
+    """How events of a kind are stored."""
 
     NORMAL = "normal"
     REPLACEABLE = "replaceable"
@@ -33,22 +33,22 @@ _CLASSES = (KindClass.NORMAL, KindClass.REPLACEABLE, KindClass.EPHEMERAL, KindCl
 
 
 def kind_class(kind: int) -> KindClass:
-    """Return how events of a kind are kept, or raise kind_invalid."""
+    """Return how events of a kind are stored, or raise kind_invalid."""
     if not 1 <= kind <= 39_999:
         raise error("kind_invalid", kind=kind)
     return _CLASSES[kind // 10_000]
 
 
 def is_replacing(kind: int) -> bool:
-    """Tell whether the latest event of a kind replaces the others of its key."""
+    """Return True if the latest event of a kind replaces the others of its key."""
     return 10_000 <= kind <= 19_999 or 30_000 <= kind <= 39_999
 
 
 def is_ephemeral(kind: int) -> bool:
-    """Tell whether events of a kind are passed on and not kept."""
+    """Return True if events of a kind are forwarded and not stored."""
     return 20_000 <= kind <= 29_999
 
 
 def is_addressable(kind: int) -> bool:
-    """Tell whether events of a kind need a d tag."""
+    """Return True if events of a kind need a d tag."""
     return 30_000 <= kind <= 39_999

@@ -1,9 +1,9 @@
-"""Leases and fencing tokens: the rules of locks as pure transitions over a frozen row.
+"""Leases and fencing tokens: the rules of locks as pure functions over a frozen row.
 
-One row per (mesh, resource) stays for ever, so tokens grow strictly through release, expiry, take-over and restart.
-A lease is active iff now < deadline, compared at the moment of use, on boot time; wall-clock steps change nothing. A
-consumer of a fence remembers the highest token it has seen and refuses lower ones; `strict` refuses the same token
-too. The relay checks a fence tag against the lock itself. Refusals are values; the caller raises or answers them.
+One row per (mesh, resource) is kept forever, so tokens grow strictly through release, expiry, take-over and restart.
+A lease is active if now < deadline, compared at the time of use, in boot time: wall-clock steps change nothing. A
+consumer of a fence stores the highest token it has seen and refuses lower ones; `strict` also refuses an equal one.
+The relay checks a fence tag against the lock itself. Refusals are values; the caller raises or returns them.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from posthouse.model.limits import (
 
 
 class LockRow(msgspec.Struct, frozen=True):
-    """What is kept about one resource."""
+    """The stored state of one resource."""
 
     resource: str
     #: the holder, or the last one
     owner: str
-    #: of the present or the last grant
+    #: of the current or the last grant
     token: int
     lease_ms: int
     deadline_boot_ns: int
@@ -39,12 +39,12 @@ class LockRow(msgspec.Struct, frozen=True):
 
 
 class RequestRecord(msgspec.Struct, frozen=True):
-    """A granted request_id, kept 24 hours per (mesh, resource, owner): what a retry is answered with."""
+    """A granted request_id, kept 24 hours per (mesh, resource, owner): the answer to a retry."""
 
     request_id: str
     lease_ms: int
     token: int
-    #: wall time told in the answer
+    #: wall time in the answer
     expires_at_ns: int
     #: wall time of the grant
     granted_at_ns: int
@@ -54,13 +54,13 @@ class Grant(msgspec.Struct, frozen=True):
     """An acquire or renew that succeeded."""
 
     row: LockRow
-    #: wall time, for people; clients count their own deadline
+    #: wall time, for people; clients compute their own deadline
     expires_at_ns: int
-    #: the record to keep; None when no request_id was given or it was kept before
+    #: the record to store; None without a request_id, or if it is already stored
     record: RequestRecord | None = None
-    #: the lease of another grant had run out without a release
+    #: the lease of another grant had expired without a release
     took_over: bool = False
-    #: a retry got its former answer; nothing is to be written
+    #: the answer to a retry; nothing needs to be written
     is_repeat: bool = False
 
 
@@ -78,12 +78,12 @@ class Denied(msgspec.Struct, frozen=True):
 
 
 def remaining_ms(row: LockRow, now_ns: int) -> int:
-    """Return the milliseconds a lease still holds, rounded up: whoever waits them finds it over."""
+    """Return the milliseconds until a lease ends, rounded up: after that wait it has ended."""
     return max(0, -((now_ns - row.deadline_boot_ns) // MILLISECOND_NS))
 
 
 class LockView(msgspec.Struct, frozen=True):
-    """What inspect tells."""
+    """The state of a lock as inspect returns it."""
 
     resource: str
     held: bool
@@ -119,7 +119,7 @@ def validate_request_id(request_id: str) -> str:
 
 
 def is_active(row: LockRow, now_ns: int) -> bool:
-    """Tell whether the lease holds: the one rule of all operations."""
+    """Return True if the lease is active: the one rule of all operations."""
     return not row.is_released and now_ns < row.deadline_boot_ns
 
 
@@ -133,9 +133,9 @@ def acquire(
     request_id: str | None = None,
     record: RequestRecord | None = None,
 ) -> Grant | Denied:
-    """Grant the lock or say why not; `record` is what is kept under the request_id, if anything is.
+    """Grant the lock, or return the reason for a refusal; `record` is the stored record of the request_id, if any.
 
-    `now_ns` is boot time and decides; `wall_ns` only tells people when the lease ends.
+    `now_ns` is boot time and decides; `wall_ns` only shows people when the lease ends.
     """
     if record is not None and is_record_alive(record, wall_ns):
         return _repeat(row, owner, lease_ms, now_ns, record)
@@ -154,7 +154,7 @@ def acquire(
 
 
 def renew(row: LockRow | None, owner: str, token: int, lease_ms: int, now_ns: int, wall_ns: int) -> Grant | Denied:
-    """Extend a lease that is still active; the token stays."""
+    """Extend an active lease; the token stays."""
     denied = _not_the_holder(row, owner, token, now_ns)
     if row is None or denied is not None:
         return denied or Denied("unknown_resource")
@@ -163,7 +163,7 @@ def renew(row: LockRow | None, owner: str, token: int, lease_ms: int, now_ns: in
 
 
 def release(row: LockRow | None, owner: str, token: int, now_ns: int) -> Released | Denied:
-    """End a lease that is still active; row and token stay for the next grant."""
+    """End an active lease; row and token stay for the next grant."""
     denied = _not_the_holder(row, owner, token, now_ns)
     if row is None or denied is not None:
         return denied or Denied("unknown_resource")
@@ -171,21 +171,21 @@ def release(row: LockRow | None, owner: str, token: int, now_ns: int) -> Release
 
 
 def inspect(row: LockRow | None, resource: str, now_ns: int) -> LockView:
-    """Tell who holds a resource; a free one shows its last token, one never locked shows 0."""
+    """Return the holder of a resource; a free one has its last token, a resource never locked has token 0."""
     if row is None or not is_active(row, now_ns):
         return LockView(resource, False, None, 0 if row is None else row.token, 0)
     return LockView(resource, True, row.owner, row.token, remaining_ms(row, now_ns))
 
 
 def reopen(row: LockRow, now_ns: int) -> LockRow:
-    """Return the row after a restart: an unreleased lease, expired or not, gets its full time again."""
+    """Return the row after a restart: an unreleased lease, expired or not, gets its full length again."""
     if row.is_released:
         return row
     return replace(row, deadline_boot_ns=now_ns + row.lease_ms * MILLISECOND_NS)
 
 
 def is_record_alive(record: RequestRecord, wall_ns: int) -> bool:
-    """Tell whether a request record still counts."""
+    """Return True if a request record is still valid."""
     return wall_ns - record.granted_at_ns < REQUEST_RECORD_S * SECOND_NS
 
 
@@ -209,7 +209,7 @@ def _not_the_holder(row: LockRow | None, owner: str, token: int, now_ns: int) ->
 
 
 class FenceTag(NamedTuple):
-    """What a fence tag claims."""
+    """The content of a fence tag."""
 
     resource: str
     token: int
@@ -217,7 +217,7 @@ class FenceTag(NamedTuple):
 
 
 def fence_admits(last_seen: int | None, token: int, strict: bool = False) -> bool:
-    """Tell whether a consumer that has seen `last_seen` may take a write with this token."""
+    """Return True if a consumer that has seen `last_seen` may accept a write with this token."""
     if last_seen is None:
         return True
     return token > last_seen if strict else token >= last_seen
@@ -233,7 +233,7 @@ def fence_error(
     """Return why the relay refuses a fenced event, or None.
 
     `last_written` is the token of the last fenced write of the same coordinate under the same resource; only a
-    strict fence looks at it.
+    strict fence uses it.
     """
     if row is None or fence.token > row.token:
         return "fence_unknown"

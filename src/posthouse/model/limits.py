@@ -1,6 +1,6 @@
 """Every limit of posthouse in one place, each with its unit and the reason for it.
 
-What is configurable has its default here and its bounds in posthouse.model.settings. Limits marked "wire" are told by
+Configurable limits have their default here and its bounds in posthouse.model.settings. Limits marked "wire" are told by
 /v1/info: if you change one, 1. docs/protocol.md, 2. the vectors of the event tests, 3. the client's own checks.
 """
 
@@ -24,14 +24,14 @@ MEMBER_NAME_MAX_CHARS = 64
 # Values
 JSON_MAX_DEPTH = 64  # far above real payloads, far below the interpreter's recursion limit
 SAFE_INTEGER_MAX = 2**53 - 1  # what every JSON reader keeps exactly
-INT64_MAX = 2**63 - 1  # what a store column and a wire integer hold
+INT64_MAX = 2**63 - 1  # the range of a store column and of a wire integer
 
 # Bus budget
 BUS_MAX_HOPS = 5
 BUS_TTL_MS = 3_600_000
 BUS_CALL_BUDGET = 10
 
-# Mesh budget: a dialogue is no loop there, so the bounds are wider
+# Mesh budget: a dialogue is no loop there, so the limits are wider
 MESH_MAX_HOPS = 50
 MESH_CALL_BUDGET = 100
 
@@ -39,7 +39,7 @@ MESH_CALL_BUDGET = 100
 EVENT_MAX_CANONICAL_BYTES = 128 * KIB
 EVENT_MAX_TAGS = 200
 TAG_VALUE_MAX_BYTES = 8 * KIB
-CREATED_AT_MAX_AHEAD_NS = 15 * 60 * SECOND_NS  # tolerates a badly set clock, not a wrong date
+CREATED_AT_MAX_AHEAD_NS = 15 * 60 * SECOND_NS  # tolerates an inaccurate clock, not a wrong date
 SIGNATURE_ARMOR_MAX_CHARS = 4 * KIB  # an ssh-ed25519 armor has about 300
 EVENT_MAX_JSON_BYTES = 1 * MIB  # canonical bytes with every character escaped as \u00xx, and white space
 
@@ -68,18 +68,18 @@ RECEIVE_WINDOW = 50
 RECEIVE_WINDOW_MAX = 1_000
 DELIVERY_BATCH = 50
 QUEUE_MAX = 1_000  # unconfirmed rows per mesh and recipient
-CONFIRMATION_RESERVE = 10_000  # ids beside the queue's cap
+CONFIRMATION_RESERVE = 10_000  # ids in addition to the limit of the queue
 QUEUE_TTL_S = 7 * DAY_S
 QUEUE_SWEEP_S = 300
 CONFIRM_TIMEOUT_S = 30
-TIMEOUT_ATTEMPTS_MAX = 5  # connections closed for want of progress before a row is parked
-FLAP_ATTEMPTS_MAX = 20  # other ends: a reader that merely flaps must lose nothing
+TIMEOUT_ATTEMPTS_MAX = 5  # connections closed without progress before a message is a dead letter
+FLAP_ATTEMPTS_MAX = 20  # other disconnects: a reader with a flapping connection must lose nothing
 RECORD_RETENTION_DAYS = 365
 RECORD_RETENTION_MIN_DAYS = 7
 
 # Pinch (wire)
 PINCH_ENVELOPE_MAX_BYTES = 65_536
-PINCH_FRAME_MAX_BYTES = 131_072  # hard: what lies between is read, so that its sender can be told
+PINCH_FRAME_MAX_BYTES = 131_072  # hard limit: a frame between the two is read, so that its sender gets an error
 PINCH_PING_S = 25
 PINCH_PONG_S = 7
 PINCH_CHALLENGE_S = 10
@@ -97,9 +97,9 @@ REQUEST_RECORD_S = DAY_S
 WAIT_QUEUE_MAX = 10_000  # per lock
 WAITERS_MAX = 65_536  # in all queues: about 60 MB
 LOCK_WAIT_MAX_MS = 600_000
-LOCK_RATE_PER_S = 5_000  # operations per key: far above one busy client, far below what the writer takes
+LOCK_RATE_PER_S = 5_000  # operations per key: far above one busy client, far below the capacity of the writer
 LOCK_BURST = 20_000
-RESTORE_TOKEN_LEAP = 2**32  # above any token handed out between backup and restore
+RESTORE_TOKEN_LEAP = 2**32  # above any token granted between backup and restore
 
 # Bus reliability defaults
 RATE_WINDOW_S = 60

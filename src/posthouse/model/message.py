@@ -1,12 +1,12 @@
-"""Messages (events of kind 1000) and their confirmations (kind 1001), read into what delivery needs.
+"""Messages (events of kind 1000) and their confirmations (kind 1001), as values that delivery needs.
 
 Reading validates the tags completely, so no field of a Message or Confirmation needs a second check. The body stays
-in the event; in direct messages it is sealed. Whether a confirmed id names a delivery of this reader is decided
-where the deliveries are stored.
+in the event; in direct messages it is sealed. The store of deliveries decides if a confirmed id is a delivery of this
+reader.
 
-The fingerprint tells a retry from a different request under the same client_message_id: SHA-256 over seven UTF-8
-fields joined by NUL; a NUL inside a field is refused. The daemon computes it over the plaintext, the relay over the
-content as received. If it changes, every dedupe record stops matching: raise ENVELOPE_VERSION and keep the old
+The fingerprint distinguishes a retry from a different request under the same client_message_id: SHA-256 over seven
+UTF-8 fields joined by NUL; a NUL inside a field is refused. The daemon computes it over the plaintext, the relay over
+the content as received. If it changes, every dedupe record stops matching: raise ENVELOPE_VERSION and keep the old
 function.
 """
 
@@ -35,7 +35,7 @@ PREFIX_BYTES = 8  # enough to compare two requests by eye, too few to probe a se
 
 
 class DestinationKind(enum.StrEnum):
-    """Where a message goes."""
+    """The kind of a message's destination."""
 
     TOPIC = "topic"
     DM = "dm"
@@ -43,7 +43,7 @@ class DestinationKind(enum.StrEnum):
 
 
 class Priority(enum.StrEnum):
-    """How urgent a sender finds its message; never reorders anything."""
+    """The urgency that a sender gives its message; it never changes the order."""
 
     NOW = "now"
     NEXT = "next"
@@ -76,7 +76,7 @@ def fingerprint(
     )
     text = "\0".join(fields)
     if text.count("\0") != len(fields) - 1:
-        raise error("value_invalid", name="a field of the fingerprint", reason="it holds a NUL")
+        raise error("value_invalid", name="a field of the fingerprint", reason="it contains a NUL character")
     try:
         return hashlib.sha256(text.encode("utf-8")).digest()
     except UnicodeEncodeError as fault:
@@ -84,16 +84,16 @@ def fingerprint(
 
 
 def meta_field(meta: Any) -> str:
-    """Return the meta field: the JCS text, or nothing when meta is absent, null or {}."""
+    """Return the meta field: the JCS text, or "" if meta is absent, null or {}."""
     return "" if meta is None or meta == {} else jcs(meta)
 
 
 def fingerprint_prefix(digest: bytes) -> str:
-    """Return the digits of a fingerprint that conflicts tell."""
+    """Return the digits of a fingerprint that a conflict shows."""
     return digest[:PREFIX_BYTES].hex()
 
 
-#: tags that a message has once at most, with exactly one value
+#: tags that a message has at most once, with exactly one value
 _SINGLE = frozenset({"t", "p", "c", "e", "priority", "meta", "budget"})
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _KEY_AT = len(NODE_SCHEME) + 1
@@ -102,7 +102,7 @@ _BOX_MAX_CHARS = -(-(BODY_MAX_BYTES + _BOX_OVERHEAD) // 3) * 4
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """What the tags of a message say."""
+    """The content of a message's tags."""
 
     mesh: str
     client_message_id: str
@@ -142,7 +142,7 @@ def read_message(event: Event) -> Message:
 
 
 def message_fingerprint(message: Message, event: Event) -> bytes:
-    """Return the accept_fingerprint: over the content as received."""
+    """Return the fingerprint over the content as received."""
     return fingerprint(
         message.destination_kind,
         message.destination_ref,
@@ -185,7 +185,7 @@ def _malformed(reason: str) -> PosthouseError:
 
 
 def _first_values(event: Event) -> dict[str, str]:
-    """Return the first value of the first tag of each name, "" where it has none."""
+    """Return the first value of the first tag of each name, "" for a tag without value."""
     values: dict[str, str] = {}
     for tag in event.tags:
         name = tag[0]
@@ -193,7 +193,7 @@ def _first_values(event: Event) -> dict[str, str]:
             if name in values:
                 raise _malformed(f"it has more than one {name} tag")
             if len(tag) != 2:
-                raise _malformed(f"its {name} tag has not exactly one value")
+                raise _malformed(f"its {name} tag must have exactly one value")
         if name not in values:
             values[name] = tag[1] if len(tag) > 1 else ""
     return values
@@ -204,7 +204,7 @@ def _client_message_id(values: dict[str, str]) -> str:
     if value is None:
         raise _malformed("it has no c tag")
     if (reason := _id_fault(value)) is not None:
-        raise _malformed(f"its client_message_id is not valid: {reason}")
+        raise _malformed(f"its client_message_id is invalid: {reason}")
     return value
 
 
@@ -216,7 +216,7 @@ def _destination(values: dict[str, str]) -> tuple[DestinationKind, str, str | No
         if not is_node_id(recipient):
             raise _malformed("its p tag is not a node id")
         return DestinationKind.DM, recipient[_KEY_AT:], recipient
-    raise _malformed("it has not exactly one of the tags t and p")
+    raise _malformed("it must have exactly one of the tags t and p")
 
 
 def _reply_to(value: str) -> str:
@@ -246,7 +246,7 @@ def _budget(text: str) -> MeshBudget:
     try:
         return decode_mesh_budget(text)
     except PosthouseError as fault:
-        raise _malformed(f"its budget is not valid: {fault}") from fault
+        raise _malformed(f"its budget is invalid: {fault}") from fault
 
 
 def _mentions(event: Event) -> tuple[str, ...]:
@@ -263,21 +263,21 @@ def _id_fault(client_message_id: str) -> str | None:
         return "it is not valid text"
     if not 1 <= size <= CLIENT_MESSAGE_ID_MAX_BYTES:
         return f"it has {size} bytes, not 1 to {CLIENT_MESSAGE_ID_MAX_BYTES}"
-    if client_message_id.isprintable():  # as nearly all are, and quickly told
+    if client_message_id.isprintable():  # fast path: true for nearly all ids
         return None
-    return "it holds a control character" if _CONTROL.search(client_message_id) else None
+    return "it contains a control character" if _CONTROL.search(client_message_id) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """What the tags of a confirmation say."""
+    """The content of a confirmation's tags."""
 
     mesh: str
     #: the node that confirms
     reader: str
     #: the node whose messages are confirmed
     sender: str
-    #: in the order given; an id may stand twice
+    #: in the given order; an id may occur twice
     ids: tuple[str, ...]
 
 
@@ -310,7 +310,7 @@ def _confirmation_malformed(reason: str) -> PosthouseError:
 def history_item(
     seq: int, event: Event, sender_name: str | None, body: str | None, undecryptable: str | None
 ) -> dict[str, Any]:
-    """Return a message with its body opened, or with the code of why it cannot be."""
+    """Return a message with its opened body, or with the code of the reason why it cannot be opened."""
     message = read_message(event)
     return {
         "message_id": event.id,

@@ -1,8 +1,7 @@
 """Names of participants: node ids, meshes and members.
 
-A node id is `ed25519:` and 64 lower-case hexadecimal digits. Only the form is judged here; whether the digits are
-a point that may sign is judged in posthouse.keys. Nothing is normalised: another spelling is another text,
-and refused.
+A node id is `ed25519:` and 64 lower-case hexadecimal digits. This module checks only the form; posthouse.keys checks
+that the digits are a valid public key. Nothing is normalised: other spellings are refused.
 """
 
 from __future__ import annotations
@@ -24,20 +23,20 @@ _MEMBER = re.compile(rf"[A-Za-z0-9_-]{{1,{MEMBER_NAME_MAX_CHARS}}}")
 
 
 def is_node_id(text: str) -> bool:
-    """Tell whether a text has the form of a node id."""
+    """Return True if a text has the form of a node id."""
     return len(text) == _NODE_CHARS and _has_node_form(text)
 
 
 @lru_cache(maxsize=8_192)
 def _has_node_form(text: str) -> bool:
-    """Judge a text of the right length; the same few come again and again."""
+    """Check a text of the right length; cached, because the same few ids recur."""
     return _NODE.fullmatch(text) is not None
 
 
 def validate_node_id(node: str) -> str:
     """Return the node id unchanged, or raise node_id_invalid."""
     if type(node) is not str or not is_node_id(node):
-        raise error("node_id_invalid", node=node, reason="it has another form")
+        raise error("node_id_invalid", node=node, reason="it is not `ed25519:` and 64 lower-case hexadecimal digits")
     return node
 
 

@@ -1,4 +1,4 @@
-"""Rules of the daemon's outbox: the accept table, and how old an unsent message may become.
+"""Rules of the daemon's outbox: the accept table, and the maximum age of an unsent message.
 
 The accept table is a pure function of the row under a client_message_id and the fingerprint of the request. An id
 once in the outbox is never released: a dead or aborted row still refuses it. The age bound stays below the life of
@@ -28,7 +28,7 @@ class OutboxStatus(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OutboxView:
-    """The fields of an outbox row the table looks at."""
+    """The fields of an outbox row that the table depends on."""
 
     status: OutboxStatus
     request_fingerprint: bytes
@@ -39,7 +39,7 @@ class OutboxView:
 
 
 class AcceptAction(enum.StrEnum):
-    """What the daemon does with the request."""
+    """The daemon's action for a request."""
 
     INSERT = "insert"
     ANSWER = "answer"
@@ -59,7 +59,7 @@ _QUEUED = {"status": "queued", "duplicate": False}
 
 
 def decide_accept(row: OutboxView | None, request_fingerprint: bytes) -> AcceptOutcome:
-    """Return what the request gets."""
+    """Return the cell of the table for a request."""
     if row is None:
         return AcceptOutcome(AcceptAction.INSERT, 202, dict(_QUEUED))
     if row.request_fingerprint != request_fingerprint:
@@ -99,12 +99,12 @@ MARGIN_H_PER_DAY = 2.4  # a tenth of a day
 
 
 def max_age_bound_h(retention_days: int | None) -> int:
-    """Return the most hours a row may wait with a relay that keeps records so long; None: for ever."""
+    """Return the maximum hours that a row may wait; None means that the relay keeps its records forever."""
     if retention_days is None:
         return PERMANENT_BOUND_H
     return retention_days * 24 - max(MARGIN_MIN_H, math.ceil(retention_days * MARGIN_H_PER_DAY))
 
 
 def default_max_age_h(retention_days: int | None) -> int:
-    """Return the hours a row waits when nobody set them."""
+    """Return the hours that a row may wait by default."""
     return min(DEFAULT_MAX_AGE_H, max_age_bound_h(retention_days))

@@ -47,11 +47,11 @@ KEY_BYTES = 32
 _CHECKSUM_BYTES = 4
 _ADDRESS = re.compile(r"pinch:([1-9A-HJ-NP-Za-km-z]+)@(.+)")
 _MOST_DIGITS = 50  # of 36 bytes; bounds the arithmetic on a text that anybody may send
-_HOST = re.compile(rf"[!-?A-~]{{1,{PINCH_HOST_MAX_CHARS}}}")  # printable ASCII but the blank and @
+_HOST = re.compile(rf"[!-?A-~]{{1,{PINCH_HOST_MAX_CHARS}}}")  # printable ASCII without space and @
 
 
 class PinchAddress(NamedTuple):
-    """What an address says."""
+    """The parts of an address."""
 
     key: bytes
     host: str
@@ -81,7 +81,7 @@ def parse_address(text: str) -> PinchAddress:
 
 
 def validate_host(host: str) -> str:
-    """Return the name of a relay as it stands in addresses, or raise pinch_host_invalid."""
+    """Return the host name of a relay unchanged, or raise pinch_host_invalid."""
     if _HOST.fullmatch(host) is None:
         raise error("pinch_host_invalid", host=host[:80], most=PINCH_HOST_MAX_CHARS)
     return host
@@ -99,17 +99,17 @@ _AUTH_DOMAIN = b"pinch-auth-v1"
 
 
 def auth_bytes(host: str, nonce: bytes) -> bytes:
-    """Return what an agent signs to prove its key to the relay of this name."""
+    """Return the bytes that an agent signs to prove its key to the relay with this host name."""
     return b"\0".join((_AUTH_DOMAIN, host.encode(), nonce))
 
 
 def confirm_bytes(message_id: bytes, timestamp: int) -> bytes:
-    """Return what a reader signs to confirm a message at a time in milliseconds."""
+    """Return the bytes that a reader signs to confirm a message at a time in milliseconds."""
     return message_id + timestamp.to_bytes(8, "big", signed=True)
 
 
 def delivery_id(sender: str, message_id: bytes, accepted_at_ns: int, number: int = 0) -> bytes:
-    """Return the id; `number` tells envelopes without a message id apart that were accepted at one moment."""
+    """Return the id; `number` distinguishes envelopes without a message id that were accepted at the same time."""
     digest = hashlib.sha256()
     for part in (sender.encode(), message_id, b"%d" % accepted_at_ns, b"%d" % number):
         digest.update(len(part).to_bytes(4, "big") + part)
@@ -120,5 +120,5 @@ MESSAGE_TYPE_MESSAGE = 4  # as pinch.proto numbers it; a test compares
 
 
 def is_confirmed_by_reader(message_type: int) -> bool:
-    """Return True if readers confirm envelopes of this type; all others are done once they were read."""
+    """Return True if readers confirm envelopes of this type; all others are complete once they were read."""
     return message_type == MESSAGE_TYPE_MESSAGE

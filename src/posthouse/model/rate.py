@@ -1,7 +1,7 @@
 """Rate limits as pure rules: the token bucket of relay and daemon, and the sliding window of the bus.
 
 Bucket: tokens are counted in billionths, so refilling is exact integer arithmetic over nanoseconds. Window: a
-publish is allowed while fewer than the limit lie within the window that ends now; a refused one leaves no trace.
+publish is allowed while the window that ends now holds fewer than the limit; a refused publish is not counted.
 Times are boot times of one boot; a step back counts as no time passed. The text of the bus's refusal is a contract.
 """
 
@@ -18,7 +18,7 @@ from posthouse.model.subjects import prefixes
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Tokens per second, and how many may be saved up."""
+    """Tokens per second, and the maximum that accumulates."""
 
     per_s: int
     burst: int
@@ -26,7 +26,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """What one key has left."""
+    """The remaining tokens of one key."""
 
     #: billionths of a token
     level: int
@@ -34,14 +34,14 @@ class Bucket:
 
 
 def full_bucket(rate: Rate, now_ns: int) -> Bucket:
-    """Return the bucket of a key that was not seen before."""
+    """Return the bucket of a new key."""
     return Bucket(rate.burst * SECOND_NS, now_ns)
 
 
 def take(bucket: Bucket, rate: Rate, now_ns: int, tokens: int = 1) -> tuple[Bucket, int]:
-    """Take tokens: return the new bucket and 0, or the refilled bucket and the nanoseconds until they are there.
+    """Take tokens: return the new bucket and 0, or the refilled bucket and the nanoseconds until they are available.
 
-    More tokens than the burst are never there at once; they are granted to a full bucket and leave it in debt.
+    More tokens than the burst are never available at once; a full bucket grants them and goes negative.
     """
     elapsed = max(0, now_ns - bucket.at_ns)
     level = min(rate.burst * SECOND_NS, bucket.level + elapsed * rate.per_s)
@@ -53,25 +53,25 @@ def take(bucket: Bucket, rate: Rate, now_ns: int, tokens: int = 1) -> tuple[Buck
 
 
 def is_full(bucket: Bucket, rate: Rate, now_ns: int) -> bool:
-    """Tell whether the bucket would be full by now, so that its key may be forgotten."""
+    """Return True if the bucket would be full by now, so that its key can be dropped."""
     return bucket.level + max(0, now_ns - bucket.at_ns) * rate.per_s >= rate.burst * SECOND_NS
 
 
 @dataclass(frozen=True, slots=True)
 class RateVerdict:
-    """Whether a publish is let through, and what the window held."""
+    """The decision about a publish, and the state of the window."""
 
     allowed: bool
     count: int
     limit: int
-    #: times at or before this one have left the window and may be forgotten
+    #: times at or before this one have left the window and can be dropped
     horizon_ns: int
-    #: why not, or None
+    #: the reason of a refusal, or None
     text: str | None = None
 
 
 def limit_for(sender: str, config: RateLimit) -> int:
-    """Return the sender's limit: the override with the longest prefix of its subject, else the general one."""
+    """Return the sender's limit: the override with the longest prefix of its subject, else the default."""
     overrides = config.per_sender_overrides
     if overrides:
         for prefix in prefixes(sender):
@@ -96,6 +96,6 @@ def check_rate(count: int, sender: str, now_ns: int, config: RateLimit) -> RateV
 
 
 def check_rate_log(times_ns: Sequence[int], sender: str, now_ns: int, config: RateLimit) -> RateVerdict:
-    """Decide one publish from the ascending log of the sender's former ones."""
+    """Decide one publish from the ascending times of the sender's earlier ones."""
     count = len(times_ns) - bisect_right(times_ns, window_start_ns(now_ns, config))
     return check_rate(count, sender, now_ns, config)

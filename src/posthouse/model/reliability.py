@@ -1,8 +1,8 @@
 """Configuration of the bus's safety rules (rate limit, circuit breaker, back-pressure), and the back-pressure rule.
 
 Operators write `{"reliability": {...}}` in config.json; agents cannot change it when they publish. A file is valid
-as a whole or not at all; fields it does not name keep their value. A full mailbox refuses, so it never holds more
-than its maximum; depth counts the messages waiting or in work before the one being decided. The text of the refusal
+as a whole or not at all; absent fields keep their value. A full mailbox refuses messages, so it never holds more than
+its maximum; depth counts the messages that wait or are being handled before the one to decide. The text of the refusal
 and the signal's content are contracts. The other rules are in rate and breaker.
 """
 
@@ -37,7 +37,7 @@ Allowance = Annotated[int, msgspec.Meta(ge=0, le=SAFE_INTEGER_MAX)]
 
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """A section of the file; bounds hold however it is made, not only when it is read."""
+    """A section of the file; its bounds are checked whenever one is made, not only when a file is read."""
 
     def __post_init__(self) -> None:
         plain = msgspec.structs.asdict(self)
@@ -49,7 +49,7 @@ class _Section(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
 
 
 class RateLimit(_Section, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """How many publishes a sender may make within a sliding window."""
+    """The maximum publishes of a sender within a sliding window."""
 
     enabled: bool = True
     window_secs: Count = RATE_WINDOW_S
@@ -64,7 +64,7 @@ class RateLimit(_Section, frozen=True, kw_only=True, rename="camel", forbid_unkn
 
 
 class CircuitBreaker(_Section, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """When an endpoint that keeps failing is left alone, and how it comes back."""
+    """When the circuit of a failing endpoint opens, and how it closes again."""
 
     enabled: bool = True
     failure_threshold: Count = BREAKER_FAILURES
@@ -74,7 +74,7 @@ class CircuitBreaker(_Section, frozen=True, kw_only=True, rename="camel", forbid
 
 
 class Backpressure(_Section, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """How full a mailbox may get, and from when its senders are warned."""
+    """The capacity of a mailbox, and the level at which its senders are warned."""
 
     enabled: bool = True
     max_mailbox_size: Count = MAILBOX_MAX
@@ -92,7 +92,7 @@ class Reliability(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
 def merge_reliability(current: Reliability, data: bytes) -> Reliability:
     """Return the configuration after reading a config.json, or raise reliability_invalid and change nothing.
 
-    Sections and fields the file does not name keep the value they have; other keys of the file are not ours.
+    Absent sections and fields keep their value; other keys of the file are ignored.
     """
     try:
         document = parse_json(data)
@@ -114,7 +114,7 @@ def _objects(value: Any, where: str) -> dict[str, Any]:
 
 
 class PressureState(enum.StrEnum):
-    """How a mailbox feels."""
+    """The states of a mailbox's pressure."""
 
     OK = "ok"
     WARNING = "warning"
@@ -123,7 +123,7 @@ class PressureState(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """The pressure of one mailbox and what follows from it."""
+    """The pressure of one mailbox, and the refusal that follows from it."""
 
     #: 0 (empty) to 1 (full)
     level: float
@@ -135,19 +135,21 @@ class Pressure:
 
 
 def check_pressure(depth: int, config: Backpressure) -> Pressure:
-    """Decide one message for a mailbox that holds `depth` messages."""
-    most = config.max_mailbox_size
-    level = min(1.0, depth / most)
+    """Decide if a mailbox with `depth` messages accepts one more."""
+    maximum = config.max_mailbox_size
+    level = min(1.0, depth / maximum)
     if not config.enabled:
-        return Pressure(level, PressureState.OK, depth, most)
-    if depth >= most:
-        return Pressure(level, PressureState.CRITICAL, depth, most, f"backpressure: mailbox full ({depth}/{most})")
+        return Pressure(level, PressureState.OK, depth, maximum)
+    if depth >= maximum:
+        return Pressure(
+            level, PressureState.CRITICAL, depth, maximum, f"backpressure: mailbox full ({depth}/{maximum})"
+        )
     state = PressureState.WARNING if level >= config.pressure_warning_at else PressureState.OK
-    return Pressure(level, state, depth, most)
+    return Pressure(level, state, depth, maximum)
 
 
 def pressure_signal(pressure: Pressure, endpoint: str, wall_ns: int) -> Signal | None:
-    """Return the signal the sender gets about the endpoint, or None when there is nothing to tell."""
+    """Return the signal to the sender about the endpoint, or None if the pressure is ok."""
     if pressure.state is PressureState.OK:
         return None
     return Signal(

@@ -2,7 +2,7 @@
 
 Duplicate keys, NaN, infinities, lone surrogates, invalid UTF-8 and nesting beyond JSON_MAX_DEPTH are refused, each
 with its own code. msgspec keeps the last of two equal keys, hence `refuse_duplicate_keys`. Text that is exactly what
-msgspec writes for the value it reads can hold none of these faults, so most input takes that fast path.
+msgspec writes for the value it reads can contain none of these faults, so most input takes that fast path.
 
 `jcs` is RFC 8785, one to one: a value that would not be read back equal (integers beyond 2^53-1, also written as
 floats, keys that are not strings) is refused.
@@ -50,7 +50,7 @@ def parse_json(data: bytes | str) -> Any:
 
 
 def _plain(data: bytes) -> Any:
-    """Return the value of a text that is written as msgspec writes it, else _NOT_PLAIN."""
+    """Return the value of a text that is exactly what msgspec would write, else _NOT_PLAIN."""
     if not data.isascii() or data.count(b"{") + data.count(b"[") > JSON_MAX_DEPTH:
         return _NOT_PLAIN
     try:
@@ -74,7 +74,7 @@ def convert_or_refuse(name: str, convert: Callable[[In], Out], value: In) -> Out
 
 
 def check_json_value(value: Any) -> None:
-    """Raise payload_unserialisable unless the value would come back from JSON as it is."""
+    """Raise payload_unserialisable unless the value survives JSON unchanged."""
     reason = _value_fault(value, JSON_MAX_DEPTH)
     if reason is not None:
         raise error("payload_unserialisable", reason=reason)
@@ -190,7 +190,7 @@ def jcs(value: Any) -> str:
 
 
 def parse_jcs(text: str) -> Any:
-    """Return the value of a text in JCS form, or raise not_canonical (or why it is no JSON at all)."""
+    """Return the value of a text in JCS form, or raise not_canonical or the code of the fault in its JSON."""
     value = parse_json(text)
     if jcs(value) != text:
         raise error("not_canonical", reason="the text is not in JCS form")

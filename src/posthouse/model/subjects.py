@@ -1,8 +1,8 @@
-"""Subjects and patterns: how endpoints and topics are named, matching, and tries over many of them.
+"""Subjects and patterns, the names of endpoints and topics: validation, matching, and tries over many of them.
 
-A subject is a list of tokens joined by dots; a pattern may also hold `*` (exactly one token) and, as its last token,
+A subject is a list of tokens joined by dots; a pattern may also contain `*` (exactly one token) and, as its last token,
 `>` (one or more). Invalid text is refused, never repaired. PatternTrie finds the patterns that match a subject,
-LiteralTrie the subjects that a pattern matches: the cost grows with the tokens looked up and the size of the result,
+LiteralTrie the subjects that a pattern matches: the cost grows with the number of tokens and the size of the result,
 not with the number of entries; results are in insertion order; removing an entry frees its nodes. Tries are not
 thread-safe.
 """
@@ -23,7 +23,7 @@ _TOKEN = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def validate_subject(subject: str, allow_wildcards: bool = False) -> str:
-    """Return the subject unchanged, or raise subject_invalid with what is wrong with it."""
+    """Return the subject unchanged, or raise subject_invalid with the reason."""
     reason = _subject_fault(subject, allow_wildcards)
     if reason is not None:
         raise error("subject_invalid", subject=subject, reason=reason)
@@ -39,12 +39,12 @@ def validate_topic(topic: str) -> str:
 
 
 def is_pattern(subject: str) -> bool:
-    """Tell whether a valid subject holds a wildcard."""
+    """Return True if a valid subject contains a wildcard."""
     return ONE in subject or REST in subject
 
 
 def matches(subject: str, pattern: str) -> bool:
-    """Tell whether a pattern matches a literal subject; both must be valid, neither is checked."""
+    """Return True if a pattern matches a literal subject; both must be valid, neither is checked."""
     if subject == pattern:
         return True
     tokens = subject.split(".")
@@ -70,14 +70,14 @@ def prefixes(subject: str) -> Iterator[str]:
 def _subject_fault(subject: str, allow_wildcards: bool) -> str | None:
     if type(subject) is not str:
         return "it is not a string"
-    if len(subject) > SUBJECT_MAX_BYTES:  # before the cache, which must not hold long texts
+    if len(subject) > SUBJECT_MAX_BYTES:  # before the cache, which must not store long texts
         return f"it is longer than {SUBJECT_MAX_BYTES} bytes"
     return _fault(subject, allow_wildcards)
 
 
 @lru_cache(maxsize=8192)  # the same few subjects are validated for every message
 def _fault(subject: str, allow_wildcards: bool) -> str | None:
-    """Judge a text of bounded length; a valid one is ASCII, so its characters are its bytes."""
+    """Check a text of bounded length; a valid one is ASCII, so its characters are its bytes."""
     if not subject:
         return "it is empty"
     tokens = subject.split(".")
@@ -125,7 +125,7 @@ class _Node(Generic[V]):
 
 
 class _Tokens(Generic[V]):
-    """The tree both tries share: entries at the end of token paths, each under a ticket that only grows."""
+    """The tree of both tries: entries at the end of token paths, each under an increasing ticket."""
 
     def __init__(self) -> None:
         self._root: _Node[V] = _Node()
@@ -167,7 +167,7 @@ class _Tokens(Generic[V]):
             yield path, self._find(path).entries[ticket]
 
     def count_nodes(self) -> int:
-        """Return the number of nodes, so that a test can see that removal frees them."""
+        """Return the number of nodes; a test uses it to check that removal frees them."""
         waiting, count = [self._root], 0
         while waiting:
             waiting.extend(waiting.pop().children.values())
@@ -208,7 +208,7 @@ class LiteralTrie(_Tokens[V]):
     """Literal subjects with values; finds the values whose subject a pattern matches."""
 
     def match(self, pattern: str) -> list[V]:
-        """Return the values of all subjects the pattern matches, in the order they were added."""
+        """Return the values of all subjects that the pattern matches, in the order they were added."""
         tokens = pattern.split(".")
         takes_rest = tokens[-1] == REST
         level = [self._root]

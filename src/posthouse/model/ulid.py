@@ -1,8 +1,8 @@
-"""ULIDs that only grow: 48 bits of milliseconds and 80 random bits in Crockford's base 32.
+"""Monotonic ULIDs: 48 bits of milliseconds and 80 random bits in Crockford's base 32.
 
-An id is strictly greater than the one before it, also within one millisecond and when the clock steps back; then the
-previous id is incremented. Text order is number order. Code that mints ids across processes keeps the last id in its
-store and calls `next_ulid`; a Minter does it for one process.
+An id is strictly greater than the previous one, also within one millisecond and after the clock steps back: then the
+previous id is incremented. Text order is number order. Code that generates ids across processes keeps the last id in
+its store and calls `next_ulid`; UlidGenerator does it for one process.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _RANDOM_BITS = 80
 _MS_MAX = 2**48 - 1
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _FORM = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
-#: Crockford's digits to those int(..., 32) reads: one C call instead of a loop over 26 characters
+#: from Crockford's digits to those of int(..., 32): one C call instead of a loop over 26 characters
 _TO_INT = str.maketrans(_ALPHABET, "0123456789ABCDEFGHIJKLMNOPQRSTUV")
 _PAIRS = ["".join(pair) for pair in product(_ALPHABET, repeat=2)]
 _SHIFTS = tuple(range(120, -1, -10))
 
 
 def next_ulid(previous: str | None, now_ms: int, random_bytes: bytes) -> str:
-    """Return an id greater than `previous`, of this millisecond if that is later than the previous one's."""
+    """Return an id greater than `previous`, with the current millisecond if that is later."""
     last = -1 if previous is None else _number(previous)
     return _text(_next_number(last, now_ms, random_bytes))
 
@@ -46,8 +46,8 @@ def ulid_ms(ulid: str) -> int:
     return _number(ulid) >> _RANDOM_BITS
 
 
-class Minter:
-    """Mints growing ids for one process; safe to call from any thread."""
+class UlidGenerator:
+    """Generates increasing ids for one process; thread-safe."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Minter:
         self._lock = threading.Lock()
 
     def mint(self) -> str:
-        """Return an id greater than every one before it."""
+        """Return an id greater than every previous one."""
         now_ms = self._clock.wall_ns() // MILLISECOND_NS
         with self._lock:
             self._last = _next_number(self._last, now_ms, self._random_source(RANDOM_BYTES))

@@ -31,7 +31,7 @@ from posthouse.model.limits import (
 )
 from posthouse.model.node import DEFAULT_MESH
 from posthouse.model.rate import Rate
-from posthouse.model.ulid import Minter
+from posthouse.model.ulid import UlidGenerator
 from posthouse.relay.accept.authorize import Authorizer, Mesh, Meshes, RateBuckets, Right
 from posthouse.relay.accept.group_commit import GroupCommitter
 from posthouse.relay.accept.path import AcceptPath, Refusals
@@ -214,7 +214,7 @@ class RelayEngine(Reads):
         self.changes = MeshChanges(store, meshes)
         self.administration = Administration(self.changes)
         self.participation = Participation(self.changes)
-        self.invites = Invites(self.changes, settings.relay, Minter(clock))
+        self.invites = Invites(self.changes, settings.relay, UlidGenerator(clock))
         self.locks = Locks(store, meshes, clock, lock_run, max_per_lock=settings.wait_queue_max)
         committer = GroupCommitter(store)
         self.sessions = ReaderSessions(store, committer, meshes, clock, settings.deliveries)

@@ -28,7 +28,7 @@ from posthouse.client.failures import error_from
 from posthouse.model.api import LockGrant
 from posthouse.model.clock import system_clock
 from posthouse.model.errors import ERROR_CODES, PosthouseError, error
-from posthouse.model.ulid import Minter
+from posthouse.model.ulid import UlidGenerator
 
 T = TypeVar("T")
 _FIXED = frozenset({"hint", "code", "detail"})
@@ -109,7 +109,7 @@ def _text(value: str | int | float | bool | None) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-_MINTER = Minter(system_clock())
+_MINTER = UlidGenerator(system_clock())
 
 
 class SendOptions(TypedDict, total=False):

@@ -18,7 +18,7 @@ from posthouse.client.locks.lock_calls import LockCalls
 from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError, Transient, error
 from posthouse.model.limits import LOCK_WAIT_MAX_MS, MILLISECOND_NS, SECOND_NS
-from posthouse.model.ulid import Minter
+from posthouse.model.ulid import UlidGenerator
 
 MARGIN = 0.05  # of the lease: two clocks whose speeds differ by more are broken
 
@@ -72,7 +72,7 @@ class Lock:
         self,
         calls: LockCalls,
         clock: Clock,
-        minter: Minter,
+        minter: UlidGenerator,
         resource: str,
         mesh: str,
         lease_ms: int,

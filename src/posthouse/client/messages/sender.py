@@ -32,7 +32,7 @@ from posthouse.model.message import (
 )
 from posthouse.model.node import NODE_SCHEME, validate_node_id
 from posthouse.model.subjects import validate_topic
-from posthouse.model.ulid import Minter
+from posthouse.model.ulid import UlidGenerator
 
 TOPIC_MARK = "#"
 
@@ -82,7 +82,7 @@ class Request(NamedTuple):
 class Composer:
     """Makes the events of one node's messages."""
 
-    def __init__(self, signer: Signer, minter: Minter) -> None:
+    def __init__(self, signer: Signer, minter: UlidGenerator) -> None:
         self._signer = signer
         self._minter = minter
 

@@ -18,7 +18,7 @@ from posthouse.journal.append import JournalTransaction
 from posthouse.journal.store import Store, exit_process
 from posthouse.model.clock import Clock, format_utc
 from posthouse.model.errors import Fatal, error
-from posthouse.model.ulid import Minter
+from posthouse.model.ulid import UlidGenerator
 from posthouse.sqlite.schema import Component
 from posthouse.sqlite.statements import Statements
 
@@ -128,7 +128,7 @@ class Inbox:
         on_fatal: Callable[[Fatal], None] = exit_process,
     ) -> None:
         self.store = Store(path, (INBOX,), clock, on_fatal=on_fatal, readers=2)
-        self.minter = Minter(clock)
+        self.minter = UlidGenerator(clock)
         self._mesh = mesh
         self._is_bridged = is_bridged
         #: callbacks(new messages of a commit)

@@ -19,7 +19,7 @@ from msgspec import UNSET, UnsetType
 from posthouse.mcp.tool import ToolCall, ToolSpec
 from posthouse.model.clock import system_clock
 from posthouse.model.message import validate_client_message_id
-from posthouse.model.ulid import Minter
+from posthouse.model.ulid import UlidGenerator
 
 MessageState = Literal["queued", "sent", "confirmed", "dead"]
 _WAITING = frozenset({"pending", "queued", "inflight"})
@@ -50,7 +50,7 @@ def _combined_state(recipients: Sequence[str]) -> MessageState:
     return "dead" if all(state in _LOST for state in recipients) else "sent"
 
 
-_MINTER = Minter(system_clock())
+_MINTER = UlidGenerator(system_clock())
 
 
 class SendArguments(msgspec.Struct, forbid_unknown_fields=True):

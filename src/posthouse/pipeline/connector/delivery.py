@@ -24,7 +24,7 @@ from posthouse.keys.sealing import BOX, seal_box_repeatably
 from posthouse.model.clock import Clock, system_clock
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import Event, check_structure
-from posthouse.model.ulid import Minter
+from posthouse.model.ulid import UlidGenerator
 from posthouse.pipeline.connector.sink_rows import SinkOptions, SinkRow
 
 _Tags = list[tuple[str, ...]]
@@ -40,7 +40,7 @@ class EventBuilder:
 
     def __init__(self, signer: Signer, clock: Clock, run_id: str, mesh: str) -> None:
         self._signer = signer
-        self._composer = Composer(signer, Minter(clock))
+        self._composer = Composer(signer, UlidGenerator(clock))
         self._run_id = run_id
         self._mesh = mesh
 

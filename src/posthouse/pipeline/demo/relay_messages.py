@@ -21,7 +21,7 @@ from posthouse.model.event import Event, encode_event
 from posthouse.model.kinds import CONFIRMATION
 from posthouse.model.limits import CONFIRM_TIMEOUT_S, DAY_S, RECEIVE_WINDOW
 from posthouse.model.node import DEFAULT_MESH
-from posthouse.model.ulid import Minter
+from posthouse.model.ulid import UlidGenerator
 from posthouse.pipeline.demo.cast import Agent, Timeline, answer_text, moments, pick, request_text
 from posthouse.relay.engine import RelayEngine
 from posthouse.relay.messages.reader_session import ReaderSession
@@ -155,7 +155,7 @@ class MessageTraffic:
         self._next_poison = _POISON_EVERY // 2
         #: Called with a reader that has made no progress for too long.
         self.on_stall: Callable[[Agent], Awaitable[None]] = _ignore
-        minter = Minter(timeline.clock)
+        minter = UlidGenerator(timeline.clock)
         self._signers = {agent.name: Signer(agent.key, timeline.clock) for agent in cast}
         self._composers = {name: Composer(signer, minter) for name, signer in self._signers.items()}
 

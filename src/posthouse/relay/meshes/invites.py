@@ -15,7 +15,7 @@ from posthouse.keys.identity import new_token, same_token
 from posthouse.model.errors import error
 from posthouse.model.limits import DAY_S, SECOND_NS
 from posthouse.model.node import validate_member_name
-from posthouse.model.ulid import Minter
+from posthouse.model.ulid import UlidGenerator
 from posthouse.relay.accept.authorize import Right
 from posthouse.relay.meshes.administration import MeshChanges, check_member
 from posthouse.relay.store.protocol import Unit
@@ -38,7 +38,7 @@ class Invite:
 class Invites:
     """Creates and redeems invites."""
 
-    def __init__(self, changes: MeshChanges, relay: str, minter: Minter) -> None:
+    def __init__(self, changes: MeshChanges, relay: str, minter: UlidGenerator) -> None:
         self._changes = changes
         self._meshes = changes.meshes
         self._relay = relay
