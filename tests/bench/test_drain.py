@@ -6,7 +6,7 @@ from bench.drain import REQUIRED, measure_drain
 from bench.scales import DRAIN_SETTINGS, QUICK_DRAIN
 
 
-def test_report_says_what_was_measured_and_under_which_terms(tmp_path: Path) -> None:
+def test_report_has_the_figures_and_the_settings_of_the_run(tmp_path: Path) -> None:
     progress: list[str] = []
     report = measure_drain(tmp_path, QUICK_DRAIN, progress.append)
     assert progress

@@ -30,7 +30,7 @@ def test_both_ways_write_the_same_rows(tmp_path: Path) -> None:
     assert verify_store(tmp_path / "bare.db") == []
 
 
-def test_what_counts_is_the_median_of_interleaved_ratios() -> None:
+def test_result_is_the_median_of_interleaved_ratios() -> None:
     calls: list[str] = []
     ours, bare = iter([1.0, 50.0, 60.0, 10.0]), iter([1.0, 100.0, 100.0, 100.0])
 

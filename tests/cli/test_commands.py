@@ -59,7 +59,7 @@ def test_no_command_shows_the_help(cli: CommandLine) -> None:
     assert "new" in cli("keys").out
 
 
-def test_version_tells_the_version_to_people_and_programs(cli: CommandLine) -> None:
+def test_version_is_printed_as_text_and_as_json(cli: CommandLine) -> None:
     assert cli("version").out.startswith(f"posthouse {__version__} ")
     assert cli("version", "--json").value["posthouse"] == __version__
     assert cli("--version").out == f"{__version__}\n"

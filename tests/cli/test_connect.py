@@ -122,14 +122,14 @@ def test_other_entries_and_the_mode_stay_and_the_old_file_is_kept(tool: str, pla
         "last": [1, 2.5, None, True, {}],
     }
     path = put(file_of(home, tool), json.dumps(old, indent=4, ensure_ascii=False), 0o640)
-    told = plain("connect", tool, "--write", "--json").value
+    answer = plain("connect", tool, "--write", "--json").value
     new = json.loads(path.read_text())
-    assert new[group].pop("posthouse") == told["entry"]
+    assert new[group].pop("posthouse") == answer["entry"]
     assert new == old and list(new) == list(old)
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
-    backup = Path(told["backup"])
+    backup = Path(answer["backup"])
     assert json.loads(backup.read_text()) == old and stat.S_IMODE(backup.stat().st_mode) == 0o640
-    assert all(line[:1] in "+- @" for line in told["diff"].splitlines())
+    assert all(line[:1] in "+- @" for line in answer["diff"].splitlines())
 
 
 def test_comments_and_trailing_commas_stay_where_the_program_reads_them(plain: CommandLine, home: Path) -> None:
@@ -152,7 +152,7 @@ def test_codex_keeps_comments_and_other_tables(plain: CommandLine, home: Path) -
     assert tomllib.loads(path.read_text())["profiles"] == {"a": {"x": 1}}
 
 
-def test_an_entry_that_is_there_is_changed_in_place_and_keeps_what_else_it_says(plain: CommandLine, home: Path) -> None:
+def test_existing_entry_is_changed_in_place_and_keeps_its_other_fields(plain: CommandLine, home: Path) -> None:
     text = (
         "[mcp_servers.posthouse] # mail\nenabled = false\n"
         'args = [ # old\n  "mcp",\n  "--mesh", "old",\n]\ncommand = "/old/posthouse"\n\n# next\n[tools]\nweb = true\n'
@@ -245,7 +245,7 @@ def test_a_file_can_be_named_and_a_scope_without_a_file_says_what_to_do(plain: C
     assert plain("connect", "cursor", "--name", "a b").exit != 0
 
 
-def test_directories_that_the_programs_are_told_by_variables_are_used(
+def test_directories_named_by_environment_variables_are_used(
     plain: CommandLine, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("CODEX_HOME", "COPILOT_HOME", "XDG_CONFIG_HOME"):

@@ -60,7 +60,7 @@ def test_the_parser_reads_what_the_standard_one_reads(value: Any, indent: Any) -
 
 
 @given(st.text(alphabet='{}[]",:/*\\ \n1at-.e', max_size=12))
-def test_what_the_standard_parser_refuses_is_refused(text: str) -> None:
+def test_text_that_the_standard_parser_refuses_is_refused(text: str) -> None:
     try:
         expected = json.loads(text)
     except ValueError:
@@ -112,7 +112,7 @@ def test_a_file_that_changed_meanwhile_is_left_alone(tmp_path: Path) -> None:
     absent = ConfigFile(tmp_path, ("sub", "mcp.json"))
     assert absent.read() is None
     absent.path.parent.mkdir()
-    absent.path.write_text("somebody was faster")
+    absent.path.write_text("another program was faster")
     with pytest.raises(PosthouseError):
         absent.replace(None, b"{}", "now")
     assert [path.name for path in absent.path.parent.iterdir()] == ["mcp.json"]

@@ -25,10 +25,10 @@ def config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def verify(unit: Path) -> None:
-    """Let systemd look at a unit."""
+    """Let systemd verify a unit."""
     program = shutil.which("systemd-analyze")
     if program is None:
-        pytest.skip("systemd-analyze is not installed: nobody here can verify a unit")
+        pytest.skip("systemd-analyze is not installed: a unit cannot be verified")
     command = [program, "verify", "--user", "--man=no", str(unit)]
     environ = {"XDG_RUNTIME_DIR": str(unit.parent), "HOME": str(unit.parent), "PATH": "/usr/bin:/bin"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environ)
@@ -37,10 +37,10 @@ def verify(unit: Path) -> None:
 
 
 def test_installed_unit_is_one_that_systemd_accepts(cli: CommandLine, config: Path) -> None:
-    told = cli("daemon", "install-service", "--relay", "relay.example:7420", "--json").value
-    unit = Path(told["path"])
+    answer = cli("daemon", "install-service", "--relay", "relay.example:7420", "--json").value
+    unit = Path(answer["path"])
     assert unit == config / "systemd" / "user" / "posthouse-daemon-main.service"
-    assert unit.read_text() == told["text"]
+    assert unit.read_text() == answer["text"]
     verify(unit)
 
 
@@ -61,8 +61,8 @@ def test_unit_does_not_restart_after_an_identity_error_and_gives_rights_away(cli
 
 def test_odd_paths_reach_the_daemon_whole(tmp_path: Path) -> None:
     program = shutil.which("true") or "/bin/true"
-    terms = ServiceDefinition("odd", (program, ODD), (tmp_path,), {"POSTHOUSE_HOME": ODD})
-    text = systemd_unit(terms)
+    service = ServiceDefinition("odd", (program, ODD), (tmp_path,), {"POSTHOUSE_HOME": ODD})
+    text = systemd_unit(service)
     assert f'ExecStart="{program}"' + r' "/srv/a b/100%% \"$$HOME\"/\\x"' in text
     assert r'Environment="POSTHOUSE_HOME=/srv/a b/100%% \"$HOME\"/\\x"' in text
     unit = tmp_path / "odd.service"
@@ -72,14 +72,14 @@ def test_odd_paths_reach_the_daemon_whole(tmp_path: Path) -> None:
 
 def test_launchd_agent_rests_after_an_identity_error_and_comes_back_after_others(tmp_path: Path) -> None:
     for code, becomes in ((4, 0), (1, 1), (0, 0)):
-        terms = ServiceDefinition("m", (sys.executable, "-c", f"raise SystemExit({code})"), (tmp_path,), {"A": "b"})
-        agent = plistlib.loads(launchd_plist(terms).encode())
+        service = ServiceDefinition("m", (sys.executable, "-c", f"raise SystemExit({code})"), (tmp_path,), {"A": "b"})
+        agent = plistlib.loads(launchd_plist(service).encode())
         assert subprocess.run(agent["ProgramArguments"], timeout=30).returncode == becomes
     assert agent["KeepAlive"] == {"SuccessfulExit": False}
     assert (agent["Label"], agent["EnvironmentVariables"]) == ("posthouse-daemon-m", {"A": "b"})
 
 
-def test_each_system_has_its_place_and_others_are_told(tmp_path: Path) -> None:
+def test_each_system_has_its_service_directory_and_others_are_refused(tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path)}
     assert service_file("x", environ, "darwin") == tmp_path / "Library" / "LaunchAgents" / "x.plist"
     assert service_file("x", environ, "linux") == tmp_path / ".config" / "systemd" / "user" / "x.service"

@@ -16,7 +16,7 @@ def checks(outcome: Outcome) -> dict[str, Any]:
     return {check["name"]: check for check in outcome.value["checks"]}
 
 
-def test_fresh_machine_is_healthy_and_is_told_to_make_a_key(cli: CommandLine) -> None:
+def test_fresh_machine_is_healthy_and_gets_a_hint_to_create_a_key(cli: CommandLine) -> None:
     outcome = cli("doctor", "--json")
     found = checks(outcome)
     assert (outcome.exit, outcome.value["healthy"]) == (0, True)
@@ -77,7 +77,9 @@ def test_sqlite_with_the_wal_corruption_fails(monkeypatch: pytest.MonkeyPatch) -
     assert doctor.check_sqlite().state == "fail"
 
 
-def test_little_room_on_the_disk_is_worth_a_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_little_free_disk_space_is_a_warning_and_none_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = Home(tmp_path / "not" / "there")
     assert doctor.check_disk(home).text.endswith(str(tmp_path))
     monkeypatch.setattr(doctor, "_LOW_DISK", 1 << 62)
@@ -97,7 +99,7 @@ def test_low_inotify_limits_come_with_the_command_that_raises_them(
     assert instances.text == "unknown"
 
 
-def test_what_the_doctor_cannot_look_at_is_a_finding(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_that_the_doctor_cannot_read_is_a_finding(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     def denied(home: Home) -> None:
         raise PermissionError(13, "Permission denied")
 

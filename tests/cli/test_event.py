@@ -22,7 +22,7 @@ def relay(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RelayProcess]:
 
 @pytest.fixture
 def node(cli: CommandLine, relay: RelayProcess, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A node of its own for each test, with a relay to speak to."""
+    """A new node for each test, with a relay."""
     monkeypatch.setenv("POSTHOUSE_CLIENT_RELAY", relay.url)
     return str(cli("keys", "new", "--json").value["node"])
 
@@ -74,7 +74,7 @@ def test_query_filters_orders_and_pages(cli: CommandLine, node: str) -> None:
     assert cli(*mine, "--count").value == {"count": 3}
 
 
-def test_tail_ends_where_it_was_told_to(cli: CommandLine, node: str) -> None:
+def test_tail_stops_after_the_stored_events_or_the_given_count(cli: CommandLine, node: str) -> None:
     for content in ("a", "b", "c"):
         cli("event", "publish", content)
     mine = ("event", "tail", "--author", node, "--json")
@@ -83,7 +83,7 @@ def test_tail_ends_where_it_was_told_to(cli: CommandLine, node: str) -> None:
     assert [json.loads(cli(*mine, "--limit", "1", "--count", "1").out)["content"]] == ["c"]
 
 
-def test_tail_goes_on_from_a_cursor(cli: CommandLine, node: str) -> None:
+def test_tail_continues_from_a_cursor(cli: CommandLine, node: str) -> None:
     for content in ("a", "b", "c"):
         cli("event", "publish", content)
     cursor = cli("event", "query", "--author", node, "--limit", "1", "--json").value["cursor"]

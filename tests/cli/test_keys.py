@@ -45,7 +45,7 @@ def test_show_without_a_key_says_how_to_make_one(cli: CommandLine) -> None:
     assert "posthouse keys new" in outcome.err
 
 
-def test_show_tells_what_new_told(cli: CommandLine) -> None:
+def test_show_prints_the_same_key_as_new(cli: CommandLine) -> None:
     assert cli("keys", "new", "--json").value == cli("keys", "show", "--json").value
 
 
@@ -81,7 +81,7 @@ def test_passphrase_that_others_can_read_is_refused(cli: CommandLine, openssh_ke
     assert outcome.problem["code"] == "file_not_private"
 
 
-def test_wrong_passphrase_is_told_apart(cli: CommandLine, openssh_key: Path, tmp_path: Path) -> None:
+def test_wrong_passphrase_has_its_own_error(cli: CommandLine, openssh_key: Path, tmp_path: Path) -> None:
     passphrase = tmp_path / "passphrase"
     passphrase.write_text("abracadabra")
     passphrase.chmod(0o600)

@@ -32,7 +32,7 @@ def test_full_log_is_rotated_and_the_oldest_goes(tmp_path: Path) -> None:
     }
 
 
-def test_log_goes_on_after_a_restart_and_a_line_longer_than_a_file_is_whole(tmp_path: Path) -> None:
+def test_log_continues_after_a_restart_and_a_line_longer_than_a_file_stays_whole(tmp_path: Path) -> None:
     first = LogFile(tmp_path / "daemon.log", max_bytes=20)
     write(first, "before")
     first.close()

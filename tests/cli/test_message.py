@@ -33,10 +33,10 @@ class Team:
         self.value("alice", "mesh", "create", mesh, "--name", "alice")
         self.value("alice", "mesh", "members", mesh, "--add", self.nodes["bob"], "--name", "bob")
 
-    def value(self, who: str, *tokens: str) -> Any:
-        """Run a command as somebody and return what it answers."""
+    def value(self, member: str, *tokens: str) -> Any:
+        """Run a command as a member and return its answer."""
         place = ("--mesh", self.mesh) if tokens[0] in ("message", "queue") else ()
-        outcome = self._cli(*tokens, "--key-file", str(self.files[who]), *place, "--json")
+        outcome = self._cli(*tokens, "--key-file", str(self.files[member]), *place, "--json")
         assert outcome.exit == Exit.OK, outcome.err
         return outcome.value
 
@@ -59,7 +59,7 @@ def test_message_is_sent_received_confirmed_and_shown(team: Team) -> None:
     assert [each["state"] for each in after["deliveries"]] == ["confirmed"]
 
 
-def test_topic_message_with_an_id_of_its_own_is_there_once(team: Team) -> None:
+def test_topic_message_with_its_own_id_is_stored_once(team: Team) -> None:
     team.value("alice", "mesh", "topics", team.mesh, "--create", "alerts")
     team.value("bob", "mesh", "subscriptions", team.mesh, "--add", "alerts")
     first = team.value("alice", "message", "send", "#alerts", "full", "--id", "c-1")
@@ -120,7 +120,7 @@ def test_people_see_tables_without_content(team: Team, cli: CommandLine) -> None
         (("message", "send", "bob", "hello", "--meta", "[1]"), "usage"),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_code(
+def test_invalid_request_is_refused_with_its_code(
     team: Team, cli: CommandLine, tokens: tuple[str, ...], code: str
 ) -> None:
     outcome = cli(*tokens, "--mesh", team.mesh, "--key-file", str(team.files["alice"]), "--json")

@@ -1,4 +1,4 @@
-"""The pipeline's commands where they end before Spark starts: wrong input is told at once."""
+"""Pipeline commands that fail before Spark starts: wrong input is reported at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from posthouse.model.codes.spec import Exit
 from tests.cli.command_line import CommandLine
 
 
-def test_a_host_without_a_store_is_told_what_to_name(cli: CommandLine) -> None:
+def test_host_without_a_store_gets_a_hint_to_name_one(cli: CommandLine) -> None:
     ended = cli("pipeline", "run", "--json")
     assert (ended.exit, ended.problem["code"]) == (Exit.USAGE, "usage")
     assert "--source" in ended.problem["hint"]
@@ -21,7 +21,7 @@ def test_a_source_that_does_not_exist_is_refused(cli: CommandLine, tmp_path: Pat
     assert (ended.exit, ended.problem["code"]) == (Exit.USAGE, "source_invalid")
 
 
-def test_a_relay_that_is_away_is_told_unreachable_and_no_lake_is_made(cli: CommandLine, tmp_path: Path) -> None:
+def test_relay_that_does_not_answer_is_unreachable_and_no_lake_is_created(cli: CommandLine, tmp_path: Path) -> None:
     cli("keys", "new")
     ended = cli("pipeline", "run", "--source", "http://127.0.0.1:9", "--lake", str(tmp_path / "lake"), "--json")
     assert (ended.exit, ended.problem["code"]) == (Exit.UNREACHABLE, "relay_unreachable")
@@ -29,7 +29,7 @@ def test_a_relay_that_is_away_is_told_unreachable_and_no_lake_is_made(cli: Comma
 
 
 @pytest.mark.parametrize("command", [("query", "SELECT 1"), ("shell",)])
-def test_a_lake_that_is_not_there_is_told_empty(cli: CommandLine, command: tuple[str, ...]) -> None:
+def test_lake_that_does_not_exist_is_reported_as_empty(cli: CommandLine, command: tuple[str, ...]) -> None:
     ended = cli("pipeline", *command, "--json")
     assert (ended.exit, ended.problem["code"]) == (Exit.REFUSED, "lake_empty")
 

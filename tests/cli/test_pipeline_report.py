@@ -19,13 +19,13 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def test_whatif_without_anything_to_try_is_a_usage_error(cli: CommandLine) -> None:
+def test_whatif_without_rules_to_simulate_is_a_usage_error(cli: CommandLine) -> None:
     outcome = cli("pipeline", "whatif", "--json")
     assert outcome.exit == Exit.USAGE
     assert "--config" in outcome.problem["hint"]
 
 
-def test_whatif_names_what_is_wrong_with_a_proposal(cli: CommandLine, config: Path) -> None:
+def test_whatif_names_the_fault_of_a_proposal(cli: CommandLine, config: Path) -> None:
     config.write_text('{"reliability": {"rateLimit": {"maxPerWindow": "many"}}}')
     assert cli("pipeline", "whatif", "--config", str(config), "--json").problem["code"] == "reliability_invalid"
     missing = str(config.with_name("none.json"))

@@ -25,10 +25,10 @@ def relay(cli: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         yield running
 
 
-def test_info_tells_who_the_relay_is_and_whether_its_key_is_pinned(cli: CommandLine, relay: RelayProcess) -> None:
-    told = cli("relay", "info", "--json").value
-    assert (told["relay"], told["pinned"], told["url"]) == (relay.node, relay.node, relay.url)
-    assert told["limits"]["event_bytes"] == 131_072
+def test_info_shows_the_relay_and_if_its_key_is_pinned(cli: CommandLine, relay: RelayProcess) -> None:
+    answer = cli("relay", "info", "--json").value
+    assert (answer["relay"], answer["pinned"], answer["url"]) == (relay.node, relay.node, relay.url)
+    assert answer["limits"]["event_bytes"] == 131_072
     assert "pinned" in cli("relay", "info", relay.url).out
 
 
@@ -52,7 +52,7 @@ def test_running_relay_is_not_replaced_or_reindexed(
     assert (refused.exit, refused.problem["code"]) == (Exit.REFUSED, "store_in_use")
 
 
-def test_restored_relay_has_the_old_events_and_tells_that_later_cursors_are_void(
+def test_restored_relay_has_the_old_events_and_refuses_later_cursors(
     cli: CommandLine, relay: RelayProcess, tmp_path: Path
 ) -> None:
     cli("relay", "backup", str(tmp_path / "copy.db"))

@@ -1,4 +1,4 @@
-"""Agents on the buses of two hosts, with commands alone: what one publishes, the other gets; trace tells of both."""
+"""Agents on the buses of two hosts, with commands alone: one receives what the other publishes; trace shows both."""
 
 from __future__ import annotations
 

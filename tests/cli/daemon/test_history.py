@@ -60,7 +60,7 @@ async def _correspond(hosts: Hosts, admin: NodeKey) -> tuple[list[str], dict[str
             await client.meshes.add_member("main", node, name, "member")
     with DaemonClient(hosts.alice.directory) as alice, DaemonClient(hosts.bob.directory) as bob:
         async with asyncio.timeout(60):
-            while not (alice.health().connected and bob.health().connected):  # noqa: ASYNC110 - nobody announces it
+            while not (alice.health().connected and bob.health().connected):  # noqa: ASYNC110 - no event announces it
                 await asyncio.sleep(0.05)
         bob.create_topic("news")
         bob.subscribe("news")
@@ -119,13 +119,13 @@ def test_history_with_a_member_names_what_the_lake_holds(alice: Run, archived: A
     assert (message["message_id"], message["to"]) == (archived.direct["id"], archived.hosts.bob.node)
 
 
-def test_trace_of_a_pruned_message_tells_its_whole_way(alice: Run, archived: Archived) -> None:
+def test_trace_of_a_pruned_message_shows_all_its_steps(alice: Run, archived: Archived) -> None:
     for key in (archived.direct["client_message_id"], archived.direct["id"]):
         steps = [f"{step['where']}: {step['what']}" for step in alice("trace", key)["steps"]]
         assert {"relay: queued for bob", "relay: sent to bob", "relay: confirmed by bob"} < set(steps), steps
 
 
-def test_without_a_lake_the_relay_says_what_it_still_knows(
+def test_without_a_lake_only_the_steps_of_the_relay_are_shown(
     alice: Run, archived: Archived, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("POSTHOUSE_PIPELINE_LAKE", str(tmp_path / "nowhere"))
@@ -134,7 +134,7 @@ def test_without_a_lake_the_relay_says_what_it_still_knows(
     assert "confirmed by bob" not in steps
 
 
-def test_the_long_memory_is_asked_without_spark(archived: Archived) -> None:
+def test_the_lake_is_read_without_spark(archived: Archived) -> None:
     code = (
         "import sys; from pathlib import Path\n"
         "from posthouse.pipeline.lake.lookup import Lookup\nfrom posthouse.pipeline.lake import Lake\n"

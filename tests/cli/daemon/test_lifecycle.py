@@ -56,11 +56,11 @@ def place(cli: CommandLine, tmp_path: Path) -> Iterator[Place]:
 
 
 def test_daemon_detaches_answers_and_ends(place: Place) -> None:
-    told = place.up().value
-    assert told["pid"] != os.getpid()
-    assert place.value("daemon", "status")["node"] == told["node"]
+    answer = place.up().value
+    assert answer["pid"] != os.getpid()
+    assert place.value("daemon", "status")["node"] == answer["node"]
     assert place.value("daemon", "version")["ipc_api"] == 1
-    assert place.value("daemon", "down") == {"stopped": True, "pid": told["pid"]}
+    assert place.value("daemon", "down") == {"stopped": True, "pid": answer["pid"]}
     assert place.run("daemon", "status").exit == Exit.UNREACHABLE
     assert place.value("daemon", "down") == {"stopped": False, "pid": None}
 
@@ -145,9 +145,9 @@ def test_remint_makes_another_identity_but_not_while_messages_wait(place: Place)
     place.run("daemon", "down")
     refused = place.run("daemon", "remint")
     assert (refused.exit, refused.problem["code"]) == (Exit.REFUSED, "remint_pending")
-    told = place.value("daemon", "remint", "--abort-pending")
-    assert told["before"] == node != told["node"]
-    assert place.up().value["node"] == told["node"]
+    answer = place.value("daemon", "remint", "--abort-pending")
+    assert answer["before"] == node != answer["node"]
+    assert place.up().value["node"] == answer["node"]
 
 
 def test_damaged_outbox_is_refused_and_recovered(place: Place) -> None:
@@ -162,16 +162,16 @@ def test_damaged_outbox_is_refused_and_recovered(place: Place) -> None:
     assert (refused.exit, refused.problem["code"]) == (Exit.BROKEN, "outbox_corrupt")
     assert "daemon recover" in refused.problem["hint"]
     assert outbox.read_bytes() == bytes(data), "a damaged outbox is left as it is"
-    told = place.value("daemon", "recover")
-    assert Path(told["aside"]).read_bytes() == bytes(data)
+    answer = place.value("daemon", "recover")
+    assert Path(answer["aside"]).read_bytes() == bytes(data)
     assert place.up().exit == 0
 
 
 def test_ephemeral_daemon_keeps_no_key_and_ends_in_time(place: Place) -> None:
-    told = place.run("daemon", "up", "--ephemeral", "--ttl", "1s", "--relay", NOWHERE).value
-    assert told["is_ephemeral"] is True
+    answer = place.run("daemon", "up", "--ephemeral", "--ttl", "1s", "--relay", NOWHERE).value
+    assert answer["is_ephemeral"] is True
     assert not (place.directory / "keypair.json").exists()
-    _await_end(told["pid"])
+    _await_end(answer["pid"])
 
 
 def _await_end(pid: int) -> None:
@@ -211,5 +211,5 @@ def _await_connected(daemon: DaemonProcess) -> None:
         for _ in range(600):
             if client.health().connected:
                 return
-            time.sleep(0.05)  # nobody announces what may have happened before one listens
+            time.sleep(0.05)  # the connection may have come up before the test could listen for it
     raise AssertionError("the daemon did not reach its relay")

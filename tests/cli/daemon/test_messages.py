@@ -117,7 +117,7 @@ def test_text_comes_from_stdin(alice: Run, bob: Run, monkeypatch: pytest.MonkeyP
     assert bob("inbox", "wait", "--timeout", "30")["items"][0]["body"] == "from a pipe"
 
 
-def test_topic_reaches_who_subscribed(alice: Run, bob: Run) -> None:
+def test_topic_message_reaches_subscribers(alice: Run, bob: Run) -> None:
     alice("topic", "create", "builds.main")
     bob("topic", "subscribe", "builds.>")
     listed = bob("topic", "list")
@@ -154,7 +154,7 @@ def test_profile_changes_what_is_given_and_nothing_is_a_usage_error(cli: Command
     assert cli("profile", "--dir", str(hosts.alice.directory)).exit == Exit.USAGE
 
 
-def test_trace_tells_the_way_of_a_message_on_both_hosts(alice: Run, bob: Run) -> None:
+def test_trace_shows_the_steps_of_a_message_on_both_hosts(alice: Run, bob: Run) -> None:
     sent = alice("send", "bob", "where am I")
     bob("inbox", "wait", "--timeout", "30")
     here, there = alice("trace", sent["client_message_id"]), bob("trace", sent["message_id"])
@@ -177,8 +177,8 @@ def test_tail_goes_on_behind_an_event(cli: CommandLine, hosts: Hosts, alice: Run
     (first,) = bob("inbox", "wait", "--timeout", "30")["items"]
     alice("send", "bob", "second")
     outcome = cli("tail", "--after", first["id"], "--count", "1", "--json", "--dir", str(hosts.bob.directory))
-    told = json.loads(outcome.out)
-    assert (told["event"], told["data"]["body"]) == ("message", "second")
+    answer = json.loads(outcome.out)
+    assert (answer["event"], answer["data"]["body"]) == ("message", "second")
 
 
 def test_people_see_a_table_without_control_characters(cli: CommandLine, hosts: Hosts, alice: Run, bob: Run) -> None:
@@ -196,8 +196,8 @@ def test_without_a_daemon_send_connects_itself_and_says_so(
     outcome = cli("send", "bob", "by myself", "--relay", hosts.relay.url, "--dir", nowhere)
     assert outcome.exit == 0
     assert "no daemon (there is no socket)" in outcome.err
-    told = cli("send", "bob", "again", "--relay", hosts.relay.url, "--dir", nowhere, "--json").value
-    assert (told["via"], told["status"], told["duplicate"]) == ("relay", "done", False)
+    answer = cli("send", "bob", "again", "--relay", hosts.relay.url, "--dir", nowhere, "--json").value
+    assert (answer["via"], answer["status"], answer["duplicate"]) == ("relay", "done", False)
     bodies: list[str] = []
     while len(bodies) < 2:
         bodies += [item["body"] for item in reversed(bob("inbox", "wait", "--timeout", "30")["items"])]

@@ -39,7 +39,7 @@ def rows(run: Run, *flags: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_what_waits_is_listed_newest_first_with_its_destination(run: Run) -> None:
+def test_waiting_rows_are_listed_newest_first_with_their_destination(run: Run) -> None:
     first, second = queue(run, "one"), queue(run, "two")
     newest = rows(run, "--pending", "--limit", "2")
     assert [row["id"] for row in newest] == [second, first]
