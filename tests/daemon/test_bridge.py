@@ -86,7 +86,7 @@ async def test_mail_without_an_endpoint_stays_in_the_inbox_alone(house: House, a
         assert await bus.dead_letters() == []
 
 
-async def test_what_is_published_to_out_arrives_on_the_other_host(house: House, alice: Host) -> None:
+async def test_an_envelope_published_to_out_arrives_on_the_other_host(house: House, alice: Host) -> None:
     async with bridged(house, "bob") as (bob, bus):
         result = await bus.publish(
             f"mesh.main.out.dm.{node_hex(alice.node)}",
@@ -118,7 +118,7 @@ async def test_nothing_but_out_goes_to_the_outbox(house: House, alice: Host) -> 
 
 
 @pytest.mark.parametrize("rest", ["dm.abc", "topic.unknown", "queue.x", "dm." + "0" * 64])
-async def test_what_cannot_be_sent_becomes_a_dead_letter(house: House, rest: str) -> None:
+async def test_an_envelope_that_cannot_be_sent_becomes_a_dead_letter(house: House, rest: str) -> None:
     async with bridged(house, "bob") as (bob, bus):
         await bus.publish(f"mesh.main.out.{rest}", {"content": "x"}, from_="agents.writer")
         letters = await eventually(bus.dead_letters, lambda found: len(found) == 1)
@@ -219,7 +219,7 @@ async def test_two_agents_that_answer_each_other_over_the_mesh_stop_by_the_trave
         assert (await other.send(last.node, "something new")).status == 202
 
 
-async def test_answers_over_the_interface_inherit_what_is_left(alice: Host, bob: Host) -> None:
+async def test_replies_over_the_local_api_inherit_the_remaining_budget(alice: Host, bob: Host) -> None:
     hosts = (alice, bob)
     previous: str | None = None
     for turn in range(60):

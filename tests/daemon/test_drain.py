@@ -1,4 +1,4 @@
-"""From outbox to relay: in order per destination, nobody in another's way, given up only for good reasons."""
+"""From the outbox to the relay: in order per destination, destinations independent, given up only for a reason."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def test_messages_of_one_destination_arrive_in_the_order_they_were_accepte
     assert await bob.until_bodies(200) == expected
 
 
-async def test_what_is_accepted_while_the_relay_is_away_leaves_when_it_is_back(house: House, alice: Host) -> None:
+async def test_rows_accepted_while_the_relay_is_away_are_sent_when_it_is_back(house: House, alice: Host) -> None:
     await house.down()
     await until(lambda: not alice.daemon.uplink.is_up)
     answers = [await alice.send(READER, f"m{number}", client_message_id=f"c{number}") for number in range(100)]
@@ -149,7 +149,7 @@ async def test_at_most_64_rows_travel_in_one_frame_and_one_frame_at_a_time(house
     assert max(sizes) == 64
 
 
-async def test_a_permanent_refusal_is_dead_and_told(house: House, alice: Host) -> None:
+async def test_a_permanent_refusal_makes_a_row_dead_and_publishes_an_event(house: House, alice: Host) -> None:
     assert (await alice.post("/v1/topic/create", topic="gone")).status == 201
     listener = alice.daemon.events.subscribe(100)
     admin = house.client(NodeKey(b"a" * 32))
@@ -158,12 +158,12 @@ async def test_a_permanent_refusal_is_dead_and_told(house: House, alice: Host) -
     assert answer.status == 202
     row = await alice.until_status("c", "dead")
     assert row["last_error"].startswith("topic_unknown")
-    told = [each for each in await listener.next_batch(10) if each.event == "outbox_dead"]
-    assert told[0].data["client_message_id"] == "c"
-    assert told[0].data["reason"] == "topic_unknown"
+    events = [each for each in await listener.next_batch(10) if each.event == "outbox_dead"]
+    assert events[0].data["client_message_id"] == "c"
+    assert events[0].data["reason"] == "topic_unknown"
 
 
-async def test_what_stands_behind_a_dead_row_still_arrives(house: House, alice: Host) -> None:
+async def test_rows_behind_a_dead_row_still_arrive(house: House, alice: Host) -> None:
     submit = alice.daemon.drain._submit
 
     async def refuse_first(events: Sequence[Event]) -> list[Published | PosthouseError]:
@@ -275,7 +275,7 @@ async def test_done_rows_lose_their_event_after_thirty_days_and_keep_their_id(tm
         assert (await host.send(READER, "other", client_message_id="c")).status == 409
 
 
-async def test_journal_tells_the_life_of_a_row_without_its_body(house: House, alice: Host) -> None:
+async def test_journal_records_the_states_of_a_row_without_its_body(house: House, alice: Host) -> None:
     secret = "a body nobody should find"
     await alice.send(READER, secret, client_message_id="c")
     row = await alice.until_status("c", "done")

@@ -79,7 +79,7 @@ async def test_an_override_above_the_bound_refuses_the_relay(tmp_path: Path) -> 
     assert (ended.value.fields["max_age_h"], ended.value.fields["bound_h"]) == (145, 144)
 
 
-async def test_an_override_above_what_the_relay_last_offered_refuses_to_start(tmp_path: Path) -> None:
+async def test_a_maximum_age_above_the_last_offer_of_the_relay_refuses_to_start(tmp_path: Path) -> None:
     deliveries = DeliverySettings(record_retention_days=7)
     async with open_house(tmp_path, deliveries=deliveries) as house, host_at(house, "a") as host:
         assert host.daemon.drain.max_age_h == 144

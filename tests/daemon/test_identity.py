@@ -195,7 +195,7 @@ async def test_an_ephemeral_daemon_has_another_key_each_time_and_keeps_none(hous
     assert nodes[0] != nodes[1]
 
 
-async def test_an_ephemeral_daemon_gives_up_what_another_key_signed(tmp_path: Path) -> None:
+async def test_an_ephemeral_daemon_aborts_rows_that_another_key_signed(tmp_path: Path) -> None:
     host = make_host(tmp_path, "http://127.0.0.1:9", is_ephemeral=True)
     async with running(host):
         await host.send(READER, "hello", client_message_id="c")

@@ -36,16 +36,16 @@ def item(number: int, sender: str = "s", client_id: str | None = None) -> NewIte
     )
 
 
-async def test_a_message_is_stored_once_per_sender_and_id_and_told_once(tmp_path: Path) -> None:
+async def test_a_message_is_stored_and_announced_once_per_sender_and_id(tmp_path: Path) -> None:
     inbox = Inbox(tmp_path / "inbox.db", "main", FakeClock())
-    told: list[str] = []
-    inbox.on_new.append(lambda fresh: told.extend(each.id for each in fresh))
+    events: list[str] = []
+    inbox.on_new.append(lambda fresh: events.extend(each.id for each in fresh))
     try:
         first = await inbox.put([item(1), item(2), item(3, client_id="c1")])
         again = await inbox.put([item(4, client_id="c2"), item(5)])
         other = await inbox.put([item(6, sender="t", client_id="c1")])
         assert [each.body for each in (*first, *again, *other)] == ["m1", "m2", "m5", "m6"]
-        assert told == [each.id for each in (*first, *again, *other)]
+        assert events == [each.id for each in (*first, *again, *other)]
         assert [each.body for each in await inbox.items(InboxFilter())] == ["m6", "m5", "m2", "m1"]
     finally:
         inbox.close()
@@ -179,7 +179,7 @@ async def test_mail_that_cannot_be_opened_is_labelled_and_rejected(house: House,
     assert (await house.clients[0].message(message_id)).deliveries[0].reason == "undecryptable"
 
 
-async def test_mail_behind_what_cannot_be_opened_still_arrives(house: House, alice: Host, bob: Host) -> None:
+async def test_messages_behind_an_undecryptable_one_still_arrive(house: House, alice: Host, bob: Host) -> None:
     await send_sealed_garbage(house, bob.node)
     await alice.send(bob.node, "good")
     found = await eventually(bob.bodies, lambda bodies: len(bodies) == 2)
@@ -219,7 +219,7 @@ async def test_a_daemon_that_cannot_write_its_inbox_does_not_receive_until_it_ca
     assert await bob.until_bodies(1) == ["later"]
 
 
-async def test_mail_sent_again_by_the_relay_is_confirmed_and_told_once(house: House, alice: Host, bob: Host) -> None:
+async def test_a_repeated_message_is_confirmed_and_announced_once(house: House, alice: Host, bob: Host) -> None:
     confirm = Mailbox.confirm
     listener = bob.daemon.events.subscribe(100)
     swallowed: list[Delivery] = []
@@ -242,5 +242,5 @@ async def test_mail_sent_again_by_the_relay_is_confirmed_and_told_once(house: Ho
         await eventually(state, lambda now: now == "confirmed")
     assert len(swallowed) == 1
     assert await bob.bodies() == ["hello"]
-    told = [each for each in await listener.next_batch(5) if each.event == "message"]
-    assert len(told) == 1
+    events = [each for each in await listener.next_batch(5) if each.event == "message"]
+    assert len(events) == 1

@@ -137,4 +137,4 @@ async def test_killed_between_the_insert_into_the_inbox_and_the_confirmation(hou
             await eventually(state, lambda now: now == "confirmed")
             assert await host.bodies() == ["hello"]
             received = host.daemon.meters.counted("posthouse_daemon_inbox_received_total")
-            assert received == 0  # it was there before: nobody is told twice
+            assert received == 0  # it was stored before, so it is not announced again

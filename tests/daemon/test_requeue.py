@@ -124,7 +124,7 @@ async def test_inspect_shows_the_chain_from_any_of_its_rows(alice: Host) -> None
         assert [row["id"] for row in (await alice.row(key))["chain"]] == ids
 
 
-async def test_an_unknown_row_is_told_so(alice: Host) -> None:
+async def test_an_unknown_row_is_refused_with_its_code(alice: Host) -> None:
     for path in ("/v1/outbox/requeue", "/v1/outbox/drop"):
         assert (await alice.post(path, id="nothing")).status == 404
 

@@ -49,7 +49,7 @@ def test_a_name_that_is_also_the_prefix_of_another_is_ambiguous() -> None:
 
 
 @pytest.mark.parametrize("to", ["aaaaaaa", "nobody", "AAAAAAAA", "", "ed25519:", "ed25519:aaaa"])
-def test_what_names_nobody_is_unknown(to: str) -> None:
+def test_a_text_that_names_no_member_is_unknown(to: str) -> None:
     assert refused(roster(ann=NODES[0]), to) == "member_name_unknown"
 
 
@@ -77,7 +77,7 @@ def test_a_prefix_names_the_one_member_it_fits(nodes: list[str], prefix: str) ->
         assert refused(made, prefix) == "member_name_unknown"
 
 
-def test_what_was_heard_stays_in_a_file(tmp_path: Path) -> None:
+def test_roster_survives_in_its_file(tmp_path: Path) -> None:
     path = tmp_path / "roster.json"
     made = Roster(path)
     made.set_members([Member(NODES[0], "ann", "admin")])

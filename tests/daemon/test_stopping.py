@@ -19,7 +19,7 @@ async def to_the_end(reader: asyncio.StreamReader) -> bytes:
         return await reader.read()
 
 
-async def test_kept_connection_is_told_that_the_daemon_stops_and_closed(house: House) -> None:
+async def test_kept_connection_gets_daemon_stopping_and_is_closed(house: House) -> None:
     async with host_at(house, "alice") as host:
         reader, writer = await connect(host)
         writer.write(ASK)

@@ -144,8 +144,8 @@ async def test_a_full_outbox_refuses_new_messages_with_507_and_answers_old_ones(
         assert 0.8 * 10_000 < depth.bytes <= 0.95 * 10_000
         assert (await host.send(READER, "x" * 500, client_message_id="c0")).status == 202
         host.daemon.pressure.update(depth)
-        told = [each for each in await listener.next_batch(5) if each.event == "outbox_pressure"]
-        assert told[0].data["is_high"] is True
+        events = [each for each in await listener.next_batch(5) if each.event == "outbox_pressure"]
+        assert events[0].data["is_high"] is True
         assert (await host.row(f"c{len(statuses) - 1}")).get("error") == "outbox_row_unknown"
 
 
@@ -160,21 +160,21 @@ async def test_sending_makes_no_room_but_stripping_does(house: House, tmp_path: 
         assert (await host.send(READER, "x" * 300)).status == 202
 
 
-def test_pressure_counts_what_the_disk_still_gives(tmp_path: Path) -> None:
+def test_pressure_includes_the_free_space_of_the_disk(tmp_path: Path) -> None:
     free = 1_000
-    told: list[tuple[int, int, bool]] = []
+    events: list[tuple[int, int, bool]] = []
     pressure = Pressure(10_000, tmp_path, lambda _path: free)
-    pressure.on_change = lambda *given: told.append(given)
+    pressure.on_change = lambda *given: events.append(given)
     pressure.update(Depth(1, 0, 100))
     assert pressure.capacity_bytes == 1_100
     pressure.update(Depth(1, 0, 3_999))
-    assert told == []
+    assert events == []
     pressure.update(Depth(1, 0, 4_000))
     pressure.update(Depth(1, 0, 4_100))
-    assert told == [(4_000, 5_000, True)]
+    assert events == [(4_000, 5_000, True)]
     free = 100_000
     pressure.update(Depth(1, 0, 4_000))
-    assert told[1] == (4_000, 10_000, False)
+    assert events[1] == (4_000, 10_000, False)
     assert pressure.capacity_bytes == 10_000
 
 
@@ -228,7 +228,7 @@ async def test_old_records_go_below_a_snapshot_and_rows_stay(tmp_path: Path) -> 
     assert verify_store(host.daemon.directory.outbox) == []
 
 
-async def test_with_a_lake_only_what_it_has_committed_goes(tmp_path: Path) -> None:
+async def test_with_a_lake_only_records_that_it_has_committed_are_pruned(tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     host = make_host(tmp_path, NOWHERE, retention=Retention(keep_days=0, lake=str(lake)))
     async with running(host):

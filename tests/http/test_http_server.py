@@ -393,7 +393,7 @@ async def test_connections_beyond_the_limit_are_refused_and_counted_down_again()
         assert (await there.ask("GET", "/items/1"))[0] == 200
 
 
-async def test_a_peer_that_is_refused_is_told_before_it_says_anything() -> None:
+async def test_a_refused_peer_gets_a_response_before_it_sends_anything() -> None:
     async with serving(check_peer=lambda _transport: error("peer_refused")) as there:
         assert parse(await there.raw(b""))[1]["code"] == "peer_refused"
 

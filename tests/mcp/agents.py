@@ -81,10 +81,10 @@ def problem(result: CallToolResult) -> dict[str, Any]:
     assert result.structured_content is None
     [content] = result.content
     assert isinstance(content, TextContent)
-    told: dict[str, Any] = json.loads(content.text)
-    assert told["code"] and told["message"] and told["hint"]
-    assert (result.meta or {})[ERROR_META] == told
-    return told
+    body: dict[str, Any] = json.loads(content.text)
+    assert body["code"] and body["message"] and body["hint"]
+    assert (result.meta or {})[ERROR_META] == body
+    return body
 
 
 @asynccontextmanager
@@ -127,8 +127,8 @@ async def http_server(directory: Path, *flags: str) -> AsyncIterator[HttpServer]
     assert process.stdout is not None
     try:
         async with asyncio.timeout(BOUND_S):
-            told = json.loads(await process.stdout.readline())
-        yield HttpServer(process, told["url"], token_in(told["token_file"]))
+            ready = json.loads(await process.stdout.readline())
+        yield HttpServer(process, ready["url"], token_in(ready["token_file"]))
     finally:
         if process.returncode is None:
             process.kill()

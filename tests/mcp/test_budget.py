@@ -13,7 +13,7 @@ FAR = 4_000_000_000_000  # unix milliseconds
 
 
 async def hand(house: House, host: Host, budget: MeshBudget) -> tuple[str, str]:
-    """Send a message with a budget to a host, as somebody on another machine; return its id and its sender."""
+    """Send a message with a budget to a host, as a member on another machine; return its id and its sender."""
     stranger = house.client()
     sent = await stranger.send(host.node, "answer me", mesh="main", budget=budget)
     await host.until_bodies(1)

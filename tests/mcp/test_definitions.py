@@ -138,10 +138,10 @@ def test_bound_of_a_wait_is_the_one_in_the_schema(tmp_path: Path) -> None:
 def test_instructions_are_short_and_promise_no_wake_up(tmp_path: Path) -> None:
     hello = {"protocolVersion": VERSIONS[0], "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
     [answer] = exchange(tmp_path, {"id": 0, "method": "initialize", "params": hello})
-    told = json.loads(answer)["result"]
-    assert "Nothing wakes you" in told["instructions"]
-    assert len(openai.o200k_base().encode(told["instructions"])) < 100
-    assert told["capabilities"] == {"tools": {"listChanged": False}}
+    result = json.loads(answer)["result"]
+    assert "Nothing wakes you" in result["instructions"]
+    assert len(openai.o200k_base().encode(result["instructions"])) < 100
+    assert result["capabilities"] == {"tools": {"listChanged": False}}
 
 
 def test_every_tool_is_documented() -> None:

@@ -71,7 +71,7 @@ async def test_a_key_in_meta_works_over_http_too(alice: Host, bob: Host) -> None
     assert len(ids) == 1
 
 
-async def test_without_a_key_every_call_is_a_message_and_tells_the_key_it_got(alice: Host, bob: Host) -> None:
+async def test_without_a_key_every_call_is_a_message_and_returns_a_key(alice: Host, bob: Host) -> None:
     async with stdio_agent(alice.settings.directory) as agent:
         first = await agent.call("send", **MESSAGE)
         second = await agent.call("send", **MESSAGE)

@@ -84,8 +84,8 @@ async def test_mail_waits_while_the_relay_is_away_and_arrives_when_it_is_back(
         await house.down()
         sent = await north.call("send", to="bob", message="while it is away")
         assert sent["state"] == "queued"
-        told = await north.call("status", id=sent["id"])
-        assert told["state"] == "queued" and "recipients" not in told
+        status = await north.call("status", id=sent["id"])
+        assert status["state"] == "queued" and "recipients" not in status
         unreachable = await north.refused("lock", action="acquire", resource="db/main")
         assert unreachable["code"] == "relay_unreachable"
         await north.until("who", lambda found: not found["connected"])
@@ -95,13 +95,13 @@ async def test_mail_waits_while_the_relay_is_away_and_arrives_when_it_is_back(
         assert (await north.call("lock", action="acquire", resource="db/main"))["held"]
 
 
-async def test_a_topic_reaches_who_subscribed_and_says_when_nobody_did(alice: Host, bob: Host) -> None:
+async def test_a_topic_reaches_its_subscribers_and_reports_when_there_are_none(alice: Host, bob: Host) -> None:
     await alice.post("/v1/topic/create", topic="ops")
     async with stdio_agent(directory(alice)) as north, stdio_agent(directory(bob)) as south:
         assert "#ops" in (await north.call("who"))["topics"]
         alone = await north.call("send", to="#ops", message="anybody?")
-        told = await north.until("status", lambda found: "recipients" in found, id=alone["id"])
-        assert (told["state"], told["recipients"]) == ("sent", [])
+        status = await north.until("status", lambda found: "recipients" in found, id=alone["id"])
+        assert (status["state"], status["recipients"]) == ("sent", [])
         await bob.post("/v1/topic/subscribe", topic="ops")
         await north.call("send", to="#ops", message="now somebody")
         [message] = (await south.call("wait", seconds=30))["messages"]

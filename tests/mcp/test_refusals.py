@@ -1,4 +1,4 @@
-"""What an agent is told when it asks for what cannot be: code, message and hint, for every tool."""
+"""Refusals that an agent gets from every tool: code, message and hint."""
 
 from __future__ import annotations
 
@@ -80,11 +80,11 @@ async def test_arguments_that_the_schema_forbids_are_refused_by_every_tool(alice
                 assert (refused["code"], refused["tool"]) == ("tool_arguments_invalid", tool), (tool, arguments)
 
 
-async def test_what_the_daemon_refuses_reaches_the_agent_with_its_code(alice: Host, bob: Host) -> None:
+async def test_refusals_of_the_daemon_reach_the_agent_with_their_code(alice: Host, bob: Host) -> None:
     async with stdio_agent(alice.settings.directory) as agent:
-        told = [(tool, arguments, (await agent.refused(tool, **arguments))["code"]) for tool, arguments, _ in REFUSED]
-    assert [code for _, _, code in told] == [code for _, _, code in REFUSED]
-    assert all(code in ERROR_CODES for _, _, code in told)
+        codes = [(await agent.refused(tool, **arguments))["code"] for tool, arguments, _ in REFUSED]
+    assert codes == [code for _, _, code in REFUSED]
+    assert all(code in ERROR_CODES for code in codes)
 
 
 async def test_an_absent_argument_may_be_null_and_a_number_may_be_text(alice: Host, bob: Host) -> None:
@@ -97,7 +97,7 @@ async def test_an_absent_argument_may_be_null_and_a_number_may_be_text(alice: Ho
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_daemon_that_is_down_is_told_by_every_tool(way: Way, mode: str, tmp_path: Path) -> None:
+async def test_every_tool_reports_a_daemon_that_is_down(way: Way, mode: str, tmp_path: Path) -> None:
     async with agent_at(way, tmp_path / "nobody", mode=mode) as agent:
         for tool, arguments in GOOD.items():
             refused = await agent.refused(tool, **arguments)

@@ -1,4 +1,4 @@
-"""Who is kept out of the HTTP server: other users, web pages, other machines."""
+"""The MCP server over HTTP keeps out other users, web pages and other machines."""
 
 from __future__ import annotations
 
@@ -97,14 +97,14 @@ async def test_a_token_that_others_could_read_is_refused(tmp_path: Path) -> None
     (tmp_path / "d").mkdir(mode=0o700)
     (tmp_path / "d" / "mcp_token").write_text("x" * 43)
     (tmp_path / "d" / "mcp_token").chmod(0o644)
-    code, told, _ = await ended(tmp_path, "--port", "0")
-    assert (code, told["code"]) == (4, "file_not_private")
+    code, body, _ = await ended(tmp_path, "--port", "0")
+    assert (code, body["code"]) == (4, "file_not_private")
 
 
-async def test_a_port_in_use_is_told(tmp_path: Path) -> None:
+async def test_a_port_in_use_is_an_error_with_a_code(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        code, told, _ = await ended(tmp_path, "--port", str(taken.getsockname()[1]))
-    assert told["code"] == "listen_failed"
+        code, body, _ = await ended(tmp_path, "--port", str(taken.getsockname()[1]))
+    assert body["code"] == "listen_failed"
     assert code != 0
 
 
@@ -117,9 +117,9 @@ async def test_the_token_is_never_logged(tmp_path: Path) -> None:
     assert process.stdout is not None
     try:
         async with asyncio.timeout(BOUND_S):
-            told = json.loads(await process.stdout.readline())
-        token = token_in(told["token_file"])
-        server = HttpServer(process, told["url"], token)
+            ready = json.loads(await process.stdout.readline())
+        token = token_in(ready["token_file"])
+        server = HttpServer(process, ready["url"], token)
         await post(server, {}, f"?token={token}")
         await post(server, server.authorization | {"Host": "evil.example"})
         process.terminate()

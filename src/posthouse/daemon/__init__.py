@@ -1,1 +1,1 @@
-"""The host daemon: one long-lived process per user and mesh, with outbox, inbox and a local interface."""
+"""The host daemon: one long-lived process per user and mesh, with an outbox, an inbox and a local API."""

@@ -174,7 +174,7 @@ def read_arguments(query: Iterable[tuple[str, str]], type: type[T]) -> T:  # noq
         if name not in fields:
             raise error("parameter_unknown", name=name[:80])
         if name in values:
-            raise error("parameter_invalid", name=name, reason="it stands twice")
+            raise error("parameter_invalid", name=name, reason="it is given twice")
         values[name] = value
     try:
         return msgspec.convert(values, type, strict=False)

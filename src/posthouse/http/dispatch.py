@@ -28,7 +28,7 @@ _NO_ROUTE = "none"  # in metrics
 
 
 class ServerContext(Protocol):
-    """What every server's context tells the dispatcher."""
+    """The part of a server's context that the dispatcher reads."""
 
     @property
     def is_stopping(self) -> bool:

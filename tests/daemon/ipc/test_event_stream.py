@@ -62,7 +62,7 @@ async def stream(host: Host, last_id: str | None = None) -> AsyncIterator[Stream
         yield opened
 
 
-async def test_a_new_message_is_told_with_its_inbox_id(alice: Host, bob: Host) -> None:
+async def test_the_event_of_a_new_message_has_its_inbox_id(alice: Host, bob: Host) -> None:
     async with stream(bob) as events:
         await alice.send(bob.node, "line one\nline two")
         event_id, _kind, data = await events.next("message")
@@ -90,7 +90,7 @@ async def test_an_unknown_last_id_is_refused(bob: Host) -> None:
     await until(lambda: bob.daemon.context.streams.count == 0)
 
 
-async def test_peers_that_come_and_go_are_told(house: House, alice: Host) -> None:
+async def test_peers_that_join_and_leave_are_events(house: House, alice: Host) -> None:
     async with stream(alice) as events:
         async with host_at(house, "bob") as bob:
             _id, kind, data = await events.next("peer_join", "peer_leave")
@@ -99,7 +99,7 @@ async def test_peers_that_come_and_go_are_told(house: House, alice: Host) -> Non
         assert (kind, data["node"]) == ("peer_leave", bob.node)
 
 
-async def test_the_state_of_the_connection_is_told(house: House, alice: Host) -> None:
+async def test_changes_of_the_connection_are_events(house: House, alice: Host) -> None:
     async with stream(alice) as events:
         await house.down()
         assert (await events.next("broker_status"))[2]["status"] == "disconnected"

@@ -61,14 +61,14 @@ async def test_a_third_member_sees_nothing_of_a_direct_talk(house: House, alice:
         assert (await carol.get("/v1/history", **{"with": alice.node}))["messages"] == []
 
 
-async def test_states_of_a_message_are_told_with_and_without_the_relay(house: House, alice: Host, bob: Host) -> None:
+async def test_states_of_a_message_are_shown_with_and_without_the_relay(house: House, alice: Host, bob: Host) -> None:
     sent = await alice.send(bob.node, "hello", client_message_id="c")
     await alice.until_status("c", "done")
     await bob.until_bodies(1)
     for key in (sent["message_id"], "c", sent["id"]):
-        told = await alice.get(f"/v1/messages/{key}")
-        assert told["outbox"]["status"] == "done"
-        assert told["relay"]["deliveries"][0]["recipient"] == bob.node
+        answer = await alice.get(f"/v1/messages/{key}")
+        assert answer["outbox"]["status"] == "done"
+        assert answer["relay"]["deliveries"][0]["recipient"] == bob.node
     received = await bob.get(f"/v1/messages/{sent['message_id']}")
     assert received["outbox"] is None
     assert received["relay"]["id"] == sent["message_id"]
@@ -96,7 +96,7 @@ async def test_peers_with_presence(house: House, alice: Host) -> None:
     async with asyncio.timeout(20):
         await eventually(
             lambda: alice.get("/v1/peers"),
-            lambda told: not next(peer for peer in told["peers"] if peer["node"] == bob.node)["online"],
+            lambda answer: not next(peer for peer in answer["peers"] if peer["node"] == bob.node)["online"],
         )
 
 
@@ -134,7 +134,7 @@ async def test_locks_as_the_relay_has_them(alice: Host, bob: Host) -> None:
     assert wrong.status == 400
 
 
-async def test_without_the_relay_such_requests_are_told_so_at_once(house: House, alice: Host) -> None:
+async def test_requests_that_need_the_relay_are_refused_at_once_without_it(house: House, alice: Host) -> None:
     await house.down()
     await until(lambda: not alice.daemon.uplink.is_up)
     for path, body in (

@@ -12,7 +12,7 @@ from posthouse.mcp.tools.sending import message_state, outbox_state
     [("pending", "queued"), ("queued", "queued"), ("inflight", "queued"), ("done", "sent"), ("dead", "dead"),
      ("aborted", "dead")],
 )  # fmt: skip
-def test_a_row_alone_tells_no_more_than_what_this_host_knows(status: str, state: str) -> None:
+def test_a_row_alone_claims_no_more_than_this_host_knows(status: str, state: str) -> None:
     assert outbox_state(status) == state
     assert message_state({"status": status}, None) == state
 

@@ -28,7 +28,7 @@ HOSTILE = (
 
 
 def strip_untrusted(value: Any) -> Any:
-    """Return an answer without what is marked as somebody else's."""
+    """Return an answer without its untrusted parts."""
     if isinstance(value, list):
         return [strip_untrusted(each) for each in value]
     if isinstance(value, dict):
@@ -58,7 +58,7 @@ async def test_hostile_text_stays_inside_its_field(text: str, alice: Host, bob: 
 
 
 @given(st.text(max_size=400), st.one_of(st.none(), st.dictionaries(st.text(max_size=5), st.text(max_size=20))))
-def test_any_text_is_told_whole_or_as_a_beginning_and_never_outside(text: str, meta: dict[str, Any] | None) -> None:
+def test_any_text_is_shown_whole_or_cut_and_only_under_untrusted(text: str, meta: dict[str, Any] | None) -> None:
     item = InboxItem(
         id="01J", client_message_id="c", message_id="f" * 64, mesh="main", topic=None, sender="ed25519:x",
         sender_name="bob", body=text, meta=meta, received_at="2026-01-01T00:00:00Z", reply_to_id=None, seen_at=None,

@@ -27,7 +27,7 @@ async def test_wait_returns_when_mail_comes(way: Way, alice: Host, bob: Host) ->
         assert [message["untrusted"]["text"] for message in found["messages"]] == ["wake up"]
 
 
-async def test_wait_returns_at_once_with_what_is_unread_and_leaves_it_unread(alice: Host, bob: Host) -> None:
+async def test_wait_returns_unread_messages_at_once_and_leaves_them_unread(alice: Host, bob: Host) -> None:
     await bob.send(alice.node, "one")
     await alice.until_bodies(1)
     async with stdio_agent(alice.settings.directory) as agent:
@@ -69,18 +69,18 @@ async def test_a_cancelled_wait_ends_at_the_daemon_too(way: Way, mode: str, alic
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_call_that_waits_tells_progress(way: Way, alice: Host, bob: Host) -> None:
-    told = asyncio.Event()
+async def test_a_waiting_call_reports_progress(way: Way, alice: Host, bob: Host) -> None:
+    has_reported = asyncio.Event()
     seen: list[tuple[float, float | None, str | None]] = []
 
     async def note(progress: float, total: float | None, message: str | None) -> None:
         seen.append((progress, total, message))
-        told.set()
+        has_reported.set()
 
     async with agent_at(way, alice.settings.directory) as agent, asyncio.TaskGroup() as tasks:
         waiting = tasks.create_task(agent.client.call_tool("wait", {"seconds": 50}, progress_callback=note))
         async with asyncio.timeout(BOUND_S):
-            await told.wait()
+            await has_reported.wait()
         await bob.send(alice.node, "enough")
         assert len(structured(await waiting)["messages"]) == 1
     progress, total, message = seen[0]

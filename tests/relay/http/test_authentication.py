@@ -1,4 +1,4 @@
-"""Who may ask: challenges, proofs and tokens over HTTP, and everything that is no proof."""
+"""Authentication over HTTP: challenges, proofs and tokens, and everything that is not a proof."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def test_nothing_is_read_without_authentication(edge: Edge, path: str) -> 
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/v1/info", "/openapi.json"])
-async def test_anybody_may_ask_how_the_relay_is(edge: Edge, path: str) -> None:
+async def test_health_and_info_need_no_token(edge: Edge, path: str) -> None:
     assert (await edge.get(path)).status == 200
 
 

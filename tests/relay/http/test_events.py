@@ -111,7 +111,7 @@ async def test_history_pages(edge: Edge, author: Author) -> None:
     assert [event["content"] for event in first["events"] + rest["events"]] == ["0", "1", "2", "3", "4"]
 
 
-async def test_what_is_not_there_is_told(edge: Edge, author: Author) -> None:
+async def test_unknown_events_and_coordinates_are_not_found(edge: Edge, author: Author) -> None:
     token = await edge.token(author)
     missing = await edge.get("/v1/events/" + "0" * 64, token)
     nowhere = await edge.get(f"/v1/events/address/30000/{author.node}/x", token)

@@ -41,7 +41,7 @@ async def test_export_without_the_library_says_what_to_install(edge: Edge) -> No
     assert "posthouse[pipeline]" in reply.value["hint"]
 
 
-async def test_an_export_tells_what_the_journal_holds(edge: Edge, author: Author) -> None:
+async def test_an_export_carries_the_extent_of_the_journal(edge: Edge, author: Author) -> None:
     pytest.importorskip("pyarrow")
     (seq,) = await edge.publish(author.event(content="one"))
     reply = await edge.get("/v1/export/journal?limit=1", await edge.token(edge.admin))

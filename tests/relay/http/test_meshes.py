@@ -121,7 +121,7 @@ async def test_invite_of_another_relay_is_refused_before_it_is_looked_up(edge: E
         assert reply.code == "invite_invalid", invite
 
 
-async def test_mesh_that_does_not_exist_is_told(edge: Edge, author: Author) -> None:
+async def test_mesh_that_does_not_exist_is_refused(edge: Edge, author: Author) -> None:
     token = await edge.token(author)
     assert (await edge.get("/v1/meshes/nowhere/members", token)).code == "mesh_unknown"
     assert (await edge.post("/v1/events", author.event(tags=[("mesh", "nowhere")]))).code == "mesh_unknown"

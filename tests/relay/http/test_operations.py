@@ -14,7 +14,7 @@ from tests.relay.edge import Author, Edge, running
 CONTRACT = Path(__file__).parents[3] / "docs" / "openapi.json"
 
 
-async def test_info_tells_the_limits_of_the_protocol(edge: Edge) -> None:
+async def test_info_shows_the_limits_of_the_protocol(edge: Edge) -> None:
     info = (await edge.get("/v1/info")).value
     assert info["relay"] == edge.relay
     assert info["is_test_clock"] is False
@@ -78,7 +78,7 @@ async def test_export_is_for_administrators_and_known_feeds(edge: Edge, author: 
     assert (await edge.get("/v1/export/nothing", await edge.token(edge.admin))).code == "feed_unknown"
 
 
-def test_committed_contract_is_what_the_routes_say() -> None:
+def test_committed_contract_equals_the_document_of_the_routes() -> None:
     assert CONTRACT.read_bytes() == encode_document(describe_routes(ROUTES)), "run python -m posthouse.relay.openapi"
 
 
@@ -91,7 +91,7 @@ async def test_head_is_get_without_a_body(edge: Edge) -> None:
     assert (reply.status, reply.body) == (200, b"")
 
 
-async def test_what_is_not_there_or_not_possible_is_a_problem(edge: Edge) -> None:
+async def test_unknown_paths_and_wrong_methods_are_problems(edge: Edge) -> None:
     for path in ("/", "/v1", "/v1/", "/v1/events/", "//", "/v1/nothing", "/v1/events/a/b/c/d/e/f", "/V1/info"):
         reply = await edge.get(path)
         assert (reply.status, reply.code) == (404, "route_unknown"), path
@@ -106,7 +106,7 @@ async def test_what_is_not_there_or_not_possible_is_a_problem(edge: Edge) -> Non
         assert set(reply.headers["allow"].split(", ")) == allowed
 
 
-async def test_key_that_is_too_fast_is_told_when_to_come_back(tmp_path: Path) -> None:
+async def test_key_that_is_too_fast_gets_a_time_to_retry(tmp_path: Path) -> None:
     author, other = Author(), Author()
     async with running(tmp_path / "relay", event_rate=Rate(1, 3)) as edge:
         replies = [await edge.post("/v1/events", author.event()) for _ in range(4)]

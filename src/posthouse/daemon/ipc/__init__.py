@@ -1,1 +1,1 @@
-"""The local interface of a daemon: HTTP over a Unix socket and loopback."""
+"""The local API of a daemon: HTTP over a Unix socket and loopback."""

@@ -98,7 +98,7 @@ async def query_events(call: RelayCall) -> HttpResponse:
     """Return a page of stored events in commit order."""
     paging = {name: value for name, value in call.target.query if name in _QUERY_PAGING}
     if len(paging) < sum(name in _QUERY_PAGING for name, _ in call.target.query):
-        raise error("parameter_invalid", name="order or cursor", reason="it stands twice")
+        raise error("parameter_invalid", name="order or cursor", reason="it is given twice")
     if paging.get("order", "asc") not in ("asc", "desc"):
         raise error("parameter_invalid", name="order", reason="it is neither asc nor desc")
     wanted = filter_of(call)
