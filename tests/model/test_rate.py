@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posthouse.model.limits import SECOND_NS
-from posthouse.model.rate import Rate, check_rate, check_rate_log, full_bucket, is_full, limit_for, take
+from posthouse.model.rate import Rate, check_rate, check_rate_log, full_bucket, is_full, take
 from posthouse.model.reliability import RateLimit
 
 
@@ -43,7 +43,7 @@ def test_a_disabled_limit_lets_everything_through() -> None:
 def test_the_longest_prefix_at_a_token_boundary_overrides() -> None:
     config = RateLimit(max_per_window=1, per_sender_overrides={"agents": 2, "agents.fast": 3, "agents.fast.x": 4})
     limits = {
-        sender: limit_for(sender, config)
+        sender: config.limit_for(sender)
         for sender in (
             "agents",
             "agents.slow",

@@ -27,7 +27,7 @@ from posthouse.model.clock import format_utc
 from posthouse.model.envelope import Envelope, decode_envelope, encode_envelope
 from posthouse.model.errors import error
 from posthouse.model.limits import INT64_MAX
-from posthouse.model.rate import check_rate, limit_for, window_start_ns
+from posthouse.model.rate import check_rate, window_start_ns
 from posthouse.model.reliability import Pressure, PressureState, Reliability, check_pressure
 from posthouse.model.subjects import is_pattern
 from posthouse.model.ulid import validate_ulid
@@ -36,7 +36,7 @@ NO_ENDPOINT = "no endpoint matches the subject"
 _encode = msgspec.json.Encoder().encode
 
 
-class Reserved(NamedTuple):
+class Reserved(msgspec.Struct, frozen=True, array_like=True):
     """When a publish was decided; stored as a JSON array in `mail` and in records, for the pipeline's what-if."""
 
     #: newest journal record that the decision has seen
@@ -44,6 +44,9 @@ class Reserved(NamedTuple):
     boot_ns: int
     #: 1 if the publish counts for its sender's rate, else 0
     is_rated: int
+
+
+_UNDECIDED = Reserved(0, 0, 0)
 
 
 class Refusal(NamedTuple):
@@ -153,7 +156,7 @@ class Draft:
     def reset(self) -> None:
         """Discard the decisions of a transaction that was rolled back."""
         self.message_id = ""
-        self.reserved = Reserved(0, 0, 0)
+        self.reserved = _UNDECIDED
         self.created_ms = 0
         self.copies: list[MailboxCopy] = []
         self.dead_letters: list[MailboxCopy] = []
@@ -314,7 +317,7 @@ def _admit_by_rate(tx: BusTransaction, draft: Draft, config: Reliability) -> boo
     if not rate.enabled:
         return True
     counter = tx.sender(draft.from_)
-    if counter.total - counter.left_window >= limit_for(draft.from_, rate):
+    if counter.total - counter.left_window >= rate.limit_for(draft.from_):
         count = tx.count_in_window(draft.from_, counter, window_start_ns(tx.boot_ns, rate))
         verdict = check_rate(count, draft.from_, tx.boot_ns, rate)
         if verdict.text is not None:

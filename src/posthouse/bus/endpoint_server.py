@@ -12,7 +12,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from posthouse.bus.core import Core
 from posthouse.bus.handlers import HandlerRun, HandlerThreads, Subscriptions
@@ -51,7 +53,7 @@ _RETRY_S = 1.0  # after a full disk or an unexpected failure
 _MAX_QUEUED_CONTENTS = 1024  # queued messages whose content stays in memory; the files of the others are read
 
 
-class _File(NamedTuple):
+class _File(msgspec.Struct, frozen=True):
     """A file that was seen in new/ or cur/ and is not settled yet."""
 
     folder: str
@@ -62,7 +64,7 @@ class _File(NamedTuple):
         return f"{self.folder}/{self.name}"
 
 
-class _Queued(NamedTuple):
+class _Queued(msgspec.Struct, frozen=True):
     """A settled message that waits for its handlers; `data` is None if the file must be read."""
 
     folder: str

@@ -40,7 +40,8 @@ class Watcher:
     def __init__(self, loop: asyncio.AbstractEventLoop, context: Context) -> None:
         self._loop = loop
         self._inotify = Inotify()
-        os.set_blocking(self._inotify.fd, False)
+        self._fd = self._inotify.fd
+        os.set_blocking(self._fd, False)
         #: by watch descriptor
         self._listeners: dict[int, MailboxListener] = {}
         self._watches: dict[MailboxListener, Watch] = {}
@@ -74,21 +75,21 @@ class Watcher:
     def close(self) -> None:
         if self._pause is not None:
             self._pause.cancel()
-        self._loop.remove_reader(self._inotify.fd)
+        self._loop.remove_reader(self._fd)
         self._inotify.close()
 
     def _resume(self) -> None:
         self._pause = None
-        self._loop.add_reader(self._inotify.fd, self._read)
+        self._loop.add_reader(self._fd, self._read)
 
     def _pause_reading(self) -> None:
         """Let events accumulate for a moment instead of waking up for each own message."""
-        self._loop.remove_reader(self._inotify.fd)
+        self._loop.remove_reader(self._fd)
         self._pause = self._loop.call_later(_COALESCE_S, self._resume, context=self._context)
 
     def _read(self) -> None:
         try:
-            data = os.read(self._inotify.fd, _READ_BYTES)
+            data = os.read(self._fd, _READ_BYTES)
         except BlockingIOError:
             return
         position, unpack = 0, _HEADER.unpack_from

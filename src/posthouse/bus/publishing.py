@@ -311,8 +311,8 @@ class RefusalLog:
     def count(self, draft: Draft) -> None:
         """Count the refusals of one publish; the first of a kind in a minute is recorded at once."""
         self.flush_minute()
-        seq, boot_ns, is_rated = draft.reserved
-        is_charged = bool(is_rated) and not draft.copies and not draft.dead_letters
+        reserved = draft.reserved
+        is_charged = bool(reserved.is_rated) and not draft.copies and not draft.dead_letters
         for rejection in draft.rejected:
             if rejection.reason in _RECORDED_AS_DEAD:
                 continue
@@ -322,10 +322,10 @@ class RefusalLog:
             )
             is_charged = False  # one publish counts once
             if key in self._counts:
-                _add_occurrence(self._counts[key], seq, boot_ns)
+                _add_occurrence(self._counts[key], reserved.seq, reserved.boot_ns)
             else:
                 self._counts[key] = []
-                self._ledger.defer(_RecordRefusals(key, self._minute, [(seq, boot_ns, 1)]))
+                self._ledger.defer(_RecordRefusals(key, self._minute, [(reserved.seq, reserved.boot_ns, 1)]))
 
     def flush_minute(self) -> None:
         """Record the last minute if it is over."""

@@ -11,7 +11,7 @@ lost.
 from __future__ import annotations
 
 import enum
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -150,7 +150,7 @@ class FileStatus(enum.Enum):
     """Not a message for this mailbox, or a damaged one."""
 
 
-class Settled(NamedTuple):
+class Settled(msgspec.Struct, frozen=True):
     """What a file turned out to be; `reason` says why it is invalid."""
 
     status: FileStatus

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from posthouse.model.limits import SECOND_NS
 from posthouse.model.reliability import RateLimit
-from posthouse.model.subjects import prefixes
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +69,6 @@ class RateVerdict:
     text: str | None = None
 
 
-def limit_for(sender: str, config: RateLimit) -> int:
-    """Return the sender's limit: the override with the longest prefix of its subject, else the default."""
-    overrides = config.per_sender_overrides
-    if overrides:
-        for prefix in prefixes(sender):
-            if prefix in overrides:
-                return overrides[prefix]
-    return config.max_per_window
-
-
 def window_start_ns(now_ns: int, config: RateLimit) -> int:
     """Return the start of the window; a publish at exactly that time has just left it."""
     return now_ns - config.window_secs * SECOND_NS
@@ -87,7 +76,7 @@ def window_start_ns(now_ns: int, config: RateLimit) -> int:
 
 def check_rate(count: int, sender: str, now_ns: int, config: RateLimit) -> RateVerdict:
     """Decide one publish of a sender that has `count` publishes after window_start_ns."""
-    limit = limit_for(sender, config)
+    limit = config.limit_for(sender)
     horizon_ns = window_start_ns(now_ns, config)
     if not config.enabled or count < limit:
         return RateVerdict(True, count, limit, horizon_ns)

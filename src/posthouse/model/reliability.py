@@ -30,7 +30,7 @@ from posthouse.model.limits import (
     SAFE_INTEGER_MAX,
 )
 from posthouse.model.strict_json import parse_json
-from posthouse.model.subjects import validate_subject
+from posthouse.model.subjects import prefixes, validate_subject
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=SAFE_INTEGER_MAX)]
 Allowance = Annotated[int, msgspec.Meta(ge=0, le=SAFE_INTEGER_MAX)]
@@ -61,6 +61,15 @@ class RateLimit(_Section, frozen=True, kw_only=True, rename="camel", forbid_unkn
         super().__post_init__()
         for prefix in self.per_sender_overrides:
             validate_subject(prefix)
+
+    def limit_for(self, sender: str) -> int:
+        """Return the sender's limit: the override with the longest prefix of its subject, else the default."""
+        overrides = self.per_sender_overrides
+        if overrides:
+            for prefix in prefixes(sender):
+                if prefix in overrides:
+                    return overrides[prefix]
+        return self.max_per_window
 
 
 class CircuitBreaker(_Section, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
