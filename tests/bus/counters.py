@@ -1,4 +1,4 @@
-"""The counters in bus.db, read by a connection of its own: what decides, compared with what lies on disk."""
+"""The counters in bus.db, read by a separate connection, to compare them with the files."""
 
 from __future__ import annotations
 

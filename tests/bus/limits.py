@@ -31,6 +31,6 @@ async def fail_until_open(bus: Bus, subject: str, most: int = 20) -> int:
 
 
 async def settled(bus: Bus, subject: str) -> None:
-    """Wait until the endpoint has nothing waiting or in work."""
+    """Wait until the endpoint has no message that waits or is being handled."""
     box = bus.path / "mailboxes" / hash_of(subject)
     await eventually(lambda: not [*(box / "new").iterdir(), *(box / "cur").iterdir()])

@@ -10,7 +10,7 @@ from tests.bus.waiting import DEADLINE_S, eventually
 
 
 class Recorder:
-    """A handler that remembers what it got, and can be told to fail or to hold."""
+    """A handler that remembers what it got, and can fail or hold on request."""
 
     def __init__(self, *, fails: bool = False, holds: bool = False) -> None:
         self.envelopes: list[Envelope] = []

@@ -1,4 +1,4 @@
-"""A mailbox as it lies on disk, seen without the bus: what the specification says the files are."""
+"""A mailbox on disk, read without the bus: the files that the specification describes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Mailbox:
 
     @property
     def depth(self) -> int:
-        """Messages waiting or in work."""
+        """Messages that wait or are being handled."""
         return len(self.new) + len(self.cur)
 
 

@@ -58,7 +58,7 @@ async def test_rule_about_the_pattern_itself_does_not_open_the_endpoint(bus: Bus
     assert await outcome(bus, "secret.*", "guest") == ["secret.box"]
 
 
-async def test_pattern_endpoint_is_judged_by_the_subject_and_cannot_hide_a_deny(bus: Bus) -> None:
+async def test_access_to_a_pattern_endpoint_is_decided_by_the_subject_and_cannot_hide_a_deny(bus: Bus) -> None:
     await bus.register_endpoint("secret.>")
     await bus.add_rule(rule("guest", "secret.box"))
     result = await bus.publish("secret.box", 1, from_="guest")
@@ -140,9 +140,9 @@ async def test_broken_rule_file_denies_everything_and_says_so_until_repaired(hou
     (entry,) = result.rejected
     assert str(entry.reason) == "access_denied"
     assert "access-rules.json" in entry.text or "access rules" in entry.text
-    with pytest.raises(PosthouseError) as told:
+    with pytest.raises(PosthouseError) as raised:
         await bus.list_rules()
-    assert told.value.code == "access_rules_invalid"
+    assert raised.value.code == "access_rules_invalid"
     path.write_text("[]")
     assert (await until_rejected(bus, "a.b", rejected=False)).delivered_to == 1
     assert await bus.list_rules() == []
@@ -184,7 +184,7 @@ async def test_broken_rule_file_is_not_overwritten_by_a_new_rule(house: House, b
     assert path.read_text() == "[broken"
 
 
-async def test_edited_rule_file_is_taken_up_without_a_restart(house: House, bus: Bus) -> None:
+async def test_edited_rule_file_applies_without_a_restart(house: House, bus: Bus) -> None:
     await bus.register_endpoint("a.b")
     await until_rejected(bus, "a.b", rejected=False)
     deny = [{"from": ">", "to": "a.b", "action": "deny", "priority": 1}]

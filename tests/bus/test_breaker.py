@@ -42,7 +42,7 @@ async def wait_failed(house: House, count: int) -> None:
 
 
 async def eventually_refused(agent: Agent, subject: str) -> Any:
-    """The failure is booked right after its file moved: allow a publish or two to slip in between."""
+    """The failure is recorded right after its file moved: allow a publish or two to slip in between."""
     for _ in range(3):
         result = await agent.ask("publish", subject=subject, payload="after", from_="c")
         if result["rejected"]:

@@ -127,7 +127,7 @@ async def test_in_reply_to_still_works_after_the_message_was_acknowledged(bus: B
 
 
 @pytest.mark.parametrize("unknown", ["nonsense", "", "01ARZ3NDEKTSV4RRFFQ69G5FAV"])
-async def test_reply_to_a_message_nobody_knows_is_refused(bus: Bus, unknown: str) -> None:
+async def test_reply_to_an_unknown_message_is_refused(bus: Bus, unknown: str) -> None:
     await bus.register_endpoint("a.b")
     with pytest.raises(PosthouseError):
         await bus.publish("a.b", 1, from_="c", in_reply_to=unknown)
@@ -225,7 +225,7 @@ async def test_publish_outside_of_handlers_starts_with_a_fresh_budget(bus: Bus) 
 @pytest.mark.parametrize(
     "settings", [{"max_hops": 0}, {"default_ttl_ms": -1}, {"default_call_budget": -1}, {"cycle_rule": "never"}]
 )
-async def test_bus_with_senseless_limits_is_refused(house: House, settings: dict[str, Any]) -> None:
+async def test_bus_with_invalid_limits_is_refused(house: House, settings: dict[str, Any]) -> None:
     with pytest.raises(PosthouseError) as refused:
         await house.bus(**settings)
     assert refused.value.code == "value_invalid"

@@ -85,7 +85,7 @@ def test_published_message_is_read_and_acknowledged(line: BusLine) -> None:
     assert (again.exit, again.value["answer"]) == (1, "unknown")
 
 
-def test_publish_to_nobody_says_so_and_exits_with_1(line: BusLine) -> None:
+def test_publish_without_an_endpoint_says_so_and_exits_with_1(line: BusLine) -> None:
     outcome = line("pub", "no.one", "1")
     assert outcome.exit == 1
     assert "dead letter" in outcome.out
@@ -162,7 +162,7 @@ def test_rules_are_added_listed_in_order_and_removed(line: BusLine) -> None:
     assert line("pub", "team.lead", "1", "--from", "guest.bob").exit == 0
 
 
-def test_broken_rule_file_is_told(line: BusLine) -> None:
+def test_broken_rule_file_is_reported(line: BusLine) -> None:
     line("endpoints", "add", "a.b")
     (line.root / "access-rules.json").write_text("[")
     outcome = line("access", "--json")
@@ -238,7 +238,7 @@ def test_top_repeats_until_its_time_is_over(line: BusLine) -> None:
     assert len(line.lines("top", "--interval", "0.05", "--for", "0.3")) >= 2
 
 
-def test_tap_shows_what_goes_by_and_consumes_nothing(line: BusLine, started: list[subprocess.Popen[str]]) -> None:
+def test_tap_shows_messages_and_consumes_nothing(line: BusLine, started: list[subprocess.Popen[str]]) -> None:
     line("endpoints", "add", "a.b")
     tap = start(started, line.root, "tap", ">", "--count", "3")
     for number in range(3):
@@ -283,7 +283,7 @@ def test_interrupt_of_a_tap_ends_quietly(line: BusLine, started: list[subprocess
     assert (tap.returncode, out, err) == (130, "", "")
 
 
-def test_texts_of_others_cannot_drive_the_terminal(line: BusLine) -> None:
+def test_received_text_cannot_control_the_terminal(line: BusLine) -> None:
     line("endpoints", "add", "a.b")
     line("pub", "a.b", json.dumps("\x1b[2Jgone"))
     assert "\x1b[2J" not in line("inbox", "a.b").out

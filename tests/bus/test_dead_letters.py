@@ -53,7 +53,7 @@ async def test_requeued_dead_letter_is_delivered_with_a_fresh_budget(house: Hous
     assert house.mailbox("a.b").failed == []
 
 
-async def test_unrouted_letter_is_requeued_once_its_endpoint_exists(house: House, bus: Bus) -> None:
+async def test_unrouted_dead_letter_is_requeued_once_its_endpoint_exists(house: House, bus: Bus) -> None:
     await bus.publish("late.one", "hello", from_="c")
     (letter,) = await bus.dead_letters()
     await bus.register_endpoint("late.one")
@@ -62,7 +62,7 @@ async def test_unrouted_letter_is_requeued_once_its_endpoint_exists(house: House
     assert unrouted(house.root) == []
 
 
-async def test_requeue_of_an_unknown_letter_says_so(bus: Bus) -> None:
+async def test_requeue_of_an_unknown_dead_letter_says_so(bus: Bus) -> None:
     await bus.register_endpoint("a.b")
     with pytest.raises(PosthouseError) as refused:
         await bus.requeue("a.b", "01ARZ3NDEKTSV4RRFFQ69G5FAV")
@@ -82,7 +82,7 @@ async def test_requeue_obeys_the_access_rules_and_loses_nothing(house: House, bu
     assert len(await bus.dead_letters("a.b")) == 1
 
 
-async def test_purge_removes_what_is_older_and_nothing_else(house: House, bus: Bus) -> None:
+async def test_purge_removes_older_dead_letters_and_nothing_else(house: House, bus: Bus) -> None:
     await one_failed(bus, house)
     await bus.publish("no.where", "old", from_="c")
     house.clock.advance(29 * 86_400)
@@ -114,7 +114,7 @@ async def test_observer_fires_for_every_dead_letter(house: House, bus: Bus) -> N
     await eventually(lambda: len(seen), lambda count: count == 4)
 
 
-async def test_failing_observer_disturbs_nobody(house: House, bus: Bus) -> None:
+async def test_failing_observer_does_not_affect_other_observers(house: House, bus: Bus) -> None:
     seen: list[str] = []
 
     async def failing(_letter: object) -> None:
@@ -142,7 +142,7 @@ async def test_corrupt_file_in_failed_does_not_stop_the_list(house: House, bus: 
     assert message_id in [letter.id for letter in await bus.dead_letters("a.b")]
 
 
-async def test_letter_of_a_failed_handler_may_fail_again(house: House, bus: Bus) -> None:
+async def test_requeued_dead_letter_may_fail_again(house: House, bus: Bus) -> None:
     message_id = await one_failed(bus, house)
 
     async def refuse(_envelope: Envelope) -> None:

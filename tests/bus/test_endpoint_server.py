@@ -20,7 +20,7 @@ async def test_handled_message_leaves_nothing_in_the_mailbox(house: House, bus: 
     assert house.mailbox("a.b").failed == []
 
 
-async def test_message_in_work_lies_in_cur(house: House, bus: Bus) -> None:
+async def test_message_that_is_being_handled_is_in_cur(house: House, bus: Bus) -> None:
     held = Recorder(holds=True)
     await bus.register_endpoint("a.b")
     await bus.subscribe("a.b", held)
@@ -30,7 +30,7 @@ async def test_message_in_work_lies_in_cur(house: House, bus: Bus) -> None:
     held.release.set()
 
 
-async def test_backlog_is_delivered_oldest_first_before_what_comes_later(bus: Bus) -> None:
+async def test_backlog_is_delivered_oldest_first_before_later_messages(bus: Bus) -> None:
     got = Recorder()
     await bus.register_endpoint("a.b")
     for number in range(50):
@@ -72,7 +72,7 @@ async def test_all_matching_handlers_get_the_message(bus: Bus) -> None:
     assert other.payloads == []
 
 
-async def test_failing_handler_keeps_no_other_from_the_message(house: House, bus: Bus) -> None:
+async def test_failing_handler_does_not_keep_other_handlers_from_the_message(house: House, bus: Bus) -> None:
     before, failing, after = Recorder(), Recorder(fails=True), Recorder()
     await bus.register_endpoint("a.b")
     for handler in (before, failing, after):
@@ -86,7 +86,7 @@ async def test_failing_handler_keeps_no_other_from_the_message(house: House, bus
     assert house.mailbox("a.b").depth == 0
 
 
-async def test_failed_message_does_not_stop_those_behind_it(bus: Bus) -> None:
+async def test_failed_message_does_not_stop_the_messages_behind_it(bus: Bus) -> None:
     got = Recorder()
 
     async def picky(envelope: Envelope) -> None:
@@ -285,7 +285,7 @@ async def test_unsubscribing_one_handler_leaves_the_other(bus: Bus) -> None:
 
 
 async def test_order_of_concurrent_publishers_is_the_order_of_their_returns(bus: Bus) -> None:
-    """A publish that returned before another began is handled before it, whoever publishes."""
+    """A publish that returned before another began is handled before it, also across processes."""
     got = Recorder()
     began: dict[str, int] = {}
     returned: dict[str, int] = {}

@@ -225,7 +225,7 @@ def test_importing_posthouse_loads_no_database_library() -> None:
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
 
 
-async def test_mailbox_that_another_process_made_anew_takes_messages_of_this_one(tmp_path: Path) -> None:
+async def test_mailbox_that_another_process_created_again_receives_messages_of_this_one(tmp_path: Path) -> None:
     async with Bus(tmp_path) as first, Bus(tmp_path) as second:
         await first.register_endpoint("team.alpha")
         assert (await second.publish("team.alpha", 1, from_="team.beta")).delivered_to == 1

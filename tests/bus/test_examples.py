@@ -52,5 +52,5 @@ def test_two_agents_talk_and_their_traffic_is_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ["start", "request_reply", "two_processes", "dead_letters", "two_agents"])
-def test_example_tells_how_to_run_it(folder: str) -> None:
+def test_example_says_how_to_run_it(folder: str) -> None:
     assert f"python examples/{folder}/main.py" in (EXAMPLES / folder / "main.py").read_text()

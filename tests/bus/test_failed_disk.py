@@ -31,7 +31,7 @@ async def disk(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FailingVFS]:
 
 
 async def break_down(bus: Bus, disk: FailingVFS) -> PosthouseError:
-    """Let the next commit fail and return what its publisher is told."""
+    """Let the next commit fail and return the error that its publisher gets."""
     disk.write_failure = "write"
     with pytest.raises(Fatal) as raised:
         await bus.publish("a.b", "lost", from_="c")
@@ -43,7 +43,7 @@ async def test_publish_whose_commit_fails_raises_and_so_does_every_later_call(ho
     await bus.register_endpoint("a.b")
     failure = await break_down(bus, disk)
     assert failure.code == "store_failed"
-    disk.write_failure = None  # it works again, but what it has lost nobody knows
+    disk.write_failure = None  # it works again, but nothing says what it has lost
     calls = (
         lambda: bus.publish("a.b", 1, from_="c"),
         lambda: bus.register_endpoint("x.y"),
@@ -120,7 +120,7 @@ async def test_bus_whose_recovery_fails_leaves_nothing_open(house: House, monkey
     assert life_signs(house.root) == []
 
 
-async def test_everybody_who_waits_hears_of_it(house: House, disk: FailingVFS) -> None:
+async def test_every_waiting_call_raises_the_failure(house: House, disk: FailingVFS) -> None:
     bus = await house.bus(reliability=reliability())
     await bus.register_endpoint("a.b")
     asked = asyncio.create_task(bus.request("a.b", "?", from_="c", timeout_s=60))
@@ -132,7 +132,7 @@ async def test_everybody_who_waits_hears_of_it(house: House, disk: FailingVFS) -
     assert {type(task.exception()) for task in done} == {Fatal}
 
 
-async def test_handler_in_work_is_cancelled_and_its_message_stays(house: House, disk: FailingVFS) -> None:
+async def test_running_handler_is_cancelled_and_its_message_stays(house: House, disk: FailingVFS) -> None:
     bus = await house.bus(reliability=reliability())
     for subject in ("a.b", "a.slow"):
         await bus.register_endpoint(subject)

@@ -1,4 +1,4 @@
-"""What lies in the data directory: modes, foreign files, damage, and what never stops a mailbox."""
+"""The data directory: file modes, files of other programs, and damage that never stops a mailbox."""
 
 from __future__ import annotations
 
@@ -230,10 +230,10 @@ async def test_directory_that_cannot_be_read_stops_only_its_own_mailbox(house: H
     await bus.subscribe(">", got)
     await bus.publish("good.one", "before", from_="c")
     with contextlib.suppress(PosthouseError):
-        await bus.publish("bad.one", "lost or told", from_="c")
+        await bus.publish("bad.one", "lost or recorded", from_="c")
     await bus.publish("good.one", "after", from_="c")
     payloads = await eventually(lambda: got.payloads, lambda seen: "after" in seen)
-    assert [payload for payload in payloads if payload != "lost or told"] == ["before", "after"]
+    assert [payload for payload in payloads if payload != "lost or recorded"] == ["before", "after"]
     assert sorted(endpoint.subject for endpoint in await bus.list_endpoints()) == ["bad.one", "good.one"]
 
 

@@ -30,7 +30,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         ["mount", "-t", "tmpfs", "-o", "size=4m,mode=0700", "tmpfs", str(disk)], capture_output=True, timeout=30
     )
     if mounted.returncode != 0:
-        pytest.skip("this machine lets nobody mount a small disk")
+        pytest.skip("this machine does not allow mounting a small disk")
     yield disk
     subprocess.run(["umount", "-l", str(disk)], check=True, timeout=30)
 

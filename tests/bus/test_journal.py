@@ -44,7 +44,7 @@ async def test_each_published_message_has_exactly_one_record_with_the_whole_enve
         assert record.ref == envelope["id"]
 
 
-async def test_handled_failed_and_dead_messages_are_told(house: House) -> None:
+async def test_handled_failed_and_dead_messages_are_recorded(house: House) -> None:
     bus = await house.bus(reliability=reliability())
     for subject in ("a.good", "a.bad"):
         await bus.register_endpoint(subject)
@@ -72,7 +72,7 @@ def sum_of_refusals(root: Path) -> int:
     return sum(record.decoded_body()["count"] for record in of_type(root, "bus.refused"))
 
 
-async def test_refusals_are_told_in_sums_not_one_by_one(house: House) -> None:
+async def test_refusals_are_recorded_in_aggregate(house: House) -> None:
     bus = await house.bus(reliability={"rateLimit": {"maxPerWindow": 1}})
     await bus.register_endpoint("a.b")
     for number in range(200):

@@ -1,4 +1,4 @@
-"""The ledger: what shares a transaction, and what goes before what."""
+"""The ledger: which operations share a transaction, and in which order."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ def ledger_of(bus: Bus) -> Ledger:
     return bus.session.core.ledger
 
 
-async def test_ends_ride_with_what_a_publish_leads_to(bus: Bus) -> None:
+async def test_deferred_ends_join_the_second_transaction_of_a_publish(bus: Bus) -> None:
     ledger, notes = ledger_of(bus), list[tuple[str, int]]()
     operations: list[Noted] = [Noted(notes, "end"), Noted(notes, "close")]
-    opening = Noted(notes, "reserve", lambda: ledger.submit(operations[1]))
+    reserve = Noted(notes, "reserve", lambda: ledger.submit(operations[1]))
     ledger.defer(operations[0])
-    ledger.submit_publish(opening)
+    ledger.submit_publish(reserve)
     await eventually(lambda: len(notes) == 3)
     assert groups(notes) == [["reserve"], ["end", "close"]]
 
 
-async def test_end_is_written_soon_when_the_publish_led_to_nothing(bus: Bus) -> None:
+async def test_deferred_end_is_written_soon_if_the_publish_leads_to_nothing(bus: Bus) -> None:
     ledger, notes = ledger_of(bus), list[tuple[str, int]]()
     operations = [Noted(notes, "end"), Noted(notes, "refused")]
     ledger.defer(operations[0])
@@ -66,8 +66,8 @@ async def test_end_is_written_soon_when_the_publish_led_to_nothing(bus: Bus) -> 
     assert groups(notes) == [["refused"], ["end"]]
 
 
-async def test_other_operations_come_after_all_that_was_there_before_them(bus: Bus) -> None:
-    """A server that leaves frees its lock only after its last message is booked."""
+async def test_submitted_operation_comes_after_everything_queued_before_it(bus: Bus) -> None:
+    """A server that stops releases its lock only after the end of its last message is committed."""
     ledger, notes = ledger_of(bus), list[tuple[str, int]]()
     operations = {name: Noted(notes, name) for name in ("end", "reserve", "leave", "late end")}
     ledger.defer(operations["end"])
@@ -78,18 +78,18 @@ async def test_other_operations_come_after_all_that_was_there_before_them(bus: B
     assert groups(notes) == [["end", "reserve", "leave", "late end"]]
 
 
-async def test_many_ends_do_not_wait_for_a_later_transaction(bus: Bus) -> None:
+async def test_many_deferred_ends_do_not_wait_for_a_later_transaction(bus: Bus) -> None:
     ledger, notes = ledger_of(bus), list[tuple[str, int]]()
     operations = [Noted(notes, "end") for _ in range(DEFERRED_MAX_OPERATIONS)]
-    opening = Noted(notes, "reserve")
+    reserve = Noted(notes, "reserve")
     for operation in operations:
         ledger.defer(operation)
-    ledger.submit_publish(opening)
+    ledger.submit_publish(reserve)
     await eventually(lambda: len(notes) == DEFERRED_MAX_OPERATIONS + 1)
     assert groups(notes) == [["end"] * DEFERRED_MAX_OPERATIONS + ["reserve"]]
 
 
-async def test_flush_and_run_leave_nothing_behind_them(bus: Bus) -> None:
+async def test_flush_and_run_commit_everything_queued_before_them(bus: Bus) -> None:
     ledger, notes = ledger_of(bus), list[tuple[str, int]]()
     operations = [Noted(notes, name) for name in ("end", "reserve", "end", "reserve")]
     ledger.defer(operations[0])

@@ -1,4 +1,4 @@
-"""config.json: the operator's word, taken up while the bus runs."""
+"""config.json: the operator's limits, which apply while the bus runs."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ async def test_file_keeps_what_it_does_not_name(house: House) -> None:
     assert limited.rejected[0].text == "rate limit exceeded: 3/3 messages in 7s window"
 
 
-async def test_changed_file_is_taken_up_within_a_second(house: House) -> None:
+async def test_changed_file_applies_within_a_second(house: House) -> None:
     bus = await opened(house, reliability={"rateLimit": {"maxPerWindow": 5}})
     assert await limit_of(bus, "before", 10) == 5
     write_limits(house, rateLimit={"maxPerWindow": 3})
     await until_limit(bus, 3, within_s=1.5)
 
 
-async def test_changed_file_is_taken_up_by_other_processes(house: House) -> None:
+async def test_changed_file_applies_in_other_processes(house: House) -> None:
     agent = await house.agent()
     await agent.ask("register", subject="a.b")
     await agent.ask("publish", subject="a.b", payload=1, from_="c")
@@ -115,7 +115,7 @@ async def test_invalid_file_keeps_everything_and_is_reported(house: House, text:
 
 
 async def reported(bus: Bus) -> None:
-    """Publish until the fault is told; hot-reload has a second."""
+    """Publish until the error is reported; reloading may take a second."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + DEADLINE_S
     while not any(problem.code == "reliability_invalid" for problem in bus.problems()):
@@ -132,7 +132,7 @@ async def test_invalid_file_at_the_start_is_reported_and_the_arguments_hold(hous
     assert [problem.code for problem in bus.problems()] == ["reliability_invalid"]
 
 
-async def test_keys_of_others_in_the_file_are_ignored(house: House) -> None:
+async def test_unknown_keys_in_the_file_are_ignored(house: House) -> None:
     house.root.mkdir(mode=0o700)
     write(house, '{"theme": "dark", "reliability": {"rateLimit": {"maxPerWindow": 1}}}')
     bus = await opened(house)

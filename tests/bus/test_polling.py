@@ -62,7 +62,7 @@ async def test_hostile_id_never_leaves_the_mailbox(house: House, bus: Bus, hosti
 
 
 @pytest.mark.parametrize("limit", [0, -1])
-async def test_senseless_limit_is_refused(bus: Bus, limit: int) -> None:
+async def test_invalid_limit_is_refused(bus: Bus, limit: int) -> None:
     await bus.register_endpoint("a.b")
     with pytest.raises(PosthouseError) as refused:
         await bus.read_inbox("a.b", limit)
@@ -75,7 +75,7 @@ async def test_inbox_of_an_unknown_endpoint_says_so(bus: Bus) -> None:
     assert refused.value.code == "endpoint_unknown"
 
 
-async def test_acknowledging_what_another_process_serves_is_answered_being_served(house: House, bus: Bus) -> None:
+async def test_acknowledging_a_message_that_another_process_serves_returns_being_served(house: House, bus: Bus) -> None:
     agent = await house.agent()
     await agent.ask("register", subject="a.b")
     await agent.ask("subscribe", pattern="a.b", behaviour="hold")
@@ -97,7 +97,7 @@ async def test_polling_process_and_serving_process_take_turns(house: House, bus:
     assert await agent.wait_handled(1) == [2]
 
 
-async def test_inbox_shows_mail_that_waits_behind_a_message_in_work(bus: Bus) -> None:
+async def test_inbox_shows_messages_that_wait_behind_one_that_is_being_handled(bus: Bus) -> None:
     held = Recorder(holds=True)
     await bus.register_endpoint("a.b")
     await bus.subscribe("a.b", held)

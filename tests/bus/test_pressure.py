@@ -25,7 +25,7 @@ async def test_full_mailbox_refuses_with_its_numbers(house: House) -> None:
     assert result.mailbox_pressure == {hash_of("a.b"): 1.0}
 
 
-async def test_mailbox_has_room_again_after_its_mail_was_taken(house: House) -> None:
+async def test_mailbox_has_room_again_after_its_messages_were_handled(house: House) -> None:
     bus = await house.bus(reliability=reliability(backpressure={"maxMailboxSize": 2}))
     await bus.register_endpoint("a.b")
     first = await bus.publish("a.b", 1, from_="c")
@@ -39,7 +39,7 @@ async def test_mailbox_has_room_again_after_its_mail_was_taken(house: House) -> 
     assert (await bus.publish("a.b", 4, from_="c")).delivered_to == 1
 
 
-async def test_message_in_work_still_counts(house: House) -> None:
+async def test_message_that_is_being_handled_still_counts(house: House) -> None:
     bus = await house.bus(reliability=reliability(backpressure={"maxMailboxSize": 2}))
     held = Recorder(holds=True)
     await bus.register_endpoint("a.b")
@@ -70,7 +70,7 @@ async def test_back_pressure_never_overshoots_under_64_concurrent_publishes_from
     assert len(house.mailbox("a.b").new) == 25
 
 
-async def test_sender_is_warned_by_a_signal_and_told_when_refused(house: House) -> None:
+async def test_sender_is_warned_by_a_signal_and_sees_refusals_in_the_result(house: House) -> None:
     limits = reliability(backpressure={"maxMailboxSize": 5, "pressureWarningAt": 0.8})
     bus = await house.bus(reliability=limits)
     signals: list[Signal] = []

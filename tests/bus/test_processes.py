@@ -1,4 +1,4 @@
-"""Several processes on one data directory: hand-over, order, stand-by, re-drive."""
+"""Several processes on one data directory: hand-over, order, stand-by, redelivery."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ async def test_ids_of_concurrent_processes_never_collide(house: House) -> None:
     assert len(house.mailbox("a.b").new) == 400
 
 
-async def test_stand_by_takes_over_within_a_second_of_kill_9_and_re_drives_what_was_in_work(house: House) -> None:
+async def test_stand_by_takes_over_within_a_second_of_kill_9_and_redelivers_the_message_that_was_being_handled(
+    house: House,
+) -> None:
     first, second, publisher = [await house.agent() for _ in range(3)]
     for agent, behaviour in ((first, "hold"), (second, "record")):
         await agent.ask("register", subject="a.b")
@@ -154,8 +156,8 @@ async def test_file_without_a_record_gets_exactly_one_after_the_publishers_death
     await bus.register_endpoint("a.b")
     await bus.subscribe("a.b", got)
     await eventually(lambda: house.mailbox("a.b").depth == 0)
-    told = [record.ref for record in of_type(house.root, "bus.published")]
-    assert sorted(got.ids) == sorted(ref for ref in told if ref is not None)
+    refs = [record.ref for record in of_type(house.root, "bus.published")]
+    assert sorted(got.ids) == sorted(ref for ref in refs if ref is not None)
     await bus.sweep()
     assert depth_counter(house.root, "a.b") == 0
     await bus.close()  # its spare files go, nothing else does

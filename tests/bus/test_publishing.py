@@ -73,7 +73,7 @@ async def test_result_has_empty_containers_never_absent_ones(bus: Bus) -> None:
     assert (nowhere.delivered_to, list(nowhere.rejected), dict(nowhere.mailbox_pressure)) == (0, [], {})
 
 
-async def test_pressure_of_a_mailbox_is_told_as_a_share(house: House) -> None:
+async def test_pressure_of_a_mailbox_is_reported_as_a_share(house: House) -> None:
     bus = await house.bus(reliability={"backpressure": {"maxMailboxSize": 4}})
     await bus.register_endpoint("a.b")
     shares = [(await bus.publish("a.b", n, from_="c")).mailbox_pressure[hash_of("a.b")] for n in range(4)]
@@ -106,7 +106,7 @@ async def test_wildcard_publish_stores_each_endpoints_own_subject_and_what_it_wa
 
 
 @pytest.mark.parametrize("pattern", [">", "team.*", "team.>"])
-async def test_wildcard_publish_that_reaches_nobody_is_a_dead_letter(house: House, bus: Bus, pattern: str) -> None:
+async def test_wildcard_publish_that_reaches_no_endpoint_is_a_dead_letter(house: House, bus: Bus, pattern: str) -> None:
     await bus.register_endpoint("other")
     await bus.unregister_endpoint("other")
     result = await bus.publish(pattern, "hello?", from_="boss")

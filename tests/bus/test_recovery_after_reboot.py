@@ -1,4 +1,4 @@
-"""After another boot: bus.db may have lost its last commits, boot times mean nothing, and the files are still there."""
+"""After another boot: bus.db may have lost its last commits, boot times of before are void, and the files are still there."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def change(root: Path, *statements: str) -> None:
 
 
 async def stored(house: House, count: int = 3) -> list[str]:
-    """Leave messages in a mailbox that nobody has open."""
+    """Leave messages in a mailbox that no process has open."""
     bus = await house.bus(reliability=reliability())
     await bus.register_endpoint("a.b")
     ids = [(await bus.publish("a.b", number, from_="c")).message_id for number in range(count)]
@@ -62,7 +62,7 @@ async def test_messages_that_the_store_has_lost_are_adopted_and_handled(house: H
     assert verify_store(house.root / "bus.db") == []
 
 
-async def test_message_in_work_that_the_store_has_lost_is_handled_not_removed(house: House) -> None:
+async def test_message_in_cur_that_the_store_has_lost_is_handled_not_removed(house: House) -> None:
     """Without the reboot a file in cur/ without a row has ended; with it, its row may have been lost."""
     ids = await stored(house)
     box = house.root / "mailboxes" / endpoint_hash("a.b")
@@ -76,7 +76,7 @@ async def test_message_in_work_that_the_store_has_lost_is_handled_not_removed(ho
     assert await got.wait(3) == [0, 1, 2]
 
 
-async def test_in_the_same_boot_a_file_in_work_without_a_row_has_ended(house: House) -> None:
+async def test_in_the_same_boot_a_file_in_cur_without_a_row_has_ended(house: House) -> None:
     """The control: it bites."""
     ids = await stored(house)
     box = house.root / "mailboxes" / endpoint_hash("a.b")
@@ -90,7 +90,7 @@ async def test_in_the_same_boot_a_file_in_work_without_a_row_has_ended(house: Ho
     await eventually(lambda: not list((box / "cur").iterdir()))
 
 
-async def test_rows_whose_files_are_lost_give_their_places_back(house: House) -> None:
+async def test_rows_whose_files_are_lost_are_released(house: House) -> None:
     ids = await stored(house)
     (house.root / "mailboxes" / endpoint_hash("a.b") / "new" / ids[1]).unlink()
     house.clock.reboot()
@@ -99,7 +99,7 @@ async def test_rows_whose_files_are_lost_give_their_places_back(house: House) ->
     assert [envelope.id for envelope in await bus.read_inbox("a.b", 10)] == [ids[0], ids[2]]
 
 
-async def test_reservation_that_was_open_at_power_loss_is_closed_or_given_back(house: House) -> None:
+async def test_reservation_that_was_open_at_power_loss_is_closed_or_released(house: House) -> None:
     ids = await stored(house)
     (house.root / "mailboxes" / endpoint_hash("a.b") / "new" / ids[1]).unlink()
     change(house.root, "UPDATE mail SET state = 0")
@@ -120,7 +120,7 @@ async def test_new_ids_are_larger_than_those_of_files_the_store_has_lost(house: 
     assert (await bus.publish("a.b", "later", from_="c")).message_id > max(ids)
 
 
-async def test_index_that_was_ahead_of_the_store_is_made_anew(house: House) -> None:
+async def test_index_that_was_ahead_of_the_store_is_rebuilt(house: House) -> None:
     bus = await house.bus(reliability=reliability())
     await bus.register_endpoint("a.b")
     for number in range(3):
@@ -171,7 +171,7 @@ async def circuits(bus: Bus) -> list[str]:
     return [str(view.circuit) for view in await bus.breakers()]
 
 
-async def test_mailbox_that_was_held_is_reconciled_by_the_next_who_opens(house: House) -> None:
+async def test_mailbox_that_was_in_use_is_reconciled_by_the_next_process_that_opens_the_bus(house: House) -> None:
     """Whoever held it may have died half way: only when all are done the boot counts as reconciled."""
     ids = await stored(house)
     box = house.root / "mailboxes" / endpoint_hash("a.b")

@@ -71,7 +71,7 @@ async def test_request_reaches_another_process(house: House, bus: Bus) -> None:
     assert reply["payload"] == {"answer_to": "hi"}
 
 
-async def test_request_that_nobody_answers_times_out_and_leaves_no_endpoint(bus: Bus) -> None:
+async def test_unanswered_request_times_out_and_leaves_no_endpoint(bus: Bus) -> None:
     await bus.register_endpoint("silent.one")
     with pytest.raises(PosthouseError) as failed:
         await bus.request("silent.one", 1, from_="user", timeout_s=0.1)
@@ -79,7 +79,7 @@ async def test_request_that_nobody_answers_times_out_and_leaves_no_endpoint(bus:
     assert await public_endpoints(bus) == ["silent.one"]
 
 
-async def test_request_to_nobody_fails_at_once(bus: Bus) -> None:
+async def test_request_without_an_endpoint_fails_at_once(bus: Bus) -> None:
     with pytest.raises(PosthouseError) as failed:
         await asyncio.wait_for(bus.request("no.one", 1, from_="user", timeout_s=60), 5)
     assert failed.value.code == "request_undelivered"
@@ -117,7 +117,7 @@ async def test_handler_may_ask_another_agent(bus: Bus) -> None:
 
 
 @pytest.mark.parametrize("timeout_s", [0, -1, float("nan")])
-async def test_senseless_timeout_is_refused(bus: Bus, timeout_s: float) -> None:
+async def test_invalid_timeout_is_refused(bus: Bus, timeout_s: float) -> None:
     with pytest.raises(PosthouseError) as refused:
         await bus.request("a.b", 1, from_="user", timeout_s=timeout_s)
     assert refused.value.code == "value_invalid"

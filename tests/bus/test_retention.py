@@ -1,4 +1,4 @@
-"""How long the journal of a bus lasts: by age, by size, as the operator has set it; and what nobody may miss."""
+"""How long the journal of a bus lasts: by age, by size, as the operator has set it; and what pruning must not lose."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ async def test_bus_with_many_endpoints_gets_smaller_by_pruning(house: House) -> 
     assert body_bytes(house.root) < 1_000_000
 
 
-async def test_waiting_mail_whose_record_went_is_delivered_and_indexed(house: House) -> None:
+async def test_waiting_message_whose_record_was_pruned_is_delivered_and_indexed(house: House) -> None:
     bus = await open_bus(house, keep_days=30)
     await bus.register_endpoint("a.b")
     waiting = Bus(house.root, default_ttl_ms=90 * _DAY_S * 1_000, clock=house.clock)
@@ -145,7 +145,7 @@ async def test_waiting_mail_whose_record_went_is_delivered_and_indexed(house: Ho
     assert (await bus.metrics()).by_status == {"done": 1}
 
 
-async def test_tap_from_a_cursor_that_was_pruned_is_told_the_oldest_place(house: House) -> None:
+async def test_tap_from_a_pruned_cursor_gets_the_oldest_position(house: House) -> None:
     bus = await open_bus(house, keep_days=30)
     await bus.register_endpoint("a.b")
     tap = await bus.tap(">", Recorder())
@@ -191,7 +191,7 @@ async def test_running_tap_that_was_overtaken_by_pruning_says_so(house: House) -
     assert [entry["oldest_seq"] for entry in missed] == [records(house.root)[0].seq]
 
 
-async def test_with_a_lake_nothing_is_pruned_that_it_has_not_committed(house: House) -> None:
+async def test_with_a_lake_only_committed_records_are_pruned(house: House) -> None:
     bus = await open_bus(house, keep_days=1, max_bytes=1, lake="/somewhere/lake")
     await bus.register_endpoint("a.b")
     ids = await publish(bus, 10)
@@ -246,7 +246,7 @@ async def test_settings_of_the_user_decide_unless_the_program_does(
     assert len(ids) == 10
 
 
-def test_environment_goes_before_the_file(tmp_path: Path) -> None:
+def test_environment_wins_over_the_file(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("[journal]\nkeep_days = 7\nlake = '/lake'\n[relay]\nqueue_max = 5\n")
     environ = {"POSTHOUSE_HOME": str(tmp_path), "POSTHOUSE_JOURNAL_KEEP_DAYS": "3"}
     assert journal_retention(environ) == Retention(keep_days=3, lake="/lake")

@@ -1,4 +1,4 @@
-"""Files of handled messages that are written over for the next ones: what others may see of that, and when not to."""
+"""Files of handled messages are overwritten with the next ones: what other processes may see of that, and when it is not done."""
 
 from __future__ import annotations
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from posthouse import Bus
 from posthouse.bus.maildir import Mailbox
@@ -38,6 +39,13 @@ class Failing:
 
 
 ALWAYS = 1_000_000
+
+
+@pytest.fixture(autouse=True)
+def captured_log() -> Iterator[None]:
+    """Keep the log from rendering tracebacks, which takes seconds on a loaded machine."""
+    with capture_logs():
+        yield
 
 
 async def bus_with_mail(house: House, count: int) -> tuple[Bus, list[str]]:

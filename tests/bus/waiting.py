@@ -1,4 +1,4 @@
-"""Bounded waiting: look again until something holds, and fail with what was last seen when it never does."""
+"""Bounded waiting: check until a condition holds, and fail with the last value if it never does."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ async def eventually(look: Callable[[], T], until: Callable[[T], bool] = bool, w
 
 
 async def bounded(event: asyncio.Event, within_s: float = DEADLINE_S) -> None:
-    """Wait for an event, but not for ever."""
+    """Wait for an event until the deadline."""
     await asyncio.wait_for(event.wait(), within_s)
