@@ -1,4 +1,4 @@
-"""After another boot: bus.db may have lost its last commits, boot times of before are void, and the files are still there."""
+"""After a reboot: bus.db may have lost its last commits, old boot times are void, and the files are still there."""
 
 from __future__ import annotations
 

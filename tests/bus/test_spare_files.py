@@ -1,4 +1,4 @@
-"""Files of handled messages are overwritten with the next ones: what other processes may see of that, and when it is not done."""
+"""Files of handled messages are overwritten with the next ones: what readers may see of that, and when it is not so."""
 
 from __future__ import annotations
 
