@@ -29,6 +29,9 @@ class KindClass(enum.StrEnum):
     ADDRESSABLE = "addressable"
 
 
+REPLACEABLE_KINDS = range(10_000, 20_000)
+EPHEMERAL_KINDS = range(20_000, 30_000)
+ADDRESSABLE_KINDS = range(30_000, 40_000)
 _CLASSES = (KindClass.NORMAL, KindClass.REPLACEABLE, KindClass.EPHEMERAL, KindClass.ADDRESSABLE)
 
 

@@ -13,7 +13,7 @@ alone: the jobs of its group are written again, each in a unit of its own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -81,8 +81,7 @@ class GroupCommitter:
         """Hand waiting groups to the writer, at most two ahead."""
         while self._urgent and self._groups_ahead < GROUPS_AHEAD:
             group, self._urgent = _take_group(self._urgent)
-            self._hand_over(_parts([*self._take_deferred(), *group]), sum(each.size for each in group))
-        self._note_idle()
+            self._hand_over(_parts([*self._take_deferred(), *group]), sum([each.size for each in group]))
 
     def flush_soon(self) -> None:
         """Flush once everything that this iteration of the event loop brings is there."""
@@ -101,7 +100,6 @@ class GroupCommitter:
         """Hand deferred jobs to the writer now: a caller waits for them, or their time is over."""
         if deferred := self._take_deferred():
             self._hand_over(_parts(deferred), 0)
-        self._note_idle()
 
     async def drain(self) -> None:
         """Wait until every job is committed or has failed; before the store closes."""
@@ -132,6 +130,7 @@ class GroupCommitter:
         except PosthouseError as refusal:
             self._groups_ahead -= 1
             self._fail(parts, refusal)
+            self._note_idle()
 
     def _finish(self, parts: list[_Part], results: list[Any] | None, failure: BaseException | None) -> None:
         self._groups_ahead -= 1
@@ -139,8 +138,12 @@ class GroupCommitter:
             self._fail(parts, failure)
         else:
             for (handler, jobs), result in zip(parts, results or (), strict=True):
-                _notify(partial(handler.on_committed, jobs, result))
+                try:
+                    handler.on_committed(jobs, result)
+                except Exception:  # a defect in one handler must not keep the others from their results
+                    log.exception("commit_callback_failed")
         self.flush()
+        self._note_idle()
 
     def _fail(self, parts: list[_Part], failure: BaseException) -> None:
         jobs = [(handler, job) for handler, jobs in parts for job in jobs]
@@ -149,7 +152,7 @@ class GroupCommitter:
                 self._hand_over([_Part(handler, [job])], 0)
             return
         for handler, failed in parts:
-            _notify(partial(handler.on_failed, failed, failure))
+            handler.on_failed(failed, failure)
 
     def _note_idle(self) -> None:
         if not (self._groups_ahead or self._urgent or self._deferred):
@@ -161,14 +164,6 @@ def _concerns_all(failure: BaseException) -> bool:
     if isinstance(failure, Transient | Fatal):
         return True
     return isinstance(failure, PosthouseError) and failure.code == "store_closed"
-
-
-def _notify(call: Callable[[], None]) -> None:
-    """Call a handler; a defect in one must not keep the others from their results."""
-    try:
-        call()
-    except Exception:
-        log.exception("commit_callback_failed")
 
 
 def _take_group(waiting: list[_Waiting]) -> tuple[list[_Waiting], list[_Waiting]]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from functools import partial
+from typing import TypeVar
 
 import structlog
 
@@ -28,6 +28,7 @@ from posthouse.relay.store.protocol import RelayStore, Unit
 from posthouse.relay.wire.accept_results import Accepted, Answer, Committed, ConfirmationAccepted, Declined, Listener
 
 log = structlog.get_logger(__name__)
+T = TypeVar("T")
 MAX_EVENTS = 32_768  # on the path at once
 MAX_BYTES = 128 * 1024 * 1024
 
@@ -145,10 +146,12 @@ class AcceptPath:
         if not self._events:
             self._idle.set()
         for submitter, given in answered.items():
-            _notify(partial(submitter.answer, given))
+            submitter.in_flight -= len(given)
+            if submitter.on_answers is not None:
+                _guard(submitter.on_answers, given)
         if committed:
             for listener in tuple(self._listeners):
-                _notify(partial(listener, committed))
+                _guard(listener, committed)
 
     def _note_accepted(self, job: Job, answer: Accepted, committed: list[Committed]) -> None:
         row = job.row
@@ -168,10 +171,10 @@ class AcceptPath:
             self._authorizer.give_back(job)
 
 
-def _notify(call: Callable[[], None]) -> None:
+def _guard(listener: Callable[[Sequence[T]], None], values: Sequence[T]) -> None:
     """Call a listener; a defect in one must not stop the others, nor the path."""
     try:
-        call()
+        listener(values)
     except Exception:
         log.exception("listener_failed")
 

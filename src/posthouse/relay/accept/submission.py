@@ -73,11 +73,12 @@ OnAnswers = Callable[[Sequence[Answered]], None]
 class Submitter:
     """The order of one connection."""
 
-    __slots__ = ("_enter", "_on_answers", "in_flight", "waiting")
+    __slots__ = ("_enter", "in_flight", "on_answers", "waiting")
 
     def __init__(self, enter: Callable[[Submission], None], on_answers: OnAnswers) -> None:
         self._enter = enter
-        self._on_answers: OnAnswers | None = on_answers
+        #: None once the connection is closed
+        self.on_answers: OnAnswers | None = on_answers
         #: how many events have no answer yet
         self.in_flight = 0
         #: submissions that are not handed to the writer yet, oldest first
@@ -99,13 +100,7 @@ class Submitter:
 
     def close(self) -> None:
         """Drop the callback; submitted events are still accepted."""
-        self._on_answers = None
-
-    def answer(self, answered: Sequence[Answered]) -> None:
-        """Deliver answers; called by the accept path."""
-        self.in_flight -= len(answered)
-        if self._on_answers is not None:
-            self._on_answers(answered)
+        self.on_answers = None
 
 
 class QueuedMessage(msgspec.Struct, frozen=True, gc=False):

@@ -79,9 +79,11 @@ class MessageHandlers:
     def open_group(self, unit: Unit, rows: Sequence[EventRow], effects: CommitEffects) -> dict[type, GroupHandler]:
         """Return the handlers of a group by the type of payload they handle."""
         handlers: dict[type, GroupHandler] = {}
-        if messages := [row.payload for row in rows if type(row.payload) is Addressed]:
+        messages = [row.payload for row in rows if isinstance(row.payload, Addressed)]
+        confirmations = [row.payload for row in rows if isinstance(row.payload, Confirmation)]
+        if messages:
             handlers[Addressed] = Messages(unit, self.settings, self._audience, messages, effects)
-        if any(type(row.payload) is Confirmation for row in rows):
+        if confirmations:
             handlers[Confirmation] = Confirmations(unit, self.settings, effects)
         return handlers
 
@@ -101,7 +103,9 @@ class Messages:
         self._settings = settings
         self._audience = audience
         self._effects = effects
-        self._queues = GroupQueues(unit, settings, effects)
+        routes = dict.fromkeys([each.route for each in messages])
+        names = [(mesh, node) for mesh, *nodes, _ref in routes for node in nodes if node is not None]
+        self._queues = GroupQueues(unit, settings, effects, names)
         self._records, swept_through_ns = self._find_records(messages)
         #: a later message is a duplicate only if its record says so
         self.check_ids_through_ns = swept_through_ns + _CLOCKS_DIFFER_NS
@@ -143,11 +147,8 @@ class Messages:
         answers: list[Accepted] = []
         now_ns, retention_ns = self._unit.now_ns, self._settings.record_retention_ns
         expires_at_ns = None if retention_ns is None else now_ns + retention_ns
-        self._queues.write(
-            queue
-            for each in dict.fromkeys(self._recipients.values())
-            for queue in (each.sender, *each.queued, *each.blocked)
-        )
+        chosen = dict.fromkeys(self._recipients.values())
+        self._queues.write([queue for each in chosen for queue in (each.sender, *each.queued, *each.blocked)])
         for row, seq in accepted:
             event, addressed = row.event, _addressed(row)
             message, recipients, key = addressed.message, self._recipients[event.id], bytes.fromhex(event.id)
@@ -172,14 +173,14 @@ class Messages:
 
         A node without a queue has never sent anything, so it has no records.
         """
-        routes = dict.fromkeys([each.route for each in messages])
-        self._queues.load([(mesh, node) for mesh, *nodes, _ref in routes for node in nodes if node is not None])
-        senders = {route: self._queues.find(route[0], route[1]).queue_id for route in routes}
-        keys = [(queue_id, each.key[2]) for each in messages if (queue_id := senders[each.route])]
+        queues = self._queues.by_name
+        keys = [(queue_id, each.key[2]) for each in messages if (queue_id := queues[each.key[:2]].queue_id)]
         if not keys:
             return {}, 0
         known, swept_through_ns = self._unit.deliveries.records(keys)
-        names = {queue_id: route[:2] for route, queue_id in senders.items()} if known else {}
+        if not known:
+            return {}, swept_through_ns
+        names = {queues[each.key[:2]].queue_id: each.key[:2] for each in messages}
         return {(*names[queue_id], id_): record for (queue_id, id_), record in known.items()}, swept_through_ns
 
     def _duplicate(self, row: EventRow, addressed: Addressed) -> Answer | Repeat | None:
@@ -203,7 +204,8 @@ class Messages:
             if isinstance(found, PosthouseError):
                 return found
             route = self._routes[addressed.route] = found
-        full = [queue for queue in route.readers if not self._queues.has_room(queue)]
+        full = [queue for queue in route.readers if queue.rows + queue.added >= self._settings.queue_max]
+        full = [queue for queue in full if not self._queues.has_room(queue)]
         if not full:
             return route.recipients
         if (recipient := addressed.message.recipient) is not None:
@@ -215,15 +217,14 @@ class Messages:
         audience = self._audience_of(mesh)
         if audience is None:
             return error("mesh_unknown", mesh=mesh)
-        if recipient is not None:
-            if not audience.has_member(recipient):
-                return error("member_unknown", node=recipient, mesh=mesh)
-            readers = [self._queues.find(mesh, recipient)]
-        else:
-            if not audience.has_topic(ref):
-                return error("topic_unknown", topic=ref, mesh=mesh)
-            readers = self._queues.load([(mesh, node) for node in audience.readers(ref) if node != sender])
-        author, blockers = self._queues.find(mesh, sender), audience.blockers(sender)
+        nodes = audience.find_readers(sender, recipient, ref)
+        if isinstance(nodes, PosthouseError):
+            return nodes
+        queues = self._queues.by_name
+        if recipient is None:
+            self._queues.load([(mesh, node) for node in nodes])
+        author, readers = queues[mesh, sender], [queues[mesh, node] for node in nodes]
+        blockers = audience.blockers.get(sender, ())
         return _Route(author, readers, blockers, _choose_recipients(author, readers, blockers, ()))
 
     def _audience_of(self, mesh: str) -> MeshAudience | None:

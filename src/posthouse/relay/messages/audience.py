@@ -8,8 +8,9 @@ is accepted, so that its messages see each other.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
+from posthouse.model.errors import PosthouseError, error
 from posthouse.model.subjects import PatternTrie
 from posthouse.relay.accept.authorize import Mesh, Meshes, Right
 from posthouse.relay.accept.submission import CommitEffects
@@ -31,24 +32,23 @@ class MeshAudience:
             for pattern in sorted(patterns):
                 self._patterns.add(pattern, node)
         self._readers: dict[str, tuple[str, ...]] = {}
-        self._blockers: defaultdict[str, set[str]] = defaultdict(set)
+        #: node -> the nodes that block it
+        self.blockers: defaultdict[str, set[str]] = defaultdict(set)
         for node, blocked in mesh.blocks.items():
             for each in blocked:
-                self._blockers[each].add(node)
+                self.blockers[each].add(node)
 
-    def has_topic(self, topic: str) -> bool:
-        """Return True if a topic exists."""
-        return topic in self._mesh.topics
+    def find_readers(self, sender: str, recipient: str | None, topic: str) -> tuple[str, ...] | PosthouseError:
+        """Return the nodes that a message is for, or why there is no such destination."""
+        mesh = self._mesh.row.mesh
+        if recipient is not None:
+            is_member = self._mesh.row.is_open or recipient in self._mesh.members
+            return (recipient,) if is_member else error("member_unknown", node=recipient, mesh=mesh)
+        if topic not in self._mesh.topics:
+            return error("topic_unknown", topic=topic, mesh=mesh)
+        return tuple([node for node in self._subscribers(topic) if node != sender])
 
-    def has_member(self, node: str) -> bool:
-        """Return True if a node can receive messages."""
-        return self._mesh.role(node) is not None
-
-    def blockers(self, node: str) -> Collection[str]:
-        """Return the nodes that block a node."""
-        return self._blockers.get(node, ())
-
-    def readers(self, topic: str) -> tuple[str, ...]:
+    def _subscribers(self, topic: str) -> tuple[str, ...]:
         """Return the nodes that have a matching subscription and may read, each once."""
         readers = self._readers.get(topic)
         if readers is None:
@@ -100,27 +100,25 @@ class GroupQueue:
 class GroupQueues:
     """The queues that a group touches."""
 
-    def __init__(self, unit: Unit, settings: DeliverySettings, effects: CommitEffects) -> None:
+    def __init__(self, unit: Unit, settings: DeliverySettings, effects: CommitEffects, names: Iterable[Name]) -> None:
         self._unit = unit
         self._settings = settings
         self._effects = effects
-        self._queues: dict[Name, GroupQueue] = {}
+        #: the queues that were loaded
+        self.by_name: dict[Name, GroupQueue] = {}
+        self.load(names)
 
     def load(self, names: Iterable[Name]) -> list[GroupQueue]:
         """Return queues, in order; those that are not loaded yet are read with one statement per mesh."""
         queues, unread = [], []
         for name in names:
-            queue = self._queues.get(name)
+            queue = self.by_name.get(name)
             if queue is None:
-                queue = self._queues[name] = GroupQueue(*name)
+                queue = self.by_name[name] = GroupQueue(*name)
                 unread.append(name)
             queues.append(queue)
         self._read(unread)
         return queues
-
-    def find(self, mesh: str, node: str) -> GroupQueue:
-        """Return a queue that was loaded."""
-        return self._queues[mesh, node]
 
     def has_room(self, queue: GroupQueue) -> bool:
         """Return True if one more message fits; a full queue drops its expired deliveries first."""
@@ -152,5 +150,5 @@ class GroupQueues:
             nodes.setdefault(mesh, []).append(node)
         for mesh, unread in nodes.items():
             for node, found in self._unit.deliveries.queues(mesh, unread).items():
-                queue = self._queues[mesh, node]
+                queue = self.by_name[mesh, node]
                 queue.queue_id, queue.rows = found.queue_id, found.open_rows

@@ -95,18 +95,15 @@ class Confirmations:
         return _Effect(sender_id, closing, ignored)
 
     def _write(self, row: EventRow, seq: int, effect: _Effect) -> ConfirmationAccepted:
-        event_id, reader, now_ns = row.event.id, row.event.pubkey, self._unit.now_ns
-        ids = [each.id for each in effect.rows]
+        event_id, reader, sender, now_ns = row.event.id, row.event.pubkey, _confirmation(row).sender, self._unit.now_ns
+        ids, seqs = [each.id for each in effect.rows], tuple([each.seq for each in effect.rows])
         items = [_Item(each.id, each.was_stored, now_ns) for each in effect.rows]
+        body = {"ids": ids, "was_stored": [each.was_stored for each in effect.rows], "confirmation": event_id}
+        command = command_text("CONFIRMED", items, msgspec.Raw(row.raw))
+        self._commit_effects.confirmed.append(Confirmed(row.mesh, reader, sender, seqs, seq, command))
         text, reserve = _encode(items).decode(), self._settings.confirmation_reserve
         self._unit.deliveries.keep_confirmation(effect.sender, seq, len(ids), text, reserve)
-        body = {"ids": ids, "was_stored": [each.was_stored for each in effect.rows], "confirmation": event_id}
         self._unit.append("delivery.confirmed", mesh=row.mesh, actor=reader, ref=reader, body=body)
-        seqs = tuple([each.seq for each in effect.rows])
-        command = command_text("CONFIRMED", items, msgspec.Raw(row.raw))
-        self._commit_effects.confirmed.append(
-            Confirmed(row.mesh, reader, _confirmation(row).sender, seqs, seq, command)
-        )
         return ConfirmationAccepted(event_id, seq, False, tuple(ids), effect.ignored)
 
 

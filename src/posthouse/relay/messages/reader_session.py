@@ -16,9 +16,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from posthouse.model.clock import Clock
-from posthouse.model.errors import PosthouseError
 from posthouse.model.limits import DELIVERY_BATCH
-from posthouse.relay.accept.authorize import Meshes, Right
 from posthouse.relay.accept.submission import Confirmed
 from posthouse.relay.store.delivery_protocol import SessionReads
 from posthouse.relay.wire.delivery_rows import ConfirmationPage, DeliveryPage
@@ -311,6 +309,8 @@ class ReaderSession(TailCursor[Offer, DeliveryPage]):
     """One RECEIVE on one connection: the messages of a reader, and its confirmations."""
 
     page_limit = DELIVERY_BATCH
+    #: whether the node must have the right to read the mesh all the time
+    needs_mesh_right = True
 
     def __init__(
         self, host: SessionHost, peer: Peer, mesh: str, node: str, window: int, instance: str | None = None
@@ -361,10 +361,6 @@ class ReaderSession(TailCursor[Offer, DeliveryPage]):
     async def idle(self) -> None:
         """Wait until the session has sent everything it can send now."""
         await self._is_idle.wait()
-
-    def read_error(self, meshes: Meshes) -> PosthouseError | None:
-        """Return why the node may not read the mesh, or None if it may."""
-        return meshes.authorization_error(self.node, self.mesh, Right.READ)
 
     def close(self) -> None:
         """Send nothing more; called by the host."""
@@ -428,14 +424,15 @@ class ReaderSession(TailCursor[Offer, DeliveryPage]):
         return await self.host.send_queue_status(self)
 
     def _send_batch(self, offers: Sequence[Offer]) -> None:
-        self.position = offers[-1].seq
+        self.position, count = offers[-1].seq, len(offers)
         seqs = [each.seq for each in offers]
-        self.in_flight.add(seqs, self.host.clock.boot_ns())
-        self.peer.deliver(self.peer.separator.join([each.text for each in offers]), len(offers))
-        count = len(offers)
+        needs_no_confirm = [each.seq for each in offers if each.needs_no_confirm]
         body = {"ids": [each.id for each in offers], "was_stored": [False] * count, "attempts": [1] * count}
+        text = self.peer.separator.join([each.text for each in offers])
+        self.in_flight.add(seqs, self.host.clock.boot_ns())
+        self.peer.deliver(text, count)
         self.host.note_sent(self, seqs, was_stored=False, record_body=_encode(body).decode())
-        if needs_no_confirm := [each.seq for each in offers if each.needs_no_confirm]:
+        if needs_no_confirm:
             self._close_when_read(needs_no_confirm)
 
     def _close_when_read(self, seqs: Sequence[int]) -> None:

@@ -20,7 +20,7 @@ import structlog
 from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError, Transient
 from posthouse.model.limits import SECOND_NS
-from posthouse.relay.accept.authorize import Meshes
+from posthouse.relay.accept.authorize import Meshes, Right
 from posthouse.relay.accept.group_commit import GroupCommitter
 from posthouse.relay.accept.submission import CommitEffects, Confirmed
 from posthouse.relay.messages.presence import MAX_PROFILES, PresenceTracker, roster, statuses
@@ -211,7 +211,9 @@ class ReaderSessions:
         """Return True if a session may continue; end the connection of a node that lost its right."""
         if session.is_closed:
             return False
-        refusal = session.read_error(self._meshes)
+        if not session.needs_mesh_right:
+            return True
+        refusal = self._meshes.authorization_error(session.node, session.mesh, Right.READ)
         if refusal is None:
             return True
         session.peer.end(CODE_POLICY, refusal.code)

@@ -20,7 +20,6 @@ from posthouse.model.errors import PosthouseError, error
 from posthouse.model.limits import MILLISECOND_NS, PINCH_ENVELOPE_MAX_BYTES, PINCH_MESSAGE_ID_MAX_BYTES
 from posthouse.model.node import PINCH_MESH, node_from_key
 from posthouse.model.pinch import confirm_bytes, parse_address
-from posthouse.relay.accept.authorize import Meshes
 from posthouse.relay.messages.reader_session import ReaderSession
 from posthouse.relay.messages.sessions import CODE_CONFIRM_TIMEOUT, ReaderSessions, SessionEnd
 from posthouse.relay.pinch.envelopes import (
@@ -55,6 +54,9 @@ class PinchReaderSession(ReaderSession):
     Delivery starts once a pong proves that the agent has read AUTH_RESULT, or after a short time.
     """
 
+    #: the address was proved by a signature; no mesh decides about it
+    needs_mesh_right = False
+
     def __init__(
         self, sessions: ReaderSessions, connection: PinchConnection, address: str, settings: PinchSettings
     ) -> None:
@@ -62,9 +64,6 @@ class PinchReaderSession(ReaderSession):
         self.reads = sessions.store.pinch
         self._pinch_sessions = sessions
         self._greeting_s = settings.greeting_s
-
-    def read_error(self, meshes: Meshes) -> PosthouseError | None:
-        return None
 
     async def _begin(self) -> bool:
         await self._wait_for_login_read()

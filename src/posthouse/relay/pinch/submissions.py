@@ -99,8 +99,12 @@ class GroupEnvelopes:
     ) -> None:
         self._unit = unit
         self._settings = settings
-        self._queues = GroupQueues(unit, settings, effects)
-        self._queues.load([(PINCH_MESH, address) for each in envelopes for address in (each.sender, each.recipient)])
+        self._queues = GroupQueues(
+            unit,
+            settings,
+            effects,
+            [(PINCH_MESH, address) for each in envelopes for address in (each.sender, each.recipient)],
+        )
         self._fresh: set[tuple[str, bytes]] = set()
         self._blockers: dict[str, frozenset[str]] = {}
         self._plans: list[_Plan] = []
@@ -173,7 +177,7 @@ class GroupEnvelopes:
         return sender != 0 and self._unit.pinch.is_known(sender, submission.message_id, since_ns)
 
     def _queue(self, address: str) -> GroupQueue:
-        return self._queues.find(PINCH_MESH, address)
+        return self._queues.by_name[PINCH_MESH, address]
 
     def _blockers_of(self, sender: str) -> frozenset[str]:
         blockers = self._blockers.get(sender)

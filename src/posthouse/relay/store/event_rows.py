@@ -18,7 +18,7 @@ from blake3 import blake3
 
 from posthouse.model.event import Coordinate, Event, encode_event
 from posthouse.model.filters import Filter
-from posthouse.model.kinds import CONFIRMATION, MESSAGE, is_ephemeral, is_replacing
+from posthouse.model.kinds import ADDRESSABLE_KINDS, CONFIRMATION, EPHEMERAL_KINDS, MESSAGE, REPLACEABLE_KINDS
 from posthouse.model.limits import INT64_MAX
 from posthouse.model.message import Confirmation, message_fingerprint, read_confirmation, read_message
 from posthouse.relay.wire.delivery_rows import Addressed, MessageRecord
@@ -147,7 +147,8 @@ def is_indexed(tag: str) -> bool:
 
 def event_address(event: Event) -> bytes | None:
     """Return the term of an event's coordinate, or None if the event replaces nothing."""
-    return address_term(Coordinate(event.kind, event.pubkey, event.d)) if is_replacing(event.kind) else None
+    is_replacing = event.kind in REPLACEABLE_KINDS or event.kind in ADDRESSABLE_KINDS
+    return address_term(Coordinate(event.kind, event.pubkey, event.d)) if is_replacing else None
 
 
 def event_terms(event: Event, mesh: str, address: bytes | None) -> tuple[bytes, ...]:
@@ -220,7 +221,7 @@ def event_row(event: Event, canonical: bytes, text: bytes | None = None) -> Even
         record_type=record_type,
         record_body=record_body,
         payload=payload,
-        is_ephemeral=is_ephemeral(kind),
+        is_ephemeral=kind in EPHEMERAL_KINDS,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -16,7 +17,6 @@ from aiohttp import WSCloseCode
 
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import decode_event
-from posthouse.model.limits import SECOND_NS
 from posthouse.model.rate import Rate, full_bucket, take
 from posthouse.relay.accept.submission import Answered
 from posthouse.relay.context import RelayContext, features_of
@@ -24,7 +24,7 @@ from posthouse.relay.messages.reader_session import ReaderSession
 from posthouse.relay.messages.sessions import CODE_CONFIRM_TIMEOUT, REPLACED, SessionEnd
 from posthouse.relay.metrics import count_answers
 from posthouse.relay.wire.accept_results import QUEUE_FULL, Accepted, Answer, Declined
-from posthouse.relay.wire.frames import Command, command_text, list_text, read_commands
+from posthouse.relay.wire.frames import Command, command_text, list_text, read_commands, text_frame
 from posthouse.relay.wire.websocket import POLICY_VIOLATION, Frame, WebSocket, WebSocketConnection, WriteBuffer
 
 
@@ -57,8 +57,8 @@ class Connection(WebSocketConnection):
     def __init__(
         self, context: RelayContext, socket: WebSocket, write_buffer: WriteBuffer, name: str, verbs: Mapping[str, Verb]
     ) -> None:
-        loop, limits = asyncio.get_running_loop(), context.limits
-        super().__init__(socket, write_buffer, limits.ping_s, limits.pong_s, lambda: int(loop.time() * SECOND_NS))
+        limits = context.limits
+        super().__init__(socket, write_buffer, limits.ping_s, limits.pong_s, time.monotonic_ns)
         self.context = context
         #: holder of this connection's challenge; unique in this process
         self.name = name
@@ -77,16 +77,15 @@ class Connection(WebSocketConnection):
         self._bucket = full_bucket(self._rate, context.clock.boot_ns())
         self._faults = 0
 
-    async def run(self) -> None:
-        """Send HELLO with this connection's challenge, then handle frames until the client is gone."""
+    def greet(self) -> None:
+        """Send HELLO with this connection's challenge."""
         context = self.context
         challenge = context.challenges.issue(self.name)
         self.send("HELLO", {"relay": context.relay, "challenge": challenge.text, "features": features_of(context)})
-        await self.read_frames()
 
     def send(self, *parts: Any) -> None:
         """Send one command."""
-        self.write_buffer.send(command_text(*parts))
+        self.write_buffer.write(text_frame(command_text(*parts)))
 
     def notice(self, failure: PosthouseError) -> None:
         """Report an error of a frame that has no id to answer to."""
@@ -94,7 +93,7 @@ class Connection(WebSocketConnection):
 
     def deliver(self, text: bytes, count: int) -> None:
         """Send one command, or several that are joined by the separator."""
-        self.write_buffer.send(text if count == 1 else b"[%b]" % text)
+        self.write_buffer.write(text_frame(text if count == 1 else b"[%b]" % text))
 
     def send_frame(self, frame: bytes) -> None:
         """Send an encoded frame that other connections share."""
@@ -138,7 +137,8 @@ class Connection(WebSocketConnection):
             self.submit(events)
             events = []
             self._run_command(command)
-        self.submit(events)
+        if events:
+            self.submit(events)
 
     def submit(self, events: Sequence[bytes]) -> None:
         """Submit events to the accept path, after those submitted before."""
@@ -202,14 +202,16 @@ class Connection(WebSocketConnection):
             self._faults = 0
 
     def _answer(self, answered: Sequence[Answered]) -> None:
-        if self._submitter.in_flight < self.context.limits.events_in_flight:
+        if self.is_held_back and self._submitter.in_flight < self.context.limits.events_in_flight:
             self.hold_back(False)
-        count_answers(self.context.meters, [each.answer for each in answered])
-        if self.ending is not None:  # nothing follows a close frame
-            return
-        texts = [_ok_text(*each) for each in answered]
-        texts += [text for each in answered if (text := queue_full_text(each.answer)) is not None]
-        self.write_buffer.send(list_text(texts))
+        answers = [each.answer for each in answered]
+        refused = [answer for answer in answers if isinstance(answer, Declined)]
+        if self.ending is None:  # nothing follows a close frame
+            texts = [_ok_text(*each) for each in answered]
+            if refused:
+                texts += [text for each in refused if (text := queue_full_text(each)) is not None]
+            self.write_buffer.write(text_frame(list_text(texts)))
+        count_answers(self.context.meters, answers)
 
     def _fault(self, failure: PosthouseError) -> None:
         self._faults += 1

@@ -133,7 +133,7 @@ class Subscription:
         self._drop_buffered()
         self._connection.forget(self)
         if failure is not None:
-            self._write_buffer.send(command_text("CLOSED", self.sub, failure.problem(), self.cursor))
+            self._write_buffer.write(text_frame(command_text("CLOSED", self.sub, failure.problem(), self.cursor)))
 
     @property
     def cursor(self) -> str | None:
@@ -239,7 +239,7 @@ class Subscription:
         buffered = self._buffered
         self._drop_buffered()
         self._phase = _Phase.LIVE
-        self._write_buffer.send(command_text("EOSE", self.sub, self.cursor))
+        self._write_buffer.write(text_frame(command_text("EOSE", self.sub, self.cursor)))
         for delivery in buffered:
             if self._phase is _Phase.LIVE:
                 self.push(delivery)

@@ -21,7 +21,7 @@ from aiohttp import WSCloseCode, WSMsgType, web
 from posthouse.model.errors import error
 from posthouse.model.limits import KIB
 from posthouse.relay.wire.edge_limits import EdgeLimits
-from posthouse.relay.wire.frames import close_frame, ping_frame, pong_frame, text_frame
+from posthouse.relay.wire.frames import close_frame, ping_frame, pong_frame
 
 log = structlog.get_logger(__name__)
 CLOSE_S = 2.0  # for the closing handshake; a peer that does not answer it by then is dropped
@@ -71,10 +71,6 @@ class WriteBuffer:
     def unsent_events(self) -> int:
         self._drop_sent()
         return self._unsent_events
-
-    def send(self, text: bytes) -> None:
-        """Write one text frame."""
-        self.write(text_frame(text))
 
     def write(self, frame: bytes, events: int = 0) -> None:
         """Write an encoded frame that carries this number of events."""
@@ -170,13 +166,19 @@ class WebSocketConnection(ABC):
         self._sent_at_ping = 0
         self._pongs: dict[bytes, Callable[[], None]] = {}
         self._ping_numbers = itertools.count(1)
+        #: whether the relay reads no frame now because too many submissions are unanswered
+        self.is_held_back = False
         self._has_room = asyncio.Event()
         self._has_room.set()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    @abstractmethod
+    def greet(self) -> None:  # noqa: B027 - not every protocol has a greeting
+        """Send the first frame, if the protocol has one."""
+
     async def run(self) -> None:
         """Serve the connection until the peer is gone."""
+        self.greet()
+        await self.read_frames()
 
     @abstractmethod
     def take_frame(self, frame: Frame) -> None:
@@ -213,13 +215,9 @@ class WebSocketConnection(ABC):
             else:
                 return None
 
-    @property
-    def is_held_back(self) -> bool:
-        """Whether the relay reads no frame now because too many submissions are unanswered."""
-        return not self._has_room.is_set()
-
     def hold_back(self, is_held_back: bool) -> None:
         """Stop or resume reading frames."""
+        self.is_held_back = is_held_back
         if is_held_back:
             self._has_room.clear()
         else:
@@ -336,7 +334,8 @@ async def serve_websocket(
     socket.on_too_large = connection.refuse_size
     connections[connection] = None
     try:
-        await connection.run()
+        # a task of its own: a frame resumes the connection only, not every coroutine of the request above it
+        await asyncio.get_running_loop().create_task(connection.run())
     finally:
         del connections[connection]
         await connection.close()

@@ -57,9 +57,6 @@ class EventReads:
     async def extent(self) -> Extent:
         return await self._pool.run(read_extent)
 
-    async def known(self, ids: Sequence[str]) -> dict[str, int]:
-        return await self._pool.run(lambda db: known_ids(db, ids))
-
     async def query(self, query: Query) -> Page:
         def read(db: apsw.Connection) -> Page:
             now_ns, span = self._clock.wall_ns(), _range(query, read_extent(db).head)
@@ -140,15 +137,6 @@ class EventReads:
             return count_matches(db, plans, left, self._clock)
 
         return read
-
-
-def known_ids(db: apsw.Connection, ids: Sequence[str]) -> dict[str, int]:
-    """Return the seq of each of these ids that was accepted before."""
-    if len(ids) == 1:
-        seq = db.execute(EVENTS_SQL.event_by_id, (bytes.fromhex(ids[0]),)).get
-        return {} if seq is None else {ids[0]: seq}
-    keys = tuple([bytes.fromhex(id_) for id_ in ids])
-    return {key.hex(): seq for key, seq in db.execute(EVENTS_SQL.known_ids, (apsw.carray(keys),))} if keys else {}
 
 
 def _range(query: Query, head: int) -> Range:

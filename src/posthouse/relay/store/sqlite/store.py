@@ -25,7 +25,7 @@ from posthouse.relay.store.event_rows import EventRow, event_address, event_term
 from posthouse.relay.store.protocol import Unit
 from posthouse.relay.store.sqlite.deliveries import DELIVERIES, SqliteDeliveries
 from posthouse.relay.store.sqlite.delivery_reads import SqliteDeliveryReads
-from posthouse.relay.store.sqlite.event_reads import EventReads, known_ids
+from posthouse.relay.store.sqlite.event_reads import EventReads
 from posthouse.relay.store.sqlite.meshes_and_locks import LOCKS, LockTables, MeshTables
 from posthouse.relay.store.sqlite.pinch import PINCH, SqlitePinch, SqlitePinchReads
 from posthouse.relay.store.sqlite.queries import EVENTS_SQL
@@ -49,13 +49,14 @@ _ROWS_PER_READ = 1_000
 
 
 class SqliteUnit(MeshTables, LockTables, RetentionTables):
-    """Implements posthouse.relay.store.protocol.Unit over one transaction."""
+    """Implements posthouse.relay.store.protocol.Unit; one object serves all transactions of the writer, in turn."""
 
     def __init__(self, tx: JournalTransaction, clock: Clock) -> None:
         self._tx = tx
         self._db = tx.db
         self._clock = clock
-        self.now_ns = tx.now_ns
+        #: set by `run`
+        self.now_ns = 0
         self.deliveries = SqliteDeliveries(tx)
 
     @cached_property
@@ -65,6 +66,11 @@ class SqliteUnit(MeshTables, LockTables, RetentionTables):
     @property
     def boot_ns(self) -> int:
         return self._clock.boot_ns()
+
+    def run(self, work: Callable[[Unit], R]) -> R:
+        """Run one unit of work in the transaction that is open."""
+        self.now_ns = self._tx.now_ns
+        return work(self)
 
     def append(
         self,
@@ -106,6 +112,15 @@ class SqliteUnit(MeshTables, LockTables, RetentionTables):
 
     def reindex(self) -> None:
         reindex(self._db)
+
+
+def known_ids(db: apsw.Connection, ids: Sequence[str]) -> dict[str, int]:
+    """Return the seq of each of these ids that was accepted before."""
+    if len(ids) == 1:
+        seq = db.execute(EVENTS_SQL.event_by_id, (bytes.fromhex(ids[0]),)).get
+        return {} if seq is None else {ids[0]: seq}
+    keys = tuple([bytes.fromhex(id_) for id_ in ids])
+    return {key.hex(): seq for key, seq in db.execute(EVENTS_SQL.known_ids, (apsw.carray(keys),))} if keys else {}
 
 
 def reindex(db: apsw.Connection) -> None:
@@ -160,7 +175,7 @@ class SqliteStore(EventReads):
             max_items=writer_max_items,
             max_bytes=writer_max_bytes,
         )
-        self._store.writer.run_blocking(_warm_cache)
+        self._unit = self._store.writer.run_blocking(lambda tx: _warm_unit(tx, clock))
         self.path = path
         self._pool = self._store.pool
         self.deliveries = SqliteDeliveryReads(self._pool)
@@ -175,12 +190,15 @@ class SqliteStore(EventReads):
         return self._store.writer.state
 
     def submit(self, work: Callable[[Unit], R], *, size: int = 0) -> asyncio.Future[R]:
-        return self._store.writer.submit(lambda tx: work(SqliteUnit(tx, self._clock)), size=size)
+        return self._store.writer.submit(lambda _tx: self._unit.run(work), size=size)
 
     def submit_with_callback(
         self, work: Callable[[Unit], Any], on_done: Callable[[Any, BaseException | None], None], *, size: int = 0
     ) -> None:
-        self._store.writer.submit_with_callback(lambda tx: work(SqliteUnit(tx, self._clock)), on_done, size=size)
+        self._store.writer.submit_with_callback(lambda _tx: self._unit.run(work), on_done, size=size)
+
+    async def known(self, ids: Sequence[str]) -> dict[str, int]:
+        return await self._pool.run(lambda db: known_ids(db, ids))
 
     def statistics(self) -> dict[str, Any]:
         return self._store.statistics()
@@ -189,8 +207,9 @@ class SqliteStore(EventReads):
         self._store.close()
 
 
-def _warm_cache(tx: JournalTransaction) -> None:
-    """Make room for the id index, which every insert reads at random places, and read it before clients wait."""
+def _warm_unit(tx: JournalTransaction, clock: Clock) -> SqliteUnit:
+    """Return the unit of the writer; its cache holds the id index, which every insert reads at random places."""
     tx.db.pragma("cache_size", -_CACHE_KIB)
     if tx.head <= _WARMED_EVENTS:
-        tx.db.execute(EVENTS_SQL.walk_ids).fetchall()
+        tx.db.execute(EVENTS_SQL.walk_ids).fetchall()  # before clients wait
+    return SqliteUnit(tx, clock)
