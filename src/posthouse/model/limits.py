@@ -1,7 +1,8 @@
 """Every limit of posthouse in one place, each with its unit and the reason for it.
 
-Configurable limits have their default here and its bounds in posthouse.model.settings. Limits marked "wire" are told by
-/v1/info: if you change one, 1. docs/protocol.md, 2. the vectors of the event tests, 3. the client's own checks.
+Configurable limits have their default here and their bounds in posthouse.model.settings. /v1/info announces
+the limits marked "wire": if you change one, 1. docs/protocol.md, 2. the vectors of the event tests, 3. the client's
+own checks.
 """
 
 from __future__ import annotations

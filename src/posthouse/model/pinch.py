@@ -46,7 +46,7 @@ SCHEME = "pinch:"
 KEY_BYTES = 32
 _CHECKSUM_BYTES = 4
 _ADDRESS = re.compile(r"pinch:([1-9A-HJ-NP-Za-km-z]+)@(.+)")
-_MOST_DIGITS = 50  # of 36 bytes; bounds the arithmetic on a text that anybody may send
+_MAX_DIGITS = 50  # of 36 bytes; bounds the arithmetic on a text from any peer
 _HOST = re.compile(rf"[!-?A-~]{{1,{PINCH_HOST_MAX_CHARS}}}")  # printable ASCII without space and @
 
 
@@ -69,7 +69,7 @@ def parse_address(text: str) -> PinchAddress:
     found = _ADDRESS.fullmatch(text)
     if found is None:
         raise _invalid(text, "it is not pinch:KEY@HOST")
-    if len(found[1]) > _MOST_DIGITS:
+    if len(found[1]) > _MAX_DIGITS:
         raise _invalid(text, "its key is too long")
     data = decode_base58(found[1])
     if len(data) != KEY_BYTES + _CHECKSUM_BYTES:
