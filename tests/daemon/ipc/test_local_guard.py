@@ -327,7 +327,7 @@ async def test_a_body_that_is_no_request_is_refused(alice: Host, body: bytes) ->
 
 async def test_one_directory_has_one_daemon(alice: Host) -> None:
     second = Host(alice.settings)
-    with pytest.raises(Exception, match="runs in") as refused:
+    with pytest.raises(Exception, match="already running in") as refused:
         await second.up()
     assert getattr(refused.value, "code", None) == "daemon_running"
     assert (await alice.get("/v1/version")).status == 200
