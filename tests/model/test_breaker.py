@@ -3,15 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posthouse.model.breaker import (
-    BreakerState,
-    Circuit,
-    admit,
-    record_failure,
-    record_success,
-    refusal_text,
-    withdraw,
-)
+from posthouse.model.breaker import BreakerState, Circuit, admit, record_failure, record_success, refusal_text, withdraw
 from posthouse.model.limits import MILLISECOND_NS
 from posthouse.model.reliability import CircuitBreaker
 

@@ -9,14 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posthouse.model.errors import Refused
-from posthouse.model.event import (
-    Coordinate,
-    Event,
-    coordinate_of,
-    decode_event,
-    encode_event,
-    parse_coordinate,
-)
+from posthouse.model.event import Coordinate, Event, coordinate_of, decode_event, encode_event, parse_coordinate
 from posthouse.model.kinds import KindClass, is_addressable, is_ephemeral, is_replacing, kind_class
 from tests.model.strategies import NODES, TAGS, TEXTS, make_event
 

@@ -12,14 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from posthouse.model.codes.spec import ErrorSpec, Exit, Severity
-from posthouse.model.errors import (
-    PROBLEM_MEMBERS,
-    PosthouseError,
-    Refused,
-    Transient,
-    error,
-    error_from_problem,
-)
+from posthouse.model.errors import PROBLEM_MEMBERS, PosthouseError, Refused, Transient, error, error_from_problem
 
 _RETRY_STATUS = frozenset({408, 425, 429, 502, 503, 504, 507})
 

@@ -5,16 +5,7 @@ from __future__ import annotations
 import math
 from random import Random
 
-from posthouse.pipeline.report.figures import (
-    AuditSummary,
-    Contention,
-    Cost,
-    Edge,
-    Figures,
-    Hour,
-    Latency,
-    Ranked,
-)
+from posthouse.pipeline.report.figures import AuditSummary, Contention, Cost, Edge, Figures, Hour, Latency, Ranked
 
 FIRST_HOUR = 20_514 * 24
 HOSTILE = (

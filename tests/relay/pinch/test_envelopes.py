@@ -13,17 +13,7 @@ from posthouse.model.limits import DAY_S
 from posthouse.relay.pinch.submissions import Outcome
 from tests.relay.edge import Edge
 from tests.relay.messages.waiting import eventually
-from tests.relay.pinch.house import (
-    HOST,
-    QUEUE_FULL,
-    RATE_LIMITED,
-    PinchParty,
-    endpoint,
-    pinching,
-    taken,
-    until,
-    wire,
-)
+from tests.relay.pinch.house import HOST, QUEUE_FULL, RATE_LIMITED, PinchParty, endpoint, pinching, taken, until, wire
 from tests.relay.pinch.raw import logged_in
 
 LIMIT = 65_536

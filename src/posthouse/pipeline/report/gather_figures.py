@@ -10,16 +10,7 @@ from pyspark.sql import functions as f
 from posthouse.model.clock import Clock
 from posthouse.model.limits import SECOND_NS
 from posthouse.pipeline.lake import Lake
-from posthouse.pipeline.report.figures import (
-    AuditSummary,
-    Contention,
-    Cost,
-    Edge,
-    Figures,
-    Hour,
-    Latency,
-    Ranked,
-)
+from posthouse.pipeline.report.figures import AuditSummary, Contention, Cost, Edge, Figures, Hour, Latency, Ranked
 from posthouse.pipeline.report.markup import name_of
 from posthouse.pipeline.tables.declaration import text
 from posthouse.pipeline.tables.gold_traffic_hourly import STATES

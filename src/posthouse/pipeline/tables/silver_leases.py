@@ -14,18 +14,7 @@ from pyspark.sql import functions as f
 from posthouse.model.limits import MILLISECOND_NS
 from posthouse.pipeline.epochs import first_known_epochs
 from posthouse.pipeline.tables.bronze import LOST
-from posthouse.pipeline.tables.declaration import (
-    LONG,
-    TEXT,
-    RefreshMode,
-    Table,
-    day,
-    hour,
-    number,
-    struct,
-    text,
-    whole,
-)
+from posthouse.pipeline.tables.declaration import LONG, TEXT, RefreshMode, Table, day, hour, number, struct, text, whole
 
 KEYS = ("store", "mesh", "resource", "token")
 SCHEMA = struct(
