@@ -38,6 +38,11 @@ def test_wait_retries_an_unreachable_daemon_until_its_timeout() -> None:
         poll.pause_s(GONE)
 
 
+def test_wait_retries_a_daemon_that_is_stopping() -> None:
+    poll = LongPoll(1, FakeClock())
+    assert 0 < poll.pause_s(error("daemon_stopping")) <= 0.05
+
+
 def test_refusal_ends_the_wait_at_once() -> None:
     with pytest.raises(PosthouseError) as caught:
         LongPoll(60).pause_s(error("parameter_unknown", name="x"))

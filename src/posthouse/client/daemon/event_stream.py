@@ -140,6 +140,6 @@ class LongPoll:
 
     def pause_s(self, failure: PosthouseError) -> float:
         """Return the delay before the next request, or raise the error if another one cannot help."""
-        if failure.code != "daemon_unreachable" or self.left_s <= 0:
+        if failure.code not in _GONE or self.left_s <= 0:
             raise failure
         return min(self.backoff.next_s(), self.left_s)
