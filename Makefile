@@ -30,6 +30,7 @@ lint: setup house ## ruff, types, layers, dead code, house report
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
+	@$(BIN)/vulture
 
 format: setup ## let ruff format the files
 	@$(BIN)/ruff check --fix .
