@@ -20,7 +20,7 @@ from bench.drain_readers import MessageSender, ReaderProcess, open_readers, open
 from bench.processes import RelayProcess, running_relay
 from bench.scales import DRAIN_SETTINGS, IN_FLIGHT, KIND, SMALL_QUEUE, TURN, WINDOW, DrainScale
 from posthouse.keys import NodeKey
-from posthouse.model.kinds import MESSAGE
+from posthouse.model.event import MESSAGE
 from posthouse.model.limits import CONFIRMATION_MAX_IDS
 
 REQUIRED = (

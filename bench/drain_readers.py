@@ -23,8 +23,7 @@ from bench.scales import BODY_CHARS, IN_FLIGHT
 from posthouse.client import Client, ClientOptions, Pins
 from posthouse.client.trust.signing import sign_event
 from posthouse.keys import NodeKey
-from posthouse.model.event import encode_event
-from posthouse.model.kinds import MESSAGE
+from posthouse.model.event import MESSAGE, encode_event
 
 _BODY = "x" * BODY_CHARS
 

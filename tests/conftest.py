@@ -1,7 +1,8 @@
-"""What holds for every test: its own log configuration, and a Ctrl-C that arrives.
+"""What holds for every test: its own log configuration, a Ctrl-C that arrives, and no time limit per example.
 
 A shell starts background jobs with SIGINT ignored, and a process passes that on to its children. Tests that interrupt a
-child would then wait for ever, so the test process restores the default before the first child starts.
+child would then wait for ever, so the test process restores the default before the first child starts. Hypothesis would
+fail an example that is slow because the machine is busy; tests have no timed assertions.
 """
 
 from __future__ import annotations
@@ -11,6 +12,10 @@ from collections.abc import Iterator
 
 import pytest
 import structlog
+from hypothesis import settings
+
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 def pytest_configure() -> None:

@@ -10,8 +10,7 @@ import sys
 from posthouse import Event, NodeKey, Refused
 from posthouse.keys import open_sealed, seal, sign_native, verify
 from posthouse.model.clock import system_clock
-from posthouse.model.event import canonical_event_bytes, check_structure, event_id
-from posthouse.model.kinds import MESSAGE
+from posthouse.model.event import MESSAGE, canonical_event_bytes, check_structure, event_id
 
 
 def write_event(author: NodeKey, reader: str, text: str) -> Event:

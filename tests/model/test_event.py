@@ -9,8 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posthouse.model.errors import Refused
-from posthouse.model.event import Coordinate, Event, coordinate_of, decode_event, encode_event, parse_coordinate
-from posthouse.model.kinds import KindClass, is_addressable, is_ephemeral, is_replacing, kind_class
+from posthouse.model.event import (
+    Coordinate,
+    Event,
+    KindClass,
+    coordinate_of,
+    decode_event,
+    encode_event,
+    is_addressable,
+    is_ephemeral,
+    is_replacing,
+    kind_class,
+    parse_coordinate,
+)
 from tests.model.strategies import NODES, TAGS, TEXTS, make_event
 
 EVENTS = st.builds(

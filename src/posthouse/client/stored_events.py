@@ -18,9 +18,8 @@ from posthouse.client.transport import Parameters, Requests
 from posthouse.client.trust.signing import verify_events
 from posthouse.model.api import ArchivedRange, Pruned
 from posthouse.model.errors import error
-from posthouse.model.event import Coordinate, Event, coordinate_of
+from posthouse.model.event import Coordinate, Event, coordinate_of, is_replacing
 from posthouse.model.filters import filter_from_json
-from posthouse.model.kinds import is_replacing
 
 
 class _Body(msgspec.Struct, forbid_unknown_fields=True):

@@ -1,4 +1,7 @@
-"""Events, the signed statements of nodes: fields and tags, canonical form, structure rules, and coordinates.
+"""Events, the signed statements of nodes: kinds, fields and tags, canonical form, structure rules, and coordinates.
+
+The kind decides how an event is stored: normal events are all stored; of replaceable and addressable ones the latest
+per key counts; ephemeral ones are only forwarded. Numbers outside the four ranges are refused.
 
 The canonical bytes are the UTF-8 of the JSON array ["posthouse-event-v1", pubkey, created_at_ns, kind, tags,
 content] without spaces, as msgspec writes it. A change would void every signature ever made: introduce a new version
@@ -11,6 +14,7 @@ event.
 
 from __future__ import annotations
 
+import enum
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -19,7 +23,6 @@ import msgspec
 from blake3 import blake3
 
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.kinds import AUTHENTICATION, KindClass, is_replacing, kind_class
 from posthouse.model.lease import FenceTag, validate_resource
 from posthouse.model.limits import (
     CREATED_AT_MAX_AHEAD_NS,
@@ -34,23 +37,51 @@ from posthouse.model.limits import (
 from posthouse.model.node import DEFAULT_MESH, is_node_id, validate_mesh_name, validate_node_id
 from posthouse.model.strict_json import refuse_duplicate_keys
 
-_FENCE_TOKEN = re.compile(r"[1-9][0-9]{0,18}")
+MESSAGE = 1000
+CONFIRMATION = 1001
+KEY_ROTATION = 10001
+PROFILE = 10002
+PRESENCE = 20001
+SIGNAL = 20002
+AUTHENTICATION = 22242
+LAKE_ROOT = 30101
 
 
-def read_fence_tag(event: Event) -> FenceTag | None:
-    """Return the fence tag of an event, None if it has none, or raise tag_malformed."""
-    tag = event.tag("fence")
-    return None if tag is None else _parse_fence_tag(event.kind, tag)
+class KindClass(enum.StrEnum):
+    """How events of a kind are stored."""
+
+    NORMAL = "normal"
+    REPLACEABLE = "replaceable"
+    EPHEMERAL = "ephemeral"
+    ADDRESSABLE = "addressable"
 
 
-def _parse_fence_tag(kind: int, tag: Tag) -> FenceTag:
-    if not is_replacing(kind):
-        raise error("tag_malformed", tag="fence", reason="only replaceable and addressable events are fenced")
-    if len(tag) not in (3, 4) or (len(tag) == 4 and tag[3] != "strict"):
-        raise error("tag_malformed", tag="fence", reason='it is not a resource, a token and optionally "strict"')
-    if _FENCE_TOKEN.fullmatch(tag[2]) is None or int(tag[2]) > INT64_MAX:
-        raise error("tag_malformed", tag="fence", reason="the token is not a positive integer")
-    return FenceTag(validate_resource(tag[1]), int(tag[2]), len(tag) == 4)
+REPLACEABLE_KINDS = range(10_000, 20_000)
+EPHEMERAL_KINDS = range(20_000, 30_000)
+ADDRESSABLE_KINDS = range(30_000, 40_000)
+_CLASSES = (KindClass.NORMAL, KindClass.REPLACEABLE, KindClass.EPHEMERAL, KindClass.ADDRESSABLE)
+
+
+def kind_class(kind: int) -> KindClass:
+    """Return how events of a kind are stored, or raise kind_invalid."""
+    if not 1 <= kind <= 39_999:
+        raise error("kind_invalid", kind=kind)
+    return _CLASSES[kind // 10_000]
+
+
+def is_replacing(kind: int) -> bool:
+    """Return True if the latest event of a kind replaces the others of its key."""
+    return 10_000 <= kind <= 19_999 or 30_000 <= kind <= 39_999
+
+
+def is_ephemeral(kind: int) -> bool:
+    """Return True if events of a kind are forwarded and not stored."""
+    return 20_000 <= kind <= 29_999
+
+
+def is_addressable(kind: int) -> bool:
+    """Return True if events of a kind need a d tag."""
+    return 30_000 <= kind <= 39_999
 
 
 EVENT_VERSION = "posthouse-event-v1"
@@ -349,3 +380,22 @@ def parse_coordinate(text: str) -> Coordinate:
         return Coordinate(int(kind), validate_node_id(f"{scheme}:{digits}"), d)
     except PosthouseError as fault:
         raise error("coordinate_invalid", coordinate=text, reason=str(fault)) from fault
+
+
+_FENCE_TOKEN = re.compile(r"[1-9][0-9]{0,18}")
+
+
+def read_fence_tag(event: Event) -> FenceTag | None:
+    """Return the fence tag of an event, None if it has none, or raise tag_malformed."""
+    tag = event.tag("fence")
+    return None if tag is None else _parse_fence_tag(event.kind, tag)
+
+
+def _parse_fence_tag(kind: int, tag: Tag) -> FenceTag:
+    if not is_replacing(kind):
+        raise error("tag_malformed", tag="fence", reason="only replaceable and addressable events are fenced")
+    if len(tag) not in (3, 4) or (len(tag) == 4 and tag[3] != "strict"):
+        raise error("tag_malformed", tag="fence", reason='it is not a resource, a token and optionally "strict"')
+    if _FENCE_TOKEN.fullmatch(tag[2]) is None or int(tag[2]) > INT64_MAX:
+        raise error("tag_malformed", tag="fence", reason="the token is not a positive integer")
+    return FenceTag(validate_resource(tag[1]), int(tag[2]), len(tag) == 4)

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.event import Event, is_event_id
-from posthouse.model.kinds import kind_class
+from posthouse.model.event import Event, is_event_id, kind_class
 from posthouse.model.limits import FILTER_MAX_VALUES, INT64_MAX, QUERY_MAX_LIMIT, TAG_VALUE_MAX_BYTES
 from posthouse.model.node import is_node_id, validate_mesh_name
 

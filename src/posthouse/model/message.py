@@ -23,8 +23,7 @@ import msgspec
 from posthouse.model.budget import MeshBudget, decode_mesh_budget
 from posthouse.model.clock import format_utc
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.event import Event, is_event_id
-from posthouse.model.kinds import CONFIRMATION, MESSAGE
+from posthouse.model.event import CONFIRMATION, MESSAGE, Event, is_event_id
 from posthouse.model.limits import BODY_MAX_BYTES, CLIENT_MESSAGE_ID_MAX_BYTES, CONFIRMATION_MAX_IDS
 from posthouse.model.node import DEFAULT_MESH, NODE_SCHEME, is_node_id
 from posthouse.model.strict_json import jcs, parse_jcs

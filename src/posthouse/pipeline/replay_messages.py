@@ -24,7 +24,7 @@ from posthouse.files import private_dir, write_atomic
 from posthouse.journal.records import Record
 from posthouse.model.clock import Clock
 from posthouse.model.errors import error
-from posthouse.model.kinds import MESSAGE
+from posthouse.model.event import MESSAGE
 from posthouse.model.limits import SECOND_NS
 from posthouse.model.subjects import validate_subject, validate_topic
 from posthouse.pipeline.connector.delivery import Delivery

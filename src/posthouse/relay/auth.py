@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from posthouse.keys import new_token
 from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.event import Event
-from posthouse.model.kinds import AUTHENTICATION
+from posthouse.model.event import AUTHENTICATION, Event
 from posthouse.model.limits import CHALLENGE_TTL_S, CREATED_AT_MAX_AHEAD_NS, MILLISECOND_NS, SECOND_NS, TOKEN_TTL_S
 
 _TIME_BYTES = 6

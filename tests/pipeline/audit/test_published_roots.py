@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from posthouse.model.clock import SystemClock
-from posthouse.model.kinds import LAKE_ROOT
+from posthouse.model.event import LAKE_ROOT
 from posthouse.pipeline.audit.audit import Report, Sources, _check_lake_roots, audit, lake_frames
 from posthouse.pipeline.audit.finding import Finding
 from posthouse.pipeline.audit.seals import PublishedRoot, RootEvent, _layers, audit_lake, read_published

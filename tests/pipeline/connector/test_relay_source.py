@@ -11,7 +11,7 @@ import pytest
 from posthouse.client import Client
 from posthouse.model.clock import SystemClock
 from posthouse.model.errors import PosthouseError
-from posthouse.model.kinds import LAKE_ROOT
+from posthouse.model.event import LAKE_ROOT
 from posthouse.pipeline.connector.source_access import Access, access_with_key, read_history
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.run.copy_feeds import Copier

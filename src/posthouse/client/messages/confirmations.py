@@ -22,8 +22,7 @@ from posthouse.client.stream.pending import Answer, Kind, Pending, PendingComman
 from posthouse.client.trust.signing import Signer, open_content, with_mesh
 from posthouse.keys import NodeKey
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.event import Event
-from posthouse.model.kinds import CONFIRMATION
+from posthouse.model.event import CONFIRMATION, Event
 from posthouse.model.limits import CONFIRMATION_MAX_IDS
 from posthouse.model.message import Message, read_message
 from posthouse.model.strict_json import parse_jcs

@@ -35,8 +35,7 @@ from posthouse.client.stream.frames import (
 from posthouse.client.stream.link import Link
 from posthouse.keys import NodeKey
 from posthouse.model.errors import PosthouseError, Transient, error
-from posthouse.model.event import Event
-from posthouse.model.kinds import MESSAGE
+from posthouse.model.event import MESSAGE, Event
 from posthouse.model.limits import CONFIRMATION_RESERVE, RECEIVE_WINDOW, RECEIVE_WINDOW_MAX
 from posthouse.model.message import Message, read_confirmation, read_message
 

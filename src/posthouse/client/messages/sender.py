@@ -18,8 +18,7 @@ from posthouse.client.stream.publisher import Published
 from posthouse.client.trust.signing import Signer, seal_content, with_mesh
 from posthouse.model.budget import MeshBudget, encode_mesh_budget
 from posthouse.model.errors import error
-from posthouse.model.event import Event, is_event_id
-from posthouse.model.kinds import MESSAGE
+from posthouse.model.event import MESSAGE, Event, is_event_id
 from posthouse.model.message import (
     DEFAULT_PRIORITY,
     DestinationKind,

@@ -16,8 +16,7 @@ from posthouse.keys import NodeKey, open_sealed, seal, sign_native, verify
 from posthouse.keys.sealing import BOX as BOX
 from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.event import Event, check_new_event, check_structure, event_id
-from posthouse.model.kinds import AUTHENTICATION
+from posthouse.model.event import AUTHENTICATION, Event, check_new_event, check_structure, event_id
 from posthouse.model.limits import CREATED_AT_MAX_AHEAD_NS
 from posthouse.model.node import DEFAULT_MESH
 

@@ -15,8 +15,7 @@ from posthouse.daemon.context import LocalCall
 from posthouse.daemon.roster import TOPIC_MARK
 from posthouse.http.response import HttpResponse, json_response
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.event import Coordinate, is_event_id
-from posthouse.model.kinds import MESSAGE, PROFILE
+from posthouse.model.event import MESSAGE, PROFILE, Coordinate, is_event_id
 from posthouse.model.message import history_item
 
 DEFAULT_LIMIT = 50

@@ -15,8 +15,7 @@ import msgspec
 from posthouse.journal.records import RECORD_TYPES
 from posthouse.keys.signature import verify
 from posthouse.model.errors import PosthouseError
-from posthouse.model.event import Event, decode_event, event_id, read_fence_tag
-from posthouse.model.kinds import CONFIRMATION, MESSAGE, is_replacing
+from posthouse.model.event import CONFIRMATION, MESSAGE, Event, decode_event, event_id, is_replacing, read_fence_tag
 from posthouse.model.message import message_fingerprint, read_confirmation, read_message
 from posthouse.model.node import node_from_key
 from posthouse.model.pinch import confirm_bytes, parse_address

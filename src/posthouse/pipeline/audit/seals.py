@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from posthouse.model.errors import PosthouseError
-from posthouse.model.kinds import LAKE_ROOT
+from posthouse.model.event import LAKE_ROOT
 from posthouse.pipeline.audit.finding import Finding
 from posthouse.pipeline.audit.lineage import ALL
 from posthouse.pipeline.connector.feeds import JOURNAL

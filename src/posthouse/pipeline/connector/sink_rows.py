@@ -15,7 +15,7 @@ import msgspec
 
 from posthouse.files import home_directory
 from posthouse.model.errors import error
-from posthouse.model.kinds import MESSAGE
+from posthouse.model.event import MESSAGE
 from posthouse.model.node import DEFAULT_MESH, validate_mesh_name
 
 RUN_ID_MAX_BYTES = 255

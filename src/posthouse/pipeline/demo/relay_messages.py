@@ -17,8 +17,7 @@ import msgspec
 from posthouse.client.messages.sender import TOPIC_MARK, Composer, MessageOptions
 from posthouse.client.trust.signing import Signer
 from posthouse.model.errors import PosthouseError
-from posthouse.model.event import Event, encode_event
-from posthouse.model.kinds import CONFIRMATION
+from posthouse.model.event import CONFIRMATION, Event, encode_event
 from posthouse.model.limits import CONFIRM_TIMEOUT_S, DAY_S, RECEIVE_WINDOW
 from posthouse.model.node import DEFAULT_MESH
 from posthouse.model.ulid import UlidGenerator

@@ -13,7 +13,7 @@ from random import Random
 
 from posthouse.keys import NodeKey
 from posthouse.model.clock import FakeClock
-from posthouse.model.kinds import PROFILE
+from posthouse.model.event import PROFILE
 from posthouse.model.limits import DAY_S
 from posthouse.model.node import DEFAULT_MESH
 from posthouse.model.rate import Rate

@@ -11,8 +11,7 @@ from typing import Any
 
 from posthouse.journal.records import Record
 from posthouse.model.clock import format_utc
-from posthouse.model.event import Event, decode_event
-from posthouse.model.kinds import MESSAGE
+from posthouse.model.event import MESSAGE, Event, decode_event
 from posthouse.pipeline.connector.feeds import JOURNAL
 from posthouse.pipeline.epochs import ALL_LOST, live_through
 from posthouse.pipeline.lake.lake import BronzeScan, Lake, RowFilter

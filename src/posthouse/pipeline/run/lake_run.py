@@ -27,7 +27,7 @@ import rfc8785
 from posthouse.files import create_atomic, open_locked, private_dir, read_private, write_atomic
 from posthouse.model.clock import Clock, system_clock
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.kinds import LAKE_ROOT
+from posthouse.model.event import LAKE_ROOT
 from posthouse.pipeline.connector.source_access import Access
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.lake.delta import vacuum

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import DoubleType
 
-from posthouse.model.kinds import MESSAGE
+from posthouse.model.event import MESSAGE
 from posthouse.pipeline.tables.bronze import LOST
 from posthouse.pipeline.tables.declaration import (
     LONG,

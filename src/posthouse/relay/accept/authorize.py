@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 
 from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.event import check_times
-from posthouse.model.kinds import CONFIRMATION
+from posthouse.model.event import CONFIRMATION, check_times
 from posthouse.model.limits import CREATED_AT_MAX_AHEAD_NS, MILLISECOND_NS, SECOND_NS
 from posthouse.model.rate import Bucket, Rate, full_bucket, is_full, take
 from posthouse.relay.accept.submission import Job

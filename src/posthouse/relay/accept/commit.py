@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.event import read_fence_tag
-from posthouse.model.kinds import CONFIRMATION
+from posthouse.model.event import CONFIRMATION, read_fence_tag
 from posthouse.model.lease import FenceTag, fence_error
 from posthouse.relay.accept.submission import CommitEffects, Job, Submission
 from posthouse.relay.store.event_rows import EventRow

@@ -17,9 +17,8 @@ from posthouse.http.problem import problem_response
 from posthouse.http.response import HttpResponse, json_response
 from posthouse.http.router import Route
 from posthouse.model.errors import error
-from posthouse.model.event import Coordinate, Event, is_event_id
+from posthouse.model.event import Coordinate, Event, is_event_id, is_replacing
 from posthouse.model.filters import Filter, filter_from_query
-from posthouse.model.kinds import is_replacing
 from posthouse.model.limits import EVENTS_PER_REQUEST, JSON_MAX_DEPTH, QUERY_MAX_LIMIT
 from posthouse.model.node import validate_node_id
 from posthouse.model.strict_json import refuse_duplicate_keys

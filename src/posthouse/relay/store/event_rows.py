@@ -16,9 +16,17 @@ from functools import lru_cache
 import msgspec
 from blake3 import blake3
 
-from posthouse.model.event import Coordinate, Event, encode_event
+from posthouse.model.event import (
+    ADDRESSABLE_KINDS,
+    CONFIRMATION,
+    EPHEMERAL_KINDS,
+    MESSAGE,
+    REPLACEABLE_KINDS,
+    Coordinate,
+    Event,
+    encode_event,
+)
 from posthouse.model.filters import Filter
-from posthouse.model.kinds import ADDRESSABLE_KINDS, CONFIRMATION, EPHEMERAL_KINDS, MESSAGE, REPLACEABLE_KINDS
 from posthouse.model.limits import INT64_MAX
 from posthouse.model.message import Confirmation, message_fingerprint, read_confirmation, read_message
 from posthouse.relay.wire.delivery_rows import Addressed, MessageRecord

@@ -19,8 +19,7 @@ import structlog
 from posthouse.http.response import HttpResponse
 from posthouse.http.router import Route
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.event import is_event_id
-from posthouse.model.kinds import CONFIRMATION
+from posthouse.model.event import CONFIRMATION, is_event_id
 from posthouse.model.limits import RECEIVE_WINDOW, RECEIVE_WINDOW_MAX
 from posthouse.model.strict_json import parse_json
 from posthouse.relay.accept.authorize import Right

@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 import apsw
 import msgspec
 
-from posthouse.model.event import Coordinate
-from posthouse.model.kinds import PROFILE
+from posthouse.model.event import PROFILE, Coordinate
 from posthouse.model.limits import SECOND_NS
 from posthouse.relay.store.event_rows import address_term
 from posthouse.relay.store.sqlite.deliveries import READ_SQL as SQL
