@@ -16,8 +16,7 @@ import pytest
 from posthouse.http.call import BodyLimits, Call, WaitLimit
 from posthouse.http.dispatch import Dispatcher, RequestLimits, ServerCodes
 from posthouse.http.guard import Guard, TokenRule
-from posthouse.http.problem import error_object_format, problem_response
-from posthouse.http.response import HttpResponse, json_response
+from posthouse.http.response import HttpResponse, error_object_format, json_response, problem_response
 from posthouse.http.router import Route, Router
 from posthouse.http.server import ConnectionLimits, HttpServer, listen_tcp, listen_unix
 from posthouse.model.errors import PosthouseError, error

@@ -17,8 +17,7 @@ from aiohttp import web
 
 from posthouse.http.call import BodyLimits, Call, RequestSlots
 from posthouse.http.guard import Guard, head_of
-from posthouse.http.problem import ErrorFormat
-from posthouse.http.response import HttpResponse, to_aiohttp
+from posthouse.http.response import ErrorFormat, HttpResponse, to_aiohttp
 from posthouse.http.router import RouteMatch, Router, Target, parse_target
 from posthouse.model.errors import Fatal, PosthouseError, error
 

@@ -13,8 +13,7 @@ from typing import Any
 
 import msgspec
 
-from posthouse.http.problem import PROBLEM, Problem
-from posthouse.http.response import JSON
+from posthouse.http.response import JSON, PROBLEM, Problem
 from posthouse.http.router import Route
 
 _REFERENCE = "#/components/schemas/{name}"

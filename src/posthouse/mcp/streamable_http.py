@@ -23,8 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from posthouse.client.daemon import DaemonAddress
 from posthouse.files import create_atomic, private_dir, read_private
 from posthouse.http.guard import Guard, RequestHead, TokenRule, has_token_in_query
-from posthouse.http.problem import error_object_format
-from posthouse.http.response import SAFETY_HEADERS, HttpResponse
+from posthouse.http.response import SAFETY_HEADERS, HttpResponse, error_object_format
 from posthouse.keys import new_token, same_token
 from posthouse.mcp.server import ToolServer
 from posthouse.model.errors import PosthouseError, error

@@ -24,8 +24,7 @@ from posthouse.daemon.settings import DaemonSettings
 from posthouse.http.call import BodyLimits
 from posthouse.http.dispatch import Dispatcher, RequestLimits, ServerCodes
 from posthouse.http.guard import Guard, TokenRule
-from posthouse.http.problem import error_object_format
-from posthouse.http.response import HttpResponse
+from posthouse.http.response import HttpResponse, error_object_format
 from posthouse.http.router import Route, Router
 from posthouse.http.server import ConnectionLimits, HttpServer, listen_tcp, listen_unix
 from posthouse.keys import same_token

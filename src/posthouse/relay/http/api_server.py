@@ -11,8 +11,7 @@ from functools import partial
 
 from posthouse.http.call import BodyLimits
 from posthouse.http.dispatch import Dispatcher, RequestLimits, ServerCodes
-from posthouse.http.problem import problem_response
-from posthouse.http.response import HttpResponse
+from posthouse.http.response import HttpResponse, problem_response
 from posthouse.http.router import Route, Router
 from posthouse.http.server import ConnectionLimits, HttpServer
 from posthouse.relay.context import RelayCall, RelayContext

@@ -13,8 +13,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from posthouse.http.problem import problem_response
-from posthouse.http.response import HttpResponse, json_response
+from posthouse.http.response import HttpResponse, json_response, problem_response
 from posthouse.http.router import Route
 from posthouse.model.errors import error
 from posthouse.model.event import Coordinate, Event, is_event_id, is_replacing
