@@ -1,9 +1,9 @@
 """Live subscriptions: the index of their filters, and the fan-out of committed events.
 
-Subscriptions with equal filters form a group, so an event is compared once per group. A batch becomes one Delivery
-per group; its frame is assembled once per subscription id and the same bytes go to every reader. A reader that may
-not read an event of the batch gets a delivery without it. The index finds filters by their narrowest condition, so
-the cost of an event grows with the filters that nearly match it. Nothing here waits, stores or knows sockets.
+Subscriptions with equal filters form a group, so an event is compared once per group. The events of one commit
+become one Delivery per group; its frame is assembled once per subscription id, and the same bytes go to every reader.
+A reader that may not read an event gets a delivery without it. The index finds filters by their narrowest condition,
+so the cost of an event grows with the filters that nearly match it. Nothing here waits, stores or knows sockets.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class FilterIndex(Generic[T]):
     """Targets by the filters that lead to them."""
 
     def __init__(self) -> None:
-        # dictionaries as sets that keep their order, so that the same events reach targets in the same order
+        # dictionaries are ordered sets here: the same events reach targets in the same order
         self._buckets: dict[_Bucket, dict[_Entry[T], None]] = {}
         self._entries: dict[T, list[_Entry[T]]] = {}
         #: how often a filter was compared with an event
@@ -43,7 +43,7 @@ class FilterIndex(Generic[T]):
         return len(self._entries)
 
     def add(self, filters: Iterable[Filter], target: T) -> None:
-        """Let each of the filters lead to `target`, which must not be there yet."""
+        """Add a target with its filters; it must not be indexed yet."""
         if target in self._entries:
             raise ValueError("the target is indexed already")
         entries = [_Entry(each, target) for each in filters]
@@ -53,7 +53,7 @@ class FilterIndex(Generic[T]):
                 self._buckets.setdefault(bucket, {})[entry] = None
 
     def remove(self, target: T) -> None:
-        """Forget a target and its filters."""
+        """Remove a target and its filters."""
         for entry in self._entries.pop(target):
             for bucket in buckets_of(entry.filter):
                 members = self._buckets[bucket]
@@ -62,9 +62,9 @@ class FilterIndex(Generic[T]):
                     del self._buckets[bucket]
 
     def matching(self, event: Event) -> Sequence[T]:
-        """Return every target that has a filter matching the event, once."""
+        """Return the targets that have a filter which matches the event, each once."""
         found: dict[T, None] = {}
-        for bucket in _looked_up(event):
+        for bucket in _buckets_of_event(event):
             for entry in self._buckets.get(bucket, ()):
                 if entry.target not in found:
                     self.comparisons += 1
@@ -74,7 +74,7 @@ class FilterIndex(Generic[T]):
 
 
 def buckets_of(filter: Filter) -> list[_Bucket]:  # noqa: A002
-    """Return where a filter stands: one bucket for each value of its narrowest condition."""
+    """Return the buckets of a filter: one for each value of its narrowest condition."""
     if filter.ids is not None:
         return [("id", value) for value in filter.ids]
     if filter.tags:
@@ -87,7 +87,7 @@ def buckets_of(filter: Filter) -> list[_Bucket]:  # noqa: A002
     return [_EVERY if filter.mesh is None else ("mesh", filter.mesh)]
 
 
-def _looked_up(event: Event) -> list[_Bucket]:
+def _buckets_of_event(event: Event) -> list[_Bucket]:
     fixed: list[_Bucket] = [
         ("id", event.id),
         ("author", event.pubkey),
@@ -103,7 +103,7 @@ MayRead = Callable[[Committed, str], bool]
 
 
 class Piece:
-    """One event of a batch and the end of its EVENT command, written once."""
+    """One committed event and the end of its EVENT command, encoded once."""
 
     __slots__ = ("committed", "tail")
 
@@ -113,7 +113,7 @@ class Piece:
 
 
 class Delivery:
-    """The events of one batch for readers that get the same ones."""
+    """The events of one commit for the readers that get the same ones."""
 
     __slots__ = ("_frames", "pieces", "size")
 
@@ -123,7 +123,7 @@ class Delivery:
         self._frames: dict[bytes, bytes] = {}
 
     def frame(self, prefix: bytes) -> bytes:
-        """Return the frame for subscriptions whose EVENT commands begin with `prefix`."""
+        """Return the frame for subscriptions whose EVENT commands start with `prefix`."""
         frame = self._frames.get(prefix)
         if frame is None:
             frame = text_frame(events_text(prefix, [piece.tail for piece in self.pieces]))
@@ -131,11 +131,11 @@ class Delivery:
         return frame
 
     def last_seq(self) -> int | None:
-        """Return the greatest seq, or None when all are ephemeral."""
+        """Return the largest seq, or None if all events are ephemeral."""
         return next((p.committed.seq for p in reversed(self.pieces) if p.committed.seq is not None), None)
 
     def after(self, seq: int) -> Delivery | None:
-        """Return what is left without the stored events up to `seq`."""
+        """Return the delivery without stored events up to `seq`, or None if nothing is left."""
         kept = [p for p in self.pieces if p.committed.seq is None or p.committed.seq > seq]
         if len(kept) == len(self.pieces):
             return self
@@ -143,13 +143,13 @@ class Delivery:
 
 
 class Reader(Protocol):
-    """A live subscription as the fan-out sees it."""
+    """A live subscription."""
 
     @property
     def node(self) -> str: ...
 
     def push(self, delivery: Delivery) -> None:
-        """Take the events of one batch; must not wait."""
+        """Send the events of one commit, without waiting."""
         ...
 
 
@@ -166,7 +166,7 @@ class Live:
 
     def __init__(self, may_read: MayRead, head: int = 0) -> None:
         self._may_read = may_read
-        #: the greatest seq of what was published; `head` is what the store held before
+        #: the largest seq that was published; at first the head of the store
         self.head = head
         self._index: FilterIndex[_Group] = FilterIndex()
         self._groups: dict[Hashable, _Group] = {}
@@ -183,7 +183,7 @@ class Live:
         return self._index.comparisons
 
     def add(self, reader: Reader, filters: Sequence[Filter]) -> None:
-        """Push to `reader` what one of the filters matches, beginning with the next batch."""
+        """Push events that match one of the filters to `reader`, from the next commit on."""
         key = filters_key(filters)
         group = self._groups.get(key)
         if group is None:
@@ -193,7 +193,7 @@ class Live:
         self._group_of[reader] = group
 
     def remove(self, reader: Reader) -> None:
-        """Push nothing more to `reader`; one that is not there is no fault."""
+        """Push nothing more to `reader`; an unknown reader is no error."""
         group = self._group_of.pop(reader, None)
         if group is None:
             return
@@ -203,7 +203,7 @@ class Live:
             del self._groups[group.key]
 
     def publish(self, batch: Sequence[Committed]) -> None:
-        """Push what one batch committed, in its order; called for batches in commit order."""
+        """Push the events of one commit, in order; called in commit order."""
         self.offered += len(batch)
         self.head = max((committed.seq for committed in batch if committed.seq is not None), default=self.head)
         if not self._group_of:
@@ -233,7 +233,7 @@ class Live:
 
 
 class _Rights:
-    """Who may read what, asked once per batch for each node and mesh."""
+    """Rights to read, looked up once per commit for each node and mesh."""
 
     __slots__ = ("_known", "_may_read")
 
@@ -259,7 +259,7 @@ def _readable(whole: Delivery, node: str, rights: _Rights) -> Delivery | None:
 
 
 def filters_key(filters: Sequence[Filter]) -> Hashable:
-    """Return what is equal for filters that match the same events by the same conditions."""
+    """Return a key that is equal for filters with the same conditions."""
     return frozenset(
         (f.ids, f.authors, f.kinds, frozenset(f.tags.items()), f.mesh, f.since_ns, f.until_ns) for f in filters
     )

@@ -178,15 +178,15 @@ def _count(folder: Path, statement: str) -> int:
 
 
 TAMPERINGS = {
-    "UPDATE pinch_envelopes SET message_id = x'61'": "is not that of its record",
-    "UPDATE pinch_envelopes SET envelope = x'61' WHERE envelope IS NOT NULL": "is not that of its record",
-    "UPDATE pinch_envelopes SET message_type = 6": "is not that of its record",
-    "DELETE FROM pinch_envelopes": "has not its envelope",
-    "UPDATE pinch_envelopes SET envelope = NULL": "has not its envelope",
+    "UPDATE pinch_envelopes SET message_id = x'61'": "differs from its record",
+    "UPDATE pinch_envelopes SET envelope = x'61' WHERE envelope IS NOT NULL": "differs from its record",
+    "UPDATE pinch_envelopes SET message_type = 6": "differs from its record",
+    "DELETE FROM pinch_envelopes": "lacks its envelope",
+    "UPDATE pinch_envelopes SET envelope = NULL": "lacks its envelope",
     "DELETE FROM deliveries": "has no delivery",
     "UPDATE journal SET body = json_set(body, '$.timestamp', 5) WHERE type = 'pinch.confirmed'": "is not signed by",
     "UPDATE journal SET ref = 'another' WHERE type = 'pinch.confirmed'": "is not signed by",
-    "UPDATE mailboxes SET open_rows = open_rows + 1": "do not count what is there",
+    "UPDATE mailboxes SET open_rows = open_rows + 1": "differ from the rows",
     "DELETE FROM blocks": "the journal says True",
 }
 

@@ -1,9 +1,9 @@
 """Consistency rules of the message and envelope tables; each yields findings as sentences.
 
-Every message has its dedupe record and every record its message, or is marked as pruned; every delivery has its
-record; counters count what is there; states and mentions are what replaying the journal gives, with one outcome per
-opening; every Pinch confirm in the journal carries its reader's signature. Replay is pure: records in, states out,
-from nothing or from the last journal.snapshot.
+Every message has its dedupe record, and every dedupe record has its message or is marked as pruned. Every delivery
+has its record. Counters equal the number of rows. States and mentions equal a replay of the journal, with one outcome
+per opening. Every Pinch confirm in the journal carries the signature of its reader. Replay is pure: records in,
+states out, from the beginning or from the last journal.snapshot.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ _UNFINISHED = OPEN | PARKED
 
 
 class DeliveryReplay:
-    """States of deliveries after some records."""
+    """States of deliveries after the journal records that were applied."""
 
     def __init__(self) -> None:
         self.states: dict[Key, str] = {}
-        #: message id -> mentioned nodes, of the messages whose record was seen
+        #: message id -> mentioned nodes, of the messages whose record was applied
         self.mentions: dict[str, list[str]] = {}
-        #: seq of the snapshot it started from
+        #: seq of the snapshot that the replay starts from
         self.base_seq = 0
-        #: sentences about records that cannot be true
+        #: findings about impossible records
         self.faults: list[str] = []
 
     def apply(self, record: Record) -> None:
-        """Take one record into account; types that say nothing about deliveries are passed over."""
+        """Apply one record; types that do not concern deliveries are skipped."""
         step = _STEPS.get(record.type)
         if step is not None:
             step(self, record, record.decoded_body())
 
     def move(self, record: Record, node: str, ids: Iterable[str], allowed: Collection[str], state: str) -> None:
-        """Give deliveries of one reader another state; from any other than an allowed one it is a fault."""
+        """Change the state of deliveries of one reader; a former state that is not allowed is a fault."""
         for id_ in ids:
             key = (str(record.mesh), node, id_)
             before = self.states.get(key)
@@ -78,7 +78,7 @@ def _pinch_accepted(replay: DeliveryReplay, record: Record, body: dict[str, Any]
 def _sent(replay: DeliveryReplay, record: Record, body: dict[str, Any]) -> None:
     for id_ in body["ids"]:
         key = (str(record.mesh), str(record.actor), id_)
-        if replay.states.get(key) == State.QUEUED:  # it may have ended while it was on its way
+        if replay.states.get(key) == State.QUEUED:  # it may have ended before the record was written
             replay.states[key] = State.SENT
 
 
@@ -105,7 +105,7 @@ def _snapshot(replay: DeliveryReplay, record: Record, body: dict[str, Any]) -> N
     rows = body["state"].get("deliveries", {}).get("rows", [])
     replay.states = {(row["mesh"], row["recipient"], row["id"]): row["state"] for row in rows}
     replay.mentions.clear()
-    replay.faults.clear()  # what came before is replaced by the snapshot
+    replay.faults.clear()  # the snapshot replaces everything before it
 
 
 _STEPS: dict[str, Callable[[DeliveryReplay, Record, dict[str, Any]], None]] = {
@@ -128,9 +128,9 @@ _names = msgspec.json.Decoder(list[str]).decode
 
 
 def check_message_records(db: apsw.Connection) -> Iterator[str]:
-    """Compare idempotency records with the messages they stand for."""
+    """Compare dedupe records with their messages."""
     for (seq,) in db.execute(SQL.records_without_event):
-        yield f"messages: the record of {seq} has not its message, or does not say that it is gone"
+        yield f"messages: the dedupe record of {seq} lacks its message, or is not marked as pruned"
     for (seq,) in db.execute(SQL.events_without_record, {"least_ns": _LEAST_NS}):
         yield f"messages: the message {seq} has no record"
     for seq, mesh, sender, client_message_id, digest, kind, ref, raw in db.execute(SQL.records_with_content):
@@ -148,23 +148,23 @@ def check_message_records(db: apsw.Connection) -> Iterator[str]:
             message.destination_ref,
         )
         if said != (mesh, sender, client_message_id, kind, ref) or message_fingerprint(message, event) != digest:
-            yield f"messages: the record of {seq} is not that of its content"
+            yield f"messages: the dedupe record of {seq} differs from its content"
 
 
 def check_deliveries(db: apsw.Connection) -> Iterator[str]:
-    """Compare deliveries and waiting confirmations with what they belong to, and count them."""
+    """Compare deliveries and waiting confirmations with their records, and with the counters."""
     for seq, node in db.execute(SQL.deliveries_without_record):
-        yield f"deliveries: that of {seq} for {node} has not its record"
+        yield f"deliveries: the delivery of {seq} for {node} lacks its record"
     for mesh, node in db.execute(SQL.wrong_counters):
-        yield f"deliveries: the counters of {node} in {mesh} do not count what is there"
+        yield f"deliveries: the counters of {node} in {mesh} differ from the rows"
     for (seq,) in db.execute(SQL.wrong_confirmations):
-        yield f"deliveries: the confirmation {seq} that waits is not there as it says"
+        yield f"deliveries: the waiting confirmation {seq} differs from its event"
     for (seq,) in db.execute(SQL.wrong_mentions):
         yield f"messages: a mention names {seq}, which has no record"
 
 
 def check_replay(db: apsw.Connection) -> Iterator[str]:
-    """Compare states and mentions with what the journal's records lead to."""
+    """Compare states and mentions with a replay of the journal."""
     replay, seq = DeliveryReplay(), 0
     while records := read_after(db, seq, _RECORDS_PER_READ, TYPES):
         for record in records:
@@ -180,12 +180,12 @@ def _compare_states(db: apsw.Connection, replay: DeliveryReplay) -> Iterator[str
     for mesh, node, id_, seq, state in db.execute(SQL.states):
         expected = unseen.pop((mesh, node, id_), None)
         if expected is None and seq <= replay.base_seq and state not in OPEN | PARKED:
-            continue  # it had ended before the history that is left
+            continue  # it ended before the snapshot
         if expected != state:
             yield f"deliveries: {id_} for {node} is {state}, the journal says {expected}"
     kept = {id_ for (id_,) in db.execute(SQL.record_ids)}
     for (_mesh, node, id_), expected in unseen.items():
-        if id_ in kept:  # else its record was over, and the deliveries went with it
+        if id_ in kept:  # else its record expired, and its deliveries were deleted with it
             yield f"deliveries: {id_} for {node} is missing, the journal says {expected}"
 
 
@@ -194,7 +194,7 @@ def _compare_mentions(db: apsw.Connection, replay: DeliveryReplay) -> Iterator[s
     kept = {id_ for (id_,) in db.execute(SQL.record_ids)}
     for id_, nodes in replay.mentions.items():
         if id_ in kept and found.get(id_, []) != sorted(nodes):
-            yield f"messages: the mentions of {id_} are not those of its record in the journal"
+            yield f"messages: the mentions of {id_} differ from its record in the journal"
 
 
 DELIVERY_RULES: tuple[Rule, ...] = (check_message_records, check_deliveries, check_replay)
@@ -203,13 +203,13 @@ DELIVERY_RULES: tuple[Rule, ...] = (check_message_records, check_deliveries, che
 def check_envelopes(db: apsw.Connection) -> Iterator[str]:
     """Compare envelopes with their deliveries and their records."""
     for seq, node in db.execute(PINCH_SQL.deliveries_without_envelope):
-        yield f"pinch: the delivery of {seq} for {node} has not its envelope"
+        yield f"pinch: the delivery of {seq} for {node} lacks its envelope"
     for (seq,) in db.execute(PINCH_SQL.envelopes_without_delivery):
         yield f"pinch: the envelope {seq} has no delivery"
     horizon: int = db.execute(PINCH_SQL.horizon).get
     for seq, *row in db.execute(PINCH_SQL.envelopes):
         if seq >= horizon and not _is_recorded(db, seq, *row):
-            yield f"pinch: the envelope {seq} is not that of its record"
+            yield f"pinch: the envelope {seq} differs from its record"
 
 
 def check_confirms(db: apsw.Connection) -> Iterator[str]:
@@ -223,7 +223,7 @@ def check_confirms(db: apsw.Connection) -> Iterator[str]:
 
 
 def is_confirm_signed(record: Record) -> bool:
-    """Tell whether the reader that a pinch.confirmed record names signed what it confirms."""
+    """Return True if a pinch.confirmed record carries the signature of the reader that it names."""
     body = record.decoded_body()
     try:
         reader = node_from_key(parse_address(str(record.actor)).key)

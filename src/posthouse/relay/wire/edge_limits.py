@@ -1,7 +1,7 @@
-"""What one relay process lets the outside take: sizes, counts and times of requests and streams.
+"""Bounds of one relay process: sizes, counts and times of requests and streams.
 
-Every bound is enforced where the bytes come in; together they bound the memory that clients can make the relay
-use. Values of posthouse.model.limits are the defaults where the protocol names them.
+Every bound is enforced where bytes arrive; together they bound the memory that clients can make the relay use. Where
+the protocol names a value, the default comes from posthouse.model.limits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from posthouse.model.limits import (
 
 @dataclass(frozen=True, slots=True)
 class EdgeLimits:
-    """Bounds of the HTTP and stream edge."""
+    """Bounds of requests and streams."""
 
     #: of a list of events; other bodies may have `small_body_bytes`
     body_bytes: int = 8 * MIB
@@ -31,31 +31,31 @@ class EdgeLimits:
     connections: int = 4_096
     connections_per_address: int = 2_048
     requests_running: int = 512
-    #: first byte to last header: whoever is slower is no client but a slowloris
+    #: first byte to last header; a slower client holds a connection without using it (slowloris)
     header_s: float = 10.0
     body_s: float = 30.0
     request_s: float = 60.0
     keepalive_s: float = 75.0
-    #: how long running requests may finish after a stop was asked for
+    #: how long running requests may take after the relay was asked to stop
     stop_s: float = 5.0
 
     frame_bytes: int = 4 * MIB
     commands_per_frame: int = 1_000
-    #: commands that are not events; events have the rate of their key
+    #: commands other than events; the rate of their key applies to events
     commands_per_s: int = 200
     commands_burst: int = 2_000
     #: refused frames in a row after which a connection is closed
     faults_per_connection: int = 50
     events_in_flight: int = 1_024
     subscriptions_per_connection: int = 1_000
-    #: values over all filters of all subscriptions of a connection: bounds its part of the live index
+    #: values in all filters of all subscriptions of a connection; bounds its part of the live index
     filter_values_per_connection: int = 20_000
     buffer_events: int = STREAM_BUFFER_EVENTS
     buffer_bytes: int = STREAM_BUFFER_BYTES
     ping_s: float = float(STREAM_PING_S)
-    #: how long after a ping a peer that neither answers nor reads counts as gone
+    #: a peer that neither answers a ping nor reads for this long counts as gone
     pong_s: float = 10.0
-    #: of one frame with stored events: enough to be quick, little enough to share the socket
+    #: of one frame with stored events: large enough to be fast, small enough to share the socket
     stored_frame_bytes: int = 256 * KIB
 
 

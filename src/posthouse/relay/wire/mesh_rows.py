@@ -10,7 +10,7 @@ ALL_NODES = "*"
 
 
 class Role(enum.StrEnum):
-    """What a member may do, least first."""
+    """The role of a member, the least powerful first."""
 
     READER = "reader"
     MEMBER = "member"
@@ -18,7 +18,7 @@ class Role(enum.StrEnum):
 
 
 class Verdict(enum.StrEnum):
-    """What an access row says about one right; it can only take away."""
+    """The verdict of an access row about one right; it can only take rights away."""
 
     ALLOW = "allow"
     DENY = "deny"
@@ -28,14 +28,14 @@ class MeshRow(msgspec.Struct, frozen=True):
     """A mesh."""
 
     mesh: str
-    #: any key that authenticates is a member
+    #: every key that authenticates is a member
     is_open: bool
     creator: str
     created_at_ns: int
 
 
 class MemberRow(msgspec.Struct, frozen=True):
-    """A node listed in a mesh; names are unique there."""
+    """A member of a mesh; its name is unique in the mesh."""
 
     mesh: str
     node: str
@@ -44,7 +44,7 @@ class MemberRow(msgspec.Struct, frozen=True):
 
 
 class AccessRow(msgspec.Struct, frozen=True):
-    """What is taken from a node, or from everybody without a row of their own."""
+    """Rights that are denied to a node, or to all nodes without a row of their own."""
 
     mesh: str
     #: a node id, or `*`
@@ -55,7 +55,7 @@ class AccessRow(msgspec.Struct, frozen=True):
 
 
 class InviteRow(msgspec.Struct, frozen=True):
-    """An invite; its code is known to who holds it, not to the store."""
+    """An invite; the store keeps only a hash of its code."""
 
     invite_id: str
     code_hash: bytes
@@ -75,7 +75,7 @@ class TopicRow(msgspec.Struct, frozen=True):
 
 
 class MeshRows(msgspec.Struct, frozen=True):
-    """Everything a store knows of its meshes."""
+    """Meshes with their members, access rows, topics, subscriptions and blocks."""
 
     meshes: list[MeshRow]
     members: list[MemberRow]
