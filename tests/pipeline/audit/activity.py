@@ -24,7 +24,7 @@ async def write_pinch(data_dir: Path, count: int = 6) -> Path:
         sent = [await alice.send(bob, f"at once {number}") for number in range(count)]
         await bob.receive(count)
         await bob.confirm(alice, *sent[: count - 1])
-        await alice.told(count - 1)
+        await alice.confirmed(count - 1)
         await bob.disconnect()
         waiting = await alice.send(bob, "waits")
         await bob.connect()

@@ -20,11 +20,11 @@ WAIT_S = 20
 SECOND_NS = 1_000_000_000
 
 
-def heard(core: RelayEngine) -> list[Committed]:
-    """Return the list that fills with what listeners hear."""
-    news: list[Committed] = []
-    core.listen(news.extend)
-    return news
+def listened(core: RelayEngine) -> list[Committed]:
+    """Return a list that fills with the events that listeners get."""
+    published: list[Committed] = []
+    core.listen(published.extend)
+    return published
 
 
 async def test_new_event_is_answered_201_with_its_seq_and_read_back(core: RelayEngine) -> None:
@@ -38,18 +38,18 @@ async def test_new_event_is_answered_201_with_its_seq_and_read_back(core: RelayE
 async def test_known_event_is_answered_200_and_nobody_hears_of_it_again(core: RelayEngine) -> None:
     raw = ALICE.raw()
     first = accepted(await core.accept(raw))
-    news = heard(core)
+    published = listened(core)
     second = accepted(await core.accept(raw))
     assert (second.status, second.duplicate, second.seq) == (200, True, first.seq)
-    assert news == []
+    assert published == []
 
 
 async def test_same_event_sent_many_times_at_once_is_stored_once(core: RelayEngine) -> None:
-    raw, news = ALICE.raw(), heard(core)
+    raw, published = ALICE.raw(), listened(core)
     answers = await asyncio.gather(*(core.accept(raw) for _ in range(40)))
     assert sorted(codes(answers)) == ["200"] * 39 + ["201"]
     assert len({accepted(answer).seq for answer in answers}) == 1
-    assert len(news) == 1
+    assert len(published) == 1
 
 
 async def test_same_event_twice_in_one_list_is_stored_once(core: RelayEngine) -> None:
@@ -60,21 +60,21 @@ async def test_same_event_twice_in_one_list_is_stored_once(core: RelayEngine) ->
 
 
 async def test_ephemeral_event_is_passed_on_and_not_stored(core: RelayEngine) -> None:
-    news, event = heard(core), ALICE.event(20_001, content="here")
+    published, event = listened(core), ALICE.event(20_001, content="here")
     answer = accepted(await core.accept(encode_event(event)))
     assert (answer.status, answer.seq) == (202, None)
-    assert [(item.seq, item.event) for item in news] == [(None, event)]
+    assert [(item.seq, item.event) for item in published] == [(None, event)]
     assert (await core.query(ALICE.node, [Filter()])).events == []
 
 
 async def test_listener_hears_only_what_a_reader_would_find(core: RelayEngine) -> None:
     findings: list[bool] = []
 
-    def look(news: Sequence[Committed]) -> None:
+    def look(published: Sequence[Committed]) -> None:
         stored = core.store._store.pool.run_blocking(  # type: ignore[attr-defined]
             lambda db: {seq for (seq,) in db.execute("SELECT seq FROM events")}
         )
-        findings.extend(item.seq in stored for item in news)
+        findings.extend(item.seq in stored for item in published)
 
     core.listen(look)
     await core.accept_many([ALICE.raw() for _ in range(30)])
@@ -82,11 +82,11 @@ async def test_listener_hears_only_what_a_reader_would_find(core: RelayEngine) -
 
 
 async def test_listener_that_ended_hears_nothing(core: RelayEngine) -> None:
-    news: list[Committed] = []
-    end = core.listen(news.extend)
+    published: list[Committed] = []
+    end = core.listen(published.extend)
     end()
     await core.accept(ALICE.raw())
-    assert news == []
+    assert published == []
 
 
 async def test_event_with_an_ssh_signature_is_accepted(core: RelayEngine) -> None:

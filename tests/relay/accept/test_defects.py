@@ -36,11 +36,11 @@ async def test_listener_that_breaks_does_not_keep_events_from_the_others(core: R
     def broken(_events: Sequence[Committed]) -> None:
         raise RuntimeError("a defect")
 
-    heard: list[Committed] = []
+    published: list[Committed] = []
     core.listen(broken)
-    core.listen(heard.extend)
+    core.listen(published.extend)
     assert codes(await core.accept_many([ALICE.raw(), ALICE.raw()])) == ["201", "201"]
-    assert len(heard) == 2
+    assert len(published) == 2
 
 
 async def test_connection_that_breaks_keeps_no_answer_from_another(core: RelayEngine) -> None:

@@ -73,8 +73,8 @@ async def test_full_disk_costs_no_rate(disk: Disk) -> None:
 
 
 async def test_nobody_hears_of_an_event_whose_sync_failed(disk: Disk) -> None:
-    heard: list[object] = []
-    disk.core.listen(heard.extend)
+    published: list[object] = []
+    disk.core.listen(published.extend)
     disk.vfs.sync_failure = "sync"
     assert code(await disk.core.accept(ALICE.raw())) == "store_failed"
-    assert (heard, len(disk.fatal), disk.core.state) == ([], 1, "failed")
+    assert (published, len(disk.fatal), disk.core.state) == ([], 1, "failed")

@@ -1,4 +1,4 @@
-"""The order of a connection, of a list, and of what listeners hear."""
+"""The order of a connection, of a list, and of the events that listeners get."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ async def test_events_of_a_connection_keep_their_order_whatever_their_checks_tak
 
 
 async def test_listeners_hear_of_events_in_seq_order_without_a_gap(core: RelayEngine) -> None:
-    heard: list[Committed] = []
-    core.listen(heard.extend)
+    published: list[Committed] = []
+    core.listen(published.extend)
     connections = [Connection(core, 50) for _ in range(4)]
     authors = [Author(number + 10) for number in range(4)]
     for _ in range(50):
@@ -74,18 +74,18 @@ async def test_listeners_hear_of_events_in_seq_order_without_a_gap(core: RelayEn
         await asyncio.sleep(0)
     for connection in connections:
         await connection.wait()
-    seqs = [item.seq for item in heard]
+    seqs = [item.seq for item in published]
     assert seqs == list(range(seqs[0] or 0, (seqs[0] or 0) + 200))
 
 
-async def test_ephemeral_event_is_not_heard_before_what_was_sent_before_it(core: RelayEngine) -> None:
-    heard: list[int] = []
-    core.listen(lambda news: heard.extend(item.event.kind for item in news))
+async def test_ephemeral_event_is_not_published_before_what_was_sent_before_it(core: RelayEngine) -> None:
+    published: list[int] = []
+    core.listen(lambda events: published.extend(item.event.kind for item in events))
     connection = Connection(core, 3)
     for kind in (1, 20_001, 2):
         connection.submitter.submit([ALICE.raw(kind)])
     await connection.wait()
-    assert heard == [1, 20_001, 2]
+    assert published == [1, 20_001, 2]
 
 
 async def test_refused_event_holds_back_later_ones_of_its_destination_only(core: RelayEngine) -> None:

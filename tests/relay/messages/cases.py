@@ -43,9 +43,9 @@ async def three_queued_come_in_order_and_the_sender_hears_of_it(wire: Wire) -> N
     assert [each.id for each in got] == ids
     assert [each.body for each in got] == ["0", "1", "2"]
     await bob.confirm(alice, *ids)
-    told = await alice.told(3)
-    assert [each.id for each in told] == ids
-    assert {each.was_stored for each in told} == {True}
+    confirmed = await alice.confirmed(3)
+    assert [each.id for each in confirmed] == ids
+    assert {each.was_stored for each in confirmed} == {True}
     await bob.disconnect()
     await bob.connect()
     assert await bob.left() == []
@@ -82,7 +82,7 @@ async def backlog_survives_connections_that_break_in_its_middle(wire: Wire) -> N
     rest = [each.id for each in await bob.receive(60 - len(confirmed))]
     assert rest == [id_ for id_ in ids if id_ not in confirmed]
     await bob.confirm(alice, *rest)
-    assert sorted(each.id for each in await alice.told(60)) == sorted(ids)
+    assert sorted(each.id for each in await alice.confirmed(60)) == sorted(ids)
 
 
 async def more_than_256_queued_all_come_in_order(wire: Wire) -> None:
@@ -92,7 +92,7 @@ async def more_than_256_queued_all_come_in_order(wire: Wire) -> None:
     assert await bob.pending() == BACKLOG
     assert [each.id for each in await bob.receive(BACKLOG)] == ids
     await bob.confirm(alice, *ids)
-    assert [each.id for each in await alice.told(BACKLOG)] == ids
+    assert [each.id for each in await alice.confirmed(BACKLOG)] == ids
 
 
 async def live_messages_come_after_the_backlog(wire: Wire) -> None:
@@ -115,7 +115,7 @@ async def confirmation_that_is_lost_makes_a_message_come_again(wire: Wire) -> No
     await bob.connect()
     assert [each.id for each in await bob.receive(1)] == [ids[1]]
     await bob.confirm(alice, ids[1])
-    assert [each.id for each in await alice.told(2)] == ids
+    assert [each.id for each in await alice.confirmed(2)] == ids
 
 
 async def confirmation_sent_twice_counts_once(wire: Wire) -> None:
@@ -123,9 +123,9 @@ async def confirmation_sent_twice_counts_once(wire: Wire) -> None:
     id_ = await alice.send(bob, "once")
     await bob.receive(1)
     await bob.confirm(alice, id_)
-    assert [each.id for each in await alice.told(1)] == [id_]
+    assert [each.id for each in await alice.confirmed(1)] == [id_]
     await bob.confirm(alice, id_)
-    assert await alice.untold() == []
+    assert await alice.unread_confirmations() == []
 
 
 async def confirmation_by_somebody_else_counts_for_nothing(wire: Wire) -> None:
@@ -136,7 +136,7 @@ async def confirmation_by_somebody_else_counts_for_nothing(wire: Wire) -> None:
     await bob.receive(1)
     await mallory.confirm(alice, id_)
     await bob.confirm(mallory, id_)  # nor one that names another sender
-    assert await alice.untold() == []
+    assert await alice.unread_confirmations() == []
     await bob.cut()
     await bob.connect()
     assert [each.id for each in await bob.receive(1)] == [id_]
@@ -154,7 +154,7 @@ async def was_stored_is_decided_when_a_message_is_first_sent(wire: Wire) -> None
     await bob.connect()
     assert [each.id for each in await bob.receive(2)] == [stored, live]
     await bob.confirm(alice, stored, live)
-    assert await alice.told(2) == [(stored, True), (live, False)]
+    assert await alice.confirmed(2) == [(stored, True), (live, False)]
 
 
 async def confirmations_wait_for_a_sender_that_is_away(wire: Wire) -> None:
@@ -164,11 +164,11 @@ async def confirmations_wait_for_a_sender_that_is_away(wire: Wire) -> None:
     await bob.receive(3)
     await bob.confirm(alice, *ids)
     await alice.connect()
-    assert [each.id for each in await alice.told(3)] == ids
-    assert await alice.untold() == []
+    assert [each.id for each in await alice.confirmed(3)] == ids
+    assert await alice.unread_confirmations() == []
     await alice.disconnect()
     await alice.connect()
-    assert await alice.untold() == []
+    assert await alice.unread_confirmations() == []
 
 
 async def block_drops_what_is_queued_and_unblock_brings_nothing_back(wire: Wire) -> None:
@@ -190,7 +190,7 @@ async def block_drops_what_is_queued_and_unblock_brings_nothing_back(wire: Wire)
     await bob.unblock(alice)
     after = await alice.send(bob, "after")
     assert [each.id for each in await bob.receive(1)] == [after]
-    assert await alice.untold() == []
+    assert await alice.unread_confirmations() == []
 
 
 Case = Callable[[Wire], Awaitable[None]]

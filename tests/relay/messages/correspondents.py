@@ -39,7 +39,7 @@ class Reading:
         self.stream = stream
         self.reader = reader
         self.roster: list[dict[str, Any]] = []
-        #: what came that nobody asked for yet
+        #: commands that no test has asked for yet
         self.other: list[list[Any]] = []
 
     async def open(self, mesh: str = "main", **options: Any) -> None:
@@ -88,7 +88,7 @@ class Reading:
         return self.other
 
     async def _reading_until(self, holds: Callable[[], Awaitable[bool]]) -> None:
-        """Take what comes, as pings are answered only while somebody reads, until something holds."""
+        """Receive commands until something holds: pings are answered only while a client reads."""
         while not await holds():
             await self.stream.send("COUNT", "so far", {"limit": 1})
             while (command := await self.stream.receive())[0] != "COUNT":

@@ -306,7 +306,7 @@ async def test_killed_between_commit_and_answer_the_retry_is_a_duplicate(tmp_pat
     message = direct(alice, bob, "x", "c-1")
     async with checked(tmp_path / "relay") as edge:
         path = edge.server.context.engine._path
-        path._finish = lambda *_: None  # type: ignore[method-assign] # the commit happened, nobody is answered
+        path._finish = lambda *_: None  # type: ignore[method-assign] # the commit happened, the answer is lost
         sending = asyncio.create_task(edge.post("/v1/events", message))
 
         async def is_committed() -> bool:

@@ -23,7 +23,7 @@ async def rows(edge: Edge, state: str = "open") -> list[dict[str, Any]]:
 
 
 async def settled(edge: Edge, reader: Author) -> None:
-    """Wait until what a closed connection owed is written."""
+    """Wait until the deferred writes of a closed connection are committed."""
     mailboxes = edge.server.context.engine.sessions
 
     async def is_closed() -> bool:

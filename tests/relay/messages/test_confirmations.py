@@ -1,4 +1,4 @@
-"""Confirmations: who may close what, and how senders hear of it."""
+"""Confirmations: which deliveries they close, and how senders get them."""
 
 from __future__ import annotations
 
@@ -83,14 +83,14 @@ async def test_confirmations_wait_for_an_offline_sender_and_go_once_read(
     ids = [message["id"] for message in messages]
     for start in range(0, 120, 50):
         await send(edge, confirmation(bob, alice, ids[start : start + 50]))
-    told: list[str] = []
+    confirmed: list[str] = []
     async with reading(edge, alice) as box:
-        while len(told) < 120:
+        while len(confirmed) < 120:
             items, event = await box.next("CONFIRMED")
             assert event["pubkey"] == bob.node
-            told += [item["id"] for item in items]
+            confirmed += [item["id"] for item in items]
         await box.silence()  # the pings behind them are answered by now
-    assert told == ids
+    assert confirmed == ids
     async with reading(edge, alice) as box:
         assert [command for command in await box.silence() if command[0] == "CONFIRMED"] == []
 
@@ -126,8 +126,8 @@ async def test_beyond_the_reserve_the_oldest_confirmations_go_and_states_stay(tm
             await send(edge, confirmation(bob, alice, ids[start : start + 4]))
         async with reading(edge, alice) as box:
             await box.silence()
-            told = [item["id"] for command in box.other if command[0] == "CONFIRMED" for item in command[1]]
-        assert told == ids[20:]
+            confirmed = [item["id"] for command in box.other if command[0] == "CONFIRMED" for item in command[1]]
+        assert confirmed == ids[20:]
         assert await states(edge, alice, ids[0]) == {bob.node: "confirmed"}
 
 
@@ -170,5 +170,5 @@ async def test_confirmation_reaches_a_live_sender_at_once(edge: Edge, alice: Aut
         await edge.publish(*messages)
         ids = [message["id"] for message in messages]
         await asyncio.gather(*(send(edge, confirmation(bob, alice, [id_])) for id_ in ids))
-        told = [item["id"] for _ in ids for item in (await box.next("CONFIRMED"))[0]]
-        assert sorted(told) == sorted(ids)
+        confirmed = [item["id"] for _ in ids for item in (await box.next("CONFIRMED"))[0]]
+        assert sorted(confirmed) == sorted(ids)

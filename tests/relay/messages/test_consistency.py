@@ -28,7 +28,7 @@ PLANTED = {
     "a delivery that is missing": "DELETE FROM deliveries WHERE state = 'confirmed'",
     "a delivery in another state": "UPDATE deliveries SET state = 'dead' WHERE state = 'rejected'",
     "a sent row that looks purged": "UPDATE deliveries SET state = 'purged', closed_at_ns = 1 WHERE state = 'sent'",
-    "a delivery nobody opened": (
+    "a delivery that was never opened": (
         "INSERT INTO deliveries (seq, mailbox, source, id, sender, position, state, opened_at_ns, closed_at_ns)"
         " SELECT seq, sender, source, id, sender, position, 'purged', 1, 1 FROM deliveries WHERE state = 'rejected'"
     ),

@@ -113,7 +113,7 @@ async def test_backlog_survives_connections_cut_at_every_point(
         assert await states(edge, alice, id_) == {bob.node: "confirmed"}
     async with reading(edge, alice) as box:
         await box.silence()
-        told = [item["id"] for command in box.other if command[0] == "CONFIRMED" for item in command[1]]
-        while len(told) < BACKLOG:
-            told += [item["id"] for item in (await box.next("CONFIRMED"))[0]]
-    assert sorted(told) == sorted(ids)
+        confirmed = [item["id"] for command in box.other if command[0] == "CONFIRMED" for item in command[1]]
+        while len(confirmed) < BACKLOG:
+            confirmed += [item["id"] for item in (await box.next("CONFIRMED"))[0]]
+    assert sorted(confirmed) == sorted(ids)

@@ -20,7 +20,7 @@ _INDEXES = ("message_records_by_expiry", "mailboxes_waiting", "deliveries_open",
 
 
 def make_old(path: Path) -> None:
-    """Turn the tables of deliveries back into what the first migration made of them."""
+    """Convert the tables of deliveries back to their first version."""
     first = DELIVERIES.migrations[0]
     db = apsw.Connection(str(path))
     db.execute("BEGIN")

@@ -1,4 +1,4 @@
-"""Pruning takes what the lake holds, and never what somebody still needs."""
+"""Pruning deletes what the lake holds, and never content that a reader still needs."""
 
 from __future__ import annotations
 

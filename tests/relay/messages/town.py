@@ -31,7 +31,7 @@ class Town:
         self.relay.environ = {TEST_CLOCK_ENV: str(self._offsets)}
 
     def step_clock(self, wall_s: float = 0, boot_s: float = 0) -> None:
-        """Set the clocks of everybody so many seconds off the real ones."""
+        """Set all clocks so many seconds off the real ones."""
         offsets = {"wall_offset_ns": round(wall_s * SECOND_NS), "boot_offset_ns": round(boot_s * SECOND_NS)}
         written = self._offsets.with_suffix(".new")
         written.write_text(json.dumps(offsets))

@@ -21,8 +21,8 @@ class Got(NamedTuple):
     body: str
 
 
-class Told(NamedTuple):
-    """A confirmation as the sender of the message hears of it."""
+class SentConfirmation(NamedTuple):
+    """A confirmation as the sender of the message gets it."""
 
     id: str
     was_stored: bool
@@ -63,7 +63,7 @@ class Party(Protocol):
         """Confirm messages; return once the relay has decided about it."""
         ...
 
-    async def told(self, count: int) -> list[Told]:
+    async def confirmed(self, count: int) -> list[SentConfirmation]:
         """Return the next confirmations of this party's own messages."""
         ...
 
@@ -71,7 +71,7 @@ class Party(Protocol):
         """Return every message that comes until nothing is left that could be sent."""
         ...
 
-    async def untold(self) -> list[Told]:
+    async def unread_confirmations(self) -> list[SentConfirmation]:
         """Return every confirmation that comes until nothing is left that could be sent."""
         ...
 
@@ -84,7 +84,7 @@ class Wire(Protocol):
     """One way to the queues of a relay."""
 
     def party(self) -> Party:
-        """Make somebody new."""
+        """Return a party with a new key."""
         ...
 
 
@@ -158,17 +158,19 @@ class StreamParty:
             await self.box.stream.send("CONFIRM", confirmation(self.author, sender.author, ids[start : start + 50]))
             await self.box.next("OK")
 
-    async def told(self, count: int) -> list[Told]:
-        found: list[Told] = []
+    async def confirmed(self, count: int) -> list[SentConfirmation]:
+        found: list[SentConfirmation] = []
         while len(found) < count:
-            found += _told((await self.box.next("CONFIRMED"))[0])
+            found += _confirmed((await self.box.next("CONFIRMED"))[0])
         return found
 
     async def left(self) -> list[Got]:
         return [_got(command[2]) for command in await self._silence() if command[0] == "DELIVER"]
 
-    async def untold(self) -> list[Told]:
-        return [each for command in await self._silence() if command[0] == "CONFIRMED" for each in _told(command[1])]
+    async def unread_confirmations(self) -> list[SentConfirmation]:
+        return [
+            each for command in await self._silence() if command[0] == "CONFIRMED" for each in _confirmed(command[1])
+        ]
 
     async def _silence(self) -> list[list[Any]]:
         """Take what comes until nothing waits for this node; others may be behind."""
@@ -197,5 +199,5 @@ def _got(event: Event) -> Got:
     return Got(event["id"], event["content"])
 
 
-def _told(items: Sequence[dict[str, Any]]) -> list[Told]:
-    return [Told(item["id"], item["was_stored"]) for item in items]
+def _confirmed(items: Sequence[dict[str, Any]]) -> list[SentConfirmation]:
+    return [SentConfirmation(item["id"], item["was_stored"]) for item in items]

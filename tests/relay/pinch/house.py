@@ -19,7 +19,7 @@ from posthouse.relay.pinch.submissions import Outcome
 from tests.relay.edge import PATIENCE_S, Edge
 from tests.relay.messages.checked import checked
 from tests.relay.messages.waiting import eventually
-from tests.relay.messages.wires import Got, Told
+from tests.relay.messages.wires import Got, SentConfirmation
 
 HOST = "relay.test"
 QUEUE_FULL = MessageType.MESSAGE_TYPE_QUEUE_FULL
@@ -142,14 +142,14 @@ class PinchParty:
             await self.agent.confirm(Envelope(from_address=sender.address, message_id=id_.encode()))
         await until(lambda: taken(self.edge, "delivery_confirm", *Outcome) == before + len(ids))
 
-    async def told(self, count: int) -> list[Told]:
-        return [self._told(await self.next(CONFIRM)) for _ in range(count)]
+    async def confirmed(self, count: int) -> list[SentConfirmation]:
+        return [self._confirmed(await self.next(CONFIRM)) for _ in range(count)]
 
     async def left(self) -> list[Got]:
         return [self._got(envelope) for envelope in await self.silence() if envelope.type == MESSAGE]
 
-    async def untold(self) -> list[Told]:
-        return [self._told(envelope) for envelope in await self.silence() if envelope.type == CONFIRM]
+    async def unread_confirmations(self) -> list[SentConfirmation]:
+        return [self._confirmed(envelope) for envelope in await self.silence() if envelope.type == CONFIRM]
 
     async def block(self, other: PinchParty) -> None:
         await self.agent.block(other.address)
@@ -168,10 +168,10 @@ class PinchParty:
     def _got(self, envelope: Envelope) -> Got:
         return Got(envelope.message_id.decode(), self.agent.read(envelope))
 
-    def _told(self, envelope: Envelope) -> Told:
+    def _confirmed(self, envelope: Envelope) -> SentConfirmation:
         assert self.agent.is_confirmed_by_reader(envelope)
         given = envelope.delivery_confirm
-        return Told(given.message_id.decode(), given.was_stored)
+        return SentConfirmation(given.message_id.decode(), given.was_stored)
 
 
 class PinchWire:

@@ -60,7 +60,7 @@ async def test_forged_confirm_has_no_effect(
     forge(confirm)
     await bob.agent.send(confirm)
     await until(lambda: taken(edge, "delivery_confirm", Outcome.IGNORED) == 1)
-    assert await alice.untold() == []
+    assert await alice.unread_confirmations() == []
     await bob.cut()
     await bob.connect()
     assert [each.id for each in await bob.receive(1)] == [sent]
@@ -138,7 +138,7 @@ async def test_confirm_goes_to_the_sender_though_it_blocked_the_reader(alice: Pi
     await bob.receive(1)
     await alice.block(bob)
     await bob.confirm(alice, sent)
-    assert [each.id for each in await alice.told(1)] == [sent]
+    assert [each.id for each in await alice.confirmed(1)] == [sent]
 
 
 async def test_confirms_beyond_the_reserve_let_the_oldest_go(tmp_path: Path) -> None:
@@ -151,4 +151,4 @@ async def test_confirms_beyond_the_reserve_let_the_oldest_go(tmp_path: Path) -> 
         await alice.disconnect()
         await bob.confirm(alice, *ids)
         await alice.connect()
-        assert [each.id for each in await alice.untold()] == ids[3:]
+        assert [each.id for each in await alice.unread_confirmations()] == ids[3:]

@@ -178,8 +178,8 @@ async def test_two_senders_may_use_the_same_id(alice: PinchParty, bob: PinchPart
     got = await bob.messages(2)
     assert {bob.agent.read(each) for each in got} == {"from alice", "from carol"}
     await bob.confirm(carol, second.message_id.decode())
-    assert len(await carol.told(1)) == 1
-    assert await alice.untold() == []
+    assert len(await carol.confirmed(1)) == 1
+    assert await alice.unread_confirmations() == []
     await carol.agent.disconnect()
 
 
@@ -217,7 +217,7 @@ async def test_confirms_are_not_rate_limited_nor_do_they_use_the_rate_up(tmp_pat
         for envelope in await bob.messages(30):
             await bob.agent.confirm(envelope)
         for sender in senders:
-            assert len(await sender.told(2)) == 2
+            assert len(await sender.confirmed(2)) == 2
         await bob.send(senders[0], "and the rate is still there")
         assert RATE_LIMITED not in [each.type for each in await bob.silence()]
 

@@ -162,4 +162,4 @@ async def test_message_that_times_out_five_times_is_parked_and_blocks_nothing(tm
         reply = await edge.get("/v1/meshes/pinch/queues/rows?state=dead", await edge.token(edge.admin))
         assert [(row["recipient"], row["state"]) for row in reply.value["rows"]] == [(bob.address, "dead")]
         await bob.confirm(alice, poison)  # a confirm still closes a parked row
-        assert [each.id for each in await alice.told(1)] == [poison]
+        assert [each.id for each in await alice.confirmed(1)] == [poison]

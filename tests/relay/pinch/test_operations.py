@@ -219,5 +219,5 @@ async def test_confirm_of_a_group_and_messages_share_one_order(edge: Edge, alice
     assert [each.body for each in got] == [str(number) for number in range(200)]
     for envelope in envelopes:
         await bob.agent.confirm(envelope)
-    assert [each.id for each in await alice.told(200)] == [each.id for each in got]
+    assert [each.id for each in await alice.confirmed(200)] == [each.id for each in got]
     assert taken(edge, "delivery_confirm", Outcome.ACCEPTED) == 200
