@@ -211,12 +211,12 @@ class RelayEngine(Reads):
         super().__init__(store, meshes)
         self.settings = settings
         self.clock = clock
-        self.changes = MeshChanges(store, meshes)
+        committer = GroupCommitter(store)
+        self.changes = MeshChanges(store, meshes, committer)
         self.administration = Administration(self.changes)
         self.participation = Participation(self.changes)
         self.invites = Invites(self.changes, settings.relay, UlidGenerator(clock))
         self.locks = Locks(store, meshes, clock, lock_run, max_per_lock=settings.wait_queue_max)
-        committer = GroupCommitter(store)
         self.sessions = ReaderSessions(store, committer, meshes, clock, settings.deliveries)
         self.participation.on_blocked = self.sessions.apply_closed
         self.queues = QueueOperations(self.sessions, meshes)
@@ -233,7 +233,7 @@ class RelayEngine(Reads):
         )
         self.sweeper = QueueSweeper(self.sessions)
         self._pruning = Pruning(store)
-        self._housekeeping = Housekeeping(store, self.refusals)
+        self._housekeeping = Housekeeping(store, self.refusals, committer)
 
     @classmethod
     async def start(

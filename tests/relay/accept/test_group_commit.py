@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from posthouse.model.clock import SystemClock
-from posthouse.model.errors import PosthouseError
-from posthouse.relay.accept.group_commit import GROUP_EVENTS, GroupCommitter
+from posthouse.model.errors import PosthouseError, error
+from posthouse.relay.accept.group_commit import GROUP_EVENTS, GROUPS_AHEAD, GroupCommitter
+from posthouse.relay.messages.sessions import DeferredWrites
 from posthouse.relay.store.protocol import Unit
 from posthouse.relay.store.sqlite.store import SqliteStore
 
@@ -159,3 +161,79 @@ async def test_closed_store_fails_every_job_at_once(store: SqliteStore) -> None:
     ((jobs, failure),) = urgent.failed
     assert isinstance(failure, PosthouseError)
     assert (jobs, failure.code, deferred.done) == (["one", "two"], "store_closed", 1)
+
+
+async def test_deferred_groups_ahead_of_the_writer_do_not_hold_up_an_urgent_job(store: SqliteStore) -> None:
+    committer, urgent, deferred = GroupCommitter(store), Handler([]), Handler([])
+    for number in range(GROUPS_AHEAD + 1):
+        committer.defer(deferred, str(number))
+        committer.flush_deferred()
+    before = store.statistics()["waiting_items"]
+    committer.submit(urgent, "event")
+    committer.flush()
+    assert store.statistics()["waiting_items"] - before == 1
+    await drain(committer)
+    assert urgent.committed == [["event"]]
+
+
+async def test_timer_of_deferred_jobs_waits_for_the_deferred_group_ahead(store: SqliteStore) -> None:
+    committer, deferred = GroupCommitter(store), Handler([])
+    committer.defer(deferred, "ahead")
+    committer.flush_deferred()
+    committer.defer(deferred, "one")
+    committer._flush_due()
+    committer.defer(deferred, "two")  # its time is not over, but it follows with the one that waits
+    await drain(committer)
+    assert deferred.committed == [["ahead"], ["one", "two"]]
+
+
+class FullStore(SqliteStore):
+    """Has room for one handler's jobs at a time."""
+
+    def submit_with_callback(self, work: Any, on_done: Any, *, size: int = 0) -> None:
+        def limited(unit: Unit) -> Any:
+            result = work(unit)
+            if len(result) > 1:
+                raise error("store_full", path="relay.db", reason="no room")
+            return result
+
+        super().submit_with_callback(limited, on_done, size=size)
+
+
+async def test_store_without_room_for_a_group_writes_the_jobs_of_each_handler_alone(tmp_path: Path) -> None:
+    store = FullStore(tmp_path / "relay.db", SystemClock())
+    committer, urgent, deferred = GroupCommitter(store), Handler([]), Handler([])
+    committer.defer(deferred, "sent")
+    committer.submit(urgent, "event")
+    committer.flush()
+    await drain(committer)
+    store.close()
+    assert (urgent.committed, deferred.committed) == ([["event"]], [["sent"]])
+
+
+class Clumsy(Handler):
+    """Fails at taking bad news."""
+
+    def on_failed(self, jobs: Sequence[str], failure: BaseException) -> None:
+        raise ValueError("cannot take it")
+
+
+async def test_handler_that_fails_at_a_failure_keeps_neither_the_others_nor_the_committer(store: SqliteStore) -> None:
+    committer, clumsy, handler = GroupCommitter(store), Clumsy([]), Handler([])
+    committer.submit(clumsy, TRIPS)
+    committer.submit(handler, TRIPS)
+    committer.flush()
+    await drain(committer)
+    assert [jobs for jobs, _ in handler.failed] == [[TRIPS]]
+    committer.submit(handler, "later")
+    committer.flush()
+    await drain(committer)
+    assert handler.committed == [["later"]]
+
+
+async def test_waiting_for_deferred_writes_ends_when_the_store_refuses_them_at_once(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "relay.db", SystemClock())
+    writes = DeferredWrites(GroupCommitter(store))
+    store.close()
+    writes.defer(("main", "reader"), lambda unit: None)
+    await asyncio.wait_for(writes.settled(("main", "reader")), WAIT_S)

@@ -6,14 +6,16 @@ Every kind of write has a handler: events, Pinch envelopes, deferred writes of r
 with the next flush; a deferred job joins the next urgent group, or leaves alone after 5 ms, so it never makes an
 urgent job wait for a commit of its own. Invariants: the jobs of a handler are written in the order they came, and
 deferred jobs before the urgent ones they leave with, so a confirmation finds its delivery marked as sent. At most
-two groups are ahead of the writer; what comes meanwhile shares the next one. A job that trips over a defect fails
-alone: the jobs of its group are written again, each in a unit of its own.
+two urgent groups are ahead of the writer; what comes meanwhile shares the next one. Deferred groups do not count there,
+and their timer waits while one of them is ahead, so on a slow disk they never block urgent jobs. A job that trips over
+a defect fails alone: the jobs of its group are written again, each in a unit of its own. If the store has no room for
+a group, the jobs of each handler are written again by themselves: a small one may still fit.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -52,10 +54,11 @@ class _Waiting(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """The jobs of one handler in a group."""
+    """The jobs of one handler in a group, and their sizes."""
 
     handler: JobHandler
     jobs: list[Any]
+    sizes: list[int]
 
 
 class GroupCommitter:
@@ -68,7 +71,9 @@ class GroupCommitter:
         self._deferred: list[_Waiting] = []
         self._is_flush_scheduled = False
         self._deferred_timer: asyncio.TimerHandle | None = None
-        self._groups_ahead = 0
+        self._is_deferred_due = False
+        self._urgent_ahead = 0
+        self._deferred_ahead = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -79,9 +84,9 @@ class GroupCommitter:
 
     def flush(self) -> None:
         """Hand waiting groups to the writer, at most two ahead."""
-        while self._urgent and self._groups_ahead < GROUPS_AHEAD:
+        while self._urgent and self._urgent_ahead < GROUPS_AHEAD:
             group, self._urgent = _take_group(self._urgent)
-            self._hand_over(_parts([*self._take_deferred(), *group]), sum([each.size for each in group]))
+            self._hand_over(_parts([*self._take_deferred(), *group]), is_urgent=True)
 
     def flush_soon(self) -> None:
         """Flush once everything that this iteration of the event loop brings is there."""
@@ -94,12 +99,12 @@ class GroupCommitter:
         self._deferred.append(_Waiting(handler, job, 0, 0))
         self._idle.clear()
         if self._deferred_timer is None:
-            self._deferred_timer = self._loop.call_later(DEFER_S, self.flush_deferred)
+            self._deferred_timer = self._loop.call_later(DEFER_S, self._flush_due)
 
     def flush_deferred(self) -> None:
-        """Hand deferred jobs to the writer now: a caller waits for them, or their time is over."""
+        """Hand deferred jobs to the writer now, because a caller waits for them."""
         if deferred := self._take_deferred():
-            self._hand_over(_parts(deferred), 0)
+            self._hand_over(_parts(deferred), is_urgent=False)
 
     async def drain(self) -> None:
         """Wait until every job is committed or has failed; before the store closes."""
@@ -112,51 +117,83 @@ class GroupCommitter:
         self._is_flush_scheduled = False
         self.flush()
 
+    def _flush_due(self) -> None:
+        """Flush deferred jobs whose time is over, unless a deferred group is still ahead: then they follow it."""
+        self._is_deferred_due = self._deferred_ahead > 0
+        if not self._is_deferred_due:
+            self.flush_deferred()
+
     def _take_deferred(self) -> list[_Waiting]:
+        self._is_deferred_due = False
         if self._deferred_timer is not None:
             self._deferred_timer.cancel()
             self._deferred_timer = None
         deferred, self._deferred = self._deferred, []
         return deferred
 
-    def _hand_over(self, parts: list[_Part], size: int) -> None:
-        self._groups_ahead += 1
+    def _hand_over(self, parts: list[_Part], *, is_urgent: bool) -> None:
+        self._count_ahead(1, is_urgent)
         try:
             self._store.submit_with_callback(
-                lambda unit: [handler.write(unit, jobs) for handler, jobs in parts],
-                partial(self._finish, parts),
-                size=size,
+                lambda unit: [part.handler.write(unit, part.jobs) for part in parts],
+                partial(self._finish, parts, is_urgent),
+                size=sum([sum(part.sizes) for part in parts]),
             )
         except PosthouseError as refusal:
-            self._groups_ahead -= 1
-            self._fail(parts, refusal)
+            self._count_ahead(-1, is_urgent)
+            self._fail(parts, is_urgent, refusal)
             self._note_idle()
 
-    def _finish(self, parts: list[_Part], results: list[Any] | None, failure: BaseException | None) -> None:
-        self._groups_ahead -= 1
-        if failure is not None:
-            self._fail(parts, failure)
+    def _count_ahead(self, change: int, is_urgent: bool) -> None:
+        if is_urgent:
+            self._urgent_ahead += change
         else:
-            for (handler, jobs), result in zip(parts, results or (), strict=True):
-                try:
-                    handler.on_committed(jobs, result)
-                except Exception:  # a defect in one handler must not keep the others from their results
-                    log.exception("commit_callback_failed")
+            self._deferred_ahead += change
+
+    def _finish(
+        self, parts: list[_Part], is_urgent: bool, results: list[Any] | None, failure: BaseException | None
+    ) -> None:
+        self._count_ahead(-1, is_urgent)
+        if failure is not None:
+            self._fail(parts, is_urgent, failure)
+        else:
+            for part, result in zip(parts, results or (), strict=True):
+                _guard(partial(part.handler.on_committed, part.jobs, result))
         self.flush()
+        if self._is_deferred_due:
+            self._flush_due()
         self._note_idle()
 
-    def _fail(self, parts: list[_Part], failure: BaseException) -> None:
-        jobs = [(handler, job) for handler, jobs in parts for job in jobs]
-        if len(jobs) > 1 and not _concerns_all(failure):
-            for handler, job in jobs:
-                self._hand_over([_Part(handler, [job])], 0)
-            return
-        for handler, failed in parts:
-            handler.on_failed(failed, failure)
+    def _fail(self, parts: list[_Part], is_urgent: bool, failure: BaseException) -> None:
+        retried = _to_retry(parts, failure)
+        for part in retried:
+            self._hand_over([part], is_urgent=is_urgent)
+        if not retried:
+            for part in parts:
+                _guard(partial(part.handler.on_failed, part.jobs, failure))
 
     def _note_idle(self) -> None:
-        if not (self._groups_ahead or self._urgent or self._deferred):
+        if not (self._urgent_ahead or self._deferred_ahead or self._urgent or self._deferred):
             self._idle.set()
+
+
+def _guard(callback: Callable[[], None]) -> None:
+    """Call back; a defect in one handler must not keep the others from their results."""
+    try:
+        callback()
+    except Exception:
+        log.exception("commit_callback_failed")
+
+
+def _to_retry(parts: list[_Part], failure: BaseException) -> list[_Part]:
+    """Return the parts of a failed group that are worth writing by themselves; none if all of it has failed."""
+    if isinstance(failure, PosthouseError) and failure.code == "store_full":
+        return parts if len(parts) > 1 else []
+    if _concerns_all(failure) or sum([len(part.jobs) for part in parts]) == 1:
+        return []
+    return [
+        _Part(part.handler, [job], [size]) for part in parts for job, size in zip(part.jobs, part.sizes, strict=True)
+    ]
 
 
 def _concerns_all(failure: BaseException) -> bool:
@@ -177,7 +214,11 @@ def _take_group(waiting: list[_Waiting]) -> tuple[list[_Waiting], list[_Waiting]
 
 
 def _parts(group: Sequence[_Waiting]) -> list[_Part]:
-    by_handler: dict[JobHandler, list[Any]] = {}
+    by_handler: dict[JobHandler, _Part] = {}
     for each in group:
-        by_handler.setdefault(each.handler, []).append(each.job)
-    return [_Part(handler, jobs) for handler, jobs in by_handler.items()]
+        part = by_handler.get(each.handler)
+        if part is None:
+            part = by_handler[each.handler] = _Part(each.handler, [], [])
+        part.jobs.append(each.job)
+        part.sizes.append(each.size)
+    return list(by_handler.values())

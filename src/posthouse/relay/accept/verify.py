@@ -287,6 +287,6 @@ def _read_v1(group: Path) -> float | None:
 
 def _read(file: Path) -> str | None:
     try:
-        return file.read_text(encoding="ascii").strip()
+        return file.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return None

@@ -14,6 +14,7 @@ from typing import TypeVar
 from posthouse.model.errors import error
 from posthouse.model.node import DEFAULT_MESH, PINCH_MESH, validate_member_name, validate_mesh_name, validate_node_id
 from posthouse.relay.accept.authorize import Mesh, Meshes, Right
+from posthouse.relay.accept.group_commit import GroupCommitter
 from posthouse.relay.store.protocol import RelayStore, Unit
 from posthouse.relay.wire.mesh_rows import ALL_NODES, AccessRow, MemberRow, MeshRow, MeshRows, Role
 
@@ -23,8 +24,9 @@ R = TypeVar("R")
 class MeshChanges:
     """Makes all changes to meshes, one at a time."""
 
-    def __init__(self, store: RelayStore, meshes: Meshes) -> None:
+    def __init__(self, store: RelayStore, meshes: Meshes, committer: GroupCommitter) -> None:
         self._store = store
+        self._committer = committer
         self.meshes = meshes
         self._gate = asyncio.Lock()
         self._running: set[asyncio.Task[None]] = set()
@@ -49,6 +51,7 @@ class MeshChanges:
         try:
             async with self._gate:
                 write, apply = prepare()
+                self._committer.flush_deferred()  # a block closes deliveries: it must see them as sent
                 result = await self._store.submit(write)
                 apply(result)
         except Exception as failure:  # noqa: BLE001 - raised to the caller, who awaits the answer

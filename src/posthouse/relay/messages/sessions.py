@@ -71,9 +71,9 @@ class DeferredWrites:
     async def settled(self, name: Name) -> None:
         """Wait until the writes of a name are committed or refused."""
         while name in self._pending:
-            self._committer.flush_deferred()
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.setdefault(name, []).append(waiter)
+            self._waiters.setdefault(name, []).append(waiter)  # before the flush, which a closed store refuses at once
+            self._committer.flush_deferred()
             await waiter
 
     def retry(self) -> None:

@@ -19,6 +19,7 @@ from blake3 import blake3
 from posthouse.journal.records import Record, canonical_line
 from posthouse.keys.identity import same_token
 from posthouse.model.errors import PosthouseError, error
+from posthouse.relay.accept.group_commit import GroupCommitter
 from posthouse.relay.accept.path import Refusals
 from posthouse.relay.store.event_rows import Pruned, Released
 from posthouse.relay.store.protocol import RelayStore
@@ -31,8 +32,11 @@ SWEEP_ROWS = 200  # per transaction: other writes wait for a few milliseconds
 class Housekeeping:
     """The regular work, as a task of the running loop."""
 
-    def __init__(self, store: RelayStore, refusals: Refusals, interval_s: float = INTERVAL_S) -> None:
+    def __init__(
+        self, store: RelayStore, refusals: Refusals, committer: GroupCommitter, interval_s: float = INTERVAL_S
+    ) -> None:
         self._store = store
+        self._committer = committer
         self._refusals = refusals
         self._interval_s = interval_s
         self._task = asyncio.create_task(self._serve(), name="housekeeping")
@@ -51,6 +55,7 @@ class Housekeeping:
         """Write refusal counts and sweep expired events; return how many were swept."""
         await self._refusals.write(self._store)
         swept = 0
+        self._committer.flush_deferred()  # the sweep closes deliveries: it must see them as sent
         while count := await self._store.submit(lambda unit: unit.sweep_expired(SWEEP_ROWS)):
             swept += count
         return swept

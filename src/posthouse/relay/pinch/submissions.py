@@ -233,6 +233,8 @@ def _append_confirm(unit: Unit, confirm: ConfirmSubmission, row: DeliveryRow) ->
 
 
 log = structlog.get_logger(__name__)
+MAX_IN_FLIGHT = 16_384  # submissions of all agents that wait for their commit
+MAX_IN_FLIGHT_BYTES = 64 * 1024 * 1024
 
 
 class CommittedEnvelopes(NamedTuple):
@@ -249,9 +251,16 @@ class PinchSubmissions:
     def __init__(self, sessions: ReaderSessions) -> None:
         self._sessions = sessions
         self._committer = sessions.committer
+        self._in_flight = 0
+        self._in_flight_bytes = 0
 
     def submit(self, submission: PinchSubmission) -> None:
-        """Write a submission; its `on_outcome` is called after the commit."""
+        """Write a submission; its `on_outcome` is called after the commit, or at once if too many are in flight."""
+        if self._in_flight >= MAX_IN_FLIGHT or self._in_flight_bytes + submission.size > MAX_IN_FLIGHT_BYTES:
+            submission.on_outcome(Outcome.BUSY)
+            return
+        self._in_flight += 1
+        self._in_flight_bytes += submission.size
         self._committer.submit(self, submission, size=submission.size)
         self._committer.flush_soon()
 
@@ -265,6 +274,7 @@ class PinchSubmissions:
 
     def on_committed(self, submissions: Sequence[PinchSubmission], result: CommittedEnvelopes) -> None:
         """Give committed envelopes to reader sessions and outcomes to senders; called by the committer."""
+        self._note_done(submissions)
         self._sessions.apply_effects(result.effects)
         for address, offers in result.offers.items():
             self._sessions.offer((PINCH_MESH, address), offers)
@@ -273,12 +283,17 @@ class PinchSubmissions:
 
     def on_failed(self, submissions: Sequence[PinchSubmission], failure: BaseException) -> None:
         """Report that the store accepts nothing now; called by the committer."""
+        self._note_done(submissions)
         if isinstance(failure, PosthouseError):
             log.warning("pinch_not_written", reason=str(failure), submissions=len(submissions))
         else:
             log.error("pinch_not_written", exc_info=failure)
         for submission in submissions:
             submission.on_outcome(Outcome.BUSY)
+
+    def _note_done(self, submissions: Sequence[PinchSubmission]) -> None:
+        self._in_flight -= len(submissions)
+        self._in_flight_bytes -= sum(submission.size for submission in submissions)
 
 
 def commit_submissions(

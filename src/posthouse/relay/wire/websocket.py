@@ -28,6 +28,7 @@ CLOSE_S = 2.0  # for the closing handshake; a peer that does not answer it by th
 HELD_BACK_BYTES = 256 * KIB  # the connection's next frame waits while more than this is unsent
 POLICY_VIOLATION = 1008
 INTERNAL_ERROR = 1011
+_KEEP_ALIVE = b"keep-alive"  # one payload for all: only the last such ping is waited for
 _CHECKS_PER_INTERVAL = 5  # pings, and the end of dead peers, are late by at most a fifth of the shorter interval
 
 
@@ -262,7 +263,8 @@ class WebSocketConnection(ABC):
         if self.pinged_at_ns is None:
             if now_ns - self._alive_at_ns >= self._ping_ns:
                 self.pinged_at_ns, self._sent_at_ping = now_ns, sent
-                self.ping(self._note_alive)
+                self._pongs[_KEEP_ALIVE] = self._note_alive
+                self.write_buffer.write(ping_frame(_KEEP_ALIVE))
         elif now_ns - self.pinged_at_ns >= self._pong_s * 1e9:
             if sent > self._sent_at_ping and self.write_buffer.unsent_bytes:  # a slow reader is alive
                 self.pinged_at_ns, self._sent_at_ping = now_ns, sent
