@@ -302,3 +302,16 @@ async def test_message_is_delivered_byte_for_byte(edge: Edge, alice: PinchParty)
     assert received.type == MESSAGE
     assert received.SerializeToString(deterministic=True) == envelope.SerializeToString(deterministic=True)
     assert b"sealed" not in received.SerializeToString()
+
+
+async def test_envelope_beyond_the_bound_of_those_in_flight_is_refused_for_now(
+    alice: PinchParty, bob: PinchParty, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr("posthouse.relay.pinch.submissions.MAX_IN_FLIGHT", 0)
+        refused = alice.agent.compose(bob.address, "one too many")
+        await alice.agent.send(refused)
+        assert (await alice.next(RATE_LIMITED)).message_id == refused.message_id
+    await bob.connect()
+    sent = await alice.send(bob, "again")
+    assert [each.id for each in await bob.receive(1)] == [sent]
