@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,13 +11,15 @@ import pytest
 from structlog.testing import capture_logs
 
 from posthouse import Bus
+from posthouse.bus.endpoint_server import EndpointServer
+from posthouse.bus.handlers import HandlerThreads
 from posthouse.bus.maildir import Mailbox
 from posthouse.bus.settling import settle_file
 from posthouse.journal.append import JournalTransaction
 from tests.bus.house import House
 from tests.bus.limits import reliability
 from tests.bus.listening import Recorder
-from tests.bus.waiting import eventually
+from tests.bus.waiting import DEADLINE_S, eventually
 
 
 class Failing:
@@ -36,6 +39,16 @@ class Failing:
 
     def __get__(self, instance: object, owner: type) -> Callable[..., Any]:
         return lambda *arguments, **options: self(instance, *arguments, **options)
+
+
+class ReturnsFuture:
+    """A handler that looks like a coroutine function and returns a future, as a decorated function may."""
+
+    def __init__(self) -> None:
+        self.__call__ = Recorder().__call__  # type: ignore[method-assign,assignment]
+
+    def __call__(self, _envelope: object) -> asyncio.Future[None]:
+        return asyncio.get_running_loop().create_future()
 
 
 ALWAYS = 1_000_000
@@ -144,3 +157,45 @@ async def test_end_of_a_message_that_fails_unexpectedly_is_written_later(
     await eventually(lambda: house.mailbox("a.b").depth == 0)
     assert await bus.depths() == {"a.b": 0}
     assert failing.left == 0
+
+
+async def test_sync_handler_without_a_thread_fails_its_message_and_the_endpoint_goes_on(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus, got = await house.bus(reliability=reliability()), list[Any]()
+    await bus.register_endpoint("a.b")
+    failing = Failing(HandlerThreads.run, lambda *_arguments: True, 1, RuntimeError("can't start new thread"))
+    monkeypatch.setattr(HandlerThreads, "run", failing)
+    await bus.subscribe("a.b", lambda envelope: got.append(envelope.payload))
+    await bus.publish("a.b", "first", from_="c")
+    await bus.publish("a.b", "second", from_="c")
+    await eventually(lambda: got == ["second"])
+    reasons = [letter.reason for letter in await bus.dead_letters("a.b")]
+    assert reasons == ["handler failed: RuntimeError: can't start new thread"]
+
+
+async def test_handler_that_returns_no_coroutine_fails_its_message_and_the_endpoint_goes_on(house: House) -> None:
+    bus, other = await house.bus(reliability=reliability()), Recorder()
+    await bus.register_endpoint("a.b")
+    await bus.subscribe("a.b", ReturnsFuture())
+    await bus.subscribe("a.b", other)
+    await bus.publish("a.b", "first", from_="c")
+    await bus.publish("a.b", "second", from_="c")
+    assert await other.wait(2) == ["first", "second"]
+    await eventually(lambda: house.mailbox("a.b").depth == 0)
+    reasons = [letter.reason or "" for letter in await bus.dead_letters("a.b")]
+    assert [reason.startswith("handler failed: TypeError") for reason in reasons] == [True, True]
+
+
+async def test_publish_returns_although_the_server_of_its_endpoint_fails(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus, got = await house.bus(reliability=reliability()), Recorder()
+    await bus.register_endpoint("a.b")
+    await bus.subscribe("a.b", got)
+    failing = Failing(EndpointServer.offer_own, lambda *_arguments: True, 1, RuntimeError("unexpected"))
+    monkeypatch.setattr(EndpointServer, "offer_own", failing)
+    result = await asyncio.wait_for(bus.publish("a.b", "first", from_="c"), DEADLINE_S)
+    assert (result.delivered_to, failing.left) == (1, 0)
+    await bus.publish("a.b", "second", from_="c")
+    await got.wait(1)

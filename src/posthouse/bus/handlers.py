@@ -171,15 +171,14 @@ class HandlerRun:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self, subscriptions: list[Subscription]) -> None:
-        """Start every handler."""
+        """Start every handler; one that cannot be started counts as failed, so that the run always ends."""
         self._running = len(subscriptions)
         self._timeout = self._loop.call_later(self._timeout_s, self._on_timeout, context=self._base_context)
         for subscription in subscriptions:
-            context = handler_context(self._base_context, self._envelope)
-            if subscription.is_async:
-                self._start_task(subscription, context)
-            else:
-                self._start_thread(subscription, context)
+            try:
+                self._start_handler(subscription)
+            except Exception as failure:  # noqa: BLE001 - a handler without a parameter, no thread left, no coroutine
+                self._loop.call_soon(self._on_handler_done, failure, context=self._base_context)
 
     def cancel(self) -> None:
         """Cancel the async handlers and report nothing; the message stays in cur/."""
@@ -189,13 +188,12 @@ class HandlerRun:
         for task in self._tasks:
             task.cancel()
 
-    def _start_task(self, subscription: Subscription, context: Context) -> None:
-        try:
-            coroutine: Any = subscription.handler(self._envelope)
-        except Exception as failure:  # noqa: BLE001 - such as a handler that takes no argument; it counts as failed
-            self._loop.call_soon(self._on_handler_done, failure, context=self._base_context)
+    def _start_handler(self, subscription: Subscription) -> None:
+        context = handler_context(self._base_context, self._envelope)
+        if subscription.is_async:
+            self._await(subscription.handler(self._envelope), context)
         else:
-            self._await(coroutine, context)
+            self._start_thread(subscription, context)
 
     def _await(self, coroutine: Any, context: Context) -> None:
         task: asyncio.Task[Any] = self._loop.create_task(coroutine, context=context)

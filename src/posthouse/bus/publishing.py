@@ -127,11 +127,16 @@ class _ClosePublish:
                 withdraw_reservation(core, tx, copy)
 
     def on_committed(self) -> None:
+        try:
+            self._offer_copies()
+        finally:  # the publish is committed, whatever fails in a server
+            self._answer()
+
+    def _offer_copies(self) -> None:
         for (copy, failure), earlier in zip(self._copies, self._earlier, strict=True):
             server = None if failure or copy.reason is not None else self._publisher.core.servers.get(copy.number)
             if server is not None:
                 server.offer_own(earlier, copy.id, copy.data)
-        self._answer()
 
     def on_failed(self, failure: Exception) -> bool:
         """Answer at once if the store has no room: the files are stored, and a retry writes their records.
