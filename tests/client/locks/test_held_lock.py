@@ -141,6 +141,21 @@ async def test_lock_granted_to_a_cancelled_caller_is_released(house: House) -> N
         pass
 
 
+async def test_acquire_that_is_cancelled_while_the_relay_is_down_is_not_sent_later(house: House) -> None:
+    bob = house.client()
+    await bob.connect()
+    await house.down()
+    await until(lambda: not bob.statistics()["is_up"])
+    waiting = asyncio.create_task(bob.locks.acquire("db", lease_ms=600_000, wait_ms=60_000))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await house.up()
+    # the first token: the new connection has not acquired the lock and released it again before this
+    assert (await bob.locks.acquire("db", lease_ms=60_000)).token == 1
+
+
 async def test_retry_under_the_request_id_of_a_cancelled_call_keeps_its_grant(house: House) -> None:
     alice, bob = house.client(), house.client()
     asked = {"lease_ms": 60_000, "wait_ms": 60_000, "request_id": "q1"}

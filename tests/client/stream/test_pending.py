@@ -97,6 +97,18 @@ def test_new_connection_sends_everything_unanswered_in_the_order_added(
     assert link.sent == [b"EVENT EVENT", b"REJECT REJECT", b"LOCK LOCK"]
 
 
+def test_lock_whose_caller_left_without_a_connection_is_not_sent_again(
+    link: RecordingLink, commands: PendingCommands
+) -> None:
+    left, waiting = added(commands, Entry(Kind.LOCK, "l1"), Entry(Kind.LOCK, "l2"))
+    link.on_lost(None, "")
+    link.sent.clear()
+    left.is_resent = False
+    link.on_up()
+    assert link.sent == [b"LOCK l2"]
+    assert (code(left), waiting.answers) == ("relay_unreachable", [])
+
+
 def test_batch_travels_in_one_frame_and_fails_with_its_connection(
     link: RecordingLink, commands: PendingCommands
 ) -> None:

@@ -3,14 +3,20 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from posthouse.client import Published
+from posthouse.client import Client, Published
+from posthouse.client.stream.frames import write_command
+from posthouse.client.stream.link import Link
+from posthouse.client.stream.pending import PendingCommands
+from posthouse.client.stream.publisher import Publisher
 from posthouse.keys import NodeKey
 from posthouse.model.errors import PosthouseError, Refused, Transient
 from posthouse.model.rate import Rate
 from tests.client.house import QUICK, House, open_house
+from tests.client.stream.test_pending import RecordingLink
 from tests.client.waiting import until
 
 
@@ -117,6 +123,24 @@ async def test_unanswered_events_are_bounded_and_publish_waits(house: House) -> 
         watching.cancel()
     assert all(isinstance(answer, Published) for answer in answers)
     assert 0 < most <= 10
+
+
+async def test_publish_does_not_overtake_those_that_wait_for_room() -> None:
+    link, client = RecordingLink(), Client("http://127.0.0.1:1", NodeKey.generate())
+    publisher = Publisher(PendingCommands(cast(Link, link)), replace(QUICK, in_flight_events=2))
+    events = [client.sign(str(number), kind=1) for number in range(5)]
+    tasks = [asyncio.create_task(publisher.publish(event)) for event in events[:4]]
+    await until(lambda: len(link.sent) == 2)
+    for event in events[:2]:
+        link.ok(event.id)
+    tasks.append(asyncio.create_task(publisher.publish(events[4])))  # runs between the two that wait
+    await until(lambda: len(link.sent) == 4)
+    for event in events[2:4]:
+        link.ok(event.id)
+    await until(lambda: len(link.sent) == 5)
+    link.ok(events[4].id)
+    await asyncio.gather(*tasks)
+    assert link.sent == [write_command("EVENT", event) for event in events]
 
 
 async def test_publish_survives_a_restart_of_the_relay_with_the_same_bytes(house: House) -> None:

@@ -186,6 +186,7 @@ class PendingCommands:
     def _send_all(self) -> None:
         """Send everything again, in the order added: a new connection is up."""
         self._cancel_retries()
+        self._end_unsendable()  # those whose caller was cancelled since the connection was lost
         everything = [each for entries in self._entries.values() for each in entries]
         for pending in everything:
             pending.is_sent = False
@@ -204,6 +205,10 @@ class PendingCommands:
                 self.link.send(pending.encode_again())
 
     def _on_lost(self, _code: int | None, _reason: str) -> None:
+        self._end_unsendable()
+
+    def _end_unsendable(self) -> None:
+        """Answer the commands that no new connection sends again with an error."""
         unreachable = error("relay_unreachable", relay=self.link.origin, reason="the connection was lost")
         for pending in [each for entries in self._entries.values() for each in entries if not each.is_resent]:
             self.discard(pending)

@@ -66,6 +66,8 @@ class Publisher:
         self._max_bytes = options.in_flight_bytes
         #: held by the caller that waits for room, so that later callers do not overtake it
         self._order = asyncio.Lock()
+        #: callers that wait for room or for that lock, which is free for a moment between two of them
+        self._waiting = 0
         self._has_room = asyncio.Event()
         self._bytes = 0
         #: events that wait for their answer
@@ -124,7 +126,8 @@ class Publisher:
 
     async def _send(self, event: Event) -> _InFlight | None:
         """Send an event as soon as there is room; None if there is none in time."""
-        if self._order.locked() or self._is_full():
+        if self._waiting or self._is_full():
+            self._waiting += 1
             try:
                 async with asyncio.timeout(self._timeout_s), self._order:
                     while self._is_full():
@@ -132,6 +135,8 @@ class Publisher:
                         await self._has_room.wait()
             except TimeoutError:
                 return None
+            finally:
+                self._waiting -= 1
         flight = _InFlight(event, Kind.EVENT, self)
         flight.has_room = True
         self.unanswered += 1
