@@ -13,10 +13,10 @@ import pytest
 
 from posthouse import Bus
 from posthouse.bus import TooManyListenersWarning
-from posthouse.bus.options import bus_options
+from posthouse.bus.options import bus_options, journal_retention
 from posthouse.model.clock import FakeClock
 from posthouse.model.envelope import Envelope
-from posthouse.model.errors import Refused
+from posthouse.model.errors import PosthouseError, Refused
 from posthouse.model.reliability import Reliability
 from posthouse.model.settings import SETTINGS
 from tests.bus.house import House
@@ -180,6 +180,42 @@ def test_invalid_setting_is_refused_and_settings_of_others_are_not_read(home: Pa
     assert refused.value.code == "setting_invalid"
     (home / "config.toml").write_text("[relay]\nqueue_max = 'many'\n")
     assert Bus().path == home / "bus"
+
+
+def test_argument_wins_over_invalid_settings(home: Path) -> None:
+    (home / "config.toml").write_text("[bus]\nmax_hops = 'many'\nmax_listeners = 30\n")
+    environ = {"POSTHOUSE_HOME": str(home), "POSTHOUSE_BUS_HANDLER_TIMEOUT_S": "long"}
+    arguments = NO_ARGUMENTS | {"max_hops": 5, "handler_timeout_s": 2}
+    options = bus_options("bus", arguments, Reliability(), None, FakeClock(), environ)
+    assert (options.ceiling.max_hops, options.handler_timeout_s, options.max_listeners) == (5, 2, 30)
+
+
+def test_file_is_not_read_if_path_and_every_argument_are_given(home: Path) -> None:
+    (home / "config.toml").write_text("[bus\n")
+    defaults = {name.removeprefix("bus."): SETTINGS[name].default for name in SETTINGS if name.startswith("bus.")}
+    environ = {"POSTHOUSE_HOME": str(home)}
+    options = bus_options("bus", defaults, Reliability(), None, FakeClock(), environ)
+    assert options.max_listeners == SETTINGS["bus.max_listeners"].default
+    with pytest.raises(PosthouseError) as refused:
+        bus_options("bus", NO_ARGUMENTS, Reliability(), None, FakeClock(), environ)
+    assert refused.value.code == "config_unreadable"
+
+
+def test_empty_variable_means_not_set(home: Path) -> None:
+    (home / "config.toml").write_text("[bus]\nmax_hops = 3\n")
+    environ = {"POSTHOUSE_HOME": str(home), "POSTHOUSE_BUS_MAX_HOPS": "", "POSTHOUSE_JOURNAL_KEEP_DAYS": ""}
+    options = bus_options(None, NO_ARGUMENTS, Reliability(), None, FakeClock(), environ)
+    assert options.ceiling.max_hops == 3
+    assert journal_retention(environ).keep_days == SETTINGS["journal.keep_days"].default
+
+
+def test_user_without_a_home_directory_has_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    options = bus_options("bus", NO_ARGUMENTS, Reliability(), None, FakeClock(), {})
+    assert options.ceiling.max_hops == SETTINGS["bus.max_hops"].default
 
 
 @pytest.mark.parametrize(

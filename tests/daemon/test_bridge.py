@@ -12,9 +12,10 @@ import pytest
 
 from posthouse.bus.bus import Bus
 from posthouse.bus.results import Letter
+from posthouse.daemon.send import Sending, SendRequest, SendResult
 from posthouse.model.budget import MeshBudget
 from posthouse.model.envelope import Envelope
-from posthouse.model.errors import PosthouseError
+from posthouse.model.errors import PosthouseError, error
 from posthouse.model.node import node_hex
 from posthouse.model.reliability import Backpressure, RateLimit, Reliability
 from tests.client.house import House
@@ -124,6 +125,27 @@ async def test_an_envelope_that_cannot_be_sent_becomes_a_dead_letter(house: Hous
         letters = await eventually(bus.dead_letters, lambda found: len(found) == 1)
         assert letters[0].subject == f"mesh.main.out.{rest}"
         assert (await bob.get("/v1/outbox"))["items"] == []
+
+
+async def test_the_users_time_limit_for_handlers_does_not_cut_the_retries_of_the_bridge(
+    house: House, alice: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POSTHOUSE_BUS_HANDLER_TIMEOUT_S", "0.05")
+    monkeypatch.setattr("posthouse.daemon.bridge._OUTGOING_RETRY_S", 0.3)
+    send, refused = Sending.send, list[SendRequest]()
+
+    async def busy_once(sending: Sending, request: SendRequest, **options: Any) -> SendResult:
+        if not refused:
+            refused.append(request)
+            raise error("store_busy", items=0, bytes=0)
+        return await send(sending, request, **options)
+
+    monkeypatch.setattr(Sending, "send", busy_once)
+    async with bridged(house, "bob") as (_bob, bus):
+        await bus.publish(f"mesh.main.out.dm.{node_hex(alice.node)}", {"content": "late"}, from_="agents.writer")
+        assert await eventually(alice.bodies, lambda bodies: bodies == ["late"])
+        assert await bus.dead_letters() == []
+    assert len(refused) == 1
 
 
 async def test_the_bridge_is_exempt_from_the_rate_limit(house: House, alice: Host) -> None:

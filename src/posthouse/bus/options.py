@@ -1,9 +1,9 @@
 """Options of a Bus: constructor arguments, and the user's settings where a program gives none.
 
 An argument wins over the environment (POSTHOUSE_BUS_MAX_HOPS and so on), the environment over the file config.toml in
-the home directory of posthouse, the file over the default. Only the settings named here are read, so that a mistake
-in the relay's settings cannot keep a bus from opening. Rate limit, breaker and back-pressure are not settings: they
-live in the bus's own config.json (operator_files).
+the home directory of posthouse, the file over the default. An empty variable means not set. Only the settings without
+an argument are read, so that a mistake in another setting, such as one of the relay's, cannot keep a bus from opening.
+Rate limit, breaker and back-pressure are not settings: they live in the bus's own config.json (operator_files).
 """
 
 from __future__ import annotations
@@ -83,10 +83,9 @@ def bus_options(
     _check_choice("cycle_rule", arguments["cycle_rule"], get_args(CycleRule))
     check_positive("handler_timeout_s", arguments["handler_timeout_s"])
     check_positive("max_listeners", arguments["max_listeners"])
-    values: dict[str, Any] = {
-        name.removeprefix("bus."): found.value for name, found in _resolve(_ARGUMENTS, environ).items()
-    }
-    values |= {name: value for name, value in arguments.items() if value is not None}
+    values: dict[str, Any] = {name: value for name, value in arguments.items() if value is not None}
+    missing = [name for name in _ARGUMENTS if name.removeprefix("bus.") not in values]
+    values |= {name.removeprefix("bus."): found.value for name, found in _resolve(missing, environ).items()}
     return BusOptions(
         path=_default_directory(environ) if path is None else Path(path),
         ceiling=BudgetCeiling(
@@ -104,8 +103,7 @@ def bus_options(
 
 def _default_directory(environ: Mapping[str, str]) -> Path:
     """Return the data directory of a Bus that is opened without a path."""
-    named = {name: value for name, value in environ.items() if value}  # an empty variable means not set
-    found = _resolve((_DIRECTORY,), named)[_DIRECTORY]
+    found = _resolve((_DIRECTORY,), environ)[_DIRECTORY]
     if found.source is Source.DEFAULT:
         return home_directory(environ) / "bus"
     return Path(str(found.value)).expanduser()
@@ -118,13 +116,19 @@ def journal_retention(environ: Mapping[str, str] = os.environ) -> Retention:
 
 
 def _resolve(names: Collection[str], environ: Mapping[str, str]) -> dict[str, Resolved]:
+    if not names:
+        return {}
     settings = {name: SETTINGS[name] for name in names}
     file = {name: value for name, value in flatten_settings(_read_file(environ)).items() if name in settings}
-    return resolve_settings(file, environ, settings=settings)
+    given = {name: value for name, value in environ.items() if value}  # an empty variable means not set
+    return resolve_settings(file, given, settings=settings)
 
 
 def _read_file(environ: Mapping[str, str]) -> dict[str, Any]:
-    path = home_directory(environ) / "config.toml"
+    try:
+        path = home_directory(environ) / "config.toml"
+    except RuntimeError:  # a user without a home directory, such as in a container, has no file
+        return {}
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

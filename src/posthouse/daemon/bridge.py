@@ -200,15 +200,16 @@ def _bridge_state(result: PublishResult) -> str | None:
     return REFUSED if result.rejected else UNMATCHED
 
 
-_OUTGOING_TRIES = 10  # within the time that the bus gives a handler
+_OUTGOING_TRIES = 10
 _OUTGOING_RETRY_S = 1.0
+_HANDLER_TIMEOUT_S = 30.0  # longer than all tries, whatever limit the user sets for handlers of agents
 
 
 class Bridge:
     """Carries messages from the inbox to the bus and from the bus to the outbox."""
 
     def __init__(self, bus_dir: Path, mesh: str, inbox: Inbox, sending: Sending, clock: Clock) -> None:
-        self._bus = Bus(bus_dir, clock=clock)
+        self._bus = Bus(bus_dir, handler_timeout_s=_HANDLER_TIMEOUT_S, clock=clock)
         self._subjects = BridgeSubjects(mesh)
         self._inbox = inbox
         self._sending = sending
