@@ -202,8 +202,8 @@ async def test_event_that_takes_longer_than_a_slice_is_verified_alone(monkeypatc
     assert slices.sizes == [1, 1, 1]
 
 
-@pytest.mark.parametrize(("processors", "threads"), [(1, 0), (2, 0), (3, 0), (4, 4), (5, 5), (64, 64)])
-def test_threads_verify_only_where_four_processors_are_usable(processors: int, threads: int) -> None:
+@pytest.mark.parametrize(("processors", "threads"), [(1, 0), (2, 2), (4, 4), (64, 64)])
+def test_threads_verify_only_where_two_processors_are_usable(processors: int, threads: int) -> None:
     assert verifier_threads(processors) == threads
 
 
