@@ -53,9 +53,9 @@ class TokenStorage(Protocol):
 class Fence:
     """Guards one resource that a lock protects."""
 
-    def __init__(self, storage: str | os.PathLike[str] | TokenStorage, *, strict: bool = False) -> None:
+    def __init__(self, place: str | os.PathLike[str] | TokenStorage, *, strict: bool = False) -> None:
         """Make a fence whose token is stored in a file (given by its path) or in a table (`FenceTable`)."""
-        self._storage: TokenStorage = FenceFile(storage) if isinstance(storage, str | os.PathLike) else storage
+        self._storage: TokenStorage = FenceFile(place) if isinstance(place, str | os.PathLike) else place
         self._is_strict = strict
 
     def admit(self, token: int) -> None:
