@@ -3,7 +3,7 @@
 An address and a name are claims; the key behind them is the identity. It is pinned at first use, and another key is
 refused until a person trusts it. Members are pinned per relay key and mesh, because names are unique only there. A
 mesh name stands for one relay; joining the same name elsewhere replaces it. Readers of a file see the old or the new
-content, never a part. A lock file serializes changes and is never deleted: a lock on a deleted file excludes nobody.
+content, never a part. A lock file serializes changes and is never deleted: a lock on a deleted file protects nothing.
 
     {"format": "posthouse-pins-v1", "relays": {ORIGIN: NODE}, "members": {RELAY_NODE: {MESH: {NAME: NODE}}}}
     {"format": "posthouse-meshes-v1", "meshes": {MESH: {"relay": ORIGIN, "node": RELAY_NODE, "name": MY_NAME}}}
