@@ -5,7 +5,7 @@ JOBS ?= 2
 PYTEST_ARGS ?=
 BENCH ?= store bus relay drain locks send
 
-.PHONY: help setup up down test check lint format house bench faults docs clean
+.PHONY: help setup up down test check lint format house bench faults lock audit docs clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -25,11 +25,13 @@ test: lint check ## everything that has to pass: lint and all tests
 check: setup ## the tests alone
 	@$(BIN)/pytest -n $(JOBS) --dist loadgroup $(PYTEST_ARGS)
 
-lint: setup house ## ruff, types, layers, dead code, house report
+lint: setup house ## ruff, types, layers, declared dependencies, dead code, house report
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
+	@$(BIN)/deptry src
+	@$(BIN)/deptry tests bench scripts examples --ignore DEP002,DEP004
 	@$(BIN)/vulture
 
 format: setup ## let ruff format the files
@@ -44,6 +46,13 @@ bench: setup ## measure posthouse against the bare libraries on this machine
 
 faults: setup ## the whole fault campaign: kill -9, full disks, stalled readers
 	@POSTHOUSE_FAULTS=full $(BIN)/pytest -m faults $(PYTEST_ARGS)
+
+lock: setup ## choose versions for uv.lock again, within the ranges of pyproject.toml
+	@scripts/lock --upgrade
+
+audit: setup ## ask the public database whether a locked version has a known weakness
+	@$(BIN)/uv export --quiet --frozen --no-emit-project --all-extras \
+		| $(BIN)/pip-audit --strict --disable-pip --require-hashes --progress-spinner off -r /dev/stdin
 
 docs: setup ## regenerate docs/reference from the registries
 	@$(BIN)/python -m scripts.reference
