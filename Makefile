@@ -5,7 +5,7 @@ JOBS ?= 2
 PYTEST_ARGS ?=
 BENCH ?= store bus relay drain locks send
 
-.PHONY: help setup up down test check lint format house bench faults lock audit docs clean
+.PHONY: help setup up down test check lint format house bench faults soak lock audit docs clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -46,6 +46,9 @@ bench: setup ## measure posthouse against the bare libraries on this machine
 
 faults: setup ## the whole fault campaign: kill -9, full disks, stalled readers
 	@POSTHOUSE_FAULTS=full $(BIN)/pytest -m faults $(PYTEST_ARGS)
+
+soak: setup ## keep 50 idle connections for ten minutes; none may be lost
+	@$(BIN)/python -m scripts.soak
 
 lock: setup ## choose versions for uv.lock again, within the ranges of pyproject.toml
 	@scripts/lock --upgrade

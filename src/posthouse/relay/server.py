@@ -35,7 +35,7 @@ from posthouse.relay.pinch.endpoint import PinchEndpoint, pinch_routes
 from posthouse.relay.pinch.pinch_settings import PinchSettings
 from posthouse.relay.pinch.service import Pinch
 from posthouse.relay.wire.edge_limits import DEFAULT_LIMITS, EdgeLimits
-from posthouse.relay.wire.websocket import WebSocketConnection, keep_alive
+from posthouse.relay.wire.websocket import STOPPING, WebSocketConnection, keep_alive
 from posthouse.sqlite.store_lock import StoreLock
 from posthouse.sqlite.writer import MAX_WAITING_BYTES, MAX_WAITING_ITEMS
 
@@ -135,7 +135,7 @@ class RelayServer:
             self.pinch.pinch.is_stopping = True
             connections += self.pinch.connections
         for connection in connections:
-            connection.end(GOING_AWAY, "relay_stopping")
+            connection.end(GOING_AWAY, STOPPING)
         # only now stop the HTTP library: it would not read the peers' half of the closing handshake
         await asyncio.gather(*(connection.ended.wait() for connection in connections))
         server.pre_shutdown()

@@ -89,7 +89,7 @@ class Connection:
         while True:
             message = await self._socket.receive()
             if message.type is not aiohttp.WSMsgType.TEXT:
-                self.close_reason = message.extra or ""
+                self.close_reason = _reason_of(message)
                 return
             for command in await read_frame(message.data, self._origin, is_verifying=is_verifying):
                 handler = handlers.get(type(command))
@@ -119,6 +119,13 @@ class Connection:
 
     async def _write_frame(self, frame: bytes) -> None:
         await self._socket.send_str(frame.decode())
+
+
+def _reason_of(message: aiohttp.WSMessage) -> str:
+    """Return why a connection ended: the relay's words, or the failure that this end noticed."""
+    if message.type is aiohttp.WSMsgType.ERROR:  # a lost connection, or a ping that nothing answered
+        return str(message.data) or type(message.data).__name__
+    return message.extra or ""
 
 
 async def dial(

@@ -202,6 +202,10 @@ class PinchConnection(WebSocketConnection):
     def now_ms(self) -> int:
         return self.clock.wall_ns() // MILLISECOND_NS
 
+    @property
+    def identity(self) -> str | None:
+        return self.address or None
+
     async def run(self) -> None:
         """Log in, open the reader session of the address, then handle envelopes until the agent is gone."""
         if await self._log_in(self):

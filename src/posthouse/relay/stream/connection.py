@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -17,6 +16,7 @@ from aiohttp import WSCloseCode
 
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import decode_event
+from posthouse.model.limits import SECOND_NS
 from posthouse.model.rate import Rate, full_bucket, take
 from posthouse.relay.accept.submission import Answered
 from posthouse.relay.context import RelayContext, features_of
@@ -58,7 +58,7 @@ class Connection(WebSocketConnection):
         self, context: RelayContext, socket: WebSocket, write_buffer: WriteBuffer, name: str, verbs: Mapping[str, Verb]
     ) -> None:
         limits = context.limits
-        super().__init__(socket, write_buffer, limits.ping_s, limits.pong_s, time.monotonic_ns)
+        super().__init__(socket, write_buffer, limits.ping_s, limits.pong_s, _loop_ns)
         self.context = context
         #: holder of this connection's challenge; unique in this process
         self.name = name
@@ -104,9 +104,14 @@ class Connection(WebSocketConnection):
             self.context.meters.count("posthouse_relay_streams_closed_total", reason)
         super().end(code, reason)
 
-    def drop_dead(self) -> None:
-        self.context.meters.count("posthouse_relay_streams_closed_total", "dead")
-        self.write_buffer.abort()
+    def drop(self, reason: str) -> None:
+        if self.ending is None:
+            self.context.meters.count("posthouse_relay_streams_closed_total", reason)
+        super().drop(reason)
+
+    @property
+    def identity(self) -> str | None:
+        return self.node
 
     def refuse_size(self) -> None:
         self.notice(error("frame_too_large", limit=self.context.limits.frame_bytes))
@@ -218,6 +223,10 @@ class Connection(WebSocketConnection):
         self.notice(failure)
         if self._faults >= self.context.limits.faults_per_connection:
             self.end(POLICY_VIOLATION, failure.code)
+
+
+def _loop_ns() -> int:
+    return int(asyncio.get_running_loop().time() * SECOND_NS)
 
 
 def queue_full_text(answer: Answer) -> bytes | None:

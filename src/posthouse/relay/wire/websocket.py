@@ -28,6 +28,7 @@ CLOSE_S = 2.0  # for the closing handshake; a peer that does not answer it by th
 HELD_BACK_BYTES = 256 * KIB  # the connection's next frame waits while more than this is unsent
 POLICY_VIOLATION = 1008
 INTERNAL_ERROR = 1011
+STOPPING = "relay_stopping"  # the reason of every connection's end when the relay stops
 _KEEP_ALIVE = b"keep-alive"  # one payload for all: only the last such ping is waited for
 _CHECKS_PER_INTERVAL = 5  # pings, and the end of dead peers, are late by at most a fifth of the shorter interval
 
@@ -189,9 +190,14 @@ class WebSocketConnection(ABC):
     def refuse_size(self) -> None:
         """Answer a frame that is too large; the library closes the connection next."""
 
+    @property
     @abstractmethod
+    def identity(self) -> str | None:
+        """The node or address that the peer has proved, for the log; None before that."""
+
     def drop_dead(self) -> None:
         """End a connection whose peer neither answers nor reads."""
+        self.drop("dead")
 
     async def read_frames(self) -> None:
         """Handle data frames in order until the peer is gone."""
@@ -287,6 +293,19 @@ class WebSocketConnection(ABC):
             self.write_buffer.write(close_frame(code, reason))
             self.write_buffer.abort_soon()
 
+    def drop(self, reason: str) -> None:
+        """End the connection at once, without a close frame, for a peer that would not read one."""
+        if self.ending is None:
+            self.ending = (WSCloseCode.ABNORMAL_CLOSURE, reason)
+        self.write_buffer.abort()
+
+    def log_end(self, open_s: float) -> None:
+        """Log why the relay ended this connection, if it did; strangers are too many to be logged by default."""
+        if self.ending is not None:
+            code, reason = self.ending
+            write = log.debug if self.identity is None or reason == STOPPING else log.info
+            write("connection_ended", reason=reason, close_code=int(code), peer=self.identity, open_s=round(open_s, 3))
+
     async def close(self) -> None:
         """Release everything that belongs to this connection; subclasses release their part first."""
         tasks = list(self._tasks)
@@ -335,19 +354,31 @@ async def serve_websocket(
     connection = make_connection(socket, write_buffer)
     socket.on_too_large = connection.refuse_size
     connections[connection] = None
+    loop = asyncio.get_running_loop()
+    opened_s = loop.time()
     try:
         # a task of its own: a frame resumes the connection only, not every coroutine of the request above it
-        await asyncio.get_running_loop().create_task(connection.run())
+        await loop.create_task(connection.run())
     finally:
         del connections[connection]
+        connection.log_end(loop.time() - opened_s)
         await connection.close()
         write_buffer.abort_soon()
     return socket
 
 
 async def keep_alive(connections: MutableMapping[ConnectionT, None], ping_s: float, pong_s: float) -> None:
-    """Check all connections regularly until cancelled: one task instead of a timer for each connection."""
+    """Check all connections regularly until cancelled: one task instead of a timer for each connection.
+
+    A check that comes late waits once more: if this process was stopped or starved, the answers to its pings are in
+    the sockets and have to be read first.
+    """
+    loop = asyncio.get_running_loop()
+    interval_s = min(ping_s, pong_s) / _CHECKS_PER_INTERVAL
     while True:
-        await asyncio.sleep(min(ping_s, pong_s) / _CHECKS_PER_INTERVAL)
+        due_s = loop.time() + interval_s
+        await asyncio.sleep(interval_s)
+        if loop.time() - due_s > interval_s:
+            await asyncio.sleep(interval_s)
         for connection in list(connections):
             connection.check_alive()
