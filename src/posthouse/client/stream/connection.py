@@ -121,7 +121,7 @@ class Connection:
         await self._socket.send_str(frame.decode())
 
 
-def _reason_of(message: aiohttp.WSMessage) -> str:
+def _reason_of(message: aiohttp.WSMessage | aiohttp.WSMessageTextBytes) -> str:
     """Return why a connection ended: the relay's words, or the failure that this end noticed."""
     if message.type is aiohttp.WSMsgType.ERROR:  # a lost connection, or a ping that nothing answered
         return str(message.data) or type(message.data).__name__
