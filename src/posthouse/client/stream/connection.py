@@ -89,7 +89,7 @@ class Connection:
         while True:
             message = await self._socket.receive()
             if message.type is not aiohttp.WSMsgType.TEXT:
-                self.close_reason = _reason_of(message)
+                self.close_reason = _close_reason(message.data, message.extra)
                 return
             for command in await read_frame(message.data, self._origin, is_verifying=is_verifying):
                 handler = handlers.get(type(command))
@@ -121,11 +121,9 @@ class Connection:
         await self._socket.send_str(frame.decode())
 
 
-def _reason_of(message: aiohttp.WSMessage | aiohttp.WSMessageTextBytes) -> str:
-    """Return why a connection ended: the relay's words, or the failure that this end noticed."""
-    if message.type is aiohttp.WSMsgType.ERROR:  # a lost connection, or a ping that nothing answered
-        return str(message.data) or type(message.data).__name__
-    return message.extra or ""
+def _close_reason(data: object, reason: str | None) -> str:
+    """Return the relay's reason for an end, or the failure that this end noticed: a lost connection, no pong."""
+    return str(data) or type(data).__name__ if isinstance(data, BaseException) else reason or ""
 
 
 async def dial(
