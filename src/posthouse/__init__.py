@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from posthouse.bus.bus import Bus
-    from posthouse.bus.results import PublishResult, Rejection
+    from posthouse.bus.results import PublishRefused, PublishResult, Rejection, RequestTimeout
     from posthouse.client.client import Client
     from posthouse.client.daemon.daemon_client import DaemonClient
     from posthouse.fence import Fence, FenceTable
@@ -55,9 +55,11 @@ __all__ = [
     "NodeKey",
     "Performative",
     "PosthouseError",
+    "PublishRefused",
     "PublishResult",
     "Refused",
     "Rejection",
+    "RequestTimeout",
     "ResponseContext",
     "Signal",
     "SignalType",
@@ -72,7 +74,7 @@ __all__ = [
 #: Module below posthouse -> the public names that live there.
 _HOMES = {
     "bus.bus": ("Bus",),
-    "bus.results": ("PublishResult", "Rejection"),
+    "bus.results": ("PublishRefused", "PublishResult", "Rejection", "RequestTimeout"),
     "client.client": ("Client",),
     "client.daemon.daemon_client": ("DaemonClient",),
     "fence": ("Fence", "FenceTable"),

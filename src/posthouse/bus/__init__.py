@@ -9,9 +9,11 @@ from posthouse.bus.results import (
     IndexRow,
     Letter,
     Metrics,
+    PublishRefused,
     PublishResult,
     Reason,
     Rejection,
+    RequestTimeout,
     SubscriptionView,
 )
 from posthouse.bus.signals import TooManyListenersWarning
@@ -25,9 +27,11 @@ __all__ = [
     "IndexRow",
     "Letter",
     "Metrics",
+    "PublishRefused",
     "PublishResult",
     "Reason",
     "Rejection",
+    "RequestTimeout",
     "Retention",
     "SubscriptionView",
     "Tap",

@@ -26,13 +26,15 @@ from posthouse.model.budget import Budget, BudgetCeiling, GivenBudget, charge_bu
 from posthouse.model.clock import format_utc
 from posthouse.model.envelope import Envelope, decode_envelope, encode_envelope
 from posthouse.model.errors import error
-from posthouse.model.limits import INT64_MAX
+from posthouse.model.limits import INT64_MAX, SECOND_NS
 from posthouse.model.rate import check_rate, window_start_ns
 from posthouse.model.reliability import Pressure, PressureState, Reliability, check_pressure
 from posthouse.model.subjects import is_pattern
 from posthouse.model.ulid import validate_ulid
 
 NO_ENDPOINT = "no endpoint matches the subject"
+#: reasons of refusals that end by themselves; the others leave a dead letter
+TEMPORARY = frozenset({Reason.RATE_LIMITED, Reason.BACKPRESSURE, Reason.CIRCUIT_OPEN})
 _encode = msgspec.json.Encoder().encode
 
 
@@ -114,7 +116,9 @@ class Draft:
         "from_",
         "future",
         "given",
+        "held_by",
         "inherited",
+        "is_waiting",
         "message_id",
         "payload",
         "pressure",
@@ -122,6 +126,7 @@ class Draft:
         "reply_to",
         "requeued_from",
         "reserved",
+        "retry_at_ns",
         "stored",
         "subject",
         "warnings",
@@ -151,6 +156,10 @@ class Draft:
         self.requeued_from = requeued_from
         #: bounds of a message from the mesh, instead of the bus's own; no rate is charged
         self.ceiling = ceiling
+        #: if rate, room or breaker refuse it, it is tried again: nothing is charged or recorded
+        self.is_waiting = False
+        #: the refusal of an earlier publish of the sender, which this one must not overtake
+        self.held_by: Rejection | None = None
         self.reset()
 
     def reset(self) -> None:
@@ -165,6 +174,13 @@ class Draft:
         self.pressure: dict[str, float] = {}
         self.warnings: list[tuple[str, Pressure]] = []
         self.failure: OSError | None = None
+        #: boot time at which rate limit or breaker may admit it, as far as that is known
+        self.retry_at_ns: int | None = None
+
+    @property
+    def is_refused_for_now(self) -> bool:
+        """True if rate, room or breaker refused it, which waiting can change."""
+        return bool(self.rejected) and all(rejection.reason in TEMPORARY for rejection in self.rejected)
 
     def reject(self, endpoint_hash: str, subject: str, reason: Reason, text: str) -> None:
         self.rejected.append(Rejection(endpoint_hash, subject, reason, text))
@@ -175,6 +191,19 @@ class Draft:
 
 #: budget of the message that the current handler processes
 INHERITED: ContextVar[Budget | None] = ContextVar("posthouse_bus_budget", default=None)
+
+
+class RunningHandler(NamedTuple):
+    """The handler that runs in a context."""
+
+    #: of the message that it handles
+    subject: str
+    #: loop time at which its time ends
+    deadline_s: float
+
+
+#: None outside handlers
+RUNNING: ContextVar[RunningHandler | None] = ContextVar("posthouse_bus_handler", default=None)
 _UNLIMITED = BudgetCeiling(max_hops=INT64_MAX, ttl_ms=INT64_MAX, call_budget=INT64_MAX)
 
 
@@ -191,13 +220,15 @@ def clean_context() -> Context:
     """Return a copy of the current context in which no budget is inherited."""
     context = copy_context()
     context.run(INHERITED.set, None)
+    context.run(RUNNING.set, None)
     return context
 
 
-def handler_context(base: Context, envelope: Envelope) -> Context:
+def handler_context(base: Context, envelope: Envelope, deadline_s: float) -> Context:
     """Return the context in which a handler of the message runs."""
     context = base.copy()
     context.run(INHERITED.set, envelope.budget)
+    context.run(RUNNING.set, RunningHandler(envelope.subject, deadline_s))
     return context
 
 
@@ -250,6 +281,9 @@ class Admission:
         draft.created_ms = tx.now_ms
         is_rated = draft.requeued_from is None and draft.ceiling is None
         draft.reserved = Reserved(tx.journal.head, tx.boot_ns, int(is_rated))
+        if draft.held_by is not None:
+            draft.rejected.append(draft.held_by)
+            return
         if is_rated and not _admit_by_rate(tx, draft, self._policy.reliability):
             return
         budget = effective_budget(draft.ceiling or self._policy.ceiling, tx.now_ms, draft.inherited, draft.given)
@@ -259,6 +293,8 @@ class Admission:
             self._refuse(tx, draft, None, budget, created_at, NO_ENDPOINT, None)
         for endpoint in endpoints:
             self._reserve_copy(tx, draft, endpoint, budget, created_at)
+        if draft.is_waiting and draft.is_refused_for_now and is_rated and self._policy.reliability.rate_limit.enabled:
+            tx.sender(draft.from_).refund()
 
     def _reserve_copy(
         self, tx: BusTransaction, draft: Draft, endpoint: Endpoint, budget: Budget, created_at: str
@@ -322,6 +358,10 @@ def _admit_by_rate(tx: BusTransaction, draft: Draft, config: Reliability) -> boo
         verdict = check_rate(count, draft.from_, tx.boot_ns, rate)
         if verdict.text is not None:
             draft.reject("*", draft.subject, Reason.RATE_LIMITED, verdict.text)
+            if verdict.limit:
+                blocking = counter.left_window + verdict.count - verdict.limit + 1
+                published_ns = tx.publish_time_ns(draft.from_, blocking, verdict.horizon_ns)
+                draft.retry_at_ns = published_ns + rate.window_secs * SECOND_NS
             return False
     counter.total += 1
     counter.added += 1
@@ -349,6 +389,8 @@ def _admit_by_pressure_and_breaker(
     counters.set_breaker(state)
     if not is_admitted:
         draft.reject(endpoint.hash, subject, Reason.CIRCUIT_OPEN, breaker.refusal_text(endpoint.hash))
+        retry_at_ns = breaker.cooled_at_ns(state, config.circuit_breaker)
+        draft.retry_at_ns = min(retry_at_ns, draft.retry_at_ns or retry_at_ns)
     return is_admitted
 
 

@@ -25,6 +25,7 @@ from posthouse.bus.data_directory import endpoint_hash
 from posthouse.bus.dead_letters import DeadLetterObserver
 from posthouse.bus.handlers import Handler, Subscription, Unsubscribe
 from posthouse.bus.options import Durability, Retention, bus_options, check_positive
+from posthouse.bus.refusals import Refusals, check_refusals, result_or_raise
 from posthouse.bus.results import (
     AckAnswer,
     BreakerView,
@@ -39,6 +40,7 @@ from posthouse.bus.session import Session
 from posthouse.bus.signals import SignalHandler
 from posthouse.bus.taps import Tap, TapHandler, start_tap
 from posthouse.bus.transaction import read_depths
+from posthouse.bus.waiting import check_wait
 from posthouse.journal.read import read_after, read_extent
 from posthouse.journal.records import Record
 from posthouse.model.access_rules import AccessRule
@@ -74,10 +76,12 @@ class Bus:
         cycle_rule: CycleRule | None = None,
         handler_timeout_s: float | None = None,
         max_listeners: int | None = None,
+        refusals: Refusals | None = None,
         reliability: Reliability | None = None,
         retention: Retention | None = None,
         clock: Clock | None = None,
     ) -> None:
+        check_refusals(refusals)
         arguments = {
             "max_hops": max_hops,
             "default_ttl_ms": default_ttl_ms,
@@ -89,6 +93,7 @@ class Bus:
         }
         self._options = bus_options(path, arguments, reliability or Reliability(), retention, clock or system_clock())
         self.path = self._options.path
+        self._refusals = refusals
         self._session: Session | None = None
 
     # opening and closing
@@ -217,13 +222,23 @@ class Bus:
         reply_to: str | None = None,
         in_reply_to: str | None = None,
         budget: GivenBudget | Budget | None = None,
+        wait_s: float | None = None,
+        refusals: Refusals | None = None,
     ) -> PublishResult:
-        """Store a message in every mailbox that the subject reaches; never waits for handlers."""
+        """Store a message in every mailbox that the subject reaches; never waits for handlers.
+
+        Inside a handler, a publish that reaches no mailbox and leaves no dead letter raises PublishRefused; in plain
+        code the result tells of it. `refusals`, "raise" or "return", overrides that, here or for the whole Bus.
+        With `wait_s` a publish to a subject waits that long for rate, room and breaker, and at most as long as the
+        handler may still run.
+        """
         session = self._open
         validate_subject(subject, allow_wildcards=True)
         validate_subject(from_)
         if reply_to is not None:
             validate_subject(reply_to)
+        if refusals is not None:
+            check_refusals(refusals)
         if budget is not None and not isinstance(budget, GivenBudget | Budget):
             raise error("value_invalid", name="budget", reason=f"{type(budget).__name__} is not a budget")
         content = json_payload(payload)
@@ -231,7 +246,14 @@ class Bus:
         if in_reply_to is not None:
             inherited = await budget_of_message(session.core, in_reply_to, from_, inherited)
         draft = Draft(subject, content, from_, reply_to=reply_to, inherited=inherited, given=budget)
-        return await session.publisher.publish(draft)
+        if wait_s is None:
+            result = await session.publisher.publish(draft)
+        else:
+            check_wait(subject, wait_s)
+            result = await session.waiting.publish(draft, wait_s)
+        if result.delivered_to:
+            return result
+        return result_or_raise(draft, result, refusals or self._refusals)
 
     async def request(
         self, subject: str, payload: Any, *, from_: str, timeout_s: float, budget: GivenBudget | Budget | None = None
@@ -240,7 +262,9 @@ class Bus:
         check_positive("timeout_s", timeout_s)
 
         async def publish(reply_to: str) -> PublishResult:
-            return await self.publish(subject, payload, from_=from_, reply_to=reply_to, budget=budget)
+            return await self.publish(
+                subject, payload, from_=from_, reply_to=reply_to, budget=budget, refusals="return"
+            )
 
         return await self._open.requests.request(subject, publish, timeout_s)
 

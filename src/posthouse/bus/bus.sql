@@ -105,6 +105,9 @@ SELECT total FROM rate_log WHERE sender = ? ORDER BY boot_ns DESC LIMIT 1
 -- :name rate_total_at
 SELECT total FROM rate_log WHERE sender = ? AND boot_ns <= ? ORDER BY boot_ns DESC LIMIT 1
 
+-- :name nth_publish
+SELECT boot_ns FROM rate_log WHERE sender = ? AND boot_ns > ? AND total >= ? ORDER BY boot_ns LIMIT 1
+
 -- :name rate_base
 SELECT total - count FROM rate_log WHERE sender = ? ORDER BY boot_ns LIMIT 1
 

@@ -43,7 +43,7 @@ def read_dead_letter(core: Core, hash_: str, id_: str) -> Letter | None:
         return None
     endpoint = core.ledger.registry.by_hash.get(hash_)
     subject = found.envelope.subject if found.envelope else (endpoint.subject if endpoint else "")
-    return Letter(id_, subject, hash_, found.reason, found.failed_at, found.envelope)
+    return Letter(id_, subject, hash_, found.reason, found.failed_at, found.envelope, found.error)
 
 
 def list_dead_letters(core: Core, subject: str | None = None) -> list[Letter]:

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from posthouse.bus.core import Core
-from posthouse.bus.handlers import HandlerRun, HandlerThreads, Subscriptions
+from posthouse.bus.handlers import HandlerRun, HandlerThreads, MessageFailure, Subscriptions
 from posthouse.bus.maildir import (
     SPARE_MAX_BYTES,
     Mailbox,
@@ -283,7 +283,7 @@ class EndpointServer:
             self._seen.discard(message.id)
             self._dead_letter_invalid(file, reason)
         elif is_expired(envelope.budget, self._core.clock.wall_ns() // MILLISECOND_NS):
-            self._dead_letter(file, envelope, data, "bus.dead", EXPIRED, None)
+            self._dead_letter(file, envelope, data, "bus.dead", MessageFailure(EXPIRED, counts=False))
         else:
             self._handle(mailbox, file, envelope, data)
 
@@ -307,15 +307,15 @@ class EndpointServer:
             self._threads,
             envelope,
             core.handler_timeout_s,
-            lambda reason: self._on_outcome(envelope, data, reason),
+            lambda failure: self._on_outcome(envelope, data, failure),
             self._on_run_ended,
         )
         run.start(subscriptions)
 
-    def _on_outcome(self, envelope: Envelope, data: bytes, reason: str | None) -> None:
+    def _on_outcome(self, envelope: Envelope, data: bytes, failure: MessageFailure | None) -> None:
         file = _File("cur", envelope.id)
-        if reason is not None:
-            self._dead_letter(file, envelope, data, "bus.failed", reason, False)
+        if failure is not None:
+            self._dead_letter(file, envelope, data, "bus.failed", failure)
             return
         end = EndMessage(
             self._core,
@@ -351,20 +351,27 @@ class EndpointServer:
             EndMessage(self._core, self.endpoint, file.name, file.path, "bus.dead", actor=None, body=body)
         )
 
-    def _dead_letter(
-        self, file: _File, envelope: Envelope, data: bytes, record: str, reason: str, outcome: bool | None
-    ) -> None:
+    def _dead_letter(self, file: _File, envelope: Envelope, data: bytes, record: str, failure: MessageFailure) -> None:
         """Write the dead letter, then end the message; until there is room for the dead letter, the message stays."""
         self._seen.discard(envelope.id)
         core = self._core
         try:
             end = write_message_dead_letter(
-                core, self.endpoint, self._mailbox, file.path, envelope, data, reason, record=record, outcome=outcome
+                core,
+                self.endpoint,
+                self._mailbox,
+                file.path,
+                envelope,
+                data,
+                failure.reason,
+                record=record,
+                outcome=False if failure.counts else None,
+                raised=failure.raised,
             )
-        except OSError as failure:
-            log.error("dead_letter_unwritable", id=envelope.id, reason=str(failure))
+        except OSError as fault:
+            log.error("dead_letter_unwritable", id=envelope.id, reason=str(fault))
             if not self.is_stopped:
-                arguments = (file, envelope, data, record, reason, outcome)
+                arguments = (file, envelope, data, record, failure)
                 core.loop.call_later(_RETRY_S, self._dead_letter, *arguments, context=core.context)
             return
         core.ledger.submit(end)

@@ -1,9 +1,11 @@
 """Subscriptions of this process, and running the handlers of one message concurrently within a time limit.
 
 Async handlers are tasks on the loop; sync handlers run in daemon threads (one per blocked handler, reused when idle,
-so that hanging handlers cannot starve other endpoints). Both see the message's budget in their context. The outcome
-is known when all handlers have returned or the time limit has passed. After a time-out the run still reports when
-the last handler has returned: until then the endpoint starts no other message.
+so that hanging handlers cannot starve other endpoints). Both see the message's budget and their own deadline in their
+context. The outcome is known when all handlers have returned or the time limit has passed. After a time-out the run
+still reports when the last handler has returned: until then the endpoint starts no other message. The exception of a
+handler is logged with its traceback; the refusal of what it publishes says nothing about the endpoint, so the breaker
+does not count it.
 """
 
 from __future__ import annotations
@@ -12,14 +14,19 @@ import asyncio
 import inspect
 import queue
 import threading
+import traceback
 from collections.abc import Awaitable, Callable
 from contextvars import Context
 from typing import Any
 
+import msgspec
+
 from posthouse.bus.admission import handler_context
+from posthouse.bus.maildir import clean_text
 from posthouse.bus.results import SubscriptionView
 from posthouse.log import get_log
-from posthouse.model.envelope import Envelope
+from posthouse.model.envelope import Envelope, HandlerError
+from posthouse.model.errors import PosthouseError
 from posthouse.model.subjects import ONE, REST, PatternTrie, is_pattern, validate_subject
 
 log = get_log(__name__)
@@ -130,16 +137,27 @@ class HandlerThreads:
                 self._idle.append(inbox)
 
 
+class MessageFailure(msgspec.Struct, frozen=True):
+    """Why a message ends as a dead letter."""
+
+    reason: str
+    #: the exception, if a handler raised
+    raised: HandlerError | None = None
+    #: the endpoint has failed, and its breaker counts that
+    counts: bool = True
+
+
 class HandlerRun:
     """The handlers of one message, from their start to the return of the last."""
 
     __slots__ = (
         "_base_context",
+        "_deadline_s",
         "_envelope",
+        "_failure",
         "_loop",
         "_on_ended",
         "_on_outcome",
-        "_reason",
         "_running",
         "_tasks",
         "_threads",
@@ -154,26 +172,27 @@ class HandlerRun:
         threads: HandlerThreads,
         envelope: Envelope,
         timeout_s: float,
-        on_outcome: Callable[[str | None], None],
+        on_outcome: Callable[[MessageFailure | None], None],
         on_ended: Callable[[], None],
     ) -> None:
-        """`on_outcome` gets the reason of a failure, or None; `on_ended` follows when the last handler has returned."""
+        """`on_outcome` gets the failure, or None; `on_ended` follows when the last handler has returned."""
         self._loop = loop
         self._base_context = base_context
         self._threads = threads
         self._envelope = envelope
         self._timeout_s = timeout_s
+        self._deadline_s = loop.time() + timeout_s
         self._timeout: asyncio.TimerHandle | None = None
-        self._on_outcome: Callable[[str | None], None] | None = on_outcome
+        self._on_outcome: Callable[[MessageFailure | None], None] | None = on_outcome
         self._on_ended: Callable[[], None] | None = on_ended
         self._running = 0
-        self._reason: str | None = None
+        self._failure: MessageFailure | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self, subscriptions: list[Subscription]) -> None:
         """Start every handler; one that cannot be started counts as failed, so that the run always ends."""
         self._running = len(subscriptions)
-        self._timeout = self._loop.call_later(self._timeout_s, self._on_timeout, context=self._base_context)
+        self._timeout = self._loop.call_at(self._deadline_s, self._on_timeout, context=self._base_context)
         for subscription in subscriptions:
             try:
                 self._start_handler(subscription)
@@ -189,7 +208,7 @@ class HandlerRun:
             task.cancel()
 
     def _start_handler(self, subscription: Subscription) -> None:
-        context = handler_context(self._base_context, self._envelope)
+        context = handler_context(self._base_context, self._envelope, self._deadline_s)
         if subscription.is_async:
             self._await(subscription.handler(self._envelope), context)
         else:
@@ -227,8 +246,8 @@ class HandlerRun:
 
     def _on_handler_done(self, failure: BaseException | None) -> None:
         self._running -= 1
-        if failure is not None and self._reason is None:
-            self._reason = failure_reason(failure)
+        if failure is not None:
+            self._on_handler_failed(failure)
         if self._running:
             return
         self._cancel_timeout()
@@ -236,8 +255,18 @@ class HandlerRun:
         if self._on_ended is not None:
             self._on_ended()
 
+    def _on_handler_failed(self, failure: BaseException) -> None:
+        """Log the exception; the dead letter tells of the first one that counts for the breaker."""
+        described = describe_failure(failure)
+        if described.counts:  # the refusal of a publish is logged once per sender and minute
+            trace = "".join(traceback.format_exception(failure)).rstrip()
+            log.error("handler_failed", id=self._envelope.id, subject=self._envelope.subject, exception=trace)
+        if self._failure is None or (described.counts and not self._failure.counts):
+            self._failure = described
+
     def _on_timeout(self) -> None:
-        self._reason = self._reason or f"handler exceeded {self._timeout_s:g} s"
+        if self._failure is None or not self._failure.counts:
+            self._failure = MessageFailure(f"handler exceeded {self._timeout_s:g} s")
         for task in self._tasks:
             task.cancel()
         self._report_outcome()
@@ -250,14 +279,37 @@ class HandlerRun:
     def _report_outcome(self) -> None:
         if self._on_outcome is not None:
             report, self._on_outcome = self._on_outcome, None
-            report(self._reason)
+            report(self._failure)
 
 
-def failure_reason(failure: BaseException) -> str:
-    """Return the reason that a dead letter gives for a handler's exception."""
+_MAX_FRAMES = 8
+_MAX_ERROR_CHARS = 4_096  # of one text: a dead letter stays readable, whatever an exception carries
+_REFUSED_CODES = {"publish_refused", "request_undelivered"}
+
+
+def describe_failure(failure: BaseException) -> MessageFailure:
+    """Return what a dead letter tells of a handler's exception."""
     try:
-        text = str(failure)
+        text = str(failure)[:_MAX_ERROR_CHARS]
     except Exception:  # noqa: BLE001 - a __str__ that raises
         text = ""
-    name = type(failure).__name__
-    return f"handler failed: {name}: {text}" if text else f"handler failed: {name}"
+    kind = type(failure)
+    reason = f"handler failed: {kind.__name__}: {text}" if text else f"handler failed: {kind.__name__}"
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    raised = HandlerError(clean_text(name), clean_text(text), _innermost_frames(failure))
+    return MessageFailure(reason, raised, counts=not _is_refused_publish(failure))
+
+
+def _is_refused_publish(failure: BaseException) -> bool:
+    """Return True if the handler failed only because what it published was refused."""
+    if isinstance(failure, BaseExceptionGroup):
+        return all(_is_refused_publish(inner) for inner in failure.exceptions)
+    return isinstance(failure, PosthouseError) and failure.code in _REFUSED_CODES
+
+
+def _innermost_frames(failure: BaseException) -> tuple[str, ...]:
+    frames = [frame for frame in traceback.extract_tb(failure.__traceback__) if frame.filename != __file__]
+    return tuple(
+        clean_text(f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}"[:_MAX_ERROR_CHARS])
+        for frame in frames[-_MAX_FRAMES:]
+    )

@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from posthouse.model.envelope import HandlerError
 from posthouse.model.errors import PosthouseError, error
 
 FOLDERS = ("tmp", "new", "cur", "failed")
@@ -289,12 +290,20 @@ def clean_text(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8").replace("\x00", "\\x00")
 
 
-def encode_dead_letter(envelope: bytes | None, reason: str, failed_at: str, raw: bytes | None = None) -> bytes:
+def encode_dead_letter(
+    envelope: bytes | None,
+    reason: str,
+    failed_at: str,
+    raw: bytes | None = None,
+    raised: HandlerError | None = None,
+) -> bytes:
     """Return the content of a dead letter's file; `raw` is the content of a file that held no message."""
     fields: dict[str, Any] = {"envelope": None if envelope is None else msgspec.Raw(envelope)}
     fields |= {"reason": clean_text(reason), "failedAt": failed_at}
     if raw is not None:
         fields["raw"] = raw[:RAW_MAX_BYTES].decode("utf-8", "replace")
+    if raised is not None:
+        fields["error"] = raised
     return _encode(fields)
 
 

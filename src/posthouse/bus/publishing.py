@@ -3,8 +3,7 @@
 A reservation is committed before its file appears; it is closed, with its journal record, after the file is in new/
 (and synced, with durability "power"); then the publisher is answered. If the process dies in between, the process
 that finds the file writes the record. Publishes of one loop iteration share both transactions and never wait for
-handlers. Refusals are recorded in aggregate (the first one at once, then one record per minute), so that no sender
-can fill the disk.
+handlers.
 """
 
 from __future__ import annotations
@@ -12,14 +11,12 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections.abc import Callable
-from typing import Any, NamedTuple
 
 from posthouse.bus.admission import Admission, Draft, MailboxCopy
 from posthouse.bus.core import Core
-from posthouse.bus.ledger import Ledger
 from posthouse.bus.maildir import Mailbox, encode_dead_letter
-from posthouse.bus.results import PublishResult, Reason
+from posthouse.bus.refusals import RefusalLog
+from posthouse.bus.results import PublishResult
 from posthouse.bus.settling import close_reservation, withdraw_reservation
 from posthouse.bus.signals import Signals
 from posthouse.bus.transaction import BusTransaction
@@ -67,11 +64,13 @@ class Publisher:
             _resolve(draft, draft.result())
         else:
             _resolve(draft, _unwritable(draft, draft.failure))
+        if draft.is_waiting and draft.is_refused_for_now:
+            return
         for subject, pressure in draft.warnings:
             signal = pressure_signal(pressure, subject, self.core.clock.wall_ns())
             if signal is not None:
                 self._signals.emit(draft.from_, signal)
-        if draft.rejected:
+        if draft.rejected or not draft.copies:
             self.refusals.count(draft)
 
 
@@ -285,104 +284,3 @@ def _sync_folder(mailbox: Mailbox, folder: str) -> OSError | None:
     except OSError as failure:
         return failure
     return None
-
-
-_RECORDED_AS_DEAD = {Reason.ACCESS_DENIED, Reason.BUDGET_EXCEEDED}  # these have a bus.dead record each
-_MAX_OCCURRENCES = 1_024  # per key and minute: about 30 KB
-#: journal seq, boot time in ns, and how many refusals happened then; the record's field is `moments`
-Occurrences = list[tuple[int, int, int]]
-
-
-class RefusalKey(NamedTuple):
-    """What refusals have in common that are recorded together."""
-
-    reason: str
-    sender: str
-    subject: str
-    endpoint_hash: str
-    #: the publish was charged to the sender's rate and has no other record
-    is_charged: bool
-
-
-class RefusalLog:
-    """Counts the refusals of the current minute."""
-
-    def __init__(self, ledger: Ledger, current_minute: Callable[[], int]) -> None:
-        self._ledger = ledger
-        self._current_minute = current_minute
-        self._minute = -1
-        self._counts: dict[RefusalKey, Occurrences] = {}
-
-    def count(self, draft: Draft) -> None:
-        """Count the refusals of one publish; the first of a kind in a minute is recorded at once."""
-        self.flush_minute()
-        reserved = draft.reserved
-        is_charged = bool(reserved.is_rated) and not draft.copies and not draft.dead_letters
-        for rejection in draft.rejected:
-            if rejection.reason in _RECORDED_AS_DEAD:
-                continue
-            is_charged = is_charged and rejection.reason is not Reason.RATE_LIMITED
-            key = RefusalKey(
-                rejection.reason.value, draft.from_, rejection.subject, rejection.endpoint_hash, is_charged
-            )
-            is_charged = False  # one publish counts once
-            if key in self._counts:
-                _add_occurrence(self._counts[key], reserved.seq, reserved.boot_ns)
-            else:
-                self._counts[key] = []
-                self._ledger.defer(_RecordRefusals(key, self._minute, [(reserved.seq, reserved.boot_ns, 1)]))
-
-    def flush_minute(self) -> None:
-        """Record the last minute if it is over."""
-        minute = self._current_minute()
-        if minute != self._minute:
-            self.flush()
-            self._minute = minute
-
-    def flush(self) -> None:
-        """Record all refusals counted so far."""
-        for key, occurrences in self._counts.items():
-            if occurrences:
-                self._ledger.defer(_RecordRefusals(key, self._minute, occurrences))
-        self._counts = {}
-
-
-class _RecordRefusals:
-    """Ledger operation: one aggregated record."""
-
-    __slots__ = ("_key", "_minute", "_occurrences")
-
-    def __init__(self, key: RefusalKey, minute: int, occurrences: Occurrences) -> None:
-        self._key = key
-        self._minute = minute
-        self._occurrences = occurrences
-
-    def apply(self, tx: BusTransaction) -> None:
-        key = self._key
-        body: dict[str, Any] = {
-            "reason": key.reason,
-            "key": f"{key.sender} {key.subject}",
-            "minute": self._minute,
-            "count": sum(times for _seq, _boot_ns, times in self._occurrences),
-            "endpoint_hash": key.endpoint_hash,
-            "moments": self._occurrences,
-        }
-        if key.is_charged:
-            body["charged"] = True
-        tx.journal.append("bus.refused", actor=key.sender, ref=key.reason, body=body)
-
-    def on_committed(self) -> None:
-        """Do nothing: the record is all there is."""
-
-    def on_failed(self, _failure: Exception) -> bool:
-        return True
-
-
-def _add_occurrence(occurrences: Occurrences, seq: int, boot_ns: int) -> None:
-    """Count one more refusal, in the last entry if that is of the same moment or the list is full."""
-    is_full = len(occurrences) >= _MAX_OCCURRENCES
-    if occurrences and (is_full or occurrences[-1][:2] == (seq, boot_ns)):
-        last_seq, last_boot_ns, times = occurrences[-1]
-        occurrences[-1] = (last_seq, last_boot_ns, times + 1)
-    else:
-        occurrences.append((seq, boot_ns, 1))

@@ -1,14 +1,15 @@
-"""Values that the bus returns: frozen structs, with empty containers instead of None."""
+"""Values that the bus returns (frozen structs, empty containers instead of None), and errors that carry them."""
 
 from __future__ import annotations
 
 import enum
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from posthouse.model.breaker import Circuit
-from posthouse.model.envelope import Envelope
+from posthouse.model.envelope import Envelope, HandlerError
+from posthouse.model.errors import ERROR_CODES, Refused, Transient
 
 #: results of ack
 AckAnswer = Literal["acked", "unknown", "being_served"]
@@ -42,6 +43,41 @@ class PublishResult(msgspec.Struct, frozen=True):
     rejected: tuple[Rejection, ...] = ()
     #: by mailbox: 0 (empty) to 1 (full), before this message
     mailbox_pressure: dict[str, float] = msgspec.field(default_factory=dict)
+
+
+class PublishRefused(Refused):
+    """A publish that reached no mailbox and that no dead letter keeps: the caller alone still has the message."""
+
+    @property
+    def result(self) -> PublishResult:
+        """The result that `refusals="return"` would have returned."""
+        return msgspec.convert(self.fields["result"], PublishResult)
+
+    @property
+    def retry_after_s(self) -> float | None:
+        """Seconds until rate limit or breaker may admit the message; None if no time is known."""
+        found: float | None = self.fields["retry_after_s"]
+        return found
+
+
+def publish_refused(subject: str, result: PublishResult, retry_after_s: float | None) -> PublishRefused:
+    """Return the error that says why nothing was published."""
+    fields: dict[str, Any] = {
+        "subject": subject,
+        "reason": refusal_text(result),
+        "retry_after_s": retry_after_s,
+        "result": msgspec.to_builtins(result),
+    }
+    return PublishRefused(ERROR_CODES["publish_refused"], fields)
+
+
+def refusal_text(result: PublishResult) -> str:
+    """Return why a publish reached no mailbox."""
+    return "; ".join(rejection.text for rejection in result.rejected) or "no endpoint matches"
+
+
+class RequestTimeout(Transient, TimeoutError):
+    """A request whose reply has not arrived in time; a TimeoutError too, as asyncio raises it."""
 
 
 class Endpoint(msgspec.Struct, frozen=True):
@@ -83,6 +119,8 @@ class Letter(msgspec.Struct, frozen=True):
     #: ISO-8601, UTC
     failed_at: str
     envelope: Envelope | None
+    #: the exception, if a handler raised
+    error: HandlerError | None = None
 
 
 class Metrics(msgspec.Struct, frozen=True):

@@ -22,6 +22,7 @@ from posthouse.bus.request_reply import Requests
 from posthouse.bus.serving import EndpointServers
 from posthouse.bus.signals import Signals
 from posthouse.bus.taps import Followers
+from posthouse.bus.waiting import WaitingPublishes
 from posthouse.log import get_log
 from posthouse.model.errors import Fatal
 
@@ -54,6 +55,7 @@ class Session:
         self.signals = Signals(core.loop, core.context, options.max_listeners)
         self.servers = EndpointServers(core, self.subscriptions, self.watcher)
         self.publisher = Publisher(core, self.signals)
+        self.waiting = WaitingPublishes(self.publisher)
         self.followers = Followers(core, self.watcher)
         self.requests = Requests(core, self.servers, self.subscriptions)
         self.index = IndexUpdater(core)

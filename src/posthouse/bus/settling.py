@@ -22,7 +22,7 @@ from posthouse.bus.results import Endpoint
 from posthouse.bus.transaction import SQL, BusTransaction, EndpointCounters, MailState
 from posthouse.model import breaker
 from posthouse.model.clock import format_utc, parse_utc
-from posthouse.model.envelope import Envelope, decode_envelope
+from posthouse.model.envelope import Envelope, HandlerError, decode_envelope
 from posthouse.model.errors import PosthouseError
 from posthouse.model.limits import MILLISECOND_NS
 from posthouse.model.reliability import CircuitBreaker
@@ -309,9 +309,10 @@ def write_message_dead_letter(
     *,
     record: str = "bus.dead",
     outcome: bool | None = None,
+    raised: HandlerError | None = None,
 ) -> EndMessage:
     """Write the dead letter of a message and return the operation that then ends the message."""
-    dead_letter = encode_dead_letter(data, reason, format_utc(core.clock.wall_ns()))
+    dead_letter = encode_dead_letter(data, reason, format_utc(core.clock.wall_ns()), raised=raised)
     write_dead_letter(mailbox, envelope.id, core.instance.name, dead_letter, sync=core.is_power_safe)
     body = dead_letter_body(endpoint, envelope, envelope.id, reason)
     return EndMessage(core, endpoint, envelope.id, path, record, actor=envelope.from_, body=body, outcome=outcome)

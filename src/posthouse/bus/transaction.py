@@ -138,6 +138,11 @@ class SenderCounter:
         #: publishes of this transaction
         self.added = 0
 
+    def refund(self) -> None:
+        """Take back the last publish of this transaction."""
+        self.total -= 1
+        self.added -= 1
+
 
 class RowCache:
     """Rows of bus.db that a process keeps between transactions; void once another process has written."""
@@ -229,6 +234,11 @@ class BusTransaction:
             base = self.db.execute(SQL.rate_base, (name,)).get
         counter.left_window = counter.total - counter.added if base is None else base
         return counter.total - counter.left_window
+
+    def publish_time_ns(self, name: str, nth: int, horizon_ns: int) -> int:
+        """Return the boot time of a sender's nth publish since its log began, which is younger than the horizon."""
+        found: int | None = self.db.execute(SQL.nth_publish, (name, horizon_ns, nth)).get
+        return self.boot_ns if found is None else found  # None: a publish of this transaction
 
     def write(self) -> None:
         """Write back every row that changed."""

@@ -259,7 +259,7 @@ _DEAD_MESSAGE = _ENDPOINT | {
     "expires_at_ms": "Unix milliseconds when it expires, always",
 }
 _RESERVED = "[journal seq, boot time in ns, 1 if it counted for the rate] at the time of the decision"
-_BOOT = "boot time in ns of the report to the breaker"
+_BOOT = "boot time in ns of the report to the breaker, absent if the breaker was told nothing"
 # actor is the subject of the sender.
 _BUS = (
     RecordType(

@@ -57,6 +57,11 @@ def admit(state: BreakerState, config: CircuitBreaker, now_ns: int, boot_id: str
     return replace(state, probes=probes + 1, since_boot_ns=now_ns), True
 
 
+def cooled_at_ns(state: BreakerState, config: CircuitBreaker) -> int:
+    """Return the boot time from which a refused publish is a probe."""
+    return state.since_boot_ns + config.cooldown_ms * MILLISECOND_NS
+
+
 def withdraw(state: BreakerState) -> BreakerState:
     """Return the slot of a probe that was admitted here but refused by a later rule."""
     return replace(state, probes=max(0, state.probes - 1))

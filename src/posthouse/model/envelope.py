@@ -128,6 +128,16 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
             validate_subject(self.published_to, allow_wildcards=True)
 
 
+class HandlerError(msgspec.Struct, frozen=True):
+    """The exception of a handler, as its dead letter keeps it."""
+
+    #: name of the exception's class, with its module unless that is builtins
+    type: str
+    text: str
+    #: the innermost frames, outermost first: `file:line in function: source`
+    frames: tuple[str, ...] = ()
+
+
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A file of failed/: the envelope (null if the file was not a valid one), the reason and the time."""
 
@@ -137,6 +147,8 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     failed_at: str
     #: the text of a file that is not an envelope
     raw: str | None = None
+    #: the exception, if a handler raised
+    error: HandlerError | None = None
 
     def __post_init__(self) -> None:
         parse_utc(self.failed_at)

@@ -2,7 +2,9 @@
 
     PosthouseError   code, fields, hint, severity
     ├── Refused      the caller may act: the input is invalid, a rule or a missing right forbids the call
+    │   └── PublishRefused    inside a handler of the bus; carries the result (posthouse.bus.results)
     ├── Transient    nothing was written; the same call may succeed later
+    │   └── RequestTimeout    a TimeoutError too (posthouse.bus.results)
     └── Fatal        the connection or the process has to end
 
     area (posthouse.model.codes)   codes about

@@ -48,6 +48,13 @@ BUS: tuple[ErrorSpec, ...] = (
         "`posthouse bus dead` lists the dead letters.",
     ),
     ErrorSpec(
+        "publish_refused",
+        429,
+        "the message to {subject} was refused: {reason}",
+        "Publish with wait_s to wait for rate, room and breaker, or let the handler fail: its message is kept as a "
+        "dead letter that can be requeued. `posthouse bus top` shows which limit is reached.",
+    ),
+    ErrorSpec(
         "request_undelivered",
         409,
         "the request to {subject} reached no endpoint: {reason}",

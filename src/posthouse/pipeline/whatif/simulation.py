@@ -85,12 +85,13 @@ def changes_of(journal: DataFrame) -> DataFrame:
     kind = f.create_map(*[f.lit(word) for pair in _CHANGE_KINDS.items() for word in pair])[type_]
     kind = f.when(type_ == "bus.published", f.when(is_closed, "closed").otherwise("adopted")).otherwise(kind)
     is_ack = (type_ == "bus.handled") & f.col("actor").isNull()
+    is_unreported = (type_ == "bus.failed") & text(body, "boot_ns").isNull()  # by a refused publish
     is_refused_letter = (type_ == "bus.dead") & is_closed
     known = journal.where(type_.isin("bus.published", *_CHANGE_KINDS) & ~is_refused_letter)
     return known.select(
         "store",
         text(body, "endpoint_hash").alias("place"),
-        f.when(is_ack, "acked").otherwise(kind).alias("kind"),
+        f.when(is_ack, "acked").when(is_unreported, "dead").otherwise(kind).alias("kind"),
         "seq",
         number(body, "boot_ns").alias("boot_ns"),
         f.col("ref").alias("id"),
