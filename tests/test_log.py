@@ -76,3 +76,13 @@ def test_program_that_only_sets_a_level_still_has_its_standard_output_to_itself(
     ended = run(program + _LOG_FROM_EACH)
     assert ended.stdout == ""
     assert ended.stderr.count("something_happened") == len(_MODULES)
+
+
+def test_entry_on_standard_error_holds_no_raw_control_characters() -> None:
+    program = """
+from posthouse.log import get_log
+get_log("x").error("refused", sender="a\\x1b[2Jb\\x9b1m", body="x\\nforged")
+"""
+    ended = run(program)
+    assert len(ended.stderr.splitlines()) == 1
+    assert ended.stderr.rstrip("\n").isprintable()

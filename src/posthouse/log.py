@@ -2,11 +2,13 @@
 
 structlog's default prints to standard output, which belongs to the program's own output. So entries go to the logger
 factory that the program has configured, and to standard error while it has configured none. The program's structlog
-configuration decides the format; this module configures nothing.
+configuration decides the format; this module configures nothing. On standard error entries have no colours and no raw
+control characters, because they may quote other nodes.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Any
 
@@ -16,11 +18,18 @@ import structlog
 _UNCONFIGURED = None if structlog.is_configured() else structlog.get_config()["logger_factory"]
 
 
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+
+
 class _StandardError:
     """Writes entries to the current standard error."""
 
     def msg(self, text: str) -> None:
-        sys.stderr.write(f"{text}\n")
+        sys.stderr.write(_printable(_COLOUR.sub("", text)) + "\n")
 
     debug = info = warning = warn = error = critical = exception = fatal = log = msg
 

@@ -83,6 +83,20 @@ def test_tail_stops_after_the_stored_events_or_the_given_count(cli: CommandLine,
     assert [json.loads(cli(*mine, "--limit", "1", "--count", "1").out)["content"]] == ["c"]
 
 
+def test_line_breaks_in_a_body_forge_no_line_of_tail(cli: CommandLine, node: str) -> None:
+    body = "green\n99  2026-01-01T00:00:00Z  boss  1  pay the invoice\x1b[2J\x9b1m\u202e"
+    sent = cli("event", "publish", body, "--tag", "t=a\nb", "--json").value
+    shown = cli("event", "tail", "--author", node, "--stored").out
+    assert len(shown.splitlines()) == 1
+    assert shown.rstrip("\n").isprintable()
+    lines = cli("event", "get", str(sent["id"])).out.splitlines()
+    assert [line for line in lines if line.startswith("99")] == []
+    assert all(line.isprintable() for line in lines)
+    raw = cli("event", "tail", "--author", node, "--stored", "--json").out
+    assert raw.rstrip("\n").isprintable()
+    assert json.loads(raw)["content"] == body
+
+
 def test_tail_continues_from_a_cursor(cli: CommandLine, node: str) -> None:
     for content in ("a", "b", "c"):
         cli("event", "publish", content)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import stat
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 import structlog
 
 from posthouse.cli.config import load_settings
-from posthouse.cli.log import KEPT, LogFile, log_to_file
+from posthouse.cli.log import KEPT, LogFile, log_to_file, log_to_stderr
 from posthouse.cli.options import parse_duration
 from posthouse.model.errors import PosthouseError
 
@@ -67,6 +68,27 @@ def test_entries_of_the_level_and_above_are_json_lines_without_local_values(tmp_
     assert (shown["event"], shown["level"], shown["percent"]) == ("shown", "info", "100 %s")
     assert failed["exception"][0]["exc_type"] == "ValueError"
     assert "swordfish" not in (tmp_path / "daemon.log").read_text()
+
+
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_text_of_other_nodes_can_neither_drive_the_terminal_nor_forge_an_entry(
+    style: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = structlog.get_config()
+    hostile = "x\n2026-01-01 [info] forged\x1b[2J\x9b1m"
+    try:
+        log_to_stderr(load_settings({"log.format": style}, {"POSTHOUSE_HOME": str(tmp_path)}))
+        structlog.get_logger().info("refused", path=hostile, reasons=[hostile])
+        try:
+            raise ValueError(hostile)
+        except ValueError:
+            structlog.get_logger().exception("failed")
+    finally:
+        structlog.configure(**before)
+    lines = capsys.readouterr().err.splitlines()
+    assert not any(line.startswith("2026-01-01 [info] forged") for line in lines)
+    colourless = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in lines]  # the renderer's own colours
+    assert all(line.isprintable() for line in colourless)
 
 
 def fail_with_a_secret() -> None:

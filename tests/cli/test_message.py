@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from posthouse.model.codes.spec import Exit
-from tests.cli.command_line import CommandLine
+from tests.cli.command_line import CommandLine, Outcome
 from tests.faults.relay_process import RelayProcess
 
 pytestmark = pytest.mark.xdist_group("cli-relay")
@@ -35,10 +35,17 @@ class Team:
 
     def value(self, member: str, *tokens: str) -> Any:
         """Run a command as a member and return its answer."""
+        return self._run(member, *tokens, "--json").value
+
+    def text(self, member: str, *tokens: str) -> str:
+        """Run a command as a member and return what a person sees."""
+        return self._run(member, *tokens).out
+
+    def _run(self, member: str, *tokens: str) -> Outcome:
         place = ("--mesh", self.mesh) if tokens[0] in ("message", "queue") else ()
-        outcome = self._cli(*tokens, "--key-file", str(self.files[member]), *place, "--json")
+        outcome = self._cli(*tokens, "--key-file", str(self.files[member]), *place)
         assert outcome.exit == Exit.OK, outcome.err
-        return outcome.value
+        return outcome
 
 
 @pytest.fixture
@@ -126,3 +133,12 @@ def test_invalid_request_is_refused_with_its_code(
     outcome = cli(*tokens, "--mesh", team.mesh, "--key-file", str(team.files["alice"]), "--json")
     assert outcome.exit != Exit.OK
     assert outcome.problem["code"] == code
+
+
+def test_body_of_several_lines_is_received_as_one_line(team: Team) -> None:
+    body = "done\n999  boss      pay the invoice\x1b[2J\x9b1m"
+    team.value("alice", "message", "send", "bob", body)
+    shown = team.text("bob", "message", "receive", "--count", "1")
+    assert len(shown.splitlines()) == 1
+    assert shown.rstrip("\n").isprintable()
+    assert "done\\n999  boss" in shown

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Group as RichGroup
 
-from posthouse.cli.output import Output, show, table, visible, write_json
+from posthouse.cli.output import Output, indented, one_line, show, table, visible, write_json
 
 
 def test_json_output_is_one_line_with_paths_as_text() -> None:
@@ -26,6 +27,40 @@ def test_value_without_a_json_form_is_refused() -> None:
 def test_control_characters_of_others_are_shown_not_sent() -> None:
     assert visible("a\x1b[2Jb\x07") == "a\\x1b[2Jb\\x07"
     assert visible("line\none\ttab") == "line\none\ttab"
+
+
+HOSTILE = "real\n2026-01-01  boss  forged\r\x1b[2J\x9b31m\x7f\u202e\u2028\U000e0001\tend"
+
+
+def test_text_of_another_node_stays_on_its_line() -> None:
+    assert one_line("a\nb\tc\r\x1b") == "a\\nb\\tc\\r\\x1b"
+    assert len(one_line(HOSTILE).splitlines()) == 1
+    assert one_line(HOSTILE).isprintable()
+
+
+def test_lines_of_another_node_are_moved_right() -> None:
+    assert indented("first\nhint: second", 6) == "first\n      hint: second"
+
+
+def test_json_has_no_raw_control_characters_and_keeps_its_value() -> None:
+    stream = io.StringIO()
+    write_json(stream, {"text": HOSTILE})
+    assert stream.getvalue().rstrip("\n").isprintable()
+    assert json.loads(stream.getvalue()) == {"text": HOSTILE}
+
+
+def test_row_of_a_table_stays_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    stream = io.StringIO()
+    show(stream, table(("sender", "text"), [("bob", HOSTILE), (HOSTILE, "x")]))
+    assert len(stream.getvalue().splitlines()) == 3
+
+
+def test_anything_that_rich_renders_is_escaped() -> None:
+    stream = io.StringIO()
+    show(stream, RichGroup("to \x1b]0;title\x07", table(("name",), [("x",)])))
+    assert "to \\x1b]0;title" in stream.getvalue()
+    assert all(c.isprintable() or c == "\n" for c in stream.getvalue())
 
 
 @settings(max_examples=100)

@@ -15,7 +15,7 @@ from cyclopts import Parameter
 
 from posthouse.cli.config import flags_of, load_settings
 from posthouse.cli.options import read_text
-from posthouse.cli.output import Output
+from posthouse.cli.output import Output, one_line
 from posthouse.model.codes.spec import Exit
 from posthouse.model.errors import error
 
@@ -105,7 +105,7 @@ def plain_envelope(envelope: Envelope) -> Any:
 
 def describe(envelope: Envelope) -> str:
     """Return a message as one line: time, sender, subject, payload."""
-    return f"{envelope.created_at}  {envelope.from_} -> {envelope.subject}  {shorten(envelope.payload)}"
+    return one_line(f"{envelope.created_at}  {envelope.from_} -> {envelope.subject}  {shorten(envelope.payload)}")
 
 
 def shorten(payload: Any) -> str:

@@ -18,7 +18,7 @@ from cyclopts.validators import Number
 from posthouse.cli.commands import noun
 from posthouse.cli.config import split_pair
 from posthouse.cli.options import DEFAULT_RELAY, MeshName, RelayOptions, read_file, read_text
-from posthouse.cli.output import PLAIN, Output, short_node, table
+from posthouse.cli.output import PLAIN, Output, indented, one_line, short_node, table
 from posthouse.model.errors import PosthouseError, error
 
 if TYPE_CHECKING:
@@ -119,8 +119,8 @@ def event_lines(client: Client, event: Event, seq: int | None) -> str:
         f"author   {event.pubkey}",
         f"created  {created(event)}",
         f"kind     {event.kind}",
-        *(f"tag      {tag}" for tag in tags),
-        f"content  {content(client, event)}",
+        *(f"tag      {one_line(tag)}" for tag in tags),
+        f"content  {indented(content(client, event), 9)}",
     ]
     return "\n".join(lines)
 
@@ -301,7 +301,7 @@ def tail(
         shown = 0
         async for received in subscription.stored() if stored else subscription:
             event, seq = received.event, received.seq
-            row = "  ".join(event_row(client, event, seq))
+            row = one_line("  ".join(event_row(client, event, seq)))
             output.result(event_value(client, event, seq, cursor=subscription.cursor), row)
             shown += 1
             if shown == count:

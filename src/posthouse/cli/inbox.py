@@ -16,7 +16,7 @@ from cyclopts.validators import Number
 
 from posthouse.cli.commands import noun
 from posthouse.cli.options import DEFAULT_DAEMON, DaemonOptions
-from posthouse.cli.output import PLAIN, Output, short_node, shown_body, table
+from posthouse.cli.output import PLAIN, Output, indented, one_line, short_node, shown_body, table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -81,7 +81,7 @@ def mail_lines(item: InboxItem) -> str:
         "seen": item.seen_at,
         "text": shown_body(item.body),
     }
-    return "\n".join(f"{name:<9}{value}" for name, value in named.items() if value is not None)
+    return "\n".join(f"{name:<9}{indented(str(value), 9)}" for name, value in named.items() if value is not None)
 
 
 def mail(
@@ -208,10 +208,10 @@ def _event_line(event: DaemonEvent) -> str:
     when = str(data.get("ts", ""))
     if event.event != "message":
         rest = "  ".join(f"{name}={value}" for name, value in data.items() if name != "ts")
-        return f"{when}  {event.event}  {rest}"
+        return one_line(f"{when}  {event.event}  {rest}")
     sender = data.get("sender_name") or short_node(str(data.get("sender", "")))
     topic = f"  #{data['topic']}" if data.get("topic") else ""
-    return f"{when}  {sender}{topic}  {shown_body(data.get('body'))}"
+    return one_line(f"{when}  {sender}{topic}  {shown_body(data.get('body'))}")
 
 
 app = noun("inbox", cleandoc(mail.__doc__ or ""))

@@ -1,8 +1,9 @@
 """Logging of long-running commands: to stderr, or for the daemon to daemon.log, which rotates by size.
 
-stderr gets text on a terminal and JSON lines elsewhere; daemon.log always gets JSON lines, each written whole.
-Tracebacks name source lines and never show local values, which may hold tokens, keys and contents. structlog is
-imported at the top, so import this module inside functions only.
+stderr gets text on a terminal and JSON lines elsewhere; daemon.log always gets JSON lines, each written whole. Text
+of other nodes in an entry can neither drive the terminal nor forge an entry: control characters and line breaks are
+escaped, and the lines of a traceback are indented. Tracebacks name source lines and never show local values, which
+may hold tokens, keys and contents. structlog is imported at the top, so import this module inside functions only.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import sys
 from collections.abc import Callable, Mapping
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import structlog
 
+from posthouse.cli.output import indented, one_line
 from posthouse.files import open_nofollow
 from posthouse.model.limits import MIB
 from posthouse.model.settings_sources import Resolved
@@ -25,6 +27,7 @@ from posthouse.model.settings_sources import Resolved
 MAX_BYTES = 10 * MIB
 KEPT = 3  # rotated files, besides the current one
 _LOG_MODE = 0o644
+_INDENT = 4  # columns of a traceback
 
 
 class LogFile(RotatingFileHandler):
@@ -70,7 +73,18 @@ def _configure(
 
 
 def _render_text() -> list[structlog.typing.Processor]:
-    return [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
+    return [_escape, structlog.dev.ConsoleRenderer(exception_formatter=_write_traceback)]
+
+
+def _escape(_logger: Any, _method: str, entry: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Escape the texts of an entry; the renderer escapes values of other types itself."""
+    return {name: one_line(value) if isinstance(value, str) else value for name, value in entry.items()}
+
+
+def _write_traceback(file: TextIO, exc_info: structlog.typing.ExcInfo) -> None:
+    plain = io.StringIO()
+    structlog.dev.plain_traceback(plain, exc_info)
+    file.write("\n" + " " * _INDENT + indented(plain.getvalue().strip("\n"), _INDENT))
 
 
 def _render_json() -> list[structlog.typing.Processor]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from cyclopts import CycloptsError
 
 from posthouse.cli.commands import build
-from posthouse.cli.output import show, write_json
+from posthouse.cli.output import indented, show, write_json
 from posthouse.model.codes.spec import Exit
 from posthouse.model.errors import PosthouseError, error
 
@@ -64,7 +64,7 @@ def _report(failure: PosthouseError, tokens: Sequence[str]) -> int:
     if "--json" in _options(tokens):
         write_json(sys.stderr, failure.problem())
     else:
-        show(sys.stderr, f"error: {failure}\nhint: {failure.hint}")
+        show(sys.stderr, f"error: {indented(str(failure), 7)}\nhint: {indented(failure.hint, 6)}")
     return failure.spec.exit
 
 

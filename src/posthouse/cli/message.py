@@ -114,7 +114,7 @@ def receive(
 
 
 def _show_delivery(mailbox: Mailbox, delivery: Delivery, output: Output, *, peek: bool) -> None:
-    from posthouse.cli.output import short_node
+    from posthouse.cli.output import one_line, short_node
     from posthouse.model.errors import PosthouseError
 
     value = _delivery_value(delivery)
@@ -123,7 +123,7 @@ def _show_delivery(mailbox: Mailbox, delivery: Delivery, output: Output, *, peek
         value["body"] = shown = delivery.body
     except PosthouseError as failure:
         value["error"], shown = failure.code, f"(cannot be opened: {failure})"
-    output.result(value, f"{delivery.seq}  {short_node(delivery.sender)}  {where}{shown}")
+    output.result(value, f"{delivery.seq}  {short_node(delivery.sender)}  {one_line(where + shown)}")
     if peek:
         return
     if "error" in value:

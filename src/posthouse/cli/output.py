@@ -1,12 +1,14 @@
 """What a command prints, for people or for programs: the only module of posthouse that writes to a terminal.
 
 Every command takes `output: Output` and gives each result twice, as a value and as text; `--json` selects the value.
-Results go to stdout, notes and errors to stderr, so that a pipe carries results only. Control characters in text are
-escaped, never sent to the terminal. `main` decides exit codes, not this module.
+Results go to stdout, notes and errors to stderr, so that a pipe carries results only. Control characters are escaped
+in every format and never sent to the terminal. Text of other nodes goes through `one_line` or `indented`, so that its
+line breaks cannot forge a line of the output. `main` decides exit codes, not this module.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -51,16 +53,30 @@ def show(stream: TextIO, shown: RenderableType) -> None:
     if isinstance(shown, str):
         stream.write(visible(shown) + "\n")
     else:
-        _console(stream).print(shown, soft_wrap=False)
+        _print_safely(_console(stream), shown)
     stream.flush()
+
+
+def _print_safely(console: Console, shown: RenderableType) -> None:
+    from rich.segment import Segment, Segments
+
+    lines = console.render_lines(shown, pad=False, new_lines=True)
+    safe = [part if part.control else Segment(visible(part.text), part.style) for line in lines for part in line]
+    console.print(Segments(safe), end="", soft_wrap=True)
 
 
 def write_json(stream: TextIO, value: object) -> None:
     """Write one JSON object on one line."""
     import msgspec
 
-    stream.write(msgspec.json.encode(value, enc_hook=_encode).decode() + "\n")
+    text = msgspec.json.encode(value, enc_hook=_encode).decode()
+    # JSON itself escapes the first 32 control characters only; the others stand in strings, so JSON may escape them
+    stream.write((text if text.isprintable() else "".join(map(_json_character, text))) + "\n")
     stream.flush()
+
+
+def _json_character(character: str) -> str:
+    return character if character.isprintable() else json.dumps(character)[1:-1]
 
 
 def visible(text: str) -> str:
@@ -68,6 +84,16 @@ def visible(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+
+
+def one_line(text: str) -> str:
+    """Return `text` with control characters and line breaks escaped: a value of another node inside a line."""
+    return visible(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def indented(text: str, width: int) -> str:
+    """Return `text` of several lines with all but the first moved right, so that none looks like a line of its own."""
+    return visible(text).replace("\n", "\n" + " " * width)
 
 
 def _console(stream: TextIO) -> Console:
@@ -96,7 +122,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Renderabl
     for name in columns:
         laid.add_column(name, overflow="fold")
     for row in rows:
-        laid.add_row(*(cell if isinstance(cell, Text) else Text(visible(str(cell))) for cell in row))
+        laid.add_row(*(cell if isinstance(cell, Text) else Text(one_line(str(cell))) for cell in row))
     return laid
 
 

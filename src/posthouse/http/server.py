@@ -153,7 +153,9 @@ class HttpConnection(RequestHandler):
         message: str | None = None,
     ) -> web.StreamResponse:
         """Answer what aiohttp's parser refuses, or an exception outside of the dispatcher."""
-        if status >= 500:
+        if isinstance(exc, ConnectionError):  # the client left in the middle of its request: no answer can reach it
+            failure = error("http_malformed", reason="the connection was lost")
+        elif status >= 500:
             log.error("request_failed", exc_info=exc)
             failure = error("internal", reason=type(exc).__name__)
         elif isinstance(exc, LineTooLong):

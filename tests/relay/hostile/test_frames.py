@@ -31,6 +31,8 @@ FRAMES: list[tuple[str, str]] = [
     (json.dumps([["CLOSE", "s"]] * 1_001), "frame_malformed"),
     ('["NOTHING"]', "verb_unknown"),
     ('["event", {}]', "verb_unknown"),
+    ('["\\ud800"]', "json_invalid"),
+    ('["LOCK", "\\ud800", "list", {}]', "json_invalid"),
     ('["RECEIVE"]', "frame_malformed"),
     ('["RECEIVE", 1, {}]', "frame_malformed"),
     ('["RECEIVE", "main", {"window": 0}]', "frame_malformed"),
@@ -112,10 +114,25 @@ async def test_duplicate_key_in_a_filter_is_refused(edge: Edge, author: Author) 
         assert (await stream.expect("CLOSED"))[1]["code"] == "json_duplicate_key"
 
 
+#: an encoded surrogate in each place that takes a text
+SURROGATES = (
+    b'["\xed\xa0\x80"]',
+    b'["LOCK", "\xed\xa0\x80", "list", {}]',
+    b'["LOCK", "r", "\xed\xa0\x80", {}]',
+    b'["LOCK", "r", "acquire", {"resource": "\xed\xa0\x80", "lease_ms": 1000}]',
+    b'["REQ", "\xed\xa0\x80", {}]',
+    b'["COUNT", "\xed\xa0\x80"]',
+    b'["RECEIVE", "\xed\xa0\x80", {}]',
+    b'["EVENT", {"id": "\xed\xa0\x80"}]',
+    b'["CONFIRM", {"kind": 1, "id": "\xed\xa0\x80"}]',
+    b'["AUTH", {"id": "\xed\xa0\x80"}]',
+)
+
+
 async def test_frame_with_invalid_utf8_is_refused(edge: Edge) -> None:
     async with wire(edge) as connection:
         await connection.upgrade()
-        for payload in (b'["CLOSE", "\xff"]', b'["\xff"]', b"\xff"):
+        for payload in (b'["CLOSE", "\xff"]', b'["\xff"]', b"\xff", *SURROGATES):
             await connection.send(masked(payload))
             opcode, answer = await connection.frame()
             assert (opcode, json.loads(answer)[:2]) == (1, ["NOTICE", "json_invalid"])

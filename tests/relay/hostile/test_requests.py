@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.relay.edge import PATIENCE_S, Author, Edge, running
 from tests.relay.hostile.wire import wire
@@ -164,8 +165,26 @@ async def test_requests_at_once_are_bounded(tmp_path: Path) -> None:
         assert (await edge.get("/v1/events", token)).status == 200
 
 
-async def test_client_that_leaves_in_the_middle_changes_nothing(edge: Edge) -> None:
-    for data in (b"POST /v1/events HTTP/1.1\r\nContent-Length: 100\r\n\r\n{", b"GET /v1", HEAD + b"\r\n"):
-        async with wire(edge) as connection:
-            await connection.send(data)
-    assert (await edge.get("/healthz")).status == 200
+LEFT = (
+    b"POST /v1/events HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{",
+    b"POST /v1/events HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab",
+    b"GET /v1",
+    HEAD + b"\r\n",
+)
+
+
+@pytest.mark.parametrize("is_reset", [False, True], ids=["closed", "reset"])
+async def test_client_that_leaves_in_the_middle_changes_nothing_and_leaves_no_traceback(
+    edge: Edge, is_reset: bool
+) -> None:
+    with capture_logs() as entries:
+        for data in LEFT:
+            async with wire(edge) as connection:
+                await connection.send(data)
+                await edge.get("/healthz")  # meanwhile the relay has begun to read the body
+                if is_reset:
+                    connection.writer.transport.abort()
+        async with asyncio.timeout(PATIENCE_S):
+            while edge.server.context.meters._gauges["posthouse_relay_connections"]() > 1:
+                await edge.get("/healthz")
+    assert [entry for entry in entries if entry["log_level"] == "error"] == []

@@ -98,8 +98,12 @@ class Command(NamedTuple):
 
 
 def read_commands(data: bytes, max_commands: int) -> list[Command]:
-    """Return the commands of a frame in order, or raise frame_malformed, json_invalid or json_too_deep."""
+    """Return the commands of a frame in order, or raise frame_malformed, json_invalid or json_too_deep.
+
+    Arguments are UTF-8 from here on: the decoder does not look into those that it leaves as bytes.
+    """
     try:
+        str(data, "utf-8")
         outer = _ARRAY.decode(data)
         if not outer:
             raise _malformed("an empty array is no command")
