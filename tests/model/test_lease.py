@@ -18,6 +18,7 @@ from posthouse.model.lease import (
     acquire,
     fence_admits,
     fence_error,
+    first_counter,
     inspect,
     is_active,
     release,
@@ -53,7 +54,8 @@ def take(
     record: RequestRecord | None = None,
     wall_ns: int = WALL,
 ) -> Grant | Denied:
-    return acquire(row, "r", owner, lease_ms, now_ms * MILLISECOND_NS, wall_ns, request_id, record)
+    next_token = 1 if row is None else row.token + 1
+    return acquire(row, "r", owner, lease_ms, ms(now_ms), wall_ns, lambda: next_token, request_id, record)
 
 
 def ms(value: int) -> int:
@@ -125,12 +127,34 @@ def test_whoever_waits_the_remaining_time_finds_the_lease_over() -> None:
     assert not is_active(row, now_ns + ms(remaining_ms(row, now_ns)))
 
 
-def test_a_restart_gives_an_unreleased_lease_its_full_time_again() -> None:
+def test_a_restart_gives_a_lease_that_may_be_active_its_full_time_again() -> None:
     row = granted(take(None, "ada", 0))
     assert reopen(row, ms(5000)).deadline_boot_ns == ms(6000)
+    assert reopen(row, ms(5000), ms(999)).deadline_boot_ns == ms(6000)
     freed = release(row, "ada", 1, 0)
     assert isinstance(freed, Released)
-    assert reopen(freed.row, ms(5000)) == freed.row
+    assert reopen(freed.row, ms(5000), void_token=9) == freed.row
+
+
+def test_lease_that_was_over_before_a_restart_stays_over() -> None:
+    row = granted(take(None, "ada", 0))
+    assert reopen(row, ms(5000), ms(1000)) == row
+    after_reboot = reopen(row, ms(1), ms(1000))
+    assert not is_active(after_reboot, ms(1))
+    assert not is_active(reopen(after_reboot, ms(7), ms(1)), ms(7))
+
+
+def test_void_token_locks_the_holder_out_and_keeps_the_lock_taken() -> None:
+    row = reopen(granted(take(None, "ada", 0)), ms(5000), void_token=700)
+    assert code(renew(row, "ada", 1, 1000, ms(5001), WALL)) == "stale_token"
+    assert code(take(row, "bob", 5001)) == "held"
+
+
+def test_counter_starts_at_the_clock_in_microseconds_and_never_falls() -> None:
+    wall_ns = 1_700_000_000_123_456_789
+    assert first_counter(5, wall_ns) == 1_700_000_000_123_456
+    assert first_counter(1_800_000_000_000_000, wall_ns) == 1_800_000_000_000_000
+    assert first_counter(0, 2**63 - 1) < 2**53
 
 
 def test_a_retry_gets_its_grant_while_it_is_active_and_is_spent_after() -> None:
@@ -227,7 +251,7 @@ def _step(world: Model, op: str, owner: str, lease_ms: int) -> None:
         return
     if op == "acquire":
         was_active = world.row is not None and is_active(world.row, world.now_ns)
-        outcome = acquire(world.row, "r", owner, lease_ms, world.now_ns, WALL)
+        outcome = acquire(world.row, "r", owner, lease_ms, world.now_ns, WALL, lambda: len(world.tokens) + 1)
         assert isinstance(outcome, Grant) is not was_active
     elif op == "renew":
         outcome = renew(world.row, owner, token, lease_ms, world.now_ns, WALL)

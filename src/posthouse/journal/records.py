@@ -77,7 +77,8 @@ _STORE = (
         "the last seq that pruning may remove below it",
         {
             "through_seq": "the last seq of the prefix that this snapshot replaces, always",
-            "state": "the state from which replay starts: locks, members, counters, open deliveries; always",
+            "state": "the state from which replay starts: locks and their token_counter, members, counters, "
+            "open deliveries; always",
         },
     ),
     RecordType(
@@ -190,9 +191,13 @@ _LOCKS = (
             "run_id": "the run that starts, always",
             "boot_id": "the boot it runs in, always",
             "boot_ns": "boot time of the start, always",
-            "reopened": "number of unreleased leases that got their full length again, always",
-            "token_leap": "increment of every token after a restore of the store",
+            "reopened": "number of leases that may be active and so got their full length again, always",
+            "token_counter": "the counter of fencing tokens; later grants are above it, always since version 2",
+            "over_before_ns": "boot time of the former run; leases with an earlier deadline stay over, 0 if unknown",
+            "void_token": "after a restore: the token that replaces those of all unreleased leases",
+            "token_leap": "in version 1, after a restore: the increment of every token",
         },
+        version=2,
     ),
     RecordType("lock.acquired", "the resource", _GRANT | _REQUEST),
     RecordType("lock.renewed", "the resource", _GRANT),

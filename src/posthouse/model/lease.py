@@ -1,6 +1,6 @@
 """Leases and fencing tokens: the rules of locks as pure functions over a frozen row.
 
-One row per (mesh, resource) is kept forever, so tokens grow strictly through release, expiry, take-over and restart.
+Tokens come from one counter per store, so they grow strictly over all locks, and through every restart and restore.
 A lease is active if now < deadline, compared at the time of use, in boot time: wall-clock steps change nothing. A
 consumer of a fence stores the highest token it has seen and refuses lower ones; `strict` also refuses an equal one.
 The relay checks a fence tag against the lock itself. Refusals are values; the caller raises or returns them.
@@ -8,6 +8,7 @@ The relay checks a fence tag against the lock itself. Refusals are values; the c
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -17,12 +18,16 @@ from posthouse.model.errors import error
 from posthouse.model.limits import (
     LEASE_MAX_MS,
     LEASE_MIN_MS,
+    MICROSECOND_NS,
     MILLISECOND_NS,
     REQUEST_ID_MAX_BYTES,
     REQUEST_RECORD_S,
     RESOURCE_MAX_BYTES,
+    SAFE_INTEGER_MAX,
     SECOND_NS,
 )
+
+_CLOCK_TOKEN_MAX = SAFE_INTEGER_MAX - 2**40  # the year 2255; leaves a clock that is centuries ahead room to count
 
 
 class LockRow(msgspec.Struct, frozen=True):
@@ -130,12 +135,14 @@ def acquire(
     lease_ms: int,
     now_ns: int,
     wall_ns: int,
+    next_token: Callable[[], int],
     request_id: str | None = None,
     record: RequestRecord | None = None,
 ) -> Grant | Denied:
     """Grant the lock, or return the reason for a refusal; `record` is the stored record of the request_id, if any.
 
-    `now_ns` is boot time and decides; `wall_ns` only shows people when the lease ends.
+    `now_ns` is boot time and decides; `wall_ns` only shows people when the lease ends. A new grant, and nothing else,
+    calls `next_token`, once.
     """
     if record is not None and is_record_alive(record, wall_ns):
         return _repeat(row, owner, lease_ms, now_ns, record)
@@ -143,7 +150,7 @@ def acquire(
         if row.owner == owner:
             return Denied("held_by_self", {"token": row.token, "remaining_ms": remaining_ms(row, now_ns)})
         return Denied("held", {"holder": row.owner, "remaining_ms": remaining_ms(row, now_ns)})
-    token = 1 if row is None else row.token + 1
+    token = next_token()
     expires_at_ns = wall_ns + lease_ms * MILLISECOND_NS
     return Grant(
         LockRow(resource, owner, token, lease_ms, now_ns + lease_ms * MILLISECOND_NS),
@@ -177,11 +184,30 @@ def inspect(row: LockRow | None, resource: str, now_ns: int) -> LockView:
     return LockView(resource, True, row.owner, row.token, remaining_ms(row, now_ns))
 
 
-def reopen(row: LockRow, now_ns: int) -> LockRow:
-    """Return the row after a restart: an unreleased lease, expired or not, gets its full length again."""
+def reopen(row: LockRow, now_ns: int, over_before_ns: int = 0, void_token: int = 0) -> LockRow:
+    """Return the row after a restart: a lease that may be active gets its full length again, counted from `now_ns`.
+
+    A deadline at or before `over_before_ns` had passed before the restart: that lease stays over. A `void_token`
+    (0: none) replaces the token, so that the holder can no longer use its own.
+    """
     if row.is_released:
         return row
-    return replace(row, deadline_boot_ns=now_ns + row.lease_ms * MILLISECOND_NS)
+    deadline_ns = row.deadline_boot_ns
+    is_over = deadline_ns <= over_before_ns
+    return replace(
+        row,
+        token=void_token or row.token,
+        deadline_boot_ns=min(deadline_ns, now_ns) if is_over else now_ns + row.lease_ms * MILLISECOND_NS,
+    )
+
+
+def first_counter(counter: int, wall_ns: int) -> int:
+    """Return the counter of tokens at a start, a restore or a change of store: at least the time in microseconds.
+
+    No relay grants a million locks a second, so a counter never overtakes the clock: the result exceeds every token
+    of a history that this store has lost.
+    """
+    return max(counter, min(wall_ns // MICROSECOND_NS, _CLOCK_TOKEN_MAX))
 
 
 def is_record_alive(record: RequestRecord, wall_ns: int) -> bool:

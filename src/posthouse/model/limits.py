@@ -12,6 +12,7 @@ MIB = 1024 * KIB
 GB = 1_000_000_000
 SECOND_NS = 1_000_000_000
 MILLISECOND_NS = 1_000_000
+MICROSECOND_NS = 1_000
 DAY_S = 86_400
 
 # Subjects
@@ -100,7 +101,6 @@ WAITERS_MAX = 65_536  # in all queues: about 60 MB
 LOCK_WAIT_MAX_MS = 600_000
 LOCK_RATE_PER_S = 5_000  # operations per key: far above one busy client, far below the capacity of the writer
 LOCK_BURST = 20_000
-RESTORE_TOKEN_LEAP = 2**32  # above any token granted between backup and restore
 
 # Bus reliability defaults
 RATE_WINDOW_S = 60

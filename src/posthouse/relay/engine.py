@@ -191,6 +191,8 @@ class EngineSettings:
     event_rate: Rate = EVENT_RATE
     ephemeral_rate: Rate = EPHEMERAL_RATE
     deliveries: DeliverySettings = DEFAULT_SETTINGS
+    #: whether the relay's key was made in this start: with a new store, fencing tokens then begin at 0
+    has_new_key: bool = False
     #: whether there is a mesh of Pinch addresses
     has_pinch: bool = False
     #: clients that may wait for one lock
@@ -260,7 +262,7 @@ class RelayEngine(Reads):
             rows = await prepare_main(store, settings.relay, is_open=settings.is_main_open, admins=settings.admins)
             if settings.has_pinch:
                 rows = await prepare_pinch(store, settings.relay, settings.admins)
-            lock_run = await start_run(store, clock)
+            lock_run = await start_run(store, clock, has_new_key=settings.has_new_key)
         except BaseException:
             await asyncio.to_thread(store.close)
             raise

@@ -41,6 +41,7 @@ from posthouse.sqlite.writer import MAX_WAITING_BYTES, MAX_WAITING_ITEMS
 
 log = structlog.get_logger(__name__)
 GOING_AWAY = 1001
+KEY_NAME = "key.json"
 NO_PROTECTION = Protection()
 
 
@@ -101,8 +102,9 @@ class RelayServer:
         data_dir = private_dir(settings.data_dir)
         lock = StoreLock(data_dir / "relay", exclusive=True)
         self._opened.callback(lock.close)
-        self.key = keyfile.load_or_create(data_dir / "key.json")
-        engine = await RelayEngine.start(self._engine_settings(data_dir), settings.clock)
+        has_new_key = not (data_dir / KEY_NAME).exists()
+        self.key = keyfile.load_or_create(data_dir / KEY_NAME)
+        engine = await RelayEngine.start(self._engine_settings(data_dir, has_new_key=has_new_key), settings.clock)
         self._opened.push_async_callback(engine.close)
         head = (await engine.store.extent()).head
         self.context = _make_context(engine, self.key, settings, head)
@@ -141,11 +143,12 @@ class RelayServer:
         server.pre_shutdown()
         await server.shutdown(self.settings.limits.stop_s)
 
-    def _engine_settings(self, data_dir: Path) -> EngineSettings:
+    def _engine_settings(self, data_dir: Path, *, has_new_key: bool) -> EngineSettings:
         settings = self.settings
         return EngineSettings(
             data_dir=data_dir,
             relay=self.key.node,
+            has_new_key=has_new_key,
             is_main_open=is_loopback(settings.listen),
             admins=settings.admins,
             event_rate=settings.event_rate,

@@ -86,4 +86,4 @@ async def open_desk(folder: Path, clock: FakeClock | None = None) -> AsyncIterat
 
 async def open_core(folder: Path, clock: Clock) -> RelayEngine:
     """Start an engine in a folder."""
-    return await RelayEngine.start(EngineSettings(folder, RELAY, verifier_threads=1), clock)
+    return await RelayEngine.start(EngineSettings(folder, RELAY, verifier_threads=1, has_new_key=True), clock)

@@ -48,19 +48,22 @@ NAMES = [
 
 async def test_every_odd_name_is_a_lock_of_its_own(relay: LockRelay) -> None:
     alice, bob = await relay.node(), await relay.node()
+    tokens: dict[str, int] = {}
     for turn, name in enumerate(NAMES):
-        lease_ms = LEASE_MS + turn
-        assert granted(await alice.ask("acquire", resource=name, lease_ms=lease_ms))["resource"] == name
+        grant = granted(await alice.ask("acquire", resource=name, lease_ms=LEASE_MS + turn))
+        assert grant["resource"] == name
+        tokens[name] = grant["token"]
     for turn, name in enumerate(NAMES):
         status, value = await bob.ask("inspect", resource=name) if name not in (".", "..") else (0, {})
         if status:
             assert (status, value["resource"], value["remaining_ms"]) == (200, name, LEASE_MS + turn), name
         assert (await bob.ask("acquire", resource=name, lease_ms=LEASE_MS))[1]["code"] == "held"
-        assert granted(await alice.ask("renew", resource=name, token=1, lease_ms=LEASE_MS))["resource"] == name
+        renewed = granted(await alice.ask("renew", resource=name, token=tokens[name], lease_ms=LEASE_MS))
+        assert renewed["resource"] == name
     listed = [lock["resource"] for lock in (await bob.ask("list"))[1]["locks"]]
     assert listed == sorted(NAMES, key=lambda name: name.encode())
     for name in NAMES:
-        assert (await alice.ask("release", resource=name, token=1))[0] == 200
+        assert (await alice.ask("release", resource=name, token=tokens[name]))[0] == 200
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -78,7 +78,7 @@ async def test_request_id_is_kept_for_a_day_and_per_resource_and_owner(relay: Lo
     alice = await relay.node(author)  # tokens of HTTP are an hour old by now
     assert refused(await alice.ask("acquire", resource="a", **wanted)) == (409, "request_spent")
     relay.clock.advance(1)
-    assert granted(await alice.ask("acquire", resource="a", **wanted))["token"] == 2
+    assert granted(await alice.ask("acquire", resource="a", **wanted))["token"] == 3
 
 
 async def test_wait_that_times_out_names_the_holder(relay: LockRelay) -> None:

@@ -63,7 +63,8 @@ class Oracle:
         self.holder = None
 
     def restart(self, now_ms: int) -> None:
-        self.ends_ms = now_ms + self.lease_ms
+        if self.is_held(now_ms):
+            self.ends_ms = now_ms + self.lease_ms
 
 
 async def live(folder: Path, steps: list[tuple[str, int, int, int]]) -> Oracle:

@@ -16,14 +16,14 @@ from posthouse.journal.records import digest_records
 from posthouse.model.clock import FakeClock
 from posthouse.model.errors import PosthouseError
 from posthouse.relay.ops.housekeeping import ArchivedRange, Pruning
-from posthouse.relay.ops.maintenance import check_locks, replay_store_locks
-from posthouse.relay.store.sqlite.meshes_and_locks import all_locks
+from posthouse.relay.ops.maintenance import check_locks, check_token_counter, replay_store_locks
+from posthouse.relay.store.sqlite.meshes_and_locks import all_locks, last_token
 from posthouse.sqlite.connection import Durability, open_reader, open_writer
 from tests.relay.locks.desk import Desk, node, open_desk
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["acquire", "wait", "renew", "release", "pass", "restart", "prune"]),
+        st.sampled_from(["acquire", "wait", "renew", "release", "pass", "restart", "reboot", "prune"]),
         st.integers(0, 2),
         st.integers(0, 2),
     ),
@@ -59,12 +59,17 @@ async def live(folder: Path, steps: list[tuple[str, int, int]]) -> None:
     clock = FakeClock()
     parts: list[list[tuple[str, int, int]]] = [[]]
     for each in steps:
-        parts.append([]) if each[0] == "restart" else parts[-1].append(each)
+        parts[-1].append(each)
+        if each[0] in ("restart", "reboot"):
+            parts.append([])
     for part in parts:
         async with open_desk(folder, clock) as desk:
             for op, owner, resource in part:
-                await step(desk, op, node(owner + 1), f"r{resource}")
+                if op not in ("restart", "reboot"):
+                    await step(desk, op, node(owner + 1), f"r{resource}")
             await desk.inspect()
+        if part and part[-1][0] == "reboot":
+            clock.reboot()
 
 
 @settings(max_examples=30, deadline=None)
@@ -75,7 +80,8 @@ def test_replayed_journal_gives_the_table(steps: list[tuple[str, int, int]]) -> 
         db = open_reader(Path(folder) / "relay.db")
         table = {(entry.mesh, entry.row.resource): entry.row for entry in all_locks(db)}
         assert replay_store_locks(db) == table
-        assert list(check_locks(db)) == []
+        assert list(check_locks(db)) == list(check_token_counter(db)) == []
+        assert last_token(db) >= max((row.token for row in table.values()), default=0)
         db.close()
 
 
@@ -87,16 +93,16 @@ def test_replayed_journal_gives_the_table(steps: list[tuple[str, int, int]]) -> 
         "UPDATE locks SET is_released = 1",
         "UPDATE locks SET deadline_boot_ns = deadline_boot_ns + 1",
         "DELETE FROM locks",
-        "UPDATE journal SET body = json_set(body, '$.token', 7) WHERE type = 'lock.acquired'",
+        "UPDATE token_counter SET token = token - 1",
     ],
 )
 async def test_check_finds_a_table_that_differs_from_its_journal(tmp_path: Path, damage: str) -> None:
     async with open_desk(tmp_path) as desk:
         await desk.granted(node(1))
     db = open_writer(tmp_path / "relay.db", Durability.FULL)
-    assert list(check_locks(db)) == []
+    assert list(check_locks(db)) == list(check_token_counter(db)) == []
     db.execute(damage)
-    (finding,) = check_locks(db)
+    (finding,) = (*check_locks(db), *check_token_counter(db))
     assert "the journal says" in finding
     db.close()
 

@@ -1,4 +1,4 @@
-"""Rights to lock: authentication, membership and access rows; tokens are per mesh."""
+"""Rights to lock: authentication, membership and access rows."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ async def test_lock_operations_need_authentication(relay: LockRelay) -> None:
         assert (req, problem["status"], problem["code"]) == ("r1", 401, "authentication_required")
 
 
-async def test_tokens_are_per_mesh_and_resource(relay: LockRelay) -> None:
+async def test_every_grant_of_any_lock_in_any_mesh_has_a_higher_token(relay: LockRelay) -> None:
     alice = await relay.node()
     await relay.edge.server.context.engine.administration.create_mesh(alice.node, "lab")
     assert granted(await alice.ask("acquire", resource="a", lease_ms=LEASE_MS))["token"] == 1
     await alice.ask("release", resource="a", token=1)
     assert granted(await alice.ask("acquire", resource="a", lease_ms=LEASE_MS))["token"] == 2
-    assert granted(await alice.ask("acquire", resource="a", mesh="lab", lease_ms=LEASE_MS))["token"] == 1
-    assert granted(await alice.ask("acquire", resource="b", lease_ms=LEASE_MS))["token"] == 1
+    assert granted(await alice.ask("acquire", resource="a", mesh="lab", lease_ms=LEASE_MS))["token"] == 3
+    assert granted(await alice.ask("acquire", resource="b", lease_ms=LEASE_MS))["token"] == 4
 
 
 async def test_roles_and_access_rows_decide_who_may_lock(relay: LockRelay) -> None:

@@ -31,6 +31,7 @@ from posthouse.relay.ops.maintenance import (
     check_meshes,
     check_records,
     check_relay,
+    check_token_counter,
     reindex_relay,
     restore_relay,
 )
@@ -133,6 +134,7 @@ VIOLATIONS: dict[Rule, str] = {
     check_kept: "INSERT INTO kept_events (seq) SELECT min(seq) FROM events",
     check_meshes: "DELETE FROM topics",
     check_locks: "UPDATE locks SET owner = 'another'",
+    check_token_counter: "UPDATE token_counter SET token = token - 1",
     check_message_records: "UPDATE message_records SET fingerprint = zeroblob(32)",
     check_deliveries: "UPDATE mailboxes SET open_rows = open_rows + 1",
     check_replay: "UPDATE deliveries SET state = 'sent'",

@@ -6,7 +6,7 @@ import pytest
 
 from posthouse.model.clock import FakeClock
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.lease import LockRow, RequestRecord
+from posthouse.model.lease import LockRow, RequestRecord, reopen
 from posthouse.model.limits import REQUEST_RECORD_S, SECOND_NS
 from posthouse.relay.store.protocol import RelayStore, Unit
 from posthouse.relay.wire.lock_operations import LockEntry, LockRun
@@ -98,20 +98,41 @@ class LocksContract:
 
         assert await write(store, left) == ["new 0", "new 1", "new 2"]
 
-    async def test_run_reopens_what_is_not_released_and_raises_every_token(self, store: RelayStore) -> None:
+    @pytest.mark.parametrize("void_token", [0, 100])
+    async def test_run_applies_the_rule_of_restarts_to_every_lock(self, store: RelayStore, void_token: int) -> None:
         run = LockRun("run", "epoch", "boot", 1_000)
+        rows = [
+            LockRow("held", "a", 3, 5, 70_000),
+            LockRow("over", "a", 4, 5, 60_000),
+            LockRow("long over", "a", 5, 5, 77),
+            LockRow("free", "a", 6, 5, 77, True),
+        ]
 
         def live(unit: Unit) -> int:
-            unit.save_lock(LockEntry("main", LockRow("held", "a", 3, 5, 77), 9))
-            unit.save_lock(LockEntry("main", LockRow("free", "a", 4, 5, 77, True), 9))
-            return unit.begin_lock_run(run, 100)
+            for row in rows:
+                unit.save_lock(LockEntry("main", row, 9))
+            return unit.begin_lock_run(run, 60_000, void_token)
 
         assert await write(store, live) == 1
         assert await write(store, lambda unit: unit.find_lock_run()) == run
-        held = await write(store, lambda unit: unit.find_lock("main", "held"))
-        free = await write(store, lambda unit: unit.find_lock("main", "free"))
-        assert held == LockEntry("main", LockRow("held", "a", 103, 5, 1_000 + 5_000_000), 0)
-        assert free == LockEntry("main", LockRow("free", "a", 104, 5, 77, True), 0)
+        found = {entry.row.resource: entry for entry in await store.locks(None, ("", ""), 10)}
+        for row in rows:
+            assert found[row.resource] == LockEntry("main", reopen(row, 1_000, 60_000, void_token), 0)
+
+    async def test_tokens_of_all_locks_come_from_one_counter(self, store: RelayStore) -> None:
+        assert await write(store, lambda unit: unit.last_token()) == 0
+        assert await write(store, lambda unit: [unit.next_token(), unit.next_token()]) == [1, 2]
+        for raised in (1_000, 7):
+            await write(store, lambda unit, raised=raised: unit.raise_token_counter(raised))  # type: ignore[misc]
+        assert await write(store, lambda unit: unit.next_token()) == 1_001
+
+        def fail(unit: Unit) -> None:
+            unit.next_token()
+            raise error("held")
+
+        with pytest.raises(PosthouseError):
+            await write(store, fail)
+        assert await write(store, lambda unit: unit.last_token()) == 1_001
 
     async def test_fence_write_is_remembered_per_coordinate_and_resource(self, store: RelayStore) -> None:
         await write(store, lambda unit: unit.save_fence_write("main", "r", b"x", 3))

@@ -31,7 +31,13 @@ class LockRun(NamedTuple):
     depth: int
     seq: int
     boot_ns: int
-    token_leap: int
+    #: what the start did to leases and tokens, as lease.reopen takes it; 0: nothing
+    over_before_ns: int = 0
+    void_token: int = 0
+    #: of records before version 2: added to every token
+    token_leap: int = 0
+    #: the counter of tokens at the start
+    token_counter: int = 0
 
 
 class Snapshot(NamedTuple):
@@ -113,12 +119,15 @@ class AnchorRecord(NamedTuple):
     through_seq: int = 0
     #: Set for lock.run_started.
     boot_ns: int = 0
+    over_before_ns: int = 0
+    void_token: int = 0
     token_leap: int = 0
+    token_counter: int = 0
 
 
 ANCHOR_TYPES = ("lock.run_started", "journal.snapshot", "mesh.created")
 #: Fields of the body of an anchor record, in the order of AnchorRecord; 0 where a type lacks one.
-ANCHOR_FIELDS = ("through_seq", "boot_ns", "token_leap")
+ANCHOR_FIELDS = ("through_seq", "boot_ns", "over_before_ns", "void_token", "token_leap", "token_counter")
 
 
 class Extent(NamedTuple):
@@ -185,7 +194,18 @@ def _build(
     first_seq = min(each.first_seq for each in extents)
     snapshots = [Snapshot(each.seq, each.through_seq) for each in anchors if each.type == "journal.snapshot"]
     starts = [each for each in anchors if each.type == "lock.run_started"]
-    runs = [LockRun(positions[each.epoch].depth, each.seq, each.boot_ns, each.token_leap) for each in starts]
+    runs = [
+        LockRun(
+            positions[each.epoch].depth,
+            each.seq,
+            each.boot_ns,
+            each.over_before_ns,
+            each.void_token,
+            each.token_leap,
+            each.token_counter,
+        )
+        for each in starts
+    ]
     return Lineage(
         root,
         positions[root].store,

@@ -2,8 +2,9 @@
 
 Each method is one unit of work and changes nothing but the store, so the writer may run it again. A lock that is
 free or expired goes to the longest waiter first, in the same transaction, so no request overtakes the queue.
-At the start of a run every unreleased lease gets its full length again; under a new epoch every token leaps, so that
-it exceeds the tokens that were granted after the backup was made.
+At the start of a run every lease that may still be active gets its full length again, and the counter of tokens rises
+to the clock. Under a new epoch these leases also lose their tokens: the history that was lost may have granted the
+lock to another holder.
 """
 
 from __future__ import annotations
@@ -11,32 +12,60 @@ from __future__ import annotations
 import secrets
 from typing import NamedTuple
 
+import structlog
+
 from posthouse.model import lease
 from posthouse.model.clock import Clock
 from posthouse.model.lease import Denied, Grant, LockRow, LockView, Released
-from posthouse.model.limits import MILLISECOND_NS, RESTORE_TOKEN_LEAP
+from posthouse.model.limits import MILLISECOND_NS, SECOND_NS
 from posthouse.relay.locks.wait_queue import Waiter, WaitQueues
 from posthouse.relay.store.protocol import RelayStore, Unit
 from posthouse.relay.wire.lock_operations import Acquire, Inspect, LockEntry, LockRun, Release, Renew
 
+log = structlog.get_logger(__name__)
 
-async def start_run(store: RelayStore, clock: Clock) -> str:
-    """Begin a run of locks in one transaction with its record; return the run's id."""
+
+async def start_run(store: RelayStore, clock: Clock, *, has_new_key: bool) -> str:
+    """Begin a run of locks in one transaction with its record; return the run's id.
+
+    Tokens begin at 0 only in a new store of a relay that has a new key: no client can hold an older token of it.
+    """
     run_id = secrets.token_hex(8)
-    await store.submit(lambda unit: begin_run(unit, run_id, store.epoch, clock.boot_id))
+    behind_ns = await store.submit(lambda unit: begin_run(unit, run_id, store.epoch, clock, has_new_key=has_new_key))
+    if behind_ns > 0:
+        log.warning("wall_clock_behind_journal", behind_s=behind_ns / SECOND_NS)
     return run_id
 
 
-def begin_run(unit: Unit, run_id: str, epoch: str, boot_id: str) -> None:
-    """Write the run, reopen unreleased leases, and leap all tokens after a restore."""
+def begin_run(unit: Unit, run_id: str, epoch: str, clock: Clock, *, has_new_key: bool) -> int:
+    """Write the run, reopen leases and raise the counter; return how far the wall clock is behind the journal."""
     former = unit.find_lock_run()
-    leap = RESTORE_TOKEN_LEAP if former is not None and former.epoch != epoch else 0
-    run = LockRun(run_id, epoch, boot_id, unit.boot_ns)
-    reopened = unit.begin_lock_run(run, leap)
-    body: dict[str, object] = {"run_id": run_id, "boot_id": boot_id, "boot_ns": run.boot_ns, "reopened": reopened}
-    if leap:
-        body["token_leap"] = leap
+    if former is not None or not has_new_key:
+        unit.raise_token_counter(lease.first_counter(unit.last_token(), unit.now_ns))
+    counter = unit.last_token()
+    run = LockRun(run_id, epoch, clock.boot_id, unit.boot_ns)
+    over_before_ns = _over_before_ns(former, run)
+    void_token = counter if former is not None and former.epoch != epoch else 0
+    reopened = unit.begin_lock_run(run, over_before_ns, void_token)
+    body: dict[str, object] = {
+        "run_id": run_id,
+        "boot_id": run.boot_id,
+        "boot_ns": run.boot_ns,
+        "reopened": reopened,
+        "token_counter": counter,
+        "over_before_ns": over_before_ns,
+    }
+    if void_token:
+        body["void_token"] = void_token
     unit.append("lock.run_started", ref=run_id, body=body)
+    return unit.now_ns - clock.wall_ns()
+
+
+def _over_before_ns(former: LockRun | None, run: LockRun) -> int:
+    """Return the boot time, of the former run's boot, at which that run's leases are known to be over; 0: unknown."""
+    if former is None or former.epoch != run.epoch:  # a renewal may be among the records that a restore lost
+        return 0
+    return run.boot_ns if former.boot_id == run.boot_id else former.boot_ns
 
 
 class Served(NamedTuple):
@@ -188,7 +217,15 @@ def _apply_rule(unit: Unit, entry: LockEntry | None, owner: str, request: Acquir
         record = unit.find_lock_request(request.mesh, request.resource, owner, request.request_id)
     row = None if entry is None else entry.row
     return lease.acquire(
-        row, request.resource, owner, request.lease_ms, now_ns, unit.now_ns, request.request_id, record
+        row,
+        request.resource,
+        owner,
+        request.lease_ms,
+        now_ns,
+        unit.now_ns,
+        unit.next_token,
+        request.request_id,
+        record,
     )
 
 

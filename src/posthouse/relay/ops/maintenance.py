@@ -27,10 +27,11 @@ from posthouse.model.event import decode_event, event_id
 from posthouse.model.lease import LockRow, reopen
 from posthouse.relay.messages.consistency import DELIVERY_RULES, PINCH_RULES
 from posthouse.relay.store.event_rows import event_row
-from posthouse.relay.store.sqlite.meshes_and_locks import LOCKS_SQL, MESHES_SQL, all_locks, read_mesh_rows
+from posthouse.relay.store.sqlite.meshes_and_locks import LOCKS_SQL, MESHES_SQL, all_locks, last_token, read_mesh_rows
 from posthouse.relay.store.sqlite.store import COMPONENTS, reindex
 from posthouse.relay.wire.mesh_rows import AccessRow, MemberRow, MeshRows, Role, Verdict
 from posthouse.sqlite.backup import backup_store
+from posthouse.sqlite.connection import open_reader
 from posthouse.sqlite.statements import Statements
 
 MeshFacts = dict[tuple[str, ...], Any]
@@ -166,24 +167,33 @@ def check_locks(db: apsw.Connection) -> Iterator[str]:
             yield f"locks: {key[1]!r} of the mesh {key[0]} is {found.get(key)}, the journal says {expected.get(key)}"
 
 
+def check_token_counter(db: apsw.Connection) -> Iterator[str]:
+    """Compare the counter of fencing tokens with the journal: a counter that fell back would grant a token twice."""
+    snapshot_seq, state = _last_snapshot(db)
+    granted = max(state.get("token_counter", 0), db.execute(LOCKS_SQL.journal_counter, (snapshot_seq,)).get or 0)
+    if (counter := last_token(db)) < granted:
+        yield f"locks: the counter of tokens is {counter}, the journal says {granted}"
+
+
 def replay_store_locks(db: apsw.Connection) -> LockTable:
     """Return the locks of a store by replaying its journal."""
-    snapshot_seq, snapshot = _last_snapshot(db)
-    return replay_locks((Record(*row) for row in db.execute(LOCKS_SQL.lock_history, (snapshot_seq,))), snapshot)
+    snapshot_seq, state = _last_snapshot(db)
+    history = (Record(*row) for row in db.execute(LOCKS_SQL.lock_history, (snapshot_seq,)))
+    return replay_locks(history, state.get("locks", ()))
 
 
-def _last_snapshot(db: apsw.Connection) -> tuple[int, Sequence[Mapping[str, Any]]]:
+def _last_snapshot(db: apsw.Connection) -> tuple[int, Mapping[str, Any]]:
     found = db.execute(LOCKS_SQL.snapshot).fetchone()
     if found is None:
-        return 0, ()
+        return 0, {}
     seq, body = found
-    return seq, msgspec.json.decode(body)["state"].get("locks", ())
+    return seq, msgspec.json.decode(body)["state"]
 
 
 def _start_run(table: LockTable, body: Mapping[str, Any]) -> None:
-    leap, boot_ns = body.get("token_leap", 0), body["boot_ns"]
+    leap, over_before_ns, void_token = (body.get(name, 0) for name in ("token_leap", "over_before_ns", "void_token"))
     for key, row in table.items():
-        table[key] = reopen(replace(row, token=row.token + leap), boot_ns)
+        table[key] = reopen(replace(row, token=row.token + leap), body["boot_ns"], over_before_ns, void_token)
 
 
 def _after(kind: str, row: LockRow | None, resource: str, body: Mapping[str, Any]) -> LockRow:
@@ -302,6 +312,7 @@ RULES: tuple[Rule, ...] = (
     check_kept,
     check_meshes,
     check_locks,
+    check_token_counter,
     *DELIVERY_RULES,
     *PINCH_RULES,
 )
@@ -319,7 +330,7 @@ def backup_relay(path: Path, target: Path) -> None:
 
 def restore_relay(backup: Path, path: Path, clock: Clock) -> str:
     """Replace a relay's store by a backup and return the new epoch."""
-    return restore_store(backup, path, (JOURNAL, *COMPONENTS), clock, adjust_restored)
+    return restore_store(backup, path, (JOURNAL, *COMPONENTS), clock, lambda db: adjust_restored(db, path))
 
 
 def reindex_relay(path: Path, clock: Clock) -> None:
@@ -331,6 +342,24 @@ def reindex_relay(path: Path, clock: Clock) -> None:
         store.close()
 
 
-def adjust_restored(db: apsw.Connection) -> None:
-    """Void the invites of a backup: one that was used after the backup must not work a second time."""
+def adjust_restored(db: apsw.Connection, replaced: Path) -> None:
+    """Void the invites of a backup, and continue the tokens of the store that it replaces.
+
+    An invite that was used after the backup must not work a second time.
+    """
     db.execute(MESHES_SQL.void_invites)
+    db.execute(LOCKS_SQL.raise_counter, (_counter_of(replaced),))
+
+
+def _counter_of(path: Path) -> int:
+    """Return the counter of tokens of a store that may be missing, damaged or old; 0 if it cannot be read."""
+    try:
+        db = open_reader(path)
+    except PosthouseError:
+        return 0
+    try:
+        return last_token(db)
+    except apsw.Error:
+        return 0
+    finally:
+        db.close()

@@ -119,8 +119,20 @@ class Unit(Protocol):
 
     def find_lock_run(self) -> LockRun | None: ...
 
-    def begin_lock_run(self, run: LockRun, token_leap: int) -> int:
-        """Raise every token by the leap and give every unreleased lease its full length; return how many leases."""
+    def begin_lock_run(self, run: LockRun, over_before_ns: int, void_token: int) -> int:
+        """Save the run and apply lease.reopen to every lock; return how many leases got their full length again."""
+        ...
+
+    def last_token(self) -> int:
+        """Return the counter of fencing tokens: no token above it was granted."""
+        ...
+
+    def next_token(self) -> int:
+        """Take the next fencing token; each grant of any lock takes one."""
+        ...
+
+    def raise_token_counter(self, token: int) -> None:
+        """Raise the counter to `token`, unless it is there already."""
         ...
 
     def find_fence_write(self, mesh: str, resource: str, address: bytes) -> int | None:

@@ -31,7 +31,7 @@ from posthouse.model.node import DEFAULT_MESH
 Resource = Annotated[str, Meta(description="Any text of 1 to 512 bytes; it names what is locked.")]
 Token = Annotated[int, Meta(description="The fencing token of the grant.", ge=1, le=INT64_MAX)]
 LeaseMs = Annotated[int, Meta(description="The length of the lease in milliseconds, 1 s to 10 min.")]
-Mesh = Annotated[str, Meta(description="The mesh; tokens are per mesh and resource.", pattern="^[A-Za-z0-9_-]{1,64}$")]
+Mesh = Annotated[str, Meta(description="The mesh of the lock.", pattern="^[A-Za-z0-9_-]{1,64}$")]
 LockCursor = Annotated[str, Meta(description="Where to go on, as a former answer gave it.", max_length=4096)]
 
 

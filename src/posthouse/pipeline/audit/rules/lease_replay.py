@@ -133,7 +133,7 @@ class LockAuditor(Auditor):
             run = self._runs.pop()
             if self._row is not None:
                 raised = replace(self._row, token=self._row.token + run.token_leap)
-                self._row = lease.reopen(raised, run.boot_ns)
+                self._row = lease.reopen(raised, run.boot_ns, run.over_before_ns, run.void_token)
 
     def _raise_token(self, step: Step, token: int) -> Iterator[Finding]:
         if token <= self._highest_token:
@@ -143,7 +143,9 @@ class LockAuditor(Auditor):
 
     def _grant(self, step: Step, grant: Grant) -> Iterator[Finding]:
         yield from self._raise_token(step, grant.token)
-        outcome = lease.acquire(self._row, self._resource, grant.owner, grant.lease_ms, grant.granted_boot_ns, 0)
+        outcome = lease.acquire(
+            self._row, self._resource, grant.owner, grant.lease_ms, grant.granted_boot_ns, 0, lambda: grant.token
+        )
         granted = self._granted_row(grant)
         is_take_over = grant.kind == "taken_over"
         if isinstance(outcome, Denied):

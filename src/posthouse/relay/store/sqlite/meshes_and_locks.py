@@ -115,13 +115,24 @@ class LockTables:
         found = self._db.execute(LOCKS_SQL.find_run).fetchone()
         return None if found is None else LockRun(*found)
 
-    def begin_lock_run(self, run: LockRun, token_leap: int) -> int:
+    def begin_lock_run(self, run: LockRun, over_before_ns: int, void_token: int) -> int:
         self._db.execute(LOCKS_SQL.save_run, run)
         self._db.execute(LOCKS_SQL.begin_turns)
-        if token_leap:
-            self._db.execute(LOCKS_SQL.raise_tokens, (token_leap,))
-        self._db.execute(LOCKS_SQL.reopen, (run.boot_ns,))
-        return self._db.changes()
+        if void_token:
+            self._db.execute(LOCKS_SQL.void_tokens, (void_token,))
+        reopened: int = self._db.execute(LOCKS_SQL.count_reopened, (over_before_ns,)).get
+        self._db.execute(LOCKS_SQL.reopen, (run.boot_ns, over_before_ns))
+        return reopened
+
+    def last_token(self) -> int:
+        return last_token(self._db)
+
+    def next_token(self) -> int:
+        token: int = self._db.execute(LOCKS_SQL.next_token).get
+        return token
+
+    def raise_token_counter(self, token: int) -> None:
+        self._db.execute(LOCKS_SQL.raise_counter, (token,))
 
     def find_fence_write(self, mesh: str, resource: str, address: bytes) -> int | None:
         token: int | None = self._db.execute(LOCKS_SQL.find_fence_write, (address, mesh, resource)).get
@@ -147,6 +158,12 @@ def read_mesh_rows(db: apsw.Connection, mesh: str | None = None) -> MeshRows:
         subscriptions=[(mesh, node, pattern) for mesh, node, pattern in db.execute(MESHES_SQL.subscriptions, key)],
         blocks=[(mesh, node, blocked) for mesh, node, blocked in db.execute(MESHES_SQL.blocks, key)],
     )
+
+
+def last_token(db: apsw.Connection) -> int:
+    """Return the counter of fencing tokens: no token above it was granted."""
+    token: int = db.execute(LOCKS_SQL.last_token).get
+    return token
 
 
 def all_locks(db: apsw.Connection) -> list[LockEntry]:

@@ -22,7 +22,7 @@ from posthouse.model.limits import SECOND_NS
 from posthouse.relay.store.event_rows import Pruned, Released, event_terms
 from posthouse.relay.store.sqlite.deliveries import SqliteDeliveries
 from posthouse.relay.store.sqlite.delivery_reads import unfinished_deliveries
-from posthouse.relay.store.sqlite.meshes_and_locks import all_locks, read_mesh_rows
+from posthouse.relay.store.sqlite.meshes_and_locks import all_locks, last_token, read_mesh_rows
 from posthouse.relay.store.sqlite.queries import EVENTS_SQL
 
 _PRUNABLE = f"{EVENTS_SQL.prunable} {EVENTS_SQL.not_needed}"
@@ -90,4 +90,5 @@ def _snapshot_state(db: apsw.Connection) -> dict[str, Any]:
     state: dict[str, Any] = msgspec.to_builtins(read_mesh_rows(db))
     state["deliveries"] = unfinished_deliveries(db)
     state["locks"] = [entry.snapshot() for entry in all_locks(db)]
+    state["token_counter"] = last_token(db)
     return state

@@ -47,19 +47,37 @@ SELECT run_id, epoch, boot_id, boot_ns FROM lock_run
 INSERT INTO lock_run (one, run_id, epoch, boot_id, boot_ns) VALUES (1, ?1, ?2, ?3, ?4)
 ON CONFLICT (one) DO UPDATE SET run_id = ?1, epoch = ?2, boot_id = ?3, boot_ns = ?4
 
+-- :name count_reopened
+SELECT count(*) FROM locks WHERE is_released = 0 AND deadline_boot_ns > ?
+
 -- :name reopen
-UPDATE locks SET deadline_boot_ns = ?1 + lease_ms * 1000000 WHERE is_released = 0
+UPDATE locks SET deadline_boot_ns =
+    CASE WHEN deadline_boot_ns > ?2 THEN ?1 + lease_ms * 1000000 ELSE min(deadline_boot_ns, ?1) END
+WHERE is_released = 0
 
 -- :name begin_turns
 UPDATE locks SET turn = 0 WHERE turn != 0
 
--- :name raise_tokens
-UPDATE locks SET token = token + ?
+-- :name void_tokens
+UPDATE locks SET token = ? WHERE is_released = 0
+
+-- :name last_token
+SELECT token FROM token_counter
+
+-- :name next_token
+UPDATE token_counter SET token = token + 1 RETURNING token
+
+-- :name raise_counter
+UPDATE token_counter SET token = max(token, ?)
 
 -- :name lock_history
 SELECT seq, at_ns, type, mesh, actor, ref, body FROM journal
 WHERE seq > ? AND type IN ('lock.run_started', 'lock.acquired', 'lock.renewed', 'lock.released', 'lock.taken_over')
 ORDER BY seq
+
+-- :name journal_counter
+SELECT max(coalesce(body ->> '$.token_counter', body ->> '$.token', 0)) FROM journal
+WHERE seq > ? AND type IN ('lock.run_started', 'lock.acquired', 'lock.taken_over')
 
 -- :name snapshot
 SELECT seq, body FROM journal WHERE seq = (SELECT snapshot_seq FROM journal_state)
