@@ -41,6 +41,19 @@ def test_mesh_finds_its_relay_without_an_address(cli: CommandLine, mesh: str, mo
     assert cli("event", "publish", "home", "--mesh", mesh).exit == 0
 
 
+def test_mesh_is_opened_to_every_key_and_closed_again(cli: CommandLine, mesh: str, tmp_path: Path) -> None:
+    stranger = tmp_path / "stranger.json"
+    assert cli("keys", "new", "--key-file", str(stranger)).exit == 0
+    publish = ("event", "publish", "hello", "--mesh", mesh, "--key-file", str(stranger), "--json")
+    assert cli(*publish).problem["code"] == "not_member"
+    assert cli("mesh", "open", mesh, "--json").value["open"] is True
+    assert cli(*publish).exit == 0
+    assert cli("mesh", "close", mesh).out == f"mesh {mesh} is closed to all but its members\n"
+    assert cli(*publish).problem["code"] == "not_member"
+    assert cli("mesh", "open", mesh, "--key-file", str(stranger), "--json").problem["code"] == "not_member"
+    assert cli("mesh", "close", "nowhere", "--json").problem["code"] == "mesh_unknown"
+
+
 def test_members_are_added_changed_and_removed(cli: CommandLine, mesh: str) -> None:
     added = cli("mesh", "members", mesh, "--add", BOB, "--name", "bob", "--role", "reader", "--json").value
     assert [(each["name"], each["role"]) for each in added["members"]] == [("alice", "admin"), ("bob", "reader")]

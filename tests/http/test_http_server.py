@@ -15,7 +15,7 @@ import pytest
 
 from posthouse.http.call import BodyLimits, Call, WaitLimit
 from posthouse.http.dispatch import Dispatcher, RequestLimits, ServerCodes
-from posthouse.http.guard import Guard, TokenRule
+from posthouse.http.guard import LOCAL, Guard, TokenRule
 from posthouse.http.response import HttpResponse, error_object_format, json_response, problem_response
 from posthouse.http.router import Route, Router
 from posthouse.http.server import ConnectionLimits, HttpServer, listen_tcp, listen_unix
@@ -237,14 +237,14 @@ async def test_bytes_that_are_not_http_get_a_problem(garbage: bytes) -> None:
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "0.0.0.0", "localhost:x", ""])
 async def test_a_foreign_host_is_refused_before_the_route_is_searched(host: str) -> None:
-    async with serving(guard=Guard(RULE)) as there:
+    async with serving(guard=Guard(LOCAL, RULE)) as there:
         status, body = await there.ask("GET", "/nothing", Host=host)
         assert (status, body["error"]) == (403, "host_refused")
         assert there.counts.codes == ["host_refused"]
 
 
 async def test_two_host_headers_are_refused() -> None:
-    async with serving(guard=Guard(RULE)) as there:
+    async with serving(guard=Guard(LOCAL, RULE)) as there:
         head = b"GET /items/1 HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\nAuthorization: Bearer secret\r\n\r\n"
         status, _body = parse(await there.raw(head.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")))
         assert status in (400, 403)  # by the parser, or by the guard
@@ -252,13 +252,13 @@ async def test_two_host_headers_are_refused() -> None:
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://localhost:1", "file://"])
 async def test_a_foreign_origin_is_refused_even_with_the_token(origin: str) -> None:
-    async with serving(guard=Guard(RULE)) as there:
+    async with serving(guard=Guard(LOCAL, RULE)) as there:
         status, body = await there.ask("GET", "/items/1", Origin=origin)
         assert (status, body["error"]) == (403, "origin_refused")
 
 
 async def test_a_wrong_and_a_missing_token_are_refused_with_a_challenge() -> None:
-    async with serving(guard=Guard(RULE)) as there:
+    async with serving(guard=Guard(LOCAL, RULE)) as there:
         assert (await there.ask("GET", "/items/1", Authorization="Bearer guess"))[1]["error"] == "local_token_wrong"
         answer = await there.raw(b"GET /items/1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 401 ") and b'WWW-Authenticate: Bearer realm="test"' in answer

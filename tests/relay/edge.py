@@ -17,10 +17,10 @@ from posthouse.keys import NodeKey, sign_native
 from posthouse.model.clock import Clock, system_clock
 from posthouse.model.event import canonical_event_bytes, event_id
 from posthouse.model.rate import Rate
-from posthouse.relay.listen import ListenAddress
+from posthouse.relay.listen import ListenAddress, Protection
 from posthouse.relay.messages.settings import DEFAULT_SETTINGS, DeliverySettings
 from posthouse.relay.pinch.pinch_settings import PinchSettings
-from posthouse.relay.server import RelayServer, ServerSettings
+from posthouse.relay.server import NO_PROTECTION, RelayServer, ServerSettings
 from posthouse.relay.wire.edge_limits import DEFAULT_LIMITS
 
 PATIENCE_S = 20  # limit of every wait in these tests; nothing here takes a second by itself
@@ -229,6 +229,7 @@ async def running(
     event_rate: Rate = FAST,
     deliveries: DeliverySettings = DEFAULT_SETTINGS,
     pinch: PinchSettings | None = None,
+    protection: Protection = NO_PROTECTION,
     **limits: Any,
 ) -> AsyncIterator[Edge]:
     """Run a relay on a free port of loopback, with other limits where given."""
@@ -236,6 +237,7 @@ async def running(
     settings = ServerSettings(
         listen=ListenAddress("127.0.0.1", 0),
         data_dir=data_dir,
+        protection=replace(protection, has_admin=True),
         admins=(admin.node,),
         event_rate=event_rate,
         ephemeral_rate=FAST,

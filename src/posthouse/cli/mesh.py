@@ -1,4 +1,4 @@
-"""`posthouse mesh` and `posthouse join`: create meshes, invite, join, and manage members, access, topics and blocks.
+"""`posthouse mesh` and `posthouse join`: create, open and close meshes, invite, join, manage members and their rights.
 
 The listing verbs apply a change first if one is given, then list. An access row narrows what a role allows, never
 widens it. The code of an invite is sent only to the relay whose key the invite names.
@@ -57,6 +57,36 @@ def create(
     kind = "open to any key" if open else "for invited nodes"
     output.result(made, f"created mesh {mesh} on {made['relay']}, {kind}")
     output.note(f"create an invite with `posthouse mesh invite {mesh}`")
+
+
+def close(mesh: Mesh, /, *, relay_options: RelayOptions = DEFAULT_RELAY, output: Output = PLAIN) -> None:
+    """Close a mesh: from now on only its members can use it. Nodes that are not members lose access at once.
+
+    For example:
+
+        posthouse mesh close main
+        posthouse mesh close lobby --relay relay.example:7420 --json
+    """
+    _set_open(mesh, False, relay_options, output)
+
+
+def open_(mesh: Mesh, /, *, relay_options: RelayOptions = DEFAULT_RELAY, output: Output = PLAIN) -> None:
+    """Open a mesh to every key that authenticates. The mesh main of a relay that other machines can reach stays closed.
+
+    For example:
+
+        posthouse mesh open main
+        posthouse mesh open lobby --relay relay.example:7420 --json
+    """
+    _set_open(mesh, True, relay_options, output)
+
+
+def _set_open(mesh: str, is_open: bool, relay_options: RelayOptions, output: Output) -> None:
+    async def work(client: Client) -> dict[str, Any]:
+        return await client.meshes.set_open(mesh, is_open)
+
+    changed = relay_options.run(mesh, work)
+    output.result(changed, f"mesh {mesh} is {'open to every key' if is_open else 'closed to all but its members'}")
 
 
 def invite(
@@ -346,6 +376,8 @@ def blocks(
 
 app = noun("mesh", "Create meshes, invite nodes, and manage members, access, topics and blocks.")
 app.command(create, name="create")
+app.command(close, name="close")
+app.command(open_, name="open")
 app.command(invite, name="invite")
 app.command(ls, name="ls")
 app.command(members, name="members")

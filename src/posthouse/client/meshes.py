@@ -98,6 +98,11 @@ class Meshes:
         body = {"name": validate_mesh_name(mesh), "open": is_open} | ({} if name is None else {"member_name": name})
         return await self._requests.post_as(dict[str, Any], "/v1/meshes", body)
 
+    async def set_open(self, mesh: str, is_open: bool) -> dict[str, Any]:
+        """Open a mesh to every key that authenticates, or close it to all but its members."""
+        path = f"/v1/meshes/{validate_mesh_name(mesh)}"
+        return await self._requests.post_as(dict[str, Any], path, {"open": is_open})
+
     async def members(self, mesh: str) -> list[Member]:
         """Return the members of a mesh and pin their names; raises member_key_changed if a name has a new key."""
         members = await self.unpinned_members(mesh)

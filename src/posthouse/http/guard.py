@@ -1,9 +1,11 @@
-"""The guard of a server on the user's own machine: token, Host, Origin, rate.
+"""The guard of every HTTP server here (relay, Pinch, daemon, MCP): Host, Origin, token, rate.
 
-Every program on the machine can connect to loopback, and a web page can make a browser do it. So each request needs
-the token, its Host must be a name of this machine, and an Origin of another site is refused even with the token. A
-token in the query is refused even if it is right, because addresses end up in logs. Log entries never contain the
-query or the headers. The guard knows no HTTP library: MCP builds a RequestHead from an ASGI scope.
+A web page can make a browser connect to any server, loopback included. So an Origin must be the server's own or one
+that the operator listed, and a server with known names refuses a Host that is none of them: otherwise a page could
+point its own host name at the server and become the server's own origin. A request without an Origin does not come
+from a page of another site. A token in the query is refused even if it is right, because addresses end up in logs.
+Log entries never contain the query or the headers, and floods of refusals are logged in part. The guard knows no HTTP
+library: MCP builds a RequestHead from an ASGI scope.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from typing import NamedTuple
 
 import structlog
 from aiohttp import web
@@ -23,10 +25,96 @@ from posthouse.model.limits import SECOND_NS
 from posthouse.model.rate import Rate, full_bucket, take
 
 log = structlog.get_logger(__name__)
-_HOST = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
-_OWN_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+_AUTHORITY = re.compile(r"([a-z0-9._-]+|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?", re.IGNORECASE)
+_ORIGIN = re.compile(rf"([a-z][a-z0-9+.-]*)://{_AUTHORITY.pattern}", re.IGNORECASE)
+_DEFAULT_PORTS = {"http": 80, "https": 443}
 _BEARER = "Bearer "
 _TOKEN_PARAMETER = "token"
+_LOG_RATE = Rate(per_s=1, burst=20)  # entries about refused requests: a scanner must not fill the log
+
+
+class Authority(NamedTuple):
+    """A host name in lower case and the port after it, if there is one."""
+
+    name: str
+    port: int | None
+
+    def __str__(self) -> str:
+        return self.name if self.port is None else f"{self.name}:{self.port}"
+
+
+class Origin(NamedTuple):
+    """Where a web page comes from; the default port of a scheme is filled in."""
+
+    scheme: str
+    host: str
+    port: int | None
+
+    def __str__(self) -> str:
+        is_default = self.port == _DEFAULT_PORTS.get(self.scheme)
+        return f"{self.scheme}://{self.host}" if is_default else f"{self.scheme}://{self.host}:{self.port}"
+
+
+def parse_authority(text: str) -> Authority | None:
+    """Return the host and port of a Host header, or None if it is not one."""
+    found = _AUTHORITY.fullmatch(text)
+    return None if found is None else Authority(found[1].lower(), None if found[2] is None else int(found[2]))
+
+
+def parse_origin(text: str) -> Origin | None:
+    """Return an origin; None for `null` and for text that is not an origin."""
+    found = _ORIGIN.fullmatch(text)
+    if found is None:
+        return None
+    scheme = found[1].lower()
+    return Origin(scheme, found[2].lower(), int(found[3]) if found[3] else _DEFAULT_PORTS.get(scheme))
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """The names of a server: what a Host header may say, and which origins are the server's own or listed."""
+
+    #: of the listening socket
+    scheme: str = "http"
+    #: names of the listening socket; None: it cannot know them, so every Host is served
+    hosts: frozenset[str] | None = LOOPBACK_NAMES
+    #: names under which a TLS proxy publishes the server
+    public_hosts: frozenset[Authority] = frozenset()
+    #: other origins whose pages may call the server
+    origins: frozenset[Origin] = frozenset()
+
+    def serves(self, hosts: Sequence[str]) -> bool:
+        """Return True if the Host headers of a request name this server."""
+        if len(hosts) != 1:
+            return not hosts and self.hosts is None
+        given = parse_authority(hosts[0])
+        if given is None:
+            return False
+        if self.hosts is None or given.name in self.hosts:
+            return True
+        return any(each.name == given.name for each in self.public_hosts)
+
+    def allows(self, origin: Origin, hosts: Sequence[str]) -> bool:
+        """Return True if pages of an origin may send a request that has these Host headers."""
+        return origin in self.origins or self._is_public(origin) or self._is_own(origin, hosts)
+
+    def _is_public(self, origin: Origin) -> bool:
+        https = _DEFAULT_PORTS["https"]
+        return any(origin == Origin("https", each.name, each.port or https) for each in self.public_hosts)
+
+    def _is_own(self, origin: Origin, hosts: Sequence[str]) -> bool:
+        """Compare with the port that the browser connected to, which may be that of a forwarded port."""
+        given = parse_authority(hosts[0]) if len(hosts) == 1 else None
+        if given is None or origin.scheme != self.scheme:
+            return False
+        names = frozenset({given.name}) if self.hosts is None else self.hosts
+        return origin.host in names and origin.port == (given.port or _DEFAULT_PORTS[self.scheme])
+
+
+LOCAL = Site()
+#: a socket that only this user can reach: no browser can, so its Host may be anything
+UNIX = Site(hosts=None)
 
 
 @dataclass(slots=True)
@@ -38,7 +126,7 @@ class RequestHead:
     path: str
     has_token_in_query: bool
     hosts: Sequence[str]
-    origin: str | None
+    origins: Sequence[str]
     authorizations: Sequence[str]
 
 
@@ -52,25 +140,33 @@ class TokenRule:
 
 
 class Guard:
-    """Checks requests before their routes are searched.
+    """Checks requests before their routes are searched."""
 
-    Without a token rule it guards a transport that only this user can reach, such as a Unix socket: then it refuses
-    tokens in the query and foreign origins, and nothing else.
-    """
-
-    def __init__(self, token: TokenRule | None, *, rate: Rate | None = None, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        site: Site = LOCAL,
+        token: TokenRule | None = None,
+        *,
+        rate: Rate | None = None,
+        allows_on_path: Callable[[str, str], bool] = lambda _path, _origin: False,
+        clock: Clock | None = None,
+    ) -> None:
+        """Make a guard; without a token rule the routes authorize, `allows_on_path` adds origins for some paths."""
+        self._site = site
         self._token = token
         self._rate = rate
+        self._allows_on_path = allows_on_path
         self._clock = clock or system_clock()
         self._bucket = None if rate is None else full_bucket(rate, self._clock.boot_ns())
+        self._log_bucket = full_bucket(_LOG_RATE, self._clock.boot_ns())
 
     def check(self, head: RequestHead) -> None:
         """Raise the reason why a request is refused, if there is one."""
         if head.has_token_in_query:
             raise self._logged(head, error("token_in_query"))
         self._charge()
-        if self._token is not None:
-            self._check_host(head)
+        if not self._site.serves(head.hosts):
+            raise self._logged(head, error("host_refused", host=", ".join(head.hosts)[:200]))
         self._check_origin(head)
         if self._token is not None:
             self._check_token(head, self._token)
@@ -82,15 +178,13 @@ class Guard:
         if wait_ns:
             raise error("request_rate_exceeded", rate=self._rate.per_s, retry_after_s=wait_ns / SECOND_NS)
 
-    def _check_host(self, head: RequestHead) -> None:
-        host = head.hosts[0] if head.hosts else ""
-        if len(head.hosts) != 1 or _HOST.fullmatch(host) is None:
-            raise self._logged(head, error("host_refused", host=host[:200]))
-
     def _check_origin(self, head: RequestHead) -> None:
-        origin = head.origin
-        if origin is not None and not is_own_origin(origin, head.hosts[0] if head.hosts else ""):
-            raise self._logged(head, error("origin_refused", origin=origin[:200]))
+        if not head.origins:
+            return
+        text = head.origins[0]
+        origin = parse_origin(text) if len(head.origins) == 1 else None
+        if origin is None or not (self._site.allows(origin, head.hosts) or self._allows_on_path(head.path, text)):
+            raise self._logged(head, error("origin_refused", origin=text[:200]))
 
     def _check_token(self, head: RequestHead, rule: TokenRule) -> None:
         if not head.authorizations:
@@ -100,8 +194,9 @@ class Guard:
             raise self._logged(head, error(rule.wrong_code))
 
     def _logged(self, head: RequestHead, failure: PosthouseError) -> PosthouseError:
-        is_tcp = self._token is not None
-        log.warning("security", security=failure.code, method=head.method, path=head.path, is_tcp=is_tcp)
+        self._log_bucket, wait_ns = take(self._log_bucket, _LOG_RATE, self._clock.boot_ns())
+        if not wait_ns:
+            log.warning("security", security=failure.code, method=head.method, path=head.path)
         return failure
 
 
@@ -113,7 +208,7 @@ def head_of(request: web.BaseRequest, target: Target) -> RequestHead:
         target.path,
         has_token_in_query(target.query),
         headers.getall("Host", ()),
-        headers.get("Origin"),
+        headers.getall("Origin", ()),
         headers.getall("Authorization", ()),
     )
 
@@ -126,13 +221,3 @@ def has_token_in_query(query: Sequence[tuple[str, str]]) -> bool:
 def bearer_token(header: str) -> str | None:
     """Return the token of an Authorization header, or None if it has another scheme."""
     return header[len(_BEARER) :] if header.startswith(_BEARER) else None
-
-
-def is_own_origin(origin: str, host: str) -> bool:
-    """Return True if an origin is this server: this machine, and the port that the request was sent to."""
-    try:
-        parts = urlsplit(origin)
-        port, own_port = parts.port, urlsplit(f"//{host}").port
-    except ValueError:
-        return False
-    return parts.scheme == "http" and parts.hostname in _OWN_HOSTS and port == own_port

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from posthouse.client.daemon import DaemonAddress
 from posthouse.files import create_atomic, private_dir, read_private
-from posthouse.http.guard import Guard, RequestHead, TokenRule, has_token_in_query
+from posthouse.http.guard import LOCAL, Guard, RequestHead, TokenRule, has_token_in_query
 from posthouse.http.response import SAFETY_HEADERS, HttpResponse, error_object_format
 from posthouse.keys import new_token, same_token
 from posthouse.mcp.server import ToolServer
@@ -67,7 +67,7 @@ def _head_of(scope: Scope) -> RequestHead:
         path=scope.get("path", ""),
         has_token_in_query=has_token_in_query(QueryParams(scope["query_string"]).multi_items()),
         hosts=headers.getlist("host"),
-        origin=headers.get("origin"),
+        origins=headers.getlist("origin"),
         authorizations=headers.getlist("authorization"),
     )
 
@@ -116,7 +116,7 @@ def _config(place: DaemonAddress, wait_max_s: int, token: str) -> uvicorn.Config
     )
     rule = TokenRule(lambda given: same_token(given, token), "mcp_token_missing", "mcp_token_wrong")
     return uvicorn.Config(
-        GuardedApp(app, Guard(rule)),
+        GuardedApp(app, Guard(LOCAL, rule)),
         log_config=None,
         access_log=False,
         server_header=False,

@@ -170,9 +170,15 @@ _RELAY_ADDRESS: tuple[Setting, ...] = (
     Setting("relay.tls_cert", str, None, "File with the TLS certificate chain (PEM)."),
     Setting("relay.tls_key", str, None, "File with the TLS private key (PEM)."),
     Setting(
-        "relay.behind_proxy", bool, False, "A proxy in front terminates TLS; allows non-loopback listen addresses."
+        "relay.behind_proxy",
+        bool,
+        False,
+        "A proxy in front terminates TLS; closes main, needs relay.hosts, allows other addresses than loopback.",
     ),
+    Setting("relay.hosts", str, None, "Host names that clients use, separated by commas; setting it closes main, too."),
+    Setting("relay.origins", str, None, "Origins of web pages that may use the relay, separated by commas."),
     Setting("relay.admin", str, None, "Node id that administers the main mesh."),
+    Setting("relay.main_open", bool, True, "Create the main mesh open to every local key, where that is safe."),
 )
 _RELAY_RATES: tuple[Setting, ...] = (
     Setting("relay.event_rate", int, EVENT_RATE_PER_S, "Steady rate of events per key.", "1/s", 1, _MAX),
@@ -258,7 +264,12 @@ _RELAY_PINCH: tuple[Setting, ...] = (
         1,
         1_000_000,
     ),
-    Setting("relay.pinch_origins", str, None, "Web origins that may open a Pinch connection, separated by commas."),
+    Setting(
+        "relay.pinch_origins",
+        str,
+        None,
+        "Origins or hosts, with *, whose web pages may use the Pinch wire; separated by commas.",
+    ),
 )
 _RELAY: tuple[Setting, ...] = _RELAY_ADDRESS + _RELAY_RATES + _RELAY_QUEUES + _RELAY_BOUNDS + _RELAY_PINCH
 _CLIENT: tuple[Setting, ...] = (

@@ -184,7 +184,7 @@ class EngineSettings:
     data_dir: Path
     #: node id of the relay's own key; invites and authentication are bound to it
     relay: str
-    #: whether the mesh main may be open to every key that authenticates; on loopback it may
+    #: whether the mesh main may be open to every key that authenticates
     is_main_open: bool = True
     #: nodes that administer main, and so the relay
     admins: tuple[str, ...] = ()
@@ -215,7 +215,7 @@ class RelayEngine(Reads):
         self.clock = clock
         committer = GroupCommitter(store)
         self.changes = MeshChanges(store, meshes, committer)
-        self.administration = Administration(self.changes)
+        self.administration = Administration(self.changes, may_open_main=settings.is_main_open)
         self.participation = Participation(self.changes)
         self.invites = Invites(self.changes, settings.relay, UlidGenerator(clock))
         self.locks = Locks(store, meshes, clock, lock_run, max_per_lock=settings.wait_queue_max)

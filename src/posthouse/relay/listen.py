@@ -1,6 +1,8 @@
-"""Where a relay may listen: freely on loopback, elsewhere only with an administrator and TLS (or a TLS proxy).
+"""Where a relay may listen, and under which names: freely on loopback, elsewhere with an administrator and TLS.
 
-A host name is resolved and its addresses are checked, so a name never counts as loopback because of its spelling.
+A relay is public if a proxy publishes it, if it has host names of its own, or if it listens beyond loopback: then its
+mesh main must not be open. A host name to listen on is resolved and its addresses are checked, so a name never counts
+as loopback because of its spelling.
 """
 
 from __future__ import annotations
@@ -12,8 +14,10 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
+from posthouse.http.guard import LOOPBACK_NAMES, Authority, Origin, Site, parse_authority, parse_origin
 from posthouse.model.errors import error
 
+_HTTPS_PORT = 443
 _LISTEN = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.%a-z]+)\]|(?P<host>[^:\[\]/?#@\s]+)):(?P<port>[0-9]{1,5})")
 
 
@@ -36,6 +40,12 @@ class Protection:
     tls_key: Path | None = None
     is_behind_proxy: bool = False
     has_admin: bool = False
+    #: names that clients use
+    hosts: tuple[Authority, ...] = ()
+    #: web pages that may use the relay
+    origins: tuple[Origin, ...] = ()
+    #: False: main is closed on loopback too
+    allows_open_main: bool = True
 
     @property
     def has_tls(self) -> bool:
@@ -53,16 +63,60 @@ def parse_listen(text: str) -> ListenAddress:
     return ListenAddress(found["six"] or found["host"], port)
 
 
+def parse_hosts(text: str | None) -> tuple[Authority, ...]:
+    """Parse host names separated by commas, or raise hosts_invalid."""
+    return tuple(_parse_host(part.strip()) for part in text.split(",")) if text else ()
+
+
+def _parse_host(text: str) -> Authority:
+    host = parse_authority(text)
+    if host is None:
+        raise error("hosts_invalid", host=text)
+    return host
+
+
+def parse_origins(text: str | None) -> tuple[Origin, ...]:
+    """Parse origins of web pages separated by commas, or raise origins_invalid."""
+    return tuple(_parse_origin(part.strip()) for part in text.split(",")) if text else ()
+
+
+def _parse_origin(text: str) -> Origin:
+    origin = parse_origin(text)
+    if origin is None:
+        raise error("origins_invalid", origin=text)
+    return origin
+
+
 def check_listen(address: ListenAddress, protection: Protection) -> None:
-    """Raise tls_invalid, listen_unprotected or listen_without_admin unless it is safe to listen on an address."""
+    """Raise the reason if it is not safe to listen on an address with this protection."""
     if (protection.tls_cert is None) != (protection.tls_key is None):
         raise error("tls_invalid", reason="--tls-cert and --tls-key go together")
-    if is_loopback(address):
-        return
-    if not protection.has_tls and not protection.is_behind_proxy:
+    if not is_loopback(address) and not protection.has_tls and not protection.is_behind_proxy:
         raise error("listen_unprotected", listen=str(address))
-    if not protection.has_admin:
+    if not may_open_main(address, protection) and not protection.has_admin:
         raise error("listen_without_admin", listen=str(address))
+    if protection.is_behind_proxy and not protection.hosts:
+        raise error("hosts_missing")
+
+
+def may_open_main(address: ListenAddress, protection: Protection) -> bool:
+    """Return True if main may be open: only programs of this machine can connect, and no setting forbids it."""
+    is_public = protection.is_behind_proxy or bool(protection.hosts) or not is_loopback(address)
+    return protection.allows_open_main and not is_public
+
+
+def site_of(address: ListenAddress, protection: Protection) -> Site:
+    """Return the names under which a relay is called, for its guard."""
+    scheme, origins = "https" if protection.has_tls else "http", frozenset(protection.origins)
+    own = LOOPBACK_NAMES | {_host_name(address)} if is_loopback(address) else frozenset[str]()
+    if protection.is_behind_proxy or not protection.has_tls:
+        return Site(scheme, own, frozenset(protection.hosts), origins)
+    names = own | {host.name for host in protection.hosts}
+    return Site(scheme, names or None, origins=origins)
+
+
+def _host_name(address: ListenAddress) -> str:
+    return f"[{address.host}]" if ":" in address.host else address.host.lower()
 
 
 def is_loopback(address: ListenAddress) -> bool:
@@ -85,6 +139,14 @@ def tls_context(protection: Protection) -> ssl.SSLContext | None:
     except (OSError, ssl.SSLError) as failure:
         raise error("tls_invalid", reason=str(failure)) from failure
     return context
+
+
+def invite_address(address: ListenAddress, protection: Protection) -> str:
+    """Return HOST:PORT for invites: the first host name that clients use, else the listen address."""
+    if not protection.hosts:
+        return str(address)
+    name, port = protection.hosts[0]
+    return f"{name}:{port or (address.port if protection.has_tls else _HTTPS_PORT)}"
 
 
 def advertised(listening: str, host_header: str | None) -> str:

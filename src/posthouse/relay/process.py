@@ -20,9 +20,9 @@ from posthouse.keys import public_key
 from posthouse.model.pinch import validate_host
 from posthouse.model.rate import Rate
 from posthouse.model.settings_sources import Resolved
-from posthouse.relay.listen import Protection, parse_listen
+from posthouse.relay.listen import Protection, parse_hosts, parse_listen, parse_origins
 from posthouse.relay.messages.settings import ConnectionPolicy, DeliverySettings
-from posthouse.relay.pinch.pinch_settings import ANY_ORIGIN, PinchSettings, parse_origins
+from posthouse.relay.pinch.pinch_settings import NO_ORIGINS, PinchSettings, parse_patterns
 from posthouse.relay.server import RelayServer, ServerSettings
 from posthouse.relay.wire.edge_limits import DEFAULT_LIMITS, EdgeLimits
 
@@ -43,6 +43,9 @@ def server_settings(values: Mapping[str, Resolved], default_admin: str | None = 
             tls_key=_path(given["tls_key"]),
             is_behind_proxy=given["behind_proxy"],
             has_admin=admin is not None,
+            hosts=parse_hosts(given["hosts"]),
+            origins=parse_origins(given["origins"]),
+            allows_open_main=given["main_open"],
         ),
         admins=() if admin is None else (admin,),
         event_rate=Rate(given["event_rate"], given["event_burst"]),
@@ -78,7 +81,7 @@ def _deliveries(given: Mapping[str, Any]) -> DeliverySettings:
 
 
 def _pinch(given: Mapping[str, Any]) -> PinchSettings | None:
-    origins = ANY_ORIGIN if given["pinch_origins"] is None else parse_origins(given["pinch_origins"])
+    origins = NO_ORIGINS if given["pinch_origins"] is None else parse_patterns(given["pinch_origins"])
     if given["pinch_host"] is None:
         return None
     return PinchSettings(

@@ -17,22 +17,32 @@ from pathlib import Path
 import structlog
 
 from posthouse.files import private_dir
+from posthouse.http.guard import Guard
 from posthouse.http.server import HttpServer, listen_tcp
 from posthouse.keys import NodeKey, keyfile
 from posthouse.model.clock import Clock, system_clock
 from posthouse.model.limits import SECOND_NS, WAIT_QUEUE_MAX
+from posthouse.model.node import DEFAULT_MESH
 from posthouse.model.rate import Rate
 from posthouse.relay.auth import Challenges, Tokens
 from posthouse.relay.context import RelayContext
 from posthouse.relay.engine import EPHEMERAL_RATE, EVENT_RATE, EngineSettings, RelayEngine
 from posthouse.relay.http.api_server import make_http_server
-from posthouse.relay.listen import ListenAddress, Protection, check_listen, is_loopback, tls_context
+from posthouse.relay.listen import (
+    ListenAddress,
+    Protection,
+    check_listen,
+    invite_address,
+    may_open_main,
+    site_of,
+    tls_context,
+)
 from posthouse.relay.live import Live
 from posthouse.relay.messages.settings import DEFAULT_SETTINGS, DeliverySettings
 from posthouse.relay.metrics import Meters
 from posthouse.relay.openapi import ROUTES
-from posthouse.relay.pinch.endpoint import PinchEndpoint, pinch_routes
-from posthouse.relay.pinch.pinch_settings import PinchSettings
+from posthouse.relay.pinch.endpoint import PINCH_PATHS, PinchEndpoint, pinch_routes
+from posthouse.relay.pinch.pinch_settings import NO_ORIGINS, PinchSettings
 from posthouse.relay.pinch.service import Pinch
 from posthouse.relay.wire.edge_limits import DEFAULT_LIMITS, EdgeLimits
 from posthouse.relay.wire.websocket import STOPPING, WebSocketConnection, keep_alive
@@ -90,6 +100,17 @@ class RelayServer:
             await self._opened.aclose()
             raise
         log.info("relay_started", listen=str(self.address), relay=self.key.node)
+        self._log_open_doors()
+
+    def _log_open_doors(self) -> None:
+        """Say what the relay lets in without an invite, so that nothing is open by accident."""
+        for mesh in self.context.engine.meshes.all():
+            name = mesh.row.mesh
+            if mesh.row.is_open:
+                keys = "local key" if name == DEFAULT_MESH else "key that authenticates"
+                log.warning("mesh_open", mesh=name, reason=f"mesh {name} is open to every {keys}")
+        for origin in self.settings.protection.origins:
+            log.info("origin_allowed", origin=str(origin))
 
     async def stop(self) -> None:
         """Stop gracefully: accepted events are committed, and answered where the client still reads."""
@@ -120,7 +141,8 @@ class RelayServer:
     async def _listen(self, tls: ssl.SSLContext | None) -> None:
         settings = self.settings
         pinch = self.pinch
-        server = make_http_server(self.context, ROUTES if pinch is None else (*ROUTES, *pinch_routes(pinch)))
+        routes = ROUTES if pinch is None else (*ROUTES, *pinch_routes(pinch))
+        server = make_http_server(self.context, routes, self._guard())
         watch_metrics(self.context, server)
         if pinch is not None:
             self.context.meters.watch("posthouse_relay_pinch_connections", lambda: pinch.logged_in)
@@ -128,7 +150,15 @@ class RelayServer:
         self._opened.push_async_callback(self._end_connections, server)
         self._opened.callback(listening.close)
         self.address = ListenAddress(settings.listen.host, port)
-        self.context.address = str(self.address)
+        self.context.address = invite_address(self.address, settings.protection)
+
+    def _guard(self) -> Guard:
+        settings = self.settings
+        origins = NO_ORIGINS if settings.pinch is None else settings.pinch.origins
+        return Guard(
+            site_of(settings.listen, settings.protection),
+            allows_on_path=lambda path, origin: path in PINCH_PATHS and origins.allow(origin),
+        )
 
     async def _end_connections(self, server: HttpServer) -> None:
         self.context.engine.locks.close()
@@ -149,7 +179,7 @@ class RelayServer:
             data_dir=data_dir,
             relay=self.key.node,
             has_new_key=has_new_key,
-            is_main_open=is_loopback(settings.listen),
+            is_main_open=may_open_main(settings.listen, settings.protection),
             admins=settings.admins,
             event_rate=settings.event_rate,
             ephemeral_rate=settings.ephemeral_rate,

@@ -163,6 +163,8 @@ async def test_main_that_must_not_be_open_is_closed_at_the_next_start(
     assert code(await second.accept(ALICE.raw())) == "not_member"
     assert code(await second.accept(BOB.raw())) == "201"
     assert {member.name for member in second.administration.members(BOB.node, "main")} == {"admin", "admin-2"}
+    with refused("main_stays_closed"):
+        await second.administration.set_open(BOB.node, "main", is_open=True)
     await second.close()
 
 

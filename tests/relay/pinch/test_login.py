@@ -12,7 +12,7 @@ from examples.pinch_agent.agent import Agent, LoginRefused
 from examples.pinch_agent.pinch_pb2 import Envelope, MessageType
 from posthouse.model.clock import FakeClock
 from posthouse.model.limits import PINCH_CHALLENGE_S
-from posthouse.relay.pinch.pinch_settings import parse_origins
+from posthouse.relay.pinch.pinch_settings import parse_patterns
 from tests.relay.edge import Edge
 from tests.relay.pinch.house import HOST, PinchParty, endpoint, pinching, until, wire
 from tests.relay.pinch.raw import Raw, logged_in, raw
@@ -201,7 +201,7 @@ async def test_connection_that_never_logs_in_is_not_counted(edge: Edge) -> None:
 
 
 async def test_origin_is_checked_when_a_list_is_given(tmp_path: Path) -> None:
-    async with pinching(tmp_path / "relay", origins=parse_origins("https://good.test, *.wide.test")) as edge:
+    async with pinching(tmp_path / "relay", origins=parse_patterns("https://good.test, *.wide.test")) as edge:
         for origin in ("https://good.test", "http://any.wide.test"):
             async with raw(edge, origin=origin):
                 pass
@@ -209,4 +209,4 @@ async def test_origin_is_checked_when_a_list_is_given(tmp_path: Path) -> None:
             pass
         headers = {"Origin": "https://evil.test"}
         reply = await edge.send("GET", "/ws", headers=headers)
-        assert (reply.status, reply.code) == (403, "pinch_origin_refused")
+        assert (reply.status, reply.code) == (403, "origin_refused")

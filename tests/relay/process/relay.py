@@ -31,6 +31,11 @@ class RelayProcess:
         async with asyncio.timeout(PATIENCE_S):
             return await self.process.wait()
 
+    async def log(self) -> str:
+        """Return the log of a relay that has ended."""
+        assert self.process.stderr is not None
+        return (await self.process.stderr.read()).decode()
+
 
 def environment(home: Path) -> dict[str, str]:
     """Return an environment without any configuration of this machine, except where Python finds its modules."""

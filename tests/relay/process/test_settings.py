@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from posthouse.model.errors import PosthouseError
@@ -97,3 +98,42 @@ async def test_writer_max_bytes_bounds_the_bytes_that_wait_for_the_writer(tmp_pa
             store.submit(lambda unit: None, size=1)
         assert refused.value.code == "store_busy"
         assert not waiting.done()
+
+
+async def asked(server: RelayServer, **headers: str) -> int:
+    """Return the status that a request with these headers gets."""
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"http://{server.address}/v1/info", headers=headers) as response,
+    ):
+        return response.status
+
+
+@pytest.mark.parametrize("source", SOURCES)
+async def test_origins_names_the_web_pages_that_may_use_the_relay(tmp_path: Path, source: str) -> None:
+    async with relay(tmp_path, source, origins="https://app.example,http://localhost:3000") as server:
+        assert await asked(server, Origin="https://app.example") == 200
+        assert await asked(server, Origin="http://localhost:3000") == 200
+        assert await asked(server, Origin=f"http://{server.address}") == 200
+        assert await asked(server, Origin="https://other.example") == 403
+        assert await asked(server, Origin="null") == 403
+
+
+@pytest.mark.parametrize("source", SOURCES)
+async def test_hosts_names_the_relay_and_closes_main(tmp_path: Path, source: str) -> None:
+    own = Author()
+    async with relay(tmp_path, source, hosts="relay.example", admin=own.node) as server:
+        assert await asked(server, Host="relay.example") == 200
+        assert await asked(server, Host="relay.example", Origin="https://relay.example") == 200
+        assert await asked(server, Host="localhost") == 200
+        assert await asked(server, Host="other.example") == 403
+        assert not server.context.engine.meshes.find("main").row.is_open
+
+
+@pytest.mark.parametrize("source", SOURCES)
+async def test_main_open_false_closes_main(tmp_path: Path, source: str) -> None:
+    own = Author()
+    async with relay(tmp_path, source) as server:
+        assert server.context.engine.meshes.find("main").row.is_open
+    async with relay(tmp_path, source, main_open=False, admin=own.node) as server:
+        assert not server.context.engine.meshes.find("main").row.is_open

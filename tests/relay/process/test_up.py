@@ -93,17 +93,46 @@ async def test_listening_beyond_loopback_is_refused_with_a_hint(tmp_path: Path) 
     assert not (tmp_path / ".posthouse" / "relay").exists(), "nothing is made by a refused start"
 
 
-async def test_relay_behind_a_proxy_may_listen_and_closes_main(tmp_path: Path) -> None:
+async def test_relay_behind_a_proxy_closes_main_and_answers_to_its_public_name(tmp_path: Path) -> None:
     admin, stranger = Author(), Author()
+    proxied = ("--behind-proxy", "--hosts", "relay.example", "--admin", admin.node)
     async with (
-        relay_process(tmp_path, "--listen", "0.0.0.0:0", "--behind-proxy", "--admin", admin.node) as relay,
-        aiohttp.ClientSession() as session,
+        relay_process(tmp_path, "--listen", "0.0.0.0:0", *proxied) as relay,
+        aiohttp.ClientSession(headers={"Host": "relay.example"}) as session,
     ):
         url = relay.ready["url"].replace("0.0.0.0", "127.0.0.1")
         async with session.post(url + "/v1/events", json=stranger.event()) as response:
             assert (await response.json())["code"] == "not_member"
         async with session.post(url + "/v1/events", json=admin.event()) as response:
             assert response.status == 201
+        async with session.get(url + "/v1/info", headers={"Host": "192.0.2.1"}) as response:
+            assert (await response.json())["code"] == "host_refused"
+
+
+async def test_behind_proxy_closes_main_on_loopback_and_needs_hosts_and_an_administrator(tmp_path: Path) -> None:
+    admin, stranger = Author(), Author()
+    assert (await refused(tmp_path, "--behind-proxy", "--hosts", "relay.example"))[1]["code"] == "listen_without_admin"
+    code, problem = await refused(tmp_path, "--behind-proxy", "--admin", admin.node)
+    assert (code, problem["code"]) == (2, "hosts_missing")
+    assert "--hosts" in problem["hint"]
+    async with relay_process(tmp_path) as opened:  # main is open in this store until now
+        assert await opened.end() == 0
+    proxied = ("--behind-proxy", "--hosts", "relay.example", "--admin", admin.node)
+    async with relay_process(tmp_path, *proxied) as relay, aiohttp.ClientSession() as session:
+        async with session.post(relay.ready["url"] + "/v1/events", json=stranger.event()) as response:
+            assert (await response.json())["code"] == "not_member"
+        assert await relay.end() == 0
+        assert "mesh main is open" not in await relay.log()
+
+
+async def test_start_says_that_main_is_open_to_every_local_key(tmp_path: Path) -> None:
+    async with relay_process(tmp_path) as relay:
+        assert await relay.end() == 0
+        assert "mesh main is open to every local key" in await relay.log()
+    own = Author()
+    async with relay_process(tmp_path, "--no-main-open", "--admin", own.node) as relay:
+        assert await relay.end() == 0
+        assert "mesh main is open" not in await relay.log()
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from posthouse.daemon.metrics import Meters
 from posthouse.daemon.settings import DaemonSettings
 from posthouse.http.call import BodyLimits
 from posthouse.http.dispatch import Dispatcher, RequestLimits, ServerCodes
-from posthouse.http.guard import Guard, TokenRule
+from posthouse.http.guard import LOCAL, UNIX, Guard, TokenRule
 from posthouse.http.response import HttpResponse, error_object_format
 from posthouse.http.router import Route, Router
 from posthouse.http.server import ConnectionLimits, HttpServer, listen_tcp, listen_unix
@@ -79,12 +79,12 @@ class LocalServer:
         await self._opened.aclose()
 
     async def _listen_unix(self) -> None:
-        server = self._make_server(Guard(None), check_peer=True)
+        server = self._make_server(Guard(UNIX), check_peer=True)
         self._close_later(await listen_unix(server, self._directory.socket), server)
 
     async def _listen_tcp(self, token: str) -> None:
         rule = TokenRule(lambda given: same_token(given, token), "local_token_missing", "local_token_wrong")
-        guard = Guard(rule, rate=self._settings.limits.tcp_rate, clock=self._settings.clock)
+        guard = Guard(LOCAL, rule, rate=self._settings.limits.tcp_rate, clock=self._settings.clock)
         server = self._make_server(guard)
         listening, self.port = await listen_tcp(server, LOOPBACK, 0)
         self._close_later(listening, server)

@@ -96,12 +96,6 @@ _LOCAL: tuple[ErrorSpec, ...] = (
         "Send it as `Authorization: Bearer TOKEN`.",
     ),
     ErrorSpec(
-        "host_refused", 403, "the Host header {host!r} does not name the daemon", "Use localhost, 127.0.0.1 or [::1]."
-    ),
-    ErrorSpec(
-        "origin_refused", 403, "web pages of {origin!r} may not use the daemon", "Use a program instead of a web page."
-    ),
-    ErrorSpec(
         "peer_refused",
         403,
         "the socket belongs to another user",

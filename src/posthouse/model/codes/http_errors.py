@@ -43,6 +43,18 @@ _REQUESTS: tuple[ErrorSpec, ...] = (
         "the request did not arrive within {seconds} s",
         "Send the whole request without pauses; check the network.",
     ),
+    ErrorSpec(
+        "host_refused",
+        403,
+        "the Host header {host!r} does not name this server",
+        "Use localhost, 127.0.0.1 or [::1]; to give a relay another name, add it to relay.hosts.",
+    ),
+    ErrorSpec(
+        "origin_refused",
+        403,
+        "web pages of {origin!r} may not use this server",
+        "Use a program instead of a web page; to let the page use a relay, add its origin to relay.origins.",
+    ),
     ErrorSpec("event_unknown", 404, "there is no event {id} that you may read", "Check the id and the mesh."),
     ErrorSpec(
         "address_unknown",
@@ -153,8 +165,29 @@ _LISTENING: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "listen_without_admin",
         400,
-        "{listen} is reachable from other machines and the relay has no administrator",
-        "Give --admin NODE_ID (`posthouse keys show` prints yours); this closes the mesh main to other nodes.",
+        "the mesh main is closed on {listen}, and the relay has no administrator who can let nodes in",
+        "Give --admin NODE_ID (`posthouse keys show` prints yours).",
+        exit=Exit.USAGE,
+    ),
+    ErrorSpec(
+        "hosts_missing",
+        400,
+        "a relay behind a proxy needs the host names that clients use",
+        "Give --hosts with the public names, for example --hosts relay.example.",
+        exit=Exit.USAGE,
+    ),
+    ErrorSpec(
+        "hosts_invalid",
+        400,
+        "{host!r} is not a host name",
+        "Give names separated by commas, with a port if it is not 443: relay.example,relay.example:8443.",
+        exit=Exit.USAGE,
+    ),
+    ErrorSpec(
+        "origins_invalid",
+        400,
+        "{origin!r} is not the origin of a web page",
+        "Give whole origins separated by commas, for example https://app.example,http://localhost:3000.",
         exit=Exit.USAGE,
     ),
     ErrorSpec(

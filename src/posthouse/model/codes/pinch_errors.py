@@ -26,12 +26,6 @@ PINCH: tuple[ErrorSpec, ...] = (
         exit=Exit.USAGE,
     ),
     ErrorSpec(
-        "pinch_origin_refused",
-        403,
-        "web pages of {origin!r} may not connect",
-        "Add the origin to relay.pinch_origins, or connect from a program.",
-    ),
-    ErrorSpec(
         "pinch_key_invalid",
         400,
         "the public key is invalid: {reason}",

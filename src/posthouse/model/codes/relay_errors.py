@@ -187,6 +187,12 @@ _MESHES: tuple[ErrorSpec, ...] = (
         "Use an existing mesh; topics divide a mesh as finely as needed.",
     ),
     ErrorSpec(
+        "main_stays_closed",
+        403,
+        "the mesh main stays closed: other machines can reach this relay, or relay.main_open is false",
+        "Invite nodes, or create an open mesh with `posthouse mesh create NAME --open`.",
+    ),
+    ErrorSpec(
         "not_member",
         403,
         "{node} is not a member of the mesh {mesh!r}",

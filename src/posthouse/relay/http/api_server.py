@@ -1,7 +1,7 @@
 """The relay's HTTP server: the shared server with the relay's limits, error codes, authorization and metrics.
 
-It has no guard, because a relay is a public server: each route that is not public requires a token instead. Requests
-and connections are counted here; the metrics read the numbers of the server that this module returns.
+The guard checks Host and Origin of every request; each route that is not public requires a token. Requests and
+connections are counted here; the metrics read the numbers of the server that this module returns.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from functools import partial
 
 from posthouse.http.call import BodyLimits
 from posthouse.http.dispatch import Dispatcher, RequestLimits, ServerCodes
+from posthouse.http.guard import Guard
 from posthouse.http.response import HttpResponse, problem_response
 from posthouse.http.router import Route, Router
 from posthouse.http.server import ConnectionLimits, HttpServer
@@ -21,7 +22,7 @@ from posthouse.relay.wire.edge_limits import EdgeLimits
 _CODES = ServerCodes(busy="requests_exhausted", stopping="relay_stopping", timeout="relay_not_ready")
 
 
-def make_http_server(context: RelayContext, routes: Sequence[Route[RelayCall]]) -> HttpServer:
+def make_http_server(context: RelayContext, routes: Sequence[Route[RelayCall]], guard: Guard) -> HttpServer:
     """Return the HTTP server of a relay, ready to listen."""
     limits, meters = context.limits, context.meters
     dispatcher = Dispatcher(
@@ -34,7 +35,7 @@ def make_http_server(context: RelayContext, routes: Sequence[Route[RelayCall]]) 
         _RequestCounter(meters),
         authorize,
     )
-    server = HttpServer(dispatcher, _connection_limits(limits))
+    server = HttpServer(dispatcher, _connection_limits(limits), guard=guard)
     server.on_refused = partial(meters.count, "posthouse_relay_connections_refused_total")
     return server
 

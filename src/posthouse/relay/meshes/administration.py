@@ -71,9 +71,10 @@ Change = tuple[Callable[[Unit], None], Callable[[None], None]]
 class Administration:
     """Creates meshes and manages their members and access; the first argument is the node that asks."""
 
-    def __init__(self, changes: MeshChanges) -> None:
+    def __init__(self, changes: MeshChanges, *, may_open_main: bool = True) -> None:
         self._changes = changes
         self._meshes = changes.meshes
+        self._may_open_main = may_open_main
 
     async def create_mesh(self, actor: str, mesh: str, *, is_open: bool = False, name: str | None = None) -> MeshRow:
         """Create a mesh with the actor as its admin under a member name; members of main may."""
@@ -109,6 +110,8 @@ class Administration:
 
         def prepare() -> tuple[Callable[[Unit], MeshRow], Callable[[MeshRow], None]]:
             former = self._meshes.require(actor, mesh, Right.ADMINISTER).row
+            if is_open and mesh == DEFAULT_MESH and not self._may_open_main:
+                raise error("main_stays_closed")
             row = MeshRow(mesh, is_open, former.creator, former.created_at_ns)
 
             def write(unit: Unit) -> MeshRow:

@@ -101,9 +101,6 @@ class PinchEndpoint:
 
     async def serve(self, limits: EdgeLimits, request: web.BaseRequest) -> web.StreamResponse:
         """Run one connection from the handshake to its end."""
-        origin = request.headers.get("Origin")
-        if not self.pinch.settings.origins.allow(origin):
-            raise error("pinch_origin_refused", origin=(origin or "")[:80])
         return await serve_websocket(
             request,
             limits,
@@ -191,6 +188,10 @@ class Registered(msgspec.Struct):
 
     address: str
     claim_code: str
+
+
+#: the paths on which relay.pinch_origins holds
+PINCH_PATHS = frozenset({"/ws", "/health", "/agents/register"})
 
 
 def pinch_routes(endpoint: PinchEndpoint) -> tuple[Route[RelayCall], ...]:

@@ -1,8 +1,8 @@
 """Settings of the Pinch protocol, including the web origins that may connect.
 
-Origins are patterns separated by commas: a host or a whole origin, with `*` for any characters. A client without an
-Origin header is not a browser and may always connect. Without a list every origin may, because each connection has to
-prove its key anyway.
+Origins are patterns separated by commas: a host or a whole origin, with `*` for any characters. They add to the origins
+that the guard allows on every path of the relay. A client without an Origin header is not a browser and may always
+connect.
 """
 
 from __future__ import annotations
@@ -29,14 +29,12 @@ _PATTERN = re.compile(r"([a-z][a-z0-9+.-]*://)?[A-Za-z0-9*.:\[\]_-]+", re.IGNORE
 
 @dataclass(frozen=True)
 class Origins:
-    """A list of patterns; an empty list allows every origin."""
+    """A list of patterns; an empty list matches no origin."""
 
     patterns: Sequence[str] = ()
 
-    def allow(self, origin: str | None) -> bool:
-        """Return True if a page of this origin may connect."""
-        if origin is None or not self.patterns:
-            return True
+    def allow(self, origin: str) -> bool:
+        """Return True if a pattern matches an origin."""
         whole = origin.lower()
         return any(fnmatchcase(whole if "://" in each else _host(whole), each) for each in self.patterns)
 
@@ -48,10 +46,10 @@ def _host(origin: str) -> str:
         return ""
 
 
-ANY_ORIGIN = Origins()
+NO_ORIGINS = Origins()
 
 
-def parse_origins(text: str) -> Origins:
+def parse_patterns(text: str) -> Origins:
     """Parse a list of patterns, or raise pinch_origins_invalid."""
     patterns = [part.strip().lower() for part in text.split(",")]
     for pattern in patterns:
@@ -72,7 +70,7 @@ class PinchSettings:
     #: envelopes per second and address
     rate_per_s: float = PINCH_RATE_PER_S
     burst: int = PINCH_BURST
-    origins: Origins = ANY_ORIGIN
+    origins: Origins = NO_ORIGINS
     ping_s: float = float(PINCH_PING_S)
     pong_s: float = float(PINCH_PONG_S)
     challenge_s: float = float(PINCH_CHALLENGE_S)
