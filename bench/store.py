@@ -83,7 +83,7 @@ async def _ours(store: Store, items: int, callers: int) -> float:
         nonlocal left
         while left > 0:
             left -= 1
-            await store.writer.run(_work)
+            await store.writer.run(_work, is_short=True)
 
     started = time.perf_counter()
     await asyncio.gather(*(call() for _ in range(callers)))

@@ -106,8 +106,16 @@ class LoopResults:
         with contextlib.suppress(RuntimeError):  # a closed loop has released the descriptor itself
             self.loop.call_soon_threadsafe(self._end)
 
+    def deliver(self, items: Sequence[PendingItem[Any]]) -> None:
+        """Deliver the results of `items` now, on the loop's thread, after those posted before."""
+        self._batches.append(items)
+        self._deliver_posted()
+
     def _deliver_all(self) -> None:
         self._wake_up.clear()
+        self._deliver_posted()
+
+    def _deliver_posted(self) -> None:
         while self._batches:
             for item in self._batches.popleft():
                 self._deliver(item)
@@ -148,6 +156,8 @@ class PendingItem(Item[TxT], eq=False):
     #: None if the waiter is the event of a thread.
     loop_results: LoopResults | None = None
     waiter: asyncio.Future[Any] | threading.Event | OnDone = msgspec.field(default_factory=threading.Event)
+    #: A few rows that a caller waits for: if nothing else waits, the loop commits it on its own thread.
+    is_short: bool = False
 
 
 def deliver_results(batch: Sequence[PendingItem[TxT]]) -> None:

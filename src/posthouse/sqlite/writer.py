@@ -1,4 +1,4 @@
-"""The group-commit writer: one thread that owns the write connection of a store for its whole life.
+"""The group-commit writer: it owns the write connection of a store for its whole life, and commits on its own thread.
 
 Callers submit items. While one batch syncs, the next one collects, so there is no artificial delay and one sync
 serves many callers. Items belong to the writer, not to the request: a caller that goes away changes nothing about
@@ -6,7 +6,9 @@ the commit and cannot take the results of other callers with it. Waiting items a
 the bound `submit` raises store_busy before anything is queued.
 
 An event loop wakes the sleeping writer at the end of its iteration, not at the first item: callers whose results
-arrive together submit again together, and so share the next sync too.
+arrive together submit again together, and so share the next sync too. If one short item is all that waits then, the
+loop commits it on its own thread: the hand-over to a sleeping thread and back costs a lone caller a quarter of its
+time (docs/adr/0018-lone-commits.md).
 """
 
 from __future__ import annotations
@@ -30,6 +32,9 @@ MAX_WAITING_ITEMS = 16_384
 MAX_WAITING_BYTES = 64 * 1024 * 1024
 MAX_BATCH_ITEMS = 512  # keeps one commit, and so the latency of every item in it, in the low milliseconds
 MAX_BATCH_BYTES = 8 * 1024 * 1024
+THREADED_NS = 20_000_000  # after a sign of other work, or of a slow disk, the writer's thread commits for this long
+SLOW_COMMIT_NS = 2_000_000  # several times a usual sync: what keeps the disk busy would keep the loop busy too
+_POLLS_AFTER_LONE = 3  # after so many polls of its sockets, a loop has seen what arrived during a commit
 _CHECK_EVERY_S = 1.0  # a loop that stops in the middle of an iteration may never notify: its items still commit
 
 
@@ -52,6 +57,7 @@ class Writer(Generic[TxT]):
         self._max_items = max_items
         self._max_bytes = max_bytes
         self._mutex = threading.Lock()  # guards the queue, its counters, _closed_with and the two flags of the wake-up
+        self._committing = threading.Lock()  # held by the thread that uses the write connection
         self._queue: list[PendingItem[TxT]] = []
         self._waiting_items = 0
         self._waiting_bytes = 0
@@ -59,6 +65,9 @@ class Writer(Generic[TxT]):
         self._is_asleep = False
         self._notified_by: LoopResults | None = None
         self._loop_results: dict[asyncio.AbstractEventLoop, LoopResults] = {}
+        self._threaded_until_ns = 0
+        self._polls_left = 0
+        self._failed_lone: list[PendingItem[TxT]] = []
         self._closed_with: PosthouseError | None = None
         self._transient_error: PosthouseError | None = None
         self._batches = 0
@@ -67,28 +76,30 @@ class Writer(Generic[TxT]):
         self._thread = threading.Thread(target=self._serve, name=f"writer {path}", daemon=True)
         self._thread.start()
 
-    async def run(self, work: Callable[[TxT], R], *, size: int = 0) -> R:
+    async def run(self, work: Callable[[TxT], R], *, size: int = 0, is_short: bool = False) -> R:
         """Commit `work` and return its result once it is durable; cancelling the wait does not undo the work.
 
-        `work` runs on the writer's thread, inside a transaction, and may run more than once (only its last run
-        counts): it must depend only on its arguments and the rows it reads, have no effects besides rows, let
-        SQLite's errors through, and not block. An exception that it raises goes to the caller, and none of its rows
-        stay.
+        `work` runs inside a transaction, and may run more than once (only its last run counts): it must depend only
+        on its arguments and the rows it reads, have no effects besides rows, let SQLite's errors through, and not
+        block. An exception that it raises goes to the caller, and none of its rows stay. It runs on the writer's
+        thread, or on the loop's if it `is_short` (a few rows that a caller waits for) and alone.
         """
-        return await self.submit(work, size=size)
+        return await self.submit(work, size=size, is_short=is_short)
 
-    def submit(self, work: Callable[[TxT], R], *, size: int = 0) -> asyncio.Future[R]:
+    def submit(self, work: Callable[[TxT], R], *, size: int = 0, is_short: bool = False) -> asyncio.Future[R]:
         """Queue `work` at once, in call order, and return the future of its result."""
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        self._submit_from_loop(work, future, size)
+        self._submit_from_loop(work, future, size, is_short)
         return future
 
-    def submit_with_callback(self, work: Callable[[TxT], Any], on_done: OnDone, *, size: int = 0) -> None:
+    def submit_with_callback(
+        self, work: Callable[[TxT], Any], on_done: OnDone, *, size: int = 0, is_short: bool = False
+    ) -> None:
         """Queue `work` at once, in call order; `on_done` is called on this loop with its result.
 
         A callback comes without the loop iterations that the callbacks of a future wait for.
         """
-        self._submit_from_loop(work, on_done, size)
+        self._submit_from_loop(work, on_done, size, is_short)
 
     def run_blocking(self, work: Callable[[TxT], R], *, size: int = 0) -> R:
         """Commit `work` from a thread that may block."""
@@ -138,11 +149,63 @@ class Writer(Generic[TxT]):
             "committed_items": self._committed_items,
         }
 
-    def _submit_from_loop(self, work: Callable[[TxT], Any], waiter: asyncio.Future[Any] | OnDone, size: int) -> None:
+    def _submit_from_loop(
+        self, work: Callable[[TxT], Any], waiter: asyncio.Future[Any] | OnDone, size: int, is_short: bool
+    ) -> None:
         loop = asyncio.get_running_loop()
         loop_results = self._loop_results.get(loop) or self._open_loop_results(loop)
-        if self._enqueue(PendingItem(work, None, None, size, loop_results, waiter)):
-            loop.call_soon(self._wake_up.notify)
+        if self._enqueue(PendingItem(work, None, None, size, loop_results, waiter, is_short)):
+            loop.call_soon(self._end_iteration, loop_results)
+
+    def _end_iteration(self, loop_results: LoopResults) -> None:
+        """Commit what this iteration submitted: a lone short item here, anything else on the writer's thread."""
+        lone = self._take_lone(loop_results)
+        if lone is None:
+            self._wake_up.notify()
+            return
+        try:
+            fatal = self._commit([lone])
+        finally:
+            self._committing.release()
+        if fatal is not None:
+            with self._mutex:
+                self._closed_with, self._failed_lone = fatal, [lone]
+            self._wake_up.notify()
+            return
+        loop_results.deliver([lone])
+        self._polls_left = _POLLS_AFTER_LONE
+        loop_results.loop.call_soon(self._count_poll, loop_results.loop)
+
+    def _take_lone(self, loop_results: LoopResults) -> PendingItem[TxT] | None:
+        """Take the only item that waits, and the write connection with it, if the loop may commit it."""
+        with self._mutex:
+            lone = self._queue[0] if len(self._queue) == 1 and self._closed_with is None else None
+            if lone is None or not lone.is_short or lone.loop_results is not loop_results:
+                return None
+            now_ns = self._clock.boot_ns()
+            if self._polls_left:  # it arrived during the last lone commit: with several callers a thread is faster
+                self._threaded_until_ns = now_ns + THREADED_NS
+            if now_ns < self._threaded_until_ns or self._transient_error is not None:
+                return None
+            if not self._committing.acquire(blocking=False):
+                return None
+            self._queue, self._notified_by = [], None
+            return lone
+
+    def _count_poll(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._polls_left -= 1
+        if self._polls_left:
+            loop.call_soon(self._count_poll, loop)
+
+    def _commit(self, batch: list[PendingItem[TxT]]) -> Fatal | None:
+        """Commit a batch and account for it; the caller holds the write connection."""
+        began_ns = self._clock.boot_ns()
+        fatal = run_items(self._tx, batch, self._clock, self._path)
+        ended_ns = self._clock.boot_ns()
+        if len(batch) > 1 or ended_ns - began_ns > SLOW_COMMIT_NS:
+            self._threaded_until_ns = ended_ns + THREADED_NS
+        self._account(batch)
+        return fatal
 
     def _enqueue(self, item: PendingItem[TxT]) -> bool:
         """Queue the item; return True if the caller has to wake the writer (once per sleep and loop)."""
@@ -172,20 +235,21 @@ class Writer(Generic[TxT]):
     def _serve(self) -> None:
         try:
             while batch := self._next_batch():
-                fatal = run_items(self._tx, batch, self._clock, self._path)
-                self._account(batch)
+                with self._committing:
+                    fatal = self._commit(batch)
                 if fatal:
                     self._fail(fatal, batch)
                     return
                 deliver_results(batch)
             if isinstance(self._closed_with, Fatal):
-                self._fail(self._closed_with, [])
+                self._fail(self._closed_with, self._failed_lone)
         except BaseException as defect:
             log.exception("writer_failed", path=self._path)
             self._fail(as_fatal(defect, self._path, "writer"), [])
             raise
         finally:
-            self._tx.db.close()
+            with self._committing:
+                self._tx.db.close()
             for loop_results in self._loop_results.values():
                 loop_results.close()
 

@@ -190,14 +190,14 @@ async def test_timer_of_deferred_jobs_waits_for_the_deferred_group_ahead(store: 
 class FullStore(SqliteStore):
     """Has room for one handler's jobs at a time."""
 
-    def submit_with_callback(self, work: Any, on_done: Any, *, size: int = 0) -> None:
+    def submit_with_callback(self, work: Any, on_done: Any, *, size: int = 0, is_short: bool = False) -> None:
         def limited(unit: Unit) -> Any:
             result = work(unit)
             if len(result) > 1:
                 raise error("store_full", path="relay.db", reason="no room")
             return result
 
-        super().submit_with_callback(limited, on_done, size=size)
+        super().submit_with_callback(limited, on_done, size=size, is_short=is_short)
 
 
 async def test_store_without_room_for_a_group_writes_the_jobs_of_each_handler_alone(tmp_path: Path) -> None:

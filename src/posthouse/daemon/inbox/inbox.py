@@ -142,7 +142,9 @@ class Inbox:
         """Store messages; return the new ones once they are durable."""
         is_bridged = self._is_bridged
         size = sum(len(item.body or "") for item in items)
-        fresh = await self.store.writer.run(lambda tx: _put(tx, items, is_bridged=is_bridged), size=size)
+        fresh = await self.store.writer.run(
+            lambda tx: _put(tx, items, is_bridged=is_bridged), size=size, is_short=len(items) == 1
+        )
         if fresh:
             for callback in self.on_new:
                 callback(fresh)

@@ -44,7 +44,9 @@ class Outbox:
     def accept(self, row: NewRow, capacity_bytes: int) -> asyncio.Future[AcceptOutcome]:
         """Accept a message or answer its retry, by the accept table; the outcome is durable."""
         mesh = self._mesh
-        future = self.store.writer.submit(lambda tx: accept_row(tx, row, mesh, capacity_bytes), size=len(row.event))
+        future = self.store.writer.submit(
+            lambda tx: accept_row(tx, row, mesh, capacity_bytes), size=len(row.event), is_short=True
+        )
         future.add_done_callback(lambda done: self._on_accepted(done, row.destination))
         return future
 
@@ -75,7 +77,7 @@ class Outbox:
             transitions.settle_rows(tx, outcomes, self._mesh)
             return transitions.claim_rows(tx, destination, limit, self._mesh) if limit else []
 
-        return await self.store.writer.run(work)
+        return await self.store.writer.run(work, is_short=len(outcomes) == 1)
 
     async def expire(self, before_ns: int) -> list[tuple[str, str]]:
         """Give up some pending rows queued before a time; return their ids, none once there are none left."""

@@ -138,6 +138,7 @@ class GroupCommitter:
                 lambda unit: [part.handler.write(unit, part.jobs) for part in parts],
                 partial(self._finish, parts, is_urgent),
                 size=sum([sum(part.sizes) for part in parts]),
+                is_short=is_urgent and len(parts) == 1 and len(parts[0].jobs) == 1,
             )
         except PosthouseError as refusal:
             self._count_ahead(-1, is_urgent)

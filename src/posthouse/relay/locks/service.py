@@ -150,7 +150,7 @@ class Locks:
                 self._waiters.enter(node, request, partial(self._count_answer, name, on_answer), is_gone)
                 return
         self._store.submit_with_callback(
-            self._work(node, request), partial(self._decided, on_answer, name, request, limit)
+            self._work(node, request), partial(self._decided, on_answer, name, request, limit), is_short=True
         )
 
     async def list(self, node: str, request: ListLocks) -> LockPage:

@@ -196,9 +196,17 @@ class RelayStore(Protocol):
         ...
 
     def submit_with_callback(
-        self, work: Callable[[Unit], Any], on_done: Callable[[Any, BaseException | None], None], *, size: int = 0
+        self,
+        work: Callable[[Unit], Any],
+        on_done: Callable[[Any, BaseException | None], None],
+        *,
+        size: int = 0,
+        is_short: bool = False,
     ) -> None:
-        """Queue a unit at once as `submit` does; `on_done` gets its result, or its failure, after the commit."""
+        """Queue a unit at once as `submit` does; `on_done` gets its result, or its failure, after the commit.
+
+        `is_short` says that the unit writes a few rows for one caller: alone, it may commit on the loop's thread.
+        """
         ...
 
     async def extent(self) -> Extent:

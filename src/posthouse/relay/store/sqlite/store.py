@@ -193,9 +193,14 @@ class SqliteStore(EventReads):
         return self._store.writer.submit(lambda _tx: self._unit.run(work), size=size)
 
     def submit_with_callback(
-        self, work: Callable[[Unit], Any], on_done: Callable[[Any, BaseException | None], None], *, size: int = 0
+        self,
+        work: Callable[[Unit], Any],
+        on_done: Callable[[Any, BaseException | None], None],
+        *,
+        size: int = 0,
+        is_short: bool = False,
     ) -> None:
-        self._store.writer.submit_with_callback(lambda _tx: self._unit.run(work), on_done, size=size)
+        self._store.writer.submit_with_callback(lambda _tx: self._unit.run(work), on_done, size=size, is_short=is_short)
 
     async def known(self, ids: Sequence[str]) -> dict[str, int]:
         return await self._pool.run(lambda db: known_ids(db, ids))
