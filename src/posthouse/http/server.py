@@ -25,6 +25,7 @@ from aiohttp.web_protocol import RequestHandler
 
 from posthouse.http.dispatch import Dispatcher
 from posthouse.http.guard import Guard
+from posthouse.http.outbound import OutboundAccount
 from posthouse.http.response import to_aiohttp, to_bytes
 from posthouse.model.errors import PosthouseError, error
 
@@ -62,8 +63,12 @@ class HttpServer(web.Server):
         guard: Guard | None = None,
         check_peer: Callable[[asyncio.BaseTransport], PosthouseError | None] | None = None,
         cancels_handlers: bool = False,
+        outbound: OutboundAccount | None = None,
     ) -> None:
-        """Make a server; `check_peer` may refuse a connection, `cancels_handlers` ends one when its client leaves."""
+        """Make a server; `check_peer` may refuse a connection, `cancels_handlers` ends one when its client leaves.
+
+        `outbound` bounds the responses that clients have not read.
+        """
         super().__init__(
             self._answer,
             access_log=None,
@@ -83,6 +88,7 @@ class HttpServer(web.Server):
         self.open = 0
         #: callback(code) when a connection is refused before its first request
         self.on_refused: Callable[[str], None] = lambda _code: None
+        self.outbound = outbound
         self._guard = guard
         self._by_address: Counter[str] = Counter()
 
@@ -90,7 +96,11 @@ class HttpServer(web.Server):
         return HttpConnection(self, loop=asyncio.get_running_loop(), **self._kwargs)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        return await self.dispatcher.answer(request, self._guard)
+        response = await self.dispatcher.answer(request, self._guard)
+        transport = request.transport
+        if self.outbound is not None and transport is not None and isinstance(response, web.Response):
+            self.outbound.open(transport).writes_next(response.content_length or 0)
+        return response
 
     def admit(self, address: str) -> PosthouseError | None:
         """Count a connection; return why it is refused, or None. `release` must follow in both cases."""
@@ -143,6 +153,8 @@ class HttpConnection(RequestHandler):
         if self._address is not None:
             self._server.release(self._address)
             self._address = None
+        if self._server.outbound is not None and self.transport is not None:
+            self._server.outbound.close(self.transport)
         super().connection_lost(exc)
 
     def handle_error(

@@ -48,10 +48,12 @@ EVENT_MAX_JSON_BYTES = 1 * MIB  # canonical bytes with every character escaped a
 # Requests and streams (wire)
 EVENTS_PER_REQUEST = 500
 QUERY_MAX_LIMIT = 500
+QUERY_PAGE_BYTES = 8 * MIB  # of events: 500 of the largest come in several pages
 FILTER_MAX_VALUES = 500  # over all lists of one filter: bounds the index entries of a subscription
 FILTERS_PER_SUBSCRIPTION = 10
 STREAM_BUFFER_EVENTS = 1_000
 STREAM_BUFFER_BYTES = 8 * MIB
+OUTBOUND_MAX_BYTES = 512 * MIB  # unsent bytes of all connections of a relay: what readers that stall may cost
 STREAM_PING_S = 25
 CHALLENGE_TTL_S = 60
 TOKEN_TTL_S = 3_600

@@ -47,6 +47,13 @@ METRICS: tuple[Metric, ...] = (
     Metric("posthouse_relay_live_deliveries_total", "counter", "Events pushed to live subscriptions."),
     Metric("posthouse_relay_stored_deliveries_total", "counter", "Stored events sent to subscriptions."),
     Metric("posthouse_relay_slow_readers_total", "counter", "Subscriptions closed because their reader was slow."),
+    Metric("posthouse_relay_outbound_bytes", "gauge", "Unsent bytes of all connections, with those held for them."),
+    Metric(
+        "posthouse_relay_readers_dropped_total",
+        "counter",
+        "Slowest readers dropped to keep unsent bytes within bounds.",
+    ),
+    Metric("posthouse_relay_reads_waiting", "gauge", "COUNT and LOCK list commands that have no answer yet."),
     Metric("posthouse_relay_authentications_total", "counter", "Authentication attempts.", ("outcome",)),
     Metric(
         "posthouse_relay_lock_operations_total",

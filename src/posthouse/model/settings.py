@@ -27,6 +27,7 @@ from posthouse.model.limits import (
     JOURNAL_MAX_BYTES,
     KIB,
     MIB,
+    OUTBOUND_MAX_BYTES,
     PINCH_BURST,
     PINCH_RATE_PER_S,
     QUEUE_MAX,
@@ -233,6 +234,15 @@ _RELAY_BOUNDS: tuple[Setting, ...] = (
         "bytes",
         64 * KIB,
         _MAX,
+    ),
+    Setting(
+        "relay.outbound_max_bytes",
+        int,
+        OUTBOUND_MAX_BYTES,
+        "Maximum unsent bytes of all connections together; above it the relay drops the slowest readers.",
+        "bytes",
+        MIB,
+        SAFE_INTEGER_MAX,
     ),
     Setting("relay.ping_s", float, float(STREAM_PING_S), "Interval of pings on a stream.", "s", 0.05, 3_600),
     Setting(

@@ -13,6 +13,7 @@ from typing import Any
 
 from posthouse.http.call import Call
 from posthouse.http.guard import bearer_token
+from posthouse.http.outbound import OutboundAccount
 from posthouse.keys import NodeKey
 from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError, error
@@ -47,11 +48,15 @@ class RelayContext:
     challenges: Challenges
     tokens: Tokens
     meters: Meters
+    #: unsent bytes of all connections
+    outbound: OutboundAccount
     #: open streams
     connections: dict[WebSocketConnection, None] = field(default_factory=dict)
     #: HOST:PORT that invites carry
     address: str = ""
     is_stopping: bool = False
+    #: COUNT and LOCK list commands without an answer, on all streams
+    reads: int = 0
 
     @property
     def relay(self) -> str:

@@ -27,6 +27,7 @@ from posthouse.model.limits import (
     EVENT_BURST,
     EVENT_RATE_PER_S,
     QUERY_MAX_LIMIT,
+    QUERY_PAGE_BYTES,
     WAIT_QUEUE_MAX,
 )
 from posthouse.model.node import DEFAULT_MESH
@@ -84,11 +85,12 @@ class Reads:
         cursor: str | None = None,
         limit: int = QUERY_MAX_LIMIT,
         order: Order = "asc",
+        max_bytes: int = QUERY_PAGE_BYTES,
     ) -> Page:
         """Return stored events that match one of the filters, in commit order."""
         scope = self.scope(node, filters)
         from_seq = await self._from_seq(cursor)
-        return await self.store.query(Query(filters, scope, from_seq, limit, order == "desc"))
+        return await self.store.query(Query(filters, scope, from_seq, limit, order == "desc", max_bytes))
 
     async def count(self, node: str, filters: Sequence[Filter]) -> int:
         """Return how many stored events match one of the filters."""

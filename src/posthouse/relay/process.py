@@ -64,6 +64,7 @@ def _limits(given: Mapping[str, Any]) -> EdgeLimits:
         DEFAULT_LIMITS,
         buffer_events=given["stream_buffer_events"],
         buffer_bytes=given["stream_buffer_bytes"],
+        outbound_bytes=given["outbound_max_bytes"],
         ping_s=given["ping_s"],
     )
     # all clients behind a proxy share its address

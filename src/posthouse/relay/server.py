@@ -18,6 +18,7 @@ import structlog
 
 from posthouse.files import private_dir
 from posthouse.http.guard import Guard
+from posthouse.http.outbound import OutboundAccount
 from posthouse.http.server import HttpServer, listen_tcp
 from posthouse.keys import NodeKey, keyfile
 from posthouse.model.clock import Clock, system_clock
@@ -202,6 +203,7 @@ def _make_context(engine: RelayEngine, key: NodeKey, settings: ServerSettings, h
         challenges=Challenges(clock),
         tokens=Tokens(clock),
         meters=Meters(),
+        outbound=OutboundAccount(settings.limits.outbound_bytes),
     )
 
 
@@ -215,6 +217,9 @@ def watch_metrics(context: RelayContext, server: HttpServer) -> None:
     meters, live = context.meters, context.live
     meters.watch("posthouse_relay_requests_running", lambda: server.dispatcher.slots.running)
     meters.watch("posthouse_relay_connections", lambda: server.open)
+    meters.watch("posthouse_relay_outbound_bytes", context.outbound.measure)
+    meters.watch("posthouse_relay_readers_dropped_total", lambda: context.outbound.dropped)
+    meters.watch("posthouse_relay_reads_waiting", lambda: context.reads)
     meters.watch("posthouse_relay_streams", lambda: len(context.connections))
     meters.watch("posthouse_relay_subscriptions", lambda: len(live))
     meters.watch("posthouse_relay_live_events_total", lambda: live.offered)

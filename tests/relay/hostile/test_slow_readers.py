@@ -6,6 +6,7 @@ import asyncio
 import json
 import resource
 import socket
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -142,3 +143,61 @@ async def test_publisher_that_reads_no_answers_is_held_back_not_buffered(tmp_pat
         assert all(size < 4 * 1024 * 1024 for size in unsent), unsent
         flooding.cancel()
         assert (await edge.get("/healthz")).status == 200
+
+
+async def test_unread_http_responses_count_and_the_slowest_client_is_dropped(tmp_path: Path) -> None:
+    author, limit = Author(), 8 * 1024 * 1024
+    async with running(tmp_path / "relay", outbound_bytes=limit) as edge:
+        for _ in range(10):
+            await edge.publish(*(author.event(content="x" * 60_000) for _ in range(10)))
+        token = await edge.token(author)
+        request = f"GET /v1/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n".encode()
+        outbound = edge.server.context.outbound
+        async with AsyncExitStack() as stack:
+            clients: list[Wire] = []
+            while not outbound.dropped:
+                clients.append(await stack.enter_async_context(wire(edge)))
+                narrow(clients[-1])
+                clients[-1].writer.transport.pause_reading()  # type: ignore[attr-defined]
+                before = outbound.measure()
+                await clients[-1].send(request)
+                async with asyncio.timeout(PATIENCE_S):
+                    while not outbound.dropped and outbound.measure() < before + 1024 * 1024:
+                        assert (await edge.get("/healthz")).status == 200
+            assert 1 < len(clients) < 10  # of 6 MB each, less what the kernel takes
+            assert outbound.measure() <= limit
+            for client in clients:
+                client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+            status, page = await clients[-1].response()
+            assert (status, len(page["events"])) == (200, 100)
+
+
+async def test_lists_and_counts_that_are_not_read_wait_instead_of_piling_up(tmp_path: Path) -> None:
+    author = Author()
+    async with running(tmp_path / "relay") as edge, edge.stream(author) as stream:
+        await stream.send_list(
+            [["LOCK", str(n), "acquire", {"resource": f"r{n}", "lease_ms": 60_000}] for n in range(9)]
+        )
+        for _ in range(9):
+            assert "token" in (await stream.expect("LOCKED"))[1]
+        asked = [["LOCK", str(n), "list", {}] if n % 2 else ["COUNT", str(n), {}] for n in range(18)]
+        await stream.send_list(asked)
+        answers = {answer[1]: answer for answer in [await stream.receive() for _ in asked]}
+        assert [answers[str(n)][2]["code"] for n in (16, 17)] == ["reads_exhausted"] * 2
+        assert all(len(answers[str(n)][2]["locks"]) == 9 for n in range(1, 16, 2))
+        assert all(answers[str(n)][2] == 0 for n in range(0, 16, 2))
+        assert edge.server.context.reads == 0
+        await stream.send("COUNT", "again", {})
+        assert await stream.expect("COUNT") == ["again", 0]
+
+
+async def test_reader_that_keeps_up_leaves_nothing_in_its_write_buffer(tmp_path: Path) -> None:
+    author = Author()
+    async with running(tmp_path / "relay") as edge, edge.stream(author) as reader:
+        await reader.send("REQ", "s", {"limit": 0}, {"kinds": [1]})
+        await reader.expect("EOSE")
+        (connection,) = edge.server.context.connections
+        for number in range(200):
+            await edge.publish(author.event(content=str(number)))
+            await reader.expect("EVENT")
+        assert len(connection.write_buffer._ledger) == 0

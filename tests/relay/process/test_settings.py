@@ -7,7 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import pytest
@@ -18,6 +18,7 @@ from posthouse.model.settings_sources import resolve_settings
 from posthouse.relay.process import server_settings
 from posthouse.relay.server import RelayServer
 from posthouse.relay.wire.lock_operations import Acquire
+from tests.http.test_outbound import Peer as Unread
 from tests.relay.edge import PATIENCE_S, Author
 
 SOURCES = ("file", "environment", "flag")
@@ -137,3 +138,16 @@ async def test_main_open_false_closes_main(tmp_path: Path, source: str) -> None:
         assert server.context.engine.meshes.find("main").row.is_open
     async with relay(tmp_path, source, main_open=False, admin=own.node) as server:
         assert not server.context.engine.meshes.find("main").row.is_open
+
+
+@pytest.mark.parametrize("source", SOURCES)
+async def test_outbound_max_bytes_bounds_the_unsent_bytes_of_all_connections(tmp_path: Path, source: str) -> None:
+    limit = 2 * 1024 * 1024
+    async with relay(tmp_path, source, outbound_max_bytes=limit) as server:
+        account = server.context.outbound
+        assert account.max_bytes == limit
+        first, second = Unread(), Unread()
+        for peer in (first, second):
+            peer.unsent = limit * 2 // 3
+            account.open(cast(asyncio.Transport, peer)).wrote(peer.unsent)
+        assert (first.is_dropped, second.is_dropped) == (True, False)

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -16,8 +17,8 @@ from posthouse.model.clock import FakeClock
 from posthouse.model.event import Event
 from posthouse.model.filters import Filter
 from posthouse.relay.store.event_rows import Query, Scope
-from posthouse.relay.store.sqlite import queries
-from posthouse.relay.store.sqlite.queries import Plan
+from posthouse.relay.store.sqlite import event_reads, queries
+from posthouse.relay.store.sqlite.queries import Plan, Range
 from posthouse.relay.store.sqlite.store import SqliteStore
 from tests.relay.authors import ALICE, BOB, CAROL, Author
 from tests.relay.store.contract import add, ids, read_all
@@ -146,9 +147,9 @@ async def test_no_window_collects_more_places_than_the_crowd_it_may(
     crowded: list[int] = []
     read = queries._read_window
 
-    def watch(db: apsw.Connection, plans: list[Plan], window: queries.Range, limit: int) -> object:
+    def watch(db: apsw.Connection, plans: list[Plan], window: queries.Range, limit: int, max_bytes: int) -> object:
         crowded.append(sum(plan.is_crowded(db, window.low, window.high, 8) for plan in plans if window.width > 4))
-        return read(db, plans, window, limit)
+        return read(db, plans, window, limit, max_bytes)
 
     monkeypatch.setattr(queries, "_read_window", watch)
     await written.store.query(Query([Filter(kinds=frozenset(KINDS))], Scope(ALICE.node, None), limit=200))
@@ -173,3 +174,25 @@ async def test_page_that_runs_out_of_time_says_how_far_it_is_complete(
     for desc in (False, True):
         found = ids(await read_all(written.store, Query([wanted], scope, is_descending=desc)))
         assert found == (expected[::-1] if desc else expected)
+
+
+async def test_counts_take_turns_on_one_read_of_the_pool(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queries, "_COUNT_NS", -1)  # a step ends after one window
+    monkeypatch.setattr(queries, "_LAST_WINDOW", 16)
+    running: list[int] = []
+    steps: list[int] = []
+    count = queries.count_matches
+
+    def watch(*arguments: Any) -> tuple[int, Range]:
+        running.append(1)
+        steps.append(len(running))
+        try:
+            return count(*arguments)
+        finally:
+            running.pop()
+
+    monkeypatch.setattr(event_reads, "count_matches", watch)
+    counts = [written.store.count([Filter()], Scope(ALICE.node, None)) for _ in range(12)]
+    assert len(set(await asyncio.gather(*counts))) == 1
+    assert len(steps) > 24
+    assert max(steps) == 1

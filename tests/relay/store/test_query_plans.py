@@ -11,7 +11,7 @@ import pytest
 from posthouse.model.clock import FakeClock
 from posthouse.model.filters import Filter
 from posthouse.relay.store.event_rows import Scope
-from posthouse.relay.store.sqlite.queries import plan_filter
+from posthouse.relay.store.sqlite.queries import Range, plan_filter
 from posthouse.relay.store.sqlite.store import FILE_NAME, SqliteStore
 from posthouse.sqlite.connection import open_reader
 from tests.relay.authors import ALICE, BOB
@@ -51,7 +51,7 @@ def test_pages_are_read_in_order_by_an_index_and_not_sorted(
         return True
 
     db.exec_trace = explain
-    plan.rows(db, 0, 100, 10, is_descending=is_descending)
+    plan.rows(db, Range(0, 100, is_descending), 10, 1_000_000)
     db.exec_trace = None
     assert steps
     assert not [step for step in steps if "FOR ORDER BY" in step]

@@ -141,6 +141,12 @@ _FRAMES: tuple[ErrorSpec, ...] = (
         "Subscribe again with the cursor; read faster or use a narrower filter.",
     ),
     transient(
+        "reads_exhausted",
+        429,
+        "{limit} COUNT and LOCK list commands of this connection wait for their answers, the limit",
+        "Read the answers, then send the next ones.",
+    ),
+    transient(
         "commands_too_fast",
         429,
         "this connection sends more than {per_s} commands per second",

@@ -35,7 +35,7 @@ def make_http_server(context: RelayContext, routes: Sequence[Route[RelayCall]], 
         _RequestCounter(meters),
         authorize,
     )
-    server = HttpServer(dispatcher, _connection_limits(limits), guard=guard)
+    server = HttpServer(dispatcher, _connection_limits(limits), guard=guard, outbound=context.outbound)
     server.on_refused = partial(meters.count, "posthouse_relay_connections_refused_total")
     return server
 

@@ -185,9 +185,9 @@ class TailCursor(Generic[FreshT, PageT]):
         while not self.is_closed and not self.is_at_tail and self.room > 0:
             await self.wait_for_room()
             limit = min(self.page_limit, self.room)
+            await self.peer.drain()  # first: no page waits in memory for a peer that does not read
             self._is_passed = False
             page = await self.read_page(limit)
-            await self.peer.drain()
             if not self.may_continue():
                 return
             self.send_page(page)

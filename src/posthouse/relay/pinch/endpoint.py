@@ -19,6 +19,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta
 
+from posthouse.http.outbound import OutboundAccount
 from posthouse.http.response import HttpResponse, json_response
 from posthouse.http.router import Route
 from posthouse.keys import public_key, verify
@@ -99,13 +100,16 @@ class PinchEndpoint:
         """How many addresses are connected."""
         return len(self._by_address)
 
-    async def serve(self, limits: EdgeLimits, request: web.BaseRequest) -> web.StreamResponse:
+    async def serve(
+        self, limits: EdgeLimits, outbound: OutboundAccount, request: web.BaseRequest
+    ) -> web.StreamResponse:
         """Run one connection from the handshake to its end."""
         return await serve_websocket(
             request,
             limits,
             PINCH_FRAME_MAX_BYTES + 1,
             self.connections,
+            outbound,
             lambda socket, write_buffer: PinchConnection(self.pinch, socket, write_buffer, self._log_in, self._leave),
         )
 
@@ -200,7 +204,8 @@ def pinch_routes(endpoint: PinchEndpoint) -> tuple[Route[RelayCall], ...]:
 
     async def ws(call: RelayCall) -> HttpResponse:
         """Serve a Pinch connection until either side ends it."""
-        return HttpResponse(101, response=await endpoint.serve(call.context.limits, call.request))
+        context = call.context
+        return HttpResponse(101, response=await endpoint.serve(context.limits, context.outbound, call.request))
 
     async def health(_call: RelayCall) -> HttpResponse:
         """Return the state of the store and the number of connected agents."""

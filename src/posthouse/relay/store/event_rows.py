@@ -27,7 +27,7 @@ from posthouse.model.event import (
     encode_event,
 )
 from posthouse.model.filters import Filter
-from posthouse.model.limits import INT64_MAX
+from posthouse.model.limits import INT64_MAX, QUERY_PAGE_BYTES
 from posthouse.model.message import Confirmation, message_fingerprint, read_confirmation, read_message
 from posthouse.relay.wire.delivery_rows import Addressed, MessageRecord
 
@@ -83,6 +83,8 @@ class Query:
     from_seq: int | None = None
     limit: int = 500
     is_descending: bool = False
+    #: of the events of a page; a larger event has a page of its own
+    max_bytes: int = QUERY_PAGE_BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,7 +191,8 @@ def _read_text(argument: bytes) -> str | None:
 def _submit_lock(connection: Connection, req: str, request: LockArguments) -> None:
     node, locks = reader_of(connection), connection.context.engine.locks
     if isinstance(request, ListLocks):
-        connection.start(_list_locks(connection, req, node, request))
+        connection.spend_rate()
+        _list_locks(connection, req, node, request)
         return
     locks.submit(node, request, partial(_answer_lock, connection, req), lambda: not connection.write_buffer.is_open)
 
@@ -209,11 +210,11 @@ def _answer_lock(connection: Connection, req: str, answer: LockAnswer | None, fa
         connection.send("LOCKED", req, refusal)
 
 
-async def _list_locks(connection: Connection, req: str, node: str, request: ListLocks) -> None:
-    try:
+def _list_locks(connection: Connection, req: str, node: str, request: ListLocks) -> None:
+    async def answer() -> None:
         connection.send("LOCKED", req, await connection.context.engine.locks.list(node, request))
-    except PosthouseError as refusal:
-        connection.send("LOCKED", req, refusal.problem())
+
+    connection.start_read(answer, lambda refusal: connection.send("LOCKED", req, refusal.problem()))
 
 
 VERBS: dict[str, Verb] = {
@@ -240,6 +241,7 @@ async def open_stream(call: RelayCall) -> HttpResponse:
         context.limits,
         context.limits.frame_bytes,
         context.connections,
+        context.outbound,
         lambda socket, write_buffer: Connection(context, socket, write_buffer, name, VERBS),
     )
     return HttpResponse(101, response=response)

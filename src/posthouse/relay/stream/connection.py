@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from aiohttp import WSCloseCode
@@ -71,6 +71,9 @@ class Connection(WebSocketConnection):
         self.sessions: dict[str, ReaderSession] = {}
         #: held by the subscription that sends stored events: they share one socket anyway
         self.stored_events_lock = asyncio.Lock()
+        #: held by the COUNT or LOCK list that runs
+        self._read_lock = asyncio.Lock()
+        self._reads = 0
         self._verbs = verbs
         self._submitter = context.engine.open_submitter(self._answer)
         self._rate = Rate(limits.commands_per_s, limits.commands_burst)
@@ -159,6 +162,33 @@ class Connection(WebSocketConnection):
         if self._submitter.in_flight >= self.context.limits.events_in_flight:
             self.hold_back(True)
 
+    def start_read(
+        self, read: Callable[[], Coroutine[Any, Any, None]], refuse: Callable[[PosthouseError], None]
+    ) -> None:
+        """Run a read with an answer of its own, after earlier ones, once the peer has taken their answers.
+
+        Raises reads_exhausted when too many wait.
+        """
+        limit = self.context.limits.reads_per_connection
+        if self._reads >= limit:
+            raise error("reads_exhausted", limit=limit)
+        self._reads += 1
+        self.context.reads += 1
+        self.start(self._run_read(read, refuse))
+
+    async def _run_read(
+        self, read: Callable[[], Coroutine[Any, Any, None]], refuse: Callable[[PosthouseError], None]
+    ) -> None:
+        try:
+            async with self._read_lock:
+                await self.write_buffer.drain()
+                await read()
+        except PosthouseError as failure:
+            refuse(failure)
+        finally:
+            self._reads -= 1
+            self.context.reads -= 1
+
     def forget(self, subscription: OpenSubscription) -> None:
         """Remove a subscription that has been closed."""
         if self.subscriptions.get(subscription.sub) is subscription:
@@ -192,12 +222,9 @@ class Connection(WebSocketConnection):
     def _run_command(self, command: Command) -> None:
         verb = self._verbs.get(command.verb)
         self.context.meters.count("posthouse_relay_commands_total", command.verb if verb else "unknown")
-        if verb is None or not verb.has_own_rate:
-            self._bucket, wait_ns = take(self._bucket, self._rate, self.context.clock.boot_ns())
-            if wait_ns:
-                self._fault(error("commands_too_fast", per_s=self._rate.per_s))
-                return
         try:
+            if verb is None or not verb.has_own_rate:
+                self.spend_rate()
             if verb is None:
                 raise error("verb_unknown", verb=command.verb[:40])
             verb.run(self, command.arguments)
@@ -205,6 +232,12 @@ class Connection(WebSocketConnection):
             self._fault(failure)
         else:
             self._faults = 0
+
+    def spend_rate(self) -> None:
+        """Take one command from the connection's rate, or raise commands_too_fast."""
+        self._bucket, wait_ns = take(self._bucket, self._rate, self.context.clock.boot_ns())
+        if wait_ns:
+            raise error("commands_too_fast", per_s=self._rate.per_s)
 
     def _answer(self, answered: Sequence[Answered]) -> None:
         if self.is_held_back and self._submitter.in_flight < self.context.limits.events_in_flight:

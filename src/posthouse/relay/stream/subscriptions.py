@@ -151,7 +151,10 @@ class Subscription:
     async def _send_pages(self) -> None:
         """Send all pages from the cursor to the end of the store."""
         while self._phase is not _Phase.CLOSED:
-            page = await self._context.engine.query(self.node, self.filters, cursor=self.cursor, limit=QUERY_MAX_LIMIT)
+            await self._write_buffer.drain()
+            page = await self._context.engine.query(
+                self.node, self.filters, cursor=self.cursor, max_bytes=self._context.limits.stored_page_bytes
+            )
             await self._send_events(page.events)
             self._seq = page.through_seq
             if page.is_end:
@@ -184,14 +187,15 @@ class Subscription:
         events: list[StoredEvent] = []
         cursor, found, size = None, 0, 0
         while found < limit:
+            wanted, max_bytes = min(QUERY_MAX_LIMIT, limit - found), self._context.limits.stored_page_bytes
             page = await engine.query(
-                self.node, self.filters, cursor=cursor, limit=min(QUERY_MAX_LIMIT, limit - found), order="desc"
+                self.node, self.filters, cursor=cursor, limit=wanted, order="desc", max_bytes=max_bytes
             )
             above = [event for event in page.events if event.seq > floor]
             events += above
             found += len(above)
             size += sum(len(event.raw) for event in above)
-            if size > self._context.limits.buffer_bytes:
+            if size > max_bytes:
                 del events[:-1]
             if page.is_end or page.through_seq <= floor or len(above) < len(page.events):
                 break
@@ -206,6 +210,14 @@ class Subscription:
         return parse_cursor(self._given).seq
 
     async def _send_events(self, events: Sequence[StoredEvent]) -> None:
+        held = sum([len(event.raw) for event in events])
+        self._write_buffer.hold(held)
+        try:
+            await self._send_in_frames(events)
+        finally:
+            self._write_buffer.hold(-held)
+
+    async def _send_in_frames(self, events: Sequence[StoredEvent]) -> None:
         tails: list[bytes] = []
         size = 0
         for event in events:
@@ -250,12 +262,14 @@ class Subscription:
         self._buffered.append(delivery)
         self._buffered_events += len(delivery.pieces)
         self._buffered_bytes += delivery.size
+        self._write_buffer.hold(delivery.size)
         limits = self._context.limits
         if self._buffered_events > limits.buffer_events or self._buffered_bytes > limits.buffer_bytes:
             self._drop_buffered()
             self._has_overflowed = True
 
     def _drop_buffered(self) -> None:
+        self._write_buffer.hold(-self._buffered_bytes)
         self._buffered = []
         self._buffered_events = self._buffered_bytes = 0
 
@@ -313,22 +327,20 @@ def count_events(connection: Connection, arguments: Sequence[bytes]) -> None:
     """COUNT: count stored events."""
     expect(arguments, "COUNT", '["COUNT", sub, filter]', 1, 1 + FILTERS_PER_SUBSCRIPTION)
     sub = read_sub(arguments[0])
+
+    def refuse(failure: PosthouseError) -> None:
+        connection.send("CLOSED", sub, failure.problem(), None)
+
+    async def count() -> None:
+        async with connection.stored_events_lock:  # after the stored events of earlier subscriptions
+            number = await connection.context.engine.count(node, filters)
+        connection.send("COUNT", sub, number)
+
     try:
         node, filters = reader_of(connection), read_filters(arguments[1:])
+        connection.start_read(count, refuse)
     except PosthouseError as failure:
-        connection.send("CLOSED", sub, failure.problem(), None)
-        return
-    connection.start(_count_events(connection, sub, node, filters))
-
-
-async def _count_events(connection: Connection, sub: str, node: str, filters: Sequence[Filter]) -> None:
-    try:
-        async with connection.stored_events_lock:
-            number = await connection.context.engine.count(node, filters)
-    except PosthouseError as failure:
-        connection.send("CLOSED", sub, failure.problem(), None)
-        return
-    connection.send("COUNT", sub, number)
+        refuse(failure)
 
 
 def close_subscription(connection: Connection, arguments: Sequence[bytes]) -> None:

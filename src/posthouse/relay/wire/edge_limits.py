@@ -12,6 +12,7 @@ from posthouse.model.limits import (
     EVENT_MAX_JSON_BYTES,
     KIB,
     MIB,
+    OUTBOUND_MAX_BYTES,
     STREAM_BUFFER_BYTES,
     STREAM_BUFFER_EVENTS,
     STREAM_PING_S,
@@ -52,11 +53,17 @@ class EdgeLimits:
     filter_values_per_connection: int = 20_000
     buffer_events: int = STREAM_BUFFER_EVENTS
     buffer_bytes: int = STREAM_BUFFER_BYTES
+    #: unsent bytes of all connections together; above it the slowest readers are dropped
+    outbound_bytes: int = OUTBOUND_MAX_BYTES
     ping_s: float = float(STREAM_PING_S)
     #: a peer that neither answers a ping nor reads for this long counts as gone
     pong_s: float = 10.0
     #: of one frame with stored events: large enough to be fast, small enough to share the socket
     stored_frame_bytes: int = 256 * KIB
+    #: of stored events that one stream holds in memory while its reader is slow
+    stored_page_bytes: int = 1 * MIB
+    #: COUNT and LOCK list without an answer; one of them runs at a time
+    reads_per_connection: int = 16
 
 
 DEFAULT_LIMITS = EdgeLimits()

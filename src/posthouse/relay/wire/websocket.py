@@ -2,7 +2,8 @@
 
 The HTTP library parses what comes in. Frames go straight to the transport, so connections can share one bytes object.
 The write buffer asks the transport how many bytes are unsent, so a slow reader is measured, not guessed. Its bound
-applies to events; replies to commands are bounded because the next frame is read only while there is room.
+applies to events; replies to commands are bounded because the next frame is read only while there is room; the
+account of the server bounds all connections together.
 A peer is alive while it answers pings or keeps reading. What a frame means is up to the subclass.
 """
 
@@ -18,6 +19,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import structlog
 from aiohttp import WSCloseCode, WSMsgType, web
 
+from posthouse.http.outbound import OutboundAccount, Outlet
 from posthouse.model.errors import error
 from posthouse.model.limits import KIB
 from posthouse.relay.wire.edge_limits import EdgeLimits
@@ -40,6 +42,7 @@ class WriteBuffer:
         self,
         transport: asyncio.Transport,
         drain: Callable[[], Awaitable[None]],
+        outlet: Outlet,
         *,
         max_events: int,
         max_bytes: int,
@@ -48,8 +51,8 @@ class WriteBuffer:
         self._drain = drain
         self._max_events = max_events
         self._max_bytes = max_bytes
-        self._written = 0
-        #: (bytes written up to the end of the frame, events in it), oldest first
+        self._outlet = outlet
+        #: (bytes sent once the frame is, events in it), oldest first, for frames that may be unsent
         self._ledger: deque[tuple[int, int]] = deque()
         self._unsent_events = 0
         # Without a water mark every write is tried at once, so unsent bytes are those that the kernel did not take.
@@ -67,7 +70,7 @@ class WriteBuffer:
     @property
     def sent_bytes(self) -> int:
         """How many bytes the kernel has taken; grows while the peer reads."""
-        return self._written - self._transport.get_write_buffer_size()
+        return self._outlet.sent_bytes
 
     @property
     def unsent_events(self) -> int:
@@ -79,10 +82,17 @@ class WriteBuffer:
         if self._transport.is_closing():
             return
         self._transport.write(frame)
-        self._written += len(frame)
-        if events:
-            self._ledger.append((self._written, events))
+        unsent = self._outlet.wrote(len(frame))
+        if not unsent:
+            self._ledger.clear()
+            self._unsent_events = 0
+        elif events:
+            self._ledger.append((self._outlet.sent_bytes + unsent, events))
             self._unsent_events += events
+
+    def hold(self, size: int) -> None:
+        """Count bytes that wait in memory for this peer; a negative size once they were written or dropped."""
+        self._outlet.hold(size)
 
     def has_room(self, size: int, events: int) -> bool:
         """Return True if this many more events fit into the bound; an empty buffer takes any frame."""
@@ -105,8 +115,7 @@ class WriteBuffer:
         asyncio.get_running_loop().call_later(CLOSE_S, self.abort)
 
     def _drop_sent(self) -> None:
-        sent = self._written - self._transport.get_write_buffer_size()
-        ledger = self._ledger
+        sent, ledger = self._outlet.sent_bytes, self._ledger
         while ledger and ledger[0][0] <= sent:
             self._unsent_events -= ledger.popleft()[1]
 
@@ -120,7 +129,7 @@ class WebSocket(web.WebSocketResponse[Literal[False]]):
         )
         self.on_too_large: Callable[[], None] | None = None
 
-    async def open(self, request: web.BaseRequest, limits: EdgeLimits) -> WriteBuffer | None:
+    async def open(self, request: web.BaseRequest, limits: EdgeLimits, outbound: OutboundAccount) -> WriteBuffer | None:
         """Do the handshake and return the write buffer, or None if the peer is gone already."""
         try:
             writer = await self.prepare(request)
@@ -129,7 +138,9 @@ class WebSocket(web.WebSocketResponse[Literal[False]]):
         transport = request.transport
         if transport is None:
             return None
-        return WriteBuffer(transport, writer.drain, max_events=limits.buffer_events, max_bytes=limits.buffer_bytes)
+        outlet = outbound.open(transport)
+        bounds = {"max_events": limits.buffer_events, "max_bytes": limits.buffer_bytes}
+        return WriteBuffer(transport, writer.drain, outlet, **bounds)
 
     async def close(self, *, code: int = WSCloseCode.OK, message: bytes = b"", drain: bool = True) -> bool:
         if code == WSCloseCode.MESSAGE_TOO_BIG and self.on_too_large is not None and not self.closed:
@@ -344,11 +355,12 @@ async def serve_websocket(
     limits: EdgeLimits,
     max_frame_bytes: int,
     connections: MutableMapping[ConnectionT, None],
+    outbound: OutboundAccount,
     make_connection: Callable[[WebSocket, WriteBuffer], ConnectionT],
 ) -> web.StreamResponse:
     """Run one connection from the handshake to its end; it is among `connections` meanwhile."""
     socket = WebSocket(max_frame_bytes)
-    write_buffer = await socket.open(request, limits)
+    write_buffer = await socket.open(request, limits, outbound)
     if write_buffer is None:
         return socket
     connection = make_connection(socket, write_buffer)

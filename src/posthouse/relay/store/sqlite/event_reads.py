@@ -7,6 +7,7 @@ pipeline's reader.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -54,6 +55,9 @@ class EventReads:
     _pool: ReadPool
     _clock: Clock
 
+    def __init__(self) -> None:
+        self._counting = asyncio.Lock()
+
     async def extent(self) -> Extent:
         return await self._pool.run(read_extent)
 
@@ -62,21 +66,23 @@ class EventReads:
             now_ns, span = self._clock.wall_ns(), _range(query, read_extent(db).head)
             bounds = (span.low, span.high)
             plans = [plan_filter(db, each, query.scope, now_ns, bounds) for each in query.filters]
-            return read_page(db, plans, span, query.limit, self._clock)
+            return read_page(db, plans, span, query.limit, query.max_bytes, self._clock)
 
         return await self._pool.run(read)
 
     async def history(self, coordinate: Coordinate, query: Query) -> Page:
         def read(db: apsw.Connection) -> Page:
             plan = plan_history(coordinate, query.scope, self._clock.wall_ns())
-            return read_page(db, [plan], _range(query, read_extent(db).head), query.limit, self._clock)
+            span = _range(query, read_extent(db).head)
+            return read_page(db, [plan], span, query.limit, query.max_bytes, self._clock)
 
         return await self._pool.run(read)
 
     async def count(self, filters: Sequence[Filter], scope: Scope) -> int:
         total, left = 0, Range(0, (await self.extent()).head, False)
         while not left.is_empty:
-            part, left = await self._pool.run(self._count_in(filters, scope, left))
+            async with self._counting:  # one read of the pool: counts take turns and leave the others to queries
+                part, left = await self._pool.run(self._count_in(filters, scope, left))
             total += part
         return total
 

@@ -64,12 +64,17 @@ class Plan:
     #: the filter, if rows must still be compared with it
     residue: Filter | None
 
-    def rows(self, db: apsw.Connection, low: int, high: int, limit: int, *, is_descending: bool) -> list[StoredEvent]:
-        """Return the first rows of (low, high] that may match; `keep` drops those that do not."""
-        order = f"ORDER BY {self.driver.order} {'DESC' if is_descending else 'ASC'} LIMIT :limit"
+    def rows(self, db: apsw.Connection, window: Range, limit: int, max_bytes: int) -> tuple[list[StoredEvent], bool]:
+        """Return the first rows of a window that may match, and True if it may have more; `keep` drops the others."""
+        order = f"ORDER BY {self.driver.order} {'DESC' if window.is_descending else 'ASC'} LIMIT :limit"
         text = f"SELECT e.seq, e.raw FROM {self.driver.source} {EVENTS_SQL.visible} {EVENTS_SQL.wanted} {order}"
-        bindings = self.bindings | {"low": low, "high": high, "limit": limit}
-        return [StoredEvent(seq, raw) for seq, raw in db.execute(text, bindings)]
+        rows, size = [], 0
+        for seq, raw in db.execute(text, self.bindings | {"low": window.low, "high": window.high, "limit": limit}):
+            rows.append(StoredEvent(seq, raw))
+            size += len(raw)
+            if size > max_bytes:
+                return rows, True
+        return rows, len(rows) == limit
 
     def is_crowded(self, db: apsw.Connection, low: int, high: int, most: int) -> bool:
         """Return True if more than `most` entries would be collected in (low, high], however few rows are wanted."""
@@ -84,10 +89,21 @@ class Plan:
 
     def seqs(self, db: apsw.Connection, low: int, high: int) -> set[int]:
         """Return the seqs of all matches in (low, high]."""
+        bindings, source = self.bindings | {"low": low, "high": high}, self.driver.source
+        if self.residue is not None:  # row by row: together they could be gigabytes
+            text = f"SELECT e.seq, e.raw FROM {source} {EVENTS_SQL.visible} {EVENTS_SQL.wanted}"
+            found = db.execute(text, bindings)
+            return {seq for seq, raw in found if self.residue.matches(_decode_event(raw))}
+        text = f"SELECT e.seq FROM {source} {EVENTS_SQL.visible} {EVENTS_SQL.wanted}"
+        return {seq for (seq,) in db.execute(text, bindings)}
+
+    def count(self, db: apsw.Connection, low: int, high: int) -> int:
+        """Return the number of matches in (low, high]."""
         if self.residue is not None:
-            return {row.seq for row in self.keep(self.rows(db, low, high, -1, is_descending=False))}
-        text = f"SELECT e.seq FROM {self.driver.source} {EVENTS_SQL.visible} {EVENTS_SQL.wanted}"
-        return {seq for (seq,) in db.execute(text, self.bindings | {"low": low, "high": high})}
+            return len(self.seqs(db, low, high))
+        text = f"SELECT count(*) FROM {self.driver.source} {EVENTS_SQL.visible} {EVENTS_SQL.wanted}"
+        number: int = db.execute(text, self.bindings | {"low": low, "high": high}).get
+        return number
 
 
 Span = tuple[int, int]
@@ -180,8 +196,8 @@ _FIRST_WINDOW = 2_048  # seqs: a page of 500 from a term that a quarter of all e
 _LAST_WINDOW = 65_536  # bounds what one statement sorts and compares
 _GROWTH = 4
 _CROWD = 4_000  # entries collected for one window: a fraction of a millisecond
-_PAGE_BYTES = 8 * 1024 * 1024  # of events: 500 of the largest come in several pages
 _TIME_NS = 500_000_000  # per page: far more than a sane filter needs, far below the bound of the read pool
+_COUNT_NS = 50_000_000  # per step of a count: long counts take turns, and each step is one read of the pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,23 +231,25 @@ class Range:
         return self.low >= self.high
 
 
-def read_page(db: apsw.Connection, plans: list[Plan], span: Range, limit: int, clock: Clock) -> Page:
-    """Return up to `limit` events that one of the plans yields."""
+def read_page(db: apsw.Connection, plans: list[Plan], span: Range, limit: int, max_bytes: int, clock: Clock) -> Page:
+    """Return up to `limit` events, or up to `max_bytes` of them, that one of the plans yields."""
     if limit == 0:
         return Page([], span.high if span.is_descending else span.low, True)  # a page without events is complete
     found: list[StoredEvent] = []
     left = span
     width = span.high - span.low if all(plan.driver.is_small for plan in plans) else _FIRST_WINDOW
     deadline_ns = clock.boot_ns() + _TIME_NS
-    while not left.is_empty and len(found) <= limit:
+    size = 0
+    while not left.is_empty and len(found) <= limit and size <= max_bytes:
         window = _uncrowded(db, plans, left.window(max(1, width)))
-        rows, read_through = _read_window(db, plans, window, limit + 1 - len(found))
+        rows, read_through = _read_window(db, plans, window, limit + 1 - len(found), max_bytes - size)
         found += rows
+        size += sum([len(row.raw) for row in rows])
         left = left.without(window) if read_through is None else left.after(read_through)
         width = min(max(window.width, 1) * _GROWTH, max(_LAST_WINDOW, window.width))
         if clock.boot_ns() > deadline_ns:  # checked after a window, so that each page makes progress
             break
-    return _page(found, left, limit)
+    return _page(found, left, limit, max_bytes)
 
 
 def _uncrowded(db: apsw.Connection, plans: list[Plan], window: Range) -> Range:
@@ -241,9 +259,9 @@ def _uncrowded(db: apsw.Connection, plans: list[Plan], window: Range) -> Range:
     return window
 
 
-def _page(found: list[StoredEvent], left: Range, limit: int) -> Page:
+def _page(found: list[StoredEvent], left: Range, limit: int, max_bytes: int) -> Page:
     """Cut the extra event, which proves that there are more, and events beyond the bytes of a page."""
-    fitting = _fitting(found, limit)
+    fitting = _fitting(found, limit, max_bytes)
     if len(found) > fitting:
         del found[fitting:]
         return Page(found, found[-1].seq, False)
@@ -252,25 +270,25 @@ def _page(found: list[StoredEvent], left: Range, limit: int) -> Page:
     return Page(found, left.high + 1 if left.is_descending else left.low, False)
 
 
-def _fitting(found: list[StoredEvent], limit: int) -> int:
+def _fitting(found: list[StoredEvent], limit: int, max_bytes: int) -> int:
     """Return how many events fit into a page: at least one, at most `limit`, within its bytes."""
     size = 0
     for number, event in enumerate(found[:limit]):
         size += len(event.raw)
-        if number and size > _PAGE_BYTES:
+        if number and size > max_bytes:
             return number
     return limit
 
 
 def _read_window(
-    db: apsw.Connection, plans: list[Plan], window: Range, limit: int
+    db: apsw.Connection, plans: list[Plan], window: Range, limit: int, max_bytes: int
 ) -> tuple[list[StoredEvent], int | None]:
     """Return the first matches in a window, and the seq through which they are complete, or None for the window."""
     lists: list[list[StoredEvent]] = []
     read_through: int | None = None
     for plan in plans:
-        rows = plan.rows(db, window.low, window.high, limit, is_descending=window.is_descending)
-        if len(rows) == limit:  # the plan may have more: nothing beyond its last row is complete
+        rows, has_more = plan.rows(db, window, limit, max_bytes)
+        if has_more:  # nothing beyond its last row is complete
             read_through = rows[-1].seq if read_through is None else _earlier(window, read_through, rows[-1].seq)
         lists.append(plan.keep(rows))
     merged = lists[0] if len(lists) == 1 else _merge(lists, window.is_descending)
@@ -295,11 +313,17 @@ def _is_within(window: Range, seq: int, bound: int) -> bool:
 def count_matches(db: apsw.Connection, plans: list[Plan], span: Range, clock: Clock) -> tuple[int, Range]:
     """Return how many events the plans yield, each once, and the rest of the range that there was no time for."""
     total, left = 0, span
-    deadline_ns = clock.boot_ns() + _TIME_NS
+    deadline_ns = clock.boot_ns() + _COUNT_NS
     while not left.is_empty:
         window = left.window(_LAST_WINDOW)
-        total += len(set[int]().union(*(plan.seqs(db, window.low, window.high) for plan in plans)))
+        total += _count_window(db, plans, window)
         left = left.without(window)
         if clock.boot_ns() > deadline_ns:
             break
     return total, left
+
+
+def _count_window(db: apsw.Connection, plans: list[Plan], window: Range) -> int:
+    if len(plans) == 1:
+        return plans[0].count(db, window.low, window.high)
+    return len(set[int]().union(*(plan.seqs(db, window.low, window.high) for plan in plans)))

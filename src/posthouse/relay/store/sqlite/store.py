@@ -163,6 +163,7 @@ class SqliteStore(EventReads):
         writer_max_items: int = MAX_WAITING_ITEMS,
         writer_max_bytes: int = MAX_WAITING_BYTES,
     ) -> None:
+        super().__init__()
         self._clock = clock
         self._store = Store(
             path,

@@ -1,0 +1,154 @@
+"""Unsent bytes of all connections of a server, with one bound on their total; the slowest reader is dropped first.
+
+A transport keeps what the kernel does not take, so peers that do not read decide how much memory the server needs.
+Each connection has an Outlet that counts its unsent bytes and the bytes held until they can be written. Counts only
+grow between two checks, because a transport does not report that it has sent something: the total is never too low,
+and all connections are measured again only when it exceeds the bound. The slowest reader is the one whose oldest
+unsent byte has waited longest, so a peer that takes a byte now and then is no faster than one that takes none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+
+import structlog
+
+log = structlog.get_logger(__name__)
+_MARK_S = 0.05  # writes this close together count as one: bounds the marks of a reader that is far behind
+
+
+class Outlet:
+    """What one connection has written and its peer has not taken."""
+
+    __slots__ = ("_account", "_held", "_marks", "_transport", "_written", "counted")
+
+    def __init__(self, account: OutboundAccount, transport: asyncio.Transport) -> None:
+        self._account = account
+        self._transport = transport
+        self._written = 0
+        self._held = 0
+        #: (bytes written so far, when), oldest first, for writes that may be unsent
+        self._marks: deque[tuple[int, float]] = deque()
+        #: the account's figure for this connection: at least what is unsent and held
+        self.counted = 0
+
+    @property
+    def unsent_bytes(self) -> int:
+        return self._transport.get_write_buffer_size()
+
+    @property
+    def sent_bytes(self) -> int:
+        """How many bytes the kernel has taken; grows while the peer reads."""
+        return self._written - self._transport.get_write_buffer_size()
+
+    def wrote(self, size: int) -> int:
+        """Count bytes that were just written; return how many are unsent now."""
+        self._written += size
+        unsent = self._transport.get_write_buffer_size()
+        if unsent:
+            self._mark()
+        if unsent or self.counted:
+            self._account.count(self, unsent + self._held)
+        return unsent
+
+    def writes_next(self, size: int) -> None:
+        """Count bytes that a library writes in this iteration of the event loop."""
+        asyncio.get_running_loop().call_soon(self._wrote_by_library, size)
+
+    def hold(self, size: int) -> None:
+        """Count bytes that wait in memory for this connection; a negative size when they were written or dropped."""
+        self._held += size
+        self._account.count(self, self.counted + size)
+
+    def measure(self) -> int:
+        """Return the bytes that are unsent or held now."""
+        if self._transport.is_closing():
+            return 0
+        unsent = self._transport.get_write_buffer_size()
+        sent = self._written - unsent
+        while self._marks and (not unsent or self._marks[0][0] <= sent):
+            self._marks.popleft()
+        return unsent + self._held
+
+    @property
+    def waits_since_s(self) -> float:
+        """When the oldest unsent byte was written; infinite if there is none."""
+        return self._marks[0][1] if self._marks else float("inf")
+
+    def drop(self) -> None:
+        """Drop the connection and everything unsent: a peer that does not read would not read a farewell either."""
+        log.warning(
+            "reader_dropped",
+            reason="the unsent bytes of all connections exceed their limit, and this reader is the slowest",
+            bytes=self.counted,
+            peer=str(self._transport.get_extra_info("peername")),
+        )
+        self._transport.abort()
+
+    def _wrote_by_library(self, size: int) -> None:
+        if not self._transport.is_closing():
+            self.wrote(size)
+
+    def _mark(self) -> None:
+        now_s = self._account.now_s()
+        if len(self._marks) > 1 and now_s - self._marks[-1][1] < _MARK_S:
+            self._marks[-1] = (self._written, self._marks[-1][1])
+        else:
+            self._marks.append((self._written, now_s))
+
+
+class OutboundAccount:
+    """The unsent bytes of all connections of a server."""
+
+    def __init__(self, max_bytes: int, now_s: Callable[[], float] = time.monotonic) -> None:
+        self.max_bytes = max_bytes
+        self.now_s = now_s
+        #: readers that were dropped to make room
+        self.dropped = 0
+        self._total = 0
+        self._outlets: dict[asyncio.BaseTransport, Outlet] = {}
+
+    def open(self, transport: asyncio.Transport) -> Outlet:
+        """Return the outlet of a connection; `close` must follow when the connection has ended."""
+        outlet = self._outlets.get(transport)
+        if outlet is None:
+            outlet = self._outlets[transport] = Outlet(self, transport)
+        return outlet
+
+    def close(self, transport: asyncio.BaseTransport) -> None:
+        """Forget a connection that has ended."""
+        outlet = self._outlets.pop(transport, None)
+        if outlet is not None:
+            self._total -= outlet.counted
+            outlet.counted = 0
+
+    def count(self, outlet: Outlet, size: int) -> None:
+        """Set the figure of a connection; drop the slowest readers if the total exceeds the bound."""
+        self._total += size - outlet.counted
+        outlet.counted = size
+        if self._total > self.max_bytes:
+            self._make_room()
+
+    def measure(self) -> int:
+        """Return the bytes that are unsent or held now, over all connections."""
+        for outlet in self._outlets.values():
+            outlet.counted = outlet.measure()
+        self._total = sum([outlet.counted for outlet in self._outlets.values()])
+        return self._total
+
+    def _make_room(self) -> None:
+        target = self.max_bytes - self.max_bytes // 8  # so that the next check is a while away
+        if self.measure() <= target:
+            return
+        waiting = [outlet for outlet in self._outlets.values() if outlet.counted]
+        waiting.sort(key=lambda outlet: (outlet.waits_since_s, -outlet.counted))
+        for outlet in waiting:
+            if self._total <= target:
+                break
+            self.dropped += 1
+            outlet.drop()
+            self._total -= outlet.counted
+            outlet.counted = 0

@@ -1,0 +1,88 @@
+"""Unsent bytes of all connections have one bound, and the slowest reader is dropped first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from posthouse.http.outbound import OutboundAccount
+
+
+class Peer:
+    """A transport whose peer takes bytes when the test says so."""
+
+    def __init__(self) -> None:
+        self.unsent = 0
+        self.is_dropped = False
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
+    def is_closing(self) -> bool:
+        return self.is_dropped
+
+    def get_extra_info(self, _name: str) -> None:
+        return None
+
+    def abort(self) -> None:
+        self.is_dropped = True
+
+
+class Crowd:
+    """Peers of one account, in a time that the test sets."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.now_s = 0.0
+        self.account = OutboundAccount(max_bytes, lambda: self.now_s)
+
+    def write(self, peer: Any, size: int, at_s: float) -> None:
+        self.now_s = at_s
+        peer.unsent += size
+        self.account.open(peer).wrote(size)
+
+
+def test_the_reader_whose_oldest_byte_waits_longest_is_dropped_first() -> None:
+    crowd = Crowd(1_000)
+    stalled, trickling, busy = Peer(), Peer(), Peer()
+    crowd.write(stalled, 300, at_s=0)
+    crowd.write(trickling, 300, at_s=1)
+    crowd.write(busy, 300, at_s=1)
+    trickling.unsent -= 1
+    busy.unsent = 0
+    crowd.write(busy, 390, at_s=2)
+    assert not any(peer.is_dropped for peer in (stalled, trickling, busy))
+    crowd.write(busy, 100, at_s=3)  # 300 + 299 + 490: above the bound
+    assert (stalled.is_dropped, trickling.is_dropped, busy.is_dropped) == (True, False, False)
+    crowd.write(busy, 300, at_s=4)
+    assert (trickling.is_dropped, busy.is_dropped) == (True, False)
+    assert crowd.account.dropped == 2
+    assert crowd.account.measure() == busy.unsent
+
+
+def test_bytes_that_peers_have_taken_do_not_count() -> None:
+    crowd = Crowd(1_000)
+    reading = [Peer() for _ in range(10)]
+    for second in range(100):
+        for peer in reading:
+            crowd.write(peer, 90, at_s=second)
+            peer.unsent = 0
+    assert not any(peer.is_dropped for peer in reading)
+    assert crowd.account.measure() == 0
+
+
+def test_bytes_held_for_a_reader_count_like_unsent_ones() -> None:
+    crowd = Crowd(1_000)
+    slow, other = Peer(), Peer()
+    crowd.write(slow, 10, at_s=0)
+    crowd.account.open(slow).hold(900)  # type: ignore[arg-type]
+    crowd.write(other, 200, at_s=1)
+    assert (slow.is_dropped, other.is_dropped) == (True, False)
+
+
+def test_a_connection_that_has_ended_is_forgotten() -> None:
+    crowd = Crowd(1_000)
+    ended, other = Peer(), Peer()
+    crowd.write(ended, 900, at_s=0)
+    crowd.account.close(ended)  # type: ignore[arg-type]
+    crowd.write(other, 900, at_s=1)
+    assert not other.is_dropped
+    assert crowd.account.measure() == 900
