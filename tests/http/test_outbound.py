@@ -86,3 +86,15 @@ def test_a_connection_that_has_ended_is_forgotten() -> None:
     crowd.write(other, 900, at_s=1)
     assert not other.is_dropped
     assert crowd.account.measure() == 900
+
+
+def test_bytes_released_after_the_reader_was_dropped_make_no_room_twice() -> None:
+    crowd = Crowd(1_000)
+    slow, others = Peer(), [Peer() for _ in range(3)]
+    crowd.write(slow, 10, at_s=0)
+    outlet = crowd.account.open(slow)  # type: ignore[arg-type]
+    outlet.hold(900)
+    for second, other in enumerate(others, start=1):
+        crowd.write(other, 400, at_s=second)
+        outlet.hold(-300)  # the task of the dropped connection ends
+    assert [peer.is_dropped for peer in (slow, *others)] == [True, True, False, False]

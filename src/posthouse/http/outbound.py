@@ -61,7 +61,8 @@ class Outlet:
     def hold(self, size: int) -> None:
         """Count bytes that wait in memory for this connection; a negative size when they were written or dropped."""
         self._held += size
-        self._account.count(self, self.counted + size)
+        # a connection that ends is not counted any more, and must not be counted below zero
+        self._account.count(self, 0 if self._transport.is_closing() else self.counted + size)
 
     def measure(self) -> int:
         """Return the bytes that are unsent or held now."""
