@@ -5,20 +5,25 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Sequence
+from importlib.resources import files
 from pathlib import Path
 
+import apsw
 import pytest
 
 from posthouse.client import Delivery, Mailbox
 from posthouse.daemon.inbox.inbox import Inbox, InboxFilter, NewItem
-from posthouse.model.clock import FakeClock
+from posthouse.keys import NodeKey
+from posthouse.model.clock import FakeClock, SystemClock
 from posthouse.model.errors import error
+from posthouse.relay.ops.maintenance import backup_relay, restore_relay
+from posthouse.relay.store.sqlite.store import FILE_NAME
 from tests.client.house import House
 from tests.client.waiting import until
 from tests.daemon.hosts import Host, eventually, host_at
 
 
-def item(number: int, sender: str = "s", client_id: str | None = None) -> NewItem:
+def item(number: int, sender: str = "s", client_id: str | None = None, body: str | None = None) -> NewItem:
     return NewItem(
         id=f"{number:026d}",
         client_message_id=client_id or f"c{number}",
@@ -27,7 +32,7 @@ def item(number: int, sender: str = "s", client_id: str | None = None) -> NewIte
         topic=None,
         sender=sender,
         sender_name=None,
-        body=f"m{number}",
+        body=body or f"m{number}",
         meta="",
         reply_to_id=None,
         priority="next",
@@ -41,14 +46,74 @@ async def test_a_message_is_stored_and_announced_once_per_sender_and_id(tmp_path
     events: list[str] = []
     inbox.on_new.append(lambda fresh: events.extend(each.id for each in fresh))
     try:
-        first = await inbox.put([item(1), item(2), item(3, client_id="c1")])
-        again = await inbox.put([item(4, client_id="c2"), item(5)])
+        first = await inbox.put([item(1), item(2), item(3, client_id="c1", body="m1")])
+        again = await inbox.put([item(4, client_id="c2", body="m2"), item(5)])
         other = await inbox.put([item(6, sender="t", client_id="c1")])
         assert [each.body for each in (*first, *again, *other)] == ["m1", "m2", "m5", "m6"]
         assert events == [each.id for each in (*first, *again, *other)]
         assert [each.body for each in await inbox.items(InboxFilter())] == ["m6", "m5", "m2", "m1"]
     finally:
         inbox.close()
+
+
+async def test_another_message_under_a_known_id_is_kept_as_a_conflict(tmp_path: Path) -> None:
+    inbox = Inbox(tmp_path / "inbox.db", "main", FakeClock())
+    try:
+        [first] = await inbox.put([item(1, body="pay 10")])
+        [other] = await inbox.put([item(2, client_id="c1", body="pay 99")])
+        assert (first.conflicts_with, other.conflicts_with) == (None, first.id)
+        assert await inbox.put([item(3, client_id="c1", body="pay 99"), item(4, client_id="c1", body="pay 10")]) == []
+        assert [each.body for each in await inbox.items(InboxFilter())] == ["pay 99", "pay 10"]
+    finally:
+        inbox.close()
+
+
+async def test_a_relay_restored_from_a_backup_hides_no_message_from_the_inbox(house: House, bob: Host) -> None:
+    key = NodeKey.generate()
+    backup_relay(house.settings.data_dir / FILE_NAME, house.folder / "backup.db")
+    await house.client(key).send(bob.node, "pay 10", client_message_id="order-1")
+    await bob.until_bodies(1)
+    await house.down()
+    restore_relay(house.folder / "backup.db", house.settings.data_dir / FILE_NAME, SystemClock())
+    await house.up()
+    await house.client(key).send(bob.node, "pay 99", client_message_id="order-1")
+    await bob.until_bodies(2)
+    newest, first = (await bob.get("/v1/inbox"))["items"]
+    assert (newest["body"], newest["conflicts_with"]) == ("pay 99", first["id"])
+    assert (first["body"], first["conflicts_with"]) == ("pay 10", None)
+
+
+async def test_an_inbox_of_the_first_version_keeps_its_mail_and_its_positions(tmp_path: Path) -> None:
+    path = tmp_path / "inbox.db"
+    inbox = Inbox(path, "main", FakeClock())
+    await inbox.put([item(1), item(2)])
+    inbox.close()
+    undo_conflicts(path)
+    inbox = Inbox(path, "main", FakeClock())
+    try:
+        assert [(each.position, each.body) for each in await inbox.items(InboxFilter())] == [(1, "m1")]
+        [third] = await inbox.put([item(3)])
+        assert third.position == 3  # position 2 was used before the upgrade
+        assert await inbox.put([item(4, client_id="c1", body="m1")]) == []
+    finally:
+        inbox.close()
+
+
+def undo_conflicts(path: Path) -> None:
+    """Give the inbox the tables of its first version again, with the newest message deleted."""
+    old = files("posthouse.daemon.inbox.migrations").joinpath("0001_inbox.sql").read_text()
+    db = apsw.Connection(str(path))
+    rows = db.execute("SELECT * FROM inbox WHERE position = 1").fetchall()
+    for (index,) in db.execute(
+        "SELECT name FROM sqlite_master WHERE type = 'index' AND sql NOTNULL AND tbl_name = 'inbox'"
+    ).fetchall():
+        db.execute(f"DROP INDEX {index}")
+    db.execute("DROP TABLE inbox; DROP TABLE inbox_state")
+    db.execute(old)
+    db.executemany(f"INSERT INTO inbox VALUES ({', '.join('?' * (len(rows[0]) - 1))})", [row[:-1] for row in rows])
+    db.execute("UPDATE sqlite_sequence SET seq = 2 WHERE name = 'inbox'")
+    db.execute("UPDATE schema_versions SET version = 1 WHERE component = 'inbox'")
+    db.close()
 
 
 async def test_old_messages_are_deleted_and_their_places_not_given_out_again(tmp_path: Path) -> None:

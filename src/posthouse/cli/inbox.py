@@ -62,10 +62,15 @@ def sender_name(item: InboxItem) -> str:
 def mail_table(items: Sequence[InboxItem]) -> RenderableType:
     """Return mail as a table."""
     rows = [
-        (item.id, item.received_at, sender_name(item), f"#{item.topic}" if item.topic else "", shown_body(item.body))
+        (item.id, item.received_at, sender_name(item), f"#{item.topic}" if item.topic else "", _text(item))
         for item in items
     ]
     return table(("id", "received", "from", "topic", "text"), rows)
+
+
+def _text(item: InboxItem) -> str:
+    mark = "" if item.conflicts_with is None else f"(conflicts with {item.conflicts_with}) "
+    return mark + shown_body(item.body)
 
 
 def mail_lines(item: InboxItem) -> str:
@@ -76,12 +81,19 @@ def mail_lines(item: InboxItem) -> str:
         "from": f"{sender_name(item)}  {item.sender}",
         "topic": f"#{item.topic}" if item.topic else None,
         "answers": item.reply_to_id,
+        "conflict": _conflict(item),
         "meta": item.meta or None,
         "received": item.received_at,
         "seen": item.seen_at,
         "text": shown_body(item.body),
     }
     return "\n".join(f"{name:<9}{indented(str(value), 9)}" for name, value in named.items() if value is not None)
+
+
+def _conflict(item: InboxItem) -> str | None:
+    if item.conflicts_with is None:
+        return None
+    return f"{item.conflicts_with} is another message of this sender with the same id {item.client_message_id}"
 
 
 def mail(

@@ -358,6 +358,7 @@ _DAEMON = (
             "topic": "the topic, absent for a direct message",
             "size": "bytes of the body, always",
             "undecryptable": "true if it could not be decrypted",
+            "conflicts_with": "the inbox row of a different message of this sender with the same client_message_id",
         },
     ),
     RecordType("inbox.seen", "the id of the last row", {"ids": "the inbox rows, always"}),

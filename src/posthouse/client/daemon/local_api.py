@@ -48,6 +48,8 @@ class InboxItem(msgspec.Struct, frozen=True):
     priority: str = "next"
     #: code of the error if it could not be opened; then there is no body
     undecryptable: str | None = None
+    #: inbox id of a different message of this sender with the same client_message_id: one of the two came in error
+    conflicts_with: str | None = None
 
 
 class OutboxRow(msgspec.Struct, frozen=True):

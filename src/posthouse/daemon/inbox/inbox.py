@@ -1,7 +1,9 @@
 """The inbox: messages for this node, stored once each before they are confirmed to the relay.
 
 A message is new if its sender and client_message_id were not seen before; only then are the `on_new` callbacks
-called, after the commit. The names in `to_api` are a contract of the local API. If you change one: 1. DaemonClient,
+called, after the commit. The relay refuses a second message under one client_message_id, but a relay restored from a
+backup may have forgotten the first: the inbox keeps a different message as a new one that `conflicts_with` the first,
+so it is never dropped. The names in `to_api` are a contract of the local API. If you change one: 1. DaemonClient,
 2. docs/reference.
 """
 
@@ -68,6 +70,8 @@ class InboxItem(NamedTuple):
     priority: str
     budget: str | None
     undecryptable: str | None
+    #: inbox id of a different message of this sender with the same client_message_id
+    conflicts_with: str | None
 
     def to_api(self) -> dict[str, Any]:
         """Return the message as the local API shows it; without a body, `undecryptable` says why."""
@@ -86,6 +90,7 @@ class InboxItem(NamedTuple):
             "seen_at": None if self.seen_at_ns is None else format_utc(self.seen_at_ns),
             "priority": self.priority,
             "undecryptable": self.undecryptable,
+            "conflicts_with": self.conflicts_with,
         }
 
 
@@ -203,13 +208,35 @@ class Inbox:
 def _put(tx: JournalTransaction, items: Sequence[NewItem], *, is_bridged: bool) -> list[InboxItem]:
     fresh: list[InboxItem] = []
     for item in items:
-        if tx.db.execute(SQL.known, (item.sender, item.client_message_id)).get is None:
-            fresh.append(_insert(tx, item, is_bridged=is_bridged))
+        known = [
+            _Known(*row) for row in tx.db.execute(SQL.same_client_message_id, (item.sender, item.client_message_id))
+        ]
+        if not any(each.is_same_as(item) for each in known):
+            fresh.append(_insert(tx, item, known[0].id if known else None, is_bridged=is_bridged))
     return fresh
 
 
-def _insert(tx: JournalTransaction, item: NewItem, *, is_bridged: bool) -> InboxItem:
-    fields = {**item._asdict(), "received_at_ns": tx.now_ns}
+class _Known(NamedTuple):
+    """What identifies a stored message beside its sender and client_message_id."""
+
+    id: str
+    message_id: str
+    topic: str | None
+    reply_to_id: str | None
+    priority: str
+    meta: str
+    body: str | None
+
+    def is_same_as(self, item: NewItem) -> bool:
+        """Return True for the same event, or for another event with equal content, such as one sealed again."""
+        if self.message_id == item.message_id:
+            return True
+        content = (item.topic, item.reply_to_id, item.priority, item.meta, item.body)
+        return item.body is not None and content == (self.topic, self.reply_to_id, self.priority, self.meta, self.body)
+
+
+def _insert(tx: JournalTransaction, item: NewItem, conflicts_with: str | None, *, is_bridged: bool) -> InboxItem:
+    fields = {**item._asdict(), "received_at_ns": tx.now_ns, "conflicts_with": conflicts_with}
     bridge = "waiting" if is_bridged and item.undecryptable is None else "off"
     position: Any = tx.db.execute(SQL.insert_row, {**fields, "bridge": bridge}).get
     body: dict[str, Any] = {
@@ -221,6 +248,8 @@ def _insert(tx: JournalTransaction, item: NewItem, *, is_bridged: bool) -> Inbox
         body["topic"] = item.topic
     if item.undecryptable is not None:
         body["undecryptable"] = True
+    if conflicts_with is not None:
+        body["conflicts_with"] = conflicts_with
     tx.append("inbox.received", mesh=item.mesh, actor=item.sender, ref=item.id, body=body)
     return InboxItem(position=position, seen_at_ns=None, **fields)
 

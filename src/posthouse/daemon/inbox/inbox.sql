@@ -1,16 +1,17 @@
--- :name known
-SELECT 1 FROM inbox WHERE sender = ? AND client_message_id = ?
+-- :name same_client_message_id
+SELECT id, message_id, topic, reply_to_id, priority, meta, body
+FROM inbox WHERE sender = ? AND client_message_id = ? ORDER BY position
 
 -- :name insert_row
 INSERT INTO inbox (id, client_message_id, message_id, mesh, topic, sender, sender_name, body, meta, received_at_ns,
-                   reply_to_id, priority, budget, undecryptable, bridge)
+                   reply_to_id, priority, budget, undecryptable, bridge, conflicts_with)
 VALUES (:id, :client_message_id, :message_id, :mesh, :topic, :sender, :sender_name, :body, :meta, :received_at_ns,
-        :reply_to_id, :priority, :budget, :undecryptable, :bridge)
+        :reply_to_id, :priority, :budget, :undecryptable, :bridge, :conflicts_with)
 RETURNING position
 
 -- :name columns
 SELECT position, id, client_message_id, message_id, mesh, topic, sender, sender_name, body, meta, received_at_ns,
-       reply_to_id, seen_at_ns, priority, budget, undecryptable
+       reply_to_id, seen_at_ns, priority, budget, undecryptable, conflicts_with
 FROM inbox
 
 -- :name position_of
@@ -27,7 +28,7 @@ SELECT budget FROM inbox WHERE message_id = ?
 
 -- :name unbridged
 SELECT position, id, client_message_id, message_id, mesh, topic, sender, sender_name, body, meta, received_at_ns,
-       reply_to_id, seen_at_ns, priority, budget, undecryptable
+       reply_to_id, seen_at_ns, priority, budget, undecryptable, conflicts_with
 FROM inbox WHERE bridge = 'waiting' AND position > ? ORDER BY position LIMIT ?
 
 -- :name set_bridge_states
