@@ -118,6 +118,7 @@ class Draft:
         "given",
         "held_by",
         "inherited",
+        "is_notice",
         "is_waiting",
         "message_id",
         "payload",
@@ -156,6 +157,8 @@ class Draft:
         self.requeued_from = requeued_from
         #: bounds of a message from the mesh, instead of the bus's own; no rate is charged
         self.ceiling = ceiling
+        #: sent by the bus itself: no rate is charged, and a refusal is neither recorded nor a dead letter
+        self.is_notice = False
         #: if rate, room or breaker refuse it, it is tried again: nothing is charged or recorded
         self.is_waiting = False
         #: the refusal of an earlier publish of the sender, which this one must not overtake
@@ -279,7 +282,7 @@ class Admission:
             draft.reset()
         draft.message_id = tx.next_id()
         draft.created_ms = tx.now_ms
-        is_rated = draft.requeued_from is None and draft.ceiling is None
+        is_rated = draft.requeued_from is None and draft.ceiling is None and not draft.is_notice
         draft.reserved = Reserved(tx.journal.head, tx.boot_ns, int(is_rated))
         if draft.held_by is not None:
             draft.rejected.append(draft.held_by)
@@ -335,7 +338,7 @@ class Admission:
         subject = draft.subject if endpoint is None or is_pattern(endpoint.subject) else endpoint.subject
         if endpoint is not None and code is not None:
             draft.reject(endpoint.hash, subject, code, text)
-        if draft.requeued_from is not None:
+        if draft.requeued_from is not None or draft.is_notice:
             return
         data = _encode_copy(draft, subject, budget, created_at)
         refusal = None if code is None else Refusal(code, budget)

@@ -12,8 +12,9 @@ directory. `publish_bridged` is the second way in, for messages that the daemon'
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
@@ -38,6 +39,7 @@ from posthouse.bus.results import (
 )
 from posthouse.bus.session import Session
 from posthouse.bus.signals import SignalHandler
+from posthouse.bus.sync import SyncCalls, blocking, blocking_until_removed
 from posthouse.bus.taps import Tap, TapHandler, start_tap
 from posthouse.bus.transaction import read_depths
 from posthouse.bus.waiting import check_wait
@@ -94,6 +96,7 @@ class Bus:
         self._options = bus_options(path, arguments, reliability or Reliability(), retention, clock or system_clock())
         self.path = self._options.path
         self._refusals = refusals
+        self._sync = SyncBus(self)
         self._session: Session | None = None
 
     # opening and closing
@@ -109,24 +112,45 @@ class Bus:
 
     async def open(self) -> None:
         """Open the data directory, creating it if it is missing."""
-        if self._session is None:
-            session = Session(self._options)
-            try:
-                await session.start()
-            except BaseException:
-                await session.close()
-                raise
-            self._session = session
+        if self._session is not None:
+            self._session.check_loop()
+            return
+        session = Session(self._options)
+        try:
+            await session.start()
+        except BaseException:
+            await session.close()
+            raise
+        self._session = session
 
     async def close(self) -> None:
         """Release every lock, descriptor and database; a second call does nothing."""
-        session, self._session = self._session, None
+        session = self._session
         if session is not None:
+            session.check_loop()
+            self._session = None
             await session.close()
+
+    async def serve(self) -> None:
+        """Serve the subscriptions of this process until it gets SIGINT or SIGTERM, or until the bus is closed."""
+        await self._open.serve()
+
+    @property
+    def sync(self) -> SyncBus:
+        """The same methods as blocking calls, for plain programs, threads and other event loops.
+
+        `with Bus().sync as bus:` opens the bus on a thread of its own.
+        """
+        return self._sync
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop that opened this bus; None while it is closed."""
+        return None if self._session is None else self._session.core.loop
 
     def problems(self) -> list[PosthouseError]:
         """Return the errors in the operator's files, as last read."""
-        core = self._open.core
+        core = self._opened.core
         return [failure for failure in (core.policy.rules.error, core.config.error) if failure is not None]
 
     async def sweep(self) -> None:
@@ -140,6 +164,12 @@ class Bus:
 
     @property
     def _open(self) -> Session:
+        session = self._opened
+        session.check_loop()
+        return session
+
+    @property
+    def _opened(self) -> Session:
         session = self._session
         if session is None:
             raise error("bus_closed", path=str(self.path))
@@ -268,6 +298,14 @@ class Bus:
 
         return await self._open.requests.request(subject, publish, timeout_s)
 
+    async def next(self, subject: str, timeout_s: float | None = None, after: str | None = None) -> Envelope | None:
+        """Return the oldest waiting message of an endpoint as soon as there is one; None after `timeout_s`.
+
+        It consumes nothing: the message is returned again until it is acknowledged.
+        """
+        check_positive("timeout_s", timeout_s)
+        return await self._open.next_message(subject, timeout_s, after)
+
     async def read_inbox(self, subject: str, limit: int = 100, after: str | None = None) -> list[Envelope]:
         """Return waiting messages of an endpoint, oldest first; consumes nothing."""
         session = self._open
@@ -375,11 +413,50 @@ class Bus:
         return (await self._flushed().core.store.pool.run(read_extent)).head
 
 
-def _awaitable(remove: Callable[[], None]) -> Callable[[], Awaitable[None]]:
+def _awaitable(remove: Callable[[], None]) -> Unsubscribe:
     async def unsubscribe() -> None:
         remove()
 
     return unsubscribe
+
+
+class SyncBus(SyncCalls):
+    """The methods of a Bus as blocking calls; handlers run on threads, or on the bus's loop if they are async."""
+
+    sweep = blocking(Bus.sweep)
+    register_endpoint = blocking(Bus.register_endpoint)
+    unregister_endpoint = blocking(Bus.unregister_endpoint)
+    get_endpoint = blocking(Bus.get_endpoint)
+    list_endpoints = blocking(Bus.list_endpoints)
+    depths = blocking(Bus.depths)
+    subscribe = blocking_until_removed(Bus.subscribe)
+    list_subscriptions = blocking(Bus.list_subscriptions)
+    tap = blocking_until_removed(Bus.tap)
+    publish = blocking(Bus.publish)
+    request = blocking(Bus.request)
+    next = blocking(Bus.next)
+    read_inbox = blocking(Bus.read_inbox)
+    ack = blocking(Bus.ack)
+    signal = blocking(Bus.signal)
+    on_signal = blocking_until_removed(Bus.on_signal)
+    add_rule = blocking(Bus.add_rule)
+    remove_rule = blocking(Bus.remove_rule)
+    list_rules = blocking(Bus.list_rules)
+    dead_letters = blocking(Bus.dead_letters)
+    requeue = blocking(Bus.requeue)
+    purge = blocking(Bus.purge)
+    on_dead_letter = blocking_until_removed(Bus.on_dead_letter)
+    breakers = blocking(Bus.breakers)
+    reset_breaker = blocking(Bus.reset_breaker)
+    metrics = blocking(Bus.metrics)
+    find_messages = blocking(Bus.find_messages)
+    rebuild_index = blocking(Bus.rebuild_index)
+    read_journal = blocking(Bus.read_journal)
+    journal_head = blocking(Bus.journal_head)
+
+    def serve(self) -> None:
+        """Serve the subscriptions of this process until it gets SIGINT or SIGTERM, or until the bus is closed."""
+        self.run_until_signal(self.bus.serve)
 
 
 async def publish_bridged(

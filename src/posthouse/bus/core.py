@@ -23,6 +23,7 @@ from posthouse.bus.options import BusOptions
 from posthouse.bus.transaction import SQL, BusTransaction, EndpointRegistry
 from posthouse.journal.store import DirectStore
 from posthouse.log import get_log
+from posthouse.model.envelope import Envelope
 from posthouse.model.errors import Fatal, PosthouseError
 from posthouse.sqlite.schema import Component
 
@@ -59,6 +60,8 @@ class Core:
         self.context = context
         #: endpoints that this process serves, by number
         self.servers: dict[int, LocalServer] = {}
+        #: called with a message and the reason when its handler has failed
+        self.on_handler_failed: Callable[[Envelope, str], None] = lambda _envelope, _reason: None
         with ExitStack() as opened:
             self._open(options, on_fatal, opened)
             self._opened = opened.pop_all()

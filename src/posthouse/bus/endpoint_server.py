@@ -315,6 +315,7 @@ class EndpointServer:
     def _on_outcome(self, envelope: Envelope, data: bytes, failure: MessageFailure | None) -> None:
         file = _File("cur", envelope.id)
         if failure is not None:
+            self._core.on_handler_failed(envelope, failure.reason)
             self._dead_letter(file, envelope, data, "bus.failed", failure)
             return
         end = EndMessage(

@@ -15,7 +15,7 @@ import inspect
 import queue
 import threading
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context
 from typing import Any
 
@@ -31,7 +31,7 @@ from posthouse.model.subjects import ONE, REST, PatternTrie, is_pattern, validat
 
 log = get_log(__name__)
 Handler = Callable[[Envelope], Awaitable[Any] | Any]
-Unsubscribe = Callable[[], Awaitable[None]]
+Unsubscribe = Callable[[], Coroutine[Any, Any, None]]
 _MAX_CACHED_SUBJECTS = 1_024  # bounds the memory of a bus with many subjects
 
 
@@ -282,6 +282,10 @@ class HandlerRun:
             report(self._failure)
 
 
+class UnwantedMessage(Exception):
+    """Raised by handlers of the bus itself: the message becomes a dead letter, and no endpoint has failed."""
+
+
 _MAX_FRAMES = 8
 _MAX_ERROR_CHARS = 4_096  # of one text: a dead letter stays readable, whatever an exception carries
 _REFUSED_CODES = {"publish_refused", "request_undelivered"}
@@ -289,6 +293,8 @@ _REFUSED_CODES = {"publish_refused", "request_undelivered"}
 
 def describe_failure(failure: BaseException) -> MessageFailure:
     """Return what a dead letter tells of a handler's exception."""
+    if isinstance(failure, UnwantedMessage):
+        return MessageFailure(str(failure), counts=False)
     try:
         text = str(failure)[:_MAX_ERROR_CHARS]
     except Exception:  # noqa: BLE001 - a __str__ that raises

@@ -6,6 +6,7 @@ same message: ack returns "being_served" if another process holds the lock.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from posthouse.bus.core import Core
@@ -22,6 +23,9 @@ from posthouse.bus.settling import (
     settle_file,
     write_message_dead_letter,
 )
+from posthouse.bus.taps import Follower, Followers
+from posthouse.journal.read import read_extent
+from posthouse.journal.records import Record
 from posthouse.model.budget import is_expired
 from posthouse.model.envelope import Envelope
 from posthouse.model.errors import error
@@ -60,6 +64,20 @@ def read_inbox(core: Core, servers: EndpointServers, subject: str, limit: int, a
     if expired:
         _dead_letter(core, servers, endpoint, expired)
     return found
+
+
+async def follow_arrivals(followers: Followers, subject: str, on_arrival: Callable[[], None]) -> Follower:
+    """Call `on_arrival` for every message that is stored for an endpoint from now on."""
+    core = followers.core
+    hash_ = find_endpoint(core, subject).hash
+    core.ledger.flush()
+
+    async def on_record(record: Record) -> None:
+        if record.decoded_body()["endpoint_hash"] == hash_:
+            on_arrival()
+
+    extent = await core.store.pool.run(read_extent)
+    return followers.add(extent.head, ("bus.published",), on_record)
 
 
 def ack(core: Core, servers: EndpointServers, subject: str, id_: str) -> AckAnswer:

@@ -46,6 +46,10 @@ class Publisher:
         result: PublishResult = await future
         return result
 
+    def post(self, draft: Draft) -> None:
+        """Publish without an answer."""
+        self.core.ledger.submit_publish(_ReservePublish(self, draft))
+
     async def close(self) -> None:
         """Store the publishes that wait for the disk, then end the syncing thread."""
         if self.syncer is not None:
@@ -64,7 +68,7 @@ class Publisher:
             _resolve(draft, draft.result())
         else:
             _resolve(draft, _unwritable(draft, draft.failure))
-        if draft.is_waiting and draft.is_refused_for_now:
+        if draft.is_notice or (draft.is_waiting and draft.is_refused_for_now):
             return
         for subject, pressure in draft.warnings:
             signal = pressure_signal(pressure, subject, self.core.clock.wall_ns())

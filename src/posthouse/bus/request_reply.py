@@ -1,8 +1,9 @@
 """Request and reply: publish with a reply subject and wait for the first reply.
 
 All replies to one open Bus arrive at one private endpoint, `_reply.<instance>.>`, registered with the first request
-and removed when the bus closes; the last token identifies the request. A reply to a request that has ended is
-dropped.
+and removed when the bus closes; the token after the instance identifies the request. If the handler of a request
+fails, its server publishes the reason to `<reply_to>.failed`, so that the caller does not wait in vain; it never does
+so for an ordinary reply_to. A reply to a request that has ended becomes a dead letter.
 """
 
 from __future__ import annotations
@@ -11,15 +12,19 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from posthouse.bus.admission import Draft
 from posthouse.bus.core import Core
 from posthouse.bus.endpoints import find_endpoint, register, unregister
-from posthouse.bus.handlers import Subscription, Subscriptions
-from posthouse.bus.results import PublishResult
+from posthouse.bus.handlers import Subscription, Subscriptions, UnwantedMessage
+from posthouse.bus.publishing import Publisher
+from posthouse.bus.results import PublishResult, RequestTimeout, refusal_text
 from posthouse.bus.serving import EndpointServers
 from posthouse.model.envelope import Envelope
-from posthouse.model.errors import PosthouseError, error
+from posthouse.model.errors import ERROR_CODES, PosthouseError, error
 from posthouse.sqlite.connection import copy_error
 
+_REPLY_PREFIX = "_reply."
+_FAILED = ".failed"
 #: publishes the request with the given reply subject
 PublishRequest = Callable[[str], Coroutine[Any, Any, PublishResult]]
 
@@ -27,12 +32,16 @@ PublishRequest = Callable[[str], Coroutine[Any, Any, PublishResult]]
 class Requests:
     """The open requests of one Bus."""
 
-    def __init__(self, core: Core, servers: EndpointServers, subscriptions: Subscriptions) -> None:
+    def __init__(
+        self, core: Core, servers: EndpointServers, subscriptions: Subscriptions, publisher: Publisher
+    ) -> None:
         self._core = core
+        self._publisher = publisher
+        core.on_handler_failed = self._report_failure
         self._servers = servers
         self._subscriptions = subscriptions
         self._replies: dict[str, asyncio.Future[Envelope]] = {}
-        self._prefix = f"_reply.{core.instance.name}"
+        self._prefix = f"{_REPLY_PREFIX}{core.instance.name}"
         self._count = 0
         self._is_listening = False
 
@@ -46,13 +55,16 @@ class Requests:
         try:
             result = await publish(f"{self._prefix}.{token}")
             if not result.delivered_to:
-                reasons = "; ".join(rejection.text for rejection in result.rejected) or "no endpoint matches"
-                raise error("request_undelivered", subject=subject, reason=reasons)
-            return await asyncio.wait_for(reply, timeout_s)
+                raise error("request_undelivered", subject=subject, reason=refusal_text(result))
+            envelope = await asyncio.wait_for(reply, timeout_s)
         except TimeoutError as failure:
-            raise error("request_timeout", subject=subject, timeout_s=timeout_s) from failure
+            fields = {"subject": subject, "timeout_s": timeout_s}
+            raise RequestTimeout(ERROR_CODES["request_timeout"], fields) from failure
         finally:
             del self._replies[token]
+        if envelope.subject.endswith(_FAILED):
+            raise error("request_failed", subject=envelope.from_, reason=envelope.payload["reason"])
+        return envelope
 
     def close(self) -> None:
         """Remove the reply endpoint with all late replies."""
@@ -79,6 +91,18 @@ class Requests:
         register(self._core, self._servers, subject, instance.name, instance.number)
 
     async def _on_reply(self, envelope: Envelope) -> None:
-        reply = self._replies.get(envelope.subject.rpartition(".")[2])
+        token = envelope.subject.removeprefix(self._prefix).split(".")[1]
+        reply = self._replies.get(token)
         if reply is not None and not reply.done():
             reply.set_result(envelope)
+        elif not envelope.subject.endswith(_FAILED):  # the failed request itself is a dead letter
+            raise UnwantedMessage("no request waits for this reply")
+
+    def _report_failure(self, envelope: Envelope, reason: str) -> None:
+        """Publish to the caller of a request why its handler failed."""
+        reply_to = envelope.reply_to
+        if reply_to is None or not reply_to.startswith(_REPLY_PREFIX):
+            return
+        notice = Draft(f"{reply_to}{_FAILED}", {"reason": reason}, envelope.subject, inherited=envelope.budget)
+        notice.is_notice = True
+        self._publisher.post(notice)

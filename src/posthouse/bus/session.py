@@ -8,8 +8,13 @@ disk fails under the store, the session closes itself and every later call raise
 from __future__ import annotations
 
 import asyncio
-from contextlib import ExitStack
+import math
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 
+from posthouse.bus import polling
 from posthouse.bus.admission import clean_context
 from posthouse.bus.core import Core
 from posthouse.bus.handlers import Subscriptions
@@ -21,12 +26,15 @@ from posthouse.bus.publishing import Publisher
 from posthouse.bus.request_reply import Requests
 from posthouse.bus.serving import EndpointServers
 from posthouse.bus.signals import Signals
+from posthouse.bus.sync import ENDING_SIGNALS
 from posthouse.bus.taps import Followers
 from posthouse.bus.waiting import WaitingPublishes
 from posthouse.log import get_log
-from posthouse.model.errors import Fatal
+from posthouse.model.envelope import Envelope
+from posthouse.model.errors import Fatal, error
 
 log = get_log(__name__)
+_LOOK_AGAIN_S = 1.0  # files that another program puts into a mailbox without a server have no journal record
 
 
 class Session:
@@ -40,6 +48,8 @@ class Session:
         self._context = clean_context()
         self._is_open = False
         self._closing: asyncio.Task[None] | None = None
+        #: set when the session closes: calls that wait for a signal or for mail
+        self._waiting: set[asyncio.Event] = set()
         with ExitStack() as opened:
             self.core = Core(options, self._context, self._on_fatal)
             opened.callback(self.core.close)
@@ -57,7 +67,7 @@ class Session:
         self.publisher = Publisher(core, self.signals)
         self.waiting = WaitingPublishes(self.publisher)
         self.followers = Followers(core, self.watcher)
-        self.requests = Requests(core, self.servers, self.subscriptions)
+        self.requests = Requests(core, self.servers, self.subscriptions, self.publisher)
         self.index = IndexUpdater(core)
         self.housekeeping = Housekeeping(core, self.servers, self.publisher, self.index, options.retention)
 
@@ -66,12 +76,57 @@ class Session:
         await self.housekeeping.start()
         self.index.start()
 
+    def check_loop(self) -> None:
+        """Raise bus_foreign_loop unless the caller runs on the loop that opened the bus."""
+        if asyncio._get_running_loop() is not self._loop:
+            raise error("bus_foreign_loop")
+
+    async def serve(self) -> None:
+        """Wait for SIGINT, SIGTERM or the end of the session; raise the failure that ended it."""
+        with self._woken() as ended, _on_signals(self._loop, ended.set):
+            await ended.wait()
+        if self.failure is not None:
+            raise self.failure
+
+    async def next_message(self, subject: str, timeout_s: float | None, after: str | None) -> Envelope | None:
+        """Return the oldest waiting message of an endpoint, or None if none arrives in time."""
+        core, deadline_s = self.core, math.inf if timeout_s is None else self._loop.time() + timeout_s
+        if found := polling.read_inbox(core, self.servers, subject, 1, after):
+            return found[0]
+        with self._woken() as arrived:
+            follower = await polling.follow_arrivals(self.followers, subject, arrived.set)
+            try:
+                while True:
+                    arrived.clear()
+                    if self._closing is not None:
+                        raise error("bus_closed", path=str(self._path))
+                    if found := polling.read_inbox(core, self.servers, subject, 1, after):
+                        return found[0]
+                    if self._loop.time() >= deadline_s:
+                        return None
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(arrived.wait(), min(_LOOK_AGAIN_S, deadline_s - self._loop.time()))
+            finally:
+                await self.followers.end(follower)
+
+    @contextmanager
+    def _woken(self) -> Iterator[asyncio.Event]:
+        """Yield an event that is set at the latest when the session closes."""
+        event = asyncio.Event()
+        self._waiting.add(event)
+        try:
+            yield event
+        finally:
+            self._waiting.discard(event)
+
     async def close(self) -> None:
         """Stop and release everything, or wait until another call has done so."""
         await asyncio.shield(self._start_closing())
 
     def _start_closing(self) -> asyncio.Task[None]:
         if self._closing is None:
+            for waiting in self._waiting:
+                waiting.set()
             self._closing = self._loop.create_task(self._close(), context=self._context.copy())
         return self._closing
 
@@ -105,3 +160,18 @@ class Session:
             self.servers.abandon()
             self.requests.fail(failure)
             self._start_closing()
+
+
+@contextmanager
+def _on_signals(loop: asyncio.AbstractEventLoop, notify: Callable[[], None]) -> Iterator[None]:
+    """Call `notify` for SIGINT and SIGTERM, which only the main thread can see."""
+    is_main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.getsignal(number) for number in ENDING_SIGNALS if is_main}
+    for number in before:
+        loop.add_signal_handler(number, notify)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)

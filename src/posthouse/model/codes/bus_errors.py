@@ -55,6 +55,24 @@ BUS: tuple[ErrorSpec, ...] = (
         "dead letter that can be requeued. `posthouse bus top` shows which limit is reached.",
     ),
     ErrorSpec(
+        "bus_foreign_loop",
+        409,
+        "this Bus belongs to another event loop or thread: use bus.sync there",
+        "Nothing was stored. Threads and other event loops call bus.sync.publish(...), or open a Bus of their own.",
+    ),
+    ErrorSpec(
+        "bus_sync_in_loop",
+        409,
+        "bus.sync would block the event loop of the bus, which runs in this thread",
+        "Await the method of the Bus itself: `await bus.publish(...)`.",
+    ),
+    ErrorSpec(
+        "request_failed",
+        502,
+        "the request to {subject} failed: {reason}",
+        "`posthouse bus dead` shows the request with the exception of its handler.",
+    ),
+    ErrorSpec(
         "request_undelivered",
         409,
         "the request to {subject} reached no endpoint: {reason}",
