@@ -101,3 +101,17 @@ def test_joining_with_something_else_is_a_usage_error(cli: CommandLine) -> None:
     refused = cli("join", "https://relay.example/team", "--json")
     assert (refused.exit, refused.problem["code"]) == (Exit.USAGE, "invite_malformed")
     assert not cli.home.exists(), "no key is made for what is no invite"
+
+
+def test_invites_are_listed_and_revoked(cli: CommandLine, mesh: str, tmp_path: Path) -> None:
+    text = cli("mesh", "invite", mesh, "--uses", "3", "--role", "reader", "--json").value["invite"]
+    (listed,) = cli("mesh", "invites", "ls", mesh, "--json").value["invites"]
+    assert (listed["role"], listed["uses_left"]) == ("reader", 3)
+    assert listed["id"] in cli("mesh", "invites", "ls", mesh).out
+    assert "code" not in listed and text.rpartition("code=")[2] not in str(listed)
+    assert cli("mesh", "invites", "revoke", mesh, listed["id"], "--json").value["revoked"] is True
+    assert cli("mesh", "invites", "ls", mesh, "--json").value["invites"] == []
+    assert cli("mesh", "invites", "revoke", mesh, listed["id"], "--json").problem["code"] == "invite_unknown"
+    late = cli("join", text, "--name", "late", "--key-file", str(tmp_path / "late.json"), "--json")
+    assert late.problem["code"] == "invite_invalid"
+    assert "revoked" in late.problem["detail"]

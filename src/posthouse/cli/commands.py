@@ -56,7 +56,7 @@ COMMANDS = {
     "relay": "posthouse.cli.relay:app",
     "event": "posthouse.cli.event:app",
     "mesh": "posthouse.cli.mesh:app",
-    "join": "posthouse.cli.mesh:join",
+    "join": "posthouse.cli.mesh_invites:join",
     "trust": "posthouse.cli.keys:trust",
     "message": "posthouse.cli.message:app",
     "queue": "posthouse.cli.queue:app",

@@ -3,7 +3,7 @@
 from posthouse.client.client import Client
 from posthouse.client.locks.held_lock import Held, Lock
 from posthouse.client.locks.lock_calls import LockCalls
-from posthouse.client.meshes import Access, Member, Meshes
+from posthouse.client.meshes import Access, ActiveInvite, Member, Meshes
 from posthouse.client.messages.confirmations import Confirmed, Delivery, Presence, Receipt
 from posthouse.client.messages.queues import Queues
 from posthouse.client.messages.receiver import Mailbox
@@ -20,6 +20,7 @@ from posthouse.model.api import DeliveryState, LockGrant, LockList, LockStatus, 
 
 __all__ = [
     "Access",
+    "ActiveInvite",
     "Client",
     "ClientOptions",
     "Confirmed",

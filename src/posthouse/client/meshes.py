@@ -80,6 +80,20 @@ class _InviteText(msgspec.Struct):
     invite: str
 
 
+class ActiveInvite(msgspec.Struct, frozen=True):
+    """An invite that can be used now; only its creator has its code."""
+
+    id: str
+    role: Role
+    uses_left: int
+    expires_at_ns: int
+    creator: str
+
+
+class _InviteList(msgspec.Struct):
+    invites: list[ActiveInvite]
+
+
 class Meshes:
     """The meshes of a relay, as this node may see and change them."""
 
@@ -198,6 +212,14 @@ class Meshes:
         """Create an invite to a mesh; it has the address that the relay has for itself."""
         body = {"uses": uses, "expires_s": expires_s, "role": role}
         return parse_invite((await self._requests.post_as(_InviteText, _path(mesh, "invites"), body)).invite)
+
+    async def invites(self, mesh: str) -> list[ActiveInvite]:
+        """Return the invites to a mesh that can be used now; its admins may see them."""
+        return (await self._requests.get_as(_InviteList, _path(mesh, "invites"))).invites
+
+    async def revoke_invite(self, mesh: str, invite_id: str) -> None:
+        """End an invite; nodes that joined with it stay members."""
+        await self._requests.delete(_path(mesh, "invites"), {"id": invite_id})
 
     async def redeem(self, invite: Invite, name: str) -> dict[str, Any]:
         """Send the code of an invite to the relay; use Client.join, which first checks that the relay issued it."""

@@ -237,6 +237,11 @@ _MESHES = (
             "expires_at_ns": "time at which it expires, always",
         },
     ),
+    RecordType(
+        "mesh.invite_revoked",
+        "the id of the invite",
+        {"reason": "revoked, or why its creator may not invite any more: creator_left, creator_demoted; always"},
+    ),
     RecordType("mesh.access_set", "the node id, or * for all", _ACCESS),
     RecordType("mesh.access_removed", "the node id, or * for all"),
     RecordType(

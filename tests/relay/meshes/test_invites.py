@@ -135,3 +135,65 @@ async def test_invite_of_a_backup_is_void_after_it_was_restored(
 
 def _bytes_of(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in folder.iterdir() if path.is_file())
+
+
+async def test_revoked_invite_makes_no_member_and_those_who_joined_stay(core: RelayEngine) -> None:
+    given = await invite(core, uses=5)
+    await core.invites.redeem(BOB.node, given.code, "bob")
+    (listed,) = await core.invites.active(ALICE.node, "lab")
+    assert (listed.invite_id, listed.uses_left, listed.creator) == (given.invite_id, 4, ALICE.node)
+    await core.invites.revoke(ALICE.node, "lab", given.invite_id)
+    with refused("invite_invalid"):
+        await core.invites.redeem(CAROL.node, given.code, "carol")
+    assert await core.invites.active(ALICE.node, "lab") == []
+    assert (await core.invites.redeem(BOB.node, given.code, "bob")).name == "bob", "a lost answer is repeated"
+    records = await core.store.journal(0, 100, ["mesh.invite_revoked"])
+    assert [(each.ref, each.decoded_body()) for each in records] == [(given.invite_id, {"reason": "revoked"})]
+
+
+async def test_only_admins_list_and_revoke_invites_and_only_usable_ones_are_listed(
+    core: RelayEngine, clock: FakeClock
+) -> None:
+    given = await invite(core, expires_s=60)
+    await core.administration.save_member(ALICE.node, "lab", BOB.node, "bob", Role.MEMBER)
+    for actor, code_ in ((BOB.node, "right_missing"), (CAROL.node, "not_member")):
+        with refused(code_):
+            await core.invites.active(actor, "lab")
+        with refused(code_):
+            await core.invites.revoke(actor, "lab", given.invite_id)
+    for mesh in ("lab", "main"):
+        with refused("invite_unknown" if mesh == "lab" else "right_missing"):
+            await core.invites.revoke(ALICE.node, mesh, "01ARZ3NDEKTSV4RRFFQ69G5FAV")
+    clock.advance(61)
+    assert await core.invites.active(ALICE.node, "lab") == []
+    with refused("invite_unknown"):
+        await core.invites.revoke(ALICE.node, "lab", given.invite_id)
+
+
+@pytest.mark.parametrize("change", ["removed", "demoted"])
+async def test_invites_end_with_the_admin_that_made_them(core: RelayEngine, change: str) -> None:
+    kept = await invite(core)
+    await core.administration.save_member(ALICE.node, "lab", BOB.node, "bob", Role.ADMIN)
+    given = await core.invites.create(BOB.node, "lab", uses=1, expires_s=60, role=Role.ADMIN)
+    if change == "removed":
+        await core.administration.remove_member(ALICE.node, "lab", BOB.node)
+    else:
+        await core.administration.save_member(ALICE.node, "lab", BOB.node, "bob", Role.MEMBER)
+    with refused("invite_invalid"):
+        await core.invites.redeem(CAROL.node, given.code, "carol")
+    assert [each.invite_id for each in await core.invites.active(ALICE.node, "lab")] == [kept.invite_id]
+    await core.administration.save_member(ALICE.node, "lab", BOB.node, "bob", Role.ADMIN)
+    with refused("invite_invalid"):  # an admin who returns does not bring old invites back
+        await core.invites.redeem(CAROL.node, given.code, "carol")
+
+
+async def test_number_of_usable_invites_of_a_mesh_is_bounded(
+    core: RelayEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("posthouse.relay.meshes.invites.MAX_INVITES", 2)
+    first = await invite(core)
+    await invite(core)
+    with refused("mesh_row_limit"):
+        await invite(core)
+    await core.invites.revoke(ALICE.node, "lab", first.invite_id)
+    await invite(core)

@@ -205,6 +205,12 @@ _MESHES: tuple[ErrorSpec, ...] = (
         "Ask an admin of the mesh for another role or access rule.",
     ),
     ErrorSpec(
+        "invite_unknown",
+        404,
+        "there is no usable invite {id!r} to the mesh {mesh!r}",
+        "`posthouse mesh invites ls` lists the invites that can be used; others are expired, used up or revoked.",
+    ),
+    ErrorSpec(
         "member_unknown",
         404,
         "{node} is not a listed member of the mesh {mesh!r}",

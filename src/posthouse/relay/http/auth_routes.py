@@ -1,4 +1,4 @@
-"""/v1/auth, /v1/meshes/{mesh}/invites and /v1/join: authenticate a key, create an invite, join a mesh with it.
+"""/v1/auth, /v1/meshes/{mesh}/invites and /v1/join: authenticate a key, manage invites, join a mesh with one.
 
 A key proves itself by signing a challenge of this relay and gets a token. A join needs no token: its signed event
 names the relay and the invite, so no other relay can redeem the invite with it.
@@ -20,7 +20,7 @@ from posthouse.model.event import Event
 from posthouse.model.limits import DAY_S
 from posthouse.relay.auth import read_proof
 from posthouse.relay.context import RelayCall, prove_challenge
-from posthouse.relay.http.schemas import NODE_ID
+from posthouse.relay.http.schemas import NODE_ID, Done
 from posthouse.relay.listen import advertised
 from posthouse.relay.meshes.invites import MAX_EXPIRES_S, MAX_USES
 from posthouse.relay.wire.mesh_rows import Role
@@ -104,6 +104,30 @@ class InviteBody(msgspec.Struct):
 
     invite: str
     expires_at_ns: int
+    #: names the invite when it is listed or revoked; not a secret
+    id: str
+
+
+class ActiveInvite(msgspec.Struct):
+    """An invite that can be used now; its code is known only to its creator."""
+
+    id: str
+    role: Role
+    uses_left: int
+    expires_at_ns: int
+    creator: str
+
+
+class InviteList(msgspec.Struct):
+    """The invites to a mesh that can be used now, oldest first."""
+
+    invites: list[ActiveInvite]
+
+
+class InviteQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """An invite."""
+
+    id: Annotated[str, Meta(description="The id of an invite.", max_length=64)]
 
 
 async def create_invite(call: RelayCall) -> HttpResponse:
@@ -116,18 +140,44 @@ async def create_invite(call: RelayCall) -> HttpResponse:
     host = advertised(call.context.address, call.request.headers.get("Host"))
     relay, code = quote(call.context.relay, safe=":"), quote(invite.code, safe="")
     return json_response(
-        InviteBody(f"posthouse://{host}/{invite.mesh}?relay={relay}&code={code}", invite.expires_at_ns), 201
+        InviteBody(
+            f"posthouse://{host}/{invite.mesh}?relay={relay}&code={code}", invite.expires_at_ns, invite.invite_id
+        ),
+        201,
     )
 
 
+async def list_invites(call: RelayCall) -> HttpResponse:
+    """List the invites that can be used."""
+    rows = await call.context.engine.invites.active(call.node, call.params["mesh"])
+    active = [ActiveInvite(row.invite_id, row.role, row.uses_left, row.expires_at_ns, row.creator) for row in rows]
+    return json_response(InviteList(active))
+
+
+async def revoke_invite(call: RelayCall) -> HttpResponse:
+    """Revoke an invite."""
+    await call.context.engine.invites.revoke(call.node, call.params["mesh"], call.arguments(InviteQuery).id)
+    return json_response(Done())
+
+
+_INVITES_PATH = "/v1/meshes/{mesh}/invites"
 INVITE_ROUTES = (
+    Route("GET", _INVITES_PATH, list_invites, "List usable invites (admins of the mesh)", responses={200: InviteList}),
     Route(
         "POST",
-        "/v1/meshes/{mesh}/invites",
+        _INVITES_PATH,
         create_invite,
         "Create an invite",
         bodies=(InviteRequest,),
         responses={201: InviteBody},
+    ),
+    Route(
+        "DELETE",
+        _INVITES_PATH,
+        revoke_invite,
+        "Revoke an invite (admins of the mesh)",
+        query=InviteQuery,
+        responses={200: Done},
     ),
 )
 

@@ -16,7 +16,7 @@ from posthouse.model.node import DEFAULT_MESH, PINCH_MESH, validate_member_name,
 from posthouse.relay.accept.authorize import Mesh, Meshes, Right
 from posthouse.relay.accept.group_commit import GroupCommitter
 from posthouse.relay.store.protocol import RelayStore, Unit
-from posthouse.relay.wire.mesh_rows import ALL_NODES, AccessRow, MemberRow, MeshRow, MeshRows, Role
+from posthouse.relay.wire.mesh_rows import ALL_NODES, AccessRow, InviteRow, MemberRow, MeshRow, MeshRows, Role
 
 R = TypeVar("R")
 
@@ -145,6 +145,8 @@ class Administration:
                     _join(unit, row, actor)
                     return
                 unit.save_member(row)
+                if role is not Role.ADMIN:
+                    _end_invites(unit, mesh, node, actor, "creator_demoted")
                 body = {"name": row.name, "role": row.role.value}
                 unit.append("member.changed", mesh=mesh, actor=actor, ref=node, body=body)
 
@@ -154,7 +156,7 @@ class Administration:
         return row
 
     async def remove_member(self, actor: str, mesh: str, node: str) -> None:
-        """Remove a member and its subscriptions; a member may remove itself."""
+        """Remove a member with its subscriptions and the invites it made; a member may remove itself."""
 
         def prepare() -> Change:
             found = self._meshes.find(mesh)
@@ -169,6 +171,7 @@ class Administration:
                 for pattern in found.subscriptions.get(node, ()):
                     unit.remove_subscription(mesh, node, pattern)
                 unit.remove_member(mesh, node)
+                _end_invites(unit, mesh, node, actor, "creator_left")
                 unit.append("member.left", mesh=mesh, actor=actor, ref=node)
 
             return write, lambda _: found.drop_member(node)
@@ -236,6 +239,18 @@ def _join(unit: Unit, row: MemberRow, actor: str) -> None:
     unit.save_member(row)
     body = {"name": row.name, "role": row.role.value}
     unit.append("member.joined", mesh=row.mesh, actor=actor, ref=row.node, body=body)
+
+
+def _end_invites(unit: Unit, mesh: str, creator: str, actor: str, reason: str) -> None:
+    for invite in unit.list_invites(mesh, unit.now_ns):
+        if invite.creator == creator:
+            revoke_invite(unit, invite, actor, reason)
+
+
+def revoke_invite(unit: Unit, invite: InviteRow, actor: str, reason: str) -> None:
+    """End an invite and record why."""
+    unit.revoke_invite(invite.invite_id)
+    unit.append("mesh.invite_revoked", mesh=invite.mesh, actor=actor, ref=invite.invite_id, body={"reason": reason})
 
 
 def _put_access(found: Mesh, row: AccessRow) -> None:

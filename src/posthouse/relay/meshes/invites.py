@@ -1,7 +1,8 @@
-"""Invites: secret codes that make their holders members, a limited number of times until they expire.
+"""Invites: secret codes that make their holders members, a limited number of times until they expire or are revoked.
 
 The store keeps a hash over the code and the relay's key, so neither a stolen store nor another relay can use an
-invite. A node that joined but lost the answer gets it again with the same invite; that costs no further use.
+invite. An invite ends when its creator stops being an admin. A node that joined but lost the answer gets it again with
+the same invite; that costs no further use.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from posthouse.model.limits import DAY_S, SECOND_NS
 from posthouse.model.node import validate_member_name
 from posthouse.model.ulid import UlidGenerator
 from posthouse.relay.accept.authorize import Right
-from posthouse.relay.meshes.administration import MeshChanges, check_member
+from posthouse.relay.meshes.administration import MeshChanges, check_member, revoke_invite
 from posthouse.relay.store.protocol import Unit
 from posthouse.relay.wire.mesh_rows import InviteRow, MemberRow, Role
 
+MAX_INVITES = 1_000  # of one mesh that can be used: the removal of their creator ends them in one transaction
 MAX_USES = 10_000
 MAX_EXPIRES_S = 365 * DAY_S
 
@@ -36,7 +38,7 @@ class Invite:
 
 
 class Invites:
-    """Creates and redeems invites."""
+    """Creates, lists, revokes and redeems invites."""
 
     def __init__(self, changes: MeshChanges, relay: str, minter: UlidGenerator) -> None:
         self._changes = changes
@@ -56,6 +58,9 @@ class Invites:
             self._meshes.require(actor, mesh, Right.ADMINISTER)
 
             def write(unit: Unit) -> int:
+                count = len(unit.list_invites(mesh, unit.now_ns))
+                if count >= MAX_INVITES:
+                    raise error("mesh_row_limit", mesh=mesh, count=count, what="invites")
                 expires_at_ns = unit.now_ns + expires_s * SECOND_NS
                 key = hash_code(self._relay, code)
                 unit.save_invite(InviteRow(invite_id, key, mesh, role, uses, expires_at_ns, actor))
@@ -66,6 +71,31 @@ class Invites:
             return write, lambda _: None
 
         return Invite(invite_id, mesh, code, await self._changes.make(prepare))
+
+    async def active(self, actor: str, mesh: str) -> list[InviteRow]:
+        """Return the invites to a mesh that can be used now; its admins may see them."""
+
+        def prepare() -> tuple[Callable[[Unit], list[InviteRow]], Callable[[list[InviteRow]], None]]:
+            self._meshes.require(actor, mesh, Right.ADMINISTER)
+            return lambda unit: unit.list_invites(mesh, unit.now_ns), lambda _: None
+
+        return await self._changes.make(prepare)
+
+    async def revoke(self, actor: str, mesh: str, invite_id: str) -> None:
+        """End an invite, or raise invite_unknown; nodes that joined with it stay members."""
+
+        def prepare() -> tuple[Callable[[Unit], None], Callable[[None], None]]:
+            self._meshes.require(actor, mesh, Right.ADMINISTER)
+
+            def write(unit: Unit) -> None:
+                found = [row for row in unit.list_invites(mesh, unit.now_ns) if row.invite_id == invite_id]
+                if not found:
+                    raise error("invite_unknown", id=invite_id[:64], mesh=mesh)
+                revoke_invite(unit, found[0], actor, "revoked")
+
+            return write, lambda _: None
+
+        await self._changes.make(prepare)
 
     async def redeem(self, node: str, code: str, name: str) -> MemberRow:
         """Add a node as a member under a name, by the code of an invite."""
@@ -88,6 +118,8 @@ class Invites:
             if present is None:
                 raise error("invite_invalid", reason="this node used it before and was removed since")
             return present
+        if not invite.expires_at_ns or Right.ADMINISTER not in mesh.rights(invite.creator):
+            raise error("invite_invalid", reason="it was revoked")
         if invite.expires_at_ns <= unit.now_ns:
             raise error("invite_invalid", reason="it has expired")
         if not invite.uses_left:

@@ -99,6 +99,14 @@ class Unit(Protocol):
 
     def find_invite(self, code_hash: bytes) -> InviteRow | None: ...
 
+    def list_invites(self, mesh: str, now_ns: int) -> list[InviteRow]:
+        """Return the invites of a mesh that can be used now, oldest first."""
+        ...
+
+    def revoke_invite(self, invite_id: str) -> None:
+        """End an invite; nodes that joined with it stay members."""
+        ...
+
     def use_invite(self, invite_id: str, node: str) -> None:
         """Record that a node used an invite, and take one use from it."""
         ...

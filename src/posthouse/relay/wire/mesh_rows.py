@@ -62,6 +62,7 @@ class InviteRow(msgspec.Struct, frozen=True):
     mesh: str
     role: Role
     uses_left: int
+    #: 0: it was revoked
     expires_at_ns: int
     creator: str
 

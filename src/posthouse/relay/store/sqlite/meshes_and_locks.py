@@ -71,10 +71,14 @@ class MeshTables:
 
     def find_invite(self, code_hash: bytes) -> InviteRow | None:
         found: Any = self._db.execute(MESHES_SQL.find_invite, (code_hash,)).fetchone()
-        if found is None:
-            return None
-        invite_id, code_hash, mesh, role, uses_left, expires_at_ns, creator = found
-        return InviteRow(invite_id, code_hash, mesh, Role(role), uses_left, expires_at_ns, creator)
+        return None if found is None else _invite(*found)
+
+    def list_invites(self, mesh: str, now_ns: int) -> list[InviteRow]:
+        found: Any = self._db.execute(MESHES_SQL.list_invites, (mesh, now_ns))
+        return [_invite(*row) for row in found]
+
+    def revoke_invite(self, invite_id: str) -> None:
+        self._db.execute(MESHES_SQL.revoke_invite, (invite_id,))
 
     def use_invite(self, invite_id: str, node: str) -> None:
         self._db.execute(MESHES_SQL.take_use, (invite_id,))
@@ -82,6 +86,10 @@ class MeshTables:
 
     def has_used_invite(self, invite_id: str, node: str) -> bool:
         return bool(self._db.execute(MESHES_SQL.has_used, (invite_id, node)).get)
+
+
+def _invite(invite_id: str, code_hash: bytes, mesh: str, role: str, *ends: Any) -> InviteRow:
+    return InviteRow(invite_id, code_hash, mesh, Role(role), *ends)
 
 
 class LockTables:

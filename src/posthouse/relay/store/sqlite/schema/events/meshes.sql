@@ -49,6 +49,13 @@ INSERT INTO invite_uses (invite_id, node) VALUES (?, ?)
 -- :name has_used
 SELECT EXISTS (SELECT 1 FROM invite_uses WHERE invite_id = ? AND node = ?)
 
+-- :name list_invites
+SELECT invite_id, code_hash, mesh, role, uses_left, expires_at_ns, creator
+FROM invites WHERE mesh = ? AND uses_left > 0 AND expires_at_ns > ? ORDER BY invite_id
+
+-- :name revoke_invite
+UPDATE invites SET uses_left = 0, expires_at_ns = 0 WHERE invite_id = ?
+
 -- :name void_invites
 UPDATE invites SET uses_left = 0
 
