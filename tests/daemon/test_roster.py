@@ -48,6 +48,26 @@ def test_a_name_that_is_also_the_prefix_of_another_is_ambiguous() -> None:
     assert refused(roster(bbbbbbbb=NODES[0], ben=NODES[1]), "bbbbbbbb") == "recipient_ambiguous"
 
 
+def test_sixty_four_digits_are_a_key_even_if_a_member_has_them_as_its_name() -> None:
+    digits = NODES[1].removeprefix("ed25519:")
+    made = Roster()
+    made.set_members([Member(NODES[0], digits, "member"), Member(NODES[1], "ben", "member")])
+    assert made.resolve(digits, "main") == NODES[1]
+    assert refused(made, digits.upper()) == "node_id_invalid"
+
+
+def test_name_whose_key_changed_is_refused_alone_and_shown_for_no_sender() -> None:
+    made = Roster()
+    made.set_members([Member(NODES[1], "ben", "member", pinned=NODES[2]), Member(NODES[0], "ann", "member")])
+    with pytest.raises(PosthouseError) as failure:
+        made.resolve("ben", "lab")
+    assert failure.value.code == "member_key_changed"
+    assert f"posthouse trust ben --mesh lab --node {NODES[1]}" in failure.value.hint
+    assert made.resolve("ann", "lab") == NODES[0]
+    assert (made.name_of(NODES[1]), made.name_of(NODES[0])) == (None, "ann")
+    assert made.resolve(NODES[1], "lab") == NODES[1], "a key is its own proof"
+
+
 @pytest.mark.parametrize("to", ["aaaaaaa", "nobody", "AAAAAAAA", "", "ed25519:", "ed25519:aaaa"])
 def test_a_text_that_names_no_member_is_unknown(to: str) -> None:
     assert refused(roster(ann=NODES[0]), to) == "member_name_unknown"

@@ -6,7 +6,10 @@ from hypothesis import strategies as st
 
 from posthouse.model.errors import Refused
 from posthouse.model.node import (
+    is_key_digits,
     is_node_id,
+    looks_like_key,
+    name_skeleton,
     node_from_hex,
     node_from_key,
     node_hex,
@@ -63,3 +66,31 @@ def test_mesh_and_member_names_are_one_token(name: str) -> None:
         validate_member_name(name)
     assert validate_mesh_name("m" * 64)
     assert validate_member_name("Ada_1-x")
+
+
+@pytest.mark.parametrize("name", ["deadbeef", "DEADBEEF", "12345678", "a" * 64, "ed25519-bob", "ED25519"])
+def test_names_that_could_be_keys_or_their_beginning(name: str) -> None:
+    assert looks_like_key(name)
+
+
+@pytest.mark.parametrize("name", ["bob", "cafe", "1234567", "dead-beef", "deadbeeg", "planner-2", "x-ed25519"])
+def test_names_that_are_not_taken_for_keys(name: str) -> None:
+    assert not looks_like_key(name)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("bob", "BOB"), ("bob", "b0b"), ("bill", "b1ll"), ("bill", "BlIl"), ("a-b", "a_b"), ("OIL-1", "01l_i")],
+)
+def test_names_that_look_alike_have_one_skeleton(one: str, other: str) -> None:
+    assert name_skeleton(one) == name_skeleton(other)
+
+
+@given(st.text("abcdefghijklmnopqrstuvwxyz0123456789-_", max_size=20))
+def test_skeleton_is_its_own_skeleton(name: str) -> None:
+    assert name_skeleton(name_skeleton(name)) == name_skeleton(name)
+
+
+def test_digits_of_a_key_are_sixty_four() -> None:
+    assert is_key_digits("0" * 64) and is_key_digits("aF" * 32)
+    assert not is_key_digits("0" * 63) and not is_key_digits("g" * 64)

@@ -126,6 +126,11 @@ def test_changed_member_key_is_refused_until_it_is_trusted(hosts: TwoHosts, gues
     Host(tmp_path / "mallory").run("join", hosts.invite("team"), "--name", "dave")
     refused = hosts.first.run("event", "publish", "secret", "--mesh", "team", "--seal-for", "dave")
     assert (refused.code, refused.exit) == ("member_key_changed", Exit.IDENTITY)
+    assert "posthouse trust dave --mesh team --node ed25519:" in refused.problem["hint"]
+    other = hosts.first.run("event", "publish", "hi", "--mesh", "team", "--seal-for", "bob")
+    assert other.exit == 0, "one changed key stops only its own name"
+    listed = hosts.first.run("mesh", "members", "team").value["members"]
+    assert [each["name"] for each in listed if each["pinned"] is not None] == ["dave"]
     assert hosts.first.run("trust", "dave", "--mesh", "team").exit == 0
     assert hosts.first.run("event", "publish", "secret", "--mesh", "team", "--seal-for", "dave").exit == 0
 

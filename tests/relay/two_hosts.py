@@ -36,8 +36,13 @@ class Said:
     @property
     def code(self) -> str:
         """The code of the error on stderr."""
+        return str(self.problem["code"])
+
+    @property
+    def problem(self) -> Any:
+        """The error on stderr."""
         assert self.exit != 0, self.out
-        return str(json.loads(self.err.strip().splitlines()[-1])["code"])
+        return json.loads(self.err.strip().splitlines()[-1])
 
 
 class Host:

@@ -130,6 +130,8 @@ def members(
         posthouse mesh members team --add ed25519:03a107...31b8 --name bob --role reader
         posthouse mesh members team --remove bob --json
     """
+    from posthouse.client.trust.pins import member_key_changed
+
     if add is not None and name is None:
         raise error("usage", text="--add needs --name")
 
@@ -143,6 +145,10 @@ def members(
     found = relay_options.run(mesh, work)
     rows = [(each.name or "-", each.role, each.node) for each in found]
     output.result({"mesh": mesh, "members": found}, table(("name", "role", "node"), rows))
+    for each in found:
+        if each.pinned is not None:
+            changed = member_key_changed(mesh, str(each.name), each.pinned, each.node)
+            output.note(f"{changed}. {changed.hint}")
 
 
 Verdict = Literal["allow", "deny"]

@@ -22,6 +22,8 @@ def peers(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PL
         posthouse peers
         posthouse peers --mesh team --json
     """
+    from posthouse.client.trust.pins import member_key_changed
+
     with daemon_options.client() as daemon:
         answer = daemon.peers()
     rows = [
@@ -35,6 +37,10 @@ def peers(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PL
         for each in answer.get("peers", [])
     ]
     output.result(answer, table(("name", "presence", "status", "role", "node"), rows))
+    for each in answer.get("peers", []):
+        if each.get("pinned"):
+            changed = member_key_changed(answer["mesh"], each["name"], each["pinned"], each["node"])
+            output.note(f"{changed}. {changed.hint}")
     if answer.get("is_cached"):
         output.note("the relay cannot be reached: this list is the last one received")
 

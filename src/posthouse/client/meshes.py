@@ -1,6 +1,7 @@
 """Meshes over HTTP: create them, manage members, access, topics, subscriptions, blocks and invites.
 
-Reading members pins their names: a name that suddenly has another key is refused until a person trusts the change.
+Reading members pins their names: a name that suddenly has another key is refused until a person trusts the change;
+other names go on working.
 The relay decides what a role may do.
 """
 
@@ -10,13 +11,14 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from posthouse.client.relay_url import Invite, parse_invite
 from posthouse.client.transport import Requests
-from posthouse.client.trust.pins import Pins
+from posthouse.client.trust.pins import Pins, member_key_changed
 from posthouse.client.trust.signing import Signer
 from posthouse.model.errors import error
-from posthouse.model.node import PINCH_MESH, is_node_id, validate_mesh_name
+from posthouse.model.node import PINCH_MESH, is_key_digits, is_node_id, node_from_hex, validate_mesh_name
 from posthouse.model.pinch import SCHEME, parse_address
 
 Role = Literal["reader", "member", "admin"]
@@ -29,6 +31,8 @@ class Member(msgspec.Struct, frozen=True):
     node: str
     name: str | None
     role: Role
+    #: the key that this user trusts for the name, if the relay now reports another one
+    pinned: str | None = None
 
 
 class Access(msgspec.Struct, frozen=True):
@@ -118,25 +122,32 @@ class Meshes:
         return await self._requests.post_as(dict[str, Any], path, {"open": is_open})
 
     async def members(self, mesh: str) -> list[Member]:
-        """Return the members of a mesh and pin their names; raises member_key_changed if a name has a new key."""
+        """Return the members of a mesh and pin new names; `pinned` marks each member whose key has changed."""
         members = await self.unpinned_members(mesh)
         named = {member.name: member.node for member in members if member.name is not None}
-        self._pins.check_members(self._known_relay(), mesh, named)
-        return members
+        changed = self._pins.pin_members(self._known_relay(), mesh, named)
+        return [replace(member, pinned=changed.get(member.name or "")) for member in members]
 
     async def unpinned_members(self, mesh: str) -> list[Member]:
-        """Return the members of a mesh without checking pins, to inspect a changed key before trusting it."""
+        """Return the members of a mesh without pinning them, to inspect a changed key before trusting it."""
         return (await self._requests.get_as(_MemberList, _path(mesh, "members"))).members
 
     async def resolve(self, name: str, mesh: str) -> str:
-        """Return the node id of a member name; node ids, and Pinch addresses in the Pinch mesh, stay as they are."""
+        """Return the node id of a member name or of 64 digits; raises member_key_changed if the name's key changed.
+
+        Node ids, and Pinch addresses in the Pinch mesh, stay as they are.
+        """
         if is_node_id(name):
             return name
+        if is_key_digits(name):
+            return node_from_hex(name)
         if mesh == PINCH_MESH and name.startswith(SCHEME):
             parse_address(name)
             return name
         for member in await self.members(mesh):
             if member.name == name:
+                if member.pinned is not None:
+                    raise member_key_changed(mesh, name, member.pinned, member.node)
                 return member.node
         raise error("member_name_unknown", name=name, mesh=mesh)
 

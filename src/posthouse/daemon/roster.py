@@ -1,9 +1,10 @@
 """The members and topics of the mesh as the relay last reported them, cached in a file so that names work offline.
 
-Recipients are resolved here before a message is written. A full node id always works. A name or a prefix that two
-members match is refused, never guessed.
+Recipients are resolved here before a message is written. A full node id, or its 64 digits, always works. A name or a
+prefix that two members match is refused, never guessed; so is a name whose key changed, and only that name.
 
-    {"format": "posthouse-roster-v1", "members": [{"node", "name", "role"}], "topics": [...], "retention_days": n}
+    {"format": "posthouse-roster-v1", "members": [{"node", "name", "role", "pinned"}], "topics": [...],
+     "retention_days": n}
 
 If you change the format: give it a new name and treat the old one as absent; the file is only a cache.
 """
@@ -18,14 +19,14 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from posthouse.client import Member
+from posthouse.client.trust.pins import member_key_changed
 from posthouse.files import read_private, write_atomic
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.node import is_node_id, node_hex
+from posthouse.model.node import KEY_PREFIX_MIN_DIGITS, is_key_digits, is_node_id, node_from_hex, node_hex
 from posthouse.model.subjects import validate_topic
 
 TOPIC_MARK = "#"
-PREFIX_MIN_DIGITS = 8
-_PREFIX = re.compile(rf"[0-9a-f]{{{PREFIX_MIN_DIGITS},64}}")
+_PREFIX = re.compile(rf"[0-9a-f]{{{KEY_PREFIX_MIN_DIGITS},63}}")
 _SCHEME = "ed25519:"
 
 
@@ -69,7 +70,9 @@ class Roster:
             return to
         if is_node_id(to):
             return to
-        found = self._candidates(to)
+        if is_key_digits(to):
+            return node_from_hex(to)
+        found = self._candidates(to, mesh)
         if len(found) > 1:
             raise error("recipient_ambiguous", to=to, candidates=", ".join(sorted(found)))
         if not found:
@@ -116,13 +119,15 @@ class Roster:
         self._online.update(nodes)
         self._index()
 
-    def _candidates(self, to: str) -> set[str]:
-        found = {member.node for member in self._content.members if member.name == to}
+    def _candidates(self, to: str, mesh: str) -> set[str]:
+        named = [member for member in self._content.members if member.name == to]
+        for member in named:
+            if member.pinned is not None:
+                raise member_key_changed(mesh, to, member.pinned, member.node)
+        found = {member.node for member in named}
         digits = to.removeprefix(_SCHEME)
         if _PREFIX.fullmatch(digits):
             found |= {node for node in self._nodes if node_hex(node).startswith(digits)}
-            if len(digits) == 64 and not found:
-                found = {_SCHEME + digits}
         return found
 
     def _change(self, **fields: object) -> None:
@@ -135,7 +140,9 @@ class Roster:
 
     def _index(self) -> None:
         self._topics = set(self._content.topics)
-        self._names = {member.node: member.name for member in self._content.members if member.name is not None}
+        # a name whose key changed names nobody until a person trusts the new key
+        trusted = [member for member in self._content.members if member.pinned is None]
+        self._names = {member.node: member.name for member in trusted if member.name is not None}
         self._nodes = {member.node for member in self._content.members} | self._online
 
     def _load(self, path: Path) -> None:

@@ -89,6 +89,8 @@ def _confirm_or_reject(mailbox: Mailbox, deliveries: Sequence[Delivery], items: 
 _AGAIN_S = 5.0  # after a refusal that only an administrator can lift
 _PROBE_S = 2.0  # while the inbox cannot be written
 _REFRESH_EVERY_S = 60.0
+#: a newer roster may resolve what these codes refuse
+_MAYBE_OUTDATED = frozenset({"topic_unknown", "member_name_unknown", "member_key_changed"})
 _REFRESH_TIMEOUT_S = 2.0  # while a local request waits for it
 _REFRESH_MIN_NS = 1_000_000_000  # between refreshes that senders and requests cause
 #: codes that no reconnect can change, so the daemon ends
@@ -174,13 +176,11 @@ class Uplink:
         try:
             return self._roster.resolve(to, mesh)
         except PosthouseError as unknown:
-            if unknown.code not in ("topic_unknown", "member_name_unknown") or not self.is_up:
+            if unknown.code not in _MAYBE_OUTDATED or not self.is_up:
                 raise
         try:
             await self.refresh()
         except PosthouseError as failure:
-            if failure.code == "member_key_changed":
-                raise
             log.info("roster_not_refreshed", code=failure.code)
         return self._roster.resolve(to, mesh)
 

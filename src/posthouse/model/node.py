@@ -1,4 +1,4 @@
-"""Names of participants: node ids, meshes and members.
+"""Names of participants: node ids, meshes and members, and which names could be mistaken for others.
 
 A node id is `ed25519:` and 64 lower-case hexadecimal digits. This module checks only the form; posthouse.keys checks
 that the digits are a valid public key. Nothing is normalised: other spellings are refused.
@@ -69,6 +69,28 @@ def validate_mesh_name(mesh: str) -> str:
     if type(mesh) is not str or _MESH.fullmatch(mesh) is None:
         raise error("mesh_name_invalid", mesh=mesh)
     return mesh
+
+
+def is_key_digits(text: str) -> bool:
+    """Return True if a text is 64 hexadecimal digits: as a recipient it is always a key, never a name."""
+    return len(text) == 64 and _HEX.fullmatch(text) is not None
+
+
+KEY_PREFIX_MIN_DIGITS = 8  # as many digits of a key may stand for its node
+_HEX = re.compile(r"[0-9a-fA-F]+")
+#: characters that people confuse -> the one that stands for all of them
+_ALIKE = str.maketrans({"0": "o", "1": "l", "i": "l", "_": "-"})
+
+
+def looks_like_key(name: str) -> bool:
+    """Return True if people or programs could take a name for a key or the beginning of one."""
+    is_digits = len(name) >= KEY_PREFIX_MIN_DIGITS and _HEX.fullmatch(name) is not None
+    return is_digits or name.lower().startswith(NODE_SCHEME)
+
+
+def name_skeleton(name: str) -> str:
+    """Return the same text for names that look alike: without case, with 0/o, 1/l/i and -/_ equal."""
+    return name.lower().translate(_ALIKE)
 
 
 def validate_member_name(name: str) -> str:

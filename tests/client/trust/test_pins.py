@@ -36,13 +36,20 @@ def test_trusted_key_replaces_the_pinned_one(path: Path) -> None:
 
 def test_members_are_pinned_per_relay_key_and_mesh(path: Path) -> None:
     pins = Pins(path)
-    pins.check_members("relay-a", "team", {"bob": "ed25519:one"})
-    pins.check_members("relay-a", "other", {"bob": "ed25519:two"})
-    pins.check_members("relay-b", "team", {"bob": "ed25519:three"})
-    with pytest.raises(Refused) as refused:
-        pins.check_members("relay-a", "team", {"alice": "ed25519:x", "bob": "ed25519:two"})
-    assert refused.value.code == "member_key_changed"
-    assert pins.member("relay-a", "team", "alice") is None, "a refused list pins nobody"
+    assert pins.pin_members("relay-a", "team", {"bob": "ed25519:one"}) == {}
+    assert pins.pin_members("relay-a", "other", {"bob": "ed25519:two"}) == {}
+    assert pins.pin_members("relay-b", "team", {"bob": "ed25519:three"}) == {}
+
+
+def test_changed_key_concerns_its_name_only(path: Path) -> None:
+    pins = Pins(path)
+    pins.pin_members("relay-a", "team", {"bob": "ed25519:one", "carol": "ed25519:c"})
+    found = {"alice": "ed25519:x", "bob": "ed25519:two", "carol": "ed25519:c"}
+    assert pins.pin_members("relay-a", "team", found) == {"bob": "ed25519:one"}
+    assert pins.member("relay-a", "team", "alice") == "ed25519:x"
+    assert pins.member("relay-a", "team", "bob") == "ed25519:one"
+    pins.trust_member("relay-a", "team", "bob", "ed25519:two")
+    assert pins.pin_members("relay-a", "team", found) == {}
 
 
 def test_file_is_private_and_so_is_its_directory(path: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -10,7 +11,8 @@ from posthouse.model.event import encode_event
 from posthouse.model.filters import Filter
 from posthouse.relay.accept.authorize import Right
 from posthouse.relay.engine import EngineSettings, RelayEngine
-from posthouse.relay.wire.mesh_rows import AccessRow, Role, Verdict
+from posthouse.relay.store.protocol import Unit
+from posthouse.relay.wire.mesh_rows import AccessRow, MemberRow, Role, Verdict
 from tests.relay.accept.answers import code
 from tests.relay.authors import ALICE, BOB, CAROL
 from tests.relay.meshes.conftest import ADMIN
@@ -177,3 +179,57 @@ async def test_change_is_made_although_its_caller_is_cancelled(core: RelayEngine
     await core.administration.create_mesh(ALICE.node, "other")  # changes run one at a time
     assert "lab" in core.meshes
     assert {row.mesh for row in (await core.store.mesh_rows()).meshes} == {"main", "lab", "other"}
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("alice", "member_name_taken"),
+        ("Alice", "member_name_similar"),
+        ("al1ce", "member_name_similar"),
+        ("aIice", "member_name_similar"),
+        ("deadbeef", "member_name_like_key"),
+        (ALICE.node.removeprefix("ed25519:"), "member_name_like_key"),
+        (ALICE.node.removeprefix("ed25519:")[:8], "member_name_like_key"),
+    ],
+)
+async def test_name_that_could_be_mistaken_for_another_is_refused(core: RelayEngine, name: str, reason: str) -> None:
+    await core.administration.create_mesh(ALICE.node, "lab", name="alice")
+    with refused(reason):
+        await core.administration.save_member(ALICE.node, "lab", BOB.node, name, Role.MEMBER)
+    given = await core.invites.create(ALICE.node, "lab", uses=1, expires_s=60, role=Role.MEMBER)
+    with refused(reason):
+        await core.invites.redeem(BOB.node, given.code, name)
+    assert (await core.invites.redeem(BOB.node, given.code, "bob")).name == "bob", "a refused name spends no use"
+
+
+async def test_member_may_change_the_spelling_of_its_own_name(core: RelayEngine) -> None:
+    await core.administration.create_mesh(ALICE.node, "lab", name="alice")
+    await core.administration.save_member(ALICE.node, "lab", ALICE.node, "Alice", Role.ADMIN)
+    with refused("member_name_similar"):
+        await core.administration.save_member(ALICE.node, "lab", BOB.node, "alice", Role.MEMBER)
+
+
+def save_unchecked(row: MemberRow, unit: Unit) -> None:
+    unit.save_member(row)
+
+
+async def test_members_whose_names_collide_since_before_keep_working(
+    settings: EngineSettings, clock: FakeClock
+) -> None:
+    first = await RelayEngine.start(settings, clock)
+    await first.administration.create_mesh(ALICE.node, "lab", name="alice")
+    rows = [MemberRow("lab", BOB.node, "AL1CE", Role.MEMBER), MemberRow("lab", CAROL.node, "deadbeef", Role.MEMBER)]
+    for row in rows:  # as an older relay accepted them
+        await first.store.submit(partial(save_unchecked, row))
+    await first.close()
+    second = await RelayEngine.start(settings, clock)
+    for author in (ALICE, BOB, CAROL):
+        assert code(await second.accept(author.raw(1, ("mesh", "lab")))) == "201"
+    await second.administration.save_member(ALICE.node, "lab", BOB.node, "AL1CE", Role.READER)
+    await second.administration.save_member(ALICE.node, "lab", CAROL.node, "deadbeef", Role.ADMIN)
+    await second.administration.remove_member(ALICE.node, "lab", BOB.node)
+    with refused("member_name_similar"):
+        await second.administration.save_member(ALICE.node, "lab", BOB.node, "AL1CE", Role.MEMBER)
+    assert {row.name for row in second.administration.members(ALICE.node, "lab")} == {"alice", "deadbeef"}
+    await second.close()

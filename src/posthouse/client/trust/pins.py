@@ -1,9 +1,10 @@
 """Pinned keys of relays and members, and the meshes this user has joined: two private JSON files.
 
 An address and a name are claims; the key behind them is the identity. It is pinned at first use, and another key is
-refused until a person trusts it. Members are pinned per relay key and mesh, because names are unique only there. A
-mesh name stands for one relay; joining the same name elsewhere replaces it. Readers of a file see the old or the new
-content, never a part. A lock file serializes changes and is never deleted: a lock on a deleted file protects nothing.
+refused until a person trusts it; other names are not concerned. Members are pinned per relay key and mesh, because
+names are unique only there. A mesh name stands for one relay; joining the same name elsewhere replaces it. Readers of a
+file see the old or the new content, never a part. A lock file serializes changes and is never deleted: a lock on a
+deleted file protects nothing.
 
     {"format": "posthouse-pins-v1", "relays": {ORIGIN: NODE}, "members": {RELAY_NODE: {MESH: {NAME: NODE}}}}
     {"format": "posthouse-meshes-v1", "meshes": {MESH: {"relay": ORIGIN, "node": RELAY_NODE, "name": MY_NAME}}}
@@ -100,14 +101,13 @@ class Pins:
         if pinned != found:
             raise relay_key_changed(origin, pinned, found)
 
-    def check_members(self, relay: str, mesh: str, found: Mapping[str, str]) -> None:
-        """Pin members (name -> node id) at first use; raise member_key_changed if one has another key."""
+    def pin_members(self, relay: str, mesh: str, found: Mapping[str, str]) -> dict[str, str]:
+        """Pin members (name -> node id) at first use; return the pinned key of each name that has another one now."""
         known = self._read().members.get(relay, {}).get(mesh, {})
-        for name, node in found.items():
-            if (pinned := known.get(name, node)) != node:
-                raise member_key_changed(mesh, name, pinned, node)
         if any(name not in known for name in found):
             self._pin_members(relay, mesh, found)
+            known = self._read().members[relay][mesh]  # another process may have pinned one of them first
+        return {name: known[name] for name, node in found.items() if known[name] != node}
 
     def trust_relay(self, origin: str, node: str) -> str | None:
         """Replace the pinned key of a relay and return the previous one."""
@@ -160,7 +160,8 @@ def relay_key_changed(origin: str, pinned: str, found: str) -> PosthouseError:
 
 def member_key_changed(mesh: str, name: str, pinned: str, found: str) -> PosthouseError:
     """Return the error for a member with another key than expected."""
-    hint = f"Ask {name} over another channel; if the change is intended, run `posthouse trust {name} --mesh {mesh}`."
+    command = f"posthouse trust {name} --mesh {mesh} --node {found}"
+    hint = f"Ask {name} over another channel for the new key; if it is this one, run `{command}`."
     return error("member_key_changed", mesh=mesh, name=name, pinned=pinned, found=found, hint=hint)
 
 

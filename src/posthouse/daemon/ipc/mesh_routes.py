@@ -100,9 +100,12 @@ async def list_peers(call: LocalCall) -> HttpResponse:
     context = call.context
     await context.uplink.refresh_for_reader()
     online = context.uplink.online
-    listed = {member.node: {"name": member.name, "role": member.role} for member in context.roster.members}
+    listed = {
+        member.node: {"name": member.name, "role": member.role, "pinned": member.pinned}
+        for member in context.roster.members
+    }
     for node, entry in online.items():
-        listed.setdefault(node, {"name": entry.name, "role": entry.role})
+        listed.setdefault(node, {"name": entry.name, "role": entry.role, "pinned": None})
     peers = [
         {"node": node, **about, **_presence(online.get(node)), "is_self": node == context.key.node}
         for node, about in listed.items()

@@ -223,6 +223,18 @@ _MESHES: tuple[ErrorSpec, ...] = (
         "Choose another name.",
     ),
     ErrorSpec(
+        "member_name_similar",
+        409,
+        "the name {name!r} looks like {other!r}, another member of the mesh {mesh!r}",
+        "Choose a name that differs in more than case, 0/o, 1/l/i or -/_.",
+    ),
+    ErrorSpec(
+        "member_name_like_key",
+        400,
+        "the name {name!r} looks like a key",
+        "Choose a name that does not begin with ed25519 and is not 8 or more hexadecimal digits.",
+    ),
+    ErrorSpec(
         "last_admin",
         409,
         "{node} is the last admin of the mesh {mesh!r}",

@@ -18,6 +18,7 @@ from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import CONFIRMATION, check_times
 from posthouse.model.limits import CREATED_AT_MAX_AHEAD_NS, MILLISECOND_NS, SECOND_NS
+from posthouse.model.node import name_skeleton
 from posthouse.model.rate import Bucket, Rate, full_bucket, is_full, take
 from posthouse.relay.accept.submission import Job
 from posthouse.relay.store.event_rows import EventRow
@@ -62,6 +63,8 @@ class Mesh:
     members: dict[str, MemberRow] = field(default_factory=dict)
     #: name -> node
     names: dict[str, str] = field(default_factory=dict)
+    #: skeleton -> names that look alike; several only if they joined before the relay compared names
+    alike: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     access: dict[str, AccessRow] = field(default_factory=dict)
     #: topic -> the node that created it
     topics: dict[str, str] = field(default_factory=dict)
@@ -95,20 +98,28 @@ class Mesh:
 
     def put_member(self, row: MemberRow) -> None:
         """Add a member, or change it."""
-        former = self.members.get(row.node)
-        if former is not None:
-            self.names.pop(former.name, None)
+        self._drop_name(row.node)
         self.members[row.node] = row
         self.names[row.name] = row.node
+        self.alike[name_skeleton(row.name)].add(row.name)
         self.clear_rights()
 
     def drop_member(self, node: str) -> None:
         """Remove a member with its subscriptions."""
-        former = self.members.pop(node, None)
-        if former is not None:
-            self.names.pop(former.name, None)
+        self._drop_name(node)
+        self.members.pop(node, None)
         self.subscriptions.pop(node, None)
         self.clear_rights()
+
+    def _drop_name(self, node: str) -> None:
+        former = self.members.get(node)
+        if former is None:
+            return
+        skeleton = name_skeleton(former.name)
+        self.names.pop(former.name, None)
+        self.alike[skeleton].discard(former.name)
+        if not self.alike[skeleton]:
+            del self.alike[skeleton]
 
     def clear_rights(self) -> None:
         """Clear the cache of rights, after a change that rights depend on."""

@@ -12,7 +12,15 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from posthouse.model.errors import error
-from posthouse.model.node import DEFAULT_MESH, PINCH_MESH, validate_member_name, validate_mesh_name, validate_node_id
+from posthouse.model.node import (
+    DEFAULT_MESH,
+    PINCH_MESH,
+    looks_like_key,
+    name_skeleton,
+    validate_member_name,
+    validate_mesh_name,
+    validate_node_id,
+)
 from posthouse.relay.accept.authorize import Mesh, Meshes, Right
 from posthouse.relay.accept.group_commit import GroupCommitter
 from posthouse.relay.store.protocol import RelayStore, Unit
@@ -88,7 +96,8 @@ class Administration:
             if len(self._meshes) >= MAX_MESHES:
                 raise error("mesh_limit", count=len(self._meshes))
             known = main.members.get(actor)
-            admin = MemberRow(mesh, actor, validate_member_name(name or (known.name if known else "admin")), Role.ADMIN)
+            given = _check_key_likeness(validate_member_name(name or (known.name if known else "admin")))
+            admin = MemberRow(mesh, actor, given, Role.ADMIN)
 
             def write(unit: Unit) -> None:
                 unit.save_mesh(MeshRow(mesh, is_open, actor, unit.now_ns))
@@ -226,13 +235,29 @@ def _refuse_reserved(mesh: str) -> None:
 
 def check_member(found: Mesh, row: MemberRow) -> None:
     """Raise the reason if a member cannot have this name or role."""
-    holder = found.names.get(row.name)
-    if holder is not None and holder != row.node:
-        raise error("member_name_taken", name=row.name, mesh=row.mesh)
+    present = found.members.get(row.node)
+    if present is None or present.name != row.name:  # names from before these rules stay valid
+        _check_name(found, row, present)
     if found.admins() == [row.node] and row.role is not Role.ADMIN:
         raise error("last_admin", node=row.node, mesh=row.mesh)
     if row.node not in found.members and len(found.members) >= MAX_MEMBERS:
         raise error("mesh_row_limit", mesh=row.mesh, count=len(found.members), what="members")
+
+
+def _check_name(found: Mesh, row: MemberRow, present: MemberRow | None) -> None:
+    _check_key_likeness(row.name)
+    holder = found.names.get(row.name)
+    if holder is not None and holder != row.node:
+        raise error("member_name_taken", name=row.name, mesh=row.mesh)
+    others = found.alike.get(name_skeleton(row.name), set()) - {present.name if present is not None else ""}
+    if others:
+        raise error("member_name_similar", name=row.name, other=min(others), mesh=row.mesh)
+
+
+def _check_key_likeness(name: str) -> str:
+    if looks_like_key(name):
+        raise error("member_name_like_key", name=name)
+    return name
 
 
 def _join(unit: Unit, row: MemberRow, actor: str) -> None:
@@ -295,7 +320,7 @@ def _prepare(unit: Unit, mesh: str, rows: MeshRows, relay: str, is_open: bool, a
         unit.save_mesh(MeshRow(mesh, False, present.creator, present.created_at_ns))
         unit.append("mesh.changed", mesh=mesh, actor=relay, ref=mesh, body={"open": False})
     members = {row.node: row for row in rows.members if row.mesh == mesh}
-    names = {row.name for row in members.values()}
+    names = {name_skeleton(row.name) for row in members.values()}
     for node in admins:
         _appoint(unit, mesh, relay, node, members.get(node), names)
 
@@ -311,8 +336,8 @@ def _appoint(unit: Unit, mesh: str, relay: str, node: str, present: MemberRow | 
 
 def _free_name(names: set[str]) -> str:
     name, number = "admin", 1
-    while name in names:
+    while name_skeleton(name) in names:
         number += 1
         name = f"admin-{number}"
-    names.add(name)
+    names.add(name_skeleton(name))
     return name
