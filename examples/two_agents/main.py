@@ -22,17 +22,17 @@ async def start(*command: str) -> asyncio.subprocess.Process:
 
 
 async def converse(folder: Path) -> None:
-    """Let the agents talk until the writer has no drafts left."""
+    """Let the agents talk until the editor has accepted a draft, then take it out of the archive."""
     async with Bus(folder) as bus:
-        for subject in ("agents.editor", "agents.archive"):
-            await bus.register_endpoint(subject, owner=subject.removeprefix("agents."))
-        editor, writer = [await start(str(AGENT), role, str(folder)) for role in ("editor", "writer")]
-        try:
-            if await asyncio.wait_for(writer.wait(), PATIENCE_S):
-                raise SystemExit("the writer failed")
-        finally:
-            await bus.publish("agents.editor", "stop", from_="agents.lead")
-            await asyncio.wait_for(editor.wait(), PATIENCE_S)
+        for role in ("writer", "editor", "archive"):
+            await bus.register_endpoint(f"agents.{role}", owner=role)
+        agents = [await start(str(AGENT), role, str(folder)) for role in ("editor", "writer")]
+        if any(await asyncio.gather(*(asyncio.wait_for(agent.wait(), PATIENCE_S) for agent in agents))):
+            raise SystemExit("an agent failed")
+        for accepted in await bus.read_inbox("agents.archive"):
+            sys.stdout.write(f"accepted: {accepted.payload['content']}\n")
+            await bus.ack("agents.archive", accepted.id)
+    sys.stdout.flush()  # before the next process writes
 
 
 async def show_traffic(folder: Path) -> None:

@@ -45,33 +45,36 @@ async def dialogue(bus: Bus, **settings: Any) -> tuple[list[str], list[Any]]:
     return reached, results
 
 
-async def test_two_agents_that_answer_each_other_stop(bus: Bus) -> None:
+async def test_under_the_chain_rule_a_question_is_answered_and_not_asked_again(house: House) -> None:
+    bus = await house.bus(cycle_rule="chain")
     reached, results = await dialogue(bus)
-    assert reached == ["agent.one", "agent.two"]
-    assert refusal(results[-1]) == ("budget_exceeded", "cycle detected: agent.one already in chain")
+    assert reached == ["agent.one", "agent.two", "agent.one"]
+    assert refusal(results[-1]) == ("budget_exceeded", "cycle detected: agent.two already in chain")
 
 
-async def test_under_the_hops_rule_a_dialogue_goes_on_until_its_hops_are_used_up(house: House) -> None:
-    bus = await house.bus(cycle_rule="hops")
+async def test_dialogue_goes_on_until_its_hops_are_used_up(house: House) -> None:
+    bus = await house.bus(max_hops=5)
     reached, results = await dialogue(bus)
-    assert reached == ["agent.one", "agent.two"] * 2 + ["agent.one"]
+    assert len(reached) == 1 + 2 * 4  # the user's message has no answer, each later question has one
     assert refusal(results[-1]) == ("budget_exceeded", "max hops exceeded (5/5)")
 
 
 async def test_calls_bound_a_dialogue_too(house: House) -> None:
-    bus = await house.bus(cycle_rule="hops", max_hops=50, default_call_budget=4)
+    bus = await house.bus(max_hops=50, default_call_budget=4)
     reached, results = await dialogue(bus)
-    assert len(reached) == 4
+    assert len(reached) == 1 + 2 * 3
     assert refusal(results[-1]) == ("budget_exceeded", "call budget exhausted")
 
 
 async def test_handler_cannot_free_itself_by_giving_a_fresh_budget(bus: Bus) -> None:
     generous = GivenBudget(hop_count=0, max_hops=1_000, ancestor_chain=(), call_budget_remaining=1_000)
-    reached, _results = await dialogue(bus, budget=generous)
-    assert reached == ["agent.one", "agent.two"]
+    reached, results = await dialogue(bus, budget=generous)
+    assert len(reached) == 1 + 2 * 19
+    assert refusal(results[-1]) == ("budget_exceeded", "max hops exceeded (20/20)")
 
 
-async def test_tasks_that_a_handler_starts_inherit_its_budget(bus: Bus) -> None:
+async def test_tasks_that_a_handler_starts_inherit_its_budget(house: House) -> None:
+    bus = await house.bus(cycle_rule="chain")
     results: list[Any] = []
     await bus.register_endpoint("a.b")
 
@@ -85,7 +88,8 @@ async def test_tasks_that_a_handler_starts_inherit_its_budget(bus: Bus) -> None:
     assert refusal(results[0]) == ("budget_exceeded", "cycle detected: a.b already in chain")
 
 
-async def test_sync_handler_inherits_its_budget_in_its_thread(bus: Bus) -> None:
+async def test_sync_handler_inherits_its_budget_in_its_thread(house: House) -> None:
+    bus = await house.bus(cycle_rule="chain")
     results: list[Any] = []
     loop = asyncio.get_running_loop()
     await bus.register_endpoint("a.b")
@@ -100,7 +104,8 @@ async def test_sync_handler_inherits_its_budget_in_its_thread(bus: Bus) -> None:
     assert refusal(results[0])[0] == "budget_exceeded"
 
 
-async def test_two_agents_that_poll_and_answer_with_in_reply_to_stop(bus: Bus) -> None:
+async def test_two_agents_that_poll_and_answer_with_in_reply_to_stop(house: House) -> None:
+    bus = await house.bus(max_hops=3)
     reached: list[str] = []
     for subject in ("agent.one", "agent.two"):
         await bus.register_endpoint(subject)
@@ -114,11 +119,12 @@ async def test_two_agents_that_poll_and_answer_with_in_reply_to_stop(bus: Bus) -
         if result.rejected:
             break
         own, other = other, own
-    assert reached == ["agent.one", "agent.two"]
-    assert refusal(result) == ("budget_exceeded", "cycle detected: agent.one already in chain")
+    assert reached == ["agent.one"] + ["agent.two", "agent.one"] * 2
+    assert refusal(result) == ("budget_exceeded", "max hops exceeded (3/3)")
 
 
-async def test_in_reply_to_still_works_after_the_message_was_acknowledged(bus: Bus) -> None:
+async def test_in_reply_to_still_works_after_the_message_was_acknowledged(house: House) -> None:
+    bus = await house.bus(cycle_rule="chain")
     await bus.register_endpoint("a.b")
     first = await bus.publish("a.b", 1, from_="c")
     await bus.ack("a.b", first.message_id)
@@ -149,7 +155,7 @@ async def test_each_hop_is_counted_named_and_charged(house: House, bus: Bus) -> 
     (last,) = await bus.read_inbox(subjects[3], 10)
     assert last.budget.hop_count == 4
     assert list(last.budget.ancestor_chain) == subjects
-    assert last.budget.call_budget_remaining == 6
+    assert last.budget.call_budget_remaining == 96
 
 
 async def test_message_of_a_handler_expires_no_later_than_its_cause(house: House, bus: Bus) -> None:
@@ -165,35 +171,37 @@ async def test_message_of_a_handler_expires_no_later_than_its_cause(house: House
     await bus.subscribe("a.b", handler)
     await eventually(lambda: house.mailbox("a.c").new)
     (caused,) = await bus.read_inbox("a.c", 1)
-    assert caused.budget.ttl == start_ms + 3_600_000
+    assert caused.budget.ttl == start_ms + 7 * 86_400_000
 
 
 async def test_given_budget_narrows_and_never_widens(bus: Bus, house: House) -> None:
     await bus.register_endpoint("a.b")
     now_ms = house.clock.wall_ns() // 1_000_000
-    given = GivenBudget(max_hops=3, ttl=now_ms + 10_000_000_000, call_budget_remaining=2)
+    given = GivenBudget(max_hops=3, ttl=now_ms + 8 * 86_400_000, call_budget_remaining=2)
     await bus.publish("a.b", 1, from_="c", budget=given)
     (envelope,) = await bus.read_inbox("a.b", 1)
     assert (envelope.budget.max_hops, envelope.budget.call_budget_remaining) == (3, 1)
-    assert envelope.budget.ttl == now_ms + 3_600_000
+    assert envelope.budget.ttl == now_ms + 7 * 86_400_000
 
 
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        (GivenBudget(hop_count=5), "max hops exceeded (5/5)"),
+        (GivenBudget(hop_count=20), "max hops exceeded (20/20)"),
         (GivenBudget(hop_count=2, max_hops=2), "max hops exceeded (2/2)"),
         (GivenBudget(ancestor_chain=("x.y", "a.b")), "cycle detected: a.b already in chain"),
         (GivenBudget(ttl=1), "message expired (TTL)"),
         (GivenBudget(call_budget_remaining=0), "call budget exhausted"),
-        (GivenBudget(hop_count=9, ancestor_chain=("a.b",), ttl=1, call_budget_remaining=0), "max hops exceeded (9/5)"),
+        (
+            GivenBudget(hop_count=99, ancestor_chain=("a.b",), ttl=1, call_budget_remaining=0),
+            "max hops exceeded (99/20)",
+        ),
         (GivenBudget(ancestor_chain=("a.b",), ttl=1, call_budget_remaining=0), "cycle detected: a.b already in chain"),
         (GivenBudget(ttl=1, call_budget_remaining=0), "message expired (TTL)"),
     ],
 )
-async def test_used_up_budget_is_refused_and_becomes_a_dead_letter(
-    house: House, bus: Bus, given: GivenBudget, text: str
-) -> None:
+async def test_used_up_budget_is_refused_and_becomes_a_dead_letter(house: House, given: GivenBudget, text: str) -> None:
+    bus = await house.bus(cycle_rule="chain")
     await bus.register_endpoint("a.b")
     result = await bus.publish("a.b", {"n": 1}, from_="c", budget=given)
     assert result.delivered_to == 0
@@ -204,7 +212,8 @@ async def test_used_up_budget_is_refused_and_becomes_a_dead_letter(
     assert unrouted(house.root) == []
 
 
-async def test_budget_is_checked_per_endpoint_of_a_fan_out(bus: Bus) -> None:
+async def test_budget_is_checked_per_endpoint_of_a_fan_out(house: House) -> None:
+    bus = await house.bus(cycle_rule="chain")
     for name in ("one", "two"):
         await bus.register_endpoint(f"team.{name}")
     result = await bus.publish("team.*", 1, from_="c", budget=GivenBudget(ancestor_chain=("team.one",)))

@@ -36,7 +36,7 @@ async def test_dead_letters_are_listed_per_endpoint_and_altogether(house: House,
 
 async def test_requeued_dead_letter_is_delivered_with_a_fresh_budget(house: House, bus: Bus) -> None:
     await bus.register_endpoint("a.b")
-    spent = GivenBudget(hop_count=5, call_budget_remaining=1)
+    spent = GivenBudget(hop_count=20, call_budget_remaining=1)
     refused = await bus.publish("a.b", {"n": 1}, from_="c", reply_to="c.in", budget=spent)
     assert refused.rejected
     (letter,) = await bus.dead_letters("a.b")
@@ -47,8 +47,8 @@ async def test_requeued_dead_letter_is_delivered_with_a_fresh_budget(house: Hous
     assert await got.wait(1) == [{"n": 1}]
     (envelope,) = got.envelopes
     assert (envelope.from_, envelope.reply_to) == ("c", "c.in")
-    assert (envelope.budget.hop_count, envelope.budget.call_budget_remaining) == (1, 9)
-    assert envelope.budget.ttl == house.clock.wall_ns() // 1_000_000 + 3_600_000
+    assert (envelope.budget.hop_count, envelope.budget.call_budget_remaining) == (1, 99)
+    assert envelope.budget.ttl == house.clock.wall_ns() // 1_000_000 + 7 * 86_400_000
     assert await bus.dead_letters() == []
     assert house.mailbox("a.b").failed == []
 

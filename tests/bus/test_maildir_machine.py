@@ -17,6 +17,7 @@ from posthouse import Bus
 from posthouse.model.clock import FakeClock
 from posthouse.model.envelope import Envelope
 from posthouse.model.errors import PosthouseError
+from posthouse.model.limits import BUDGET_TTL_MS
 from posthouse.model.reliability import Reliability
 from tests.bus.listening import Recorder
 from tests.bus.mailboxes import Mailbox
@@ -83,7 +84,7 @@ class MailboxMachine(RuleBasedStateMachine):
     def publish(self, subject: str) -> None:
         self.published += 1
         result = self.run(self.bus.publish(subject, self.published, from_="machine"))
-        expires_ms = self.clock.wall_ns() // 1_000_000 + 3_600_000
+        expires_ms = self.clock.wall_ns() // 1_000_000 + BUDGET_TTL_MS
         taken, refused = self.oracle.publish(subject, self.published, result.message_id, expires_ms)
         assert (result.delivered_to, len(result.rejected)) == (taken, refused)
         assert {str(entry.reason) for entry in result.rejected} <= {"backpressure"}
@@ -125,14 +126,14 @@ class MailboxMachine(RuleBasedStateMachine):
         letter: Letter = data.draw(st.sampled_from(self.oracle.dead))
         result = self.run(self.bus.requeue(letter.subject, letter.id))
         buried = list(self.oracle.dead)
-        expires_ms = self.now_ms + 3_600_000
+        expires_ms = self.now_ms + BUDGET_TTL_MS
         taken, refused = self.oracle.publish(letter.subject, letter.payload, result.message_id, expires_ms)
         assert (result.delivered_to, len(result.rejected)) == (taken, refused)
         self.oracle.dead = buried
         if taken:
             self.oracle.dead.remove(letter)
 
-    @rule(seconds=st.sampled_from([1, 600, 3_601]))
+    @rule(seconds=st.sampled_from([1, 600, BUDGET_TTL_MS // 1_000 + 1]))
     def let_time_pass(self, seconds: int) -> None:
         self.clock.advance(seconds)
 

@@ -52,10 +52,10 @@ async def test_published_message_lies_in_the_mailbox_as_one_camel_case_file(hous
         "replyTo": "team.beta.inbox",
         "budget": {
             "hopCount": 1,
-            "maxHops": 5,
+            "maxHops": 20,
             "ancestorChain": ["team.alpha"],
-            "ttl": now_ms + 3_600_000,
-            "callBudgetRemaining": 9,
+            "ttl": now_ms + 7 * 86_400_000,
+            "callBudgetRemaining": 99,
         },
         "createdAt": "2023-11-14T22:13:20.000Z",
         "payload": {"text": "hi"},

@@ -64,7 +64,7 @@ async def test_a_direct_message_is_published_under_its_sender(house: House, alic
         assert envelope.payload["content"] == "hello"
         assert envelope.payload["platformData"]["messageId"] == sent["message_id"]
         assert envelope.payload["platformData"]["meta"] == {"k": 1}
-        assert envelope.budget.max_hops == 50
+        assert envelope.budget.max_hops == 20
         assert await eventually(lambda: bridge_states(bob), lambda states: states == ["published"])
 
 
@@ -223,25 +223,45 @@ async def test_two_agents_that_answer_each_other_over_the_mesh_stop_by_the_trave
             return await first.dead_letters() + await second.dead_letters()
 
         [letter] = await eventually(letters, lambda found: len(found) > 0)
-        assert letter.reason == "max hops exceeded (50/50)"
-        heard = heard_first + heard_second
-        assert len(heard) == 25  # each crossing costs a hop on the way out and one on the way in
-        last, other = (alice, bob) if len(heard_first) > len(heard_second) else (bob, alice)
-
-        # the last hop: it travels, is refused on arrival, stays readable, and nothing inherits from it
-        [item, *_] = (await last.get("/v1/inbox"))["items"]
-        assert (await last.send(other.node, "the last", reply_to_id=item["message_id"])).status == 202
-        arrived = await eventually(other.bodies, lambda found: "the last" in found)
-        assert arrived[-1] == "the last"
-        await eventually(lambda: bridge_states(other), lambda states: states[-1] == "refused")
-        [item, *_] = (await other.get("/v1/inbox"))["items"]
-        answer = await other.send(last.node, "once more", reply_to_id=item["message_id"])
-        assert (answer.status, answer["error"]) == (409, "budget_exceeded")
-        assert len(heard_first + heard_second) == 25
-        assert (await other.send(last.node, "something new")).status == 202
+        assert letter.reason == "max hops exceeded (20/20)"
+        # a question costs a hop on the way out and one on the way in, its answer costs none
+        assert (len(heard_first), len(heard_second)) == (10, 10)
+        assert all(envelope.in_reply_to is None for envelope in heard_second)
+        assert all(envelope.in_reply_to is not None for envelope in heard_first)
+        assert (await alice.send(bob.node, "something new")).status == 202
 
 
-async def test_replies_over_the_local_api_inherit_the_remaining_budget(alice: Host, bob: Host) -> None:
+async def test_return_over_the_mesh_names_the_message_that_it_answers_on_both_sides(house: House) -> None:
+    async with bridged(house, "alice") as (_alice, first), bridged(house, "bob") as (bob, second):
+        answers = await collect(first, "mesh.main.in.dm.>")
+        asked = await answering(second, "mesh.main.in.dm.>")
+        sent = await first.publish(f"mesh.main.out.dm.{node_hex(bob.node)}", {"content": "?"}, from_="agents.asker")
+        await until(lambda: len(answers) == 1)
+        [question], [answer] = asked, answers
+        assert answer.in_reply_to == sent.message_id
+        assert answer.payload["platformData"]["replyToId"] == question.payload["platformData"]["messageId"]
+        assert answer.budget.hop_count == question.budget.hop_count == 2
+
+
+async def test_return_to_a_member_without_a_bus_carries_is_return_in_its_budget(house: House, alice: Host) -> None:
+    async with bridged(house, "bob") as (bob, bus):
+        await answering(bus, "mesh.main.in.dm.>")
+        sent = await alice.send(bob.node, "question")
+        await alice.until_bodies(1)
+        [item] = (await alice.get("/v1/inbox"))["items"]
+        assert item["reply_to_id"] == sent["message_id"]
+        budget = await received_budget(alice, item)
+        assert (budget.hop_count, budget.is_return) == (1, True)
+
+
+async def received_budget(host: Host, item: dict[str, Any]) -> MeshBudget:
+    """Return the budget with which a message came."""
+    found = await host.daemon.inbox.find_cause(item["message_id"])
+    assert found is not None and found[1] is not None
+    return found[1]
+
+
+async def test_two_members_that_reply_to_each_other_end_after_forty_messages(alice: Host, bob: Host) -> None:
     hosts = (alice, bob)
     previous: str | None = None
     for turn in range(60):
@@ -254,9 +274,21 @@ async def test_replies_over_the_local_api_inherit_the_remaining_budget(alice: Ho
         assert item["message_id"] == sent["message_id"]
         await reader.post("/v1/inbox/seen", ids=[item["id"]])
         previous = item["message_id"]
-    assert turn == 51  # the first message is free, then 50 hops
+    assert turn == 40  # twenty hops, each with an answer that costs none
     assert sent["error"] == "budget_exceeded"
-    assert "max hops exceeded (50/50)" in sent["detail"]
+    assert "max hops exceeded (20/20)" in sent["detail"]
+
+
+async def test_reply_in_the_topic_of_a_message_is_a_return(alice: Host, bob: Host) -> None:
+    await alice.post("/v1/topic/create", topic="news")
+    await bob.post("/v1/topic/subscribe", topic="news")
+    await alice.post("/v1/topic/subscribe", topic="news")
+    sent = await alice.send("#news", "who is there?")
+    await bob.until_bodies(1)
+    await bob.send("#news", "me", reply_to_id=sent["message_id"])
+    await alice.until_bodies(1)
+    [item] = (await alice.get("/v1/inbox"))["items"]
+    assert (await received_budget(alice, item)).is_return
 
 
 async def test_an_expired_budget_is_not_published(house: House) -> None:

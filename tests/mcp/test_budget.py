@@ -1,10 +1,10 @@
-"""An answer inherits what is left of the budget of the message it answers, and nothing beyond it."""
+"""An answer inherits what is left of the budget of the message it answers; only the answer to an answer is charged."""
 
 from __future__ import annotations
 
 import asyncio
 
-from posthouse.model.budget import MeshBudget, decode_mesh_budget
+from posthouse.model.budget import MeshBudget
 from tests.client.house import House
 from tests.daemon.hosts import Host
 from tests.mcp.agents import BOUND_S, stdio_agent
@@ -22,13 +22,20 @@ async def hand(house: House, host: Host, budget: MeshBudget) -> tuple[str, str]:
 
 async def travelling(host: Host, message_id: str) -> MeshBudget:
     """Return the budget with which a message came."""
-    _, text = await host.daemon.inbox.budget_of(message_id)
-    assert text is not None
-    return decode_mesh_budget(text)
+    found = await host.daemon.inbox.find_cause(message_id)
+    assert found is not None and found[1] is not None
+    return found[1]
 
 
-async def test_an_answer_to_a_message_that_has_used_up_its_budget_is_refused(house: House, alice: Host) -> None:
+async def test_an_answer_is_sent_although_the_question_has_used_up_its_budget(house: House, alice: Host) -> None:
     spent = MeshBudget(hop_count=5, max_hops=5, call_budget_remaining=10, ttl=FAR)
+    asked, stranger = await hand(house, alice, spent)
+    async with stdio_agent(alice.settings.directory) as agent:
+        await agent.call("send", to=stranger, message="the answer", reply_to=asked)
+
+
+async def test_an_answer_to_an_answer_that_has_used_up_its_budget_is_refused(house: House, alice: Host) -> None:
+    spent = MeshBudget(hop_count=5, max_hops=5, call_budget_remaining=10, ttl=FAR, is_return=True)
     asked, stranger = await hand(house, alice, spent)
     async with stdio_agent(alice.settings.directory) as agent:
         refused = await agent.refused("send", to=stranger, message="x", reply_to=asked)
@@ -50,4 +57,4 @@ async def test_a_dialogue_of_agents_uses_up_one_budget(alice: Host, bob: Host) -
             [last] = (await north.call("wait", seconds=30))["messages"]
         budget = await travelling(alice, last["id"])
     assert left == [99, 98]
-    assert (budget.hop_count, budget.call_budget_remaining) == (3, 97)
+    assert (budget.hop_count, budget.call_budget_remaining, budget.is_return) == (2, 98, True)

@@ -46,7 +46,7 @@ def budget(
 
 def test_texts_of_the_refusals() -> None:
     assert check_budget(budget(hop_count=5), "a", NOW) == "max hops exceeded (5/5)"
-    assert check_budget(budget(ancestor_chain=("a",)), "a", NOW) == "cycle detected: a already in chain"
+    assert check_budget(budget(ancestor_chain=("a",)), "a", NOW, "chain") == "cycle detected: a already in chain"
     assert check_budget(budget(ttl=NOW - 1), "a", NOW) == "message expired (TTL)"
     assert check_budget(budget(call_budget_remaining=0), "a", NOW) == "call budget exhausted"
     assert check_budget(budget(), "a", NOW) is None
@@ -54,8 +54,8 @@ def test_texts_of_the_refusals() -> None:
 
 def test_checks_come_in_their_order() -> None:
     worst = budget(hop_count=5, ancestor_chain=("a",), ttl=NOW - 1, call_budget_remaining=0)
-    refusals = [check_budget(worst, "a", NOW)]
-    refusals.append(check_budget(budget(4, 5, ("a",), NOW - 1, 0), "a", NOW))
+    refusals = [check_budget(worst, "a", NOW, "chain")]
+    refusals.append(check_budget(budget(4, 5, ("a",), NOW - 1, 0), "a", NOW, "chain"))
     refusals.append(check_budget(budget(4, 5, ("b",), NOW - 1, 0), "a", NOW))
     refusals.append(check_budget(budget(4, 5, ("b",), NOW, 0), "a", NOW))
     assert [str(text).split()[0] for text in refusals] == ["max", "cycle", "message", "call"]
@@ -111,7 +111,7 @@ def test_nobody_widens_a_budget(inherited: Budget | None, given_: Budget | None)
 
 def test_a_partial_budget_narrows_only_what_it_names() -> None:
     result = effective_budget(BudgetCeiling(), NOW, given=GivenBudget(max_hops=2))
-    assert result == budget(max_hops=2, ttl=NOW + 3_600_000)
+    assert result == budget(max_hops=2, ttl=NOW + 7 * 86_400_000, call_budget_remaining=100)
 
 
 def test_a_given_hop_count_of_zero_does_not_set_a_loop_free() -> None:

@@ -3,13 +3,14 @@
 The rate limit applies once per publish; then, for each endpoint that the subject resolves to: access, back-pressure,
 breaker and budget, in this order. An admitted message gets a row in `mail` and counts in the mailbox's depth before
 its file exists; a message that access or budget refuses gets a row for its dead letter. The budget starts from the
-message that caused the publish: by context variable inside a handler, by look-up for agents that poll. No file is
-written here.
+message that caused the publish: by context variable inside a handler, by look-up for agents that poll. The same causes
+decide if the message is a return. No file is written here.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, NamedTuple
 
@@ -22,7 +23,15 @@ from posthouse.bus.operator_files import Policy
 from posthouse.bus.results import Endpoint, PublishResult, Reason, Rejection
 from posthouse.bus.transaction import SQL, BusTransaction, EndpointCounters, MailState
 from posthouse.model import breaker
-from posthouse.model.budget import Budget, BudgetCeiling, GivenBudget, charge_budget, check_budget, effective_budget
+from posthouse.model.budget import (
+    Budget,
+    BudgetCeiling,
+    GivenBudget,
+    charge_budget,
+    check_budget,
+    effective_budget,
+    find_answered,
+)
 from posthouse.model.clock import format_utc
 from posthouse.model.envelope import Envelope, decode_envelope, encode_envelope
 from posthouse.model.errors import error
@@ -117,6 +126,7 @@ class Draft:
         "future",
         "given",
         "held_by",
+        "in_reply_to",
         "inherited",
         "is_notice",
         "is_waiting",
@@ -141,6 +151,7 @@ class Draft:
         *,
         reply_to: str | None = None,
         inherited: Budget | None = None,
+        in_reply_to: str | None = None,
         given: GivenBudget | Budget | None = None,
         requeued_from: str | None = None,
         ceiling: BudgetCeiling | None = None,
@@ -152,6 +163,8 @@ class Draft:
         self.future: asyncio.Future[PublishResult] | None = None
         self.reply_to = reply_to
         self.inherited = inherited
+        #: the message that this one answers as a return
+        self.in_reply_to = in_reply_to
         self.given = given
         #: id of the dead letter that is published again: no second dead letter is written and no rate is charged
         self.requeued_from = requeued_from
@@ -192,15 +205,11 @@ class Draft:
         return PublishResult(self.message_id, self.stored, tuple(self.rejected), self.pressure)
 
 
-#: budget of the message that the current handler processes
-INHERITED: ContextVar[Budget | None] = ContextVar("posthouse_bus_budget", default=None)
-
-
 class RunningHandler(NamedTuple):
     """The handler that runs in a context."""
 
-    #: of the message that it handles
-    subject: str
+    #: the message that it handles
+    envelope: Envelope
     #: loop time at which its time ends
     deadline_s: float
 
@@ -220,9 +229,8 @@ decode_published = msgspec.json.Decoder(PublishedBody).decode
 
 
 def clean_context() -> Context:
-    """Return a copy of the current context in which no budget is inherited."""
+    """Return a copy of the current context in which no message is being handled."""
     context = copy_context()
-    context.run(INHERITED.set, None)
     context.run(RUNNING.set, None)
     return context
 
@@ -230,13 +238,37 @@ def clean_context() -> Context:
 def handler_context(base: Context, envelope: Envelope, deadline_s: float) -> Context:
     """Return the context in which a handler of the message runs."""
     context = base.copy()
-    context.run(INHERITED.set, envelope.budget)
-    context.run(RUNNING.set, RunningHandler(envelope.subject, deadline_s))
+    context.run(RUNNING.set, RunningHandler(envelope, deadline_s))
     return context
 
 
-async def budget_of_message(core: Core, message_id: str, replier: str, inherited: Budget | None = None) -> Budget:
-    """Return the budget of a stored message as the replier received it, narrowed by an inherited budget."""
+class Inheritance(NamedTuple):
+    """What a publish takes over from the messages that caused it."""
+
+    budget: Budget | None = None
+    #: the message that the publish answers as a return
+    in_reply_to: str | None = None
+
+
+async def inherit(core: Core, subject: str, from_: str, named_id: str | None) -> Inheritance:
+    """Return what a publish inherits from the message being handled and from the one that the publisher names."""
+    running = RUNNING.get()
+    if named_id is None:
+        return Inheritance() if running is None else _inherit_from((running.envelope,), subject)
+    named = await find_message(core, named_id, from_)
+    return _inherit_from(named if running is None else (*named, running.envelope), subject)
+
+
+def _inherit_from(causes: Sequence[Envelope], subject: str) -> Inheritance:
+    budget: Budget | None = None
+    for envelope in causes:  # the narrowest: a false claim gains nothing
+        budget = envelope.budget if budget is None else effective_budget(_UNLIMITED, 0, budget, envelope.budget)
+    answered = find_answered(subject, [envelope.as_cause for envelope in causes])
+    return Inheritance(budget, None if answered is None else answered.id)
+
+
+async def find_message(core: Core, message_id: str, replier: str) -> Sequence[Envelope]:
+    """Return the copy of a stored message that the replier received; without an own copy, all copies."""
     validate_ulid(message_id)
     core.ledger.flush()
     copies = _copies_in_mailbox(core, message_id, replier)
@@ -244,12 +276,7 @@ async def budget_of_message(core: Core, message_id: str, replier: str, inherited
         copies = await core.store.pool.run(lambda db: _copies_in_journal(db, message_id))
     if not copies:
         raise error("message_unknown", id=message_id)
-    own = [envelope for envelope in copies if envelope.subject == replier]
-    budget = inherited
-    for envelope in own or copies:  # if it has no own copy, the narrowest: a false claim gains nothing
-        budget = effective_budget(_UNLIMITED, 0, budget, envelope.budget)
-    assert budget is not None
-    return budget
+    return [envelope for envelope in copies if envelope.subject == replier] or copies
 
 
 def _copies_in_journal(db: apsw.Connection, message_id: str) -> list[Envelope]:
@@ -289,7 +316,8 @@ class Admission:
             return
         if is_rated and not _admit_by_rate(tx, draft, self._policy.reliability):
             return
-        budget = effective_budget(draft.ceiling or self._policy.ceiling, tx.now_ms, draft.inherited, draft.given)
+        ceiling, is_return = draft.ceiling or self._policy.ceiling, draft.in_reply_to is not None
+        budget = effective_budget(ceiling, tx.now_ms, draft.inherited, draft.given, is_return=is_return)
         created_at = format_utc(tx.now_ns)
         endpoints = tx.registry.resolve(draft.subject)
         if not endpoints:
@@ -312,13 +340,15 @@ class Admission:
             return
         if not _admit_by_pressure_and_breaker(tx, draft, endpoint, subject, counters, self._policy.reliability):
             return
-        exceeded = check_budget(budget, subject, tx.now_ms, self._policy.cycle_rule)
+        is_return = draft.in_reply_to is not None
+        exceeded = check_budget(budget, subject, tx.now_ms, self._policy.cycle_rule, is_return=is_return)
         if exceeded is not None:
             if counters.breaker.circuit is breaker.Circuit.HALF_OPEN:
                 counters.set_breaker(breaker.withdraw(counters.breaker))
             self._refuse(tx, draft, endpoint, budget, created_at, exceeded, Reason.BUDGET_EXCEEDED)
             return
-        data = _encode_copy(draft, subject, charge_budget(budget, subject), created_at)
+        charged = charge_budget(budget, subject, is_return=is_return)
+        data = _encode_copy(draft, subject, charged, created_at)
         copy = MailboxCopy(draft, endpoint, subject, data, budget.ttl, previous_id=counters.last_id)
         self._add_mail(tx, copy, MailState.RESERVED)
         counters.add_message(copy.id)
@@ -414,5 +444,6 @@ def _encode_copy(draft: Draft, subject: str, budget: Budget, created_at: str) ->
         payload=draft.payload,
         reply_to=draft.reply_to,
         published_to=draft.subject if draft.subject != subject or is_pattern(subject) else None,
+        in_reply_to=draft.in_reply_to,
     )
     return encode_envelope(envelope)

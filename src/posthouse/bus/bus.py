@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any
 
 from posthouse.bus import dead_letters, endpoints, polling
-from posthouse.bus.admission import INHERITED, Draft, budget_of_message
+from posthouse.bus.admission import Draft, inherit
 from posthouse.bus.data_directory import endpoint_hash
 from posthouse.bus.dead_letters import DeadLetterObserver
 from posthouse.bus.handlers import Handler, Subscription, Unsubscribe
@@ -272,10 +272,10 @@ class Bus:
         if budget is not None and not isinstance(budget, GivenBudget | Budget):
             raise error("value_invalid", name="budget", reason=f"{type(budget).__name__} is not a budget")
         content = json_payload(payload)
-        inherited = INHERITED.get()
-        if in_reply_to is not None:
-            inherited = await budget_of_message(session.core, in_reply_to, from_, inherited)
-        draft = Draft(subject, content, from_, reply_to=reply_to, inherited=inherited, given=budget)
+        inherited, answered = await inherit(session.core, subject, from_, in_reply_to)
+        draft = Draft(
+            subject, content, from_, reply_to=reply_to, inherited=inherited, in_reply_to=answered, given=budget
+        )
         if wait_s is None:
             result = await session.publisher.publish(draft)
         else:
@@ -460,12 +460,27 @@ class SyncBus(SyncCalls):
 
 
 async def publish_bridged(
-    bus: Bus, subject: str, payload: Any, *, from_: str, budget: MeshBudget, reply_to: str | None = None
+    bus: Bus,
+    subject: str,
+    payload: Any,
+    *,
+    from_: str,
+    budget: MeshBudget,
+    reply_to: str | None = None,
+    in_reply_to: str | None = None,
 ) -> PublishResult:
-    """Store a message from the mesh in every mailbox that its subject reaches."""
+    """Store a message from the mesh in every mailbox that its subject reaches; with `in_reply_to` it is a return."""
     session = bus.session
     for name in (subject, from_, *(() if reply_to is None else (reply_to,))):
         validate_subject(name)
     given = to_bus_budget(budget)
-    draft = Draft(subject, json_payload(payload), from_, reply_to=reply_to, given=given, ceiling=MESH_CEILING)
+    draft = Draft(
+        subject,
+        json_payload(payload),
+        from_,
+        reply_to=reply_to,
+        in_reply_to=in_reply_to,
+        given=given,
+        ceiling=MESH_CEILING,
+    )
     return await session.publisher.publish(draft)

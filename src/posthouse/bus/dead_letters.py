@@ -86,7 +86,14 @@ async def requeue(publisher: Publisher, subject: str, id_: str) -> PublishResult
     if envelope is None:
         raise error("dead_letter_unknown", subject=subject, id=id_, hint="This dead letter holds no message.")
     result = await publisher.publish(
-        Draft(envelope.subject, envelope.payload, envelope.from_, reply_to=envelope.reply_to, requeued_from=id_)
+        Draft(
+            envelope.subject,
+            envelope.payload,
+            envelope.from_,
+            reply_to=envelope.reply_to,
+            in_reply_to=envelope.in_reply_to,
+            requeued_from=id_,
+        )
     )
     if result.delivered_to:
         _remove_requeued(publisher.core, letter, result.message_id)

@@ -110,6 +110,8 @@ def _record_refused(tx: BusTransaction, copy: MailboxCopy) -> None:
     }
     if copy.refusal is not None:
         body |= {"refused": copy.refusal.code.value, "budget": copy.refusal.budget}
+        if copy.draft.in_reply_to is not None:
+            body["in_reply_to"] = copy.draft.in_reply_to
     tx.journal.append("bus.dead", actor=copy.draft.from_, ref=copy.id, body=body)
 
 

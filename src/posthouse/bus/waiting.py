@@ -107,5 +107,5 @@ class WaitingPublishes:
         registry = self._publisher.core.ledger.registry
         own = registry.by_subject.get(draft.from_)
         handler = RUNNING.get()
-        served = [] if handler is None else registry.resolve(handler.subject)
+        served = [] if handler is None else registry.resolve(handler.envelope.subject)
         return refused.endpoint_hash in {endpoint.hash for endpoint in (own, *served) if endpoint is not None}

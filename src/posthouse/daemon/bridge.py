@@ -3,7 +3,8 @@
     mesh.<mesh>.in.>     messages of the inbox, published in order, if an endpoint matches
     mesh.<mesh>.out.>    the daemon's endpoint; envelopes published there go to the outbox
 
-The two never match each other, so nothing echoes. The client_message_id of an outgoing message is made from the
+The two never match each other, so nothing echoes. A return stays a return on both sides, and names the message that it
+answers by its id on that side. The client_message_id of an outgoing message is made from the
 envelope's id, so handling an envelope twice sends it once; what the outbox refuses becomes a dead letter of the bus.
 A message that the bus refuses for a while (full mailbox, open breaker) is retried from the inbox, and no message for
 the same subject overtakes it. Only `usage` of a payload becomes meta, because meta is not encrypted.
@@ -19,9 +20,11 @@ from typing import Any
 import msgspec
 import structlog
 
+from posthouse.bus.admission import find_message
 from posthouse.bus.bus import Bus, publish_bridged
 from posthouse.bus.results import PublishResult, Reason
 from posthouse.daemon.inbox.inbox import Inbox, InboxItem
+from posthouse.daemon.outbox.outbox import Outbox
 from posthouse.daemon.roster import TOPIC_MARK
 from posthouse.daemon.send import Sending, SendRequest
 from posthouse.model.budget import check_mesh_budget, decode_mesh_budget, effective_mesh_budget, to_mesh_budget
@@ -32,6 +35,7 @@ from posthouse.model.event import is_event_id
 from posthouse.model.limits import MILLISECOND_NS
 from posthouse.model.node import node_from_hex, node_hex
 from posthouse.model.subjects import matches
+from posthouse.model.ulid import validate_ulid
 
 
 class BridgeSubjects:
@@ -88,8 +92,11 @@ def arrival_payload(item: InboxItem) -> StandardPayload:
     )
 
 
-def outgoing_request(envelope: Envelope, destination: str) -> SendRequest:
-    """Return the send request of an envelope; its client_message_id makes a second handling harmless."""
+def outgoing_request(envelope: Envelope, destination: str, answered: Any = None) -> SendRequest:
+    """Return the send request of an envelope; its client_message_id makes a second handling harmless.
+
+    `answered` is the payload of the message that a return answers, if it is known.
+    """
     payload = envelope.payload
     fields: dict[str, Any] = payload if isinstance(payload, dict) else {}
     content = fields.get("content")
@@ -97,8 +104,8 @@ def outgoing_request(envelope: Envelope, destination: str) -> SendRequest:
         to=destination,
         message=content if isinstance(content, str) else msgspec.json.encode(payload).decode(),
         meta=_usage(fields.get("usage")),
-        reply_to_id=_reply_to(fields.get("platformData")),
-        client_message_id=f"bus-{envelope.id}",
+        reply_to_id=_mesh_id(payload, "replyToId") or _mesh_id(answered, "messageId"),
+        client_message_id=f"{_FROM_BUS}{envelope.id}",
     )
 
 
@@ -112,12 +119,15 @@ def _usage(value: Any) -> dict[str, Any] | None:
     return {"usage": {name: getattr(usage, name) for name in usage.__struct_fields__}}
 
 
-def _reply_to(data: Any) -> str | None:
-    reply_to = data.get("replyToId") if isinstance(data, dict) else None
-    return reply_to if isinstance(reply_to, str) and is_event_id(reply_to) else None
+def _mesh_id(payload: Any, name: str) -> str | None:
+    """Return the id of a mesh message in the platform data of a payload."""
+    data = payload.get("platformData") if isinstance(payload, dict) else None
+    value = data.get(name) if isinstance(data, dict) else None
+    return value if isinstance(value, str) and is_event_id(value) else None
 
 
 log = structlog.get_logger(__name__)
+_FROM_BUS = "bus-"  # begins the client_message_id of a message that came from the bus
 PUBLISHED, UNMATCHED, REFUSED = "published", "unmatched", "refused"
 _PAGE = 100
 _ARRIVAL_RETRY_S = 1.0
@@ -128,10 +138,11 @@ _TEMPORARY = frozenset({Reason.BACKPRESSURE, Reason.CIRCUIT_OPEN, Reason.RATE_LI
 class ArrivalPublisher:
     """Publishes messages of the inbox on the bus."""
 
-    def __init__(self, bus: Bus, subjects: BridgeSubjects, inbox: Inbox, clock: Clock) -> None:
+    def __init__(self, bus: Bus, subjects: BridgeSubjects, inbox: Inbox, outbox: Outbox, clock: Clock) -> None:
         self._bus = bus
         self._subjects = subjects
         self._inbox = inbox
+        self._outbox = outbox
         self._clock = clock
         self._wakeup = asyncio.Event()
 
@@ -176,7 +187,9 @@ class ArrivalPublisher:
         if not any(matches(subject, pattern) for pattern in endpoints):
             return UNMATCHED
         now_ms = self._clock.wall_ns() // MILLISECOND_NS
-        budget = effective_mesh_budget(now_ms, None if item.budget is None else decode_mesh_budget(item.budget))
+        given = None if item.budget is None else decode_mesh_budget(item.budget)
+        is_return = given is not None and given.is_return
+        budget = effective_mesh_budget(now_ms, given=given, is_return=is_return)
         reason = check_mesh_budget(budget, now_ms)
         if reason is not None:
             log.info("bridge_budget_exceeded", message_id=item.message_id, reason=reason)
@@ -188,8 +201,18 @@ class ArrivalPublisher:
             from_=self._subjects.member(item.sender),
             budget=budget,
             reply_to=self._subjects.answer(item.topic, item.sender),
+            in_reply_to=await self._answered_id(item) if is_return else None,
         )
         return _bridge_state(result)
+
+    async def _answered_id(self, item: InboxItem) -> str:
+        """Return the message that a return answers: its id on this bus if it came from there, else its mesh id."""
+        mesh_id = item.reply_to_id or item.message_id  # a foreign sender may name none; it is a return all the same
+        try:
+            name = (await self._outbox.find(mesh_id)).client_message_id
+            return validate_ulid(name.removeprefix(_FROM_BUS)) if name.startswith(_FROM_BUS) else mesh_id
+        except PosthouseError:
+            return mesh_id
 
 
 def _bridge_state(result: PublishResult) -> str | None:
@@ -208,12 +231,12 @@ _HANDLER_TIMEOUT_S = 30.0  # longer than all tries, whatever limit the user sets
 class Bridge:
     """Carries messages from the inbox to the bus and from the bus to the outbox."""
 
-    def __init__(self, bus_dir: Path, mesh: str, inbox: Inbox, sending: Sending, clock: Clock) -> None:
+    def __init__(self, bus_dir: Path, mesh: str, inbox: Inbox, outbox: Outbox, sending: Sending, clock: Clock) -> None:
         self._bus = Bus(bus_dir, handler_timeout_s=_HANDLER_TIMEOUT_S, clock=clock)
         self._subjects = BridgeSubjects(mesh)
         self._inbox = inbox
         self._sending = sending
-        self._arrivals = ArrivalPublisher(self._bus, self._subjects, inbox, clock)
+        self._arrivals = ArrivalPublisher(self._bus, self._subjects, inbox, outbox, clock)
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -237,8 +260,9 @@ class Bridge:
         await self._bus.close()
 
     async def _handle_outgoing(self, envelope: Envelope) -> None:
-        request = outgoing_request(envelope, self._subjects.destination(envelope.subject))
-        budget = to_mesh_budget(envelope.budget)
+        answered = await self._answered_payload(envelope)
+        request = outgoing_request(envelope, self._subjects.destination(envelope.subject), answered)
+        budget = to_mesh_budget(envelope.budget, is_return=envelope.in_reply_to is not None)
         for _ in range(_OUTGOING_TRIES):
             try:
                 status, body = await self._sending.send(request, budget=budget)
@@ -251,3 +275,11 @@ class Bridge:
         if status >= 400:
             conflict = body.get("conflict")
             raise error("idempotency_key_reused", client_message_id=request.client_message_id, conflict=conflict)
+
+    async def _answered_payload(self, envelope: Envelope) -> Any:
+        if envelope.in_reply_to is None:
+            return None
+        try:
+            return (await find_message(self._bus.session.core, envelope.in_reply_to, envelope.from_))[0].payload
+        except PosthouseError:  # the journal no longer has it: the return goes out without naming it
+            return None

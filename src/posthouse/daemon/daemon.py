@@ -212,7 +212,9 @@ class Daemon:
 
     async def _open_bridge(self) -> None:
         if self.settings.bus_dir is not None:
-            bridge = Bridge(self.settings.bus_dir, self.settings.mesh, self.inbox, self.sending, self.clock)
+            bridge = Bridge(
+                self.settings.bus_dir, self.settings.mesh, self.inbox, self.outbox, self.sending, self.clock
+            )
             await bridge.start()
             self._opened.push_async_callback(bridge.close)
 

@@ -20,8 +20,9 @@ from posthouse.model.budget import (
     MeshBudget,
     charge_mesh_budget,
     check_mesh_budget,
-    decode_mesh_budget,
     effective_mesh_budget,
+    find_answered,
+    first_mesh_budget,
 )
 from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError, error
@@ -126,7 +127,7 @@ class Sending:
         request = self._composer.request(destination, given.message, self._mesh, options)
         self._check_payload(request)
         if given.reply_to_id is not None or budget is not None:
-            request = request._replace(budget=await self._message_budget(given.reply_to_id, budget))
+            request = request._replace(budget=await self._message_budget(destination, given.reply_to_id, budget))
         return request
 
     def _check_payload(self, request: Request) -> None:
@@ -140,21 +141,27 @@ class Sending:
             raise error("value_invalid", name="mentions", reason="a topic cannot be mentioned")
         return node
 
-    async def _message_budget(self, reply_to: str | None, given: MeshBudget | None) -> MeshBudget | None:
-        """Return the budget of a message: a reply inherits what the original has left, less one hop.
+    async def _message_budget(
+        self, destination: str, reply_to: str | None, given: MeshBudget | None
+    ) -> MeshBudget | None:
+        """Return the budget of a message: a reply inherits what the original has left, less one hop if it is no return.
 
-        A budget from the bus was charged there and is checked where the message arrives.
+        A budget from the bus was charged there, where it was also decided if the message is a return; it is checked
+        where the message arrives.
         """
+        found = None if reply_to is None else await self._inbox.find_cause(reply_to)
+        if found is None and given is None:
+            return None
         now_ms = self._clock.wall_ns() // MILLISECOND_NS
-        is_reply, text = (False, None) if reply_to is None else await self._inbox.budget_of(reply_to)
-        inherited = None
-        if is_reply:
-            inherited = effective_mesh_budget(now_ms, None if text is None else decode_mesh_budget(text))
-            reason = check_mesh_budget(inherited, now_ms)
-            if reason is not None:
-                raise error("budget_exceeded", reason=reason)
-            inherited = charge_mesh_budget(inherited)
-        return None if inherited is None and given is None else effective_mesh_budget(now_ms, inherited, given)
+        if found is None:
+            return effective_mesh_budget(now_ms, given=given, is_return=given is not None and given.is_return)
+        cause, original = found
+        is_return = find_answered(destination, [cause]) is not None if given is None else given.is_return
+        inherited = effective_mesh_budget(now_ms, original or first_mesh_budget(now_ms), is_return=is_return)
+        reason = check_mesh_budget(inherited, now_ms)
+        if reason is not None:
+            raise error("budget_exceeded", reason=reason)
+        return effective_mesh_budget(now_ms, charge_mesh_budget(inherited), given, is_return=is_return)
 
     async def _request_of_row(self, row: OutboxRow, new_id: str | None, message: str | None) -> Request:
         raw = await self._outbox.event_of(row)

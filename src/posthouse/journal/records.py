@@ -295,6 +295,7 @@ _BUS = (
             "reason": "why it is a dead letter, always",
             "refused": "access_denied or budget_exceeded when a rule refused the publish",
             "budget": "the budget that the rules checked",
+            "in_reply_to": "the message that it answers, if it is a return",
             "reserved": _RESERVED,
         },
     ),

@@ -1,31 +1,25 @@
 """Budgets: how far a message may still travel, how long, and how many calls it may cause; on the bus and on the mesh.
 
 A publish costs one hop and one call and appends the endpoint to the chain; a message that a handler publishes
-inherits the budget of the message it handles. Budgets only shrink. The chain does not travel across the mesh (tag
-["budget", JSON], snake_case): a dialogue is no loop there, so only hops, calls and time bound it. The texts of
-refusals are a contract.
+inherits the budget of the message it handles. Budgets only shrink. A return (an answer to a message that is no return
+itself) costs nothing and is never refused here; what a return causes is charged, so a line has at most 2 x max_hops
+messages. The chain does not travel across the mesh (tag ["budget", JSON], snake_case). The texts of refusals are a
+contract.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Iterable
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from posthouse.model.errors import error
-from posthouse.model.limits import (
-    BUS_CALL_BUDGET,
-    BUS_MAX_HOPS,
-    BUS_TTL_MS,
-    INT64_MAX,
-    MESH_CALL_BUDGET,
-    MESH_MAX_HOPS,
-    QUEUE_TTL_S,
-)
+from posthouse.model.limits import BUDGET_CALLS, BUDGET_MAX_HOPS, BUDGET_TTL_MS, INT64_MAX
 from posthouse.model.strict_json import convert_or_refuse, refuse_duplicate_keys
 from posthouse.model.subjects import validate_subject
 
-#: "chain": each endpoint is reached at most once; "hops": a dialogue is allowed, bounded by hops, calls and ttl only
+#: "hops": hops, calls and ttl bound a line; "chain": a line also reaches each endpoint at most once, returns excepted
 CycleRule = Literal["chain", "hops"]
 
 
@@ -71,9 +65,9 @@ class GivenBudget(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class BudgetCeiling(msgspec.Struct, frozen=True, kw_only=True):
     """The operator's upper bounds, which no publisher can exceed."""
 
-    max_hops: int = BUS_MAX_HOPS
-    ttl_ms: int = BUS_TTL_MS
-    call_budget: int = BUS_CALL_BUDGET
+    max_hops: int = BUDGET_MAX_HOPS
+    ttl_ms: int = BUDGET_TTL_MS
+    call_budget: int = BUDGET_CALLS
 
     def __post_init__(self) -> None:
         for name, minimum in (("max_hops", 1), ("ttl_ms", 0), ("call_budget", 0)):
@@ -90,17 +84,47 @@ class BudgetCeiling(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class Cause(NamedTuple):
+    """A message that a program handles while it sends another one, as far as the rule of returns needs it."""
+
+    id: str
+    #: where the message came from: a subject on the bus, a node id on the mesh
+    sender: str
+    #: where it wants its answer, if not at the sender
+    reply_to: str | None
+    is_return: bool
+
+
+def find_answered(destination: str, causes: Iterable[Cause]) -> Cause | None:
+    """Return the message that a message to `destination` answers as a return, or None if the message is charged.
+
+    `causes` are the message that is being handled and the one that the sender names. If one of them is a return, the
+    new message is charged: otherwise two agents could answer each other without end.
+    """
+    answered = None
+    for cause in causes:
+        if cause.is_return:
+            return None
+        if answered is None and destination in (cause.sender, cause.reply_to):
+            answered = cause
+    return answered
+
+
 def effective_budget(
     ceiling: BudgetCeiling,
     now_ms: int,
     inherited: Budget | None = None,
     given: GivenBudget | Budget | None = None,
+    *,
+    is_return: bool = False,
 ) -> Budget:
     """Return the narrowest combination of ceiling, inherited and given, field by field.
 
     Remaining amounts are the minimum; used amounts (hops, chain) are the maximum: otherwise a given hop count of 0
-    would reopen a loop.
+    would reopen a loop. A return does not inherit the ttl: an answer may take longer than its question was valid.
     """
+    if is_return and inherited is not None:
+        inherited = msgspec.structs.replace(inherited, ttl=INT64_MAX)
     budget = ceiling.fresh(now_ms)
     for other in (inherited, given):
         if other is not None:
@@ -108,8 +132,12 @@ def effective_budget(
     return budget
 
 
-def check_budget(budget: Budget, endpoint: str, now_ms: int, cycle_rule: CycleRule = "chain") -> str | None:
+def check_budget(
+    budget: Budget, endpoint: str, now_ms: int, cycle_rule: CycleRule = "hops", *, is_return: bool = False
+) -> str | None:
     """Return why the budget does not allow the endpoint to be reached, or None if it does."""
+    if is_return:
+        return None
     is_cycle = cycle_rule == "chain" and endpoint in budget.ancestor_chain
     return _exhausted(budget, now_ms, f"cycle detected: {endpoint} already in chain" if is_cycle else None)
 
@@ -126,13 +154,14 @@ def _exhausted(budget: Budget | MeshBudget, now_ms: int, cycle: str | None) -> s
     return None
 
 
-def charge_budget(budget: Budget, endpoint: str) -> Budget:
+def charge_budget(budget: Budget, endpoint: str, *, is_return: bool = False) -> Budget:
     """Return the budget after the endpoint is reached; call it only when check_budget returned None."""
+    cost = 0 if is_return else 1
     return msgspec.structs.replace(
         budget,
-        hop_count=budget.hop_count + 1,
+        hop_count=budget.hop_count + cost,
         ancestor_chain=(*budget.ancestor_chain, endpoint),
-        call_budget_remaining=budget.call_budget_remaining - 1,
+        call_budget_remaining=budget.call_budget_remaining - cost,
     )
 
 
@@ -172,11 +201,11 @@ def _check_integer(name: str, value: Any, minimum: int) -> None:
         raise error("value_invalid", name=name, reason=f"{value!r} is not an integer of at least {minimum}")
 
 
-#: The budget of a message that carries none; the ttl is that of the queue, which deletes the message then anyway.
-MESH_CEILING = BudgetCeiling(max_hops=MESH_MAX_HOPS, ttl_ms=QUEUE_TTL_S * 1000, call_budget=MESH_CALL_BUDGET)
+#: The ceiling of every host, and so the budget of a message that carries none. Its ttl is that of the relay's queue.
+MESH_CEILING = BudgetCeiling()
 
 
-class MeshBudget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MeshBudget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The allowance that a message has left when it travels between hosts."""
 
     hop_count: int
@@ -184,6 +213,8 @@ class MeshBudget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     call_budget_remaining: int
     #: unix milliseconds when it expires
     ttl: int
+    #: True: the message is a return, so an answer to it is charged
+    is_return: bool = False
 
     def __post_init__(self) -> None:
         for name, minimum in _MINIMUMS.items():
@@ -206,29 +237,33 @@ def decode_mesh_budget(text: str) -> MeshBudget:
 
 
 def effective_mesh_budget(
-    now_ms: int,
-    inherited: MeshBudget | None = None,
-    given: MeshBudget | None = None,
-    ceiling: BudgetCeiling = MESH_CEILING,
+    now_ms: int, inherited: MeshBudget | None = None, given: MeshBudget | None = None, *, is_return: bool = False
 ) -> MeshBudget:
     """Return the narrowest combination of ceiling, inherited and given, by the rule of the bus."""
-    return to_mesh_budget(
-        effective_budget(
-            ceiling,
-            now_ms,
-            None if inherited is None else to_bus_budget(inherited),
-            None if given is None else to_bus_budget(given),
-        )
+    budget = effective_budget(
+        MESH_CEILING,
+        now_ms,
+        None if inherited is None else to_bus_budget(inherited),
+        None if given is None else to_bus_budget(given),
+        is_return=is_return,
     )
+    return to_mesh_budget(budget, is_return=is_return)
+
+
+def first_mesh_budget(now_ms: int) -> MeshBudget:
+    """Return the budget of a received message that carries none: the first of a line, which has used one hop."""
+    return charge_mesh_budget(effective_mesh_budget(now_ms))
 
 
 def check_mesh_budget(budget: MeshBudget, now_ms: int) -> str | None:
     """Return why the message may not travel on, or None; same order and texts as on the bus, without cycles."""
-    return _exhausted(budget, now_ms, None)
+    return None if budget.is_return else _exhausted(budget, now_ms, None)
 
 
 def charge_mesh_budget(budget: MeshBudget) -> MeshBudget:
-    """Return the budget after one more hop; call it only when check_mesh_budget returned None."""
+    """Return the budget after one more hop, which a return does not pay; check_mesh_budget must have returned None."""
+    if budget.is_return:
+        return budget
     return msgspec.structs.replace(
         budget,
         hop_count=budget.hop_count + 1,
@@ -237,7 +272,10 @@ def charge_mesh_budget(budget: MeshBudget) -> MeshBudget:
 
 
 def to_bus_budget(budget: MeshBudget) -> Budget:
-    """Return the budget with which the bridge publishes an inbound message: the chain begins on this host."""
+    """Return the budget with which the bridge publishes an inbound message: the chain begins on this host.
+
+    Whether it is a return is not part of it: on the bus the envelope tells that by `inReplyTo`.
+    """
     return Budget(
         hop_count=budget.hop_count,
         max_hops=budget.max_hops,
@@ -247,11 +285,12 @@ def to_bus_budget(budget: MeshBudget) -> Budget:
     )
 
 
-def to_mesh_budget(budget: Budget) -> MeshBudget:
+def to_mesh_budget(budget: Budget, *, is_return: bool = False) -> MeshBudget:
     """Return the budget with which the bridge sends a message of the bus: the chain stays on this host."""
     return MeshBudget(
         hop_count=budget.hop_count,
         max_hops=budget.max_hops,
         call_budget_remaining=budget.call_budget_remaining,
         ttl=budget.ttl,
+        is_return=is_return,
     )

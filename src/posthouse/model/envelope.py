@@ -1,8 +1,9 @@
 """Values of the bus: envelopes and dead letters (files), the standard payload, and signals (never stored).
 
-A mailbox file holds one JSON object in camelCase, as DorkOS writes it; `publishedTo` is an addition of posthouse: the
-pattern of a fan-out. Values are validated when a file is written and read; unknown fields are ignored, so newer
-programs may add fields. A payload may be any JSON value; StandardPayload is the common shape between agents.
+A mailbox file holds one JSON object in camelCase, as DorkOS writes it. posthouse adds `publishedTo`, the pattern of a
+fan-out, and `inReplyTo`, which marks a return and names the message that it answers. Values are validated when a file
+is written and read; unknown fields are ignored, so newer programs may add fields. A payload may be any JSON value;
+StandardPayload is the common shape between agents.
 
 If you change the file format: 1. docs/explain storage format, 2. the vectors in tests/model/test_envelope.py, 3. the
 index rebuild of the bus.
@@ -11,17 +12,19 @@ index rebuild of the bus.
 from __future__ import annotations
 
 import enum
+import re
 from typing import Annotated, Any
 
 import msgspec
 
-from posthouse.model.budget import Budget
+from posthouse.model.budget import Budget, Cause
 from posthouse.model.clock import parse_utc
 from posthouse.model.errors import error
 from posthouse.model.strict_json import check_json_value, convert_or_refuse
 from posthouse.model.subjects import validate_subject
 from posthouse.model.ulid import validate_ulid
 
+_MESH_MESSAGE_ID = re.compile(r"[0-9a-f]{64}")
 NonNegative = Annotated[int, msgspec.Meta(ge=0)]
 
 
@@ -116,6 +119,8 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     reply_to: str | None = None
     #: the pattern or subject given to publish, if it differs from the subject
     published_to: str | None = None
+    #: set by the bus if this message is a return: the message that it answers (a ULID, or the id of a mesh message)
+    in_reply_to: str | None = None
 
     def __post_init__(self) -> None:
         validate_ulid(self.id)
@@ -126,6 +131,18 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
             validate_subject(self.reply_to)
         if self.published_to is not None:
             validate_subject(self.published_to, allow_wildcards=True)
+        if self.in_reply_to is not None:
+            _validate_message_id(self.in_reply_to)
+
+    @property
+    def as_cause(self) -> Cause:
+        """This message as the cause of another one, for the rule of returns."""
+        return Cause(self.id, self.from_, self.reply_to, self.in_reply_to is not None)
+
+
+def _validate_message_id(value: str) -> None:
+    if _MESH_MESSAGE_ID.fullmatch(value) is None:
+        validate_ulid(value)
 
 
 class HandlerError(msgspec.Struct, frozen=True):

@@ -28,14 +28,10 @@ JSON_MAX_DEPTH = 64  # far above real payloads, far below the interpreter's recu
 SAFE_INTEGER_MAX = 2**53 - 1  # what every JSON reader keeps exactly
 INT64_MAX = 2**63 - 1  # the range of a store column and of a wire integer
 
-# Bus budget
-BUS_MAX_HOPS = 5
-BUS_TTL_MS = 3_600_000
-BUS_CALL_BUDGET = 10
-
-# Mesh budget: a dialogue is no loop there, so the limits are wider
-MESH_MAX_HOPS = 50
-MESH_CALL_BUDGET = 100
+# Budgets, the same on the bus and on the mesh
+BUDGET_MAX_HOPS = 20  # ten questions with follow-ups, or a pipeline of eight stages that asks others
+BUDGET_CALLS = 100  # above the hops: it bounds a line only where an operator allows more hops
+BUDGET_TTL_MS = 7 * DAY_S * 1_000  # as long as the relay queues a message
 
 # Events (wire)
 EVENT_MAX_CANONICAL_BYTES = 128 * KIB

@@ -26,6 +26,7 @@ def attempt(number: int, at_s: float = 0, **given: Any) -> Attempt:
         "minute": 0,
         "created_ms": round(at_s * 1000),
         "budget": None,
+        "is_return": False,
         "record": number + 1,
     }
     return Attempt(**fields | given)

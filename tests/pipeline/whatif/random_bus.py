@@ -28,7 +28,7 @@ RULES = [AccessRule(from_="crowd.spy", to="work.a", action=Action.DENY, priority
 SERVED = ("work.a", "work.b")
 POLLED = "work.c"
 CATCH_ALL = "rest.>"
-SENDERS = ("crowd.loud.one", "crowd.quiet", "crowd.spy")
+SENDERS = ("crowd.loud.one", "crowd.quiet", "crowd.spy", "work.a")
 SUBJECTS = ("work.a", "work.b", "work.b", "work.c", "work.c", "work.*", "rest.x", "rest.y", "gone.away")
 
 
@@ -86,14 +86,14 @@ class RandomBus:
             await server.unregister_endpoint(POLLED, force=True)
             await server.register_endpoint(POLLED, owner="tests")
 
-    async def _publish(self, bus: Bus) -> None:
+    async def _publish(self, bus: Bus, way: tuple[str, str] | None = None, in_reply_to: str | None = None) -> None:
         rng = self._rng
         budget = rng.choice(
             (None, None, None, GivenBudget(call_budget_remaining=0), GivenBudget(max_hops=1, hop_count=1))
         )
-        subject, sender = rng.choice(SUBJECTS), rng.choice(SENDERS)
+        subject, sender = way or (rng.choice(SUBJECTS), rng.choice(SENDERS))
         try:
-            result = await bus.publish(subject, {"n": 1}, from_=sender, budget=budget)
+            result = await bus.publish(subject, {"n": 1}, from_=sender, budget=budget, in_reply_to=in_reply_to)
         except PosthouseError as failure:  # its mailbox was created again elsewhere: the reservation is withdrawn
             if failure.code != "mailbox_unwritable":
                 raise
@@ -101,8 +101,11 @@ class RandomBus:
         self.refused.update(entry.reason.value for entry in result.rejected)
 
     async def _fetch(self, bus: Bus) -> None:
+        """Acknowledge what waits, and answer what other endpoints have asked: by returns, so no budget refuses it."""
         for subject in (POLLED, CATCH_ALL):
             for envelope in await bus.read_inbox(subject, limit=3):
+                if envelope.from_ in SERVED:
+                    await self._publish(bus, (envelope.from_, subject.replace(">", "x")), envelope.id)
                 await bus.ack(subject, envelope.id)
 
     async def _requeue(self, bus: Bus) -> None:

@@ -87,6 +87,14 @@ def test_budget_is_judged_as_it_was_before_the_endpoint_was_charged() -> None:
         assert (decided.text if decided.would else None) == expected
 
 
+def test_no_proposed_budget_refuses_a_return() -> None:
+    spent = Budget(hop_count=5, max_hops=5, ancestor_chain=("work.a",), ttl=1, call_budget_remaining=0)
+    row = attempt(1, budget=msgspec.json.encode(spent).decode(), is_return=True)
+    for rule in ("hops", "chain"):
+        (decided,) = simulate_mailbox([row], [], Proposal(Reliability(), None, BudgetProposal(cycle_rule=rule)))
+        assert decided.would is None
+
+
 def test_what_was_refused_stays_refused_where_nothing_is_proposed() -> None:
     letters = [
         attempt(1, was="access_denied", was_times=1, kind="letter"),

@@ -83,6 +83,8 @@ def test_rules_in_force_agree_with_the_live_bus_row_by_row_and_sum_by_sum(lived:
     published = sum(record.type == "bus.published" and "reserved" in record.body for record in lived.records)
     assert len(accepted) == published > 150
     assert [row for row in accepted if row["would"] is not None] == []
+    returns = [body for record in lived.records if "inReplyTo" in (body := record.decoded_body()).get("envelope", {})]
+    assert any(body["envelope"]["budget"]["callBudgetRemaining"] == 0 for body in returns), "no spent return"
     refusals = simulation.refusals.collect()
     assert [row for row in refusals if row["was"] != row["would"]] == []
     assert {row["code"] for row in refusals} == REASONS

@@ -18,6 +18,7 @@ import msgspec
 
 from posthouse.journal.append import JournalTransaction
 from posthouse.journal.store import Store, exit_process
+from posthouse.model.budget import Cause, MeshBudget, decode_mesh_budget
 from posthouse.model.clock import Clock, format_utc
 from posthouse.model.errors import Fatal, error
 from posthouse.model.ulid import UlidGenerator
@@ -183,10 +184,15 @@ class Inbox:
         """Mark messages as read; return how many were unread."""
         return await self.store.writer.run(lambda tx: _mark_seen(tx, ids, self._mesh))
 
-    async def budget_of(self, message_id: str) -> tuple[bool, str | None]:
-        """Return True if a message was received, and the text of its budget if it has one."""
-        found: Any = await self.store.pool.run(lambda db: db.execute(SQL.budget_of, (message_id,)).fetchone())
-        return (False, None) if found is None else (True, found[0])
+    async def find_cause(self, message_id: str) -> tuple[Cause, MeshBudget | None] | None:
+        """Return a received message as the cause of another one, with its budget if it has one; None if unknown."""
+        found: Any = await self.store.pool.run(lambda db: db.execute(SQL.cause, (message_id,)).fetchone())
+        if found is None:
+            return None
+        sender, topic, text = found
+        budget = None if text is None else decode_mesh_budget(text)
+        is_return = budget is not None and budget.is_return
+        return Cause(message_id, sender, None if topic is None else f"#{topic}", is_return), budget
 
     async def delete_before(self, before_ns: int) -> int:
         """Delete messages received before a time; return how many, zero once there are none left."""

@@ -23,8 +23,8 @@ SELECT coalesce(max(position), 0) FROM inbox
 -- :name mark_seen
 UPDATE inbox SET seen_at_ns = ? WHERE (id = ? OR message_id = ?) AND seen_at_ns IS NULL
 
--- :name budget_of
-SELECT budget FROM inbox WHERE message_id = ?
+-- :name cause
+SELECT sender, topic, budget FROM inbox WHERE message_id = ?
 
 -- :name unbridged
 SELECT position, id, client_message_id, message_id, mesh, topic, sender, sender_name, body, meta, received_at_ns,

@@ -22,7 +22,7 @@ from posthouse.model.access_rules import AccessRule, Action
 from posthouse.model.budget import CycleRule, GivenBudget
 from posthouse.model.clock import FakeClock
 from posthouse.model.envelope import Envelope, Performative, StandardPayload, Usage
-from posthouse.model.limits import BUS_CALL_BUDGET, BUS_MAX_HOPS, BUS_TTL_MS, DAY_S, MILLISECOND_NS
+from posthouse.model.limits import BUDGET_CALLS, BUDGET_MAX_HOPS, BUDGET_TTL_MS, DAY_S, MILLISECOND_NS
 from posthouse.model.reliability import Backpressure, CircuitBreaker, RateLimit, Reliability
 from posthouse.pipeline.demo.cast import FAILURES, Agent, Timeline, answer_text, moments, pick, request_text
 
@@ -56,9 +56,9 @@ async def play_bus(directory: Path, clock: FakeClock, cast: list[Agent], seed: i
     write_atomic(directory / "config.json", config)
     async with Bus(
         directory,  # every other option is given too, so that the user's settings cannot change the scene
-        max_hops=BUS_MAX_HOPS,
-        default_ttl_ms=BUS_TTL_MS,
-        default_call_budget=BUS_CALL_BUDGET,
+        max_hops=BUDGET_MAX_HOPS,
+        default_ttl_ms=BUDGET_TTL_MS,
+        default_call_budget=BUDGET_CALLS,
         durability="process",
         cycle_rule=CYCLE_RULE,
         handler_timeout_s=30,

@@ -22,7 +22,7 @@ from posthouse.model.access_rules import AccessRules, parse_rules
 from posthouse.model.breaker import BreakerState, Circuit
 from posthouse.model.budget import Budget, BudgetCeiling, CycleRule, check_budget, effective_budget
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.limits import BUS_CALL_BUDGET, BUS_MAX_HOPS, BUS_TTL_MS
+from posthouse.model.limits import BUDGET_CALLS, BUDGET_MAX_HOPS, BUDGET_TTL_MS
 from posthouse.model.rate import check_rate_log, window_start_ns
 from posthouse.model.reliability import RateLimit, Reliability, check_pressure, merge_reliability
 
@@ -30,10 +30,10 @@ from posthouse.model.reliability import RateLimit, Reliability, check_pressure, 
 class BudgetProposal(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """The limits of budgets, with the names of Bus's arguments."""
 
-    max_hops: int = BUS_MAX_HOPS
-    ttl_ms: int = BUS_TTL_MS
-    call_budget: int = BUS_CALL_BUDGET
-    cycle_rule: CycleRule = "chain"
+    max_hops: int = BUDGET_MAX_HOPS
+    ttl_ms: int = BUDGET_TTL_MS
+    call_budget: int = BUDGET_CALLS
+    cycle_rule: CycleRule = "hops"
 
     @property
     def ceiling(self) -> BudgetCeiling:
@@ -107,6 +107,8 @@ class Attempt:
     minute: int
     created_ms: int
     budget: str | None
+    #: True if it answers a message and so costs no budget.
+    is_return: bool
     #: The seq of the record.
     record: int
     #: The code with which the proposal refuses it; None if it accepts.
@@ -280,7 +282,8 @@ def _overspent(proposal: Proposal, row: Attempt) -> str | None:
     if row.budget is None:  # refused before the budget was checked: assume a fresh one
         return None
     budget = effective_budget(proposal.budget.ceiling, row.created_ms, _decode_budget(row.budget))
-    return check_budget(budget, row.subject, row.created_ms, proposal.budget.cycle_rule)
+    rule = proposal.budget.cycle_rule
+    return check_budget(budget, row.subject, row.created_ms, rule, is_return=row.is_return)
 
 
 def _enter(mailbox: Mailbox, row: Attempt) -> None:

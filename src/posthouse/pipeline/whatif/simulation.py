@@ -53,6 +53,7 @@ ATTEMPTS = struct(
     minute=LONG,
     created_ms=LONG,
     budget=TEXT,
+    is_return=BooleanType(),
     record=LONG,
     would=TEXT,
     would_times=LONG,
@@ -111,6 +112,7 @@ def _decided(records: DataFrame) -> DataFrame:
     is_unrouted = text(body, "endpoint_hash") == "unrouted"
     created_ms = f.coalesce(number(body, "created_at_ms"), _utc_ms(text(body, "envelope.createdAt")), f.lit(0))
     was = f.when(type_ == "bus.dead", text(body, "refused"))
+    is_return = f.coalesce(text(body, "envelope.inReplyTo"), text(body, "in_reply_to")).isNotNull()
     kind = f.when(stored, "stored").when(type_ == "bus.withdrawn", "tried").otherwise("letter")
     return records.select(
         "store",
@@ -127,7 +129,10 @@ def _decided(records: DataFrame) -> DataFrame:
         f.when(was.isNotNull(), 1).otherwise(0).cast("long").alias("was_times"),
         whole(created_ms, _MINUTE_MS).alias("minute"),
         created_ms.alias("created_ms"),
-        f.when(stored, _uncharged(text(body, "envelope.budget"))).otherwise(text(body, "budget")).alias("budget"),
+        f.when(stored, _uncharged(text(body, "envelope.budget"), is_return))
+        .otherwise(text(body, "budget"))
+        .alias("budget"),
+        is_return.alias("is_return"),
         f.col("seq").alias("record"),
         f.lit(None).cast("string").alias("would"),
         f.lit(0).cast("long").alias("would_times"),
@@ -157,6 +162,7 @@ def _refused(records: DataFrame) -> DataFrame:
         minute.alias("minute"),
         (minute * f.lit(_MINUTE_MS)).alias("created_ms"),
         f.lit(None).cast("string").alias("budget"),
+        f.lit(False).alias("is_return"),
         f.col("seq").alias("record"),
         f.lit(None).cast("string").alias("would"),
         f.lit(0).cast("long").alias("would_times"),
@@ -164,17 +170,17 @@ def _refused(records: DataFrame) -> DataFrame:
     ).withColumn("rated", f.coalesce("rated", f.lit(False)))
 
 
-def _uncharged(budget: Column) -> Column:
+def _uncharged(budget: Column, is_return: Column) -> Column:
     """Return the budget as the rules saw it, before the delivery to the endpoint was charged."""
-    charged = f.from_json(budget, _BUDGET)
+    charged, cost = f.from_json(budget, _BUDGET), f.when(is_return, 0).otherwise(1)
     chain = charged["ancestorChain"]
     return f.to_json(
         f.struct(
-            (charged["hopCount"] - 1).alias("hopCount"),
+            (charged["hopCount"] - cost).alias("hopCount"),
             charged["maxHops"].alias("maxHops"),
             f.slice(chain, 1, f.size(chain) - 1).alias("ancestorChain"),
             charged["ttl"].alias("ttl"),
-            (charged["callBudgetRemaining"] + 1).alias("callBudgetRemaining"),
+            (charged["callBudgetRemaining"] + cost).alias("callBudgetRemaining"),
         )
     )
 
@@ -269,7 +275,7 @@ def _simulate_mailboxes(attempts: DataFrame, changes: DataFrame, boots: DataFram
 
 def _without_nulls(rows: DataFrame) -> DataFrame:
     """Replace NULLs in number columns: pandas would convert the column to floats, too coarse for nanoseconds."""
-    return rows.fillna(0, subset=sorted(_NUMBERS)).fillna(False, subset=["rated"])
+    return rows.fillna(0, subset=sorted(_NUMBERS)).fillna(False, subset=_FLAGS)
 
 
 def _spread(boots: DataFrame, keys: DataFrame) -> DataFrame:
@@ -286,11 +292,12 @@ def _plain(name: str, value: Any) -> Any:
     is_missing = value is None or value != value  # NaN alone differs from itself
     if name in _NUMBERS:
         return 0 if is_missing else int(value)
-    if name in ("rated", "is_attempt"):
+    if name == "is_attempt" or name in _FLAGS:
         return False if is_missing else bool(value)
     return None if is_missing else value
 
 
+_FLAGS = ["rated", "is_return"]
 _NUMBERS = {field.name for field in ATTEMPTS.fields if field.dataType.typeName() == "long"}
 
 
