@@ -118,3 +118,22 @@ def test_head_follows_the_greatest_seq() -> None:
     assert live.head == 7
     live.publish([committed(8), committed(None, 20_000), committed(9)])
     assert live.head == 9
+
+
+def test_rights_of_a_node_are_looked_up_once_for_all_its_subscriptions() -> None:
+    asked: list[str] = []
+
+    def note(event: Committed, node: str) -> bool:
+        asked.append(node)
+        return may_read(event, node)
+
+    live = Live(note)
+    outsiders = [Listener(BOB, sub=str(number)) for number in range(1_000)]
+    for reader in outsiders:
+        live.add(reader, [Filter()])
+    live.publish([committed(1, mesh="secret"), committed(2, mesh="secret", recipient=ALICE)])
+    assert len(asked) <= 3
+    assert not any(reader.frames for reader in outsiders)
+    for reader in outsiders:
+        live.remove(reader)
+    assert len(live) == 0

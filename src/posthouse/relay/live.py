@@ -1,103 +1,20 @@
-"""Live subscriptions: the index of their filters, and the fan-out of committed events.
+"""Live subscriptions: the fan-out of committed events to the readers whose filters match.
 
 Subscriptions with equal filters form a group, so an event is compared once per group. The events of one commit
 become one Delivery per group; its frame is assembled once per subscription id, and the same bytes go to every reader.
-A reader that may not read an event gets a delivery without it. The index finds filters by their narrowest condition,
-so the cost of an event grows with the filters that nearly match it. Nothing here waits, stores or knows sockets.
+A reader that may not read an event gets a delivery without it; rights are looked up once per node. Nothing here
+waits, stores or knows sockets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable, Hashable, Sequence
+from typing import Protocol
 
-from posthouse.model.event import Event
 from posthouse.model.filters import Filter
+from posthouse.relay.filter_index import FilterIndex
 from posthouse.relay.wire.accept_results import Committed
 from posthouse.relay.wire.frames import event_tail, events_text, text_frame
-
-T = TypeVar("T", bound=Hashable)
-_Bucket = tuple[str, Hashable]
-_EVERY: _Bucket = ("every", None)
-
-
-class _Entry(Generic[T]):
-    __slots__ = ("filter", "target")
-
-    def __init__(self, filter: Filter, target: T) -> None:  # noqa: A002 - the domain's word
-        self.filter = filter
-        self.target = target
-
-
-class FilterIndex(Generic[T]):
-    """Targets by the filters that lead to them."""
-
-    def __init__(self) -> None:
-        # dictionaries are ordered sets here: the same events reach targets in the same order
-        self._buckets: dict[_Bucket, dict[_Entry[T], None]] = {}
-        self._entries: dict[T, list[_Entry[T]]] = {}
-        #: how often a filter was compared with an event
-        self.comparisons = 0
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def add(self, filters: Iterable[Filter], target: T) -> None:
-        """Add a target with its filters; it must not be indexed yet."""
-        if target in self._entries:
-            raise ValueError("the target is indexed already")
-        entries = [_Entry(each, target) for each in filters]
-        self._entries[target] = entries
-        for entry in entries:
-            for bucket in buckets_of(entry.filter):
-                self._buckets.setdefault(bucket, {})[entry] = None
-
-    def remove(self, target: T) -> None:
-        """Remove a target and its filters."""
-        for entry in self._entries.pop(target):
-            for bucket in buckets_of(entry.filter):
-                members = self._buckets[bucket]
-                del members[entry]
-                if not members:
-                    del self._buckets[bucket]
-
-    def matching(self, event: Event) -> Sequence[T]:
-        """Return the targets that have a filter which matches the event, each once."""
-        found: dict[T, None] = {}
-        for bucket in _buckets_of_event(event):
-            for entry in self._buckets.get(bucket, ()):
-                if entry.target not in found:
-                    self.comparisons += 1
-                    if entry.filter.matches(event):
-                        found[entry.target] = None
-        return list(found)
-
-
-def buckets_of(filter: Filter) -> list[_Bucket]:  # noqa: A002
-    """Return the buckets of a filter: one for each value of its narrowest condition."""
-    if filter.ids is not None:
-        return [("id", value) for value in filter.ids]
-    if filter.tags:
-        name, values = min(filter.tags.items(), key=lambda item: len(item[1]))
-        return [("tag", (name, value)) for value in values]
-    if filter.authors is not None:
-        return [("author", value) for value in filter.authors]
-    if filter.kinds is not None:
-        return [("kind", value) for value in filter.kinds]
-    return [_EVERY if filter.mesh is None else ("mesh", filter.mesh)]
-
-
-def _buckets_of_event(event: Event) -> list[_Bucket]:
-    fixed: list[_Bucket] = [
-        ("id", event.id),
-        ("author", event.pubkey),
-        ("kind", event.kind),
-        ("mesh", event.mesh),
-        _EVERY,
-    ]
-    tags: set[_Bucket] = {("tag", (tag[0], tag[1])) for tag in event.tags if len(tag) > 1}
-    return fixed + list(tags)
-
 
 MayRead = Callable[[Committed, str], bool]
 
@@ -158,7 +75,8 @@ class _Group:
 
     def __init__(self, key: Hashable) -> None:
         self.key = key
-        self.readers: dict[Reader, None] = {}
+        #: by node, because rights are those of a node
+        self.readers: dict[str, dict[Reader, None]] = {}
 
 
 class Live:
@@ -189,7 +107,7 @@ class Live:
         if group is None:
             group = self._groups[key] = _Group(key)
             self._index.add(filters, group)
-        group.readers[reader] = None
+        group.readers.setdefault(reader.node, {})[reader] = None
         self._group_of[reader] = group
 
     def remove(self, reader: Reader) -> None:
@@ -197,7 +115,10 @@ class Live:
         group = self._group_of.pop(reader, None)
         if group is None:
             return
-        del group.readers[reader]
+        readers = group.readers[reader.node]
+        del readers[reader]
+        if not readers:
+            del group.readers[reader.node]
         if not group.readers:
             self._index.remove(group)
             del self._groups[group.key]
@@ -222,14 +143,14 @@ class Live:
     def _push(self, group: _Group, whole: Delivery, rights: _Rights) -> None:
         open_events = {p.committed.mesh: p.committed for p in whole.pieces if p.committed.recipient is None}
         has_private = any(p.committed.recipient is not None for p in whole.pieces)
-        for reader in list(group.readers):
-            node = reader.node
+        for node, readers in list(group.readers.items()):
             delivery: Delivery | None = whole
             if has_private or not all(rights.may_read(event, node) for event in open_events.values()):
                 delivery = _readable(whole, node, rights)
             if delivery is not None:
-                self.delivered += len(delivery.pieces)
-                reader.push(delivery)
+                self.delivered += len(delivery.pieces) * len(readers)
+                for reader in list(readers):
+                    reader.push(delivery)
 
 
 class _Rights:

@@ -9,13 +9,14 @@ buffer and reads on in pages. No read is open while the socket is slow.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from posthouse.journal.cursor import parse_cursor
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.filters import Filter
 from posthouse.model.limits import FILTERS_PER_SUBSCRIPTION, QUERY_MAX_LIMIT
+from posthouse.relay.filter_index import count_keys
 from posthouse.relay.live import Delivery
 from posthouse.relay.store.event_rows import StoredEvent
 from posthouse.relay.stream.connection import Connection
@@ -33,15 +34,13 @@ from posthouse.relay.wire.frames import (
 
 
 def count_values(filters: Sequence[Filter]) -> int:
-    """Return the number of entries that filters make in the live index, at most."""
-    return sum(
-        1
-        + len(each.ids or ())
-        + len(each.authors or ())
-        + len(each.kinds or ())
-        + sum(len(values) for values in each.tags.values())
-        for each in filters
-    )
+    """Return the number of values in filters, or of the entries they make in the live index if that is more."""
+    return sum([max(_count_conditions(each), count_keys(each)) for each in filters])
+
+
+def _count_conditions(each: Filter) -> int:
+    lists: list[Collection[object]] = [each.ids or (), each.authors or (), each.kinds or (), *each.tags.values()]
+    return 1 + sum([len(values) for values in lists])
 
 
 def reader_of(connection: Connection) -> str:
