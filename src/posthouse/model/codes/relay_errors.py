@@ -193,6 +193,12 @@ _MESHES: tuple[ErrorSpec, ...] = (
         "Invite nodes, or create an open mesh with `posthouse mesh create NAME --open`.",
     ),
     ErrorSpec(
+        "quota_reached",
+        409,
+        "this key has created {count} {what}, the limit of one key",
+        "Use an existing one, or ask an admin of the relay to create it.",
+    ),
+    ErrorSpec(
         "not_member",
         403,
         "{node} is not a member of the mesh {mesh!r}",

@@ -71,6 +71,7 @@ class MeshChanges:
 
 
 MAX_MESHES = 1_000  # of one relay: each takes memory as long as the relay runs
+MAX_MESHES_PER_KEY = 50  # so that one key cannot use up the meshes of all
 MAX_MEMBERS = 10_000  # listed in one mesh
 MAX_ACCESS = 10_000  # access rows of one mesh
 Change = tuple[Callable[[Unit], None], Callable[[None], None]]
@@ -93,8 +94,8 @@ class Administration:
             main = self._meshes.require(actor, DEFAULT_MESH, Right.WRITE)
             if mesh in self._meshes:
                 raise error("mesh_exists", mesh=mesh)
-            if len(self._meshes) >= MAX_MESHES:
-                raise error("mesh_limit", count=len(self._meshes))
+            if Right.ADMINISTER not in main.rights(actor):  # an admin of the relay is never shut out
+                self._check_mesh_quota(actor)
             known = main.members.get(actor)
             given = _check_key_likeness(validate_member_name(name or (known.name if known else "admin")))
             admin = MemberRow(mesh, actor, given, Role.ADMIN)
@@ -112,6 +113,14 @@ class Administration:
 
         await self._changes.make(prepare)
         return row
+
+    def _check_mesh_quota(self, actor: str) -> None:
+        meshes = self._meshes.all()
+        created = sum([mesh.row.creator == actor for mesh in meshes])
+        if created >= MAX_MESHES_PER_KEY:
+            raise error("quota_reached", count=created, what="meshes")
+        if len(meshes) >= MAX_MESHES:
+            raise error("mesh_limit", count=len(meshes))
 
     async def set_open(self, actor: str, mesh: str, *, is_open: bool) -> MeshRow:
         """Open a mesh to every key that authenticates, or close it to all but its members; admins only."""

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from posthouse.model.errors import error
-from posthouse.model.node import validate_node_id
+from posthouse.model.node import DEFAULT_MESH, validate_node_id
 from posthouse.model.subjects import validate_subject, validate_topic
 from posthouse.relay.accept.authorize import Right
 from posthouse.relay.meshes.administration import MeshChanges
@@ -18,6 +18,7 @@ from posthouse.relay.store.protocol import Unit
 from posthouse.relay.wire.delivery_rows import NO_DELIVERIES, ClosedDeliveries
 
 MAX_TOPICS = 10_000  # of one mesh
+MAX_TOPICS_PER_KEY = 500  # so that one key cannot use up the topics of all
 MAX_SUBSCRIPTIONS = 256  # of one node in a mesh
 MAX_BLOCKS = 1_000  # of one node in a mesh
 MAX_ROWS = 100_000  # subscriptions, or blocks, of one mesh: in an open mesh any key may add some
@@ -46,8 +47,7 @@ class Participation:
             topics = self._meshes.require(actor, mesh, Right.WRITE).topics
             if topic in topics:
                 raise error("topic_exists", topic=topic)
-            if len(topics) >= MAX_TOPICS:
-                raise error("mesh_row_limit", mesh=mesh, count=len(topics), what="topics")
+            self._check_topic_quota(actor, mesh)
 
             def write(unit: Unit) -> None:
                 unit.save_topic(mesh, topic, actor)
@@ -56,6 +56,17 @@ class Participation:
             return write, lambda _: topics.__setitem__(topic, actor)
 
         await self._changes.make(prepare)
+
+    def _check_topic_quota(self, actor: str, mesh: str) -> None:
+        """Raise if the actor, or the mesh, has too many topics; admins of the mesh or the relay are never shut out."""
+        if any(Right.ADMINISTER in self._meshes.rights(actor, each) for each in (mesh, DEFAULT_MESH)):
+            return
+        topics = self._meshes.find(mesh).topics
+        created = sum([creator == actor for creator in topics.values()])
+        if created >= MAX_TOPICS_PER_KEY:
+            raise error("quota_reached", count=created, what="topics of this mesh")
+        if len(topics) >= MAX_TOPICS:
+            raise error("mesh_row_limit", mesh=mesh, count=len(topics), what="topics")
 
     async def remove_topic(self, actor: str, mesh: str, topic: str) -> None:
         """Remove a topic; its creator and admins may."""
