@@ -126,6 +126,16 @@ async def test_handler_timeout_s_ends_a_handler(house: House, set_bus: Set) -> N
     assert [letter.reason for letter in await bus.dead_letters("a.b")] == ["handler exceeded 0.05 s"]
 
 
+async def test_max_payload_bytes_bounds_a_payload(house: House, set_bus: Set) -> None:
+    set_bus("max_payload_bytes", 10)
+    bus = await house.bus()
+    await bus.register_endpoint("a.b")
+    assert (await bus.publish("a.b", "12345678", from_="c")).delivered_to == 1
+    with pytest.raises(PosthouseError) as refused:
+        await bus.publish("a.b", "123456789", from_="c")
+    assert refused.value.code == "payload_too_large"
+
+
 async def test_max_listeners_sets_when_the_bus_warns(house: House, set_bus: Set) -> None:
     set_bus("max_listeners", 2)
     bus = await house.bus()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posthouse.model.errors import Refused
-from posthouse.model.strict_json import check_json_value, parse_json
+from posthouse.model.strict_json import check_json_value, exceeds, parse_json
 
 JSON_VALUES = st.recursive(
     st.none()
@@ -29,6 +29,17 @@ JSON_VALUES = st.recursive(
 def test_what_json_writes_is_read_back(value: Any) -> None:
     assert parse_json(json.dumps(value)) == value
     assert parse_json(json.dumps(value, ensure_ascii=False).encode()) == value
+
+
+@given(JSON_VALUES, st.integers(0, 200))
+def test_value_that_exceeds_a_limit_has_more_bytes_as_json(value: Any, limit: int) -> None:
+    if exceeds(value, limit):
+        assert len(msgspec.json.encode(value)) > limit
+
+
+@given(JSON_VALUES)
+def test_value_without_escapes_exceeds_a_small_part_of_its_bytes(value: Any) -> None:
+    assert exceeds(value, len(msgspec.json.encode(value)) // 64 - 1)
 
 
 @given(JSON_VALUES)

@@ -157,7 +157,7 @@ class Draft:
         ceiling: BudgetCeiling | None = None,
     ) -> None:
         self.subject = subject
-        self.payload = msgspec.Raw(_encode(payload))
+        self.payload = payload if type(payload) is msgspec.Raw else msgspec.Raw(_encode(payload))
         self.from_ = from_
         #: resolves when the publish is stored or has failed; set by the publisher
         self.future: asyncio.Future[PublishResult] | None = None

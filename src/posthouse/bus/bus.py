@@ -60,7 +60,8 @@ class Bus:
 
     An argument that is not given comes from the user's settings: the environment (POSTHOUSE_BUS_DIR,
     POSTHOUSE_BUS_DURABILITY, POSTHOUSE_BUS_CYCLE_RULE, POSTHOUSE_BUS_MAX_HOPS, POSTHOUSE_BUS_DEFAULT_TTL_MS,
-    POSTHOUSE_BUS_DEFAULT_CALL_BUDGET, POSTHOUSE_BUS_HANDLER_TIMEOUT_S, POSTHOUSE_BUS_MAX_LISTENERS), else the table
+    POSTHOUSE_BUS_DEFAULT_CALL_BUDGET, POSTHOUSE_BUS_HANDLER_TIMEOUT_S, POSTHOUSE_BUS_MAX_LISTENERS,
+    POSTHOUSE_BUS_MAX_PAYLOAD_BYTES), else the table
     [bus] of config.toml in the home directory of posthouse, else the default. They are read here, once; an invalid
     setting raises. Without `retention`, the [journal] settings are read whenever the journal is pruned. While it is
     open the bus also follows access-rules.json and config.json of its data directory; config.json takes precedence
@@ -78,6 +79,7 @@ class Bus:
         cycle_rule: CycleRule | None = None,
         handler_timeout_s: float | None = None,
         max_listeners: int | None = None,
+        max_payload_bytes: int | None = None,
         refusals: Refusals | None = None,
         reliability: Reliability | None = None,
         retention: Retention | None = None,
@@ -92,6 +94,7 @@ class Bus:
             "cycle_rule": cycle_rule,
             "handler_timeout_s": handler_timeout_s,
             "max_listeners": max_listeners,
+            "max_payload_bytes": max_payload_bytes,
         }
         self._options = bus_options(path, arguments, reliability or Reliability(), retention, clock or system_clock())
         self.path = self._options.path
@@ -271,7 +274,7 @@ class Bus:
             check_refusals(refusals)
         if budget is not None and not isinstance(budget, GivenBudget | Budget):
             raise error("value_invalid", name="budget", reason=f"{type(budget).__name__} is not a budget")
-        content = json_payload(payload)
+        content = await session.publisher.encode(payload)
         inherited, answered = await inherit(session.core, subject, from_, in_reply_to)
         draft = Draft(
             subject, content, from_, reply_to=reply_to, inherited=inherited, in_reply_to=answered, given=budget

@@ -55,6 +55,7 @@ class Core:
         self.clock = options.clock
         self.handler_timeout_s = options.handler_timeout_s
         self.is_power_safe = options.is_power_safe
+        self.max_payload_bytes = options.max_payload_bytes
         self.loop = asyncio.get_running_loop()
         #: context of every callback and task of the bus: no budget is inherited in it
         self.context = context

@@ -38,6 +38,7 @@ _ARGUMENTS = (
     "bus.default_call_budget",
     "bus.handler_timeout_s",
     "bus.max_listeners",
+    "bus.max_payload_bytes",
 )
 
 
@@ -61,6 +62,7 @@ class BusOptions:
     is_power_safe: bool
     handler_timeout_s: float
     max_listeners: int
+    max_payload_bytes: int
     reliability: Reliability
     #: None: read the user's settings whenever the journal is pruned
     retention: Retention | None
@@ -83,6 +85,7 @@ def bus_options(
     _check_choice("cycle_rule", arguments["cycle_rule"], get_args(CycleRule))
     check_positive("handler_timeout_s", arguments["handler_timeout_s"])
     check_positive("max_listeners", arguments["max_listeners"])
+    check_positive("max_payload_bytes", arguments["max_payload_bytes"])
     values: dict[str, Any] = {name: value for name, value in arguments.items() if value is not None}
     missing = [name for name in _ARGUMENTS if name.removeprefix("bus.") not in values]
     values |= {name.removeprefix("bus."): found.value for name, found in _resolve(missing, environ).items()}
@@ -95,6 +98,7 @@ def bus_options(
         is_power_safe=values["durability"] == "power",
         handler_timeout_s=values["handler_timeout_s"],
         max_listeners=values["max_listeners"],
+        max_payload_bytes=values["max_payload_bytes"],
         reliability=reliability,
         retention=retention,
         clock=clock,

@@ -3,7 +3,7 @@
 A reservation is committed before its file appears; it is closed, with its journal record, after the file is in new/
 (and synced, with durability "power"); then the publisher is answered. If the process dies in between, the process
 that finds the file writes the record. Publishes of one loop iteration share both transactions and never wait for
-handlers.
+handlers. Large payloads are encoded and written on threads.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+from typing import Any
+
+import msgspec
 
 from posthouse.bus.admission import Admission, Draft, MailboxCopy
 from posthouse.bus.core import Core
@@ -21,10 +24,14 @@ from posthouse.bus.settling import close_reservation, withdraw_reservation
 from posthouse.bus.signals import Signals
 from posthouse.bus.transaction import BusTransaction
 from posthouse.model.clock import format_utc
+from posthouse.model.envelope import encode_payload
 from posthouse.model.errors import Transient, error
 from posthouse.model.limits import MILLISECOND_NS, SECOND_NS
 from posthouse.model.reliability import pressure_signal
+from posthouse.model.strict_json import exceeds
 
+LARGE_BYTES = 256 * 1024  # to encode or write more would keep the event loop for more than a millisecond
+_ITEM_COST_BYTES = 64  # checking one value of a payload takes as long as encoding that much text
 #: each copy of a publish, and why its file could not be stored
 StoredCopies = list[tuple[MailboxCopy, OSError | None]]
 
@@ -36,8 +43,15 @@ class Publisher:
         self.core = core
         self.admission = Admission(core.policy, core.instance.number)
         self.refusals = RefusalLog(core.ledger, lambda: core.clock.wall_ns() // (60 * SECOND_NS))
-        self.syncer = Syncer(self) if core.is_power_safe else None
+        self._thread: FileWriter | None = None
         self._signals = signals
+
+    async def encode(self, payload: Any) -> msgspec.Raw:
+        """Return the JSON text of a payload; a large one is encoded on a thread, so that the loop goes on."""
+        max_bytes = self.core.max_payload_bytes
+        if exceeds(payload, LARGE_BYTES, per_item=_ITEM_COST_BYTES):
+            return await asyncio.to_thread(encode_payload, payload, max_bytes)
+        return encode_payload(payload, max_bytes)
 
     async def publish(self, draft: Draft) -> PublishResult:
         """Store a message in every mailbox that admits it and return the result."""
@@ -51,16 +65,34 @@ class Publisher:
         self.core.ledger.submit_publish(_ReservePublish(self, draft))
 
     async def close(self) -> None:
-        """Store the publishes that wait for the disk, then end the syncing thread."""
-        if self.syncer is not None:
-            await self.syncer.close()
+        """Store the publishes that wait for the disk, then end the writing thread."""
+        if self._thread is not None:
+            await self._thread.close()
+
+    def store(self, draft: Draft) -> None:
+        """Write the files of a reserved publish: here if they are small and need no sync, else on a thread."""
+        copies = (*draft.copies, *draft.dead_letters)
+        if not self.core.is_power_safe and sum(len(copy.data) for copy in copies) <= LARGE_BYTES:
+            self.close_reservations(draft, [(copy, _store_copy(self.core, copy)) for copy in copies])
+            return
+        if self._thread is None:
+            self._thread = FileWriter(self)
+        self._thread.store(draft)
 
     def close_reservations(self, draft: Draft, copies: StoredCopies) -> None:
         """Close the reservations of stored copies, withdraw the others, then answer the publisher."""
         for copy, failure in copies:
             draft.failure = failure or draft.failure
             draft.stored += failure is None and copy.reason is None
-        self.core.ledger.submit(_ClosePublish(self, draft, copies))
+        self.close_next(draft, copies)
+
+    def close_next(self, draft: Draft, copies: StoredCopies) -> None:
+        """Close as many copies as one transaction may take; the others follow, each after the commit before it."""
+        count = size = 0
+        while count < len(copies) and size <= LARGE_BYTES:
+            size += len(copies[count][0].data)
+            count += 1
+        self.core.ledger.submit(_ClosePublish(self, draft, copies[:count], copies[count:]))
 
     def answer(self, draft: Draft) -> None:
         """Resolve the publisher's future, and signal its subject about mailboxes under pressure."""
@@ -96,11 +128,7 @@ class _ReservePublish:
             server = publisher.core.servers.get(copy.number)
             if server is not None:
                 server.expect_own(copy.id)
-        if publisher.syncer is not None:
-            publisher.syncer.store(draft)
-            return
-        copies = [(copy, _store_copy(publisher.core, copy)) for copy in (*draft.copies, *draft.dead_letters)]
-        publisher.close_reservations(draft, copies)
+        publisher.store(draft)
 
     def on_failed(self, failure: Exception) -> bool:
         _resolve(self._draft, failure)
@@ -110,12 +138,14 @@ class _ReservePublish:
 class _ClosePublish:
     """Ledger operation, the second half of a publish: the files are stored, or could not be."""
 
-    __slots__ = ("_copies", "_draft", "_earlier", "_is_answered", "_publisher")
+    __slots__ = ("_copies", "_draft", "_earlier", "_is_answered", "_publisher", "_rest")
 
-    def __init__(self, publisher: Publisher, draft: Draft, copies: StoredCopies) -> None:
+    def __init__(self, publisher: Publisher, draft: Draft, copies: StoredCopies, rest: StoredCopies) -> None:
         self._publisher = publisher
         self._draft = draft
         self._copies = copies
+        #: copies that are closed after these
+        self._rest = rest
         #: ids that the endpoint's server queues before each copy
         self._earlier: list[list[str]] = []
         self._is_answered = False
@@ -133,7 +163,7 @@ class _ClosePublish:
         try:
             self._offer_copies()
         finally:  # the publish is committed, whatever fails in a server
-            self._answer()
+            self._go_on()
 
     def _offer_copies(self) -> None:
         for (copy, failure), earlier in zip(self._copies, self._earlier, strict=True):
@@ -154,7 +184,15 @@ class _ClosePublish:
             server = self._publisher.core.servers.get(copy.number)
             if server is not None:
                 server.rescan_later()
+        if self._rest:
+            self._publisher.close_next(self._draft, self._rest)
         return False
+
+    def _go_on(self) -> None:
+        if self._rest:
+            self._publisher.close_next(self._draft, self._rest)
+        else:
+            self._answer()
 
     def _answer(self) -> None:
         if not self._is_answered:
@@ -204,8 +242,8 @@ def _unwritable(draft: Draft, failure: OSError) -> Exception:
     )
 
 
-class Syncer:
-    """The thread that writes and syncs files when publishes must survive a loss of power.
+class FileWriter:
+    """The thread that writes large files, and all files when publishes must survive a loss of power.
 
     It takes all waiting publishes at once, so that they share the sync of each directory.
     """
@@ -213,13 +251,14 @@ class Syncer:
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
         self._directory = publisher.core.directory
+        self._is_synced = publisher.core.is_power_safe
         self._queue: queue.SimpleQueue[Draft | None] = queue.SimpleQueue()
         self._ended = asyncio.Event()
-        self._thread = threading.Thread(target=self._serve, name="bus syncer", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name="bus file writer", daemon=True)
         self._thread.start()
 
     def store(self, draft: Draft) -> None:
-        """Write and sync the files of a publish, then close its reservations."""
+        """Write the files of a publish, then close its reservations."""
         self._queue.put(draft)
 
     async def close(self) -> None:
@@ -236,17 +275,18 @@ class Syncer:
             while not self._queue.empty():
                 drafts.append(self._queue.get())
             is_open = None not in drafts
-            synced = self._sync([draft for draft in drafts if draft is not None])
-            core.loop.call_soon_threadsafe(self._on_synced, synced, context=core.context)
+            stored = self._store([draft for draft in drafts if draft is not None])
+            core.loop.call_soon_threadsafe(self._on_stored, stored, context=core.context)
         core.loop.call_soon_threadsafe(self._ended.set)
 
-    def _sync(self, drafts: list[Draft]) -> list[tuple[Draft, StoredCopies]]:
+    def _store(self, drafts: list[Draft]) -> list[tuple[Draft, StoredCopies]]:
         mailboxes: dict[str, Mailbox] = {}
         written: list[tuple[Draft, StoredCopies]] = []
         for draft in drafts:
             copies = (*draft.copies, *draft.dead_letters)
             written.append((draft, [(copy, self._write(copy, mailboxes)) for copy in copies]))
-        folders = {_folder_of(copy) for _, copies in written for copy, failure in copies if failure is None}
+        stored = [copy for _, copies in written for copy, failure in copies if failure is None]
+        folders = {_folder_of(copy) for copy in stored if self._is_synced}
         failures = {(hash_, folder): _sync_folder(mailboxes[hash_], folder) for hash_, folder in folders}
         for mailbox in mailboxes.values():
             mailbox.close()
@@ -261,7 +301,7 @@ class Syncer:
             if mailbox is None:
                 mailbox = mailboxes[copy.hash] = self._open(copy)
             data, folder = _file_of(copy)
-            mailbox.write(copy.id, data, sync=True)
+            mailbox.write(copy.id, data, sync=self._is_synced)
             mailbox.move(f"tmp/{copy.id}", f"{folder}/{copy.id}")
         except OSError as failure:
             return failure
@@ -273,8 +313,8 @@ class Syncer:
             return Mailbox(self._directory.unrouted.path, ("tmp", "failed"))
         return Mailbox(self._directory.path_of(copy.hash))
 
-    def _on_synced(self, synced: list[tuple[Draft, StoredCopies]]) -> None:
-        for draft, copies in synced:
+    def _on_stored(self, stored: list[tuple[Draft, StoredCopies]]) -> None:
+        for draft, copies in stored:
             self._publisher.close_reservations(draft, copies)
 
 

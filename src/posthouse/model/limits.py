@@ -100,6 +100,9 @@ LOCK_WAIT_MAX_MS = 600_000
 LOCK_RATE_PER_S = 5_000  # operations per key: far above one busy client, far below the capacity of the writer
 LOCK_BURST = 20_000
 
+BUS_MAX_PAYLOAD_BYTES = 1 * MIB  # a message, not a file: the journal keeps a copy of each
+BUS_PAYLOAD_BYTES_MAX = 32 * MIB  # half of the largest mailbox file
+
 # Bus reliability defaults
 RATE_WINDOW_S = 60
 RATE_MAX_PER_WINDOW = 100

@@ -17,6 +17,8 @@ from posthouse.model.limits import (
     BUDGET_CALLS,
     BUDGET_MAX_HOPS,
     BUDGET_TTL_MS,
+    BUS_MAX_PAYLOAD_BYTES,
+    BUS_PAYLOAD_BYTES_MAX,
     CONFIRM_TIMEOUT_S,
     EPHEMERAL_BURST,
     EPHEMERAL_RATE_PER_S,
@@ -170,6 +172,15 @@ _BUS: tuple[Setting, ...] = (
         "listeners",
         1,
         1_000_000,
+    ),
+    Setting(
+        "bus.max_payload_bytes",
+        int,
+        BUS_MAX_PAYLOAD_BYTES,
+        "Maximum size of a payload, as JSON.",
+        "bytes",
+        1,
+        BUS_PAYLOAD_BYTES_MAX,
     ),
 )
 _MAX = 1_000_000_000

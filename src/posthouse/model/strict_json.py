@@ -80,6 +80,34 @@ def check_json_value(value: Any) -> None:
         raise error("payload_unserialisable", reason=reason)
 
 
+def exceeds(value: Any, limit: int, per_item: int = 1) -> bool:
+    """Return True if the characters of all texts plus `per_item` for every value are more than `limit`.
+
+    With 1 per item that is a lower bound of the bytes of the JSON text. The cost is bounded by the limit, not by the
+    value; a value that is nested too deep counts as small, because check_json_value refuses it.
+    """
+    size, level = 0, [value]
+    for _ in range(JSON_MAX_DEPTH + 1):
+        children: list[Any] = []
+        for item in level:
+            kind = type(item)
+            if kind is str:
+                size += len(item)
+            elif kind is dict or kind is list or kind is tuple:
+                if size + (len(children) + len(item)) * per_item > limit:
+                    return True
+                children.extend(item.values() if kind is dict else item)
+                if kind is dict:
+                    size += sum(len(key) for key in item if type(key) is str)
+        size += len(level) * per_item
+        if size > limit:
+            return True
+        if not children:
+            return False
+        level = children
+    return False
+
+
 def _text(data: bytes | str) -> str:
     if isinstance(data, str):
         return data

@@ -55,6 +55,12 @@ BUS: tuple[ErrorSpec, ...] = (
         "dead letter that can be requeued. `posthouse bus top` shows which limit is reached.",
     ),
     ErrorSpec(
+        "payload_too_large",
+        413,
+        "the payload has more than {limit_bytes} bytes",
+        "Store the content in a file and send its path, or raise bus.max_payload_bytes.",
+    ),
+    ErrorSpec(
         "bus_foreign_loop",
         409,
         "this Bus belongs to another event loop or thread: use bus.sync there",
