@@ -3,43 +3,28 @@
 The rate limit applies once per publish; then, for each endpoint that the subject resolves to: access, back-pressure,
 breaker and budget, in this order. An admitted message gets a row in `mail` and counts in the mailbox's depth before
 its file exists; a message that access or budget refuses gets a row for its dead letter. The budget starts from the
-message that caused the publish: by context variable inside a handler, by look-up for agents that poll. The same causes
-decide if the message is a return. No file is written here.
+messages that caused the publish (posthouse.bus.causes). No file is written here.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextvars import Context, ContextVar, copy_context
 from typing import Any, NamedTuple
 
-import apsw
 import msgspec
 
-from posthouse.bus.core import Core
-from posthouse.bus.data_directory import UNROUTED, endpoint_hash
+from posthouse.bus.data_directory import UNROUTED
 from posthouse.bus.operator_files import Policy
 from posthouse.bus.results import Endpoint, PublishResult, Reason, Rejection
 from posthouse.bus.transaction import SQL, BusTransaction, EndpointCounters, MailState
 from posthouse.model import breaker
-from posthouse.model.budget import (
-    Budget,
-    BudgetCeiling,
-    GivenBudget,
-    charge_budget,
-    check_budget,
-    effective_budget,
-    find_answered,
-)
+from posthouse.model.budget import Budget, BudgetCeiling, GivenBudget, charge_budget, check_budget, effective_budget
 from posthouse.model.clock import format_utc
-from posthouse.model.envelope import Envelope, decode_envelope, encode_envelope
-from posthouse.model.errors import error
-from posthouse.model.limits import INT64_MAX, SECOND_NS
+from posthouse.model.envelope import Envelope, encode_envelope
+from posthouse.model.limits import SECOND_NS
 from posthouse.model.rate import check_rate, window_start_ns
 from posthouse.model.reliability import Pressure, PressureState, Reliability, check_pressure
 from posthouse.model.subjects import is_pattern
-from posthouse.model.ulid import validate_ulid
 
 NO_ENDPOINT = "no endpoint matches the subject"
 #: reasons of refusals that end by themselves; the others leave a dead letter
@@ -203,97 +188,6 @@ class Draft:
 
     def result(self) -> PublishResult:
         return PublishResult(self.message_id, self.stored, tuple(self.rejected), self.pressure)
-
-
-class RunningHandler(NamedTuple):
-    """The handler that runs in a context."""
-
-    #: the message that it handles
-    envelope: Envelope
-    #: loop time at which its time ends
-    deadline_s: float
-
-
-#: None outside handlers
-RUNNING: ContextVar[RunningHandler | None] = ContextVar("posthouse_bus_handler", default=None)
-_UNLIMITED = BudgetCeiling(max_hops=INT64_MAX, ttl_ms=INT64_MAX, call_budget=INT64_MAX)
-
-
-class PublishedBody(msgspec.Struct):
-    """The part of a bus.published record that readers of messages need."""
-
-    envelope: Envelope
-
-
-decode_published = msgspec.json.Decoder(PublishedBody).decode
-
-
-def clean_context() -> Context:
-    """Return a copy of the current context in which no message is being handled."""
-    context = copy_context()
-    context.run(RUNNING.set, None)
-    return context
-
-
-def handler_context(base: Context, envelope: Envelope, deadline_s: float) -> Context:
-    """Return the context in which a handler of the message runs."""
-    context = base.copy()
-    context.run(RUNNING.set, RunningHandler(envelope, deadline_s))
-    return context
-
-
-class Inheritance(NamedTuple):
-    """What a publish takes over from the messages that caused it."""
-
-    budget: Budget | None = None
-    #: the message that the publish answers as a return
-    in_reply_to: str | None = None
-
-
-async def inherit(core: Core, subject: str, from_: str, named_id: str | None) -> Inheritance:
-    """Return what a publish inherits from the message being handled and from the one that the publisher names."""
-    running = RUNNING.get()
-    if named_id is None:
-        return Inheritance() if running is None else _inherit_from((running.envelope,), subject)
-    named = await find_message(core, named_id, from_)
-    return _inherit_from(named if running is None else (*named, running.envelope), subject)
-
-
-def _inherit_from(causes: Sequence[Envelope], subject: str) -> Inheritance:
-    budget: Budget | None = None
-    for envelope in causes:  # the narrowest: a false claim gains nothing
-        budget = envelope.budget if budget is None else effective_budget(_UNLIMITED, 0, budget, envelope.budget)
-    answered = find_answered(subject, [envelope.as_cause for envelope in causes])
-    return Inheritance(budget, None if answered is None else answered.id)
-
-
-async def find_message(core: Core, message_id: str, replier: str) -> Sequence[Envelope]:
-    """Return the copy of a stored message that the replier received; without an own copy, all copies."""
-    validate_ulid(message_id)
-    core.ledger.flush()
-    copies = _copies_in_mailbox(core, message_id, replier)
-    if not copies:
-        copies = await core.store.pool.run(lambda db: _copies_in_journal(db, message_id))
-    if not copies:
-        raise error("message_unknown", id=message_id)
-    return [envelope for envelope in copies if envelope.subject == replier] or copies
-
-
-def _copies_in_journal(db: apsw.Connection, message_id: str) -> list[Envelope]:
-    rows: Any = db.execute(SQL.published, (message_id,))
-    return [decode_published(body.encode()).envelope for (body,) in rows]
-
-
-def _copies_in_mailbox(core: Core, message_id: str, replier: str) -> list[Envelope]:
-    mailbox = core.directory.find_mailbox(endpoint_hash(replier))
-    if mailbox is None:
-        return []
-    for folder in ("new", "cur"):
-        try:
-            return [decode_envelope(mailbox.read(f"{folder}/{message_id}"))]
-        except FileNotFoundError:
-            continue
-    return []
 
 
 class Admission:

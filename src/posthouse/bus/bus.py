@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
 from typing import Any
 
 from posthouse.bus import dead_letters, endpoints, polling
-from posthouse.bus.admission import Draft, inherit
+from posthouse.bus.admission import Draft
+from posthouse.bus.causes import inherit
 from posthouse.bus.data_directory import endpoint_hash
 from posthouse.bus.dead_letters import DeadLetterObserver
 from posthouse.bus.handlers import Handler, Subscription, Unsubscribe
@@ -42,13 +42,12 @@ from posthouse.bus.signals import SignalHandler
 from posthouse.bus.sync import SyncCalls, blocking, blocking_until_removed
 from posthouse.bus.taps import Tap, TapHandler, start_tap
 from posthouse.bus.transaction import read_depths
-from posthouse.bus.waiting import check_wait
 from posthouse.journal.read import read_after, read_extent
 from posthouse.journal.records import Record
 from posthouse.model.access_rules import AccessRule
-from posthouse.model.budget import MESH_CEILING, Budget, CycleRule, GivenBudget, MeshBudget, to_bus_budget
+from posthouse.model.budget import Budget, CycleRule, GivenBudget
 from posthouse.model.clock import Clock, system_clock
-from posthouse.model.envelope import Envelope, Signal, json_payload
+from posthouse.model.envelope import Envelope, Signal
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.limits import DEAD_LETTER_KEEP_DAYS
 from posthouse.model.reliability import Reliability
@@ -59,13 +58,11 @@ class Bus:
     """An open data directory; use it as an async context manager.
 
     An argument that is not given comes from the user's settings: the environment (POSTHOUSE_BUS_DIR,
-    POSTHOUSE_BUS_DURABILITY, POSTHOUSE_BUS_CYCLE_RULE, POSTHOUSE_BUS_MAX_HOPS, POSTHOUSE_BUS_DEFAULT_TTL_MS,
-    POSTHOUSE_BUS_DEFAULT_CALL_BUDGET, POSTHOUSE_BUS_HANDLER_TIMEOUT_S, POSTHOUSE_BUS_MAX_LISTENERS,
-    POSTHOUSE_BUS_MAX_PAYLOAD_BYTES), else the table
-    [bus] of config.toml in the home directory of posthouse, else the default. They are read here, once; an invalid
-    setting raises. Without `retention`, the [journal] settings are read whenever the journal is pruned. While it is
-    open the bus also follows access-rules.json and config.json of its data directory; config.json takes precedence
-    over `reliability`.
+    POSTHOUSE_BUS_MAX_HOPS and so on: each argument has its variable), else the table [bus] of config.toml in the home
+    directory of posthouse, else the default. They are read here, once; an invalid setting raises. Without `retention`,
+    the [journal] settings are read whenever the journal is pruned. While it is open the bus also follows
+    access-rules.json and config.json of its data directory; config.json takes precedence over `reliability`.
+    `refusals`, "raise" or "return", says what publish does with a refusal, wherever it is called.
     """
 
     def __init__(
@@ -282,11 +279,8 @@ class Bus:
         if wait_s is None:
             result = await session.publisher.publish(draft)
         else:
-            check_wait(subject, wait_s)
             result = await session.waiting.publish(draft, wait_s)
-        if result.delivered_to:
-            return result
-        return result_or_raise(draft, result, refusals or self._refusals)
+        return result if result.delivered_to else result_or_raise(draft, result, refusals or self._refusals)
 
     async def request(
         self, subject: str, payload: Any, *, from_: str, timeout_s: float, budget: GivenBudget | Budget | None = None
@@ -328,7 +322,7 @@ class Bus:
 
     async def on_signal(self, pattern: str, handler: SignalHandler) -> Unsubscribe:
         """Call `handler(subject, signal)` for signals to matching subjects."""
-        return _awaitable(self._open.signals.add(pattern, handler))
+        return self._open.signals.add(pattern, handler)
 
     # access rules
 
@@ -416,13 +410,6 @@ class Bus:
         return (await self._flushed().core.store.pool.run(read_extent)).head
 
 
-def _awaitable(remove: Callable[[], None]) -> Unsubscribe:
-    async def unsubscribe() -> None:
-        remove()
-
-    return unsubscribe
-
-
 class SyncBus(SyncCalls):
     """The methods of a Bus as blocking calls; handlers run on threads, or on the bus's loop if they are async."""
 
@@ -460,30 +447,3 @@ class SyncBus(SyncCalls):
     def serve(self) -> None:
         """Serve the subscriptions of this process until it gets SIGINT or SIGTERM, or until the bus is closed."""
         self.run_until_signal(self.bus.serve)
-
-
-async def publish_bridged(
-    bus: Bus,
-    subject: str,
-    payload: Any,
-    *,
-    from_: str,
-    budget: MeshBudget,
-    reply_to: str | None = None,
-    in_reply_to: str | None = None,
-) -> PublishResult:
-    """Store a message from the mesh in every mailbox that its subject reaches; with `in_reply_to` it is a return."""
-    session = bus.session
-    for name in (subject, from_, *(() if reply_to is None else (reply_to,))):
-        validate_subject(name)
-    given = to_bus_budget(budget)
-    draft = Draft(
-        subject,
-        json_payload(payload),
-        from_,
-        reply_to=reply_to,
-        in_reply_to=in_reply_to,
-        given=given,
-        ceiling=MESH_CEILING,
-    )
-    return await session.publisher.publish(draft)

@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from posthouse.bus.admission import handler_context
+from posthouse.bus.causes import handler_context
 from posthouse.bus.maildir import clean_text
 from posthouse.bus.results import SubscriptionView
 from posthouse.log import get_log

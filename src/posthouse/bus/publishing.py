@@ -23,12 +23,14 @@ from posthouse.bus.results import PublishResult
 from posthouse.bus.settling import close_reservation, withdraw_reservation
 from posthouse.bus.signals import Signals
 from posthouse.bus.transaction import BusTransaction
+from posthouse.model.budget import MESH_CEILING, MeshBudget, to_bus_budget
 from posthouse.model.clock import format_utc
-from posthouse.model.envelope import encode_payload
+from posthouse.model.envelope import encode_payload, json_payload
 from posthouse.model.errors import Transient, error
 from posthouse.model.limits import MILLISECOND_NS, SECOND_NS
 from posthouse.model.reliability import pressure_signal
 from posthouse.model.strict_json import exceeds
+from posthouse.model.subjects import validate_subject
 
 LARGE_BYTES = 256 * 1024  # to encode or write more would keep the event loop for more than a millisecond
 _ITEM_COST_BYTES = 64  # checking one value of a payload takes as long as encoding that much text
@@ -108,6 +110,32 @@ class Publisher:
                 self._signals.emit(draft.from_, signal)
         if draft.rejected or not draft.copies:
             self.refusals.count(draft)
+
+
+async def publish_bridged(
+    publisher: Publisher,
+    subject: str,
+    payload: Any,
+    *,
+    from_: str,
+    budget: MeshBudget,
+    reply_to: str | None = None,
+    in_reply_to: str | None = None,
+) -> PublishResult:
+    """Store a message from the mesh in every mailbox that its subject reaches; with `in_reply_to` it is a return."""
+    for name in (subject, from_, *(() if reply_to is None else (reply_to,))):
+        validate_subject(name)
+    given = to_bus_budget(budget)
+    draft = Draft(
+        subject,
+        json_payload(payload),
+        from_,
+        reply_to=reply_to,
+        in_reply_to=in_reply_to,
+        given=given,
+        ceiling=MESH_CEILING,
+    )
+    return await publisher.publish(draft)
 
 
 class _ReservePublish:

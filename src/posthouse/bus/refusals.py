@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, get_args
 
-from posthouse.bus.admission import RUNNING, TEMPORARY, Draft
+from posthouse.bus.admission import TEMPORARY, Draft
+from posthouse.bus.causes import RUNNING
 from posthouse.bus.ledger import Ledger
 from posthouse.bus.results import PublishResult, Reason, Rejection, publish_refused
 from posthouse.bus.transaction import BusTransaction

@@ -103,6 +103,12 @@ class Requests:
         reply_to = envelope.reply_to
         if reply_to is None or not reply_to.startswith(_REPLY_PREFIX):
             return
-        notice = Draft(f"{reply_to}{_FAILED}", {"reason": reason}, envelope.subject, inherited=envelope.budget)
+        notice = Draft(
+            f"{reply_to}{_FAILED}",
+            {"reason": reason},
+            envelope.subject,
+            inherited=envelope.budget,
+            in_reply_to=envelope.id,
+        )
         notice.is_notice = True
         self._publisher.post(notice)

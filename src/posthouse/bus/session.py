@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 from posthouse.bus import polling
-from posthouse.bus.admission import clean_context
+from posthouse.bus.causes import clean_context
 from posthouse.bus.core import Core
 from posthouse.bus.handlers import Subscriptions
 from posthouse.bus.housekeeping import Housekeeping

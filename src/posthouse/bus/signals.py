@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import warnings
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context
 from typing import Any
 
@@ -37,8 +37,8 @@ class Signals:
         self._counts: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    def add(self, pattern: str, handler: SignalHandler) -> Callable[[], None]:
-        """Call `handler` for signals to matching subjects; return the function that removes it."""
+    def add(self, pattern: str, handler: SignalHandler) -> Callable[[], Coroutine[Any, Any, None]]:
+        """Call `handler` for signals to matching subjects; return the async function that removes it."""
         validate_subject(pattern, allow_wildcards=True)
         ticket = self._trie.add(pattern, handler)
         self._counts[pattern] += 1
@@ -47,7 +47,7 @@ class Signals:
             warnings.warn(text, TooManyListenersWarning, stacklevel=3)
         is_listening = True
 
-        def remove() -> None:
+        async def remove() -> None:
             nonlocal is_listening
             if is_listening:
                 is_listening = False

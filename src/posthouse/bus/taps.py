@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
-from posthouse.bus.admission import decode_published
+from posthouse.bus.causes import decode_published
 from posthouse.bus.core import Core
 from posthouse.bus.inotify import Watcher
 from posthouse.journal.cursor import Cursor, resolve_cursor

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 
-from posthouse.bus.admission import RUNNING, Draft
+from posthouse.bus.admission import Draft
+from posthouse.bus.causes import RUNNING
 from posthouse.bus.options import check_positive
 from posthouse.bus.publishing import Publisher
 from posthouse.bus.results import PublishResult, Reason, Rejection
@@ -24,7 +25,7 @@ _HANDLER_RESERVE = 0.05  # the share of a handler's remaining time that is left 
 _HANDLER_RESERVE_MAX_S = 1.0
 
 
-def check_wait(subject: str, wait_s: float) -> None:
+def _check_wait(subject: str, wait_s: float) -> None:
     """Raise value_invalid unless a publish to the subject can wait that long."""
     check_positive("wait_s", wait_s)
     if is_pattern(subject):
@@ -54,6 +55,7 @@ class WaitingPublishes:
 
     async def publish(self, draft: Draft, wait_s: float) -> PublishResult:
         """Publish as soon as the sender's earlier publishes and the limits allow, or return the refusal."""
+        _check_wait(draft.subject, wait_s)
         deadline_s = self._deadline_s(wait_s)
         queue = self._queues.setdefault(draft.from_, _SenderQueue())
         queue.length += 1

@@ -20,8 +20,9 @@ from typing import Any
 import msgspec
 import structlog
 
-from posthouse.bus.admission import find_message
-from posthouse.bus.bus import Bus, publish_bridged
+from posthouse.bus.bus import Bus
+from posthouse.bus.causes import find_message
+from posthouse.bus.publishing import publish_bridged
 from posthouse.bus.results import PublishResult, Reason
 from posthouse.daemon.inbox.inbox import Inbox, InboxItem
 from posthouse.daemon.outbox.outbox import Outbox
@@ -195,7 +196,7 @@ class ArrivalPublisher:
             log.info("bridge_budget_exceeded", message_id=item.message_id, reason=reason)
             return REFUSED
         result = await publish_bridged(
-            self._bus,
+            self._bus.session.publisher,
             subject,
             arrival_payload(item),
             from_=self._subjects.member(item.sender),
