@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import enum
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError, error
@@ -72,6 +73,8 @@ class Mesh:
     subscriptions: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     #: node -> nodes that it blocks
     blocks: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    #: called after a change that rights depend on
+    on_rights_changed: Callable[[], None] = lambda: None
     _rights: dict[str, Rights] = field(default_factory=dict)
 
     def role(self, node: str) -> Role | None:
@@ -122,15 +125,17 @@ class Mesh:
             del self.alike[skeleton]
 
     def clear_rights(self) -> None:
-        """Clear the cache of rights, after a change that rights depend on."""
+        """Clear the cache of rights, after a change that rights depend on, and let the watchers look again."""
         self._rights.clear()
+        self.on_rights_changed()
 
 
 class Meshes:
     """All meshes of a relay, as committed."""
 
     def __init__(self, rows: MeshRows) -> None:
-        self._meshes = {row.mesh: Mesh(row) for row in rows.meshes}
+        self._watchers: dict[Callable[[str], None], None] = {}
+        self._meshes = {row.mesh: self._watched(row) for row in rows.meshes}
         for member in rows.members:
             self._meshes[member.mesh].put_member(member)
         for access in rows.access:
@@ -163,10 +168,22 @@ class Meshes:
         """Add a mesh, or change it."""
         found = self._meshes.get(row.mesh)
         if found is None:
-            self._meshes[row.mesh] = Mesh(row)
+            self._meshes[row.mesh] = self._watched(row)
         else:
             found.row = row
             found.clear_rights()
+
+    def watch_rights(self, watcher: Callable[[str], None]) -> Callable[[], None]:
+        """Call `watcher` with a mesh whenever rights of nodes in it may have changed; return its end."""
+        self._watchers[watcher] = None
+        return lambda: self._watchers.pop(watcher, None)
+
+    def _watched(self, row: MeshRow) -> Mesh:
+        return Mesh(row, on_rights_changed=partial(self._notify, row.mesh))
+
+    def _notify(self, mesh: str) -> None:
+        for watcher in list(self._watchers):
+            watcher(mesh)
 
     def rights(self, node: str, mesh: str) -> Rights:
         """Return the rights of a node in a mesh; none in a mesh that does not exist."""

@@ -1,8 +1,9 @@
 """Queues and message states, as readers and operators see and change them: reject, purge, requeue, inspect.
 
 Each change is one unit of work; open sessions get it after its commit. Admins of a mesh are its operators: they see
-states, not content. The sender and admins see all recipients of a message, a recipient only itself. A block must not
-show: to the sender a blocked delivery looks queued, and later expired.
+states, not content. The sender and admins see all recipients of a message, a recipient only itself; a node that may no
+longer read the mesh sees nothing. A block must not show: to the sender a blocked delivery looks queued, and later
+expired.
 """
 
 from __future__ import annotations
@@ -121,9 +122,11 @@ class MessageStatus:
         if found is None:
             raise error("message_unknown", id=message_id)
         rights = self._meshes.rights(node, found["mesh"])
-        if node != found["sender"] and Right.ADMINISTER not in rights:
-            found["deliveries"] = [each for each in found["deliveries"] if each["recipient"] == node]
-            if not found["deliveries"] or Right.READ not in rights:
+        if Right.ADMINISTER not in rights:
+            if node != found["sender"]:
+                found["deliveries"] = [each for each in found["deliveries"] if each["recipient"] == node]
+            is_concerned = node == found["sender"] or bool(found["deliveries"])
+            if not is_concerned or Right.READ not in rights:
                 raise error("message_unknown", id=message_id)
         for delivery in found["deliveries"]:
             self._adapt(delivery, is_sender=node == found["sender"])

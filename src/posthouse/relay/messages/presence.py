@@ -66,6 +66,10 @@ class PresenceTracker:
         """Return the nodes that have an open session in a mesh."""
         return {session.node for session in self._open.get(mesh, ())}
 
+    def sessions(self, mesh: str) -> list[ReaderSession]:
+        """Return the open sessions of a mesh."""
+        return list(self._open.get(mesh, ()))
+
     def add(self, session: ReaderSession, *, is_first: bool) -> None:
         """Add an open session."""
         self._open.setdefault(session.mesh, {})[session] = None

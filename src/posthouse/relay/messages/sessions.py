@@ -145,6 +145,7 @@ class ReaderSessions:
         self._open: dict[Name, list[ReaderSession]] = {}
         self._deferred = DeferredWrites(committer)
         self._presence = PresenceTracker()
+        meshes.watch_rights(self.end_unreadable)
 
     @property
     def reads(self) -> DeliveryReads:
@@ -218,6 +219,12 @@ class ReaderSessions:
             return True
         session.peer.end(CODE_POLICY, refusal.code)
         return False
+
+    def end_unreadable(self, mesh: str) -> None:
+        """End the sessions of nodes that may no longer read a mesh; the mesh sees them go offline."""
+        for session in self._presence.sessions(mesh):
+            if not self.may_read(session):
+                self.close(session, SessionEnd.HARMLESS)
 
     async def send_roster(self, session: ReaderSession) -> None:
         """Send the ROSTER; from then on the session gets PRESENCE."""

@@ -47,6 +47,10 @@ class OpenSubscription(Protocol):
         """Stop sending."""
         ...
 
+    def check_right(self, mesh: str) -> None:
+        """End if it asks for a mesh that its node may no longer read."""
+        ...
+
 
 class Connection(WebSocketConnection):
     """The WebSocket of one client."""
@@ -76,6 +80,7 @@ class Connection(WebSocketConnection):
         self._reads = 0
         self._verbs = verbs
         self._submitter = context.engine.open_submitter(self._answer)
+        self._unwatch_rights = context.engine.meshes.watch_rights(self._check_rights)
         self._rate = Rate(limits.commands_per_s, limits.commands_burst)
         self._bucket = full_bucket(self._rate, context.clock.boot_ns())
         self._faults = 0
@@ -195,7 +200,12 @@ class Connection(WebSocketConnection):
             del self.subscriptions[subscription.sub]
             self.filter_values -= subscription.filter_values
 
+    def _check_rights(self, mesh: str) -> None:
+        for subscription in list(self.subscriptions.values()):
+            subscription.check_right(mesh)
+
     async def close(self) -> None:
+        self._unwatch_rights()
         for subscription in list(self.subscriptions.values()):
             subscription.close()
         for session in self.sessions.values():

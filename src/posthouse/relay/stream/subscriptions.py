@@ -17,6 +17,7 @@ from posthouse.model.errors import PosthouseError, error
 from posthouse.model.filters import Filter
 from posthouse.model.limits import FILTERS_PER_SUBSCRIPTION, QUERY_MAX_LIMIT
 from posthouse.relay.filter_index import count_keys
+from posthouse.relay.accept.authorize import Right
 from posthouse.relay.live import Delivery
 from posthouse.relay.store.event_rows import StoredEvent
 from posthouse.relay.stream.connection import Connection
@@ -133,6 +134,13 @@ class Subscription:
         self._connection.forget(self)
         if failure is not None:
             self._write_buffer.write(text_frame(command_text("CLOSED", self.sub, failure.problem(), self.cursor)))
+
+    def check_right(self, mesh: str) -> None:
+        """End if a filter names a mesh that the node may no longer read; other filters check each event."""
+        if any(each.mesh == mesh for each in self.filters):
+            refusal = self._context.engine.meshes.authorization_error(self.node, mesh, Right.READ)
+            if refusal is not None:
+                self.close(refusal)
 
     @property
     def cursor(self) -> str | None:
