@@ -111,7 +111,7 @@ WRITING: dict[str, Operation] = {
     "publish": lambda client: client.publish("x", kind=1),
     "publish replaceable": lambda client: client.publish("x", kind=10_100),
     "publish addressable": lambda client: client.publish("x", kind=30_100, tags=[("d", "place")]),
-    "publish ephemeral": lambda client: client.publish("x", kind=20_002),
+    "publish ephemeral": lambda client: client.publish("x", kind=20_102),
     "make and remove a topic": make_and_remove_topic,
 }
 ADMINISTERING: dict[str, Operation] = {

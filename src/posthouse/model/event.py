@@ -45,6 +45,8 @@ PRESENCE = 20001
 SIGNAL = 20002
 AUTHENTICATION = 22242
 LAKE_ROOT = 30101
+#: kinds that are reserved and mean nothing yet -> what for; publishing one would fix its meaning by accident
+RESERVED_KINDS = {KEY_ROTATION: "key rotation", PRESENCE: "presence", SIGNAL: "signals"}
 
 
 class KindClass(enum.StrEnum):

@@ -45,7 +45,7 @@ async def test_same_event_sent_twice_at_once_is_stored_once(house: House) -> Non
 
 
 async def test_ephemeral_event_is_passed_on_without_a_seq(house: House) -> None:
-    published = await house.client().publish("now", kind=20_002)
+    published = await house.client().publish("now", kind=20_102)
     assert published.seq is None
 
 

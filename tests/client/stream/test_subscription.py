@@ -94,10 +94,10 @@ async def test_slow_reader_does_not_delay_others_of_the_same_client(house: House
 
 async def test_ephemeral_events_reach_live_subscribers_only(house: House) -> None:
     client = house.client()
-    await client.publish("nobody listens", kind=20_002)
-    subscription = await client.subscribe({"kinds": [20_002]})
+    await client.publish("nobody listens", kind=20_102)
+    subscription = await client.subscribe({"kinds": [20_102]})
     await subscription.wait_live()
-    await client.publish("somebody listens", kind=20_002)
+    await client.publish("somebody listens", kind=20_102)
     (received,) = await take(subscription, 1)
     assert (received.event.content, received.seq) == ("somebody listens", None)
 

@@ -60,7 +60,7 @@ async def test_same_event_twice_in_one_list_is_stored_once(core: RelayEngine) ->
 
 
 async def test_ephemeral_event_is_passed_on_and_not_stored(core: RelayEngine) -> None:
-    published, event = listened(core), ALICE.event(20_001, content="here")
+    published, event = listened(core), ALICE.event(20_101, content="here")
     answer = accepted(await core.accept(encode_event(event)))
     assert (answer.status, answer.seq) == (202, None)
     assert [(item.seq, item.event) for item in published] == [(None, event)]

@@ -37,7 +37,7 @@ async def test_known_event_costs_no_rate_and_is_answered_without_any_left(core: 
 
 
 async def test_ephemeral_events_have_a_rate_of_their_own(core: RelayEngine) -> None:
-    assert codes([await core.accept(ALICE.raw(20_001)) for _ in range(21)]) == ["202"] * 20 + ["rate_limited"]
+    assert codes([await core.accept(ALICE.raw(20_101)) for _ in range(21)]) == ["202"] * 20 + ["rate_limited"]
     assert code(await core.accept(ALICE.raw())) == "201"
 
 

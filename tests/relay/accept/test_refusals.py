@@ -8,6 +8,7 @@ import pytest
 from posthouse.model.clock import FakeClock
 from posthouse.relay.accept.path import Refusals
 from posthouse.relay.engine import EngineSettings, RelayEngine
+from posthouse.relay.wire.accept_results import Accepted, Declined
 from tests.relay.authors import ALICE, BOB, Author
 
 
@@ -70,3 +71,11 @@ async def test_what_is_left_is_written_when_the_core_closes(tmp_path: Path, cloc
     second = await RelayEngine.start(settings, clock)
     assert [record[:2] for record in await refused_records(second)] == [("json_invalid", "unknown")]
     await second.close()
+
+
+@pytest.mark.parametrize("kind", [10_001, 20_001, 20_002])
+async def test_kinds_that_mean_nothing_yet_are_refused(core: RelayEngine, kind: int) -> None:
+    answer = await core.accept(ALICE.raw(kind))
+    assert isinstance(answer, Declined)
+    assert answer.error.code == "kind_reserved"
+    assert isinstance(await core.accept(ALICE.raw(kind + 100)), Accepted)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from posthouse.model.errors import PosthouseError
+from posthouse.relay.wire.lock_operations import ListLocks
 from posthouse.relay.wire.mesh_rows import AccessRow, Role, Verdict
 from tests.relay.edge import Author
 from tests.relay.locks.transports import LEASE_MS, LockRelay, granted, refused
@@ -50,7 +54,35 @@ async def test_roles_and_access_rows_decide_who_may_lock(relay: LockRelay) -> No
     assert refused(await member.ask("renew", **wanted, token=token)) == (403, "right_missing")
     assert (await member.ask("release", resource="a", mesh="lab", token=token))[0] == 200  # a holder may always release
     assert (await stranger.ask("list"))[1]["locks"] == []
-    assert refused(await admin.ask("acquire", **wanted | {"mesh": "nowhere"})) == (404, "mesh_unknown")
+    assert refused(await admin.ask("acquire", **wanted | {"mesh": "nowhere"})) == (403, "not_member")
+
+
+async def test_outsider_learns_neither_which_locks_nor_which_meshes_exist(relay: LockRelay) -> None:
+    administration = relay.edge.server.context.engine.administration
+    admin, member, stranger = [await relay.node() for _ in range(3)]
+    await administration.create_mesh(admin.node, "lab", is_open=False)
+    await administration.save_member(admin.node, "lab", member.node, "member", Role.MEMBER)
+    token = granted(await member.ask("acquire", resource="held", mesh="lab", lease_ms=LEASE_MS))["token"]
+    operations = {
+        "acquire": {"lease_ms": LEASE_MS},
+        "renew": {"lease_ms": LEASE_MS, "token": token},
+        "release": {"token": token},
+        "inspect": {},
+    }
+    for operation, given in operations.items():
+        answers = [
+            await stranger.ask(operation, resource=resource, mesh=mesh, **given)
+            for mesh, resource in (("lab", "held"), ("lab", "free"), ("nowhere", "held"))
+        ]
+        details = {str(value["detail"]).replace("nowhere", "lab") for _, value in answers}
+        assert [refused(answer) for answer in answers] == [(403, "not_member")] * 3, operation
+        assert len(details) == 1, operation
+    for mesh in ("lab", "nowhere"):
+        with pytest.raises(PosthouseError) as outside:
+            await relay.edge.server.context.engine.locks.list(stranger.node, ListLocks(mesh, None, 10))
+        assert outside.value.code == "not_member"
+    await administration.remove_member(admin.node, "lab", member.node)
+    assert (await member.ask("release", resource="held", mesh="lab", token=token))[0] == 200, "a holder may release"
 
 
 async def test_node_above_its_rate_gets_the_time_to_retry_after(relay: LockRelay) -> None:

@@ -116,7 +116,7 @@ STORAGE: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "digest_mismatch",
         409,
-        "the digest of the rows {from_seq}..{to_seq} is {actual}, not the given one",
+        "the digest of the rows {from_seq}..{to_seq} is not the given one",
         "Nothing was deleted. Read the range again and compare.",
     ),
 )

@@ -137,6 +137,12 @@ _EVENTS: tuple[ErrorSpec, ...] = (
         "Choose the kind by how events are kept: normal, replaceable, ephemeral or addressable.",
     ),
     ErrorSpec(
+        "kind_reserved",
+        400,
+        "kind {kind} is reserved for {meaning}, which has no meaning yet",
+        "Choose another kind of the same range.",
+    ),
+    ErrorSpec(
         "kind_not_publishable",
         400,
         "kind {kind} is for authentication and cannot be published",

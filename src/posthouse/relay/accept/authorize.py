@@ -17,7 +17,7 @@ from functools import partial
 
 from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.event import CONFIRMATION, check_times
+from posthouse.model.event import CONFIRMATION, RESERVED_KINDS, check_times
 from posthouse.model.limits import CREATED_AT_MAX_AHEAD_NS, MILLISECOND_NS, SECOND_NS
 from posthouse.model.node import name_skeleton
 from posthouse.model.rate import Bucket, Rate, full_bucket, is_full, take
@@ -268,7 +268,12 @@ class Authorizer:
         for job in jobs:
             row = job.row
             if row is not None:
-                job.refusal = self._right_error(row) or _time_error(row, wall_ns) or self._charge(row, boot_ns)
+                job.refusal = (
+                    self._right_error(row)
+                    or _kind_error(row)
+                    or _time_error(row, wall_ns)
+                    or self._charge(row, boot_ns)
+                )
                 job.is_charged = job.refusal is None
 
     def give_back(self, job: Job) -> None:
@@ -291,6 +296,12 @@ class Authorizer:
 
     def _buckets(self, row: EventRow) -> RateBuckets:
         return self._ephemerals if row.is_ephemeral else self._events
+
+
+def _kind_error(row: EventRow) -> PosthouseError | None:
+    kind = row.event.kind
+    meaning = RESERVED_KINDS.get(kind)
+    return None if meaning is None else error("kind_reserved", kind=kind, meaning=meaning)
 
 
 def _time_error(row: EventRow, wall_ns: int) -> PosthouseError | None:

@@ -50,13 +50,23 @@ async def list_locks(store: RelayStore, meshes: Meshes, clock: Clock, node: str,
     if request.mesh is None:
         scope = meshes.readable(node)
     else:
-        meshes.require(node, request.mesh, Right.READ)
+        missing = right_error(meshes, node, request.mesh, Right.READ)
+        if missing is not None:
+            raise missing
         scope = frozenset({request.mesh})
     after = ("", "") if request.cursor is None else _read_cursor(request.cursor)
     entries = await store.locks(scope, after, request.limit)
     now_ns = clock.boot_ns()
     last = entries[-1] if len(entries) == request.limit else None
     return LockPage([_listed(entry, now_ns) for entry in entries], None if last is None else _lock_cursor(last))
+
+
+def right_error(meshes: Meshes, node: str, mesh: str, right: Right) -> PosthouseError | None:
+    """Return why a node lacks a right, or None; an outsider cannot learn from it which meshes exist."""
+    refusal = meshes.authorization_error(node, mesh, right)
+    if refusal is not None and refusal.code == "mesh_unknown":
+        return error("not_member", node=node, mesh=mesh)
+    return refusal
 
 
 def _listed(entry: LockEntry, now_ns: int) -> ListedLock:
@@ -139,6 +149,8 @@ class Locks:
         """Submit one operation as `ask` does; `on_answer` gets the answer, at once if it is refused here."""
         name = _NAMES[type(request)]
         refusal = self._refusal(node, request)
+        if not self._meshes.rights(node, request.mesh):  # it may release what it holds, and learn nothing else
+            on_answer = partial(_conceal, error("not_member", node=node, mesh=request.mesh), on_answer)
         if refusal is not None:
             self._observer.count("posthouse_relay_lock_operations_total", name, refusal.code)
             on_answer(refusal, None)
@@ -190,7 +202,7 @@ class Locks:
 
     def _refusal(self, node: str, request: LockRequest) -> PosthouseError | None:
         right = _RIGHTS.get(type(request))
-        missing = None if right is None else self._meshes.authorization_error(node, request.mesh, right)
+        missing = None if right is None else right_error(self._meshes, node, request.mesh, right)
         if missing is not None:
             return missing
         wait_ns = self._buckets.take(node, self._clock.boot_ns())
@@ -211,6 +223,12 @@ class Locks:
             code = answer.code if isinstance(answer, PosthouseError) else "done"
             self._observer.count("posthouse_relay_lock_operations_total", name, code)
         on_answer(answer, failure)
+
+
+def _conceal(
+    refusal: PosthouseError, on_answer: OnLockAnswer, answer: LockAnswer | None, failure: BaseException | None
+) -> None:
+    on_answer(refusal if isinstance(answer, PosthouseError) else answer, failure)
 
 
 def _settle(future: asyncio.Future[LockAnswer], answer: LockAnswer | None, failure: BaseException | None) -> None:
