@@ -16,8 +16,8 @@ from posthouse.journal.cursor import parse_cursor
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.filters import Filter
 from posthouse.model.limits import FILTERS_PER_SUBSCRIPTION, QUERY_MAX_LIMIT
-from posthouse.relay.filter_index import count_keys
 from posthouse.relay.accept.authorize import Right
+from posthouse.relay.filter_index import count_keys
 from posthouse.relay.live import Delivery
 from posthouse.relay.store.event_rows import StoredEvent
 from posthouse.relay.stream.connection import Connection
