@@ -113,6 +113,29 @@ def test_history_lists_all_versions_and_address_the_latest(cli: CommandLine, nod
     assert [event["content"] for event in history] == ["old", "new"]
 
 
+def test_publish_says_whether_the_event_is_current(cli: CommandLine, node: str, tmp_path: Path) -> None:
+    old = cli("event", "publish", "old", "--kind", "30002", "--tag", "d=state", "--json").value
+    assert old["current"] is True
+    event = cli("event", "get", old["id"], "--json").value
+    del event["seq"]
+    file = tmp_path / "event.json"
+    file.write_text(json.dumps(event))
+    assert cli("event", "publish", "new", "--kind", "30002", "--tag", "d=state", "--json").value["current"] is True
+    again = cli("event", "publish", "--event", str(file))
+    assert "not current" in again.out
+    assert "current" not in cli("event", "publish", "plain", "--json").value
+
+
+def test_pointer_shows_what_the_latest_holder_wrote(cli: CommandLine, node: str) -> None:
+    missing = cli("event", "pointer", "deploy/prod", "--json")
+    assert missing.problem["code"] == "pointer_unknown"
+    token = cli("lock", "acquire", "deploy/prod", "--json").value["token"]
+    fence = json.dumps(["fence", "deploy/prod", str(token)])
+    cli("event", "publish", "v7", "--kind", "30003", "--tag", "d=release", "--tag", fence)
+    assert cli("event", "pointer", "deploy/prod", "--json").value["content"] == "v7"
+    assert "v7" in cli("event", "pointer", "deploy/prod").out
+
+
 def test_content_of_others_cannot_drive_the_terminal(cli: CommandLine, node: str) -> None:
     sent = cli("event", "publish", "\x1b[2Jgone", "--json").value
     assert "\x1b" not in cli("event", "get", sent["id"]).out

@@ -198,6 +198,8 @@ def publish(
 
     published = relay_options.run(mesh, work)
     state = "already stored" if published.duplicate else "passed on" if published.seq is None else "stored"
+    if published.current is False:
+        state += ", not current: a newer event of this coordinate exists"
     seq = "" if published.seq is None else f"  seq {published.seq}"
     output.result(published.answer, f"{published.event.id}  {state}{seq}")
 
@@ -344,9 +346,35 @@ def address(
     relay_options.run(mesh, show_history if history else show_latest)
 
 
+def pointer(
+    resource: Annotated[str, Parameter(help="The resource whose fence the event was written under.")],
+    /,
+    *,
+    mesh: MeshName = "main",
+    relay_options: RelayOptions = DEFAULT_RELAY,
+    output: Output = PLAIN,
+) -> None:
+    """Show the newest event that was written under the fence of a resource, over all authors.
+
+    The event with the highest fencing token counts: what the latest holder of the lock wrote last.
+
+    For example:
+
+        posthouse event pointer deploy/production
+        posthouse event pointer deploy/production --mesh team --json
+    """
+
+    async def work(client: Client) -> None:
+        stored = await client.pointer(resource, mesh=mesh)
+        output.result(event_value(client, stored.event, stored.seq), event_lines(client, stored.event, stored.seq))
+
+    relay_options.run(mesh, work)
+
+
 app = noun("event", "Publish signed events to a relay, query them and follow them.")
 app.command(publish, name="publish")
 app.command(get, name="get")
 app.command(query, name="query")
 app.command(tail, name="tail")
 app.command(address, name="address")
+app.command(pointer, name="pointer")

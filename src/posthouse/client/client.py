@@ -299,6 +299,10 @@ class Client:
         """Return a page of the events at a coordinate, replaced ones included."""
         return await self._events.history(_coordinate(coordinate), limit=limit, cursor=cursor)
 
+    async def pointer(self, resource: str, *, mesh: str | None = None) -> Stored:
+        """Return the newest event that was written under the fence of a resource, over all authors."""
+        return await self._events.pointer(resource, mesh or self.mesh)
+
     async def subscribe(
         self, *filters: Mapping[str, Any], cursor: str | None = None, limit: int | None = None
     ) -> Subscription:

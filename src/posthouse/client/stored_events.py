@@ -1,4 +1,4 @@
-"""Stored events over HTTP: query, count, read by id or coordinate; and pruning them after they were archived.
+"""Stored events over HTTP: query, count, read by id, coordinate or pointer; and pruning them after they were archived.
 
 Every event is compared with the request and verified before the caller sees it: otherwise a relay could answer with
 another event that is properly signed. Pruning sends the digests of the records as read back from the lake; the relay
@@ -110,6 +110,15 @@ class StoredEvents:
         """Return a page of the events of a coordinate, replaced ones included, in commit order."""
         parameters = {"d": coordinate.d, "limit": limit, "cursor": cursor}
         return await self._page(_address_path(coordinate) + "/history", parameters, _is_at(coordinate))
+
+    async def pointer(self, resource: str, mesh: str) -> Stored:
+        """Return the newest event under the fence of a resource, over all authors."""
+
+        def matches(event: Event) -> bool:
+            fence = event.tag("fence")
+            return fence is not None and fence[1:2] == (resource,) and event.mesh == mesh
+
+        return await self._stored("/v1/pointers", {"resource": resource, "mesh": mesh}, matches)
 
     async def _stored(self, path: str, parameters: Parameters, matches: Matches) -> Stored:
         stored = (await self._requests.get_as(_Body, path, parameters)).stored()

@@ -21,6 +21,7 @@ from posthouse.model.clock import Clock
 from posthouse.model.errors import Fatal, error
 from posthouse.model.event import Coordinate, Event, is_event_id
 from posthouse.model.filters import Filter
+from posthouse.model.lease import validate_resource
 from posthouse.model.limits import (
     EPHEMERAL_BURST,
     EPHEMERAL_RATE_PER_S,
@@ -108,6 +109,14 @@ class Reads:
         found = await self.store.current(coordinate, self.scope(node))
         if found is None:
             raise error("address_unknown", coordinate=str(coordinate))
+        return found
+
+    async def pointer(self, node: str, mesh: str, resource: str) -> StoredEvent:
+        """Return the newest event under the fence of a resource, over all authors, or raise pointer_unknown."""
+        self.meshes.require(node, mesh, Right.READ)
+        found = await self.store.pointer(mesh, validate_resource(resource), self.scope(node))
+        if found is None:
+            raise error("pointer_unknown", mesh=mesh, resource=resource)
         return found
 
     async def history(

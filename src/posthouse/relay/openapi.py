@@ -17,7 +17,13 @@ from posthouse.http.response import HttpResponse
 from posthouse.http.router import Route
 from posthouse.relay.context import RelayCall
 from posthouse.relay.http.auth_routes import AUTH_ROUTES, INVITE_ROUTES, JOIN_ROUTES
-from posthouse.relay.http.event_routes import ADDRESS_ROUTES, COUNT_ROUTES, EVENT_ROUTES, ONE_EVENT_ROUTES
+from posthouse.relay.http.event_routes import (
+    ADDRESS_ROUTES,
+    COUNT_ROUTES,
+    EVENT_ROUTES,
+    ONE_EVENT_ROUTES,
+    POINTER_ROUTES,
+)
 from posthouse.relay.http.lock_routes import LOCK_ROUTES
 from posthouse.relay.http.mesh_routes import (
     ACCESS_ROUTES,
@@ -75,7 +81,7 @@ CONTRACT_ROUTES = (
 )
 ROUTES: tuple[Route[RelayCall], ...] = (
     *(*HEALTH_ROUTES, *INFO_ROUTES, *CONTRACT_ROUTES, *METRICS_ROUTES, *AUTH_ROUTES),
-    *(*EVENT_ROUTES, *COUNT_ROUTES, *ONE_EVENT_ROUTES, *ADDRESS_ROUTES, *STREAM_ROUTES),
+    *(*EVENT_ROUTES, *COUNT_ROUTES, *ONE_EVENT_ROUTES, *ADDRESS_ROUTES, *POINTER_ROUTES, *STREAM_ROUTES),
     *(*MESH_ROUTES, *MEMBER_ROUTES, *ACCESS_ROUTES, *TOPIC_ROUTES, *SUBSCRIPTION_ROUTES, *BLOCK_ROUTES),
     *(*INVITE_ROUTES, *JOIN_ROUTES, *LOCK_ROUTES, *MESSAGE_ROUTES, *QUEUE_ROUTES),
     *(*JOURNAL_ROUTES, *EXPORT_ROUTES, *PRUNE_ROUTES),

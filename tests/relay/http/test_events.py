@@ -119,6 +119,21 @@ async def test_unknown_events_and_coordinates_are_not_found(edge: Edge, author: 
     assert (nowhere.status, nowhere.code) == (404, "address_unknown")
 
 
+@pytest.mark.parametrize("resource", ["db", "a/b c", "..", "50%"])
+async def test_pointer_is_found_by_path_and_by_parameter(edge: Edge, author: Author, resource: str) -> None:
+    token = await edge.token(author)
+    grant = await edge.post("/v1/locks/acquire", {"resource": resource, "lease_ms": 60_000}, token)
+    fence = ("fence", resource, str(grant.value["token"]))
+    event = author.event(30_000, "v1", [("d", "x"), fence])
+    assert (await edge.post("/v1/events", event)).value["current"] is True
+    by_path = "/v1/pointers/" + quote(resource, safe="").replace(".", "%2E")
+    for path in (by_path, f"/v1/pointers?mesh=main&resource={quote(resource, safe='')}"):
+        assert (await edge.get(path, token)).value["id"] == event["id"]
+    missing = await edge.get("/v1/pointers/nothing", token)
+    assert (missing.status, missing.code) == (404, "pointer_unknown")
+    assert (await edge.get(by_path)).code == "authentication_required"
+
+
 FILTERS: list[tuple[str, str]] = [
     ("ids=xyz", "filter_invalid"),
     ("ids=", "filter_invalid"),

@@ -35,6 +35,12 @@ class Published(msgspec.Struct, frozen=True):
     #: everything the relay answered
     answer: dict[str, Any]
 
+    @property
+    def current(self) -> bool | None:
+        """Whether a replaceable or addressable event is the current one of its coordinate; None for other kinds."""
+        current = self.answer.get("current")
+        return current if isinstance(current, bool) else None
+
 
 class _InFlight(Pending):
     """One event on its way, and the future of its caller."""

@@ -123,6 +123,12 @@ _LOCKS: tuple[ErrorSpec, ...] = (
         "Stop writing; acquire the lock again and use its token.",
     ),
     ErrorSpec(
+        "not_newest",
+        409,
+        "the current event of this coordinate is newer, created at {created_at_ns}",
+        "Nothing was written. Sign the event again with a larger created_at_ns.",
+    ),
+    ErrorSpec(
         "fence_damaged",
         500,
         "the fence {path} holds no token",
@@ -156,6 +162,12 @@ _ACCEPT: tuple[ErrorSpec, ...] = (
         429,
         "{key} sends more than {rate} events per second",
         "Retry after retry_after_s seconds.",
+    ),
+    ErrorSpec(
+        "pointer_unknown",
+        404,
+        "no event was written under the fence of {resource!r} in the mesh {mesh!r}",
+        "Check the resource and the mesh; a fenced write creates the pointer.",
     ),
     ErrorSpec(
         "feed_unknown",

@@ -13,12 +13,19 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.event import CONFIRMATION, read_fence_tag
+from posthouse.model.event import CONFIRMATION
 from posthouse.model.lease import FenceTag, fence_error
 from posthouse.relay.accept.submission import CommitEffects, Job, Submission
 from posthouse.relay.store.event_rows import EventRow
 from posthouse.relay.store.protocol import Unit
-from posthouse.relay.wire.accept_results import Accepted, Answer, Declined, naming_message, repeated_answer
+from posthouse.relay.wire.accept_results import (
+    Accepted,
+    Answer,
+    Declined,
+    ReplacingAccepted,
+    naming_message,
+    repeated_answer,
+)
 
 Destination = tuple[str, str, str]
 
@@ -98,10 +105,15 @@ class _Group:
         self._fresh: list[EventRow] = []
         #: event id -> index of its row among the fresh ones
         self._indexes: dict[str, int] = {}
+        #: address of the event of each answer, if it replaces others
+        self._addresses: list[bytes | None] = []
+        #: address -> the largest (created_at_ns, id) among the fresh rows
+        self._largest: dict[bytes, tuple[int, str]] = {}
 
     def add(self, job: Job, blocked: set[Destination]) -> bool:
         """Decide about an event; return True if it is refused."""
         decision = self._decide(job, blocked)
+        self._addresses.append(None if job.row is None else job.row.address)
         if isinstance(decision, EventRow):
             if decision.is_ephemeral:
                 self._answers.append(Accepted(decision.event.id, None))
@@ -109,6 +121,7 @@ class _Group:
             self._indexes[decision.event.id] = len(self._fresh)
             self._answers.append(_Fresh(len(self._fresh), is_repeated=False))
             self._fresh.append(decision)
+            self._note_largest(decision)
             return False
         if isinstance(decision, Repeat):
             self._answers.append(_Fresh(self._indexes[decision.original_id], is_repeated=True))
@@ -120,7 +133,7 @@ class _Group:
     def write(self) -> list[Answer]:
         """Write the fresh rows and return all answers."""
         if not self._fresh:
-            return [answer for answer in self._answers if not isinstance(answer, _Fresh)]
+            return self._mark_current([answer for answer in self._answers if not isinstance(answer, _Fresh)])
         seqs = self._unit.add_events(self._fresh)
         accepted = [Accepted(row.event.id, seq) for row, seq in zip(self._fresh, seqs, strict=True)]
         for payload, handler in self._handlers.items():
@@ -129,7 +142,27 @@ class _Group:
                 answers = handler.write([(self._fresh[index], seqs[index]) for index in indexes])
                 for index, answer in zip(indexes, answers, strict=True):
                     accepted[index] = answer
-        return [self._settle(answer, accepted) if isinstance(answer, _Fresh) else answer for answer in self._answers]
+        return self._mark_current(
+            [self._settle(answer, accepted) if isinstance(answer, _Fresh) else answer for answer in self._answers]
+        )
+
+    def _mark_current(self, answers: list[Answer]) -> list[Answer]:
+        """Add to each accepted event that replaces others whether it is the current one now."""
+        addresses = {address for address in self._addresses if address is not None}
+        if not addresses:
+            return answers
+        current_seqs = {current.seq for current in self._unit.find_current(addresses).values()}
+        return [
+            ReplacingAccepted(answer.id, answer.seq, answer.duplicate, answer.seq in current_seqs)
+            if address is not None and isinstance(answer, Accepted)
+            else answer
+            for answer, address in zip(answers, self._addresses, strict=True)
+        ]
+
+    def _note_largest(self, row: EventRow) -> None:
+        if row.address is not None:
+            own = (row.event.created_at_ns, row.event.id)
+            self._largest[row.address] = max(own, self._largest.get(row.address, own))
 
     def _settle(self, fresh: _Fresh, accepted: Sequence[Accepted]) -> Accepted:
         answer = accepted[fresh.at]
@@ -153,7 +186,17 @@ class _Group:
             return Accepted(event_id, known_seq, True)
         if event_id in self._indexes:
             return Repeat(event_id)
-        return refusal or _fencing_error(self._unit, row) or row
+        return refusal or self._fencing_error(row) or row
+
+    def _fencing_error(self, row: EventRow) -> PosthouseError | None:
+        """Return why a new event may not be written under its fence, or None."""
+        if row.fence is None or row.address is None:
+            return None
+        current = self._unit.find_current([row.address]).get(row.address)
+        largest = self._largest.get(row.address, (0, ""))
+        if current is not None:
+            largest = max(largest, (current.created_at_ns, current.id))
+        return take_fence(self._unit, row, row.fence, largest)
 
 
 def destination_of(row: EventRow) -> Destination:
@@ -167,20 +210,20 @@ def destination_of(row: EventRow) -> Destination:
     return row.mesh, "", ""
 
 
-def _fencing_error(unit: Unit, row: EventRow) -> PosthouseError | None:
-    """Return why a new event may not be written under its fence, or None; only replacing events have fences."""
-    fence = None if row.address is None else read_fence_tag(row.event)
-    return None if fence is None else take_fence(unit, row, fence)
+def take_fence(unit: Unit, row: EventRow, fence: FenceTag, largest: tuple[int, str]) -> PosthouseError | None:
+    """Record a fenced write that may be written, or return why it may not.
 
-
-def take_fence(unit: Unit, row: EventRow, fence: FenceTag) -> PosthouseError | None:
-    """Record a fenced write that may be written, or return why it may not."""
+    `largest` is (created_at_ns, id) of the current event of its coordinate: a holder whose clock is behind must not
+    believe that its write took effect.
+    """
     address = row.address or b""
     entry = unit.find_lock(row.mesh, fence.resource)
     last = unit.find_fence_write(row.mesh, fence.resource, address) if fence.is_strict else None
     code = fence_error(fence, row.event.pubkey, None if entry is None else entry.row, unit.boot_ns, last)
     if code is not None:
         return error(code, resource=fence.resource)
+    if (row.event.created_at_ns, row.event.id) < largest:
+        return error("not_newest", created_at_ns=largest[0])
     unit.save_fence_write(row.mesh, fence.resource, address, fence.token)
     return None
 

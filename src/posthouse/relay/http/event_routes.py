@@ -1,5 +1,6 @@
 """/v1/events: publish events, query and count stored ones, read one, read a coordinate and its history.
 
+/v1/pointers: the newest event under the fence of a resource, over all authors.
 d is one percent-encoded path segment. A client that cannot send it so (it is empty, `.` or `..`) gives it as ?d= and
 omits the segment; then a last segment `history` asks for the history, whatever d is.
 """
@@ -19,7 +20,7 @@ from posthouse.model.errors import error
 from posthouse.model.event import Coordinate, Event, is_event_id, is_replacing
 from posthouse.model.filters import Filter, filter_from_query
 from posthouse.model.limits import EVENTS_PER_REQUEST, JSON_MAX_DEPTH, QUERY_MAX_LIMIT
-from posthouse.model.node import validate_node_id
+from posthouse.model.node import DEFAULT_MESH, validate_node_id
 from posthouse.model.strict_json import refuse_duplicate_keys
 from posthouse.relay.context import RelayCall
 from posthouse.relay.http.schemas import (
@@ -38,7 +39,7 @@ from posthouse.relay.http.schemas import (
     stored_event,
 )
 from posthouse.relay.metrics import count_answers
-from posthouse.relay.wire.accept_results import Accepted
+from posthouse.relay.wire.accept_results import Accepted, ReplacingAccepted
 from posthouse.relay.wire.accept_results import Answer as Verdict
 
 MULTI_STATUS = 207
@@ -158,7 +159,12 @@ EVENT_ROUTES = (
         "Publish one event, or a list of up to 500",
         is_public=True,
         bodies=(Event, EventList),
-        responses={201: Accepted, 200: Accepted, 202: Accepted, MULTI_STATUS: Results},
+        responses={
+            201: (Accepted, ReplacingAccepted),
+            200: (Accepted, ReplacingAccepted),
+            202: Accepted,
+            MULTI_STATUS: Results,
+        },
     ),
     Route(
         "GET",
@@ -304,5 +310,53 @@ ADDRESS_ROUTES = (
         query=HistoryQuery,
         responses={200: EventPage},
         may_be_empty=_MAY_BE_EMPTY,
+    ),
+)
+
+
+class PointerQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """The mesh of a resource."""
+
+    mesh: Annotated[str, MESH] | None = None
+
+
+class NamedPointerQuery(PointerQuery, forbid_unknown_fields=True, kw_only=True):
+    """A resource by its name, which may be one that a path cannot carry."""
+
+    resource: Annotated[str, Meta(description="The resource.")]
+
+
+async def pointer(call: RelayCall) -> HttpResponse:
+    """Return the newest event under the fence of a resource."""
+    return await _pointer(call, call.params["resource"], call.arguments(PointerQuery).mesh)
+
+
+async def pointer_by_parameter(call: RelayCall) -> HttpResponse:
+    """Return the newest event under the fence of the resource given as ?resource=."""
+    arguments = call.arguments(NamedPointerQuery)
+    return await _pointer(call, arguments.resource, arguments.mesh)
+
+
+async def _pointer(call: RelayCall, resource: str, mesh: str | None) -> HttpResponse:
+    found = await call.context.engine.pointer(call.node, mesh or DEFAULT_MESH, resource)
+    return HttpResponse(200, stored_event(found))
+
+
+POINTER_ROUTES = (
+    Route(
+        "GET",
+        "/v1/pointers/{resource}",
+        pointer,
+        "Read the newest event under the fence of a resource",
+        query=PointerQuery,
+        responses={200: StoredEventBody},
+    ),
+    Route(
+        "GET",
+        "/v1/pointers",
+        pointer_by_parameter,
+        "Read the newest event under the fence of a resource, given as ?resource=",
+        query=NamedPointerQuery,
+        responses={200: StoredEventBody},
     ),
 )

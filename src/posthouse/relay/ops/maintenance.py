@@ -246,6 +246,12 @@ def check_current(db: apsw.Connection) -> Iterator[str]:
         yield f"current: {seq} is newer than the event that the index names; reindex repairs it"
 
 
+def check_fenced(db: apsw.Connection) -> Iterator[str]:
+    """Compare the index of fenced events with the events."""
+    for (seq,) in db.execute(EVENTS_CHECK_SQL.fenced_differences):
+        yield f"fences: the index and the fence tag of {seq} differ; reindex repairs it"
+
+
 def check_kept(db: apsw.Connection) -> Iterator[str]:
     """Compare the list of events that pruning kept with the events."""
     for (seq,) in db.execute(EVENTS_CHECK_SQL.kept_without_content):
@@ -309,6 +315,7 @@ RULES: tuple[Rule, ...] = (
     check_records,
     check_contents,
     check_current,
+    check_fenced,
     check_kept,
     check_meshes,
     check_locks,

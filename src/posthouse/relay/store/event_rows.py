@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import msgspec
 from blake3 import blake3
@@ -25,8 +26,10 @@ from posthouse.model.event import (
     Coordinate,
     Event,
     encode_event,
+    read_fence_tag,
 )
 from posthouse.model.filters import Filter
+from posthouse.model.lease import FenceTag
 from posthouse.model.limits import INT64_MAX, QUERY_PAGE_BYTES
 from posthouse.model.message import Confirmation, message_fingerprint, read_confirmation, read_message
 from posthouse.relay.wire.delivery_rows import Addressed, MessageRecord
@@ -55,6 +58,16 @@ class EventRow(msgspec.Struct, frozen=True, gc=False):
     #: the tags of a message or a confirmation, parsed
     payload: Addressed | Confirmation | None = None
     is_ephemeral: bool = False
+    #: of a fenced event; only replaceable and addressable events have one
+    fence: FenceTag | None = None
+
+
+class CurrentEvent(NamedTuple):
+    """The current event of a coordinate."""
+
+    seq: int
+    created_at_ns: int
+    id: str
 
 
 class StoredEvent(msgspec.Struct, frozen=True, gc=False):
@@ -232,6 +245,7 @@ def event_row(event: Event, canonical: bytes, text: bytes | None = None) -> Even
         record_body=record_body,
         payload=payload,
         is_ephemeral=kind in EPHEMERAL_KINDS,
+        fence=None if address is None else read_fence_tag(event),
     )
 
 

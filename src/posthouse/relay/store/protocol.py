@@ -23,7 +23,7 @@ from posthouse.model.event import Coordinate
 from posthouse.model.filters import Filter
 from posthouse.model.lease import RequestRecord
 from posthouse.relay.store.delivery_protocol import DeliveryReads, DeliveryUnit, PinchReads, PinchUnit
-from posthouse.relay.store.event_rows import EventRow, Page, Pruned, Query, Released, Scope, StoredEvent
+from posthouse.relay.store.event_rows import CurrentEvent, EventRow, Page, Pruned, Query, Released, Scope, StoredEvent
 from posthouse.relay.wire.lock_operations import LockEntry, LockRun
 from posthouse.relay.wire.mesh_rows import AccessRow, InviteRow, MemberRow, MeshRow, MeshRows
 
@@ -71,6 +71,10 @@ class Unit(Protocol):
 
     def add_events(self, rows: Sequence[EventRow]) -> list[int]:
         """Write events that are all new, each with its one journal record, and return their seqs in order."""
+        ...
+
+    def find_current(self, addresses: Collection[bytes]) -> dict[bytes, CurrentEvent]:
+        """Return the current event of each of these addresses that has one."""
         ...
 
     def save_mesh(self, row: MeshRow) -> None: ...
@@ -239,6 +243,10 @@ class RelayStore(Protocol):
 
     async def current(self, coordinate: Coordinate, scope: Scope) -> StoredEvent | None:
         """Return the latest event of a coordinate."""
+        ...
+
+    async def pointer(self, mesh: str, resource: str, scope: Scope) -> StoredEvent | None:
+        """Return the newest event under the fence of a resource, by token and seq, over all authors."""
         ...
 
     async def history(self, coordinate: Coordinate, query: Query) -> Page:

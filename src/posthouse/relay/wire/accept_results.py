@@ -37,6 +37,13 @@ class Accepted(msgspec.Struct, frozen=True):
         return 200 if self.duplicate else 201
 
 
+class ReplacingAccepted(Accepted, frozen=True, gc=False):
+    """A replaceable or addressable event was accepted."""
+
+    #: whether it is the current event of its coordinate now; False: a newer one was there already, or came since
+    current: bool = False
+
+
 class Declined(msgspec.Struct, frozen=True):
     """The event was refused; nothing of it was stored."""
 

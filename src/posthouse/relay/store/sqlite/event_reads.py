@@ -40,6 +40,10 @@ _LARGEST = (
     f"SELECT e.seq, e.raw {EVENTS_SQL.largest_of_address} {EVENTS_SQL.visible} "
     "ORDER BY e.created_at_ns DESC, e.id DESC LIMIT 1"
 )
+_POINTER = (
+    f"SELECT e.seq, e.raw {EVENTS_SQL.newest_fenced} {EVENTS_SQL.visible} "
+    "ORDER BY f.token DESC, f.event_seq DESC LIMIT 1"
+)
 #: feed -> the view that is its current version
 FEEDS = {
     "journal": "feed_journal_v1",
@@ -107,6 +111,10 @@ class EventReads:
             return _stored(db.execute(_LARGEST, scope_bindings(scope, now_ns) | {"term": term}).fetchone())
 
         return await self._pool.run(read)
+
+    async def pointer(self, mesh: str, resource: str, scope: Scope) -> StoredEvent | None:
+        bindings = scope_bindings(scope, self._clock.wall_ns()) | {"mesh": mesh, "resource": resource}
+        return await self._pool.run(lambda db: _stored(db.execute(_POINTER, bindings).fetchone()))
 
     async def journal(self, after_seq: int, limit: int, types: Collection[str] | None = None) -> list[Record]:
         return await self._pool.run(lambda db: read_after(db, after_seq, limit, types))

@@ -83,6 +83,7 @@ def _empty_events(db: apsw.Connection, rows: Sequence[tuple[int, bytes | None]])
         if address is not None:
             db.execute(EVENTS_SQL.remove_current, (address, seq))
             db.execute(EVENTS_SQL.next_current, (address,))
+            db.execute(EVENTS_SQL.remove_fenced, (seq,))
 
 
 def _snapshot_state(db: apsw.Connection) -> dict[str, Any]:

@@ -8,7 +8,7 @@ a handful of statements, with all derived rows; reindexing rebuilds exactly thos
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,9 +19,9 @@ from posthouse.journal.append import JournalTransaction
 from posthouse.journal.store import Store, exit_process
 from posthouse.model.clock import Clock
 from posthouse.model.errors import Fatal
-from posthouse.model.event import decode_event
+from posthouse.model.event import decode_event, read_fence_tag
 from posthouse.model.node import NODE_SCHEME
-from posthouse.relay.store.event_rows import EventRow, event_address, event_terms
+from posthouse.relay.store.event_rows import CurrentEvent, EventRow, event_address, event_terms
 from posthouse.relay.store.protocol import Unit
 from posthouse.relay.store.sqlite.deliveries import DELIVERIES, SqliteDeliveries
 from posthouse.relay.store.sqlite.delivery_reads import SqliteDeliveryReads
@@ -91,7 +91,7 @@ class SqliteUnit(MeshTables, LockTables, RetentionTables):
             [(row.record_type, row.mesh, row.event.pubkey, row.event.id, row.record_body) for row in rows]
         )
         seqs = list(range(first, first + len(rows)))
-        events, terms, current = [], [], []
+        events, terms, current, fenced = [], [], [], []
         for seq, row in zip(seqs, rows, strict=True):
             event = row.event
             key = bytes.fromhex(event.id)
@@ -104,11 +104,19 @@ class SqliteUnit(MeshTables, LockTables, RetentionTables):
             terms += [(term, seq) for term in row.index_terms]
             if address is not None:
                 current.append((address, created_at_ns, key, seq))
+            if row.fence is not None:
+                fenced.append((seq, row.mesh, row.fence.resource, row.fence.token))
         INSERT_EVENTS.run(self._db, events)
         INSERT_TERMS.run(self._db, sorted(terms))  # in the order of the index: neighbours share their pages
         if current:
             INSERT_CURRENT.run(self._db, current)
+        if fenced:
+            self._db.executemany(EVENTS_SQL.insert_fenced, fenced)
         return seqs
+
+    def find_current(self, addresses: Collection[bytes]) -> dict[bytes, CurrentEvent]:
+        rows = self._db.execute(EVENTS_SQL.current_of_all, (apsw.carray(tuple(addresses)),)) if addresses else ()
+        return {address: CurrentEvent(seq, at_ns, key.hex()) for address, seq, at_ns, key in rows}
 
     def reindex(self) -> None:
         reindex(self._db)
@@ -124,7 +132,8 @@ def known_ids(db: apsw.Connection, ids: Sequence[str]) -> dict[str, int]:
 
 
 def reindex(db: apsw.Connection) -> None:
-    """Rebuild the index of terms and the index of current events."""
+    """Rebuild the indexes of terms, of current events and of fenced events."""
+    db.execute(EVENTS_SQL.clear_fenced)
     db.execute(EVENTS_SQL.clear_terms)
     db.execute(EVENTS_SQL.clear_current)
     seq = 0
@@ -138,15 +147,18 @@ def _rows_after(db: apsw.Connection, seq: int) -> list[Any]:
 
 
 def _index(db: apsw.Connection, rows: list[tuple[int, bytes, str]]) -> None:
-    terms, current = [], []
+    terms, current, fenced = [], [], []
     for seq, raw, mesh in rows:
         event = decode_event(raw)
         address = event_address(event)
         terms += [(term, seq) for term in event_terms(event, mesh, address)]
         if address is not None:
             current.append((address, event.created_at_ns, bytes.fromhex(event.id), seq))
+            if (fence := read_fence_tag(event)) is not None:
+                fenced.append((seq, mesh, fence.resource, fence.token))
     INSERT_TERMS.run(db, sorted(terms))
     INSERT_CURRENT.run(db, current)
+    db.executemany(EVENTS_SQL.insert_fenced, fenced)
 
 
 class SqliteStore(EventReads):

@@ -35,6 +35,18 @@ SELECT k.seq FROM kept_events AS k LEFT JOIN events AS e ON e.seq = k.seq
 WHERE e.raw IS NULL OR e.expiration_s IS NOT NULL OR k.seq > (SELECT pruned_through FROM journal_state)
 LIMIT 20
 
+-- :name fenced_differences
+WITH expected AS (
+    SELECT e.seq AS event_seq, e.mesh, t.value ->> 1 AS resource, CAST(t.value ->> 2 AS INTEGER) AS token
+    FROM events AS e JOIN json_each(CAST(e.raw AS TEXT), '$.tags') AS t
+    WHERE e.address IS NOT NULL AND e.raw IS NOT NULL AND t.value ->> 0 = 'fence'
+)
+SELECT event_seq FROM (
+    SELECT * FROM (SELECT * FROM expected EXCEPT SELECT event_seq, mesh, resource, token FROM fenced_events)
+    UNION
+    SELECT * FROM (SELECT event_seq, mesh, resource, token FROM fenced_events EXCEPT SELECT * FROM expected)
+) LIMIT 20
+
 -- :name events_above_current
 SELECT e.seq FROM events AS e LEFT JOIN current_events AS c ON c.address = e.address
 WHERE e.address IS NOT NULL AND e.raw IS NOT NULL

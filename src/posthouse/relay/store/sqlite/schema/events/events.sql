@@ -61,6 +61,20 @@ SELECT count(*) FROM (
 -- :name current_of
 SELECT event_seq FROM current_events WHERE address = ?
 
+-- :name current_of_all
+SELECT c.address, c.event_seq, c.created_at_ns, c.id
+FROM carray(?) AS a CROSS JOIN current_events AS c ON c.address = a.value
+
+-- :name insert_fenced
+INSERT INTO fenced_events (event_seq, mesh, resource, token) VALUES (?, ?, ?, ?)
+
+-- :name remove_fenced
+DELETE FROM fenced_events WHERE event_seq = ?
+
+-- :name newest_fenced
+FROM fenced_events AS f CROSS JOIN events AS e ON e.seq = f.event_seq
+WHERE f.mesh = :mesh AND f.resource = :resource AND
+
 -- :name largest_of_address
 FROM event_terms AS t CROSS JOIN events AS e ON e.seq = t.seq WHERE t.term = :term AND
 
@@ -96,6 +110,10 @@ WHERE k.seq > :low AND k.seq <= :high AND
     e.raw IS NOT NULL AND e.expiration_s IS NULL
     AND NOT EXISTS (SELECT 1 FROM current_events AS c WHERE c.address = e.address AND c.event_seq = e.seq)
     AND NOT EXISTS (
+        SELECT 1 FROM fenced_events AS f WHERE f.event_seq = e.seq AND NOT EXISTS (
+            SELECT 1 FROM fenced_events AS later WHERE later.mesh = f.mesh AND later.resource = f.resource
+            AND (later.token, later.event_seq) > (f.token, f.event_seq)))
+    AND NOT EXISTS (
         SELECT 1 FROM deliveries AS d WHERE d.seq = e.seq
         AND (d.state IN ('queued', 'sent', 'rejected', 'dead') OR d.closed_at_ns >= :horizon_ns))
     AND NOT EXISTS (SELECT 1 FROM waiting_confirmations AS w WHERE w.seq = e.seq)
@@ -121,3 +139,6 @@ DELETE FROM event_terms
 
 -- :name clear_current
 DELETE FROM current_events
+
+-- :name clear_fenced
+DELETE FROM fenced_events
