@@ -67,6 +67,47 @@ def test_restored_relay_has_the_old_events_and_refuses_later_cursors(
     assert refused.problem["code"] == "cursor_reset"
 
 
+@pytest.mark.parametrize("setting", ["environment", "flag", "beside"])
+def test_older_copy_of_the_store_is_refused_until_it_is_restored_in_place(
+    cli: CommandLine, relay: RelayProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str
+) -> None:
+    given = ("--high-water", str(tmp_path / "mark"))
+    if setting == "environment":
+        monkeypatch.setenv("POSTHOUSE_RELAY_HIGH_WATER", given[1])
+    flags = given if setting == "flag" else ()
+    relay.stop()
+    relay.start(*flags)
+    assert (tmp_path / "mark").exists() == (setting != "beside")
+    relay.stop()
+    store = relay.data_dir / "relay.db"
+    copy = store.read_bytes()
+    relay.start(*flags)
+    cli("event", "publish", "lost", "--kind", "1")
+    relay.stop()
+    store.write_bytes(copy)
+    refused = cli("relay", "up", "--listen", "127.0.0.1:0", *flags, "--json")
+    assert (refused.exit, refused.problem["code"]) == (Exit.BROKEN, "store_rolled_back")
+    assert cli("relay", "restore", "--in-place", *flags, "--json").value["backup"] is None
+    relay.start(*flags)
+    assert cli("event", "query", "--kind", "1", "--count", "--json").value == {"count": 0}
+
+
+def test_lost_store_is_begun_anew_only_when_told_so(cli: CommandLine, relay: RelayProcess) -> None:
+    relay.stop()
+    (relay.data_dir / "relay.db").unlink()
+    refused = cli("relay", "up", "--listen", "127.0.0.1:0", "--json")
+    assert (refused.exit, refused.problem["code"]) == (Exit.BROKEN, "store_missing")
+    relay.start("--new")
+    assert cli("event", "query", "--kind", "30001", "--count", "--json").value == {"count": 0}
+    relay.stop()
+    assert cli("relay", "up", "--new", "--json").problem["code"] == "store_exists"
+
+
+@pytest.mark.parametrize("arguments", [(), ("copy.db", "--in-place")])
+def test_restore_wants_a_backup_or_in_place(cli: CommandLine, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    assert cli("relay", "restore", *arguments, "--data-dir", str(tmp_path)).exit == Exit.USAGE
+
+
 def test_reindex_repairs_what_check_finds(cli: CommandLine, relay: RelayProcess) -> None:
     relay.kill()
     db = apsw.Connection(str(relay.data_dir / "relay.db"))

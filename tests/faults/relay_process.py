@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from types import TracebackType
 
@@ -32,9 +33,9 @@ class RelayProcess:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def start(self) -> None:
-        """Start it and wait until it says that it listens."""
-        flags = ("--listen", f"127.0.0.1:{self.port}", "--data-dir", str(self.data_dir), "--json", *self._flags)
+    def start(self, *more: str) -> None:
+        """Start it, with more flags, and wait until it says that it listens."""
+        flags = ("--listen", f"127.0.0.1:{self.port}", "--data-dir", str(self.data_dir), "--json", *self._flags, *more)
         env = {"POSTHOUSE_HOME": str(self.home)} | self.environ
         self._child = Child(self.module, "relay", "up", *flags, env=env)
         try:
@@ -54,6 +55,13 @@ class RelayProcess:
         """End it without a warning."""
         if self._child is not None:
             self._child.kill()
+            self._child = None
+
+    def stop(self) -> None:
+        """Ask it to end, as a service manager does, and wait until it has."""
+        if self._child is not None:
+            self._child.signal(signal.SIGTERM)
+            self._child.wait()
             self._child = None
 
     def __enter__(self) -> RelayProcess:

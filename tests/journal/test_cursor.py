@@ -44,8 +44,10 @@ def test_no_cursor_starts_at_the_oldest_record() -> None:
     assert resolve_cursor(EXTENT, None) == 20
 
 
-def test_a_cursor_beyond_the_head_was_never_given_out() -> None:
-    assert refused(Cursor(C, 401)).code == "cursor_invalid"
+def test_a_cursor_beyond_the_head_starts_again_at_the_head() -> None:
+    failure = refused(Cursor(C, 401))
+    assert failure.code == "cursor_reset"
+    assert failure.fields == {"fork_seq": 400, "cursor": str(Cursor(C, 400))}
 
 
 def test_a_cursor_below_the_horizon_is_told_the_oldest_seq() -> None:

@@ -55,6 +55,14 @@ def store_path(given: Path | None, *, is_needed: bool = True) -> Path:
     return path
 
 
+def mark_path(directory: Path, given: Path | None) -> Path:
+    """Return the file of the high-water mark of the relay in `directory`."""
+    from posthouse.relay.store.high_water import FILE_NAME
+
+    values = load_settings({"relay.high_water": None if given is None else str(given)})
+    return values.optional_path("relay.high_water") or directory / FILE_NAME
+
+
 @contextmanager
 def hold_relay_lock(given: Path | None) -> Iterator[Path]:
     """Hold the relay's lock and yield its directory; raises store_in_use while a relay runs there."""
@@ -76,10 +84,18 @@ def _show_findings(output: Output, path: Path, findings: Sequence[str]) -> int:
     return Exit.REFUSED if findings else Exit.OK
 
 
-def up(*, flags: RelayFlags | None = None, output: Output = PLAIN) -> None:
+def up(
+    *,
+    flags: RelayFlags | None = None,
+    new: Annotated[
+        bool, Parameter(negative="", help="Begin an empty store although the relay had one that is lost.")
+    ] = False,
+    output: Output = PLAIN,
+) -> None:
     """Run a relay until Ctrl-C or SIGTERM; it prints its address when it is ready.
 
     To listen on other addresses than loopback it needs TLS, or a proxy that terminates TLS, and an administrator.
+    `--new` is refused when there is a store, so that it does no harm in a unit file.
 
     For example:
 
@@ -92,7 +108,7 @@ def up(*, flags: RelayFlags | None = None, output: Output = PLAIN) -> None:
 
     values = load_settings(flags.given() if flags is not None else None)
     log_to_stderr(values)
-    settings = server_settings(values, _own_node())
+    settings = server_settings(values, _own_node(), is_new=new)
     run_relay(settings, lambda server: _announce(server, output))
 
 
@@ -203,31 +219,48 @@ def verify(
 
 
 def restore(
-    backup: Annotated[Path, Parameter(help="A file that `posthouse relay backup` made.")],
+    backup: Annotated[
+        Path | None, Parameter(show_default=False, help="A file that `posthouse relay backup` made.")
+    ] = None,
     /,
     *,
+    in_place: Annotated[
+        bool, Parameter(negative="", help="Go on from the file relay.db that is there, an older copy.")
+    ] = False,
     data_dir: DataDir = None,
+    high_water: Annotated[
+        Path | None,
+        Parameter(help="File of the high-water mark. Default: POSTHOUSE_RELAY_HIGH_WATER, else beside the store."),
+    ] = None,
     output: Output = PLAIN,
 ) -> None:
     """Replace the store of a relay by a backup; refused while the relay runs.
 
     The store gets a new epoch, so that clients with cursors past the backup get an error instead of missing events.
+    If relay.db was put back by other means (a file copy, a snapshot of the disk), `--in-place` does the same to it.
 
     For example:
 
         posthouse relay restore /backups/relay-2026-03-01.db
+        posthouse relay restore --in-place
         posthouse relay restore ./relay.copy --data-dir /var/lib/posthouse/relay --json
     """
     from posthouse.model.clock import system_clock
     from posthouse.relay.ops.maintenance import restore_relay
+    from posthouse.relay.store.high_water import MarkFile
     from posthouse.relay.store.sqlite.store import FILE_NAME
 
-    if not backup.exists():
+    if in_place == (backup is not None):
+        raise error("usage", text="give either a backup or --in-place", hint="`posthouse relay restore FILE`")
+    if backup is not None and not backup.exists():
         raise error("usage", text=f"there is no file {backup}")
+    if in_place:
+        store_path(data_dir)
     with hold_relay_lock(data_dir) as directory:
         path = directory / FILE_NAME
-        epoch = restore_relay(backup.absolute(), path, system_clock())
-    output.result({"store": path, "backup": backup.absolute(), "epoch": epoch}, f"{path} restored, epoch {epoch}")
+        source = None if backup is None else backup.absolute()
+        epoch = restore_relay(source, path, system_clock(), MarkFile(mark_path(directory, high_water)))
+    output.result({"store": path, "backup": source, "epoch": epoch}, f"{path} restored, epoch {epoch}")
 
 
 def reindex(*, data_dir: DataDir = None, output: Output = PLAIN) -> None:

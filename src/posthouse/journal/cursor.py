@@ -2,7 +2,8 @@
 
 seq alone would be ambiguous after a restore: the same number could mean another record. No record is ever skipped
 silently: a cursor of another epoch gets cursor_reset (restart at its own seq if it is below the fork, else at the
-fork, else at the oldest record), a cursor below the pruned horizon cursor_pruned. The pipeline writes the lake's mark
+fork, else at the oldest record), one beyond the head too (restart at the head), one below the pruned horizon
+cursor_pruned. The pipeline writes the lake's mark
 (one file per epoch) after its commit, so the mark can only lag; bus and daemon read it before they prune. A missing or
 unreadable mark means that nothing is committed. If you change that file: keep old files readable, update
 docs/explain/storage.md. Loads no SQLite.
@@ -71,8 +72,8 @@ def resolve_cursor(extent: Extent, cursor: str | None) -> int:
     if position.epoch != extent.epoch:
         restart = extent.cursor(_shared_seq(extent, position))
         raise error("cursor_reset", fork_seq=extent.fork_seq, cursor=str(restart))
-    if position.seq > extent.head:
-        raise error("cursor_invalid", cursor=cursor)
+    if position.seq > extent.head:  # a file of this epoch was put back: what the cursor counted is lost
+        raise error("cursor_reset", fork_seq=extent.head, cursor=str(extent.cursor(extent.head)))
     if position.seq < extent.pruned_through:
         restart = extent.cursor(extent.pruned_through)
         raise error("cursor_pruned", oldest_seq=extent.pruned_through + 1, cursor=str(restart))

@@ -1,4 +1,4 @@
-"""Replace a store by a backup.
+"""Replace a store by a backup, or go on from a file that was put in its place by hand.
 
 The restored store continues the backup's journal under a new epoch, so that its new records cannot be mistaken for
 the lost ones. A restore is refused while any process has the store open. The backup is first copied, verified and
@@ -23,7 +23,7 @@ from posthouse.model.errors import error
 from posthouse.sqlite.backup import backup_store
 from posthouse.sqlite.connection import Durability, open_writer, safe_path
 from posthouse.sqlite.schema import Component, migrate
-from posthouse.sqlite.store_lock import StoreLock, clear_marker, set_marker
+from posthouse.sqlite.store_lock import StoreLock, clear_marker, refuse_half_restored, set_marker
 
 Adjust = Callable[[apsw.Connection], None]
 
@@ -60,11 +60,24 @@ def restore_store(
         store_lock.close()
 
 
+def restore_in_place(
+    target: Path, components: tuple[Component, ...], clock: Clock, adjust: Adjust = _no_adjustment
+) -> str:
+    """Start a new epoch in the store at `target`, whose file was replaced by hand; return the epoch."""
+    target = safe_path(target)
+    store_lock = StoreLock(target, exclusive=True)
+    try:
+        refuse_half_restored(target)
+        return _start_epoch(target, target, components, clock, adjust)
+    finally:
+        store_lock.close()
+
+
 def _start_epoch(fresh: Path, backup: Path, components: tuple[Component, ...], clock: Clock, adjust: Adjust) -> str:
     db = open_writer(fresh, Durability.FULL)
     try:
         _refuse_damaged(db, backup)
-        migrate(db, backup, components, keep_backup=False)
+        migrate(db, backup, components, keep_backup=fresh == backup)
         db.execute("BEGIN IMMEDIATE")
         epoch = fork_epoch(db, clock.wall_ns())
         adjust(db)

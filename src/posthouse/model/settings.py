@@ -187,6 +187,12 @@ _MAX = 1_000_000_000
 _RELAY_ADDRESS: tuple[Setting, ...] = (
     Setting("relay.listen", str, "127.0.0.1:7420", "Address and port to listen on."),
     Setting("relay.data_dir", str, "~/.posthouse/relay", "Directory with relay.db and the key of the relay."),
+    Setting(
+        "relay.high_water",
+        str,
+        None,
+        "File of the high-water mark, best on another disk than the data directory. Unset: relay.high-water in it.",
+    ),
     Setting("relay.tls_cert", str, None, "File with the TLS certificate chain (PEM)."),
     Setting("relay.tls_key", str, None, "File with the TLS private key (PEM)."),
     Setting(

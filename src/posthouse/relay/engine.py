@@ -49,8 +49,9 @@ from posthouse.relay.messages.operator_view import MessageStatus, QueueOperation
 from posthouse.relay.messages.sessions import ReaderSessions
 from posthouse.relay.messages.settings import DEFAULT_SETTINGS, DeliverySettings
 from posthouse.relay.messages.sweeper import QueueSweeper
-from posthouse.relay.ops.housekeeping import ArchivedRange, Housekeeping, Pruning
+from posthouse.relay.ops.housekeeping import ArchivedRange, Housekeeping, MarkKeeper, Pruning
 from posthouse.relay.store.event_rows import Page, Pruned, Query, Scope, StoredEvent
+from posthouse.relay.store.high_water import MarkFile
 from posthouse.relay.store.protocol import RelayStore
 from posthouse.relay.store.sqlite.store import FILE_NAME, SqliteStore
 from posthouse.relay.wire.accept_results import Answer, Committed, Listener
@@ -204,6 +205,8 @@ class EngineSettings:
     deliveries: DeliverySettings = DEFAULT_SETTINGS
     #: whether the relay's key was made in this start: with a new store, fencing tokens then begin at 0
     has_new_key: bool = False
+    #: where the high-water mark of the store is kept; None: nowhere
+    mark_file: MarkFile | None = None
     #: whether there is a mesh of Pinch addresses
     has_pinch: bool = False
     #: clients that may wait for one lock
@@ -219,7 +222,13 @@ class RelayEngine(Reads):
     """A running relay without its sockets; made by `start`."""
 
     def __init__(
-        self, settings: EngineSettings, clock: Clock, store: RelayStore, meshes: Meshes, lock_run: str
+        self,
+        settings: EngineSettings,
+        clock: Clock,
+        store: RelayStore,
+        meshes: Meshes,
+        lock_run: str,
+        mark_keeper: MarkKeeper | None,
     ) -> None:
         super().__init__(store, meshes)
         self.settings = settings
@@ -247,6 +256,7 @@ class RelayEngine(Reads):
         self.sweeper = QueueSweeper(self.sessions)
         self._pruning = Pruning(store)
         self._housekeeping = Housekeeping(store, self.refusals, committer)
+        self._mark_keeper = mark_keeper
 
     @classmethod
     async def start(
@@ -273,11 +283,15 @@ class RelayEngine(Reads):
             rows = await prepare_main(store, settings.relay, is_open=settings.is_main_open, admins=settings.admins)
             if settings.has_pinch:
                 rows = await prepare_pinch(store, settings.relay, settings.admins)
-            lock_run = await start_run(store, clock, has_new_key=settings.has_new_key)
+            mark = None if settings.mark_file is None else settings.mark_file.read()
+            lock_run = await start_run(store, clock, mark, has_new_key=settings.has_new_key)
+            keeper = None if settings.mark_file is None else MarkKeeper(store, clock, settings.mark_file)
+            if keeper is not None:
+                await keeper.start()
         except BaseException:
             await asyncio.to_thread(store.close)
             raise
-        return cls(settings, clock, store, Meshes(rows), lock_run)
+        return cls(settings, clock, store, Meshes(rows), lock_run, keeper)
 
     async def close(self) -> None:
         """Answer submitted events, commit deferred writes, and release everything."""
@@ -285,6 +299,8 @@ class RelayEngine(Reads):
         await self._path.close()
         await self.sweeper.close()
         await self._housekeeping.close()
+        if self._mark_keeper is not None:
+            await self._mark_keeper.close()
         await asyncio.to_thread(self.store.close)
 
     def open_submitter(self, on_answers: OnAnswers) -> Submitter:

@@ -27,7 +27,9 @@ from posthouse.relay.server import RelayServer, ServerSettings
 from posthouse.relay.wire.edge_limits import DEFAULT_LIMITS, EdgeLimits
 
 
-def server_settings(values: Mapping[str, Resolved], default_admin: str | None = None) -> ServerSettings:
+def server_settings(
+    values: Mapping[str, Resolved], default_admin: str | None = None, *, is_new: bool = False
+) -> ServerSettings:
     """Return the settings of a server; `default_admin` is its administrator if the settings name none."""
     given: dict[str, Any] = {
         name.removeprefix("relay."): each.value for name, each in values.items() if name.startswith("relay.")
@@ -38,6 +40,8 @@ def server_settings(values: Mapping[str, Resolved], default_admin: str | None = 
     return ServerSettings(
         listen=parse_listen(given["listen"]),
         data_dir=Path(given["data_dir"]).expanduser().absolute(),
+        is_new=is_new,
+        high_water=_path(given["high_water"]),
         protection=Protection(
             tls_cert=_path(given["tls_cert"]),
             tls_key=_path(given["tls_key"]),

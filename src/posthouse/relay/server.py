@@ -22,6 +22,7 @@ from posthouse.http.outbound import OutboundAccount
 from posthouse.http.server import HttpServer, listen_tcp
 from posthouse.keys import NodeKey, keyfile
 from posthouse.model.clock import Clock, system_clock
+from posthouse.model.errors import error
 from posthouse.model.limits import SECOND_NS, WAIT_QUEUE_MAX
 from posthouse.model.node import DEFAULT_MESH
 from posthouse.model.rate import Rate
@@ -45,9 +46,13 @@ from posthouse.relay.openapi import ROUTES
 from posthouse.relay.pinch.endpoint import PINCH_PATHS, PinchEndpoint, pinch_routes
 from posthouse.relay.pinch.pinch_settings import NO_ORIGINS, PinchSettings
 from posthouse.relay.pinch.service import Pinch
+from posthouse.relay.store.high_water import FILE_NAME as MARK_NAME
+from posthouse.relay.store.high_water import MarkFile, refuse_missing, refuse_rolled_back
+from posthouse.relay.store.sqlite.store import FILE_NAME, stored_extent
 from posthouse.relay.wire.edge_limits import DEFAULT_LIMITS, EdgeLimits
 from posthouse.relay.wire.websocket import STOPPING, WebSocketConnection, keep_alive
-from posthouse.sqlite.store_lock import StoreLock
+from posthouse.sqlite.connection import create_private
+from posthouse.sqlite.store_lock import StoreLock, refuse_half_restored
 from posthouse.sqlite.writer import MAX_WAITING_BYTES, MAX_WAITING_ITEMS
 
 log = structlog.get_logger(__name__)
@@ -62,6 +67,10 @@ class ServerSettings:
 
     listen: ListenAddress
     data_dir: Path
+    #: begin an empty store in the place of a lost one
+    is_new: bool = False
+    #: file of the high-water mark; None: beside the store
+    high_water: Path | None = None
     protection: Protection = NO_PROTECTION
     admins: tuple[str, ...] = ()
     event_rate: Rate = EVENT_RATE
@@ -124,9 +133,12 @@ class RelayServer:
         data_dir = private_dir(settings.data_dir)
         lock = StoreLock(data_dir / "relay", exclusive=True)
         self._opened.callback(lock.close)
+        mark_file = MarkFile(settings.high_water or data_dir / MARK_NAME)
         has_new_key = not (data_dir / KEY_NAME).exists()
+        await asyncio.to_thread(check_store_files, data_dir, mark_file, is_new=settings.is_new)
         self.key = keyfile.load_or_create(data_dir / KEY_NAME)
-        engine = await RelayEngine.start(self._engine_settings(data_dir, has_new_key=has_new_key), settings.clock)
+        engine_settings = self._engine_settings(data_dir, mark_file, has_new_key=has_new_key)
+        engine = await RelayEngine.start(engine_settings, settings.clock)
         self._opened.push_async_callback(engine.close)
         head = (await engine.store.extent()).head
         self.context = _make_context(engine, self.key, settings, head)
@@ -174,12 +186,13 @@ class RelayServer:
         server.pre_shutdown()
         await server.shutdown(self.settings.limits.stop_s)
 
-    def _engine_settings(self, data_dir: Path, *, has_new_key: bool) -> EngineSettings:
+    def _engine_settings(self, data_dir: Path, mark_file: MarkFile, *, has_new_key: bool) -> EngineSettings:
         settings = self.settings
         return EngineSettings(
             data_dir=data_dir,
             relay=self.key.node,
             has_new_key=has_new_key,
+            mark_file=mark_file,
             is_main_open=may_open_main(settings.listen, settings.protection),
             admins=settings.admins,
             event_rate=settings.event_rate,
@@ -190,6 +203,26 @@ class RelayServer:
             writer_max_bytes=settings.writer_max_bytes,
             has_pinch=settings.pinch is not None,
         )
+
+
+def check_store_files(data_dir: Path, mark_file: MarkFile, *, is_new: bool) -> None:
+    """Refuse to start on a lost or rolled-back store; create the file of a new one before the key exists.
+
+    So a key without a store always means that the store was lost.
+    """
+    path = data_dir / FILE_NAME
+    refuse_half_restored(path)
+    extent = stored_extent(path)
+    if is_new:
+        if extent is not None:
+            raise error("store_exists", path=str(path))
+        mark_file.give_up()
+    else:
+        mark = mark_file.read()
+        refuse_missing(path, data_dir / KEY_NAME, mark)
+        if path.exists():
+            refuse_rolled_back(mark, extent, path)
+    create_private(path)
 
 
 def _make_context(engine: RelayEngine, key: NodeKey, settings: ServerSettings, head: int) -> RelayContext:

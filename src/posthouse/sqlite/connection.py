@@ -100,7 +100,7 @@ class Durability(enum.Enum):
 def open_writer(path: Path, durability: Durability, *, vfs: str | None = None) -> apsw.Connection:
     """Open `path` for writing, creating it with mode 0600 if it is missing."""
     path = safe_path(path)
-    _create_private(path)
+    create_private(path)
     db = _open(path, apsw.SQLITE_OPEN_READWRITE, vfs)
     try:
         _enter_wal(db, path)
@@ -133,7 +133,7 @@ def skip_checkpoint_on_close(db: apsw.Connection) -> None:
 def open_copy(path: Path) -> apsw.Connection:
     """Create `path` for a copy that the caller syncs when it is complete: no journal, no syncs."""
     path = safe_path(path)
-    _create_private(path)
+    create_private(path)
     db = _open(path, apsw.SQLITE_OPEN_READWRITE, None)
     db.pragma("journal_mode", "off")
     db.pragma("synchronous", "off")
@@ -194,7 +194,8 @@ def busy_handler(limit_ms: int) -> Callable[[int], bool]:
     return wait
 
 
-def _create_private(path: Path) -> None:
+def create_private(path: Path) -> None:
+    """Create `path` as an empty file of mode 0600 unless it exists."""
     try:
         os.close(open_nofollow(path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
     except FileExistsError:

@@ -102,7 +102,7 @@ async def test_lock_survives_a_restart_of_the_relay(house: House) -> None:
         with pytest.raises(Refused, match="held by"):
             await bob.locks.acquire("db", lease_ms=5_000)
     await until(lambda: not held.is_valid())
-    assert (await bob.locks.acquire("db", lease_ms=5_000)).token == held.token + 1
+    assert (await bob.locks.acquire("db", lease_ms=5_000)).token > held.token
 
 
 async def test_cancelling_the_body_from_outside_stays_a_cancellation_and_releases(house: House) -> None:
@@ -152,8 +152,10 @@ async def test_acquire_that_is_cancelled_while_the_relay_is_down_is_not_sent_lat
     with pytest.raises(asyncio.CancelledError):
         await waiting
     await house.up()
-    # the first token: the new connection has not acquired the lock and released it again before this
-    assert (await bob.locks.acquire("db", lease_ms=60_000)).token == 1
+    await bob.locks.acquire("db", lease_ms=60_000)
+    # the only grant: the new connection has not acquired the lock and released it again before this
+    assert house.server is not None
+    assert len(await house.server.context.engine.store.journal(0, 10, ["lock.acquired"])) == 1
 
 
 async def test_retry_under_the_request_id_of_a_cancelled_call_keeps_its_grant(house: House) -> None:

@@ -113,8 +113,13 @@ def second_outcome(given: Histories) -> Histories:
 
 
 def falling_token(given: Histories) -> Histories:
-    row = find(given, "lock.acquired", lambda body: body["token"] > 2)
+    row = find(given, "lock.taken_over", lambda body: body["token"] > 2)
     return replace_body(given, row, token=1)
+
+
+def repeated_token(given: Histories) -> Histories:
+    row = find(given, "lock.acquired", lambda body: body["token"] > 2)
+    return replace_body(given, row, token=json.loads(row.body)["token"] - 1)
 
 
 def overlapping_leases(given: Histories) -> Histories:
@@ -259,6 +264,7 @@ CORRUPTIONS = {
     "erased outcome": Corruption(erased_outcome, "confirmation_disagrees"),
     "second outcome": Corruption(second_outcome, "delivery_outcome_twice"),
     "falling token": Corruption(falling_token, "token_not_growing"),
+    "repeated token": Corruption(repeated_token, "token_granted_twice"),
     "overlapping leases": Corruption(overlapping_leases, "lease_overlap"),
     "forged release": Corruption(forged_release, "lock_record_wrong"),
     "stale fence": Corruption(stale_fence, "fence_violated"),

@@ -151,3 +151,11 @@ async def test_outbound_max_bytes_bounds_the_unsent_bytes_of_all_connections(tmp
             peer.unsent = limit * 2 // 3
             account.open(cast(asyncio.Transport, peer)).wrote(peer.unsent)
         assert (first.is_dropped, second.is_dropped) == (True, False)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+async def test_high_water_names_the_file_of_the_mark(tmp_path: Path, source: str) -> None:
+    mark = tmp_path / "mark"
+    async with relay(tmp_path, source, high_water=str(mark)) as server:
+        assert server.context.engine.store.epoch in mark.read_text()
+    assert not (tmp_path / "relay" / "relay.high-water").exists()

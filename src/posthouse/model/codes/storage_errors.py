@@ -90,6 +90,41 @@ STORAGE: tuple[ErrorSpec, ...] = (
         exit=Exit.BROKEN,
     ),
     ErrorSpec(
+        "store_missing",
+        500,
+        "{path} is missing, but {witness}: the relay has lost its store",
+        "Restore a backup with `posthouse relay restore FILE`, or begin an empty store: `posthouse relay up --new`.",
+        exit=Exit.BROKEN,
+    ),
+    ErrorSpec(
+        "store_exists",
+        409,
+        "{path} already holds a store",
+        "Start without --new. To begin an empty store, move this one away first.",
+    ),
+    ErrorSpec(
+        "store_rolled_back",
+        500,
+        "{path} is {found}, but the relay had reached {reached}: it is an older copy",
+        "Put the newest file back, or go on from this one with `posthouse relay restore --in-place`: it begins a new "
+        "epoch, so that clients notice the loss.",
+        exit=Exit.BROKEN,
+    ),
+    ErrorSpec(
+        "high_water_damaged",
+        500,
+        "the high-water mark {path} cannot be read: {reason}",
+        "Run `posthouse relay restore --in-place`: it begins a new epoch and writes the mark again.",
+        exit=Exit.BROKEN,
+    ),
+    ErrorSpec(
+        "high_water_unwritable",
+        500,
+        "the high-water mark {path} cannot be written: {reason}",
+        "Mount or create the directory that `relay.high_water` names.",
+        exit=Exit.BROKEN,
+    ),
+    ErrorSpec(
         "backup_exists",
         409,
         "{path} already exists",

@@ -57,6 +57,7 @@ RULES: tuple[Rule, ...] = (
     confirmation_pair.RULE,
     topic_audience.RULE,
     lease_replay.RULE,
+    lease_replay.TOKENS,
     outbox_lifecycle.ROWS,
     outbox_lifecycle.CLIENT_IDS,
     inbox_once.ROWS,

@@ -33,6 +33,7 @@ CODES = MappingProxyType(
         "confirmation_disagrees": "a confirmation contradicts the record of what it closed",
         "snapshot_disagrees": "a snapshot contradicts the history before it",
         "token_not_growing": "a fencing token is not greater than all tokens before it",
+        "token_granted_twice": "a store granted one fencing token twice",
         "lease_overlap": "a lock was granted while another lease was valid",
         "lock_record_wrong": "the lease rules do not allow a lock record",
         "fence_violated": "a fenced event was accepted although its author did not hold the lock",

@@ -36,8 +36,8 @@ class LockRun(NamedTuple):
     void_token: int = 0
     #: of records before version 2: added to every token
     token_leap: int = 0
-    #: the counter of tokens at the start
-    token_counter: int = 0
+    #: the counter of tokens at the start; -1: each lock counted its own tokens
+    token_counter: int = -1
 
 
 class Snapshot(NamedTuple):
@@ -122,12 +122,12 @@ class AnchorRecord(NamedTuple):
     over_before_ns: int = 0
     void_token: int = 0
     token_leap: int = 0
-    token_counter: int = 0
+    token_counter: int = -1
 
 
 ANCHOR_TYPES = ("lock.run_started", "journal.snapshot", "mesh.created")
-#: Fields of the body of an anchor record, in the order of AnchorRecord; 0 where a type lacks one.
-ANCHOR_FIELDS = ("through_seq", "boot_ns", "over_before_ns", "void_token", "token_leap", "token_counter")
+#: Fields of the body of an anchor record, in the order of AnchorRecord, and their values where a record lacks them.
+ANCHOR_FIELDS: Mapping[str, int] = AnchorRecord._field_defaults
 
 
 class Extent(NamedTuple):

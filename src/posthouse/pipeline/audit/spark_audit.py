@@ -91,7 +91,10 @@ def outline(frames: Frames) -> Outline:
     position = f.struct("seq", "at_ns")
     rows = frames.journal.groupBy("epoch", block).agg(f.min(position), f.max(position), f.count("*")).collect()
     blocks = [BlockEnds(epoch, Position(*first), Position(*last)) for epoch, _, first, last, _ in rows]
-    numbers = [f.coalesce(f.get_json_object("body", f"$.{name}").cast("long"), f.lit(0)) for name in ANCHOR_FIELDS]
+    numbers = [
+        f.coalesce(f.get_json_object("body", f"$.{name}").cast("long"), f.lit(missing))
+        for name, missing in ANCHOR_FIELDS.items()
+    ]
     found = frames.journal.where(f.col("type").isin(*ANCHOR_TYPES))
     anchors = found.select("epoch", "seq", "type", f.coalesce("ref", f.lit("")), *numbers).collect()
     lineages = _build_lineages(frames, blocks, anchors)

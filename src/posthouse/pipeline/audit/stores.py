@@ -107,7 +107,8 @@ def _block_ends(given: Histories) -> Iterator[BlockEnds]:
 def _anchor(row: JournalRow) -> Iterable[AnchorRecord]:
     body, _fault = read_body(row.type, row.body)
     if body is not None:
-        yield AnchorRecord(row.epoch, row.seq, row.type, row.ref or "", *(body.get(name, 0) for name in ANCHOR_FIELDS))
+        numbers = (body.get(name, missing) for name, missing in ANCHOR_FIELDS.items())
+        yield AnchorRecord(row.epoch, row.seq, row.type, row.ref or "", *numbers)
 
 
 def _order(step: KeyedStep) -> tuple[Any, ...]:

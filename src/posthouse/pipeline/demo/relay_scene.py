@@ -141,6 +141,7 @@ async def play_relay(directory: Path, clock: FakeClock, cast: list[Agent], seed:
         event_rate=_EVENT_RATE,
         deliveries=DeliverySettings(queue_max=_QUEUE_MAX, queue_ttl_s=_QUEUE_TTL_S),
         verifier_threads=1,
+        has_new_key=True,
     )
     core = await RelayEngine.start(settings, clock)
     try:

@@ -19,32 +19,39 @@ from posthouse.model.clock import Clock
 from posthouse.model.lease import Denied, Grant, LockRow, LockView, Released
 from posthouse.model.limits import MILLISECOND_NS, SECOND_NS
 from posthouse.relay.locks.wait_queue import Waiter, WaitQueues
+from posthouse.relay.store.high_water import HighWater
 from posthouse.relay.store.protocol import RelayStore, Unit
 from posthouse.relay.wire.lock_operations import Acquire, Inspect, LockEntry, LockRun, Release, Renew
 
 log = structlog.get_logger(__name__)
 
 
-async def start_run(store: RelayStore, clock: Clock, *, has_new_key: bool) -> str:
+async def start_run(store: RelayStore, clock: Clock, mark: HighWater | None, *, has_new_key: bool) -> str:
     """Begin a run of locks in one transaction with its record; return the run's id.
 
-    Tokens begin at 0 only in a new store of a relay that has a new key: no client can hold an older token of it.
+    `mark` is the high-water mark of the last run. Tokens begin at 0 only in a new store of a relay that has a new key:
+    no client can hold an older token of it.
     """
     run_id = secrets.token_hex(8)
-    behind_ns = await store.submit(lambda unit: begin_run(unit, run_id, store.epoch, clock, has_new_key=has_new_key))
+    behind_ns = await store.submit(
+        lambda unit: begin_run(unit, run_id, store.epoch, clock, mark, has_new_key=has_new_key)
+    )
     if behind_ns > 0:
         log.warning("wall_clock_behind_journal", behind_s=behind_ns / SECOND_NS)
     return run_id
 
 
-def begin_run(unit: Unit, run_id: str, epoch: str, clock: Clock, *, has_new_key: bool) -> int:
+def begin_run(
+    unit: Unit, run_id: str, epoch: str, clock: Clock, mark: HighWater | None = None, *, has_new_key: bool
+) -> int:
     """Write the run, reopen leases and raise the counter; return how far the wall clock is behind the journal."""
     former = unit.find_lock_run()
+    counter = max(unit.last_token(), 0 if mark is None else mark.token_counter)
     if former is not None or not has_new_key:
-        unit.raise_token_counter(lease.first_counter(unit.last_token(), unit.now_ns))
-    counter = unit.last_token()
+        counter = lease.first_counter(counter, unit.now_ns)
+    unit.raise_token_counter(counter)
     run = LockRun(run_id, epoch, clock.boot_id, unit.boot_ns)
-    over_before_ns = _over_before_ns(former, run)
+    over_before_ns = _over_before_ns(former, run, mark)
     void_token = counter if former is not None and former.epoch != epoch else 0
     reopened = unit.begin_lock_run(run, over_before_ns, void_token)
     body: dict[str, object] = {
@@ -61,11 +68,15 @@ def begin_run(unit: Unit, run_id: str, epoch: str, clock: Clock, *, has_new_key:
     return unit.now_ns - clock.wall_ns()
 
 
-def _over_before_ns(former: LockRun | None, run: LockRun) -> int:
+def _over_before_ns(former: LockRun | None, run: LockRun, mark: HighWater | None) -> int:
     """Return the boot time, of the former run's boot, at which that run's leases are known to be over; 0: unknown."""
     if former is None or former.epoch != run.epoch:  # a renewal may be among the records that a restore lost
         return 0
-    return run.boot_ns if former.boot_id == run.boot_id else former.boot_ns
+    if former.boot_id == run.boot_id:
+        return run.boot_ns
+    if mark is not None and (mark.epoch, mark.boot_id) == (former.epoch, former.boot_id):
+        return max(former.boot_ns, mark.boot_ns)
+    return former.boot_ns
 
 
 class Served(NamedTuple):

@@ -1,4 +1,4 @@
-"""Housekeeping of a relay's store: sweep expired events, write refusal counts, prune archived records.
+"""Housekeeping of a relay's store: sweep expired events, write refusal counts and the high-water mark, prune records.
 
 Sweeping and refusal counts run once a minute. Pruning runs on request, after the archive's digests were compared with
 those of the store. The digests are computed outside the writer and still hold when the rows are deleted, because
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 
 import structlog
@@ -18,15 +18,28 @@ from blake3 import blake3
 
 from posthouse.journal.records import Record, canonical_line
 from posthouse.keys.identity import same_token
+from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError, error
 from posthouse.relay.accept.group_commit import GroupCommitter
 from posthouse.relay.accept.path import Refusals
 from posthouse.relay.store.event_rows import Pruned, Released
+from posthouse.relay.store.high_water import HighWater, MarkFile
 from posthouse.relay.store.protocol import RelayStore
 
 log = structlog.get_logger(__name__)
 INTERVAL_S = 60.0
 SWEEP_ROWS = 200  # per transaction: other writes wait for a few milliseconds
+
+
+@contextlib.contextmanager
+def _warn(event: str) -> Iterator[None]:
+    """Log a failure of the body and go on: the next round tries again."""
+    try:
+        yield
+    except PosthouseError as failure:
+        log.warning(event, reason=str(failure))
+    except Exception:
+        log.exception(event)
 
 
 class Housekeeping:
@@ -46,10 +59,8 @@ class Housekeeping:
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
-        try:
+        with _warn("refusals_not_written"):
             await self._refusals.write(self._store, everything=True)
-        except PosthouseError as failure:
-            log.warning("refusals_not_written", reason=str(failure))
 
     async def run_once(self) -> int:
         """Write refusal counts and sweep expired events; return how many were swept."""
@@ -63,13 +74,55 @@ class Housekeeping:
     async def _serve(self) -> None:
         while True:
             await asyncio.sleep(self._interval_s)
-            try:
+            with _warn("housekeeping_failed"):
                 if swept := await self.run_once():
                     log.info("expired_events_swept", events=swept)
-            except PosthouseError as failure:
-                log.warning("housekeeping_failed", reason=str(failure))
-            except Exception:
-                log.exception("housekeeping_failed")
+
+
+MARK_INTERVAL_S = 3.0  # of records that a kill -9 may leave above the mark
+
+
+class MarkKeeper:
+    """Writes the high-water mark while the store grows, as a task of the running loop, and when it closes."""
+
+    def __init__(self, store: RelayStore, clock: Clock, file: MarkFile, interval_s: float = MARK_INTERVAL_S) -> None:
+        self._store = store
+        self._clock = clock
+        self._file = file
+        self._interval_s = interval_s
+        self._written = HighWater("", -1, 0, "", 0)
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Write the first mark, so that a place that cannot be written is found now, and keep it up to date."""
+        await self.write()
+        self._task = asyncio.create_task(self._serve(), name="high-water mark")
+
+    async def close(self) -> None:
+        """Write the last mark; the store must still be open."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        with _warn("high_water_not_written"):
+            await self.write()
+
+    async def write(self) -> None:
+        """Write the mark if the store has grown."""
+        boot_ns = self._clock.boot_ns()  # before the head: a lease that ended by then had ended when the head was read
+        token_counter = await self._store.last_token()
+        extent = await self._store.extent()
+        if (extent.epoch, extent.head) == (self._written.epoch, self._written.head):
+            return
+        mark = HighWater(extent.epoch, extent.head, token_counter, self._clock.boot_id, boot_ns)
+        await asyncio.to_thread(self._file.write, mark)
+        self._written = mark
+
+    async def _serve(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval_s)
+            with _warn("high_water_not_written"):
+                await self.write()
 
 
 MAX_RECORDS = 20_000  # per request: takes a few seconds and one snapshot

@@ -16,19 +16,21 @@ import apsw
 import msgspec
 from msgspec.structs import replace
 
+from posthouse.journal.append import SQL as JOURNAL_SQL
 from posthouse.journal.read import read_after
 from posthouse.journal.records import Record
-from posthouse.journal.restore import restore_store
+from posthouse.journal.restore import restore_in_place, restore_store
 from posthouse.journal.store import JOURNAL, Store
 from posthouse.journal.verify import Rule, verify_store
 from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError
 from posthouse.model.event import decode_event, event_id
-from posthouse.model.lease import LockRow, reopen
+from posthouse.model.lease import LockRow, first_counter, reopen
 from posthouse.relay.messages.consistency import DELIVERY_RULES, PINCH_RULES
 from posthouse.relay.store.event_rows import event_row
+from posthouse.relay.store.high_water import HighWater, MarkFile
 from posthouse.relay.store.sqlite.meshes_and_locks import LOCKS_SQL, MESHES_SQL, all_locks, last_token, read_mesh_rows
-from posthouse.relay.store.sqlite.store import COMPONENTS, reindex
+from posthouse.relay.store.sqlite.store import COMPONENTS, reindex, stored_extent
 from posthouse.relay.wire.mesh_rows import AccessRow, MemberRow, MeshRows, Role, Verdict
 from posthouse.sqlite.backup import backup_store
 from posthouse.sqlite.connection import open_reader
@@ -335,9 +337,19 @@ def backup_relay(path: Path, target: Path) -> None:
     backup_store(path, target)
 
 
-def restore_relay(backup: Path, path: Path, clock: Clock) -> str:
-    """Replace a relay's store by a backup and return the new epoch."""
-    return restore_store(backup, path, (JOURNAL, *COMPONENTS), clock, lambda db: adjust_restored(db, path))
+def restore_relay(backup: Path | None, path: Path, clock: Clock, mark_file: MarkFile | None = None) -> str:
+    """Replace a relay's store by a backup, or go on from the file that is there (None); return the new epoch."""
+    known = 0 if mark_file is None else _marked_counter(mark_file)
+    components = (JOURNAL, *COMPONENTS)
+    if backup is None:
+        epoch = restore_in_place(path, components, clock, lambda db: adjust_restored(db, clock, known))
+    else:
+        epoch = restore_store(
+            backup, path, components, clock, lambda db: adjust_restored(db, clock, max(known, _counter_of(path)))
+        )
+    if mark_file is not None:
+        _write_mark(mark_file, path, clock)
+    return epoch
 
 
 def reindex_relay(path: Path, clock: Clock) -> None:
@@ -349,13 +361,31 @@ def reindex_relay(path: Path, clock: Clock) -> None:
         store.close()
 
 
-def adjust_restored(db: apsw.Connection, replaced: Path) -> None:
-    """Void the invites of a backup, and continue the tokens of the store that it replaces.
+def adjust_restored(db: apsw.Connection, clock: Clock, known_counter: int = 0) -> None:
+    """Void the invites of a backup, and raise the counter of tokens above those that the lost history granted.
 
-    An invite that was used after the backup must not work a second time.
+    An invite that was used after the backup must not work a second time. `known_counter` is that of the store which
+    is replaced, or of its high-water mark.
     """
     db.execute(MESHES_SQL.void_invites)
-    db.execute(LOCKS_SQL.raise_counter, (_counter_of(replaced),))
+    newest_ns: int = db.execute(JOURNAL_SQL.newest_at_ns).get
+    counter = first_counter(max(last_token(db), known_counter), max(clock.wall_ns(), newest_ns))
+    db.execute(LOCKS_SQL.raise_counter, (counter,))
+
+
+def _marked_counter(mark_file: MarkFile) -> int:
+    try:
+        mark = mark_file.read()
+    except PosthouseError:  # a damaged mark must not stop the restore, which replaces it
+        return 0
+    return 0 if mark is None else mark.token_counter
+
+
+def _write_mark(mark_file: MarkFile, path: Path, clock: Clock) -> None:
+    """Let the mark name the restored store: a start would refuse it by the mark of the lost one."""
+    extent = stored_extent(path)
+    assert extent is not None
+    mark_file.write(HighWater(extent.epoch, extent.head, _counter_of(path), clock.boot_id, clock.boot_ns()))
 
 
 def _counter_of(path: Path) -> int:

@@ -269,6 +269,10 @@ class RelayStore(Protocol):
         """Return all meshes with everything that belongs to them."""
         ...
 
+    async def last_token(self) -> int:
+        """Return the counter of fencing tokens: no token above it was granted."""
+        ...
+
     async def locks(self, meshes: frozenset[str] | None, after: tuple[str, str], limit: int) -> list[LockEntry]:
         """Return the locks of these meshes (None: of all) that follow `after`, ordered by mesh and resource."""
         ...

@@ -1,8 +1,9 @@
 """Locks: a replay of a resource's records with the product's lease rules must allow every one of them.
 
-Tokens grow strictly, even compared with records that a restore dropped; the token leap after a restore exists for
-that. Boot times are comparable only within a lock run; the start of a run reopens unreleased leases, exactly as in
-the store. A fenced event is valid only if its author owns the current token.
+Tokens grow strictly, even compared with records that a restore dropped, and no store grants a token twice, for
+whatever lock: one counter per store, which starts at the clock, exists for that. Boot times are comparable only
+within a lock run; the start of a run reopens leases, exactly as in the store. A fenced event is valid only if its
+author owns the current token.
 """
 
 from __future__ import annotations
@@ -202,4 +203,38 @@ class LockAuditor(Auditor):
         return self.finding("lock_record_wrong", step, self._resource, detail)
 
 
+class TokenTaken(msgspec.Struct, array_like=True):
+    """A grant took a token."""
+
+    token: int
+    resource: str
+
+
+def _by_token(entry: Entry) -> Iterator[KeyedFact]:
+    yield str(entry.body["token"]), TokenTaken(entry.body["token"], entry.ref)
+
+
+class TokenAuditor(Auditor):
+    """All grants of one token in one store."""
+
+    def __init__(self, lineage: Lineage, key: str) -> None:
+        super().__init__(lineage, key)
+        self._granted: str | None = None
+        #: The runs whose tokens came from one counter per store.
+        self._runs = [run for run in lineage.lock_runs if run.token_counter >= 0]
+
+    def add_step(self, step: Step) -> Iterator[Finding]:
+        token, resource = step.fact.token, step.fact.resource
+        runs = [run for run in self._runs if run[:2] < (step.depth, step.seq)]
+        if runs and self._granted is not None:
+            detail = f"token {token} was granted before, for {self._granted!r}"
+            yield self.finding("token_granted_twice", step, resource, detail)
+        elif runs and not step.is_lost and token <= runs[-1].token_counter:
+            detail = f"token {token} was granted by a run whose counter began at {runs[-1].token_counter}"
+            yield self.finding("token_not_growing", step, resource, detail)
+        self._granted = resource
+
+
+_GRANTS = frozenset({"lock.acquired", "lock.taken_over"})
+TOKENS = Rule("tokens", _GRANTS, TokenTaken, _by_token, TokenAuditor, sees_lost=True)
 RULE = Rule("locks", TYPES, Grant | Release | SnapshotLock | FencedWrite, _scatter, LockAuditor, sees_lost=True)

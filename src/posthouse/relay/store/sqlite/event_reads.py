@@ -21,7 +21,7 @@ from posthouse.model.errors import error
 from posthouse.model.event import Coordinate
 from posthouse.model.filters import Filter
 from posthouse.relay.store.event_rows import Page, Query, Scope, StoredEvent, address_term
-from posthouse.relay.store.sqlite.meshes_and_locks import read_locks, read_mesh_rows
+from posthouse.relay.store.sqlite.meshes_and_locks import last_token, read_locks, read_mesh_rows
 from posthouse.relay.store.sqlite.queries import (
     EVENTS_SQL,
     Range,
@@ -64,6 +64,9 @@ class EventReads:
 
     async def extent(self) -> Extent:
         return await self._pool.run(read_extent)
+
+    async def last_token(self) -> int:
+        return await self._pool.run(last_token)
 
     async def query(self, query: Query) -> Page:
         def read(db: apsw.Connection) -> Page:

@@ -16,7 +16,9 @@ from typing import Any, TypeVar
 import apsw
 
 from posthouse.journal.append import JournalTransaction
-from posthouse.journal.store import Store, exit_process
+from posthouse.journal.cursor import Extent
+from posthouse.journal.read import read_extent
+from posthouse.journal.store import JOURNAL, Store, exit_process
 from posthouse.model.clock import Clock
 from posthouse.model.errors import Fatal
 from posthouse.model.event import decode_event, read_fence_tag
@@ -30,7 +32,8 @@ from posthouse.relay.store.sqlite.meshes_and_locks import LOCKS, LockTables, Mes
 from posthouse.relay.store.sqlite.pinch import PINCH, SqlitePinch, SqlitePinchReads
 from posthouse.relay.store.sqlite.queries import EVENTS_SQL
 from posthouse.relay.store.sqlite.retention import RetentionTables
-from posthouse.sqlite.schema import Component
+from posthouse.sqlite.connection import open_reader, skip_checkpoint_on_close, translate
+from posthouse.sqlite.schema import Component, check_known_schema
 from posthouse.sqlite.statements import BulkInsert
 from posthouse.sqlite.writer import MAX_WAITING_BYTES, MAX_WAITING_ITEMS
 
@@ -223,6 +226,22 @@ class SqliteStore(EventReads):
 
     def close(self) -> None:
         self._store.close()
+
+
+def stored_extent(path: Path) -> Extent | None:
+    """Return the extent of a store that is not open, of this version or an older one; None if there is no store."""
+    if not path.exists() or not path.stat().st_size:
+        return None
+    check_known_schema(path, (JOURNAL, *COMPONENTS))
+    db = open_reader(path)
+    skip_checkpoint_on_close(db)
+    try:
+        has_journal = db.execute(EVENTS_SQL.has_journal).get  # not if the start that created the file has died
+        return read_extent(db) if has_journal else None
+    except apsw.Error as exc:
+        raise translate(exc, str(path)) from exc
+    finally:
+        db.close()
 
 
 def _warm_unit(tx: JournalTransaction, clock: Clock) -> SqliteUnit:

@@ -142,3 +142,6 @@ DELETE FROM current_events
 
 -- :name clear_fenced
 DELETE FROM fenced_events
+
+-- :name has_journal
+SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'epochs'

@@ -1,0 +1,89 @@
+"""The high-water mark: a small file that says how far a relay's store has come, so that an older copy is noticed.
+
+A copy of relay.db that is put back by hand is a valid store; nothing in it says that acknowledged records are missing.
+The mark states epoch and head, and is written after the records that it counts, so it can only lag. A start refuses a
+store that does not reach its mark. The mark lies beside the store, or where `relay.high_water` says: a snapshot of the
+whole directory takes a mark beside the store back too. This module knows files and extents; it opens no store.
+If you change the file: give it a new format name, keep reading the old one, update docs/how-to/relay-backup.md.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from posthouse.files import read_private, write_atomic
+from posthouse.journal.cursor import Extent
+from posthouse.model.errors import error
+
+FILE_NAME = "relay.high-water"
+Format = Literal["posthouse-high-water-v1"]
+
+
+class HighWater(msgspec.Struct, frozen=True):
+    """How far a store had come at one moment."""
+
+    #: empty: the operator gave the store up
+    epoch: str
+    head: int
+    #: no fencing token above it was granted until then
+    token_counter: int
+    boot_id: str
+    boot_ns: int
+    format: Format = "posthouse-high-water-v1"
+
+
+class MarkFile:
+    """The file of one store's mark."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> HighWater | None:
+        """Return the mark, None if there is none; raise high_water_damaged if it cannot be read."""
+        try:
+            return msgspec.json.decode(read_private(self.path), type=HighWater)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.DecodeError) as fault:
+            raise error("high_water_damaged", path=str(self.path), reason=str(fault)) from fault
+
+    def write(self, mark: HighWater) -> None:
+        """Replace the mark durably; raise high_water_unwritable."""
+        try:
+            write_atomic(self.path, msgspec.json.encode(mark) + b"\n")
+        except OSError as fault:
+            reason = fault.strerror or str(fault)
+            raise error("high_water_unwritable", path=str(self.path), reason=reason) from fault
+
+    def give_up(self) -> None:
+        """Keep only the counter of tokens of the mark: its store is lost, and an empty one follows."""
+        mark = self.read()
+        if mark is not None:
+            self.write(msgspec.structs.replace(mark, epoch="", head=0))
+
+
+def refuse_missing(store: Path, key: Path, mark: HighWater | None) -> None:
+    """Raise store_missing if a store is lost; an empty file is no loss: the start that created it has died."""
+    if store.exists():
+        return
+    if key.exists():
+        raise error("store_missing", path=str(store), witness=f"the key {key} is there")
+    if mark is not None and mark.epoch:
+        raise error("store_missing", path=str(store), witness="its high-water mark is there")
+
+
+def refuse_rolled_back(mark: HighWater | None, extent: Extent | None, store: Path) -> None:
+    """Raise store_rolled_back if a store, None if it is empty, does not reach the mark."""
+    if mark is None or not mark.epoch:
+        return
+    if extent is not None:
+        if mark.epoch == extent.epoch and mark.head <= extent.head:
+            return
+        if mark.epoch in dict(extent.ancestors):  # `relay restore` began a new epoch since
+            return
+    found = "empty" if extent is None else f"at seq {extent.head} of epoch {extent.epoch[:8]}"
+    reached = f"seq {mark.head} of epoch {mark.epoch[:8]}"
+    raise error("store_rolled_back", path=str(store), found=found, reached=reached)
