@@ -1,4 +1,4 @@
-"""The time limit of a handler: it counts from the start of its message, and leaves no timer behind."""
+"""The time limit of a handler: it counts from the start of its message, is its own, and leaves no timer behind."""
 
 from __future__ import annotations
 
@@ -7,24 +7,28 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
+from posthouse.bus.handlers import HandlerRun
+from posthouse.model.envelope import Envelope
+from posthouse.model.errors import PosthouseError
 from tests.bus.house import House
 from tests.bus.limits import reliability, settled
 from tests.bus.listening import Recorder
-from tests.bus.waiting import bounded
+from tests.bus.waiting import bounded, eventually
 
 _LIMIT_S = 3_600
 
 
 @pytest.fixture
 async def timers(monkeypatch: pytest.MonkeyPatch) -> list[asyncio.TimerHandle]:
-    """The timers of handlers that run with _LIMIT_S."""
+    """The timers of handlers."""
     loop = asyncio.get_running_loop()
     call_at, found = loop.call_at, list[asyncio.TimerHandle]()
 
     def noting(when: float, callback: Callable[..., object], *arguments: Any, **options: Any) -> asyncio.TimerHandle:
         handle = call_at(when, callback, *arguments, **options)
-        if when > loop.time() + _LIMIT_S / 2:
+        if isinstance(getattr(callback, "__self__", None), HandlerRun):
             found.append(handle)
         return handle
 
@@ -89,3 +93,72 @@ async def test_async_handler_that_cannot_be_called_fails_its_message_and_not_the
         await bus.publish("a.b", number, from_="c")
     await settled(bus, "a.b")
     assert ["TypeError" in letter.reason for letter in await bus.dead_letters()] == [True, True]
+
+
+async def forever(_envelope: Envelope) -> None:
+    await asyncio.Event().wait()
+
+
+async def test_subscription_may_set_its_own_limit(house: House) -> None:
+    bus = await house.bus(reliability=reliability())
+    await bus.register_endpoint("a.b")
+    await bus.subscribe("a.b", forever, handler_timeout_s=0.05)
+    await bus.publish("a.b", 1, from_="c")
+    await settled(bus, "a.b")
+    (letter,) = await bus.dead_letters()
+    assert letter.reason == "handler exceeded 0.05 s"
+
+
+async def test_handler_with_time_left_is_not_stopped_by_the_limit_of_another(house: House) -> None:
+    bus, done = await house.bus(reliability=reliability()), asyncio.Event()
+    stopped, finished = asyncio.Event(), asyncio.Event()
+
+    async def patient(_envelope: Envelope) -> None:
+        await done.wait()
+        finished.set()
+
+    async def late(_envelope: Envelope) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    await bus.register_endpoint("a.b")
+    await bus.subscribe("a.b", patient)
+    await bus.subscribe("a.b", late, handler_timeout_s=0.05)
+    await bus.publish("a.b", 1, from_="c")
+    await bounded(stopped)
+    assert await bus.dead_letters() == []
+    done.set()
+    await settled(bus, "a.b")
+    assert finished.is_set()
+    (letter,) = await bus.dead_letters()
+    assert letter.reason == "handler exceeded 0.05 s"
+
+
+@pytest.mark.parametrize("limit", [0, -1, float("nan"), float("inf"), "5", True])
+async def test_limit_that_is_no_positive_number_is_refused(house: House, limit: Any) -> None:
+    bus = await house.bus()
+    with pytest.raises(PosthouseError) as refused:
+        await bus.subscribe("a.b", forever, handler_timeout_s=limit)
+    assert refused.value.code == "value_invalid"
+
+
+async def test_work_that_takes_long_is_logged_once(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("posthouse.bus.handlers.SLOW_AFTER_S", 0.02)
+    bus, release = await house.bus(reliability=reliability()), asyncio.Event()
+
+    async def slow(_envelope: Envelope) -> None:
+        await release.wait()
+
+    await bus.register_endpoint("a.b")
+    for _ in range(2):
+        await bus.subscribe("a.b", slow)
+    with capture_logs() as logs:
+        sent = await bus.publish("a.b", 1, from_="c")
+        await eventually(lambda: logs)
+        release.set()
+        await settled(bus, "a.b")
+    (warning,) = logs
+    assert (warning["event"], warning["id"], warning["timeout_s"]) == ("handler_is_slow", sent.message_id, 900)
+    assert await bus.dead_letters() == []

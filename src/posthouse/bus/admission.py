@@ -125,6 +125,7 @@ class Draft:
         "retry_at_ns",
         "stored",
         "subject",
+        "ttl_ms",
         "warnings",
     )
 
@@ -138,6 +139,7 @@ class Draft:
         inherited: Budget | None = None,
         in_reply_to: str | None = None,
         given: GivenBudget | Budget | None = None,
+        ttl_ms: int | None = None,
         requeued_from: str | None = None,
         ceiling: BudgetCeiling | None = None,
     ) -> None:
@@ -151,6 +153,8 @@ class Draft:
         #: the message that this one answers as a return
         self.in_reply_to = in_reply_to
         self.given = given
+        #: counts from the decision: clocks of processes may differ, so the publisher's own does not matter
+        self.ttl_ms = ttl_ms
         #: id of the dead letter that is published again: no second dead letter is written and no rate is charged
         self.requeued_from = requeued_from
         #: bounds of a message from the mesh, instead of the bus's own; no rate is charged
@@ -211,6 +215,8 @@ class Admission:
         if is_rated and not _admit_by_rate(tx, draft, self._policy.reliability):
             return
         ceiling, is_return = draft.ceiling or self._policy.ceiling, draft.in_reply_to is not None
+        if draft.ttl_ms is not None:
+            ceiling = ceiling.with_ttl(draft.ttl_ms)
         budget = effective_budget(ceiling, tx.now_ms, draft.inherited, draft.given, is_return=is_return)
         created_at = format_utc(tx.now_ns)
         endpoints = tx.registry.resolve(draft.subject)

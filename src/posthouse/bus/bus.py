@@ -213,13 +213,14 @@ class Bus:
         found = [endpoint for number, endpoint in registry.by_number.items() if number not in registry.private]
         return sorted(found, key=lambda endpoint: endpoint.subject)
 
-    async def subscribe(self, pattern: str, handler: Handler) -> Unsubscribe:
+    async def subscribe(self, pattern: str, handler: Handler, *, handler_timeout_s: float | None = None) -> Unsubscribe:
         """Pass the messages of matching endpoints that this process registered to `handler`.
 
-        Await a call of the returned function to unsubscribe.
+        A message whose handler takes longer than `handler_timeout_s` is a dead letter; without it the limit is that of
+        the Bus. Await a call of the returned function to unsubscribe.
         """
         session = self._open
-        ticket = session.subscriptions.add(Subscription(pattern, handler))
+        ticket = session.subscriptions.add(Subscription(pattern, handler, handler_timeout_s))
         session.servers.on_subscriptions_changed(pattern)
         is_subscribed = True
 
@@ -252,12 +253,14 @@ class Bus:
         reply_to: str | None = None,
         in_reply_to: str | None = None,
         budget: GivenBudget | Budget | None = None,
+        ttl_s: float | None = None,
         wait_s: float | None = None,
         refusals: Refusals | None = None,
     ) -> PublishResult:
         """Store a message in every mailbox that the subject reaches; never waits for handlers.
 
-        Inside a handler, a publish that reaches no mailbox and leaves no dead letter raises PublishRefused; in plain
+        The message expires after `ttl_s`, or earlier if the bus or its cause allows less. Inside a handler, a publish
+        that reaches no mailbox and leaves no dead letter raises PublishRefused; in plain
         code the result tells of it. `refusals`, "raise" or "return", overrides that, here or for the whole Bus.
         With `wait_s` a publish to a subject waits that long for rate, room and breaker, and at most as long as the
         handler may still run.
@@ -271,10 +274,18 @@ class Bus:
             check_refusals(refusals)
         if budget is not None and not isinstance(budget, GivenBudget | Budget):
             raise error("value_invalid", name="budget", reason=f"{type(budget).__name__} is not a budget")
+        check_positive("ttl_s", ttl_s)
         content = await session.publisher.encode(payload)
         inherited, answered = await inherit(session.core, subject, from_, in_reply_to)
         draft = Draft(
-            subject, content, from_, reply_to=reply_to, inherited=inherited, in_reply_to=answered, given=budget
+            subject,
+            content,
+            from_,
+            reply_to=reply_to,
+            inherited=inherited,
+            in_reply_to=answered,
+            given=budget,
+            ttl_ms=None if ttl_s is None else int(ttl_s * 1_000),
         )
         if wait_s is None:
             result = await session.publisher.publish(draft)
@@ -285,13 +296,15 @@ class Bus:
     async def request(
         self, subject: str, payload: Any, *, from_: str, timeout_s: float, budget: GivenBudget | Budget | None = None
     ) -> Envelope:
-        """Publish and return the first reply, or raise request_timeout or request_undelivered."""
+        """Publish and return the first reply, or raise request_timeout or request_undelivered.
+
+        The request expires with its timeout, so that no handler works for a caller that has gone.
+        """
         check_positive("timeout_s", timeout_s)
+        options: dict[str, Any] = {"from_": from_, "budget": budget, "ttl_s": timeout_s, "refusals": "return"}
 
         async def publish(reply_to: str) -> PublishResult:
-            return await self.publish(
-                subject, payload, from_=from_, reply_to=reply_to, budget=budget, refusals="return"
-            )
+            return await self.publish(subject, payload, reply_to=reply_to, **options)
 
         return await self._open.requests.request(subject, publish, timeout_s)
 

@@ -1,8 +1,8 @@
-"""Subscriptions of this process, and running the handlers of one message concurrently within a time limit.
+"""Subscriptions of this process, and running the handlers of one message concurrently, each within its time limit.
 
 Async handlers are tasks on the loop; sync handlers run in daemon threads (one per blocked handler, reused when idle,
 so that hanging handlers cannot starve other endpoints). Both see the message's budget and their own deadline in their
-context. The outcome is known when all handlers have returned or the time limit has passed. After a time-out the run
+context. The outcome is known when each handler has returned or has used up its time. After a time-out the run
 still reports when the last handler has returned: until then the endpoint starts no other message. The exception of a
 handler is logged with its traceback; the refusal of what it publishes says nothing about the endpoint, so the breaker
 does not count it.
@@ -17,16 +17,19 @@ import threading
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from posthouse.bus.causes import handler_context
 from posthouse.bus.maildir import clean_text
+from posthouse.bus.options import check_positive
 from posthouse.bus.results import SubscriptionView
 from posthouse.log import get_log
 from posthouse.model.envelope import Envelope, HandlerError
 from posthouse.model.errors import PosthouseError
+from posthouse.model.limits import SLOW_AFTER_S
 from posthouse.model.subjects import ONE, REST, PatternTrie, is_pattern, validate_subject
 
 log = get_log(__name__)
@@ -36,14 +39,16 @@ _MAX_CACHED_SUBJECTS = 1_024  # bounds the memory of a bus with many subjects
 
 
 class Subscription:
-    """A handler and the pattern it subscribes to."""
+    """A handler, the pattern it subscribes to, and its time limit if it has its own."""
 
-    __slots__ = ("handler", "is_async", "pattern")
+    __slots__ = ("handler", "is_async", "pattern", "timeout_s")
 
-    def __init__(self, pattern: str, handler: Handler) -> None:
+    def __init__(self, pattern: str, handler: Handler, timeout_s: float | None = None) -> None:
         self.pattern = validate_subject(pattern, allow_wildcards=True)
         self.handler = handler
         self.is_async = is_async(handler)
+        check_positive("handler_timeout_s", timeout_s)
+        self.timeout_s = timeout_s
 
 
 class Subscriptions:
@@ -147,22 +152,45 @@ class MessageFailure(msgspec.Struct, frozen=True):
     counts: bool = True
 
 
+class _Call:
+    """One handler of a message, until it has returned."""
+
+    __slots__ = ("deadline_s", "is_late", "task", "timeout_s", "timer")
+
+    def __init__(self, timeout_s: float, now_s: float) -> None:
+        self.timeout_s = timeout_s
+        #: loop time at which its time ends
+        self.deadline_s = now_s + timeout_s
+        self.timer: asyncio.TimerHandle | None = None
+        self.task: asyncio.Task[Any] | None = None
+        #: True: its time has ended, but it has not returned
+        self.is_late = False
+
+    def cancel_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+    def cancel_task(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+
+
 class HandlerRun:
     """The handlers of one message, from their start to the return of the last."""
 
     __slots__ = (
         "_base_context",
-        "_deadline_s",
+        "_calls",
         "_envelope",
         "_failure",
+        "_is_slow",
         "_loop",
         "_on_ended",
         "_on_outcome",
-        "_running",
-        "_tasks",
         "_threads",
-        "_timeout",
         "_timeout_s",
+        "_undecided",
     )
 
     def __init__(
@@ -175,58 +203,69 @@ class HandlerRun:
         on_outcome: Callable[[MessageFailure | None], None],
         on_ended: Callable[[], None],
     ) -> None:
-        """`on_outcome` gets the failure, or None; `on_ended` follows when the last handler has returned."""
+        """`on_outcome` gets the failure, or None; `on_ended` follows when the last handler has returned.
+
+        `timeout_s` is the limit of handlers that have none of their own.
+        """
         self._loop = loop
         self._base_context = base_context
         self._threads = threads
         self._envelope = envelope
         self._timeout_s = timeout_s
-        self._deadline_s = loop.time() + timeout_s
-        self._timeout: asyncio.TimerHandle | None = None
         self._on_outcome: Callable[[MessageFailure | None], None] | None = on_outcome
         self._on_ended: Callable[[], None] | None = on_ended
-        self._running = 0
+        #: handlers that have not returned
+        self._calls: set[_Call] = set()
+        #: how many of them still have time
+        self._undecided = 0
+        self._is_slow = False
         self._failure: MessageFailure | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self, subscriptions: list[Subscription]) -> None:
         """Start every handler; one that cannot be started counts as failed, so that the run always ends."""
-        self._running = len(subscriptions)
-        self._timeout = self._loop.call_at(self._deadline_s, self._on_timeout, context=self._base_context)
-        for subscription in subscriptions:
+        now_s = self._loop.time()
+        calls = [_Call(subscription.timeout_s or self._timeout_s, now_s) for subscription in subscriptions]
+        self._calls.update(calls)
+        self._undecided = len(calls)
+        for call, subscription in zip(calls, subscriptions, strict=True):
+            if call.timeout_s <= SLOW_AFTER_S:
+                self._set_timer(call, call.deadline_s, self._on_timeout)
+            else:
+                self._set_timer(call, now_s + SLOW_AFTER_S, self._on_slow)
             try:
-                self._start_handler(subscription)
+                self._start_handler(call, subscription)
             except Exception as failure:  # noqa: BLE001 - a handler without a parameter, no thread left, no coroutine
-                self._loop.call_soon(self._on_handler_done, failure, context=self._base_context)
+                self._loop.call_soon(self._on_handler_done, call, failure, context=self._base_context)
 
     def cancel(self) -> None:
         """Cancel the async handlers and report nothing; the message stays in cur/."""
         self._on_outcome = None
         self._on_ended = None
-        self._cancel_timeout()
-        for task in self._tasks:
-            task.cancel()
+        for call in self._calls:
+            call.cancel_timer()
+            call.cancel_task()
 
-    def _start_handler(self, subscription: Subscription) -> None:
-        context = handler_context(self._base_context, self._envelope, self._deadline_s)
+    def _start_handler(self, call: _Call, subscription: Subscription) -> None:
+        context = handler_context(self._base_context, self._envelope, call.deadline_s)
         if subscription.is_async:
-            self._await(subscription.handler(self._envelope), context)
+            self._await(call, subscription.handler(self._envelope), context)
         else:
-            self._start_thread(subscription, context)
+            self._start_thread(call, subscription, context)
 
-    def _await(self, coroutine: Any, context: Context) -> None:
-        task: asyncio.Task[Any] = self._loop.create_task(coroutine, context=context)
-        self._tasks.add(task)
-        task.add_done_callback(self._on_task_done, context=self._base_context)
+    def _await(self, call: _Call, coroutine: Any, context: Context) -> None:
+        call.task = self._loop.create_task(coroutine, context=context)
+        call.task.add_done_callback(partial(self._on_task_done, call), context=self._base_context)
+        if call.is_late:
+            call.task.cancel()
 
-    def _start_thread(self, subscription: Subscription, context: Context) -> None:
+    def _start_thread(self, call: _Call, subscription: Subscription, context: Context) -> None:
         def work() -> None:
             result, failure = None, None
             try:
                 result = context.run(subscription.handler, self._envelope)
             except BaseException as raised:  # noqa: BLE001 - a handler may raise anything; it counts as failed
                 failure = raised
-            done = (result, failure, context)
+            done = (call, result, failure, context)
             try:
                 self._loop.call_soon_threadsafe(self._on_thread_done, *done, context=self._base_context)
             except RuntimeError:
@@ -234,25 +273,23 @@ class HandlerRun:
 
         self._threads.run(work)
 
-    def _on_thread_done(self, result: Any, failure: BaseException | None, context: Context) -> None:
+    def _on_thread_done(self, call: _Call, result: Any, failure: BaseException | None, context: Context) -> None:
         if failure is None and inspect.iscoroutine(result):  # a plain function that returns a coroutine
-            self._await(result, context)
+            self._await(call, result, context)
         else:
-            self._on_handler_done(failure)
+            self._on_handler_done(call, failure)
 
-    def _on_task_done(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        self._on_handler_done(asyncio.CancelledError() if task.cancelled() else task.exception())
+    def _on_task_done(self, call: _Call, task: asyncio.Task[Any]) -> None:
+        self._on_handler_done(call, asyncio.CancelledError() if task.cancelled() else task.exception())
 
-    def _on_handler_done(self, failure: BaseException | None) -> None:
-        self._running -= 1
-        if failure is not None:
+    def _on_handler_done(self, call: _Call, failure: BaseException | None) -> None:
+        call.cancel_timer()
+        self._calls.discard(call)
+        if failure is not None and not (call.is_late and isinstance(failure, asyncio.CancelledError)):
             self._on_handler_failed(failure)
-        if self._running:
-            return
-        self._cancel_timeout()
-        self._report_outcome()
-        if self._on_ended is not None:
+        if not call.is_late:
+            self._decide()
+        if not self._calls and self._on_ended is not None:
             self._on_ended()
 
     def _on_handler_failed(self, failure: BaseException) -> None:
@@ -264,20 +301,28 @@ class HandlerRun:
         if self._failure is None or (described.counts and not self._failure.counts):
             self._failure = described
 
-    def _on_timeout(self) -> None:
+    def _set_timer(self, call: _Call, at_s: float, callback: Callable[[_Call], None]) -> None:
+        call.timer = self._loop.call_at(at_s, callback, call, context=self._base_context)
+
+    def _on_slow(self, call: _Call) -> None:
+        """Warn once for each message, so that a log tells of work that hangs long before its time ends."""
+        if not self._is_slow:
+            self._is_slow = True
+            fields = {"id": self._envelope.id, "subject": self._envelope.subject, "timeout_s": call.timeout_s}
+            log.warning("handler_is_slow", after_s=SLOW_AFTER_S, **fields)
+        self._set_timer(call, call.deadline_s, self._on_timeout)
+
+    def _on_timeout(self, call: _Call) -> None:
+        call.is_late = True
         if self._failure is None or not self._failure.counts:
-            self._failure = MessageFailure(f"handler exceeded {self._timeout_s:g} s")
-        for task in self._tasks:
-            task.cancel()
-        self._report_outcome()
+            self._failure = MessageFailure(f"handler exceeded {call.timeout_s:g} s")
+        call.cancel_task()
+        self._decide()
 
-    def _cancel_timeout(self) -> None:
-        if self._timeout is not None:
-            self._timeout.cancel()
-            self._timeout = None
-
-    def _report_outcome(self) -> None:
-        if self._on_outcome is not None:
+    def _decide(self) -> None:
+        """Report the outcome once every handler has returned or has used up its time."""
+        self._undecided -= 1
+        if not self._undecided and self._on_outcome is not None:
             report, self._on_outcome = self._on_outcome, None
             report(self._failure)
 

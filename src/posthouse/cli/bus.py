@@ -52,6 +52,7 @@ def pub(
     from_: Sender = DEFAULT_SENDER,
     reply_to: Annotated[str | None, Parameter(help="Subject for replies.")] = None,
     in_reply_to: Annotated[str | None, Parameter(help="Id of the message this one answers.")] = None,
+    ttl_s: Annotated[float | None, Parameter(name="--ttl", help="Seconds until the message expires.")] = None,
     text: AsText = False,
     directory: BusDir = None,
     flags: BusFlags | None = None,
@@ -62,16 +63,13 @@ def pub(
     For example:
 
         posthouse bus pub team.builder '{"content": "please build"}'
-        posthouse bus pub team.builder "please build" --text --from team.lead
+        posthouse bus pub team.builder "please build" --text --from team.lead --ttl 600
         echo '[1, 2]' | posthouse bus pub 'team.*' - --json
     """
     content = read_payload(payload, text)
-    result = with_bus(
-        directory,
-        output,
-        lambda bus: bus.publish(subject, content, from_=from_, reply_to=reply_to, in_reply_to=in_reply_to),
-        **bus_arguments(flags),
-    )
+    options: dict[str, Any] = {"from_": from_, "reply_to": reply_to, "in_reply_to": in_reply_to, "ttl_s": ttl_s}
+    arguments = bus_arguments(flags)
+    result = with_bus(directory, output, lambda bus: bus.publish(subject, content, **options), **arguments)
     return show_published(output, result)
 
 

@@ -1,13 +1,15 @@
 """`posthouse bus top`: mailbox depths, rates, breakers and the newest records of a bus, live.
 
-It only reads: endpoints and counters through the bus, records from the journal. Rates cover the last WINDOW_S seconds
-of the journal; nothing is counted between two samples.
+It only reads: endpoints and counters through the bus, records from the journal, messages in work from cur/ (moving a
+file there sets its change time). Rates cover the last WINDOW_S seconds of the journal; nothing is counted between two
+samples.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +17,7 @@ from cyclopts import Parameter
 
 from posthouse.cli.bus_session import BusDir, Seconds, shorten, with_bus
 from posthouse.cli.output import PLAIN, Output, show, table, visible
-from posthouse.model.limits import SECOND_NS
+from posthouse.model.limits import SECOND_NS, SLOW_AFTER_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,6 +52,10 @@ class MailboxState:
     subject: str
     owner: str | None
     depth: int
+    #: messages that handlers work on
+    in_work: int
+    #: seconds since the handler of the oldest of them has started
+    in_work_s: int
     circuit: str
     failures: int
 
@@ -80,6 +86,7 @@ async def sample_traffic(bus: Bus, now_ns: int, recent: int) -> Traffic:
                 endpoint.subject,
                 endpoint.owner,
                 depths.get(endpoint.subject, 0),
+                *_in_work(bus.path / "mailboxes" / endpoint.hash / "cur", now_ns),
                 str(breakers[endpoint.subject].circuit) if endpoint.subject in breakers else "CLOSED",
                 breakers[endpoint.subject].failures if endpoint.subject in breakers else 0,
             )
@@ -90,6 +97,21 @@ async def sample_traffic(bus: Bus, now_ns: int, recent: int) -> Traffic:
         dead_letters=metrics.by_status.get("dlq", 0),
         recent=lines,
     )
+
+
+def _in_work(folder: Path, now_ns: int) -> tuple[int, int]:
+    """Return how many messages are in work, and for how many seconds the oldest."""
+    import os
+
+    started_ns: list[int] = []
+    try:
+        with os.scandir(folder) as found:
+            for entry in found:
+                with suppress(FileNotFoundError):  # handled meanwhile
+                    started_ns.append(entry.stat(follow_symlinks=False).st_ctime_ns)
+    except FileNotFoundError:  # unregistered meanwhile
+        return 0, 0
+    return len(started_ns), max(0, now_ns - min(started_ns, default=now_ns)) // SECOND_NS
 
 
 def _read_tail(path: Path, now_ns: int, recent: int) -> tuple[list[JournalLine], Counter[str]]:
@@ -191,7 +213,7 @@ def render(traffic: Traffic, path: str) -> RenderableType:
         Text(f"bus {visible(path)}", "bold"),
         Text(f"{rates}   dead letters {traffic.dead_letters}"),
         Text(),
-        table(("endpoint", "depth", "circuit", "failures", "owner"), map(_mailbox_row, traffic.mailboxes)),
+        table(("endpoint", "depth", "in work", "circuit", "failures", "owner"), map(_mailbox_row, traffic.mailboxes)),
         Text(),
         table(("time", "event", "from", "to", "content"), map(_line_row, reversed(traffic.recent))),
     ]
@@ -202,7 +224,9 @@ def _mailbox_row(mailbox: MailboxState) -> tuple[object, ...]:
     from rich.text import Text
 
     circuit = Text(mailbox.circuit, _CIRCUIT_STYLES.get(mailbox.circuit, ""))
-    return mailbox.subject, mailbox.depth, circuit, mailbox.failures, mailbox.owner or ""
+    is_slow = mailbox.in_work_s > SLOW_AFTER_S
+    in_work = Text(f"{mailbox.in_work}, {mailbox.in_work_s} s" if mailbox.in_work else "", "yellow" if is_slow else "")
+    return mailbox.subject, mailbox.depth, in_work, circuit, mailbox.failures, mailbox.owner or ""
 
 
 def _line_row(line: JournalLine) -> tuple[object, ...]:

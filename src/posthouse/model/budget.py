@@ -73,6 +73,10 @@ class BudgetCeiling(msgspec.Struct, frozen=True, kw_only=True):
         for name, minimum in (("max_hops", 1), ("ttl_ms", 0), ("call_budget", 0)):
             _check_integer(name, getattr(self, name), minimum)
 
+    def with_ttl(self, ttl_ms: int) -> BudgetCeiling:
+        """Return the bounds of a message that lives no longer than `ttl_ms`."""
+        return msgspec.structs.replace(self, ttl_ms=min(self.ttl_ms, ttl_ms))
+
     def fresh(self, now_ms: int) -> Budget:
         """Return the budget of a message that inherits nothing."""
         return Budget(

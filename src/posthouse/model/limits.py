@@ -33,6 +33,10 @@ BUDGET_MAX_HOPS = 20  # ten questions with follow-ups, or a pipeline of eight st
 BUDGET_CALLS = 100  # above the hops: it bounds a line only where an operator allows more hops
 BUDGET_TTL_MS = 7 * DAY_S * 1_000  # as long as the relay queues a message
 
+# Bus
+HANDLER_TIMEOUT_S = 15 * 60  # a turn of a coding agent takes minutes
+SLOW_AFTER_S = 60  # of a handler's work: the log and `bus top` tell of it long before its time ends
+
 # Events (wire)
 EVENT_MAX_CANONICAL_BYTES = 128 * KIB
 EVENT_MAX_TAGS = 200

@@ -22,7 +22,7 @@ from posthouse.model.access_rules import AccessRule, Action
 from posthouse.model.budget import CycleRule, GivenBudget
 from posthouse.model.clock import FakeClock
 from posthouse.model.envelope import Envelope, Performative, StandardPayload, Usage
-from posthouse.model.limits import BUDGET_CALLS, BUDGET_MAX_HOPS, BUDGET_TTL_MS, DAY_S, MILLISECOND_NS
+from posthouse.model.limits import BUDGET_CALLS, BUDGET_TTL_MS, DAY_S, MILLISECOND_NS
 from posthouse.model.reliability import Backpressure, CircuitBreaker, RateLimit, Reliability
 from posthouse.pipeline.demo.cast import FAILURES, Agent, Timeline, answer_text, moments, pick, request_text
 
@@ -40,6 +40,7 @@ BOARD = "boards.notices"
 
 _FLOODS, _FLOOD = 3, 60  # bursts of one sender, above its rate limit
 _RUSHES, _RUSH = 4, 16  # bursts of many senders to one mailbox, above its capacity
+_MAX_HOPS = 3  # so that the longest conversations end by their budget
 _OUTAGE_S = 9_000  # how long an agent fails
 _SETTLE_ROUNDS = 3  # a handler may publish to another handler, which may publish again
 _SPARE = 2  # planned starts per message: most find their hour already full
@@ -56,7 +57,7 @@ async def play_bus(directory: Path, clock: FakeClock, cast: list[Agent], seed: i
     write_atomic(directory / "config.json", config)
     async with Bus(
         directory,  # every other option is given too, so that the user's settings cannot change the scene
-        max_hops=BUDGET_MAX_HOPS,
+        max_hops=_MAX_HOPS,
         default_ttl_ms=BUDGET_TTL_MS,
         default_call_budget=BUDGET_CALLS,
         durability="process",
