@@ -141,7 +141,7 @@ async def attacked(tmp_path: Path) -> AsyncIterator[Attacked]:
     author = Author()
     settings = ("--outbound-max-bytes", str(BOUND), "--admin", author.node)
     async with (
-        relay_process(tmp_path, *settings, *rates) as relay,
+        relay_process(tmp_path, *settings, *rates, "--admin", author.node) as relay,
         aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(PATIENCE_S)) as session,
         asyncio.timeout(PATIENCE_S),
     ):

@@ -212,6 +212,18 @@ _RELAY_ADDRESS: tuple[Setting, ...] = (
     ),
     Setting("relay.hosts", str, None, "Host names that clients use, separated by commas; setting it closes main, too."),
     Setting("relay.origins", str, None, "Origins of web pages that may use the relay, separated by commas."),
+    Setting(
+        "relay.metrics_listen",
+        str,
+        None,
+        "Loopback address and port, or path of a Unix socket, that serves /metrics without a token.",
+    ),
+    Setting(
+        "relay.metrics_token_file",
+        str,
+        None,
+        "Private file with a token for /metrics on the main port; it opens nothing else.",
+    ),
     Setting("relay.admin", str, None, "Node id that administers the main mesh."),
     Setting("relay.main_open", bool, True, "Create the main mesh open to every local key, where that is safe."),
 )

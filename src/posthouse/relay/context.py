@@ -6,15 +6,18 @@ the proof that answers a challenge, and lists the features that HELLO and /v1/in
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from posthouse.files import read_private
 from posthouse.http.call import Call
 from posthouse.http.guard import bearer_token
 from posthouse.http.outbound import OutboundAccount
-from posthouse.keys import NodeKey
+from posthouse.keys import NodeKey, same_token
 from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import Event
@@ -54,6 +57,8 @@ class RelayContext:
     connections: dict[WebSocketConnection, None] = field(default_factory=dict)
     #: HOST:PORT that invites carry
     address: str = ""
+    #: holds the token of /metrics; read for each request, so that it can be replaced
+    metrics_token_file: Path | None = None
     is_stopping: bool = False
     #: COUNT and LOCK list commands without an answer, on all streams
     reads: int = 0
@@ -78,6 +83,32 @@ class RelayCall(Call[RelayContext]):
         if token is None:
             raise error("token_invalid")
         return self.context.tokens.node_of(token)
+
+    @property
+    def has_metrics_token(self) -> bool:
+        """True if the request has the token of relay.metrics_token_file, which opens /metrics and nothing else."""
+        path = self.context.metrics_token_file
+        if path is None or self.route.path != METRICS_PATH:
+            return False
+        token = bearer_token(self.request.headers.get("Authorization", ""))
+        with suppress(PosthouseError):  # the file was damaged since the start: then only admins may read
+            return token is not None and same_token(token, read_metrics_token(path))
+        return False
+
+
+METRICS_PATH = "/metrics"
+_METRICS_TOKEN = re.compile(rb"[A-Za-z0-9_-]{16,200}")
+
+
+def read_metrics_token(path: Path) -> bytes:
+    """Return the token in a private file, or raise metrics_token_invalid."""
+    try:
+        token = read_private(path).strip()
+    except OSError as failure:
+        raise error("metrics_token_invalid", path=str(path), reason=failure.strerror or str(failure)) from failure
+    if _METRICS_TOKEN.fullmatch(token) is None:
+        raise error("metrics_token_invalid", path=str(path), reason="its content has another form")
+    return token
 
 
 async def prove_challenge(context: RelayContext, event: bytes, holder: str | None = None) -> str:

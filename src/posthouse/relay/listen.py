@@ -87,6 +87,25 @@ def _parse_origin(text: str) -> Origin:
     return origin
 
 
+def parse_metrics_listen(text: str | None) -> ListenAddress | Path | None:
+    """Parse HOST:PORT on loopback or the path of a Unix socket, or raise metrics_listen_invalid."""
+    if text is None:
+        return None
+    if "/" in text:
+        return _check_socket_path(Path(text).expanduser().absolute())
+    address = parse_listen(text)
+    if not is_loopback(address):
+        raise error("metrics_listen_invalid", listen=text, reason="other machines can reach this address")
+    return address
+
+
+def _check_socket_path(path: Path) -> Path:
+    """Refuse a path that holds something else than a socket, because listening replaces what is there."""
+    if path.exists() and not path.is_socket():
+        raise error("metrics_listen_invalid", listen=str(path), reason="there is a file that is not a socket")
+    return path
+
+
 def check_listen(address: ListenAddress, protection: Protection) -> None:
     """Raise the reason if it is not safe to listen on an address with this protection."""
     if (protection.tls_cert is None) != (protection.tls_key is None):

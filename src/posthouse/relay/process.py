@@ -20,7 +20,7 @@ from posthouse.keys import public_key
 from posthouse.model.pinch import validate_host
 from posthouse.model.rate import Rate
 from posthouse.model.settings_sources import Resolved
-from posthouse.relay.listen import Protection, parse_hosts, parse_listen, parse_origins
+from posthouse.relay.listen import Protection, parse_hosts, parse_listen, parse_metrics_listen, parse_origins
 from posthouse.relay.messages.settings import ConnectionPolicy, DeliverySettings
 from posthouse.relay.pinch.pinch_settings import NO_ORIGINS, PinchSettings, parse_patterns
 from posthouse.relay.server import RelayServer, ServerSettings
@@ -60,6 +60,8 @@ def server_settings(
         writer_max_items=given["writer_max_items"],
         writer_max_bytes=given["writer_max_bytes"],
         pinch=_pinch(given),
+        metrics_listen=parse_metrics_listen(given["metrics_listen"]),
+        metrics_token_file=_path(given["metrics_token_file"]),
     )
 
 

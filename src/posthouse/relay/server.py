@@ -27,9 +27,9 @@ from posthouse.model.limits import SECOND_NS, WAIT_QUEUE_MAX
 from posthouse.model.node import DEFAULT_MESH
 from posthouse.model.rate import Rate
 from posthouse.relay.auth import Challenges, Tokens
-from posthouse.relay.context import RelayContext
+from posthouse.relay.context import RelayContext, read_metrics_token
 from posthouse.relay.engine import EPHEMERAL_RATE, EVENT_RATE, EngineSettings, RelayEngine
-from posthouse.relay.http.api_server import make_http_server
+from posthouse.relay.http.api_server import listen_for_metrics, make_http_server
 from posthouse.relay.listen import (
     ListenAddress,
     Protection,
@@ -84,6 +84,9 @@ class ServerSettings:
     writer_max_bytes: int = MAX_WAITING_BYTES
     #: None: the relay does not speak Pinch
     pinch: PinchSettings | None = None
+    #: where metrics are served without a token; a path is a Unix socket
+    metrics_listen: ListenAddress | Path | None = None
+    metrics_token_file: Path | None = None
     clock: Clock = field(default_factory=system_clock)
 
 
@@ -98,12 +101,16 @@ class RelayServer:
         self.pinch: PinchEndpoint | None = None
         #: the address it listens on; port 0 of the settings has become a real port
         self.address = settings.listen
+        #: where it serves metrics without a token
+        self.metrics_at: ListenAddress | Path | None = None
         self._opened = AsyncExitStack()
 
     async def start(self) -> None:
         """Open everything; if a part fails, close the others and raise."""
         check_listen(self.settings.listen, self.settings.protection)
         tls = tls_context(self.settings.protection)
+        if self.settings.metrics_token_file is not None:
+            read_metrics_token(self.settings.metrics_token_file)
         try:
             await self._open(tls)
         except BaseException:
@@ -121,6 +128,8 @@ class RelayServer:
                 log.warning("mesh_open", mesh=name, reason=f"mesh {name} is open to every {keys}")
         for origin in self.settings.protection.origins:
             log.info("origin_allowed", origin=str(origin))
+        if self.metrics_at is not None:
+            log.info("metrics_open", listen=str(self.metrics_at), reason="metrics are served there without a token")
 
     async def stop(self) -> None:
         """Stop gracefully: accepted events are committed, and answered where the client still reads."""
@@ -164,6 +173,10 @@ class RelayServer:
         self._opened.callback(listening.close)
         self.address = ListenAddress(settings.listen.host, port)
         self.context.address = invite_address(self.address, settings.protection)
+        if settings.metrics_listen is not None:
+            metrics = await listen_for_metrics(self.context, settings.metrics_listen)
+            self._opened.push_async_callback(metrics.close)
+            self.metrics_at = metrics.where
 
     def _guard(self) -> Guard:
         settings = self.settings
@@ -237,6 +250,7 @@ def _make_context(engine: RelayEngine, key: NodeKey, settings: ServerSettings, h
         tokens=Tokens(clock),
         meters=Meters(),
         outbound=OutboundAccount(settings.limits.outbound_bytes),
+        metrics_token_file=settings.metrics_token_file,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
 from posthouse.http.openapi import encode_document
@@ -24,7 +25,7 @@ async def test_info_shows_the_limits_of_the_protocol(edge: Edge) -> None:
 
 async def test_every_declared_metric_is_shown(edge: Edge, author: Author) -> None:
     await edge.publish(author.event())
-    token = await edge.token(author)
+    token = await edge.token(edge.admin)
     async with edge.stream(author) as stream:
         await stream.send("REQ", "s", {})
         await stream.until("EOSE")
@@ -62,12 +63,21 @@ async def test_journal_is_for_administrators_and_goes_on_from_its_cursor(edge: E
     assert after == {"records": [], "cursor": rest["cursor"]}
 
 
+async def test_metrics_are_for_admins_of_the_relay(edge: Edge, author: Author) -> None:
+    assert (await edge.get("/metrics", await edge.token(edge.admin))).status == 200
+    member = await edge.get("/metrics", await edge.token(author))
+    assert (member.status, member.code) == (403, "right_missing")
+    assert (await edge.get("/metrics")).status == 401
+
+
 async def test_prune_refuses_a_digest_that_is_not_the_rows(edge: Edge, author: Author) -> None:
     token = await edge.token(edge.admin)
     epoch = (await edge.get("/v1/info")).value["epoch"]
     body = {"epoch": epoch, "from_seq": 1, "to_seq": 1, "digest": "0" * 64}
     refused = await edge.post("/v1/admin/prune", body, token)
     assert (refused.status, refused.code) == (409, "digest_mismatch")
+    assert set(refused.value) == {"type", "title", "status", "code", "detail", "hint", "from_seq", "to_seq"}
+    assert not re.search("[0-9a-f]{64}", str(refused.value)), "the digest that it expected is not told"
     assert (await edge.post("/v1/admin/prune", body, await edge.token(author))).status == 403
     assert (await edge.post("/v1/admin/prune", body | {"epoch": "x"}, token)).status == 409
     assert (await edge.post("/v1/admin/prune", body | {"from_seq": 0}, token)).code == "body_invalid"

@@ -159,3 +159,78 @@ async def test_high_water_names_the_file_of_the_mark(tmp_path: Path, source: str
     async with relay(tmp_path, source, high_water=str(mark)) as server:
         assert server.context.engine.store.epoch in mark.read_text()
     assert not (tmp_path / "relay" / "relay.high-water").exists()
+
+
+async def metrics(url: str, token: str | None = None, socket: Path | None = None) -> tuple[int, str]:
+    """Return the status and text of /metrics."""
+    connector = None if socket is None else aiohttp.UnixConnector(str(socket))
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    async with (
+        aiohttp.ClientSession(connector=connector) as session,
+        session.get(f"{url}/metrics", headers=headers) as response,
+    ):
+        return response.status, await response.text()
+
+
+@pytest.mark.parametrize("source", SOURCES)
+async def test_metrics_listen_serves_metrics_without_a_token_and_nothing_else(tmp_path: Path, source: str) -> None:
+    async with relay(tmp_path, source, metrics_listen="127.0.0.1:0") as server:
+        url = f"http://{server.metrics_at}"
+        status, text = await metrics(url)
+        assert status == 200 and "posthouse_relay_connections" in text
+        assert (await metrics(f"http://{server.address}"))[0] == 401
+        async with aiohttp.ClientSession() as session:
+            async with session.get(f"{url}/v1/info") as response:
+                assert response.status == 404
+            async with session.get(f"{url}/metrics", headers={"Origin": "https://evil.test"}) as response:
+                assert response.status == 403
+
+
+async def test_metrics_listen_can_be_a_private_unix_socket(tmp_path: Path) -> None:
+    socket = tmp_path / "metrics.sock"
+    async with relay(tmp_path, "flag", metrics_listen=str(socket)) as server:
+        assert server.metrics_at == socket
+        assert socket.stat().st_mode & 0o777 == 0o600
+        assert (await metrics("http://localhost", socket=socket))[0] == 200
+    assert not socket.exists()
+
+
+async def test_metrics_listen_beyond_this_machine_or_over_a_file_is_refused(tmp_path: Path) -> None:
+    kept = tmp_path / "kept.txt"
+    kept.write_text("mine")
+    for place in ("0.0.0.0:0", "192.0.2.1:9100", str(kept)):
+        with pytest.raises(PosthouseError) as refused:
+            async with relay(tmp_path, "flag", metrics_listen=place):
+                pass
+        assert refused.value.code == "metrics_listen_invalid"
+    assert kept.read_text() == "mine"
+
+
+@pytest.mark.parametrize("source", SOURCES)
+async def test_metrics_token_file_opens_metrics_on_the_main_port_and_nothing_else(tmp_path: Path, source: str) -> None:
+    file = tmp_path / "token"
+    file.write_text("0123456789abcdef0123\n")
+    file.chmod(0o600)
+    async with relay(tmp_path, source, metrics_token_file=str(file)) as server:
+        url = f"http://{server.address}"
+        assert (await metrics(url, "0123456789abcdef0123"))[0] == 200
+        assert (await metrics(url, "0123456789abcdef0124"))[0] == 401
+        given = {"Authorization": "Bearer 0123456789abcdef0123"}
+        async with aiohttp.ClientSession() as session, session.get(f"{url}/v1/meshes", headers=given) as response:
+            assert response.status == 401
+        file.write_text("another-token-0123456789")
+        assert (await metrics(url, "0123456789abcdef0123"))[0] == 401
+        assert (await metrics(url, "another-token-0123456789"))[0] == 200
+        file.write_text("")
+        assert (await metrics(url, ""))[0] == 401
+
+
+async def test_metrics_token_file_that_holds_no_token_is_refused_at_start(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    for content in ("", "short", "has spaces in it, really"):
+        file.write_text(content)
+        file.chmod(0o600)
+        with pytest.raises(PosthouseError) as refused:
+            async with relay(tmp_path, "flag", metrics_token_file=str(file)):
+                pass
+        assert refused.value.code == "metrics_token_invalid"

@@ -197,6 +197,21 @@ _LISTENING: tuple[ErrorSpec, ...] = (
         exit=Exit.USAGE,
     ),
     ErrorSpec(
+        "metrics_listen_invalid",
+        400,
+        "metrics cannot be served at {listen}: {reason}",
+        "Give a loopback address and port, or the path of a Unix socket; elsewhere use relay.metrics_token_file.",
+        exit=Exit.USAGE,
+    ),
+    ErrorSpec(
+        "metrics_token_invalid",
+        400,
+        "{path} does not hold a token: {reason}",
+        "Write a random token of 16 to 200 letters, digits, - or _ into the file, for example with "
+        "`openssl rand -hex 32`.",
+        exit=Exit.USAGE,
+    ),
+    ErrorSpec(
         "listen_failed",
         500,
         "cannot listen on {listen}: {reason}",

@@ -1,25 +1,32 @@
-"""The relay's HTTP server: the shared server with the relay's limits, error codes, authorization and metrics.
+"""The relay's HTTP servers: the shared server with the relay's limits, error codes, authorization and metrics.
 
 The guard checks Host and Origin of every request; each route that is not public requires a token. Requests and
-connections are counted here; the metrics read the numbers of the server that this module returns.
+connections are counted here; the metrics read the numbers of the server that this module returns. A second listener,
+for this machine only, may serve the metrics without a token.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from posthouse.http.call import BodyLimits
 from posthouse.http.dispatch import Dispatcher, RequestLimits, ServerCodes
-from posthouse.http.guard import Guard
+from posthouse.http.guard import UNIX, Guard
 from posthouse.http.response import HttpResponse, problem_response
 from posthouse.http.router import Route, Router
-from posthouse.http.server import ConnectionLimits, HttpServer
+from posthouse.http.server import ConnectionLimits, HttpServer, listen_tcp, listen_unix
 from posthouse.relay.context import RelayCall, RelayContext
+from posthouse.relay.http.operation_routes import LOCAL_METRICS_ROUTES
+from posthouse.relay.listen import ListenAddress, Protection, site_of
 from posthouse.relay.metrics import Meters
 from posthouse.relay.wire.edge_limits import EdgeLimits
 
 _CODES = ServerCodes(busy="requests_exhausted", stopping="relay_stopping", timeout="relay_not_ready")
+_METRICS_STOP_S = 1.0
 
 
 def make_http_server(context: RelayContext, routes: Sequence[Route[RelayCall]], guard: Guard) -> HttpServer:
@@ -40,9 +47,36 @@ def make_http_server(context: RelayContext, routes: Sequence[Route[RelayCall]], 
     return server
 
 
+async def listen_for_metrics(context: RelayContext, where: ListenAddress | Path) -> MetricsListener:
+    """Serve /metrics, and nothing else, on a loopback port or a Unix socket, without a token."""
+    site = UNIX if isinstance(where, Path) else site_of(where, Protection())
+    server = make_http_server(context, LOCAL_METRICS_ROUTES, Guard(site))
+    if isinstance(where, Path):
+        return MetricsListener(server, await listen_unix(server, where), where)
+    listening, port = await listen_tcp(server, where.host, where.port)
+    return MetricsListener(server, listening, ListenAddress(where.host, port))
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsListener:
+    """The open listener of the metrics."""
+
+    server: HttpServer
+    listening: asyncio.Server
+    where: ListenAddress | Path
+
+    async def close(self) -> None:
+        """Stop listening, end open connections, and remove the socket."""
+        self.listening.close()
+        self.server.pre_shutdown()
+        await self.server.shutdown(_METRICS_STOP_S)
+        if isinstance(self.where, Path):
+            self.where.unlink(missing_ok=True)
+
+
 def authorize(call: RelayCall) -> None:
     """Raise authentication_required or token_invalid unless the route is public or the request has a valid token."""
-    if not call.route.is_public:
+    if not call.route.is_public and not call.has_metrics_token:
         _ = call.node
 
 

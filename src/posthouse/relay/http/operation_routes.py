@@ -20,7 +20,7 @@ from posthouse.journal.cursor import Extent
 from posthouse.model import limits
 from posthouse.model.errors import error
 from posthouse.model.limits import INT64_MAX, QUERY_MAX_LIMIT
-from posthouse.relay.context import RelayCall, features_of
+from posthouse.relay.context import METRICS_PATH, RelayCall, features_of
 from posthouse.relay.http.schemas import CURSOR, LIMIT
 from posthouse.relay.metrics import CONTENT_TYPE
 from posthouse.relay.ops.housekeeping import ArchivedRange
@@ -116,14 +116,30 @@ INFO_ROUTES = (Route("GET", "/v1/info", show_info, "Describe this relay", is_pub
 
 
 async def show_metrics(call: RelayCall) -> HttpResponse:
+    """Show the metrics to the relay's admins and to the holder of the metrics token."""
+    if not call.has_metrics_token:
+        call.context.engine.require_admin(call.node)
+    return await render_metrics(call)
+
+
+async def render_metrics(call: RelayCall) -> HttpResponse:
     """Show the metrics; docs/reference/metrics.md explains them."""
     await call.context.engine.sweeper.count()
     return HttpResponse(200, call.context.meters.render(), CONTENT_TYPE)
 
 
 METRICS_ROUTES = (
-    Route("GET", "/metrics", show_metrics, "Show metrics", responses={200: None}, media_type="text/plain"),
+    Route(
+        "GET",
+        METRICS_PATH,
+        show_metrics,
+        "Show metrics (administrators, or the metrics token)",
+        responses={200: None},
+        media_type="text/plain",
+    ),
 )
+#: of the listener that serves only metrics
+LOCAL_METRICS_ROUTES = (Route("GET", METRICS_PATH, render_metrics, "Show metrics", is_public=True),)
 
 
 class JournalQuery(msgspec.Struct, forbid_unknown_fields=True):
