@@ -190,7 +190,9 @@ class Bus:
         A subject that ends in `>` receives the messages that no literal endpoint matches.
         """
         session = self._open
-        return endpoints.register(session.core, session.servers, subject, owner)
+        endpoint = endpoints.register(session.core, session.servers, subject, owner)
+        session.unrouted.on_registered(subject)
+        return endpoint
 
     async def unregister_endpoint(self, subject: str, force: bool = False) -> None:
         """Remove an endpoint; unread messages need `force` and become dead letters."""
@@ -222,6 +224,7 @@ class Bus:
         session = self._open
         ticket = session.subscriptions.add(Subscription(pattern, handler, handler_timeout_s))
         session.servers.on_subscriptions_changed(pattern)
+        session.warn_if_unmatched(pattern)
         is_subscribed = True
 
         async def unsubscribe() -> None:

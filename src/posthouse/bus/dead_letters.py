@@ -3,32 +3,38 @@
 The files in failed/ are the truth. A requeued dead letter is published with a fresh budget (access, back-pressure and
 breaker still apply) and its file is removed only when the message was stored. Observers see the dead letters of all
 processes, in the order of the journal; one that was requeued before it could be read is shown from its record,
-without an envelope.
+without an envelope. After an endpoint is registered, the log tells of the dead letters that were meant for it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import shlex
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from posthouse.bus.admission import Draft
 from posthouse.bus.core import Core
 from posthouse.bus.data_directory import UNROUTED, endpoint_hash
+from posthouse.bus.index.message_index import IndexUpdater
 from posthouse.bus.publishing import Publisher
 from posthouse.bus.results import Letter, PublishResult
 from posthouse.bus.taps import Follower, Followers
 from posthouse.bus.transaction import BusTransaction
 from posthouse.journal.read import read_extent
 from posthouse.journal.records import Record
+from posthouse.log import get_log
 from posthouse.model.clock import format_utc, parse_utc
 from posthouse.model.envelope import decode_dead_letter
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.limits import SECOND_NS
-from posthouse.model.subjects import is_pattern
+from posthouse.model.subjects import is_pattern, matches
 from posthouse.model.ulid import validate_ulid
 
+log = get_log(__name__)
 DeadLetterObserver = Callable[[Letter], Awaitable[Any] | Any]
 
 
@@ -156,3 +162,49 @@ async def observe_dead_letters(followers: Followers, observer: DeadLetterObserve
     core.ledger.flush()
     extent = await core.store.pool.run(read_extent)
     return followers.add(extent.head, ("bus.failed", "bus.dead"), on_record)
+
+
+class UnroutedLetters:
+    """Logs how many dead letters of unrouted/ were meant for an endpoint, after it was registered.
+
+    Endpoints that are registered meanwhile share the next query, so that registering many stays fast.
+    """
+
+    def __init__(self, core: Core, index: IndexUpdater) -> None:
+        self._core = core
+        self._index = index
+        self._registered: list[str] = []
+        self._task: asyncio.Task[None] | None = None
+
+    def on_registered(self, subject: str) -> None:
+        """Look for dead letters that match the endpoint."""
+        if not self._core.directory.unrouted.names("failed"):
+            return
+        self._registered.append(subject)
+        if self._task is None:
+            self._task = self._core.loop.create_task(self._report(), context=self._core.context.copy())
+
+    async def close(self) -> None:
+        if self._task is not None:
+            await self._task
+
+    async def _report(self) -> None:
+        try:
+            while self._registered:
+                subjects, self._registered = self._registered, []
+                counts = await self._index.run(lambda: self._index.index.dead_subjects(UNROUTED))
+                for subject in subjects:
+                    _log_unrouted(subject, counts, self._core.directory.root)
+        except PosthouseError as failure:
+            log.info("unrouted_letters_not_counted", reason=str(failure))
+        finally:
+            self._task = None
+
+
+def _log_unrouted(endpoint: str, counts: dict[str, int], root: Path) -> None:
+    letters = sum(count for subject, count in counts.items() if not is_pattern(subject) and matches(subject, endpoint))
+    if letters:
+        command = shlex.join(
+            ["posthouse", "bus", "dead", "requeue", "--endpoint", endpoint, "--all", "--dir", str(root)]
+        )
+        log.warning("dead_letters_match_endpoint", subject=endpoint, letters=letters, command=command)

@@ -30,7 +30,7 @@ from posthouse.log import get_log
 from posthouse.model.envelope import Envelope, HandlerError
 from posthouse.model.errors import PosthouseError
 from posthouse.model.limits import SLOW_AFTER_S
-from posthouse.model.subjects import ONE, REST, PatternTrie, is_pattern, validate_subject
+from posthouse.model.subjects import ONE, REST, PatternTrie, is_pattern, matches, validate_subject
 
 log = get_log(__name__)
 Handler = Callable[[Envelope], Awaitable[Any] | Any]
@@ -90,6 +90,11 @@ class Subscriptions:
 def is_async(handler: Callable[..., Any]) -> bool:
     """Return True if the handler is a coroutine function, or an object whose call is one."""
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
+
+
+def is_reached(endpoint: str, pattern: str) -> bool:
+    """Return True if a message of the endpoint can match the pattern of a subscription."""
+    return overlaps(endpoint, pattern) if is_pattern(endpoint) else matches(endpoint, pattern)
 
 
 def overlaps(endpoint: str, pattern: str) -> bool:

@@ -17,7 +17,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from posthouse.bus import polling
 from posthouse.bus.causes import clean_context
 from posthouse.bus.core import Core
-from posthouse.bus.handlers import Subscriptions
+from posthouse.bus.dead_letters import UnroutedLetters
+from posthouse.bus.handlers import Subscriptions, is_reached
 from posthouse.bus.housekeeping import Housekeeping
 from posthouse.bus.index.message_index import IndexUpdater
 from posthouse.bus.inotify import Watcher
@@ -50,6 +51,8 @@ class Session:
         self._closing: asyncio.Task[None] | None = None
         #: set when the session closes: calls that wait for a signal or for mail
         self._waiting: set[asyncio.Event] = set()
+        #: patterns of subscriptions that no endpoint matched
+        self._unmatched: set[str] = set()
         with ExitStack() as opened:
             self.core = Core(options, self._context, self._on_fatal)
             opened.callback(self.core.close)
@@ -69,6 +72,7 @@ class Session:
         self.followers = Followers(core, self.watcher)
         self.requests = Requests(core, self.servers, self.subscriptions, self.publisher)
         self.index = IndexUpdater(core)
+        self.unrouted = UnroutedLetters(core, self.index)
         self.housekeeping = Housekeeping(core, self.servers, self.publisher, self.index, options.retention)
 
     async def start(self) -> None:
@@ -80,6 +84,14 @@ class Session:
         """Raise bus_foreign_loop unless the caller runs on the loop that opened the bus."""
         if asyncio._get_running_loop() is not self._loop:
             raise error("bus_foreign_loop")
+
+    def warn_if_unmatched(self, pattern: str) -> None:
+        """Log, once per pattern, that no endpoint can pass messages to a subscription."""
+        registry = self.core.ledger.run(lambda tx: tx.registry)
+        if pattern in self._unmatched or any(is_reached(subject, pattern) for subject in registry.by_subject):
+            return
+        self._unmatched.add(pattern)
+        log.warning("subscription_matches_no_endpoint", pattern=pattern, hint="register the endpoint that it serves")
 
     async def serve(self) -> None:
         """Wait for SIGINT, SIGTERM or the end of the session; raise the failure that ended it."""
@@ -137,6 +149,7 @@ class Session:
         await self.publisher.close()
         await self.followers.close()
         await self.housekeeping.close()
+        await self.unrouted.close()
         await self.index.close()
         self.signals.close()
         self.servers.close_threads()

@@ -41,6 +41,9 @@ SELECT status, count(*) FROM messages GROUP BY status ORDER BY status
 -- :name count_by_subject
 SELECT subject, count(*) FROM messages GROUP BY subject ORDER BY subject
 
+-- :name dead_subjects
+SELECT subject, count(*) FROM messages WHERE endpoint_hash = ? AND status = 'dlq' GROUP BY subject
+
 -- :name find
 SELECT id, endpoint_hash, subject, sender, status, created_at, expires_at FROM messages
 WHERE (?1 IS NULL OR subject = ?1) AND (?2 IS NULL OR endpoint_hash = ?2) AND (?3 IS NULL OR status = ?3)

@@ -83,6 +83,14 @@ class MessageIndex:
             rows: Any = db.execute(SQL.find, (subject, endpoint_hash, status, after, limit)).fetchall()
         return [IndexRow(*row) for row in rows]
 
+    def dead_subjects(self, endpoint_hash: str) -> dict[str, int]:
+        """Return how many dead letters a mailbox holds, by the subject they were for."""
+        with self._lock, self._translated():
+            db = self._opened()
+            self._catch_up(db)
+            rows: Any = db.execute(SQL.dead_subjects, (endpoint_hash,)).fetchall()
+        return dict(rows)
+
     def mailboxes_with_expired(self) -> list[str]:
         """Return the mailboxes that hold expired messages."""
         with self._lock, self._translated():
