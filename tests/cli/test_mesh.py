@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,6 +73,23 @@ def test_access_rows_are_set_by_name_and_cleared(cli: CommandLine, mesh: str) ->
     cli("mesh", "access", mesh, "--set", "*", "--lock", "deny")
     rows = cli("mesh", "access", mesh, "--clear", "bob", "--json").value["access"]
     assert [row["node"] for row in rows] == ["*"]
+
+
+def test_fence_rule_is_set_listed_obeyed_and_removed(cli: CommandLine, mesh: str) -> None:
+    made = cli("mesh", "rule", "set", mesh, "30000", "builds/{d}", "--prefix", "ci/", "--json").value
+    assert made == {"mesh": mesh, "kind": 30_000, "d_prefix": "ci/", "resource": "builds/{d}"}
+    assert "builds/{d}" in cli("mesh", "rule", "ls", mesh).out
+    publish = ("event", "publish", "green", "--kind", "30000", "--tag", "d=ci/linux", "--mesh", mesh, "--json")
+    refusal = cli(*publish).problem
+    assert (refusal["code"], refusal["resource"]) == ("fence_required", "builds/ci/linux")
+    token = cli("lock", "acquire", "builds/ci/linux", "--mesh", mesh, "--json").value["token"]
+    fence = json.dumps(["fence", "builds/ci/linux", str(token)])
+    assert cli(*publish, "--tag", fence).value["current"] is True
+    cli("mesh", "rule", "rm", mesh, "30000", "--prefix", "ci/")
+    assert cli("mesh", "rule", "ls", mesh, "--json").value["rules"] == []
+    assert cli(*publish).value["current"] is True
+    assert cli("mesh", "rule", "rm", mesh, "30000", "--json").problem["code"] == "fence_rule_unknown"
+    assert cli("mesh", "rule", "set", mesh, "1", "x").exit == Exit.USAGE
 
 
 def test_topics_subscriptions_and_blocks(cli: CommandLine, mesh: str) -> None:

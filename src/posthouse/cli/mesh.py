@@ -12,6 +12,7 @@ from cyclopts import Parameter
 
 from posthouse.cli.commands import noun
 from posthouse.cli.mesh_invites import Mesh, invite, invites
+from posthouse.cli.mesh_rules import rules
 from posthouse.cli.options import DEFAULT_RELAY, RelayOptions
 from posthouse.cli.output import PLAIN, Output, table
 from posthouse.model.errors import error
@@ -281,7 +282,7 @@ def blocks(
     output.result({"mesh": mesh, "blocks": found}, table(("node",), [(each,) for each in found]))
 
 
-app = noun("mesh", "Create meshes, invite nodes, and manage members, access, topics and blocks.")
+app = noun("mesh", "Create meshes, invite nodes, and manage members, access, rules, topics and blocks.")
 app.command(create, name="create")
 app.command(close, name="close")
 app.command(open_, name="open")
@@ -290,6 +291,7 @@ app.command(invites, name="invites")
 app.command(ls, name="ls")
 app.command(members, name="members")
 app.command(access, name="access")
+app.command(rules, name="rule")
 app.command(topics, name="topics")
 app.command(subscriptions, name="subscriptions")
 app.command(blocks, name="blocks")

@@ -1,4 +1,4 @@
-"""Meshes over HTTP: create them, manage members, access, topics, subscriptions, blocks and invites.
+"""Meshes over HTTP: create them, manage members, access, rules, topics, subscriptions, blocks and invites.
 
 Reading members pins their names: a name that suddenly has another key is refused until a person trusts the change;
 other names go on working.
@@ -18,6 +18,7 @@ from posthouse.client.transport import Requests
 from posthouse.client.trust.pins import Pins, member_key_changed
 from posthouse.client.trust.signing import Signer
 from posthouse.model.errors import error
+from posthouse.model.fence_rules import FenceRule
 from posthouse.model.node import PINCH_MESH, is_key_digits, is_node_id, node_from_hex, validate_mesh_name
 from posthouse.model.pinch import SCHEME, parse_address
 
@@ -54,6 +55,10 @@ class _MemberList(msgspec.Struct):
 
 class _AccessList(msgspec.Struct):
     access: list[Access]
+
+
+class _FenceRuleList(msgspec.Struct):
+    rules: list[FenceRule]
 
 
 class _Topic(msgspec.Struct):
@@ -179,6 +184,21 @@ class Meshes:
     async def clear_access(self, mesh: str, node: str) -> None:
         """Reset the rights of a node, or of `*`, to the default."""
         await self._requests.delete(_path(mesh, "access"), {"node": node})
+
+    async def fence_rules(self, mesh: str) -> list[FenceRule]:
+        """Return which events of a mesh need the fence of which resource."""
+        return (await self._requests.get_as(_FenceRuleList, _path(mesh, "fence-rules"))).rules
+
+    async def set_fence_rule(self, mesh: str, kind: int, resource: str, *, d_prefix: str = "") -> dict[str, Any]:
+        """Refuse events of a kind, whose d begins with a prefix, unless they name the fence of a resource.
+
+        The resource may contain {d}, which stands for the d tag of the event.
+        """
+        return await self._post(mesh, "fence-rules", {"kind": kind, "d_prefix": d_prefix, "resource": resource})
+
+    async def remove_fence_rule(self, mesh: str, kind: int, *, d_prefix: str = "") -> None:
+        """Remove the rule of a kind and prefix."""
+        await self._requests.delete(_path(mesh, "fence-rules"), {"kind": kind, "d_prefix": d_prefix})
 
     async def topics(self, mesh: str) -> list[str]:
         """Return the topics of a mesh."""

@@ -224,6 +224,7 @@ _LOCKS = (
     ),
 )
 _ACCESS = {"read": "allow or deny", "write": "allow or deny", "lock": "allow or deny"}
+_FENCE_RULE = {"kind": "of the events, always", "d_prefix": "how their d tag begins, always"}
 # actor is the node that made the change.
 _MESHES = (
     RecordType("mesh.created", "the mesh", {"open": "true if every authenticated key is a member, always"}),
@@ -244,6 +245,8 @@ _MESHES = (
     ),
     RecordType("mesh.access_set", "the node id, or * for all", _ACCESS),
     RecordType("mesh.access_removed", "the node id, or * for all"),
+    RecordType("mesh.fence_rule_set", "the mesh", _FENCE_RULE | {"resource": "whose fence is needed, always"}),
+    RecordType("mesh.fence_rule_removed", "the mesh", _FENCE_RULE),
     RecordType(
         "member.joined",
         "the node id",

@@ -42,6 +42,7 @@ from posthouse.relay.accept.verify import count_processors, verifier_threads, ve
 from posthouse.relay.locks.decide import start_run
 from posthouse.relay.locks.service import Locks
 from posthouse.relay.meshes.administration import Administration, MeshChanges, prepare_main, prepare_pinch
+from posthouse.relay.meshes.fence_rules import FenceRules
 from posthouse.relay.meshes.invites import Invites
 from posthouse.relay.meshes.participation import Participation
 from posthouse.relay.messages.accept import MessageHandlers
@@ -237,6 +238,7 @@ class RelayEngine(Reads):
         self.changes = MeshChanges(store, meshes, committer)
         self.administration = Administration(self.changes, may_open_main=settings.is_main_open)
         self.participation = Participation(self.changes)
+        self.fence_rules = FenceRules(self.changes)
         self.invites = Invites(self.changes, settings.relay, UlidGenerator(clock))
         self.locks = Locks(store, meshes, clock, lock_run, max_per_lock=settings.wait_queue_max)
         self.sessions = ReaderSessions(store, committer, meshes, clock, settings.deliveries)

@@ -24,6 +24,7 @@ from posthouse.relay.http.event_routes import (
     ONE_EVENT_ROUTES,
     POINTER_ROUTES,
 )
+from posthouse.relay.http.fence_rule_routes import FENCE_RULE_ROUTES
 from posthouse.relay.http.lock_routes import LOCK_ROUTES
 from posthouse.relay.http.mesh_routes import (
     ACCESS_ROUTES,
@@ -83,7 +84,7 @@ ROUTES: tuple[Route[RelayCall], ...] = (
     *(*HEALTH_ROUTES, *INFO_ROUTES, *CONTRACT_ROUTES, *METRICS_ROUTES, *AUTH_ROUTES),
     *(*EVENT_ROUTES, *COUNT_ROUTES, *ONE_EVENT_ROUTES, *ADDRESS_ROUTES, *POINTER_ROUTES, *STREAM_ROUTES),
     *(*MESH_ROUTES, *MEMBER_ROUTES, *ACCESS_ROUTES, *TOPIC_ROUTES, *SUBSCRIPTION_ROUTES, *BLOCK_ROUTES),
-    *(*INVITE_ROUTES, *JOIN_ROUTES, *LOCK_ROUTES, *MESSAGE_ROUTES, *QUEUE_ROUTES),
+    *(*FENCE_RULE_ROUTES, *INVITE_ROUTES, *JOIN_ROUTES, *LOCK_ROUTES, *MESSAGE_ROUTES, *QUEUE_ROUTES),
     *(*JOURNAL_ROUTES, *EXPORT_ROUTES, *PRUNE_ROUTES),
 )
 

@@ -123,6 +123,24 @@ _LOCKS: tuple[ErrorSpec, ...] = (
         "Stop writing; acquire the lock again and use its token.",
     ),
     ErrorSpec(
+        "fence_required",
+        409,
+        "a rule of the mesh {mesh!r} refuses this event without the fence of {resource!r}",
+        "Acquire the lock and put its token into the fence tag of the event.",
+    ),
+    ErrorSpec(
+        "fence_rule_invalid",
+        400,
+        "the fence rule is invalid: {reason}",
+        "A rule has a replaceable or addressable kind, a prefix of d, and a resource of 1 to 512 bytes.",
+    ),
+    ErrorSpec(
+        "fence_rule_unknown",
+        404,
+        "the mesh {mesh!r} has no fence rule for kind {kind} and the prefix {d_prefix!r}",
+        "`posthouse mesh rule ls` lists the rules.",
+    ),
+    ErrorSpec(
         "not_newest",
         409,
         "the current event of this coordinate is newer, created at {created_at_ns}",

@@ -18,6 +18,7 @@ from functools import partial
 from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import CONFIRMATION, RESERVED_KINDS, check_times
+from posthouse.model.fence_rules import FenceRule, missing_fence
 from posthouse.model.limits import CREATED_AT_MAX_AHEAD_NS, MILLISECOND_NS, SECOND_NS
 from posthouse.model.node import name_skeleton
 from posthouse.model.rate import Bucket, Rate, full_bucket, is_full, take
@@ -75,6 +76,8 @@ class Mesh:
     blocks: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     #: called after a change that rights depend on
     on_rights_changed: Callable[[], None] = lambda: None
+    #: (kind, prefix of d) -> rule
+    fence_rules: dict[tuple[int, str], FenceRule] = field(default_factory=dict)
     _rights: dict[str, Rights] = field(default_factory=dict)
 
     def role(self, node: str) -> Role | None:
@@ -146,6 +149,8 @@ class Meshes:
             self._meshes[mesh].subscriptions[node].add(pattern)
         for mesh, node, blocked in rows.blocks:
             self._meshes[mesh].blocks[node].add(blocked)
+        for mesh, rule in rows.fence_rules:
+            self._meshes[mesh].fence_rules[rule.kind, rule.d_prefix] = rule
 
     def __len__(self) -> int:
         return len(self._meshes)
@@ -272,6 +277,7 @@ class Authorizer:
                     self._right_error(row)
                     or _kind_error(row)
                     or _time_error(row, wall_ns)
+                    or self._fence_rule_error(row)
                     or self._charge(row, boot_ns)
                 )
                 job.is_charged = job.refusal is None
@@ -285,6 +291,14 @@ class Authorizer:
     def _right_error(self, row: EventRow) -> PosthouseError | None:
         right = Right.READ if row.event.kind == CONFIRMATION else Right.WRITE
         return self._meshes.authorization_error(row.event.pubkey, row.mesh, right)
+
+    def _fence_rule_error(self, row: EventRow) -> PosthouseError | None:
+        """Return which fence a rule of the mesh demands of an event that does not name it, or None."""
+        if row.address is None:
+            return None
+        rules = self._meshes.find(row.mesh).fence_rules
+        resource = missing_fence(rules.values(), row.event.kind, row.event.d, row.fence) if rules else None
+        return None if resource is None else error("fence_required", mesh=row.mesh, resource=resource)
 
     def _charge(self, row: EventRow, boot_ns: int) -> PosthouseError | None:
         buckets = self._buckets(row)

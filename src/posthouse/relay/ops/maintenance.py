@@ -60,6 +60,7 @@ def mesh_facts(rows: MeshRows) -> MeshFacts:
     facts |= {("topic", row.mesh, row.topic): row.creator for row in rows.topics}
     facts |= {("subscription", *key): True for key in rows.subscriptions}
     facts |= {("block", *key): True for key in rows.blocks}
+    facts |= {("rule", mesh, str(rule.kind), rule.d_prefix): rule.resource for mesh, rule in rows.fence_rules}
     return facts
 
 
@@ -98,6 +99,14 @@ def _access_removed(facts: MeshFacts, record: Record, _body: dict[str, Any]) -> 
     facts.pop(("access", str(record.mesh), str(record.ref)), None)
 
 
+def _rule(facts: MeshFacts, record: Record, body: dict[str, Any]) -> None:
+    facts["rule", str(record.mesh), str(body["kind"]), body["d_prefix"]] = body["resource"]
+
+
+def _rule_removed(facts: MeshFacts, record: Record, body: dict[str, Any]) -> None:
+    facts.pop(("rule", str(record.mesh), str(body["kind"]), body["d_prefix"]), None)
+
+
 def _topic(facts: MeshFacts, record: Record, _body: dict[str, Any]) -> None:
     facts["topic", str(record.mesh), str(record.ref)] = record.actor
 
@@ -132,6 +141,8 @@ _STEPS: dict[str, Callable[[MeshFacts, Record, dict[str, Any]], None]] = {
     "mesh.changed": _mesh,
     "mesh.access_set": _access,
     "mesh.access_removed": _access_removed,
+    "mesh.fence_rule_set": _rule,
+    "mesh.fence_rule_removed": _rule_removed,
     "member.joined": _member,
     "member.changed": _member,
     "member.left": _left,

@@ -20,6 +20,7 @@ from typing import Any, Protocol, TypeVar
 from posthouse.journal.cursor import Extent
 from posthouse.journal.records import Record
 from posthouse.model.event import Coordinate
+from posthouse.model.fence_rules import FenceRule
 from posthouse.model.filters import Filter
 from posthouse.model.lease import RequestRecord
 from posthouse.relay.store.delivery_protocol import DeliveryReads, DeliveryUnit, PinchReads, PinchUnit
@@ -86,6 +87,10 @@ class Unit(Protocol):
     def save_access(self, row: AccessRow) -> None: ...
 
     def remove_access(self, mesh: str, node: str) -> None: ...
+
+    def save_fence_rule(self, mesh: str, rule: FenceRule) -> None: ...
+
+    def remove_fence_rule(self, mesh: str, kind: int, d_prefix: str) -> None: ...
 
     def save_topic(self, mesh: str, topic: str, creator: str) -> None: ...
 

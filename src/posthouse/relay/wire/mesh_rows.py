@@ -6,6 +6,8 @@ import enum
 
 import msgspec
 
+from posthouse.model.fence_rules import FenceRule
+
 ALL_NODES = "*"
 
 
@@ -76,7 +78,7 @@ class TopicRow(msgspec.Struct, frozen=True):
 
 
 class MeshRows(msgspec.Struct, frozen=True):
-    """Meshes with their members, access rows, topics, subscriptions and blocks."""
+    """Meshes with their members, access rows, topics, subscriptions, blocks and fence rules."""
 
     meshes: list[MeshRow]
     members: list[MemberRow]
@@ -86,3 +88,5 @@ class MeshRows(msgspec.Struct, frozen=True):
     subscriptions: list[tuple[str, str, str]]
     #: (mesh, node, the node it blocks)
     blocks: list[tuple[str, str, str]]
+    #: (mesh, rule); snapshots of older versions have none
+    fence_rules: list[tuple[str, FenceRule]] = []

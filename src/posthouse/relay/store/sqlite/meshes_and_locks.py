@@ -12,6 +12,7 @@ import apsw
 import msgspec
 
 from posthouse.journal.append import JournalTransaction
+from posthouse.model.fence_rules import FenceRule
 from posthouse.model.lease import LockRow, RequestRecord
 from posthouse.model.limits import REQUEST_RECORD_S, SECOND_NS
 from posthouse.relay.wire.lock_operations import LockEntry, LockRun
@@ -27,7 +28,7 @@ _DELETED_PER_INSERT = 2  # more than one, so that a backlog of old rows shrinks
 
 
 class MeshTables:
-    """Meshes, members, access rows, topics, subscriptions, blocks and invites, inside a transaction."""
+    """Meshes, members, access and fence rules, topics, subscriptions, blocks and invites, inside a transaction."""
 
     _db: apsw.Connection
 
@@ -46,6 +47,12 @@ class MeshTables:
 
     def remove_access(self, mesh: str, node: str) -> None:
         self._db.execute(MESHES_SQL.remove_access, (mesh, node))
+
+    def save_fence_rule(self, mesh: str, rule: FenceRule) -> None:
+        self._db.execute(MESHES_SQL.save_fence_rule, (mesh, rule.kind, rule.d_prefix, rule.resource))
+
+    def remove_fence_rule(self, mesh: str, kind: int, d_prefix: str) -> None:
+        self._db.execute(MESHES_SQL.remove_fence_rule, (mesh, kind, d_prefix))
 
     def save_topic(self, mesh: str, topic: str, creator: str) -> None:
         self._db.execute(MESHES_SQL.save_topic, (mesh, topic, creator))
@@ -165,6 +172,7 @@ def read_mesh_rows(db: apsw.Connection, mesh: str | None = None) -> MeshRows:
         topics=[TopicRow(*row) for row in db.execute(MESHES_SQL.topics, key)],
         subscriptions=[(mesh, node, pattern) for mesh, node, pattern in db.execute(MESHES_SQL.subscriptions, key)],
         blocks=[(mesh, node, blocked) for mesh, node, blocked in db.execute(MESHES_SQL.blocks, key)],
+        fence_rules=[(mesh, FenceRule(*rule)) for mesh, *rule in db.execute(MESHES_SQL.fence_rules, key)],
     )
 
 

@@ -16,6 +16,13 @@ ON CONFLICT (mesh, node) DO UPDATE SET read = excluded.read, write = excluded.wr
 -- :name remove_access
 DELETE FROM access WHERE mesh = ? AND node = ?
 
+-- :name save_fence_rule
+INSERT INTO fence_rules (mesh, kind, d_prefix, resource) VALUES (?, ?, ?, ?)
+ON CONFLICT (mesh, kind, d_prefix) DO UPDATE SET resource = excluded.resource
+
+-- :name remove_fence_rule
+DELETE FROM fence_rules WHERE mesh = ? AND kind = ? AND d_prefix = ?
+
 -- :name save_topic
 INSERT INTO topics (mesh, topic, creator) VALUES (?, ?, ?)
 
@@ -76,3 +83,6 @@ SELECT mesh, node, pattern FROM subscriptions WHERE mesh BETWEEN coalesce(?1, ''
 
 -- :name blocks
 SELECT mesh, node, blocked FROM blocks WHERE mesh BETWEEN coalesce(?1, '') AND coalesce(?1, '~')
+
+-- :name fence_rules
+SELECT mesh, kind, d_prefix, resource FROM fence_rules WHERE mesh BETWEEN coalesce(?1, '') AND coalesce(?1, '~')
