@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 
 from posthouse import Bus
+from posthouse.model.reliability import CircuitBreaker, Reliability
+from tests.bus.limits import settled
 from tests.bus.mailboxes import Mailbox, hash_of
 from tests.cli.command_line import CommandLine, Outcome
 
@@ -168,6 +170,48 @@ def test_broken_rule_file_is_reported(line: BusLine) -> None:
     outcome = line("access", "--json")
     assert (outcome.exit, outcome.problem["code"]) == (1, "access_rules_invalid")
     assert line("pub", "a.b", "1").exit == 1
+
+
+async def leave_letters(root: Path, *subjects: str) -> None:
+    """Leave a dead letter of a failed handler in each endpoint, and its breaker open."""
+    one = Reliability(circuit_breaker=CircuitBreaker(failure_threshold=1))
+
+    def fail(envelope: Any) -> None:
+        raise ConnectionError(f"no line to {envelope.subject}")
+
+    async with Bus(root, reliability=one) as bus:
+        for subject in subjects:
+            await bus.register_endpoint(subject)
+            end = await bus.subscribe(subject, fail)
+            await bus.publish(subject, "work", from_="c")
+            await settled(bus, subject)
+            await end()
+
+
+def test_all_dead_letters_of_an_endpoint_are_requeued_once_its_breaker_is_closed(line: BusLine) -> None:
+    asyncio.run(leave_letters(line.root, "jobs.one", "jobs.two"))
+    refused = line("dead", "requeue", "--endpoint", "jobs.one")
+    assert refused.exit == 1
+    assert "0 dead letters requeued" in refused.out
+    assert "the breaker of jobs.one is open: repeat with --reset-breakers" in refused.out
+    done = line("dead", "requeue", "--endpoint", "jobs.one", "--reset-breakers", "--json")
+    assert (done.exit, done.value["requeued"], done.value["kept"]) == (0, 1, {})
+    assert [letter["subject"] for letter in line.lines("dead")] == ["jobs.two"]
+    assert [mail["payload"] for mail in line.lines("inbox", "jobs.one")] == ["work"]
+
+
+def test_dead_letters_are_requeued_by_their_reason(line: BusLine) -> None:
+    asyncio.run(leave_letters(line.root, "jobs.one", "jobs.two"))
+    done = line("dead", "requeue", "--all", "--reason", "no line to jobs.two", "--reset-breakers", "--json")
+    assert (done.exit, done.value["requeued"]) == (0, 1)
+    assert [letter["subject"] for letter in line.lines("dead")] == ["jobs.one"]
+
+
+@pytest.mark.parametrize("words", [(), ("jobs.one",), ("--reason", "x"), ("jobs.one", "--all")])
+def test_requeue_that_names_no_dead_letters_is_a_usage_error(line: BusLine, words: tuple[str, ...]) -> None:
+    outcome = line("dead", "requeue", *words)
+    assert outcome.exit == 2
+    assert "--endpoint" in outcome.err
 
 
 def test_dead_letters_are_listed_requeued_and_purged(line: BusLine) -> None:

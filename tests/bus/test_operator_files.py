@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import re
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from posthouse import Bus
+from posthouse.bus.limits_in_force import read_process_limits
 from tests.bus.house import House
 from tests.bus.waiting import DEADLINE_S
 
@@ -30,7 +35,7 @@ async def until_limit(bus: Bus, limit: int, within_s: float = DEADLINE_S) -> Non
     attempt = 0
     while True:
         attempt += 1
-        found = await limit_of(bus, f"probe{attempt}", limit + 1)
+        found = await limit_of(bus, f"probe{attempt}-{id(bus)}", limit + 1)
         if found == limit:
             return
         assert loop.time() < deadline, f"the limit is {found}, not {limit}"
@@ -59,7 +64,7 @@ async def test_file_wins_over_arguments(house: House) -> None:
     assert await limit_of(bus, "c", 20) == 2
 
 
-async def test_file_keeps_what_it_does_not_name(house: House) -> None:
+async def test_what_the_file_does_not_name_is_as_the_arguments_say(house: House) -> None:
     """Naming one field of one section leaves its other fields and the other sections alone."""
     house.root.mkdir(mode=0o700)
     write_limits(house, rateLimit={"windowSecs": 7}, backpressure={"pressureWarningAt": 0.5})
@@ -70,6 +75,58 @@ async def test_file_keeps_what_it_does_not_name(house: House) -> None:
     assert full.rejected[0].text == "backpressure: mailbox full (2/2)"
     limited = await bus.publish("a.b", 1, from_="x")
     assert limited.rejected[0].text == "rate limit exceeded: 3/3 messages in 7s window"
+
+
+async def test_what_the_file_no_longer_names_is_the_default_again(house: House) -> None:
+    bus = await opened(house)
+    write_limits(house, rateLimit={"maxPerWindow": 3})
+    await until_limit(bus, 3)
+    write_limits(house, backpressure={"maxMailboxSize": 500})
+    await until_limit(bus, 100)
+
+
+async def test_removed_file_is_all_defaults_in_every_process(house: House) -> None:
+    house.root.mkdir(mode=0o700)
+    write_limits(house, rateLimit={"maxPerWindow": 1})
+    bus, other = await opened(house), await house.bus()
+    assert await limit_of(bus, "one", 10) == await limit_of(other, "two", 10) == 1
+    (house.root / "config.json").unlink()
+    await until_limit(bus, 100)
+    await until_limit(other, 100)
+
+
+async def test_limits_in_force_are_told_with_their_source_for_every_process(house: House) -> None:
+    mine = await opened(house, reliability={"backpressure": {"maxMailboxSize": 7}}, max_hops=9)
+    write_limits(house, rateLimit={"maxPerWindow": 3})
+    await until_limit(mine, 3)
+    agent = await house.agent()
+    await agent.ask("register", subject="x.y")
+    reports = read_process_limits(house.root / "procs")
+    (own,) = [report for report in reports if report.pid == os.getpid()]
+    (other,) = [report for report in reports if report.pid != os.getpid()]
+    told = {limit.name: (limit.value, limit.source) for limit in own.limits}
+    assert told["rateLimit.maxPerWindow"] == (3, "config.json")
+    assert told["backpressure.maxMailboxSize"] == (7, "argument")
+    assert told["circuitBreaker.failureThreshold"] == (5, "default")
+    assert told["bus.max_hops"] == (9, "argument")
+    differing = {limit.name: limit.value for limit in own.differences(other)}
+    assert differing == {"backpressure.maxMailboxSize": 7, "bus.max_hops": 9}
+    await agent.stop()
+    assert [report.pid for report in read_process_limits(house.root / "procs")] == [own.pid]
+
+
+def test_command_tells_which_process_applies_another_limit(tmp_path: Path) -> None:
+    async def open_and_ask() -> str:
+        async with Bus(tmp_path / "bus", max_hops=9):
+            command = ("-m", "posthouse.cli.main", "bus", "limits", "--dir", str(tmp_path / "bus"))
+            pipe = asyncio.subprocess.PIPE
+            child = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=pipe, stderr=pipe)
+            shown, notes = await asyncio.wait_for(child.communicate(), 30)
+            return (shown + notes).decode()
+
+    shown = asyncio.run(open_and_ask())
+    assert re.search(r"bus\.max_hops +20 +default", shown), shown
+    assert f"process {os.getpid()} applies bus.max_hops 9 (from: argument)" in shown
 
 
 async def test_changed_file_applies_within_a_second(house: House) -> None:

@@ -134,3 +134,30 @@ def test_settings_file_may_be_readable_but_not_writable_by_others(cli: CommandLi
     assert checks(cli("doctor", "--json"))["files"]["state"] == "ok"
     config.chmod(0o664)
     assert checks(cli("doctor", "--json"))["files"]["state"] == "fail"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("access-rules.json", "{broken"), ("config.json", '{"reliability": {"rateLimit": {"maxPerWindow": -1}}}')],
+)
+def test_broken_file_of_the_bus_fails(cli: CommandLine, name: str, text: str) -> None:
+    bus = cli.home / "bus"
+    bus.mkdir(mode=0o700, parents=True)
+    cli.home.chmod(0o700)
+    (bus / name).write_text(text)
+    (bus / name).chmod(0o600)
+    outcome = cli("doctor", "--json")
+    found = checks(outcome)["bus files"]
+    assert (outcome.exit, found["state"]) == (1, "fail")
+    assert name in found["text"]
+    assert found["hint"]
+    (bus / name).unlink()
+    assert checks(cli("doctor", "--json"))["bus files"]["state"] == "ok"
+
+
+def test_inotify_instances_near_their_limit_are_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "max_user_instances").write_text("10")
+    monkeypatch.setattr(doctor, "_INOTIFY", tmp_path)
+    for used, state in ((7, "ok"), (8, "warn")):
+        monkeypatch.setattr(doctor, "_inotify_instances", lambda used=used: used)
+        assert doctor.check_inotify_use().state == state

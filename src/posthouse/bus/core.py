@@ -17,6 +17,7 @@ from typing import Protocol
 
 from posthouse.bus.data_directory import BusDirectory, Instance
 from posthouse.bus.ledger import Ledger
+from posthouse.bus.limits_in_force import own_limits
 from posthouse.bus.maildir import SPARE_MAX_FILES, SpareFiles
 from posthouse.bus.operator_files import ConfigFile, Policy, RulesFile
 from posthouse.bus.options import BusOptions
@@ -79,13 +80,19 @@ class Core:
         )
         opened.callback(self.store.close)
         self.policy = Policy(options.ceiling, options.cycle_rule, options.reliability, RulesFile(self.directory.rules))
-        self.config = ConfigFile(self.directory.config, self.policy)
+        self.config = ConfigFile(self.directory.config, self.policy, lambda: self._report_limits(options))
+        self.config.refresh()
         self.ledger = Ledger(self.store, EndpointRegistry(), self.clock, tick_fd, self.loop, self.context)
         opened.callback(self.ledger.close)
         self.ledger.before_commit += [self.policy.rules.refresh, self.config.refresh]
         self.instance.number = self.ledger.run(lambda tx: tx.db.execute(SQL.add_instance, (self.instance.name,)).get)
         max_spares = 0 if self.is_power_safe else SPARE_MAX_FILES
         self.spares = SpareFiles(self.instance.name, self.directory.find_mailbox, max_spares)
+
+    def _report_limits(self, options: BusOptions) -> None:
+        config, reliability = self.config, self.policy.reliability
+        problem = None if config.error is None else str(config.error)
+        self.instance.write_report(own_limits(options, reliability, config.named, problem).encode())
 
     def deregister(self) -> None:
         """Commit remaining operations and delete this instance's row.

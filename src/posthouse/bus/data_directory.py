@@ -116,6 +116,11 @@ class Instance:
         #: number of this instance in bus.db, set once its row exists
         self.number = 0
 
+    def write_report(self, content: bytes) -> None:
+        """Replace the content of the file, which tells other processes about this one."""
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, content, 0)
+
     def close(self) -> None:
         """Remove the file before releasing its lock, so that no process finds it unlocked."""
         self._path.unlink(missing_ok=True)

@@ -2,9 +2,9 @@
 
 Each file is checked with one stat before a transaction, so that no change is missed, and read without following
 links. Invariant: an access rule file that exists but is not valid denies everything until it is repaired, and is
-never overwritten while it is broken; a missing one means no rules. config.json takes precedence over the arguments
-of Bus; an invalid one keeps the previous values and is reported. posthouse.model.access_rules decides which rule
-applies.
+never overwritten while it is broken; a missing one means no rules. config.json describes the whole state: what it does
+not name, and everything if it is removed, has the value of Bus's arguments or the default. An invalid one keeps the
+previous values and is reported. posthouse.model.access_rules decides which rule applies.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from posthouse.log import get_log
 from posthouse.model.access_rules import AccessRules, Action, format_rules, parse_rules
 from posthouse.model.budget import BudgetCeiling, CycleRule
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.reliability import Reliability, merge_reliability
+from posthouse.model.reliability import Reliability, merge_reliability, named_limits
 
 log = get_log(__name__)
 
@@ -131,13 +131,17 @@ def read_regular_file(path: Path) -> bytes | None:
 class ConfigFile:
     """Keeps `policy.reliability` equal to the file."""
 
-    def __init__(self, path: Path, policy: Policy) -> None:
+    def __init__(self, path: Path, policy: Policy, on_change: Callable[[], None]) -> None:
         self._path = path
         self._policy = policy
+        self._on_change = on_change
+        #: the values of what the file does not name
+        self._defaults = policy.reliability
         self._stamp: Stamp | None = None
+        #: names of the limits that the file sets
+        self.named: frozenset[str] = frozenset()
         #: why the file is not in force, or None
         self.error: PosthouseError | None = None
-        self.refresh()
 
     def refresh(self) -> None:
         """Read the file again if it has changed."""
@@ -146,10 +150,17 @@ class ConfigFile:
             return
         self._stamp = stamp
         self.error = None
+        self._read()
+        self._on_change()
+
+    def _read(self) -> None:
         try:
             data = read_regular_file(self._path)
-            if data is not None:
-                self._policy.reliability = merge_reliability(self._policy.reliability, data)
+            if data is None:
+                self._policy.reliability, self.named = self._defaults, frozenset()
+            else:
+                self._policy.reliability = merge_reliability(self._defaults, data)
+                self.named = named_limits(data)
         except OSError as failure:
             self._report(error("reliability_invalid", reason=failure.strerror or str(failure)))
         except PosthouseError as failure:

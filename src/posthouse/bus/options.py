@@ -63,7 +63,11 @@ class BusOptions:
     handler_timeout_s: float
     max_listeners: int
     max_payload_bytes: int
+    #: the defaults of what config.json does not name
     reliability: Reliability
+    #: the settings of the bus by name, and where each comes from: default, file, environment or argument
+    settings: Mapping[str, Any]
+    sources: Mapping[str, str]
     #: None: read the user's settings whenever the journal is pruned
     retention: Retention | None
     clock: Clock
@@ -88,9 +92,10 @@ def bus_options(
     check_positive("max_payload_bytes", arguments["max_payload_bytes"])
     values: dict[str, Any] = {name: value for name, value in arguments.items() if value is not None}
     missing = [name for name in _ARGUMENTS if name.removeprefix("bus.") not in values]
-    values |= {name.removeprefix("bus."): found.value for name, found in _resolve(missing, environ).items()}
+    resolved = _resolve(missing, environ)
+    values |= {name.removeprefix("bus."): found.value for name, found in resolved.items()}
     return BusOptions(
-        path=_default_directory(environ) if path is None else Path(path),
+        path=default_directory(environ) if path is None else Path(path),
         ceiling=BudgetCeiling(
             max_hops=values["max_hops"], ttl_ms=values["default_ttl_ms"], call_budget=values["default_call_budget"]
         ),
@@ -100,12 +105,14 @@ def bus_options(
         max_listeners=values["max_listeners"],
         max_payload_bytes=values["max_payload_bytes"],
         reliability=reliability,
+        settings={name: values[name.removeprefix("bus.")] for name in _ARGUMENTS},
+        sources={name: resolved[name].source.value if name in resolved else "argument" for name in _ARGUMENTS},
         retention=retention,
         clock=clock,
     )
 
 
-def _default_directory(environ: Mapping[str, str]) -> Path:
+def default_directory(environ: Mapping[str, str]) -> Path:
     """Return the data directory of a Bus that is opened without a path."""
     found = _resolve((_DIRECTORY,), environ)[_DIRECTORY]
     if found.source is Source.DEFAULT:

@@ -16,6 +16,7 @@ from posthouse.cli.bus_admin import breakers_app as breakers
 from posthouse.cli.bus_admin import dead_app as dead
 from posthouse.cli.bus_admin import endpoints_app as endpoints
 from posthouse.cli.bus_admin import metrics, rebuild
+from posthouse.cli.bus_limits import limits
 from posthouse.cli.bus_session import (
     DEFAULT_SENDER,
     AsText,
@@ -291,6 +292,7 @@ app.command(endpoints, name="endpoints")
 app.command(access, name="access")
 app.command(breakers, name="breakers")
 app.command(dead, name="dead")
+app.command(limits, name="limits")
 app.command(metrics, name="metrics")
 app.command(rebuild, name="rebuild")
 app.command(top, name="top")

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from posthouse.cli.bus_session import BusDir, shorten, show_published, with_bus
+from posthouse.cli.bus_requeue import requeue_letters
+from posthouse.cli.bus_session import BusDir, shorten, with_bus
 from posthouse.cli.commands import noun
 from posthouse.cli.output import PLAIN, Output, table
 from posthouse.model.limits import DEAD_LETTER_KEEP_DAYS
@@ -268,24 +269,6 @@ def dead(
         output.note("no dead letters")
 
 
-@dead_app.command(name="requeue")
-def requeue_letter(
-    subject: Annotated[str, Parameter(help="Subject of the dead letter.")],
-    id_: Annotated[str, Parameter(name="ID", help="Id of the dead letter.")],
-    /,
-    *,
-    directory: BusDir = None,
-    output: Output = PLAIN,
-) -> int:
-    """Publish a dead letter again with a new budget.
-
-    For example:
-
-        posthouse bus dead requeue team.builder 01JCPZ6Q3M0000000000000000
-    """
-    return show_published(output, with_bus(directory, output, lambda bus: bus.requeue(subject, id_)))
-
-
 @dead_app.command(name="purge")
 def purge_letters(
     *,
@@ -306,6 +289,9 @@ def purge_letters(
 
     removed = with_bus(directory, output, lambda bus: bus.purge(timedelta(days=older_than_days)))
     output.result({"removed": removed}, f"{removed} dead letters removed")
+
+
+dead_app.command(requeue_letters, name="requeue")
 
 
 def _payload(letter: Letter) -> str:

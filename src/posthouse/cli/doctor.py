@@ -15,6 +15,7 @@ import shutil
 import stat
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -63,6 +64,7 @@ def fail(name: str, text: str, hint: str) -> Finding:
 _INOTIFY = Path("/proc/sys/fs/inotify")
 _MIN_WATCHES = 8192  # a watch per mailbox, with room for the other programs of the user
 _MIN_INSTANCES = 128  # one per open bus
+_NEAR_LIMIT = 0.8  # of a limit that other programs share
 _MIN_OPEN_FILES = 1024  # a mailbox server holds a lock file, a relay a socket per reader
 _OLDEST_SANE_S = 1_735_689_600  # 2025-01-01: an earlier time means that the clock was never set
 _NS = 1_000_000_000
@@ -117,6 +119,34 @@ def check_inotify() -> Iterator[Finding]:
             yield ok(f"inotify {name}", str(value))
 
 
+def check_inotify_use() -> Finding:
+    """Check that the programs of this user leave inotify instances for posthouse."""
+    name, path = "inotify instances in use", _INOTIFY / "max_user_instances"
+    if not path.exists():
+        return ok(name, "unknown")
+    most, used = int(path.read_text()), _inotify_instances()
+    if used >= most * _NEAR_LIMIT:
+        hint = f"End programs that watch files, or run `sysctl fs.inotify.max_user_instances={2 * most}` as root."
+        return warn(name, f"{used} of {most}", hint)
+    return ok(name, f"{used} of {most}")
+
+
+def _inotify_instances() -> int:
+    """Count the inotify descriptors of all processes of this user."""
+    count = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it ended meanwhile, or belongs to another user
+            if process.stat().st_uid == os.geteuid():
+                count += sum(_is_inotify(fd) for fd in (process / "fd").iterdir())
+    return count
+
+
+def _is_inotify(fd: Path) -> bool:
+    with suppress(OSError):
+        return str(fd.readlink()) == "anon_inode:inotify"
+    return False
+
+
 def check_open_files() -> Finding:
     """Check that a process may open enough files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -145,6 +175,7 @@ SYSTEM_CHECKS: tuple[Callable[[], Finding | Iterator[Finding]], ...] = (
     check_relay_extra,
     check_ssh_keygen,
     check_inotify,
+    check_inotify_use,
     check_open_files,
     check_clock,
 )
@@ -223,6 +254,17 @@ def check_environment(home: Home) -> Finding:
     return ok("environment", "no unknown variable")
 
 
+def check_bus_files(home: Home) -> Finding:
+    """Check the access rules and the limits of the bus: a broken rule file denies every message."""
+    from posthouse.bus.options import default_directory
+    from posthouse.cli.bus_limits import broken_files
+
+    directory = default_directory(os.environ)
+    for name, failure in broken_files(directory):
+        return fail("bus files", f"{directory / name}: {failure}", failure.hint)
+    return ok("bus files", f"the rules and limits in {directory} are valid")
+
+
 def check_disk(home: Home) -> Finding:
     """Check that the disk of the home directory has free space."""
     existing = next(path for path in (home.path, *home.path.parents) if path.exists())
@@ -250,6 +292,7 @@ HOME_CHECKS: tuple[Callable[[Home], Finding], ...] = (
     check_key,
     check_settings,
     check_environment,
+    check_bus_files,
     check_disk,
 )
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}

@@ -1,7 +1,7 @@
 """Configuration of the bus's safety rules (rate limit, circuit breaker, back-pressure), and the back-pressure rule.
 
 Operators write `{"reliability": {...}}` in config.json; agents cannot change it when they publish. A file is valid
-as a whole or not at all; absent fields keep their value. A full mailbox refuses messages, so it never holds more than
+as a whole or not at all; absent fields have their default. A full mailbox refuses messages, so it never holds more than
 its maximum; depth counts the messages that wait or are being handled before the one to decide. The text of the refusal
 and the signal's content are contracts. The other rules are in rate and breaker.
 """
@@ -98,15 +98,15 @@ class Reliability(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     backpressure: Backpressure = Backpressure()
 
 
-def merge_reliability(current: Reliability, data: bytes) -> Reliability:
-    """Return the configuration after reading a config.json, or raise reliability_invalid and change nothing.
+def merge_reliability(defaults: Reliability, data: bytes) -> Reliability:
+    """Return the configuration that a config.json describes, or raise reliability_invalid.
 
-    Absent sections and fields keep their value; other keys of the file are ignored.
+    Absent sections and fields have the value of `defaults`; other keys of the file are ignored.
     """
     try:
         document = parse_json(data)
         named = _objects(document, "the file").get("reliability", {})
-        plain = msgspec.to_builtins(current)
+        plain = msgspec.to_builtins(defaults)
         for section, fields in _objects(named, "reliability").items():
             plain[section] = plain.get(section, {}) | _objects(fields, section)
         return msgspec.convert(plain, Reliability)
@@ -114,6 +114,12 @@ def merge_reliability(current: Reliability, data: bytes) -> Reliability:
         raise error("reliability_invalid", reason=str(fault)) from fault
     except PosthouseError as fault:
         raise error("reliability_invalid", reason=fault.fields.get("reason", str(fault))) from fault
+
+
+def named_limits(data: bytes) -> frozenset[str]:
+    """Return the names that a valid config.json sets, such as `rateLimit.maxPerWindow`."""
+    sections: dict[str, dict[str, Any]] = parse_json(data).get("reliability", {})
+    return frozenset(f"{section}.{name}" for section, fields in sections.items() for name in fields)
 
 
 def _objects(value: Any, where: str) -> dict[str, Any]:
