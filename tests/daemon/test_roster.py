@@ -176,3 +176,40 @@ async def test_a_member_that_was_put_out_loses_nothing_until_it_is_let_in_again(
             assert (await host.row("c"))["status"] == "pending"
             await admin.meshes.add_member("team", host.node, "member")
             await host.until_status("c", "done")
+
+
+async def test_a_member_that_is_removed_while_it_is_connected_is_out_at_once_and_back_when_let_in(
+    house: House, tmp_path: Path
+) -> None:
+    admin = house.client(ADMIN)
+    await admin.meshes.create("team", is_open=False, name="admin")
+    host = make_host(tmp_path, house.url, "member", mesh="team")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("posthouse.daemon.uplink._AGAIN_S", 0.05)
+        async with running(host):
+            await admin.meshes.add_member("team", host.node, "member")
+            await host.connected()
+            await admin.meshes.remove_member("team", host.node)
+            await until(lambda: not host.daemon.uplink.is_admitted)
+            assert (await host.send(ADMIN.node, "hello", client_message_id="c")).status == 202
+            await admin.meshes.add_member("team", host.node, "member")
+            await host.until_status("c", "done")
+
+
+async def test_one_changed_key_stops_only_messages_to_that_name(house: House, alice: Host, bob: Host) -> None:
+    admin, impostor = house.client(ADMIN), NodeKey.generate()
+    await admin.meshes.add_member("main", bob.node, "bob")
+    await admin.meshes.add_member("main", NodeKey.generate().node, "dave")
+    assert (await alice.send("dave", "before")).status == 202
+    dave = (await admin.meshes.resolve("dave", "main"),)
+    await admin.meshes.remove_member("main", *dave)
+    await admin.meshes.add_member("main", impostor.node, "dave")
+    await alice.daemon.uplink.refresh()
+    refusal = await alice.send("dave", "secret")
+    assert (refusal.status, refusal["error"]) == (409, "member_key_changed")
+    assert f"posthouse trust dave --mesh main --node {impostor.node}" in refusal["hint"]
+    assert (await alice.send("bob", "still there")).status == 202
+    await admin.meshes.add_member("main", NodeKey.generate().node, "erin")
+    assert (await alice.send("erin", "new members are known")).status == 202
+    marked = {peer["name"]: peer["pinned"] for peer in (await alice.get("/v1/peers"))["peers"] if peer["pinned"]}
+    assert marked == {"dave": dave[0]}

@@ -200,6 +200,15 @@ async def test_connection_that_never_logs_in_is_not_counted(edge: Edge) -> None:
         assert endpoint(edge).logged_in == 0
 
 
+async def test_pages_of_other_sites_are_refused_without_a_list(edge: Edge) -> None:
+    for path in ("/ws", "/health"):
+        for origin in ("https://evil.test", "null"):
+            reply = await edge.send("GET", path, headers={"Origin": origin})
+            assert (reply.status, reply.code) == (403, "origin_refused")
+    async with raw(edge, origin=edge.url), raw(edge):
+        pass
+
+
 async def test_origin_is_checked_when_a_list_is_given(tmp_path: Path) -> None:
     async with pinching(tmp_path / "relay", origins=parse_patterns("https://good.test, *.wide.test")) as edge:
         for origin in ("https://good.test", "http://any.wide.test"):
@@ -207,6 +216,6 @@ async def test_origin_is_checked_when_a_list_is_given(tmp_path: Path) -> None:
                 pass
         async with raw(edge):
             pass
-        headers = {"Origin": "https://evil.test"}
-        reply = await edge.send("GET", "/ws", headers=headers)
-        assert (reply.status, reply.code) == (403, "origin_refused")
+        for path, origin in (("/ws", "https://evil.test"), ("/v1/info", "https://good.test")):
+            reply = await edge.send("GET", path, headers={"Origin": origin})
+            assert (reply.status, reply.code) == (403, "origin_refused"), "the list holds for the Pinch wire only"
