@@ -146,6 +146,14 @@ def test_a_server_that_serves_every_host_takes_only_pages_of_that_host() -> None
     assert refusal(RequestHead("GET", "/", False, ["a.test", "b.test"], [], []), Guard(ANY_NAME)) == "host_refused"
 
 
+def test_only_listed_pages_of_other_sites_may_read_answers() -> None:
+    guard = Guard(Site(origins=frozenset({Origin("https", "app.example", 443)})))
+    head = RequestHead("GET", "/", False, ["localhost:5"], [], [])
+    assert guard.check(head) is None
+    assert guard.check(replace(head, origins=["http://localhost:5"])) is None
+    assert guard.check(replace(head, origins=["https://app.example"])) == "https://app.example"
+
+
 def test_listed_origins_are_allowed_and_a_second_origin_header_is_not() -> None:
     site = Site(origins=frozenset({Origin("https", "app.example", 443)}))
     assert relay_refusal(site, "localhost:5", "https://app.example") is None

@@ -2,7 +2,7 @@
 
 A PosthouseError becomes an error response in the server's format; an unexpected exception becomes `internal` with a
 log line; a client that has disconnected gets no response. While the server stops, requests are refused and every
-response closes its connection.
+response closes its connection. Web pages that the guard allows may read the responses (CORS).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from aiohttp import web
 
 from posthouse.http.call import BodyLimits, Call, RequestSlots
 from posthouse.http.guard import Guard, head_of
-from posthouse.http.response import ErrorFormat, HttpResponse, to_aiohttp
+from posthouse.http.response import ErrorFormat, HttpResponse, page_headers, preflight_response, to_aiohttp
 from posthouse.http.router import RouteMatch, Router, Target, parse_target
 from posthouse.model.errors import Fatal, PosthouseError, error
 
@@ -102,14 +102,18 @@ class Dispatcher(Generic[CallT]):
         loop = asyncio.get_running_loop()
         started_s = loop.time()
         route = _NO_ROUTE
+        page: str | None = None  # origin of a page of another site
         self.slots.running += 1
         try:
             target = parse_target(request.raw_path)
             if guard is not None:
-                guard.check(head_of(request, target))
-            match = self._router.find(request.method, target.segments)
-            route = match.route.path
-            response = await self._run(request, target, match)
+                page = guard.check(head_of(request, target))
+            if page is not None and request.method == "OPTIONS":
+                response = preflight_response()
+            else:
+                match = self._router.find(request.method, target.segments)
+                route = match.route.path
+                response = await self._run(request, target, match)
         except PosthouseError as failure:
             response = self._refuse(failure)
         except (ConnectionError, asyncio.CancelledError):
@@ -120,6 +124,8 @@ class Dispatcher(Generic[CallT]):
         finally:
             self.slots.running -= 1
         self._observer.answered(route, response, loop.time() - started_s)
+        if page is not None:
+            response.headers |= page_headers(page)
         sent = to_aiohttp(response)
         if self.context.is_stopping:
             sent.force_close()

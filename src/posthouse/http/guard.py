@@ -95,16 +95,14 @@ class Site:
             return True
         return any(each.name == given.name for each in self.public_hosts)
 
-    def allows(self, origin: Origin, hosts: Sequence[str]) -> bool:
-        """Return True if pages of an origin may send a request that has these Host headers."""
-        return origin in self.origins or self._is_public(origin) or self._is_own(origin, hosts)
+    def is_own(self, origin: Origin, hosts: Sequence[str]) -> bool:
+        """Return True if an origin is this server, called with these Host headers.
 
-    def _is_public(self, origin: Origin) -> bool:
+        The port is compared with the one that the browser connected to, which may be that of a forwarded port.
+        """
         https = _DEFAULT_PORTS["https"]
-        return any(origin == Origin("https", each.name, each.port or https) for each in self.public_hosts)
-
-    def _is_own(self, origin: Origin, hosts: Sequence[str]) -> bool:
-        """Compare with the port that the browser connected to, which may be that of a forwarded port."""
+        if any(origin == Origin("https", each.name, each.port or https) for each in self.public_hosts):
+            return True
         given = parse_authority(hosts[0]) if len(hosts) == 1 else None
         if given is None or origin.scheme != self.scheme:
             return False
@@ -160,16 +158,20 @@ class Guard:
         self._bucket = None if rate is None else full_bucket(rate, self._clock.boot_ns())
         self._log_bucket = full_bucket(_LOG_RATE, self._clock.boot_ns())
 
-    def check(self, head: RequestHead) -> None:
-        """Raise the reason why a request is refused, if there is one."""
+    def check(self, head: RequestHead) -> str | None:
+        """Raise the reason why a request is refused; return the origin of another site whose page may read the answer.
+
+        None: the request does not come from a page, or from one of this server's own, which needs no permission.
+        """
         if head.has_token_in_query:
             raise self._logged(head, error("token_in_query"))
         self._charge()
         if not self._site.serves(head.hosts):
             raise self._logged(head, error("host_refused", host=", ".join(head.hosts)[:200]))
-        self._check_origin(head)
+        foreign = self._check_origin(head)
         if self._token is not None:
             self._check_token(head, self._token)
+        return foreign
 
     def _charge(self) -> None:
         if self._rate is None or self._bucket is None:
@@ -178,13 +180,16 @@ class Guard:
         if wait_ns:
             raise error("request_rate_exceeded", rate=self._rate.per_s, retry_after_s=wait_ns / SECOND_NS)
 
-    def _check_origin(self, head: RequestHead) -> None:
+    def _check_origin(self, head: RequestHead) -> str | None:
         if not head.origins:
-            return
+            return None
         text = head.origins[0]
         origin = parse_origin(text) if len(head.origins) == 1 else None
-        if origin is None or not (self._site.allows(origin, head.hosts) or self._allows_on_path(head.path, text)):
+        if origin is not None and self._site.is_own(origin, head.hosts):
+            return None
+        if origin is None or not (origin in self._site.origins or self._allows_on_path(head.path, text)):
             raise self._logged(head, error("origin_refused", origin=text[:200]))
+        return text
 
     def _check_token(self, head: RequestHead, rule: TokenRule) -> None:
         if not head.authorizations:

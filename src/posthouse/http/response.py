@@ -61,6 +61,21 @@ def to_bytes(response: HttpResponse, title: str) -> bytes:
     return head.encode("ascii") + response.body
 
 
+def preflight_response() -> HttpResponse:
+    """Return the answer to a browser that asks before it sends the request of an allowed page."""
+    headers = {
+        "Access-Control-Allow-Methods": "GET, HEAD, POST, DELETE",
+        "Access-Control-Allow-Headers": "Authorization, Content-Type",
+        "Access-Control-Max-Age": "600",
+    }
+    return HttpResponse(204, headers=headers)
+
+
+def page_headers(origin: str) -> dict[str, str]:
+    """Return the headers that let a page of another origin read a response; never with cookies."""
+    return {"Access-Control-Allow-Origin": origin, "Access-Control-Expose-Headers": "*", "Vary": "Origin"}
+
+
 PROBLEM = "application/problem+json"
 _PROBLEM_REALM = "posthouse"
 _encode_fields = msgspec.json.Encoder(enc_hook=repr).encode

@@ -60,17 +60,17 @@ async def hostile_site(author: Author) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{server.port}"
 
 
-async def outcome(browser: Browser, origin: str, edge: Edge) -> str:
-    """Open the page and return what became of its attempt."""
+async def outcome(browser: Browser, origin: str, edge: Edge) -> tuple[str, str]:
+    """Open the page and return what became of its attempts on the stream and over HTTP."""
     page = await browser.new_page()
     await page.goto(f"{origin}/?relay={edge.server.address}")
     await page.wait_for_function("document.title !== 'waiting'", timeout=PATIENCE_S * 1_000)
-    return await page.title()
+    return await page.title(), await page.evaluate("askOverHttp()")
 
 
 async def test_page_of_another_site_cannot_join_the_open_main(browser: Browser, tmp_path: Path) -> None:
     async with hostile_site(Author()) as origin, running(tmp_path / "relay") as edge:
-        assert await outcome(browser, origin, edge) == "refused"
+        assert await outcome(browser, origin, edge) == ("refused", "blocked")
         assert edge.server.context.live.offered == 0
 
 
@@ -78,7 +78,7 @@ async def test_same_page_joins_if_its_origin_is_listed(browser: Browser, tmp_pat
     async with hostile_site(Author()) as origin:
         protection = Protection(origins=parse_origins(origin))
         async with running(tmp_path / "relay", protection=protection) as edge:
-            assert await outcome(browser, origin, edge) == "joined"
+            assert await outcome(browser, origin, edge) == ("joined", "body_invalid")
             assert edge.server.context.live.offered == 1
 
 
