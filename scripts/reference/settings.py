@@ -34,7 +34,7 @@ def _row(setting: Setting) -> tuple[str, ...]:
         _allowed(setting),
         code(setting.environment),
         code(setting.flag),
-        setting.help,
+        f"{setting.help} Applies on SIGHUP." if setting.is_live else setting.help,
     )
 
 

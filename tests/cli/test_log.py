@@ -43,7 +43,7 @@ def test_log_continues_after_a_restart_and_a_line_longer_than_a_file_stays_whole
     write(second, "x" * 50)
     second.close()
     assert (tmp_path / "daemon.log").read_text() == "x" * 50 + "\n"
-    assert stat.S_IMODE((tmp_path / "daemon.log").stat().st_mode) == 0o644
+    assert stat.S_IMODE((tmp_path / "daemon.log").stat().st_mode) == 0o600
 
 
 def test_log_is_not_written_through_a_link(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_the_log_has_json_lines_others_may_read_and_no_secret(tmp_path: Path, re
     folder = tmp_path / "a"
     with daemon(folder, relay) as running:
         running.wait_lines(1, START_S)
-    assert stat.S_IMODE((folder / "daemon.log").stat().st_mode) == 0o644
+    assert stat.S_IMODE((folder / "daemon.log").stat().st_mode) == 0o600
     assert "daemon_started" in [line["event"] for line in logged(folder)]
     text = (folder / "daemon.log").read_text()
     assert keyfile.load(folder / "keypair.json").reveal_seed().hex() not in text

@@ -7,11 +7,8 @@
 from __future__ import annotations
 
 import os
-import select
-import signal
 import socket
 import struct
-import time
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,9 +20,9 @@ from cyclopts.validators import Number
 from posthouse.cli.commands import noun
 from posthouse.cli.config import flags_of, setting_tokens
 from posthouse.cli.daemon_outbox import app as outbox
-from posthouse.cli.daemon_service import install_service, uninstall_service
 from posthouse.cli.options import DEFAULT_DAEMON, DaemonOptions
 from posthouse.cli.output import PLAIN, Output
+from posthouse.cli.service import install_service, uninstall_service
 from posthouse.model.errors import error
 
 if TYPE_CHECKING:
@@ -84,9 +81,10 @@ def up(
     if foreground:
         _run(options, given, output)
         return
-    from posthouse.cli.daemon_start import start_detached
+    from posthouse.cli.detach import start_detached
 
-    started = start_detached([*options.tokens(), *setting_tokens(given)])
+    words = ("daemon", "up", "--foreground", "--json", *options.tokens(), *setting_tokens(given))
+    started = start_detached("daemon", words, slow="daemon_start_slow")
     output.result(started, _ready_line(started))
 
 
@@ -121,10 +119,6 @@ def _ready_line(started: dict[str, Any]) -> str:
     return f"daemon {started['node']} of mesh {started['mesh']} listens on {started['socket']} (pid {started['pid']})"
 
 
-STOP_TIMEOUT_S = 30.0
-_POLL_S = 0.02
-
-
 def down(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
     """Stop the daemon and wait until it has ended; accepted messages stay on disk and are sent after the next start.
 
@@ -133,11 +127,13 @@ def down(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PLA
         posthouse daemon down
         posthouse daemon down --mesh team --json
     """
+    from posthouse.cli.detach import stop_process
+
     pid = _daemon_pid(daemon_options)
     if pid is None:
         output.result({"stopped": False, "pid": None}, "no daemon is running")
         return
-    _stop(pid)
+    stop_process(pid, slow="daemon_stop_slow")
     output.result({"stopped": True, "pid": pid}, f"stopped the daemon (pid {pid})")
 
 
@@ -166,32 +162,6 @@ def _peer_pid(connected: socket.socket) -> int:
         return int(struct.unpack("3i", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))[0])
     local_level, local_peer_pid = 0, 2  # SOL_LOCAL and LOCAL_PEERPID of macOS, which Python has no names for
     return int(connected.getsockopt(local_level, local_peer_pid))
-
-
-def _stop(pid: int) -> None:
-    """Send SIGTERM and wait until the process has ended."""
-    if not hasattr(os, "pidfd_open"):
-        os.kill(pid, signal.SIGTERM)
-        _poll_until_ended(pid)
-        return
-    process = os.pidfd_open(pid)
-    try:
-        signal.pidfd_send_signal(process, signal.SIGTERM)
-        if not select.select([process], [], [], STOP_TIMEOUT_S)[0]:
-            raise error("daemon_stop_slow", seconds=STOP_TIMEOUT_S, pid=pid)
-    finally:
-        os.close(process)
-
-
-def _poll_until_ended(pid: int) -> None:
-    """Wait on systems without pidfd, which cannot announce the end of a process that is not a child."""
-    for _ in range(round(STOP_TIMEOUT_S / _POLL_S)):
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return
-        time.sleep(_POLL_S)
-    raise error("daemon_stop_slow", seconds=STOP_TIMEOUT_S, pid=pid)
 
 
 def status(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:

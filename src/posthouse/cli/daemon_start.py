@@ -1,28 +1,20 @@
-"""Starting a daemon: its options and settings, in the foreground or as a detached process.
+"""Starting a daemon: its options and settings.
 
 config.toml in the daemon's directory has the same form as the one in the home directory and overrides it; the first
-start records the relay there. The detached child runs `daemon up --foreground --json` in its own session: one line on
-its stdout means that its socket answers; if the child ends before, its error on stderr is raised here. uvloop and
-posthouse.daemon are imported inside the functions that run the daemon.
+start records the relay there. uvloop and posthouse.daemon are imported inside the functions that run the daemon.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import select
 import signal
-import sys
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from posthouse.cli.config import Settings, load_settings, read_settings_file
 from posthouse.cli.options import DaemonOptions, client_options
-from posthouse.model.clock import system_clock
-from posthouse.model.errors import PosthouseError, error
 
 if TYPE_CHECKING:
     from posthouse.daemon.daemon import Daemon
@@ -128,76 +120,6 @@ def _relay(values: Settings, mesh: str, directory: Path, given: str | None) -> s
     joined = None if is_named else Memberships.of_home().get(mesh)
     address = joined.relay if joined is not None else values.text("client.relay")
     return parse_relay_url(address, allow_plain=values.is_on("client.allow_plain")).origin
-
-
-START_S = 60.0
-_LINE_MAX_BYTES = 1 << 16
-
-
-def start_detached(tokens: Sequence[str], environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Start `posthouse daemon up` with these options and return the object that it prints when it is ready."""
-    import msgspec
-
-    command = [sys.executable, "-m", "posthouse.cli.main", "daemon", "up", "--foreground", "--json", *tokens]
-    reading, writing = os.pipe()
-    with tempfile.TemporaryFile() as errors:
-        try:
-            pid = _spawn(command, environ, writing, errors)
-        finally:
-            os.close(writing)
-        with os.fdopen(reading, "rb", buffering=0) as stdout:
-            line = _read_line(stdout, pid)
-        if line is None:
-            raise _failure(os.waitpid(pid, 0)[1], errors)
-    value: dict[str, Any] = msgspec.json.decode(line)
-    return value
-
-
-def _spawn(command: Sequence[str], environ: Mapping[str, str], writing: int, errors: IO[bytes]) -> int:
-    null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    actions = [
-        (os.POSIX_SPAWN_DUP2, null, 0),
-        (os.POSIX_SPAWN_DUP2, writing, 1),
-        (os.POSIX_SPAWN_DUP2, errors.fileno(), 2),
-    ]
-    try:
-        return os.posix_spawn(command[0], list(command), environ, file_actions=actions, setsid=True)
-    finally:
-        os.close(null)
-
-
-def _read_line(stdout: IO[bytes], pid: int) -> bytes | None:
-    """Return the first line of the child, or None if the child ended without one."""
-    clock = system_clock()
-    end_ns = clock.boot_ns() + round(START_S * 1e9)
-    line = b""
-    while not line.endswith(b"\n"):
-        left_s = (end_ns - clock.boot_ns()) / 1e9
-        if left_s <= 0 or not select.select([stdout], [], [], left_s)[0]:
-            raise error("daemon_start_slow", seconds=START_S, pid=pid)
-        part = stdout.read(_LINE_MAX_BYTES)
-        if not part:
-            return None
-        line += part
-    return line
-
-
-def _failure(status: int, errors: IO[bytes]) -> PosthouseError:
-    import msgspec
-
-    from posthouse.client.failures import error_from
-
-    errors.seek(0)
-    lines = errors.read().decode(errors="replace").strip().splitlines()
-    for line in reversed(lines):
-        try:
-            problem = msgspec.json.decode(line, type=dict[str, Any])
-        except ValueError:
-            continue
-        if "code" in problem:
-            return error_from(problem, "the daemon")
-    reason = lines[-1] if lines else f"exit {os.waitstatus_to_exitcode(status)}"
-    return error("internal", reason=f"the daemon did not start: {reason}")
 
 
 def run_daemon(settings: DaemonSettings, values: Mapping[str, Resolved], on_ready: Callable[[Daemon], None]) -> None:

@@ -26,7 +26,7 @@ from posthouse.model.settings_sources import Resolved
 
 MAX_BYTES = 10 * MIB
 KEPT = 3  # rotated files, besides the current one
-_LOG_MODE = 0o644
+_LOG_MODE = 0o600
 _INDENT = 4  # columns of a traceback
 
 

@@ -41,7 +41,7 @@ class ServerEntry:
 
 def server_entry(daemon_options: DaemonOptions, environ: Mapping[str, str] = os.environ) -> ServerEntry:
     """Return the command line that starts `posthouse mcp` for a daemon."""
-    from posthouse.cli.daemon_service import program
+    from posthouse.cli.service import program
 
     options = [] if daemon_options.mesh is None else ["--mesh", daemon_options.mesh]
     if daemon_options.directory is not None:

@@ -8,48 +8,48 @@ backup.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from posthouse.cli.commands import noun
-from posthouse.cli.config import find_home, flags_of, load_settings
+from posthouse.cli.config import Settings, find_home, load_settings, setting_tokens
 from posthouse.cli.options import DEFAULT_RELAY, RelayOptions
 from posthouse.cli.output import PLAIN, Output
+from posthouse.cli.relay_service import (
+    LOG_NAME,
+    DataDir,
+    describe_run,
+    down,
+    install_service,
+    read_run,
+    relay_directory,
+    status,
+    uninstall_service,
+    write_run,
+)
 from posthouse.model.codes.spec import Exit
 from posthouse.model.errors import error
 
 if TYPE_CHECKING:
     from posthouse.cli.config import Flags as RelayFlags
     from posthouse.client import RelayUrl
-    from posthouse.relay.server import RelayServer
+    from posthouse.model.settings_sources import Resolved
+    from posthouse.relay.server import RelayServer, ServerSettings
 else:
-    RelayFlags = flags_of("relay")
-
-
-#: The option of every command about a relay's store.
-DataDir = Annotated[
-    Path | None,
-    Parameter(
-        name="--data-dir", help="Directory of the relay. Default: POSTHOUSE_RELAY_DATA_DIR, else ~/.posthouse/relay."
-    ),
-]
-
-
-def data_dir(given: Path | None) -> Path:
-    """Return the directory of the relay."""
-    values = load_settings({"relay.data_dir": None if given is None else str(given)})
-    return values.path("relay.data_dir").absolute()
+    from posthouse.cli.relay_service import RelayFlags
 
 
 def store_path(given: Path | None, *, is_needed: bool = True) -> Path:
     """Return the file of the relay's store, or raise a usage error that names it if it does not exist."""
     from posthouse.relay.store.sqlite.store import FILE_NAME
 
-    path = data_dir(given) / FILE_NAME
+    path = relay_directory(given) / FILE_NAME
     if is_needed and not path.exists():
         raise error("usage", text=f"there is no store {path}", hint="Give the relay's directory with --data-dir.")
     return path
@@ -69,7 +69,7 @@ def hold_relay_lock(given: Path | None) -> Iterator[Path]:
     from posthouse.files import private_dir
     from posthouse.sqlite.store_lock import StoreLock
 
-    directory = private_dir(data_dir(given))
+    directory = private_dir(relay_directory(given))
     lock = StoreLock(directory / "relay", exclusive=True)
     try:
         yield directory
@@ -86,30 +86,73 @@ def _show_findings(output: Output, path: Path, findings: Sequence[str]) -> int:
 
 def up(
     *,
-    flags: RelayFlags | None = None,
+    detach: Annotated[
+        bool, Parameter(negative=(), show_default=False, help="Run in the background; return when it is ready.")
+    ] = False,
     new: Annotated[
         bool, Parameter(negative="", help="Begin an empty store although the relay had one that is lost.")
     ] = False,
+    flags: RelayFlags | None = None,
     output: Output = PLAIN,
 ) -> None:
     """Run a relay until Ctrl-C or SIGTERM; it prints its address when it is ready.
 
-    To listen on other addresses than loopback it needs TLS, or a proxy that terminates TLS, and an administrator.
+    To listen on other addresses than loopback it needs TLS, or a proxy that terminates TLS, and an administrator. In
+    the background it logs to relay.log in its directory; `relay down` stops it. SIGHUP makes it read settings and
+    certificate again; on a terminal, SIGHUP ends it, because the terminal was closed.
     `--new` is refused when there is a store, so that it does no harm in a unit file.
 
     For example:
 
         posthouse relay up
+        posthouse relay up --detach
         posthouse relay up --listen 127.0.0.1:0 --data-dir ./relay --json
         posthouse relay up --listen 0.0.0.0:7420 --tls-cert cert.pem --tls-key key.pem --admin ed25519:...
     """
-    from posthouse.cli.log import log_to_stderr
     from posthouse.relay.process import run_relay, server_settings
 
-    values = load_settings(flags.given() if flags is not None else None)
-    log_to_stderr(values)
-    settings = server_settings(values, _own_node(), is_new=new)
-    run_relay(settings, lambda server: _announce(server, output))
+    given = {} if flags is None else flags.given()
+    if detach:
+        _detach(given, output, is_new=new)
+        return
+
+    configure_log = _open_log(load_settings(given))
+
+    def load() -> tuple[Mapping[str, Resolved], ServerSettings]:
+        values = load_settings(given)
+        settings = server_settings(values, _own_node(), is_new=new)
+        configure_log(values)
+        return values, settings
+
+    _, settings = load()
+    run_relay(settings, lambda server: _announce(server, output), None if sys.stderr.isatty() else load)
+
+
+def _detach(given: dict[str, Any], output: Output, *, is_new: bool) -> None:
+    from posthouse.cli.detach import start_detached
+    from posthouse.files import private_dir
+
+    values = load_settings(given)
+    directory = values.path("relay.data_dir").absolute()
+    if running := read_run(directory):
+        output.result(running, f"{_ready_line(running)} already")
+        return
+    if values["relay.log_file"].value is None:
+        given |= {"relay.data_dir": str(directory), "relay.log_file": str(private_dir(directory) / LOG_NAME)}
+    words = ("relay", "up", "--json", *(("--new",) if is_new else ()), *setting_tokens(given))
+    started = start_detached("relay", words, slow="relay_start_slow")
+    output.result(started, _ready_line(started))
+    output.note(
+        f"its log is {given.get('relay.log_file') or values.text('relay.log_file')}; stop it: posthouse relay down"
+    )
+
+
+def _open_log(values: Settings) -> Callable[[Settings], None]:
+    """Return the function that configures the log, to stderr or to a file that is opened here."""
+    from posthouse.cli.log import LogFile, log_to_file, log_to_stderr
+
+    path = values.optional_path("relay.log_file")
+    return log_to_stderr if path is None else partial(log_to_file, LogFile(path))
 
 
 def _own_node() -> str | None:
@@ -121,10 +164,13 @@ def _own_node() -> str | None:
 
 
 def _announce(server: RelayServer, output: Output) -> None:
-    scheme = "https" if server.settings.protection.has_tls else "http"
-    url = f"{scheme}://{server.address}"
-    value = {"listen": str(server.address), "url": url, "relay": server.key.node, "data_dir": server.settings.data_dir}
-    output.result(value, f"relay {server.key.node} listens on {url}")
+    run = describe_run(server)
+    write_run(server.settings.data_dir, run)
+    output.result(run, _ready_line(run))
+
+
+def _ready_line(run: dict[str, Any]) -> str:
+    return f"relay {run['relay']} listens on {run['url']}"
 
 
 _SHOWN = ("relay", "version", "epoch", "features", "is_test_clock")
@@ -309,9 +355,13 @@ def check(*, data_dir: DataDir = None, output: Output = PLAIN) -> int:
 
 app = noun("relay", "Run a relay and maintain its store.")
 app.command(up, name="up")
+app.command(down, name="down")
+app.command(status, name="status")
 app.command(info, name="info")
 app.command(backup, name="backup")
 app.command(verify, name="verify")
 app.command(restore, name="restore")
 app.command(reindex, name="reindex")
 app.command(check, name="check")
+app.command(install_service, name="install-service")
+app.command(uninstall_service, name="uninstall-service")

@@ -89,14 +89,15 @@ class HttpServer(web.Server):
         #: callback(code) when a connection is refused before its first request
         self.on_refused: Callable[[str], None] = lambda _code: None
         self.outbound = outbound
-        self._guard = guard
+        #: checks every request; may be replaced while the server runs
+        self.guard = guard
         self._by_address: Counter[str] = Counter()
 
     def __call__(self) -> RequestHandler:
         return HttpConnection(self, loop=asyncio.get_running_loop(), **self._kwargs)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        response = await self.dispatcher.answer(request, self._guard)
+        response = await self.dispatcher.answer(request, self.guard)
         transport = request.transport
         if self.outbound is not None and transport is not None and isinstance(response, web.Response):
             self.outbound.open(transport).writes_next(response.content_length or 0)

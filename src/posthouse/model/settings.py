@@ -63,6 +63,8 @@ class Setting:
     min: float | None = None
     max: float | None = None
     choices: tuple[str, ...] = ()
+    #: True: a running relay applies a change on SIGHUP
+    is_live: bool = False
 
     @property
     def area(self) -> str:
@@ -211,7 +213,9 @@ _RELAY_ADDRESS: tuple[Setting, ...] = (
         "A proxy in front terminates TLS; closes main, needs relay.hosts, allows other addresses than loopback.",
     ),
     Setting("relay.hosts", str, None, "Host names that clients use, separated by commas; setting it closes main, too."),
-    Setting("relay.origins", str, None, "Origins of web pages that may use the relay, separated by commas."),
+    Setting(
+        "relay.origins", str, None, "Origins of web pages that may use the relay, separated by commas.", is_live=True
+    ),
     Setting(
         "relay.metrics_listen",
         str,
@@ -224,17 +228,37 @@ _RELAY_ADDRESS: tuple[Setting, ...] = (
         None,
         "Private file with a token for /metrics on the main port; it opens nothing else.",
     ),
+    Setting(
+        "relay.log_file",
+        str,
+        None,
+        "File for the log of the relay, rotated by size; without it the log goes to stderr.",
+    ),
     Setting("relay.admin", str, None, "Node id that administers the main mesh."),
     Setting("relay.main_open", bool, True, "Create the main mesh open to every local key, where that is safe."),
 )
 _RELAY_RATES: tuple[Setting, ...] = (
-    Setting("relay.event_rate", int, EVENT_RATE_PER_S, "Steady rate of events per key.", "1/s", 1, _MAX),
-    Setting("relay.event_burst", int, EVENT_BURST, "Maximum burst of events per key.", "events", 1, _MAX),
+    Setting("relay.event_rate", int, EVENT_RATE_PER_S, "Steady rate of events per key.", "1/s", 1, _MAX, is_live=True),
+    Setting("relay.event_burst", int, EVENT_BURST, "Maximum burst of events per key.", "events", 1, _MAX, is_live=True),
     Setting(
-        "relay.ephemeral_rate", int, EPHEMERAL_RATE_PER_S, "Steady rate of ephemeral events per key.", "1/s", 1, _MAX
+        "relay.ephemeral_rate",
+        int,
+        EPHEMERAL_RATE_PER_S,
+        "Steady rate of ephemeral events per key.",
+        "1/s",
+        1,
+        _MAX,
+        is_live=True,
     ),
     Setting(
-        "relay.ephemeral_burst", int, EPHEMERAL_BURST, "Maximum burst of ephemeral events per key.", "events", 1, _MAX
+        "relay.ephemeral_burst",
+        int,
+        EPHEMERAL_BURST,
+        "Maximum burst of ephemeral events per key.",
+        "events",
+        1,
+        _MAX,
+        is_live=True,
     ),
 )
 _RELAY_QUEUES: tuple[Setting, ...] = (
@@ -396,7 +420,12 @@ _STORAGE: tuple[Setting, ...] = (
     ),
     Setting("journal.lake", str, None, "Lake directory; if set, only records that the lake has committed are pruned."),
     Setting(
-        "log.level", str, "info", "Minimum severity of log entries.", choices=("debug", "info", "warning", "error")
+        "log.level",
+        str,
+        "info",
+        "Minimum severity of log entries.",
+        choices=("debug", "info", "warning", "error"),
+        is_live=True,
     ),
     Setting(
         "log.format",

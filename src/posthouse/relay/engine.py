@@ -246,10 +246,12 @@ class RelayEngine(Reads):
         self.queues = QueueOperations(self.sessions, meshes)
         self.states = MessageStatus(store, meshes, clock, settings.deliveries)
         self.refusals = Refusals(clock)
-        authorizer = Authorizer(meshes, clock, RateBuckets(settings.event_rate), RateBuckets(settings.ephemeral_rate))
+        self.authorizer = Authorizer(
+            meshes, clock, RateBuckets(settings.event_rate), RateBuckets(settings.ephemeral_rate)
+        )
         self._path = AcceptPath(
             committer,
-            authorizer,
+            self.authorizer,
             self.refusals,
             settings.verifier_threads,
             MessageHandlers(settings.deliveries),

@@ -1,14 +1,15 @@
 """Run a relay as a foreground process.
 
 `server_settings` turns resolved settings (file, environment, flags) into ServerSettings; `run_relay` serves until
-SIGTERM or SIGINT. A setting of the relay that is not passed on here does nothing.
+SIGTERM or SIGINT, tells the service manager, and reloads on SIGHUP. A setting of the relay that is not passed on here
+does nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,10 @@ from posthouse.model.settings_sources import Resolved
 from posthouse.relay.listen import Protection, parse_hosts, parse_listen, parse_metrics_listen, parse_origins
 from posthouse.relay.messages.settings import ConnectionPolicy, DeliverySettings
 from posthouse.relay.pinch.pinch_settings import NO_ORIGINS, PinchSettings, parse_patterns
+from posthouse.relay.reload import Certificates, LoadSettings, Reloader
 from posthouse.relay.server import RelayServer, ServerSettings
 from posthouse.relay.wire.edge_limits import DEFAULT_LIMITS, EdgeLimits
+from posthouse.service_manager import READY, STOPPING, feed_watchdog, notify
 
 
 def server_settings(
@@ -103,22 +106,43 @@ def _path(text: Any) -> Path | None:
     return None if text is None else Path(text).expanduser()
 
 
-def run_relay(settings: ServerSettings, on_ready: Callable[[RelayServer], None]) -> None:
-    """Run a relay in the foreground until SIGTERM or SIGINT; call `on_ready` once it accepts requests."""
+def run_relay(
+    settings: ServerSettings, on_ready: Callable[[RelayServer], None], load: LoadSettings | None = None
+) -> None:
+    """Run a relay in the foreground until SIGTERM or SIGINT; call `on_ready` once it accepts requests.
+
+    With `load`, SIGHUP reads the settings again.
+    """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(settings, on_ready))
+        runner.run(_serve(settings, on_ready, load))
 
 
-async def _serve(settings: ServerSettings, on_ready: Callable[[RelayServer], None]) -> None:
+async def _serve(settings: ServerSettings, on_ready: Callable[[RelayServer], None], load: LoadSettings | None) -> None:
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
     server = RelayServer(settings)
     await server.start()
+    tasks = [loop.create_task(each) for each in _background_work(server, load)]
     try:
         freeze_heap()
         on_ready(server)
+        notify(READY)
         await ended.wait()
     finally:
+        notify(STOPPING)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await server.stop()
+
+
+def _background_work(server: RelayServer, load: LoadSettings | None) -> Iterator[Coroutine[Any, Any, None]]:
+    """Yield what runs beside the server: the watchdog, and the watch over certificates; prepare for SIGHUP."""
+    yield feed_watchdog(lambda: server.context.engine.store.state != "failed")
+    certificates = None if server.tls is None else Certificates(server.tls, server.settings.protection)
+    if certificates is not None:
+        yield certificates.watch()
+    if load is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, Reloader(server, load, certificates).reload)

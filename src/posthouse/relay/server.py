@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -103,16 +103,18 @@ class RelayServer:
         self.address = settings.listen
         #: where it serves metrics without a token
         self.metrics_at: ListenAddress | Path | None = None
+        self._tls: ssl.SSLContext | None = None
+        self._http: HttpServer
         self._opened = AsyncExitStack()
 
     async def start(self) -> None:
         """Open everything; if a part fails, close the others and raise."""
         check_listen(self.settings.listen, self.settings.protection)
-        tls = tls_context(self.settings.protection)
+        self._tls = tls_context(self.settings.protection)
         if self.settings.metrics_token_file is not None:
             read_metrics_token(self.settings.metrics_token_file)
         try:
-            await self._open(tls)
+            await self._open()
         except BaseException:
             await self._opened.aclose()
             raise
@@ -131,13 +133,30 @@ class RelayServer:
         if self.metrics_at is not None:
             log.info("metrics_open", listen=str(self.metrics_at), reason="metrics are served there without a token")
 
+    @property
+    def tls(self) -> ssl.SSLContext | None:
+        """The TLS context of new connections."""
+        return self._tls
+
+    def apply(self, settings: ServerSettings) -> None:
+        """Apply the settings that a running relay can change; the others keep their values."""
+        protection = replace(self.settings.protection, origins=settings.protection.origins)
+        self.settings = replace(
+            self.settings,
+            protection=protection,
+            event_rate=settings.event_rate,
+            ephemeral_rate=settings.ephemeral_rate,
+        )
+        self.context.engine.authorizer.set_rates(settings.event_rate, settings.ephemeral_rate)
+        self._http.guard = self._guard()
+
     async def stop(self) -> None:
         """Stop gracefully: accepted events are committed, and answered where the client still reads."""
         self.context.is_stopping = True
         await self._opened.aclose()
         log.info("relay_stopped", relay=self.key.node)
 
-    async def _open(self, tls: ssl.SSLContext | None) -> None:
+    async def _open(self) -> None:
         settings = self.settings
         data_dir = private_dir(settings.data_dir)
         lock = StoreLock(data_dir / "relay", exclusive=True)
@@ -158,17 +177,17 @@ class RelayServer:
         if settings.pinch is not None:
             self.pinch = PinchEndpoint(Pinch(engine, self.key, self.context.meters, settings.pinch))
             self._opened.push_async_callback(self.pinch.close)
-        await self._listen(tls)
+        await self._listen()
 
-    async def _listen(self, tls: ssl.SSLContext | None) -> None:
+    async def _listen(self) -> None:
         settings = self.settings
         pinch = self.pinch
         routes = ROUTES if pinch is None else (*ROUTES, *pinch_routes(pinch))
-        server = make_http_server(self.context, routes, self._guard())
+        server = self._http = make_http_server(self.context, routes, self._guard())
         watch_metrics(self.context, server)
         if pinch is not None:
             self.context.meters.watch("posthouse_relay_pinch_connections", lambda: pinch.logged_in)
-        listening, port = await listen_tcp(server, settings.listen.host, settings.listen.port, tls=tls)
+        listening, port = await listen_tcp(server, settings.listen.host, settings.listen.port, tls=self._tls)
         self._opened.push_async_callback(self._end_connections, server)
         self._opened.callback(listening.close)
         self.address = ListenAddress(settings.listen.host, port)

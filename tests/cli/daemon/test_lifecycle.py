@@ -96,7 +96,7 @@ def test_files_are_private_and_those_for_others_are_not(place: Place) -> None:
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in place.directory.iterdir()}
     private = {"pid", "sock", "local_token", "keypair.json", "host_fingerprint.json", "outbox.db", "inbox.db"}
     assert {modes[name] for name in private} == {0o600}
-    assert {modes[name] for name in ("config.toml", "schema_version", "daemon.log")} == {0o644}
+    assert {modes[name] for name in ("config.toml", "schema_version")} == {0o644}
     assert stat.S_IMODE(place.directory.stat().st_mode) == 0o700
 
 

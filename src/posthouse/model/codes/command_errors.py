@@ -48,10 +48,32 @@ COMMAND: tuple[ErrorSpec, ...] = (
         exit=Exit.UNREACHABLE,
     ),
     ErrorSpec(
+        "relay_start_slow",
+        504,
+        "the relay (pid {pid}) did not answer within {seconds} s",
+        "It may still start; relay.log in its directory says what it does.",
+        exit=Exit.UNREACHABLE,
+    ),
+    ErrorSpec(
+        "relay_run_unknown",
+        503,
+        "a relay runs there, but {path} does not say in which process",
+        "It is starting or stopping: try again. A relay of an older version has no such file: stop it where it runs.",
+        exit=Exit.UNREACHABLE,
+    ),
+    ErrorSpec(
+        "relay_stop_slow",
+        504,
+        "the relay (pid {pid}) did not stop within {seconds} s",
+        "Its log says what it waits for; killing it loses no accepted event.",
+        exit=Exit.UNREACHABLE,
+    ),
+    ErrorSpec(
         "service_unsupported",
         501,
         "posthouse supports no service manager on {platform}",
-        "Let your service manager run `posthouse daemon up --foreground`, without a restart after exit code 4.",
+        "Let your service manager run `posthouse daemon up --foreground` or `posthouse relay up`; a daemon must not be "
+        "restarted after exit code 4.",
         exit=Exit.USAGE,
     ),
     fatal(

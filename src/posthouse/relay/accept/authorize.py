@@ -267,6 +267,10 @@ class Authorizer:
         self._events = events
         self._ephemerals = ephemerals
 
+    def set_rates(self, events: Rate, ephemerals: Rate) -> None:
+        """Apply other rates from now on."""
+        self._events.rate, self._ephemerals.rate = events, ephemerals
+
     def authorize(self, jobs: Sequence[Job]) -> None:
         """Set the refusal of each verified job that may not be written; charge the sender for the others."""
         wall_ns, boot_ns = self._clock.wall_ns(), self._clock.boot_ns()

@@ -1,8 +1,8 @@
-"""`posthouse daemon install-service` and `uninstall-service`: a systemd user unit or a launchd agent.
+"""Services of this machine: systemd units and launchd agents for the daemon and the relay, and the daemon's commands.
 
-Both restart the daemon after every end except exit code 4: a retry does not help while its identity is in use
-elsewhere. launchd cannot exclude an exit code, so a shell turns 4 into success. The unit removes privileges that the
-daemon never needs.
+Both kinds restart the server after every end except exit code 4: a retry does not help while an identity is in use
+elsewhere. launchd cannot exclude an exit code, so a shell turns 4 into success. The units remove privileges that the
+servers never need. A server that notifies its manager gets a watchdog: systemd restarts it if it hangs.
 """
 
 from __future__ import annotations
@@ -30,18 +30,16 @@ from posthouse.model.errors import error
 class ServiceDefinition:
     """The properties of the service, for any service manager."""
 
-    mesh: str
+    name: str
+    description: str
     #: the program and its arguments, not quoted
     command: tuple[str, ...]
-    #: directories the daemon writes to
+    #: directories the server writes to
     writes: tuple[Path, ...]
-    #: environment variables of the daemon
+    #: environment variables of the server
     environment: Mapping[str, str]
-
-    @property
-    def name(self) -> str:
-        """The name of the service, which depends on the mesh only."""
-        return f"posthouse-daemon-{re.sub(r'[^A-Za-z0-9_-]', '_', self.mesh)}"
+    #: True: the server tells systemd when it is ready and that it lives, and reloads on SIGHUP
+    notifies: bool = False
 
 
 def program() -> tuple[str, ...]:
@@ -66,13 +64,12 @@ def service_file(name: str, environ: Mapping[str, str] = os.environ, platform: s
 
 _UNIT = """\
 [Unit]
-Description=posthouse daemon of mesh {mesh}
+Description={description}
 After=network.target
 StartLimitIntervalSec=0
 
 [Service]
-Type=exec
-ExecStart={command}
+{type}ExecStart={command}
 {environment}Restart=always
 RestartSec=2
 RestartPreventExitStatus=4
@@ -102,11 +99,16 @@ WantedBy=default.target
 """
 
 
+_EXEC = "Type=exec\n"
+_NOTIFY = "Type=notify\nNotifyAccess=main\nWatchdogSec=30\nExecReload=/bin/kill -HUP $MAINPID\n"
+
+
 def systemd_unit(service: ServiceDefinition) -> str:
     """Return the text of the unit."""
     variables = "".join(f"Environment={_quoted(f'{name}={value}')}\n" for name, value in service.environment.items())
     return _UNIT.format(
-        mesh=_plain(service.mesh),
+        description=_plain(service.description),
+        type=_NOTIFY if service.notifies else _EXEC,
         command=" ".join(_argument(each) for each in service.command),
         environment=variables,
         writes=" ".join(_quoted(str(each)) for each in service.writes),
@@ -161,9 +163,13 @@ def install_service(
         posthouse daemon install-service --mesh team --relay relay.example:7420
         posthouse daemon install-service --show --json
     """
+    write_service(_define_service(daemon_options, relay), show=show, output=output)
+
+
+def write_service(service: ServiceDefinition, *, show: bool, output: Output) -> None:
+    """Write the file of a service, or only show it."""
     from posthouse.files import write_atomic
 
-    service = _define_service(daemon_options, relay)
     path = service_file(service.name)
     text = launchd_plist(service) if path.suffix == ".plist" else systemd_unit(service)
     value = {"service": service.name, "path": path, "text": text, "written": not show}
@@ -190,7 +196,12 @@ def _define_service(daemon_options: DaemonOptions, relay: str | None) -> Service
     writes = (home,) if directory.is_relative_to(home) else (home, directory)
     for each in writes:  # the unit's sandbox needs them to exist
         private_dir(each)
-    return ServiceDefinition(mesh, (*program(), *words), writes, environment)
+    command = (*program(), *words)
+    return ServiceDefinition(_service_name(mesh), f"posthouse daemon of mesh {mesh}", command, writes, environment)
+
+
+def _service_name(mesh: str) -> str:
+    return f"posthouse-daemon-{re.sub(r'[^A-Za-z0-9_-]', '_', mesh)}"
 
 
 def _start_command(path: Path, name: str) -> str:
@@ -210,11 +221,15 @@ def uninstall_service(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output:
     from posthouse.model.node import DEFAULT_MESH, validate_mesh_name
 
     mesh = validate_mesh_name(daemon_options.mesh or DEFAULT_MESH)
-    name = ServiceDefinition(mesh, (), (), {}).name
+    remove_service(_service_name(mesh), "daemon", output)
+
+
+def remove_service(name: str, server: str, output: Output) -> None:
+    """Remove the file of a service."""
     path = service_file(name)
     existed = path.exists()
     path.unlink(missing_ok=True)
     output.result({"service": name, "path": path, "removed": existed}, f"removed {path}" if existed else "none")
     if existed:
         stop = f"launchctl bootout gui/$(id -u)/{name}" if sys.platform == "darwin" else f"systemctl --user stop {name}"
-        output.note(f"stop the running daemon with: {stop}")
+        output.note(f"stop the running {server} with: {stop}")

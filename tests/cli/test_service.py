@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from posthouse.cli.daemon_service import ServiceDefinition, launchd_plist, service_file, systemd_unit
+from posthouse.cli.service import ServiceDefinition, launchd_plist, service_file, systemd_unit
 from posthouse.model.codes.spec import Exit
 from posthouse.model.errors import PosthouseError
 from tests.cli.command_line import CommandLine
@@ -61,7 +61,7 @@ def test_unit_does_not_restart_after_an_identity_error_and_gives_rights_away(cli
 
 def test_odd_paths_reach_the_daemon_whole(tmp_path: Path) -> None:
     program = shutil.which("true") or "/bin/true"
-    service = ServiceDefinition("odd", (program, ODD), (tmp_path,), {"POSTHOUSE_HOME": ODD})
+    service = ServiceDefinition("posthouse-odd", ODD, (program, ODD), (tmp_path,), {"POSTHOUSE_HOME": ODD})
     text = systemd_unit(service)
     assert f'ExecStart="{program}"' + r' "/srv/a b/100%% \"$$HOME\"/\\x"' in text
     assert r'Environment="POSTHOUSE_HOME=/srv/a b/100%% \"$HOME\"/\\x"' in text
@@ -72,7 +72,8 @@ def test_odd_paths_reach_the_daemon_whole(tmp_path: Path) -> None:
 
 def test_launchd_agent_rests_after_an_identity_error_and_comes_back_after_others(tmp_path: Path) -> None:
     for code, becomes in ((4, 0), (1, 1), (0, 0)):
-        service = ServiceDefinition("m", (sys.executable, "-c", f"raise SystemExit({code})"), (tmp_path,), {"A": "b"})
+        command = (sys.executable, "-c", f"raise SystemExit({code})")
+        service = ServiceDefinition("posthouse-daemon-m", "a daemon", command, (tmp_path,), {"A": "b"})
         agent = plistlib.loads(launchd_plist(service).encode())
         assert subprocess.run(agent["ProgramArguments"], timeout=30).returncode == becomes
     assert agent["KeepAlive"] == {"SuccessfulExit": False}
