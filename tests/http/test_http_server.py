@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from posthouse.http.admission import AdmissionLimits
 from posthouse.http.call import BodyLimits, Call, WaitLimit
 from posthouse.http.dispatch import Dispatcher, RequestLimits, ServerCodes
 from posthouse.http.guard import LOCAL, Guard, TokenRule
@@ -379,17 +380,23 @@ async def test_headers_that_do_not_arrive_in_time_close_the_connection() -> None
         assert there.refused == ["request_too_slow"]
 
 
-async def test_connections_beyond_the_limit_are_refused_and_counted_down_again() -> None:
-    limits = ConnectionLimits(header_bytes=2_000, headers=32, connections_per_address=1)
+async def test_newer_connection_of_a_stranger_takes_the_place_of_the_oldest_and_of_no_member() -> None:
+    limits = ConnectionLimits(header_bytes=2_000, headers=32, admission=AdmissionLimits(strangers_per_address=2))
     async with serving(connections=limits) as there:
-        reader, writer = await there.connect()
-        await until(lambda: there.server.open == 1)
-        status, problem = parse(await there.raw(b""))
+        opened = [await there.connect() for _ in range(2)]
+        await until(lambda: there.server.open == 2)
+        next(reversed(there.server.admission._strangers)).promote()
+        opened += [await there.connect() for _ in range(2)]
+        async with asyncio.timeout(BOUND_S):
+            status, problem = parse(await opened[0][0].read())
         assert (status, problem["code"]) == (503, "connections_exhausted")
-        writer.close()
-        await reader.read()
-        await until(lambda: there.server.open == 0)
-        assert (await there.ask("GET", "/items/1"))[0] == 200
+        assert there.refused == ["connections_exhausted"]
+        member, to_member = opened[1]
+        to_member.write(b"GET /items/1 HTTP/1.1\r\nHost: x\r\n\r\n")
+        async with asyncio.timeout(BOUND_S):
+            await member.readuntil(b'"limit":1}')
+        for _, writer in opened:
+            writer.close()
 
 
 async def test_a_refused_peer_gets_a_response_before_it_sends_anything() -> None:

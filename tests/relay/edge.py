@@ -91,6 +91,7 @@ class Edge:
         self.server = server
         self.session = session
         self.admin = admin
+        self._token: str | None = None
 
     @property
     def url(self) -> str:
@@ -137,8 +138,10 @@ class Edge:
     async def publish(self, *events: dict[str, Any]) -> list[int]:
         """Publish events that must be accepted, in lists, and return their seqs."""
         seqs: list[int] = []
+        if self._token is None:  # a list may be larger with a token
+            self._token = await self.token(self.admin)
         for start in range(0, len(events), 500):
-            reply = await self.post("/v1/events", {"events": events[start : start + 500]})
+            reply = await self.post("/v1/events", {"events": events[start : start + 500]}, self._token)
             assert reply.status == 207, reply.body
             assert all(result["status"] in (200, 201, 202) for result in reply.value["results"]), reply.body
             seqs += [result["seq"] for result in reply.value["results"]]

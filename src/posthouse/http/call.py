@@ -2,14 +2,16 @@
 
 Handlers read requests only through their Call, so that sizes, times, media type, strict JSON and unknown fields are
 checked in one place. RequestSlots bounds how many requests run at once; a handler that waits for others gives its
-slot back meanwhile, and a WaitLimit bounds how many may do so.
+slot back meanwhile, and a WaitLimit bounds how many may do so. A request whose body is still arriving uses no slot;
+UnfinishedBodies bounds those per address.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -23,6 +25,7 @@ from posthouse.model.strict_json import parse_json
 
 T = TypeVar("T")
 ContextT = TypeVar("ContextT")
+_STRANGER_HINT = "Authenticate first: a request with a token may be larger. Or send fewer events per request."
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -36,6 +39,8 @@ class BodyLimits:
     #: refuse other media types than JSON; False for servers that are called by hand
     requires_json: bool = True
     too_large_hint: str | None = None
+    #: of a request without authentication; None: as with it
+    stranger_bytes: int | None = None
 
 
 class RequestSlots:
@@ -59,6 +64,46 @@ class RequestSlots:
             yield
         finally:
             self.running += 1
+
+
+class UnfinishedBodies:
+    """Counts the requests whose body has not arrived completely, per address, and the bytes of strangers in them.
+
+    Such a request uses no slot, so clients that send slowly cannot stop those that send at once.
+    """
+
+    def __init__(self, max_per_address: int | None, max_stranger_bytes: int | None, full_code: str) -> None:
+        self._max_per_address = max_per_address
+        self._max_stranger_bytes = max_stranger_bytes
+        self._full_code = full_code
+        self._at: Counter[str] = Counter()
+        self._stranger_bytes = 0
+
+    @contextmanager
+    def enter(self, address: str | None) -> Iterator[None]:
+        """Count one more request of an address while the block runs, or raise the code for too many."""
+        if address is None:
+            yield
+            return
+        if self._max_per_address is not None and self._at[address] >= self._max_per_address:
+            raise error(self._full_code, limit=self._max_per_address)
+        self._at[address] += 1
+        try:
+            yield
+        finally:
+            self._at[address] -= 1
+            if not self._at[address]:
+                del self._at[address]
+
+    def hold(self, size: int) -> None:
+        """Count bytes of a stranger, or raise the code for too many."""
+        if self._max_stranger_bytes is not None and self._stranger_bytes + size > self._max_stranger_bytes:
+            raise error(self._full_code, limit=sum(self._at.values()))
+        self._stranger_bytes += size
+
+    def release(self, size: int) -> None:
+        """Stop counting bytes of a stranger."""
+        self._stranger_bytes -= size
 
 
 class WaitLimit:
@@ -93,6 +138,14 @@ class Call(Generic[ContextT]):
     params: dict[str, str]
     limits: BodyLimits
     slots: RequestSlots
+    bodies: UnfinishedBodies
+    #: what limits count the request for; None: nothing
+    address: str | None
+
+    @property
+    def is_stranger(self) -> bool:
+        """Whether the caller has not authenticated; a server that serves strangers overrides it."""
+        return False
 
     def arguments(self, type: type[T]) -> T:  # noqa: A002 - the domain's word
         """Return the query parameters as a struct; unknown and repeated ones are refused."""
@@ -109,6 +162,8 @@ class Call(Generic[ContextT]):
     async def read(self, max_bytes: int) -> bytes:
         """Return the bytes of the body, at most `max_bytes`, received within the time for bodies."""
         request = self.request
+        if self.limits.stranger_bytes is not None and self.is_stranger:
+            max_bytes = min(max_bytes, self.limits.stranger_bytes)
         if self.limits.requires_json:
             _check_media_type(request)
         length = request.content_length
@@ -118,12 +173,21 @@ class Call(Generic[ContextT]):
             if request.content.is_eof():  # it arrived together with the headers, as short bodies do
                 return self._check_size(request.content.read_nowait(), max_bytes)
             _invite_body(request)
-            async with asyncio.timeout(self.limits.timeout_s):
-                return await self._gather(max_bytes)
+            return await self._receive(max_bytes)
         except TimeoutError as fault:
             raise error("request_too_slow", seconds=self.limits.timeout_s) from fault
         except (RequestPayloadError, web.HTTPException) as fault:
             raise error("http_malformed", reason="the body is not framed as its headers say") from fault
+
+    async def _receive(self, max_bytes: int) -> bytes:
+        """Return a body that is still arriving; meanwhile the request has no slot."""
+        has_slot = not self.route.may_wait
+        with self.slots.release() if has_slot else nullcontext(), self.bodies.enter(self.address):
+            async with asyncio.timeout(self.limits.timeout_s):
+                data = await self._gather(max_bytes)
+        if has_slot:
+            self.slots.check()
+        return data
 
     @contextmanager
     def waiting(self, limit: WaitLimit) -> Iterator[None]:
@@ -133,12 +197,19 @@ class Call(Generic[ContextT]):
 
     async def _gather(self, max_bytes: int) -> bytes:
         chunks: list[bytes] = []
-        size = 0
-        async for chunk in self.request.content.iter_any():
-            size += len(chunk)
-            if size > max_bytes:
-                raise self._too_large(max_bytes)
-            chunks.append(chunk)
+        size = held = 0
+        is_stranger = self.is_stranger
+        try:
+            async for chunk in self.request.content.iter_any():
+                size += len(chunk)
+                if size > max_bytes:
+                    raise self._too_large(max_bytes)
+                if is_stranger:
+                    self.bodies.hold(len(chunk))
+                    held = size
+                chunks.append(chunk)
+        finally:
+            self.bodies.release(held)
         return b"".join(chunks)
 
     def _check_size(self, data: bytes, max_bytes: int) -> bytes:
@@ -147,7 +218,10 @@ class Call(Generic[ContextT]):
         return data
 
     def _too_large(self, max_bytes: int) -> PosthouseError:
-        return error("request_too_large", limit=max_bytes, hint=self.limits.too_large_hint)
+        is_small = max_bytes == self.limits.stranger_bytes
+        return error(
+            "request_too_large", limit=max_bytes, hint=_STRANGER_HINT if is_small else self.limits.too_large_hint
+        )
 
 
 def _check_media_type(request: web.BaseRequest) -> None:

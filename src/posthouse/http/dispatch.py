@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import structlog
 from aiohttp import web
 
-from posthouse.http.call import BodyLimits, Call, RequestSlots
+from posthouse.http.call import BodyLimits, Call, RequestSlots, UnfinishedBodies
 from posthouse.http.guard import Guard, head_of
 from posthouse.http.response import ErrorFormat, HttpResponse, page_headers, preflight_response, to_aiohttp
 from posthouse.http.router import RouteMatch, Router, Target, parse_target
@@ -56,6 +56,10 @@ class RequestLimits:
     body: BodyLimits
     #: None: a handler may take any time
     timeout_s: float | None = None
+    #: requests of one address whose body is not complete; None: not limited
+    unfinished_per_address: int | None = None
+    #: bytes in all incomplete bodies of requests without authentication; None: not limited
+    unfinished_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,7 @@ class Dispatcher(Generic[CallT]):
         self.context = context
         self.error_format = error_format
         self.slots = RequestSlots(limits.running, codes.busy)
+        self.bodies = UnfinishedBodies(limits.unfinished_per_address, limits.unfinished_bytes, codes.busy)
         self._router = router
         self._call_type = call_type
         self._limits = limits
@@ -97,8 +102,10 @@ class Dispatcher(Generic[CallT]):
         self._observer = observer
         self._authorize = authorize
 
-    async def answer(self, request: web.BaseRequest, guard: Guard | None) -> web.StreamResponse:
-        """Answer one request; `guard` is the one of the socket that it came in on."""
+    async def answer(
+        self, request: web.BaseRequest, guard: Guard | None, address: str | None = None
+    ) -> web.StreamResponse:
+        """Answer one request; `guard` is the one of the socket that it came in on, `address` what it counts for."""
         loop = asyncio.get_running_loop()
         started_s = loop.time()
         route = _NO_ROUTE
@@ -113,7 +120,7 @@ class Dispatcher(Generic[CallT]):
             else:
                 match = self._router.find(request.method, target.segments)
                 route = match.route.path
-                response = await self._run(request, target, match)
+                response = await self._run(request, target, match, address)
         except PosthouseError as failure:
             response = self._refuse(failure)
         except (ConnectionError, asyncio.CancelledError):
@@ -131,16 +138,22 @@ class Dispatcher(Generic[CallT]):
             sent.force_close()
         return sent
 
-    async def _run(self, request: web.BaseRequest, target: Target, match: RouteMatch[CallT]) -> HttpResponse:
+    async def _run(
+        self, request: web.BaseRequest, target: Target, match: RouteMatch[CallT], address: str | None
+    ) -> HttpResponse:
         if self.context.is_stopping:
             raise error(self._codes.stopping)
         route = match.route
-        call = self._call_type(self.context, request, route, target, match.params, self._limits.body, self.slots)
+        limits = self._limits.body
+        call = self._call_type(
+            self.context, request, route, target, match.params, limits, self.slots, self.bodies, address
+        )
         self._authorize(call)
         if route.may_wait:
             with self.slots.release():
                 return await route.handler(call)
-        self.slots.check()
+        if not route.is_vital:
+            self.slots.check()
         timeout_s = self._limits.timeout_s
         if timeout_s is None:
             return await route.handler(call)

@@ -89,6 +89,8 @@ class Route(Generic[CallT]):
     has_tag_filters: bool = False
     #: True: the handler may wait for others; it then takes no request slot and has no time limit
     may_wait: bool = False
+    #: True: answered even while the server runs as many requests as it may
+    is_vital: bool = False
     #: path parameters that may be empty
     may_be_empty: frozenset[str] = frozenset()
 

@@ -1,8 +1,9 @@
 """The HTTP server: listening sockets and connections, with the bounds that aiohttp lacks.
 
-Connections are counted, in all and per address; the headers of the first request must arrive in time; whatever
-aiohttp's parser refuses gets an error response in the server's format. One HttpServer serves one listening socket;
-several may share a Dispatcher, each with its own guard. `freeze_heap` is for a process that is ready to serve.
+Connections are counted, in all and per address (posthouse.http.admission); the headers of the first request must
+arrive in time; whatever aiohttp's parser refuses gets an error response in the server's format. One HttpServer serves
+one listening socket; several may share a Dispatcher, each with its own guard. `freeze_heap` is for a process that is
+ready to serve.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import gc
 import os
 import socket
 import ssl
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,8 @@ from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
 from aiohttp.web_protocol import RequestHandler
 
+from posthouse.http.admission import NO_LIMITS, Admission, AdmissionLimits
+from posthouse.http.caller_address import AddressRule
 from posthouse.http.dispatch import Dispatcher
 from posthouse.http.guard import Guard
 from posthouse.http.outbound import OutboundAccount
@@ -35,6 +37,8 @@ _BACKLOG = 1_024
 _SOCKET_MODE = 0o600
 _SOCKET_PATH_MAX_BYTES = 107  # of sockaddr_un
 _GC_THRESHOLD = 50_000  # objects made and not yet freed, some megabytes of them
+_OWN_ADDRESS = AddressRule()  # no proxy: a connection counts for the address that it comes from
+_LOG_EVERY_S = 60.0  # one line for all connections that made room: a flood must not fill the log
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +51,7 @@ class ConnectionLimits:
     keepalive_s: float = 75.0
     #: from the connection to the last header of its first request; None: not limited
     header_s: float | None = None
-    #: None: not limited
-    connections: int | None = None
-    connections_per_address: int | None = None
+    admission: AdmissionLimits = NO_LIMITS
 
 
 class HttpServer(web.Server):
@@ -61,6 +63,7 @@ class HttpServer(web.Server):
         limits: ConnectionLimits,
         *,
         guard: Guard | None = None,
+        addresses: AddressRule = _OWN_ADDRESS,
         check_peer: Callable[[asyncio.BaseTransport], PosthouseError | None] | None = None,
         cancels_handlers: bool = False,
         outbound: OutboundAccount | None = None,
@@ -84,43 +87,47 @@ class HttpServer(web.Server):
         self.dispatcher = dispatcher
         self.limits = limits
         self.check_peer = check_peer
-        #: connections that are open now
-        self.open = 0
+        self.addresses = addresses
+        self.admission: Admission[HttpConnection] = Admission(limits.admission)
         #: callback(code) when a connection is refused before its first request
         self.on_refused: Callable[[str], None] = lambda _code: None
         self.outbound = outbound
         #: checks every request; may be replaced while the server runs
         self.guard = guard
-        self._by_address: Counter[str] = Counter()
+        self._displaced = 0
+        self._logged_at_s = float("-inf")
 
     def __call__(self) -> RequestHandler:
         return HttpConnection(self, loop=asyncio.get_running_loop(), **self._kwargs)
 
+    @property
+    def open(self) -> int:
+        """How many connections are open now."""
+        return len(self.admission)
+
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        response = await self.dispatcher.answer(request, self.guard)
+        connection = cast(HttpConnection, request.protocol)
+        address = connection.address
+        if address is None:
+            headers = request.headers
+            given = headers.getall("Forwarded", ()), headers.getall("X-Forwarded-For", ())
+            address = self.addresses.caller(connection.peer, *given)
+        response = await self.dispatcher.answer(request, self.guard, address)
         transport = request.transport
         if self.outbound is not None and transport is not None and isinstance(response, web.Response):
             self.outbound.open(transport).writes_next(response.content_length or 0)
         return response
 
-    def admit(self, address: str) -> PosthouseError | None:
-        """Count a connection; return why it is refused, or None. `release` must follow in both cases."""
-        limits = self.limits
-        self.open += 1
-        self._by_address[address] += 1
-        if limits.connections is not None and self.open > limits.connections:
-            return error("connections_exhausted", limit=limits.connections)
-        per_address = limits.connections_per_address
-        if per_address is not None and self._by_address[address] > per_address:
-            return error("connections_exhausted", limit=per_address)
-        return None
-
-    def release(self, address: str) -> None:
-        """Stop counting a connection."""
-        self.open -= 1
-        self._by_address[address] -= 1
-        if not self._by_address[address]:
-            del self._by_address[address]
+    def enter(self, connection: HttpConnection, address: str | None) -> None:
+        """Count a connection of a stranger; older strangers make room for it."""
+        for displaced in self.admission.enter(connection, address):
+            self.on_refused("connections_exhausted")
+            self._displaced += 1
+            displaced.displace()
+        now_s = asyncio.get_running_loop().time()
+        if self._displaced and now_s - self._logged_at_s >= _LOG_EVERY_S:
+            log.warning("connections_displaced", count=self._displaced, open=self.open, address=address)
+            self._displaced, self._logged_at_s = 0, now_s
 
 
 class HttpConnection(RequestHandler):
@@ -128,18 +135,23 @@ class HttpConnection(RequestHandler):
 
     def __init__(self, server: HttpServer, **options: Any) -> None:
         super().__init__(server, **options)
+        #: the other end, as the kernel names it
+        self.peer = ""
+        #: the address that the connection counts for; None: of a trusted proxy, or not counted
+        self.address: str | None = None
+        #: ends what became of this connection, such as a WebSocket, when it has to make room
+        self.on_displaced: Callable[[PosthouseError], None] | None = None
         self._server = server
-        self._address: str | None = None
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         server = self._server
         peer = transport.get_extra_info("peername")
-        self._address = str(peer[0]) if isinstance(peer, tuple) else "local"
-        refusal = server.admit(self._address)
-        if refusal is None and server.check_peer is not None:
-            refusal = server.check_peer(transport)
+        self.peer = str(peer[0]) if isinstance(peer, tuple) else "local"
+        self.address = server.addresses.peer(self.peer)
+        refusal = None if server.check_peer is None else server.check_peer(transport)
         super().connection_made(transport)
+        server.enter(self, self.address)
         stream = cast(asyncio.Transport, transport)  # uvloop's transports do not inherit from asyncio's
         if refusal is not None:
             self._refuse(stream, refusal)
@@ -151,12 +163,28 @@ class HttpConnection(RequestHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
-        if self._address is not None:
-            self._server.release(self._address)
-            self._address = None
+        self._server.admission.leave(self)
         if self._server.outbound is not None and self.transport is not None:
             self._server.outbound.close(self.transport)
         super().connection_lost(exc)
+
+    def become_stranger_of(self, address: str | None) -> None:
+        """Count the connection for the address of its only caller, because a proxy opened it for that caller."""
+        if self.address is None and address is not None:
+            self._server.enter(self, address)
+
+    def promote(self) -> PosthouseError | None:
+        """Count the connection as one whose caller has proved a key, or return why there is no room for it."""
+        return self._server.admission.promote(self)
+
+    def displace(self) -> None:
+        """Close the connection to make room for a newer one."""
+        failure = error("connections_exhausted", limit=len(self._server.admission))
+        if self.on_displaced is not None:
+            self.on_displaced(failure)
+        elif self._request_count == 0 and self.transport is not None:
+            self._write_error(self.transport, failure)
+        self.force_close()
 
     def handle_error(
         self,
@@ -185,8 +213,11 @@ class HttpConnection(RequestHandler):
 
     def _refuse(self, transport: asyncio.Transport, failure: PosthouseError) -> None:
         self._server.on_refused(failure.code)
-        transport.write(to_bytes(self._server.dispatcher.error_format(failure), failure.spec.title))
+        self._write_error(transport, failure)
         self.force_close()
+
+    def _write_error(self, transport: asyncio.Transport, failure: PosthouseError) -> None:
+        transport.write(to_bytes(self._server.dispatcher.error_format(failure), failure.spec.title))
 
 
 class _QuietLogger:

@@ -212,6 +212,12 @@ _RELAY_ADDRESS: tuple[Setting, ...] = (
         False,
         "A proxy in front terminates TLS; closes main, needs relay.hosts, allows other addresses than loopback.",
     ),
+    Setting(
+        "relay.trusted_proxies",
+        str,
+        None,
+        "Addresses or networks of proxies, separated by commas, whose Forwarded or X-Forwarded-For names the client.",
+    ),
     Setting("relay.hosts", str, None, "Host names that clients use, separated by commas; setting it closes main, too."),
     Setting(
         "relay.origins", str, None, "Origins of web pages that may use the relay, separated by commas.", is_live=True
@@ -313,6 +319,16 @@ _RELAY_BOUNDS: tuple[Setting, ...] = (
         "bytes",
         MIB,
         SAFE_INTEGER_MAX,
+    ),
+    Setting("relay.connections_max", int, 4_096, "Authenticated connections at once.", "connections", 1, _MAX),
+    Setting(
+        "relay.connections_per_address",
+        int,
+        2_048,
+        "Authenticated connections of one address at once; an IPv6 network of 64 bits is one address.",
+        "connections",
+        1,
+        _MAX,
     ),
     Setting("relay.ping_s", float, float(STREAM_PING_S), "Interval of pings on a stream.", "s", 0.05, 3_600),
     Setting(

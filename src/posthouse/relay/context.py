@@ -15,6 +15,7 @@ from typing import Any
 
 from posthouse.files import read_private
 from posthouse.http.call import Call
+from posthouse.http.caller_address import AddressRule
 from posthouse.http.guard import bearer_token
 from posthouse.http.outbound import OutboundAccount
 from posthouse.keys import NodeKey, same_token
@@ -55,6 +56,8 @@ class RelayContext:
     outbound: OutboundAccount
     #: open streams
     connections: dict[WebSocketConnection, None] = field(default_factory=dict)
+    #: how to find the address that a request counts for
+    addresses: AddressRule = field(default_factory=AddressRule)
     #: HOST:PORT that invites carry
     address: str = ""
     #: holds the token of /metrics; read for each request, so that it can be replaced
@@ -83,6 +86,13 @@ class RelayCall(Call[RelayContext]):
         if token is None:
             raise error("token_invalid")
         return self.context.tokens.node_of(token)
+
+    @property
+    def is_stranger(self) -> bool:
+        try:
+            return not self.node
+        except PosthouseError:
+            return True
 
     @property
     def has_metrics_token(self) -> bool:

@@ -8,14 +8,17 @@ does nothing.
 from __future__ import annotations
 
 import asyncio
+import resource
 import signal
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import structlog
 import uvloop
 
+from posthouse.http.caller_address import AddressRule, parse_networks
 from posthouse.http.server import freeze_heap
 from posthouse.keys import public_key
 from posthouse.model.pinch import validate_host
@@ -28,6 +31,9 @@ from posthouse.relay.reload import Certificates, LoadSettings, Reloader
 from posthouse.relay.server import RelayServer, ServerSettings
 from posthouse.relay.wire.edge_limits import DEFAULT_LIMITS, EdgeLimits
 from posthouse.service_manager import READY, STOPPING, feed_watchdog, notify
+
+log = structlog.get_logger(__name__)
+_DESCRIPTORS_WANTED = 65_536  # where the system sets no limit
 
 
 def server_settings(
@@ -58,6 +64,7 @@ def server_settings(
         event_rate=Rate(given["event_rate"], given["event_burst"]),
         ephemeral_rate=Rate(given["ephemeral_rate"], given["ephemeral_burst"]),
         limits=_limits(given),
+        addresses=_addresses(given),
         deliveries=_deliveries(given),
         wait_queue_max=given["wait_queue_max"],
         writer_max_items=given["writer_max_items"],
@@ -69,15 +76,22 @@ def server_settings(
 
 
 def _limits(given: Mapping[str, Any]) -> EdgeLimits:
-    limits = replace(
+    return replace(
         DEFAULT_LIMITS,
         buffer_events=given["stream_buffer_events"],
         buffer_bytes=given["stream_buffer_bytes"],
         outbound_bytes=given["outbound_max_bytes"],
         ping_s=given["ping_s"],
+        connections=given["connections_max"],
+        connections_per_address=given["connections_per_address"],
     )
-    # all clients behind a proxy share its address
-    return replace(limits, connections_per_address=limits.connections) if given["behind_proxy"] else limits
+
+
+def _addresses(given: Mapping[str, Any]) -> AddressRule:
+    trusted = given["trusted_proxies"]
+    if trusted is not None:
+        return AddressRule(parse_networks(trusted))
+    return AddressRule(is_counted=not given["behind_proxy"])  # all clients share the address of an unknown proxy
 
 
 def _deliveries(given: Mapping[str, Any]) -> DeliverySettings:
@@ -113,8 +127,34 @@ def run_relay(
 
     With `load`, SIGHUP reads the settings again.
     """
+    settings = replace(settings, limits=fit_descriptors(settings.limits, raise_descriptor_limit()))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(settings, on_ready, load))
+
+
+OWN_DESCRIPTORS = 128  # of the store, its readers, the log, the listening sockets, and strangers beyond the members
+
+
+def raise_descriptor_limit() -> int:
+    """Raise the number of descriptors that this process may open to the most it can have, and return that."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY:
+        hard = max(soft, _DESCRIPTORS_WANTED)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    except (OSError, ValueError) as failure:  # macOS has a limit of its own below the hard one
+        log.warning("descriptors_not_raised", descriptors=soft, reason=str(failure))
+        return soft
+    return hard
+
+
+def fit_descriptors(limits: EdgeLimits, descriptors: int) -> EdgeLimits:
+    """Bound the connections by the descriptors, so that a connection too many gets an answer instead of silence."""
+    connections = max(1, descriptors - OWN_DESCRIPTORS)
+    if connections >= limits.connections:
+        return limits
+    log.warning("descriptors_few", descriptors=descriptors, connections=connections, wanted=limits.connections)
+    return replace(limits, connections=connections)
 
 
 async def _serve(settings: ServerSettings, on_ready: Callable[[RelayServer], None], load: LoadSettings | None) -> None:

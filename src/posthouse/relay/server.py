@@ -17,6 +17,7 @@ from pathlib import Path
 import structlog
 
 from posthouse.files import private_dir
+from posthouse.http.caller_address import AddressRule
 from posthouse.http.guard import Guard
 from posthouse.http.outbound import OutboundAccount
 from posthouse.http.server import HttpServer, listen_tcp
@@ -76,6 +77,7 @@ class ServerSettings:
     event_rate: Rate = EVENT_RATE
     ephemeral_rate: Rate = EPHEMERAL_RATE
     limits: EdgeLimits = DEFAULT_LIMITS
+    addresses: AddressRule = field(default_factory=AddressRule)
     deliveries: DeliverySettings = DEFAULT_SETTINGS
     #: clients that may wait for one lock
     wait_queue_max: int = WAIT_QUEUE_MAX
@@ -132,6 +134,9 @@ class RelayServer:
             log.info("origin_allowed", origin=str(origin))
         if self.metrics_at is not None:
             log.info("metrics_open", listen=str(self.metrics_at), reason="metrics are served there without a token")
+        if not self.settings.addresses.is_counted:
+            reason = "all clients share the address of the proxy; relay.trusted_proxies tells them apart"
+            log.warning("address_limits_off", reason=reason)
 
     @property
     def tls(self) -> ssl.SSLContext | None:
@@ -270,6 +275,7 @@ def _make_context(engine: RelayEngine, key: NodeKey, settings: ServerSettings, h
         meters=Meters(),
         outbound=OutboundAccount(settings.limits.outbound_bytes),
         metrics_token_file=settings.metrics_token_file,
+        addresses=settings.addresses,
     )
 
 

@@ -16,7 +16,7 @@ async def open_many(edge: Edge, stack: AsyncExitStack, count: int) -> list[Strea
 
     async def one() -> Stream:
         async with gate:
-            return await stack.enter_async_context(edge.stream())
+            return await stack.enter_async_context(edge.stream(Author()))
 
     return list(await asyncio.gather(*(one() for _ in range(count))))
 
@@ -37,7 +37,7 @@ async def test_five_hundred_idle_connections_do_not_slow_publishing(edge: Edge, 
         assert len(edge.server.context.connections) == CROWD
         crowded = min([await publish_timed(edge, author, 500) for _ in range(3)])
         assert (await edge.get("/healthz")).status == 200
-        await streams[-1].authenticate(author)
+        await streams[-1].send("COUNT", "c")
     grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown_kib < CROWD * 400  # both ends of each connection live in this process
     assert crowded < 3 * alone + 0.5
@@ -67,7 +67,6 @@ async def test_hundred_subscribers_get_every_event_in_order(edge: Edge, author: 
     async with AsyncExitStack() as stack:
         streams = await open_many(edge, stack, 100)
         for stream in streams:
-            await stream.authenticate(author)
             await stream.send("REQ", "live", {"limit": 0}, {"kinds": [1]})
             await stream.expect("EOSE")
         await edge.publish(*(author.event(content=str(number)) for number in range(300)))

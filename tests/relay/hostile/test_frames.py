@@ -168,6 +168,31 @@ async def test_frame_too_large_gets_a_notice_and_is_closed(tmp_path: Path) -> No
         assert await connection.close_code() == 1009
 
 
+async def test_stream_that_does_not_log_in_is_closed(tmp_path: Path) -> None:
+    author = Author()
+    async with running(tmp_path / "relay", login_s=0.3) as edge, edge.stream(author) as member, edge.stream() as late:
+        assert await late.notice() == "login_too_slow"
+        assert await late.receive() == ["END", 1008]
+        await member.send("COUNT", "c")
+        assert await member.expect("COUNT") == ["c", 0]
+
+
+async def test_frame_before_the_login_is_small(tmp_path: Path) -> None:
+    author = Author()
+    async with running(tmp_path / "relay", stranger_frame_bytes=10_000) as edge, wire(edge) as connection:
+        await connection.upgrade()
+        for _ in range(5):  # frames one by one may be more in all
+            await connection.send(masked(b'["CLOSE", "' + b"s" * 5_000 + b'"]'))
+            assert json.loads((await connection.frame())[1])[1] == "subscription_id_invalid"
+        head = masked(b'["CLOSE", "' + b"s" * 1_000_000 + b'"]')[:30_000]  # the rest never comes
+        await connection.send(head)
+        assert json.loads((await connection.frame())[1])[1] == "frame_too_large"
+        assert await connection.close_code() == 1009
+        async with edge.stream(author) as member:
+            await member.send("CLOSE", "s" * 50_000)
+            assert await member.notice() == "subscription_id_invalid"
+
+
 async def test_fragments_are_bounded_together(tmp_path: Path) -> None:
     async with running(tmp_path / "relay", frame_bytes=10_000) as edge, wire(edge) as connection:
         await connection.upgrade()

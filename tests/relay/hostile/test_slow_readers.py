@@ -26,7 +26,7 @@ async def stall(connection: Wire, edge: Edge, author: Author) -> None:
     """Become a subscriber whose socket is never read again."""
     narrow(connection)
     await connection.send(
-        b"GET /v1/stream HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"GET /v1/stream HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
         b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
     )
     await connection.reader.readuntil(b"\r\n\r\n")

@@ -47,7 +47,7 @@ class Wire:
         """Become a WebSocket and read HELLO."""
         key = base64.b64encode(b"0123456789abcdef").decode()
         await self.send(
-            f"GET /v1/stream HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            f"GET /v1/stream HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\n\r\n".encode()
         )
         async with asyncio.timeout(PATIENCE_S):

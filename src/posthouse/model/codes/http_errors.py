@@ -107,6 +107,13 @@ _AUTHENTICATION: tuple[ErrorSpec, ...] = (
         exit=Exit.IDENTITY,
     ),
     ErrorSpec(
+        "login_too_slow",
+        408,
+        "the stream did not authenticate within {seconds} s",
+        "Send AUTH with a proof for the challenge of HELLO at once.",
+        exit=Exit.IDENTITY,
+    ),
+    ErrorSpec(
         "already_authenticated",
         409,
         "this connection is already authenticated as another node",
@@ -154,6 +161,13 @@ _FRAMES: tuple[ErrorSpec, ...] = (
     ),
 )
 _LISTENING: tuple[ErrorSpec, ...] = (
+    ErrorSpec(
+        "trusted_proxies_invalid",
+        400,
+        "relay.trusted_proxies is invalid: {reason}",
+        "Give addresses or networks separated by commas, for example 10.0.0.5,fd00::/8.",
+        exit=Exit.USAGE,
+    ),
     ErrorSpec(
         "listen_invalid",
         400,

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from posthouse.http.admission import AdmissionLimits
 from posthouse.http.call import BodyLimits
 from posthouse.http.dispatch import Dispatcher, RequestLimits, ServerCodes
 from posthouse.http.guard import UNIX, Guard
 from posthouse.http.response import HttpResponse, problem_response
 from posthouse.http.router import Route, Router
-from posthouse.http.server import ConnectionLimits, HttpServer, listen_tcp, listen_unix
+from posthouse.http.server import ConnectionLimits, HttpConnection, HttpServer, listen_tcp, listen_unix
 from posthouse.relay.context import RelayCall, RelayContext
 from posthouse.relay.http.operation_routes import LOCAL_METRICS_ROUTES
 from posthouse.relay.listen import ListenAddress, Protection, site_of
@@ -42,7 +43,13 @@ def make_http_server(context: RelayContext, routes: Sequence[Route[RelayCall]], 
         _RequestCounter(meters),
         authorize,
     )
-    server = HttpServer(dispatcher, _connection_limits(limits), guard=guard, outbound=context.outbound)
+    server = HttpServer(
+        dispatcher,
+        _connection_limits(limits),
+        guard=guard,
+        addresses=context.addresses,
+        outbound=context.outbound,
+    )
     server.on_refused = partial(meters.count, "posthouse_relay_connections_refused_total")
     return server
 
@@ -75,9 +82,14 @@ class MetricsListener:
 
 
 def authorize(call: RelayCall) -> None:
-    """Raise authentication_required or token_invalid unless the route is public or the request has a valid token."""
+    """Raise authentication_required or token_invalid unless the route is public or the request has a valid token.
+
+    A valid token also protects its connection from making room for newer ones.
+    """
     if not call.route.is_public and not call.has_metrics_token:
         _ = call.node
+    if not call.is_stranger and isinstance(call.request.protocol, HttpConnection):
+        call.request.protocol.promote()
 
 
 class _RequestCounter:
@@ -96,8 +108,10 @@ class _RequestCounter:
 
 
 def _request_limits(limits: EdgeLimits) -> RequestLimits:
-    body = BodyLimits(limits.small_body_bytes, limits.body_s)
-    return RequestLimits(limits.requests_running, body, limits.request_s)
+    body = BodyLimits(limits.small_body_bytes, limits.body_s, stranger_bytes=limits.stranger_body_bytes)
+    return RequestLimits(
+        limits.requests_running, body, limits.request_s, limits.unfinished_per_address, limits.unfinished_bytes
+    )
 
 
 def _connection_limits(limits: EdgeLimits) -> ConnectionLimits:
@@ -106,6 +120,5 @@ def _connection_limits(limits: EdgeLimits) -> ConnectionLimits:
         headers=limits.headers,
         keepalive_s=limits.keepalive_s,
         header_s=limits.header_s,
-        connections=limits.connections,
-        connections_per_address=limits.connections_per_address,
+        admission=AdmissionLimits(limits.connections, limits.connections_per_address, limits.strangers_per_address),
     )

@@ -47,8 +47,24 @@ async def readyz(call: RelayCall) -> HttpResponse:
 
 
 HEALTH_ROUTES = (
-    Route("GET", "/healthz", healthz, "Check that the process runs", is_public=True, responses={200: Health}),
-    Route("GET", "/readyz", readyz, "Check that events are accepted", is_public=True, responses={200: Health}),
+    Route(
+        "GET",
+        "/healthz",
+        healthz,
+        "Check that the process runs",
+        is_public=True,
+        is_vital=True,
+        responses={200: Health},
+    ),
+    Route(
+        "GET",
+        "/readyz",
+        readyz,
+        "Check that events are accepted",
+        is_public=True,
+        is_vital=True,
+        responses={200: Health},
+    ),
 )
 
 

@@ -101,7 +101,7 @@ class PinchEndpoint:
         return len(self._by_address)
 
     async def serve(
-        self, limits: EdgeLimits, outbound: OutboundAccount, request: web.BaseRequest
+        self, limits: EdgeLimits, outbound: OutboundAccount, request: web.BaseRequest, address: str | None
     ) -> web.StreamResponse:
         """Run one connection from the handshake to its end."""
         return await serve_websocket(
@@ -111,6 +111,7 @@ class PinchEndpoint:
             self.connections,
             outbound,
             lambda socket, write_buffer: PinchConnection(self.pinch, socket, write_buffer, self._log_in, self._leave),
+            address,
         )
 
     def check_alive(self) -> None:
@@ -134,7 +135,7 @@ class PinchEndpoint:
             async with asyncio.timeout(pinch.settings.challenge_s):
                 frame = await connection.next_frame()
         address = None if frame is None or frame.is_text else login.check(frame.data)
-        if address is None:
+        if address is None or connection.accept_member() is not None:
             pinch.meters.count("posthouse_relay_pinch_logins_total", "failed")
             _refuse_login(connection, AUTHENTICATION_FAILED)
             return False
@@ -205,7 +206,8 @@ def pinch_routes(endpoint: PinchEndpoint) -> tuple[Route[RelayCall], ...]:
     async def ws(call: RelayCall) -> HttpResponse:
         """Serve a Pinch connection until either side ends it."""
         context = call.context
-        return HttpResponse(101, response=await endpoint.serve(context.limits, context.outbound, call.request))
+        served = await endpoint.serve(context.limits, context.outbound, call.request, call.address)
+        return HttpResponse(101, response=served)
 
     async def health(_call: RelayCall) -> HttpResponse:
         """Return the state of the store and the number of connected agents."""
@@ -224,6 +226,7 @@ def pinch_routes(endpoint: PinchEndpoint) -> tuple[Route[RelayCall], ...]:
             health,
             "Read the state of the Pinch endpoint",
             is_public=True,
+            is_vital=True,
             responses={200: PinchHealth},
         ),
         Route(

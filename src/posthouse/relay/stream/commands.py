@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 import structlog
+from aiohttp import WSCloseCode
 
 from posthouse.http.response import HttpResponse
 from posthouse.http.router import Route
@@ -44,7 +45,11 @@ def authenticate(connection: Connection, arguments: Sequence[bytes]) -> None:
         connection.notice(failure)
         connection.end(POLICY_VIOLATION, failure.code)
         return
-    connection.node = node
+    refusal = connection.log_in(node)
+    if refusal is not None:
+        connection.notice(refusal)
+        connection.end(WSCloseCode.TRY_AGAIN_LATER, refusal.code)
+        return
     connection.send("AUTHED", {"node": node, "meshes": context.engine.meshes_of(node)})
 
 
@@ -243,6 +248,7 @@ async def open_stream(call: RelayCall) -> HttpResponse:
         context.connections,
         context.outbound,
         lambda socket, write_buffer: Connection(context, socket, write_buffer, name, VERBS),
+        call.address,
     )
     return HttpResponse(101, response=response)
 

@@ -1,8 +1,8 @@
 """One stream connection: splits frames into commands, runs them in order, and owns what belongs to the connection.
 
 A client cannot make the connection hold more than its bounds: the next frame is read only while few events are
-unanswered and few answers are unsent, and a client that keeps sending refused frames is closed. The verbs themselves
-are in posthouse.relay.stream.commands.
+unanswered and few answers are unsent, and a client that keeps sending refused frames is closed. Before AUTH frames are
+small, and AUTH must come soon. The verbs themselves are in posthouse.relay.stream.commands.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from aiohttp import WSCloseCode
@@ -84,6 +85,17 @@ class Connection(WebSocketConnection):
         self._rate = Rate(limits.commands_per_s, limits.commands_burst)
         self._bucket = full_bucket(self._rate, context.clock.boot_ns())
         self._faults = 0
+        socket.limit_stranger(limits.stranger_frame_bytes, partial(self._refuse_size, limits.stranger_frame_bytes))
+        loop = asyncio.get_running_loop()
+        self._login_deadline = loop.call_later(limits.login_s, self._expire_login)
+
+    def log_in(self, node: str) -> PosthouseError | None:
+        """Act for a node from now on, or return why the relay has no room for it."""
+        refusal = self.accept_member()
+        if refusal is None:
+            self.node = node
+            self._login_deadline.cancel()
+        return refusal
 
     def greet(self) -> None:
         """Send HELLO with this connection's challenge."""
@@ -122,11 +134,12 @@ class Connection(WebSocketConnection):
         return self.node
 
     def refuse_size(self) -> None:
-        self.notice(error("frame_too_large", limit=self.context.limits.frame_bytes))
-        self.end(WSCloseCode.MESSAGE_TOO_BIG, "frame_too_large")
+        self._refuse_size(self.context.limits.frame_bytes)
 
     def take_frame(self, frame: Frame) -> None:
         """Run the commands of one frame, in order."""
+        if self.node is None:
+            self._socket.note_handled()
         if self.ending is not None:
             self._take_late_frame(frame.data)
         elif not frame.is_text:
@@ -206,12 +219,24 @@ class Connection(WebSocketConnection):
 
     async def close(self) -> None:
         self._unwatch_rights()
+        self._login_deadline.cancel()
         for subscription in list(self.subscriptions.values()):
             subscription.close()
         for session in self.sessions.values():
             self.context.engine.sessions.close(session, self._session_end())
         self._submitter.close()
         await super().close()
+
+    def _refuse_size(self, limit: int) -> None:
+        if self.ending is None:
+            hint = None if self.node is not None else "Send AUTH first: frames may be larger then."
+            self.notice(error("frame_too_large", limit=limit, hint=hint))
+            self.end(WSCloseCode.MESSAGE_TOO_BIG, "frame_too_large")
+
+    def _expire_login(self) -> None:
+        if self.ending is None:
+            self.notice(error("login_too_slow", seconds=self.context.limits.login_s))
+            self.end(POLICY_VIOLATION, "login_too_slow")
 
     def _take_late_frame(self, data: bytes) -> None:
         """Accept confirmations that crossed the close frame of a session that a newer one replaced."""

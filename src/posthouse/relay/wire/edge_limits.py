@@ -6,7 +6,9 @@ the protocol names a value, the default comes from posthouse.model.limits.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from posthouse.model.limits import (
     EVENT_MAX_JSON_BYTES,
@@ -29,9 +31,19 @@ class EdgeLimits:
     #: of the request line, and of each header; filters with 500 ids in a query need 33 KB
     header_bytes: int = 64 * KIB
     headers: int = 64
+    #: of a request, and of a stream's frame, before authentication; a proof has about 600 bytes
+    stranger_body_bytes: int = 256 * KIB
+    stranger_frame_bytes: int = 256 * KIB
     connections: int = 4_096
+    #: connections of one address whose caller has proved a key, and those where it has not
     connections_per_address: int = 2_048
+    strangers_per_address: int = 256
+    #: from the opening of a stream to its AUTH
+    login_s: float = 10.0
     requests_running: int = 512
+    #: requests of one address whose body is not complete, and the bytes in all such bodies of strangers
+    unfinished_per_address: int = 64
+    unfinished_bytes: int = 64 * MIB
     #: first byte to last header; a slower client holds a connection without using it (slowloris)
     header_s: float = 10.0
     body_s: float = 30.0
@@ -67,3 +79,26 @@ class EdgeLimits:
 
 
 DEFAULT_LIMITS = EdgeLimits()
+
+
+class StrangersParser:
+    """Stands before the library's parser, which takes a frame of a stranger to be as large as one of a member."""
+
+    def __init__(self, parser: Any, max_bytes: int, on_exceeded: Callable[[], None]) -> None:
+        self.parser = parser
+        self.waiting_bytes = 0
+        self._max_bytes = max_bytes
+        self._on_exceeded = on_exceeded
+
+    def feed_data(self, data: bytes) -> tuple[bool, bytes]:
+        """Pass data on, unless too much waits already."""
+        self.waiting_bytes += len(data)
+        if self.waiting_bytes > self._max_bytes:
+            self._on_exceeded()
+            return False, b""
+        result: tuple[bool, bytes] = self.parser.feed_data(data)
+        return result
+
+    def feed_eof(self) -> None:
+        """Pass the end on."""
+        self.parser.feed_eof()

@@ -20,9 +20,10 @@ import structlog
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from posthouse.http.outbound import OutboundAccount, Outlet
-from posthouse.model.errors import error
+from posthouse.http.server import HttpConnection
+from posthouse.model.errors import PosthouseError, error
 from posthouse.model.limits import KIB
-from posthouse.relay.wire.edge_limits import EdgeLimits
+from posthouse.relay.wire.edge_limits import EdgeLimits, StrangersParser
 from posthouse.relay.wire.frames import close_frame, ping_frame, pong_frame
 
 log = structlog.get_logger(__name__)
@@ -128,6 +129,8 @@ class WebSocket(web.WebSocketResponse[Literal[False]]):
             timeout=CLOSE_S, autoping=False, compress=False, max_msg_size=max_frame_bytes, decode_text=False
         )
         self.on_too_large: Callable[[], None] | None = None
+        self._protocol: Any = None
+        self._strangers_parser: StrangersParser | None = None
 
     async def open(self, request: web.BaseRequest, limits: EdgeLimits, outbound: OutboundAccount) -> WriteBuffer | None:
         """Do the handshake and return the write buffer, or None if the peer is gone already."""
@@ -138,9 +141,28 @@ class WebSocket(web.WebSocketResponse[Literal[False]]):
         transport = request.transport
         if transport is None:
             return None
+        self._protocol = request.protocol
         outlet = outbound.open(transport)
         bounds = {"max_events": limits.buffer_events, "max_bytes": limits.buffer_bytes}
         return WriteBuffer(transport, writer.drain, outlet, **bounds)
+
+    def limit_stranger(self, max_bytes: int, on_exceeded: Callable[[], None]) -> None:
+        """Call `on_exceeded` if more than this many bytes wait that are not handled yet; until `accept_member`."""
+        parser = StrangersParser(self._protocol._payload_parser, max_bytes, on_exceeded)
+        self._strangers_parser = self._protocol._payload_parser = parser
+
+    def note_handled(self) -> None:
+        """Note that the connection has handled what has arrived so far."""
+        if self._strangers_parser is not None:
+            self._strangers_parser.waiting_bytes = 0
+
+    def accept_member(self) -> PosthouseError | None:
+        """Lift the limits for strangers because the peer has proved a key; return an error if there is no room."""
+        limited = self._strangers_parser
+        if limited is not None and self._protocol._payload_parser is limited:
+            self._protocol._payload_parser = limited.parser
+        self._strangers_parser = None
+        return self._protocol.promote() if isinstance(self._protocol, HttpConnection) else None
 
     async def close(self, *, code: int = WSCloseCode.OK, message: bytes = b"", drain: bool = True) -> bool:
         if code == WSCloseCode.MESSAGE_TOO_BIG and self.on_too_large is not None and not self.closed:
@@ -232,6 +254,10 @@ class WebSocketConnection(ABC):
                 self._take_pong(message.data)
             else:
                 return None
+
+    def accept_member(self) -> PosthouseError | None:
+        """Lift the limits for strangers, or return why the relay has no room for another member."""
+        return self._socket.accept_member()
 
     def hold_back(self, is_held_back: bool) -> None:
         """Stop or resume reading frames."""
@@ -357,14 +383,22 @@ async def serve_websocket(
     connections: MutableMapping[ConnectionT, None],
     outbound: OutboundAccount,
     make_connection: Callable[[WebSocket, WriteBuffer], ConnectionT],
+    address: str | None,
 ) -> web.StreamResponse:
-    """Run one connection from the handshake to its end; it is among `connections` meanwhile."""
+    """Run one connection from the handshake to its end; it is among `connections` meanwhile.
+
+    `address` is the caller's, which behind a proxy is not the connection's.
+    """
     socket = WebSocket(max_frame_bytes)
     write_buffer = await socket.open(request, limits, outbound)
     if write_buffer is None:
         return socket
     connection = make_connection(socket, write_buffer)
     socket.on_too_large = connection.refuse_size
+    protocol = request.protocol
+    if isinstance(protocol, HttpConnection):
+        protocol.on_displaced = lambda failure: connection.end(WSCloseCode.TRY_AGAIN_LATER, failure.code)
+        protocol.become_stranger_of(address)
     connections[connection] = None
     loop = asyncio.get_running_loop()
     opened_s = loop.time()
