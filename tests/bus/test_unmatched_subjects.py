@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from structlog.testing import capture_logs
 from posthouse import Bus
 from tests.bus.house import House
 from tests.bus.waiting import eventually
+from tests.cli.command_line import CommandLine
 
 
 def logged(entries: list[Any], event: str) -> list[Any]:
@@ -59,6 +62,21 @@ async def test_registering_an_endpoint_tells_how_many_dead_letters_were_meant_fo
     assert shlex.split(entry["command"]) == [
         *("posthouse", "bus", "dead", "requeue", "--endpoint", endpoint, "--all", "--dir", str(house.root))
     ]
+    assert len(await bus.dead_letters(endpoint)) == letters
+
+
+async def test_command_that_the_log_names_requeues_the_dead_letters(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "a bus"
+    async with Bus(root) as bus:
+        await bus.publish("team.builder", "early", from_="c")
+        with capture_logs() as entries:
+            await bus.register_endpoint("team.>")
+            (entry,) = await eventually(lambda: logged(entries, "dead_letters_match_endpoint"))
+    _posthouse, *arguments = shlex.split(entry["command"])
+    ran = await asyncio.to_thread(CommandLine(tmp_path / "home", capsys), *arguments)
+    assert (ran.exit, ran.out) == (0, "1 dead letter requeued\n")
 
 
 async def test_registering_an_endpoint_without_dead_letters_tells_nothing(house: House, bus: Bus) -> None:

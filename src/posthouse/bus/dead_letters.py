@@ -62,8 +62,11 @@ def list_dead_letters(core: Core, subject: str | None = None) -> list[Letter]:
     return sorted(found, key=lambda letter: (letter.id, letter.endpoint_hash))
 
 
-def _belongs_to(letter: Letter, subject: str) -> bool:
-    return letter.endpoint_hash == endpoint_hash(subject) or letter.subject == subject
+def _belongs_to(letter: Letter, endpoint: str) -> bool:
+    """Return True if the dead letter is in the endpoint's mailbox, or has none and would be routed there now."""
+    if letter.endpoint_hash == endpoint_hash(endpoint) or letter.subject == endpoint:
+        return True
+    return letter.endpoint_hash == UNROUTED and not is_pattern(letter.subject) and matches(letter.subject, endpoint)
 
 
 def _dead_letters_in(core: Core, hash_: str) -> Iterator[Letter]:
