@@ -1,8 +1,8 @@
 """`posthouse relay`: run a relay, and back up, verify, restore, reindex and check its store.
 
 `restore` and `reindex` take the relay's lock and are refused while it runs; `backup`, `verify` and `check` only read
-and may run at the same time. `verify` and `check` exit with 1 if there are findings. The relay's key is not part of a
-backup.
+and may run at the same time. `verify` and `check` exit with 1 if there are findings. A backup is a copy of the store,
+or with `--with-key` an archive of store and key; `verify` and `restore` take both.
 """
 
 from __future__ import annotations
@@ -221,23 +221,37 @@ def backup(
     target: Annotated[Path, Parameter(help="File to create; an existing file is never overwritten.")],
     /,
     *,
+    with_key: Annotated[
+        bool, Parameter(negative="", help="Write one archive with the store and the relay's key; keep it secret.")
+    ] = False,
     data_dir: DataDir = None,
     output: Output = PLAIN,
 ) -> None:
-    """Write a consistent copy of a relay's store, while the relay runs or not; the relay's key is not included.
+    """Write a consistent copy of a relay's store, while the relay runs or not.
+
+    The relay's key is included only with `--with-key`: whoever has it can pose as the relay.
 
     For example:
 
         posthouse relay backup /backups/relay-2026-03-01.db
+        posthouse relay backup --with-key /backups/relay-2026-03-01.tar
         posthouse relay backup ./relay.copy --data-dir /var/lib/posthouse/relay --json
     """
+    from posthouse.relay.ops.backup_archive import KEY_MEMBER, write_archive
     from posthouse.relay.ops.maintenance import backup_relay
 
     source = store_path(data_dir)
-    backup_relay(source, target.absolute())
+    if with_key:
+        write_archive(source, source.with_name(KEY_MEMBER), target.absolute())
+    else:
+        backup_relay(source, target.absolute())
     size = target.stat().st_size
-    output.result({"store": source, "backup": target.absolute(), "bytes": size}, f"{target}  {size:,} bytes")
-    output.note("also back up key.json: with a new key the clients have to trust the relay again")
+    value = {"store": source, "backup": target.absolute(), "bytes": size, "has_key": with_key}
+    output.result(value, f"{target}  {size:,} bytes")
+    if not with_key:
+        output.note(
+            "also back up key.json, or use --with-key: with a new key the clients have to trust the relay again"
+        )
 
 
 def verify(
@@ -256,12 +270,14 @@ def verify(
         posthouse relay verify
         posthouse relay verify /backups/relay-2026-03-01.db --json
     """
+    from posthouse.relay.ops.backup_archive import open_backup
     from posthouse.relay.ops.maintenance import check_relay
 
     path = store_path(data_dir) if file is None else file.absolute()
     if not path.exists():
         raise error("usage", text=f"there is no file {path}")
-    return _show_findings(output, path, check_relay(path))
+    with open_backup(path, path.parent) as backup:
+        return _show_findings(output, path, check_relay(backup.store))
 
 
 def restore(
@@ -291,7 +307,9 @@ def restore(
         posthouse relay restore --in-place
         posthouse relay restore ./relay.copy --data-dir /var/lib/posthouse/relay --json
     """
+    from posthouse.files import create_atomic
     from posthouse.model.clock import system_clock
+    from posthouse.relay.ops.backup_archive import KEY_MEMBER, missing_key, open_backup
     from posthouse.relay.ops.maintenance import restore_relay
     from posthouse.relay.store.high_water import MarkFile
     from posthouse.relay.store.sqlite.store import FILE_NAME
@@ -304,9 +322,18 @@ def restore(
         store_path(data_dir)
     with hold_relay_lock(data_dir) as directory:
         path = directory / FILE_NAME
-        source = None if backup is None else backup.absolute()
-        epoch = restore_relay(source, path, system_clock(), MarkFile(mark_path(directory, high_water)))
-    output.result({"store": path, "backup": source, "epoch": epoch}, f"{path} restored, epoch {epoch}")
+        mark = MarkFile(mark_path(directory, high_water))
+        if backup is None:
+            epoch, key = restore_relay(None, path, system_clock(), mark), None
+        else:
+            with open_backup(backup.absolute(), directory) as opened:
+                key = missing_key(opened, directory)
+                epoch = restore_relay(opened.store, path, system_clock(), mark)
+        if key is not None:
+            create_atomic(directory / KEY_MEMBER, key)
+    source = None if backup is None else backup.absolute()
+    value = {"store": path, "backup": source, "epoch": epoch, "key_restored": key is not None}
+    output.result(value, f"{path} restored, epoch {epoch}" + ("" if key is None else ", with its key"))
 
 
 def reindex(*, data_dir: DataDir = None, output: Output = PLAIN) -> None:

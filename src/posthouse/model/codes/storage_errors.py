@@ -131,6 +131,18 @@ STORAGE: tuple[ErrorSpec, ...] = (
         "Choose another file name; backups are never overwritten.",
     ),
     ErrorSpec(
+        "backup_invalid",
+        422,
+        "{path} is not a backup of a relay: {reason}",
+        "Give a file that `posthouse relay backup` made.",
+    ),
+    ErrorSpec(
+        "backup_key_differs",
+        409,
+        "the backup belongs to the relay {backup}, but {path} is the key of another",
+        "Restore into an empty directory, or move key.json away if the relay shall take the key of the backup.",
+    ),
+    ErrorSpec(
         "cursor_invalid",
         400,
         "{cursor!r} is not a cursor of this store",
