@@ -49,10 +49,16 @@ def validate_fence_rule(rule: FenceRule) -> FenceRule:
     return rule
 
 
+def deciding_rule(rules: Iterable[FenceRule], kind: int, d: str) -> FenceRule | None:
+    """Return the rule with the longest prefix that fits an event of this kind and d tag, or None."""
+    fitting = [rule for rule in rules if rule.kind == kind and d.startswith(rule.d_prefix)]
+    return max(fitting, key=lambda rule: len(rule.d_prefix), default=None)
+
+
 def missing_fence(rules: Iterable[FenceRule], kind: int, d: str, fence: FenceTag | None) -> str | None:
     """Return the resource whose fence an event needs and does not name, or None."""
-    fitting = [rule for rule in rules if rule.kind == kind and d.startswith(rule.d_prefix)]
-    if not fitting:
+    rule = deciding_rule(rules, kind, d)
+    if rule is None:
         return None
-    resource = max(fitting, key=lambda rule: len(rule.d_prefix)).resource_for(d)
+    resource = rule.resource_for(d)
     return None if fence is not None and fence.resource == resource else resource

@@ -15,6 +15,7 @@ from posthouse.relay.engine import EngineSettings, RelayEngine
 from posthouse.relay.ops import housekeeping as pruning
 from posthouse.relay.ops.housekeeping import ArchivedRange
 from posthouse.relay.ops.maintenance import check_relay
+from posthouse.relay.wire.lock_operations import Acquire, Granted
 from posthouse.relay.wire.mesh_rows import Role
 from tests.relay.accept.answers import accepted, code
 from tests.relay.authors import ALICE, BOB, Author
@@ -57,6 +58,21 @@ async def test_pruned_events_lose_their_content_and_current_ones_keep_it(core: R
     assert left == [last - 1, last]
     found = await core.address(ALICE.node, Coordinate(10_002, ALICE.node, ""))
     assert found.raw == encode_event(new)
+    assert check_relay(core.settings.data_dir / "relay.db") == []
+
+
+async def test_pruning_keeps_the_pointer_of_a_resource_although_its_event_was_replaced(core: RelayEngine) -> None:
+    grant = await core.locks.ask(ALICE.node, Acquire("deploy", 60_000))
+    assert isinstance(grant, Granted)
+    fence = ("fence", "deploy", str(grant.token))
+    for content in ("v1", "v2"):
+        assert code(await core.accept(ALICE.raw(30_000, ("d", "x"), fence, content=content))) == "201"
+    last = accepted(await core.accept(ALICE.raw(30_000, ("d", "x"), content="unfenced"))).seq or 0
+    await prune(core, last)
+    found = await core.pointer(BOB.node, "main", "deploy")
+    assert b'"v2"' in found.raw
+    left = [stored.raw for stored in (await core.query(ALICE.node, [Filter(kinds=frozenset({30_000}))])).events]
+    assert not any(b'"v1"' in raw for raw in left)
     assert check_relay(core.settings.data_dir / "relay.db") == []
 
 
