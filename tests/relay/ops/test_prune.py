@@ -143,7 +143,7 @@ async def test_journal_is_read_by_cursor_and_a_pruned_cursor_is_refused(core: Re
 
 async def test_cursor_of_a_query_outlives_pruning(core: RelayEngine) -> None:
     for number in range(4):
-        await core.accept(ALICE.raw(10_000 + number))
+        await core.accept(ALICE.raw(10_500 + number))
     page = await core.query(BOB.node, [Filter()], limit=1)
     cursor = core.cursor(page.through_seq)
     await prune(core, (await core.store.extent()).head)
