@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from posthouse.bus.bus import Bus
-    from posthouse.bus.results import PublishRefused, PublishResult, Rejection, RequestTimeout
+    from posthouse.bus.options import Retention
+    from posthouse.bus.results import Endpoint, Letter, PublishRefused, PublishResult, Reason, Rejection, RequestTimeout
     from posthouse.client.client import Client
     from posthouse.client.daemon.daemon_client import DaemonClient
     from posthouse.fence import Fence, FenceTable
     from posthouse.keys.identity import NodeKey
     from posthouse.model.access_rules import AccessRule, Action
-    from posthouse.model.budget import Budget
+    from posthouse.model.budget import Budget, GivenBudget
     from posthouse.model.envelope import (
         Attachment,
         ChannelType,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     )
     from posthouse.model.errors import Fatal, PosthouseError, Refused, Transient
     from posthouse.model.event import Event
+    from posthouse.model.reliability import Backpressure, CircuitBreaker, RateLimit, Reliability
     from posthouse.model.subjects import matches, validate_subject
     from posthouse.version import __version__
 
@@ -41,26 +43,35 @@ __all__ = [
     "AccessRule",
     "Action",
     "Attachment",
+    "Backpressure",
     "Budget",
     "Bus",
     "ChannelType",
+    "CircuitBreaker",
     "Client",
     "DaemonClient",
     "DeadLetter",
+    "Endpoint",
     "Envelope",
     "Event",
     "Fatal",
     "Fence",
     "FenceTable",
+    "GivenBudget",
+    "Letter",
     "NodeKey",
     "Performative",
     "PosthouseError",
     "PublishRefused",
     "PublishResult",
+    "RateLimit",
+    "Reason",
     "Refused",
     "Rejection",
+    "Reliability",
     "RequestTimeout",
     "ResponseContext",
+    "Retention",
     "Signal",
     "SignalType",
     "StandardPayload",
@@ -74,13 +85,22 @@ __all__ = [
 #: Module below posthouse -> the public names that live there.
 _HOMES = {
     "bus.bus": ("Bus",),
-    "bus.results": ("PublishRefused", "PublishResult", "Rejection", "RequestTimeout"),
+    "bus.options": ("Retention",),
+    "bus.results": (
+        "Endpoint",
+        "Letter",
+        "PublishRefused",
+        "PublishResult",
+        "Reason",
+        "Rejection",
+        "RequestTimeout",
+    ),
     "client.client": ("Client",),
     "client.daemon.daemon_client": ("DaemonClient",),
     "fence": ("Fence", "FenceTable"),
     "keys.identity": ("NodeKey",),
     "model.access_rules": ("AccessRule", "Action"),
-    "model.budget": ("Budget",),
+    "model.budget": ("Budget", "GivenBudget"),
     "model.envelope": (
         "Attachment",
         "ChannelType",
@@ -95,6 +115,7 @@ _HOMES = {
     ),
     "model.errors": ("Fatal", "PosthouseError", "Refused", "Transient"),
     "model.event": ("Event",),
+    "model.reliability": ("Backpressure", "CircuitBreaker", "RateLimit", "Reliability"),
     "model.subjects": ("matches", "validate_subject"),
     "version": ("__version__",),
 }

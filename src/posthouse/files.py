@@ -18,10 +18,23 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from posthouse.model.errors import error
+from posthouse.model.errors import PosthouseError, error
 
 FILE_MODE = 0o600
 OPEN_TO_OTHERS = 0o077
+_UNUSABLE_HINTS = {
+    errno.EMFILE: "Let the process open more files: `ulimit -n 1024`. `posthouse doctor` shows the limit.",
+    errno.ENFILE: "The machine has too many open files: end programs, or raise fs.file-max as root.",
+    errno.ENOSPC: "Free space on the disk, or give a directory on another one.",
+    errno.EROFS: "The file system is read-only: give a directory on another one.",
+}
+
+
+def unusable(path: str | os.PathLike[str], failure: OSError) -> PosthouseError:
+    """Return the error for a file or directory that the operating system refuses, with a hint for its reason."""
+    where = failure.filename if isinstance(failure.filename, str) else os.fspath(path)
+    hint = _UNUSABLE_HINTS.get(failure.errno or 0)
+    return error("store_unusable", path=where, reason=failure.strerror or str(failure), hint=hint)
 
 
 def open_nofollow(path: str | os.PathLike[str], flags: int, mode: int = FILE_MODE) -> int:

@@ -21,11 +21,12 @@ from typing import Any
 
 from posthouse.bus import dead_letters, endpoints, polling
 from posthouse.bus.admission import Draft
+from posthouse.bus.arguments import check_count, check_positive, check_type
 from posthouse.bus.causes import inherit
 from posthouse.bus.data_directory import endpoint_hash
 from posthouse.bus.dead_letters import DeadLetterObserver
 from posthouse.bus.handlers import Handler, Subscription, Unsubscribe
-from posthouse.bus.options import Durability, Retention, bus_options, check_positive
+from posthouse.bus.options import Durability, Retention, bus_options
 from posthouse.bus.refusals import Refusals, check_refusals, result_or_raise
 from posthouse.bus.results import (
     AckAnswer,
@@ -42,6 +43,7 @@ from posthouse.bus.signals import SignalHandler
 from posthouse.bus.sync import SyncCalls, blocking, blocking_until_removed
 from posthouse.bus.taps import Tap, TapHandler, start_tap
 from posthouse.bus.transaction import read_depths
+from posthouse.files import unusable
 from posthouse.journal.read import read_after, read_extent
 from posthouse.journal.records import Record
 from posthouse.model.access_rules import AccessRule
@@ -115,13 +117,19 @@ class Bus:
         if self._session is not None:
             self._session.check_loop()
             return
+        try:
+            self._session = await self._start()
+        except OSError as failure:
+            raise unusable(self.path, failure) from failure
+
+    async def _start(self) -> Session:
         session = Session(self._options)
         try:
             await session.start()
         except BaseException:
             await session.close()
             raise
-        self._session = session
+        return session
 
     async def close(self) -> None:
         """Release every lock, descriptor and database; a second call does nothing."""
@@ -334,6 +342,7 @@ class Bus:
     async def signal(self, subject: str, signal: Signal) -> int:
         """Pass a signal to the matching handlers of this process; return how many there are."""
         validate_subject(subject)
+        check_type("signal", signal, Signal)
         return self._open.signals.emit(subject, signal)
 
     async def on_signal(self, pattern: str, handler: SignalHandler) -> Unsubscribe:
@@ -344,6 +353,7 @@ class Bus:
 
     async def add_rule(self, rule: AccessRule) -> None:
         """Add a rule for all processes, replacing one with the same patterns."""
+        check_type("rule", rule, AccessRule)
         self._open.core.policy.rules.change(lambda rules: rules.with_rule(rule))
 
     async def remove_rule(self, from_: str, to: str) -> None:
@@ -407,6 +417,9 @@ class Bus:
         limit: int = 1_000,
     ) -> list[IndexRow]:
         """Return messages from the index by subject, endpoint and status, oldest first."""
+        for name, text in (("subject", subject), ("endpoint", endpoint), ("status", status), ("after", after)):
+            check_type(name, text, str)
+        check_count("limit", limit)
         index = self._flushed().index
         hash_ = None if endpoint is None else endpoint_hash(endpoint)
         return await index.run(lambda: index.index.find(subject, hash_, status, after, limit))
@@ -418,6 +431,8 @@ class Bus:
 
     async def read_journal(self, after_seq: int, limit: int = 1_000) -> list[Record]:
         """Return the journal records after a seq, in order."""
+        check_count("after_seq", after_seq, 0)
+        check_count("limit", limit)
         pool = self._flushed().core.store.pool
         return await pool.run(partial(read_after, seq=after_seq, limit=limit))
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from posthouse.bus.admission import Draft
+from posthouse.bus.arguments import check_handler, check_type
 from posthouse.bus.core import Core
 from posthouse.bus.data_directory import UNROUTED, endpoint_hash
 from posthouse.bus.index.message_index import IndexUpdater
@@ -132,6 +133,9 @@ def _remove_requeued(core: Core, letter: Letter, message_id: str) -> None:
 
 def purge(core: Core, older_than: timedelta) -> int:
     """Remove dead letters older than that; return how many."""
+    check_type("older_than", older_than, timedelta)
+    if older_than < timedelta(0):
+        raise error("value_invalid", name="older_than", reason=f"{older_than} is negative")
     horizon_ns = core.clock.wall_ns() - round(older_than.total_seconds() * SECOND_NS)
     count = 0
     for hash_ in _all_mailboxes(core):
@@ -150,6 +154,7 @@ def _record_purge(tx: BusTransaction, hash_: str, ids: list[str]) -> None:
 
 async def observe_dead_letters(followers: Followers, observer: DeadLetterObserver) -> Follower:
     """Pass every new dead letter to `observer`."""
+    check_handler("observer", observer)
     core = followers.core
 
     async def on_record(record: Record) -> None:

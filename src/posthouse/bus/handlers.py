@@ -22,9 +22,9 @@ from typing import Any
 
 import msgspec
 
+from posthouse.bus.arguments import check_handler, check_positive
 from posthouse.bus.causes import handler_context
 from posthouse.bus.maildir import clean_text
-from posthouse.bus.options import check_positive
 from posthouse.bus.results import SubscriptionView
 from posthouse.log import get_log
 from posthouse.model.envelope import Envelope, HandlerError
@@ -45,6 +45,7 @@ class Subscription:
 
     def __init__(self, pattern: str, handler: Handler, timeout_s: float | None = None) -> None:
         self.pattern = validate_subject(pattern, allow_wildcards=True)
+        check_handler("handler", handler)
         self.handler = handler
         self.is_async = is_async(handler)
         check_positive("handler_timeout_s", timeout_s)

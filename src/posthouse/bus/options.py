@@ -8,7 +8,6 @@ Rate limit, breaker and back-pressure are not settings: they live in the bus's o
 
 from __future__ import annotations
 
-import math
 import os
 import tomllib
 from collections.abc import Collection, Mapping
@@ -18,6 +17,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
+from posthouse.bus.arguments import check_positive, check_type
 from posthouse.files import home_directory
 from posthouse.model.budget import BudgetCeiling, CycleRule
 from posthouse.model.clock import Clock
@@ -85,6 +85,9 @@ def bus_options(
 
     `arguments` are keyed by setting without its area, such as `max_hops`.
     """
+    check_type("path", path, str, os.PathLike)
+    check_type("reliability", reliability, Reliability)
+    check_type("retention", retention, Retention)
     _check_choice("durability", arguments["durability"], get_args(Durability))
     _check_choice("cycle_rule", arguments["cycle_rule"], get_args(CycleRule))
     check_positive("handler_timeout_s", arguments["handler_timeout_s"])
@@ -146,14 +149,6 @@ def _read_file(environ: Mapping[str, str]) -> dict[str, Any]:
         return {}
     except (OSError, ValueError) as failure:
         raise error("config_unreadable", path=str(path), reason=str(failure)) from failure
-
-
-def check_positive(name: str, value: object) -> None:
-    """Raise value_invalid unless the value is a positive finite number, or None."""
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
-        raise error("value_invalid", name=name, reason=f"{value!r} is not a positive number")
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

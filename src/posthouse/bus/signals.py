@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context
 from typing import Any
 
+from posthouse.bus.arguments import check_handler
 from posthouse.log import get_log
 from posthouse.model.envelope import Signal
 from posthouse.model.subjects import PatternTrie, validate_subject
@@ -40,6 +41,7 @@ class Signals:
     def add(self, pattern: str, handler: SignalHandler) -> Callable[[], Coroutine[Any, Any, None]]:
         """Call `handler` for signals to matching subjects; return the async function that removes it."""
         validate_subject(pattern, allow_wildcards=True)
+        check_handler("handler", handler)
         ticket = self._trie.add(pattern, handler)
         self._counts[pattern] += 1
         if self._counts[pattern] == self._max + 1:

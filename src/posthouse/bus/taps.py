@@ -12,6 +12,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
+from posthouse.bus.arguments import check_handler, check_type
 from posthouse.bus.causes import decode_published
 from posthouse.bus.core import Core
 from posthouse.bus.inotify import Watcher
@@ -146,6 +147,8 @@ class Tap:
 async def start_tap(followers: Followers, pattern: str, handler: TapHandler, after: str | None) -> Tap:
     """Start a tap at the head of the journal, or after a cursor."""
     validate_subject(pattern, allow_wildcards=True)
+    check_handler("handler", handler)
+    check_type("after", after, str)
     followers.core.ledger.flush()
     extent = await followers.core.store.pool.run(read_extent)
     seq = extent.head if after is None else resolve_cursor(extent, after)

@@ -209,14 +209,14 @@ def serve(
         posthouse bus serve math.double --run 'jq ".n * 2"'
         posthouse bus serve team.me --count 1 --json
     """
-    handler = EndpointHandler(output, run, count)
+    handler = EndpointHandler(output, None if run is None else split_command(run), count)
     with_bus(directory, output, lambda bus: handler.serve(bus, subject, owner, for_s), **bus_arguments(flags))
 
 
 class EndpointHandler:
     """Handles the messages of one endpoint and counts them."""
 
-    def __init__(self, output: Output, run: str | None, count: int | None) -> None:
+    def __init__(self, output: Output, run: list[str] | None, count: int | None) -> None:
         self.output = output
         self.run = run
         self.left = count
@@ -249,13 +249,24 @@ class EndpointHandler:
             await bus.publish(envelope.reply_to, _as_payload(printed), from_=envelope.subject)
 
 
-async def run_program(command: str, payload: Any) -> str:
+def split_command(command: str) -> list[str]:
+    """Return the words of a command line; raise a usage error before any message is taken."""
+    import shlex
+
+    try:
+        words = shlex.split(command)
+    except ValueError as failure:
+        raise error("usage", text=f"--run cannot be read: {failure}", hint="Check the quotes in it.") from failure
+    if not words:
+        raise error("usage", text="--run names no program", hint="Give a program and its arguments.")
+    return words
+
+
+async def run_program(words: list[str], payload: Any) -> str:
     """Run the program on one payload and return its output; if the program fails, the message fails."""
     import asyncio
     import json
-    import shlex
 
-    words = shlex.split(command)
     try:
         process = await asyncio.create_subprocess_exec(
             *words, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE

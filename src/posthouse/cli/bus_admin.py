@@ -14,6 +14,7 @@ from posthouse.cli.bus_requeue import requeue_letters
 from posthouse.cli.bus_session import BusDir, shorten, with_bus
 from posthouse.cli.commands import noun
 from posthouse.cli.output import PLAIN, Output, table
+from posthouse.model.errors import error
 from posthouse.model.limits import DEAD_LETTER_KEEP_DAYS
 
 if TYPE_CHECKING:
@@ -287,10 +288,13 @@ def purge_letters(
     """
     from datetime import timedelta
 
+    if not 0 <= older_than_days <= _MAX_AGE_DAYS:
+        raise error("usage", text=f"--older-than must be between 0 and {_MAX_AGE_DAYS} days")
     removed = with_bus(directory, output, lambda bus: bus.purge(timedelta(days=older_than_days)))
     output.result({"removed": removed}, f"{removed} dead letters removed")
 
 
+_MAX_AGE_DAYS = 36_500
 dead_app.command(requeue_letters, name="requeue")
 
 

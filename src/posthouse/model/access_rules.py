@@ -37,8 +37,10 @@ class AccessRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def __post_init__(self) -> None:
         validate_subject(self.from_, allow_wildcards=True)
         validate_subject(self.to, allow_wildcards=True)
-        if not isinstance(self.action, Action):
-            raise error("value_invalid", name="action", reason=f"{self.action!r} is neither allow nor deny")
+        action: object = self.action
+        if action not in ("allow", "deny"):
+            raise error("value_invalid", name="action", reason=f"{action!r} is neither allow nor deny")
+        msgspec.structs.force_setattr(self, "action", Action(action))
         if type(self.priority) is not int or abs(self.priority) > SAFE_INTEGER_MAX:
             raise error("value_invalid", name="priority", reason=f"{self.priority!r} is not an integer")
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import enum
 import re
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -50,7 +51,20 @@ class ChannelType(enum.StrEnum):
     THREAD = "thread"
 
 
-class Attachment(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class _Checked(msgspec.Struct, frozen=True, kw_only=True):
+    """A value that programs make: its fields are checked whenever one is made, and enums accept their strings."""
+
+    def __post_init__(self) -> None:
+        for field in msgspec.structs.fields(self):
+            given = getattr(self, field.name)
+            if given is None or given is msgspec.UNSET:
+                continue
+            value = convert_or_refuse(field.encode_name, partial(msgspec.convert, type=field.type), given)
+            if value is not given:
+                msgspec.structs.force_setattr(self, field.name, value)
+
+
+class Attachment(_Checked, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A file attached to a message; the bus carries its path, not its bytes."""
 
     path: str
@@ -59,7 +73,7 @@ class Attachment(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     size: NonNegative | None = None
 
 
-class ResponseContext(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class ResponseContext(_Checked, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Constraints on a reply where it is displayed."""
 
     platform: str
@@ -68,7 +82,7 @@ class ResponseContext(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     instructions: str | None = None
 
 
-class Usage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class Usage(_Checked, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Model usage and cost of a message; the pipeline computes cost figures from it."""
 
     model: str
@@ -77,7 +91,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     cost_usd: Annotated[float, msgspec.Meta(ge=0)]
 
 
-class StandardPayload(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class StandardPayload(_Checked, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A message between agents, or between an agent and a channel."""
 
     content: str
@@ -231,8 +245,9 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     data: Any = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.type, SignalType):
+        if self.type not in list(SignalType):
             raise error("value_invalid", name="type", reason=f"{self.type!r} is not a signal type")
+        msgspec.structs.force_setattr(self, "type", SignalType(self.type))
         if type(self.state) is not str or not self.state:
             raise error("value_invalid", name="state", reason="it is not a non-empty text")
         validate_subject(self.endpoint_subject)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import apsw
 
-from posthouse.files import fsync_dir, open_nofollow
+from posthouse.files import fsync_dir, open_nofollow, unusable
 from posthouse.model.errors import Fatal, PosthouseError, error
 
 SAFE_VERSION = (3, 51, 3)
@@ -63,6 +63,11 @@ def translate(exc: apsw.Error, path: str, *, committing: bool = False) -> Postho
         return error("store_locked", path=path)
     if isinstance(exc, apsw.FullError | apsw.NoMemError | apsw.IOError):
         return error("store_full", path=path, reason=str(exc))
+    if isinstance(exc, apsw.CantOpenError | apsw.ReadOnlyError | apsw.PermissionsError):
+        hint = (
+            "This user must be able to write to its directory, and open more files: `posthouse doctor` shows the limit."
+        )
+        return error("store_unusable", path=path, reason=str(exc), hint=hint)
     return error("internal", reason=str(exc))
 
 
@@ -201,5 +206,5 @@ def create_private(path: Path) -> None:
     except FileExistsError:
         return
     except OSError as exc:
-        raise error("store_path_unsafe", path=str(path), reason=exc.strerror or str(exc)) from exc
+        raise unusable(path, exc) from exc
     fsync_dir(path.parent)

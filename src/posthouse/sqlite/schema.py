@@ -76,12 +76,19 @@ def migrate(db: apsw.Connection, path: Path, components: tuple[Component, ...], 
     _refuse_newer(path, components, _versions(db, path, components))
 
 
+def _application(db: apsw.Connection, path: Path) -> object:
+    try:
+        return db.pragma("application_id")
+    except apsw.CantOpenError as exc:  # the WAL needs two more descriptors than opening the file
+        raise translate(exc, str(path)) from exc
+
+
 def _versions(db: apsw.Connection, path: Path, components: tuple[Component, ...]) -> dict[str, int]:
     """Return the version of each component, none for an empty file; refuse a database of another program."""
     expected = components[-1].name
     db.execute("BEGIN")  # one snapshot: another process may be creating the schema
     try:
-        application = db.pragma("application_id")
+        application = _application(db, path)
         tables = {name for (name,) in db.execute("SELECT name FROM sqlite_schema")}
         if application not in (0, APPLICATION_ID) or (tables and application == 0):
             raise error(

@@ -70,6 +70,13 @@ STORAGE: tuple[ErrorSpec, ...] = (
         exit=Exit.BROKEN,
     ),
     ErrorSpec(
+        "store_unusable",
+        500,
+        "{path} cannot be used: {reason}",
+        "Give a directory that this user may write to.",
+        exit=Exit.BROKEN,
+    ),
+    ErrorSpec(
         "store_in_use",
         409,
         "{path} is open in another process",
