@@ -91,6 +91,15 @@ def test_publish_without_an_endpoint_says_so_and_exits_with_1(line: BusLine) -> 
     outcome = line("pub", "no.one", "1")
     assert outcome.exit == 1
     assert "dead letter" in outcome.out
+    assert outcome.err == ""
+
+
+def test_publish_waits_for_room_as_long_as_it_is_told(line: BusLine) -> None:
+    line("endpoints", "add", "a.b")
+    (line.root / "config.json").write_text('{"reliability": {"backpressure": {"maxMailboxSize": 1}}}')
+    assert line("pub", "a.b", "1").exit == 0
+    refused = line("pub", "a.b", "2", "--wait", "0.05")
+    assert (refused.exit, "mailbox full" in refused.out) == (1, True)
 
 
 def test_payload_is_json_or_text_and_never_guessed(line: BusLine, monkeypatch: pytest.MonkeyPatch) -> None:

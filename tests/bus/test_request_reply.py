@@ -237,3 +237,13 @@ async def test_late_answers_are_dead_letters_and_open_no_breaker(house: House) -
         ("no request waits for this reply", "answer to 0"),
         ("no request waits for this reply", "answer to 1"),
     ]
+
+
+async def test_closing_the_bus_ends_its_open_requests(bus: Bus) -> None:
+    await bus.register_endpoint("silent.one")
+    asking = asyncio.create_task(bus.request("silent.one", 1, from_="user", timeout_s=3_600))
+    await eventually(lambda: list((bus.path / "mailboxes" / hash_of("silent.one") / "new").iterdir()))
+    await bus.close()
+    with pytest.raises(PosthouseError) as ended:
+        await asyncio.wait_for(asking, 15)
+    assert ended.value.code == "bus_closed"

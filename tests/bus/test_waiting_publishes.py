@@ -210,3 +210,33 @@ async def test_pattern_cannot_be_waited_for(bus: Bus) -> None:
     with pytest.raises(PosthouseError) as wrong:
         await bus.publish("a.*", 1, from_="c", wait_s=1)
     assert (wrong.value.code, wrong.value.fields["name"]) == ("value_invalid", "wait_s")
+
+
+async def test_closing_the_bus_ends_a_wait(house: House) -> None:
+    bus = await house.bus(reliability=reliability(**FULL))
+    await bus.register_endpoint("a.b")
+    await bus.publish("a.b", 1, from_="c")
+    waiting = [asyncio.create_task(bus.publish("a.b", 2, from_="c", wait_s=LONG_S)) for _ in range(2)]
+    await waits(waiting[0])
+    await bus.close()
+    for ended in await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), LONG_S / 2):
+        assert isinstance(ended, PosthouseError)
+        assert ended.code == "bus_closed"
+
+
+async def test_handler_that_waits_when_the_bus_closes_gives_its_message_back(house: House) -> None:
+    bus, entered = await house.bus(reliability=reliability(**FULL)), asyncio.Event()
+    await bus.register_endpoint("next.stage")
+    await bus.publish("next.stage", "fills it", from_="c")
+
+    async def middle(_message: Envelope) -> None:
+        entered.set()
+        await bus.publish("next.stage", "work", from_="a.b", wait_s=LONG_S)
+
+    await bus.register_endpoint("a.b")
+    await bus.subscribe("a.b", middle)
+    await bus.publish("a.b", "input", from_="c")
+    await bounded(entered)
+    await bus.close()
+    box = house.mailbox("a.b")
+    assert (len(box.names("new") + box.names("cur")), box.names("failed")) == (1, [])

@@ -146,6 +146,9 @@ class Session:
         if self.failure is None:
             self.requests.close()
         await self.servers.close()
+        # after the servers: a handler that waits gives its message back instead of failing
+        self.waiting.close()
+        self.requests.fail(self.failure or error("bus_closed", path=str(self._path)))
         await self.publisher.close()
         await self.followers.close()
         await self.housekeeping.close()

@@ -10,6 +10,7 @@ to empty is refused at once.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 from posthouse.bus.admission import Draft
 from posthouse.bus.arguments import check_positive
@@ -52,6 +53,11 @@ class WaitingPublishes:
         self._publisher = publisher
         self._loop = publisher.core.loop
         self._queues: dict[str, _SenderQueue] = {}
+        self._closed = asyncio.Event()
+
+    def close(self) -> None:
+        """End all waits with bus_closed."""
+        self._closed.set()
 
     async def publish(self, draft: Draft, wait_s: float) -> PublishResult:
         """Publish as soon as the sender's earlier publishes and the limits allow, or return the refusal."""
@@ -91,6 +97,8 @@ class WaitingPublishes:
     async def _publish_first(self, queue: _SenderQueue, draft: Draft, deadline_s: float) -> PublishResult:
         pause_s = _FIRST_PAUSE_S
         while True:
+            if self._closed.is_set():
+                raise error("bus_closed", path=str(self._publisher.core.directory.root))
             draft.is_waiting = self._loop.time() < deadline_s
             result = await self._publisher.publish(draft)
             if not (draft.is_waiting and draft.is_refused_for_now):
@@ -99,8 +107,12 @@ class WaitingPublishes:
             if self._is_own_mailbox(draft, queue.refused):
                 deadline_s = self._loop.time()
             else:
-                await asyncio.sleep(min(pause_s, max(0.0, deadline_s - self._loop.time())))
+                await self._pause(min(pause_s, deadline_s - self._loop.time()))
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+
+    async def _pause(self, pause_s: float) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._closed.wait(), max(0.0, pause_s))
 
     def _is_own_mailbox(self, draft: Draft, refused: Rejection) -> bool:
         """Return True if only the publisher itself can make room: by ending its handler, or by an ack."""

@@ -54,6 +54,7 @@ def pub(
     reply_to: Annotated[str | None, Parameter(help="Subject for replies.")] = None,
     in_reply_to: Annotated[str | None, Parameter(help="Id of the message this one answers.")] = None,
     ttl_s: Annotated[float | None, Parameter(name="--ttl", help="Seconds until the message expires.")] = None,
+    wait_s: Annotated[float | None, Parameter(name="--wait", help="Seconds to wait for rate, room or breaker.")] = None,
     text: AsText = False,
     directory: BusDir = None,
     flags: BusFlags | None = None,
@@ -64,12 +65,13 @@ def pub(
     For example:
 
         posthouse bus pub team.builder '{"content": "please build"}'
-        posthouse bus pub team.builder "please build" --text --from team.lead --ttl 600
+        posthouse bus pub team.builder "please build" --text --from team.lead --ttl 600 --wait 30
         echo '[1, 2]' | posthouse bus pub 'team.*' - --json
     """
     content = read_payload(payload, text)
-    options: dict[str, Any] = {"from_": from_, "reply_to": reply_to, "in_reply_to": in_reply_to, "ttl_s": ttl_s}
-    arguments = bus_arguments(flags)
+    options: dict[str, Any] = {"from_": from_, "reply_to": reply_to, "in_reply_to": in_reply_to}
+    options |= {"ttl_s": ttl_s, "wait_s": wait_s}
+    arguments = {"shows_refusals": True} | bus_arguments(flags)
     result = with_bus(directory, output, lambda bus: bus.publish(subject, content, **options), **arguments)
     return show_published(output, result)
 

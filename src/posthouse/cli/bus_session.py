@@ -43,9 +43,20 @@ Sender = Annotated[str, Parameter(name="--from", help="Subject of the sender.")]
 DEFAULT_SENDER = "cli"
 
 
-def with_bus(directory: Path | None, output: Output, work: Callable[[Bus], Awaitable[R]], **options: Any) -> R:
-    """Open the bus with these options, run `work` on it and close it again."""
+def with_bus(
+    directory: Path | None,
+    output: Output,
+    work: Callable[[Bus], Awaitable[R]],
+    *,
+    shows_refusals: bool = False,
+    **options: Any,
+) -> R:
+    """Open the bus with these options, run `work` on it and close it again.
+
+    If the command shows refusals itself, the log does not repeat them.
+    """
     import asyncio
+    import logging
 
     from posthouse.bus import Bus
 
@@ -53,8 +64,8 @@ def with_bus(directory: Path | None, output: Output, work: Callable[[Bus], Await
         async with Bus(directory, **options) as bus:
             return await work(bus)
 
-    if output.json:
-        _silence_log()
+    if output.json or shows_refusals:
+        _silence_log(logging.CRITICAL if output.json else logging.ERROR)
     return asyncio.run(open_and_work())
 
 
@@ -65,13 +76,11 @@ def bus_arguments(flags: BusFlags | None) -> dict[str, Any]:
     return {name.removeprefix("bus."): values[name].value for name in given}
 
 
-def _silence_log() -> None:
-    """Log nothing below critical: with --json stderr carries one problem object only."""
-    import logging
-
+def _silence_log(level: int) -> None:
+    """Log nothing below the level: with --json stderr carries one problem object only."""
     import structlog
 
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(level))
 
 
 #: The payload, as an argument.

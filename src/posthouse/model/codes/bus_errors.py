@@ -100,6 +100,6 @@ BUS: tuple[ErrorSpec, ...] = (
         "bus_closed",
         409,
         "the bus on {path} is not open",
-        "Use it inside `async with Bus(...)`, on the event loop that opened it.",
+        "Use it inside `async with Bus(...)`, or `with Bus(...).sync` in a plain program.",
     ),
 )
