@@ -5,31 +5,37 @@ Each connection has an Outlet that counts its unsent bytes and the bytes held un
 grow between two checks, because a transport does not report that it has sent something: the total is never too low,
 and all connections are measured again only when it exceeds the bound. The slowest reader is the one whose oldest
 unsent byte has waited longest, so a peer that takes a byte now and then is no faster than one that takes none.
+A TLS transport does not count what it has encrypted, so a large response is held here and written in small parts.
 """
 
 from __future__ import annotations
 
 import asyncio
+import io
 import time
 from collections import deque
 from collections.abc import Callable
 
 import structlog
+from aiohttp import BytesIOPayload, web
+from aiohttp.abc import AbstractStreamWriter
 
 log = structlog.get_logger(__name__)
+LARGE_BYTES = 256 * 1024  # a response above this is written in parts, as its client reads
 _MARK_S = 0.05  # writes this close together count as one: bounds the marks of a reader that is far behind
 
 
 class Outlet:
     """What one connection has written and its peer has not taken."""
 
-    __slots__ = ("_account", "_held", "_marks", "_transport", "_written", "counted")
+    __slots__ = ("_account", "_held", "_held_since_s", "_marks", "_transport", "_written", "counted")
 
     def __init__(self, account: OutboundAccount, transport: asyncio.Transport) -> None:
         self._account = account
         self._transport = transport
         self._written = 0
         self._held = 0
+        self._held_since_s = float("inf")
         #: (bytes written so far, when), oldest first, for writes that may be unsent
         self._marks: deque[tuple[int, float]] = deque()
         #: the account's figure for this connection: at least what is unsent and held
@@ -54,13 +60,21 @@ class Outlet:
             self._account.count(self, unsent + self._held)
         return unsent
 
-    def writes_next(self, size: int) -> None:
-        """Count bytes that a library writes in this iteration of the event loop."""
-        asyncio.get_running_loop().call_soon(self._wrote_by_library, size)
+    def count_response(self, response: web.Response) -> None:
+        """Count a response that the library writes in this iteration of the event loop; hold a large one."""
+        body = response.body
+        if isinstance(body, bytes) and len(body) > LARGE_BYTES:
+            response.body = _HeldBody(body, self)
+        else:
+            asyncio.get_running_loop().call_soon(self._wrote_by_library, response.content_length or 0)
 
     def hold(self, size: int) -> None:
         """Count bytes that wait in memory for this connection; a negative size when they were written or dropped."""
+        if not self._held:
+            self._held_since_s = self._account.now_s()
         self._held += size
+        if not self._held:
+            self._held_since_s = float("inf")
         # a connection that ends is not counted any more, and must not be counted below zero
         self._account.count(self, 0 if self._transport.is_closing() else self.counted + size)
 
@@ -76,8 +90,8 @@ class Outlet:
 
     @property
     def waits_since_s(self) -> float:
-        """When the oldest unsent byte was written; infinite if there is none."""
-        return self._marks[0][1] if self._marks else float("inf")
+        """Since when the oldest byte waits; infinite if there is none."""
+        return min(self._marks[0][1], self._held_since_s) if self._marks else self._held_since_s
 
     def drop(self) -> None:
         """Drop the connection and everything unsent: a peer that does not read would not read a farewell either."""
@@ -99,6 +113,21 @@ class Outlet:
             self._marks[-1] = (self._written, self._marks[-1][1])
         else:
             self._marks.append((self._written, now_s))
+
+
+class _HeldBody(BytesIOPayload):
+    """The body of a large response: counted as held, and written in parts as the client takes them."""
+
+    def __init__(self, body: bytes, outlet: Outlet) -> None:
+        super().__init__(io.BytesIO(body))
+        self._outlet = outlet
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        self._outlet.hold(self.size)
+        try:
+            await super().write(writer)
+        finally:
+            self._outlet.hold(-self.size)
 
 
 class OutboundAccount:

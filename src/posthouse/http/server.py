@@ -115,7 +115,7 @@ class HttpServer(web.Server):
         response = await self.dispatcher.answer(request, self.guard, address)
         transport = request.transport
         if self.outbound is not None and transport is not None and isinstance(response, web.Response):
-            self.outbound.open(transport).writes_next(response.content_length or 0)
+            self.outbound.open(transport).count_response(response)
         return response
 
     def enter(self, connection: HttpConnection, address: str | None) -> None:

@@ -6,10 +6,16 @@ import asyncio
 import json
 import resource
 import socket
-from contextlib import AsyncExitStack
+import ssl
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from posthouse.relay.listen import Protection
+from posthouse.relay.server import NO_PROTECTION
+from posthouse.relay.wire.accept_results import Accepted
+from tests.client.certificates import make_certificate
 from tests.relay.edge import PATIENCE_S, Author, Edge, Stream, running
 from tests.relay.hostile.wire import Wire, masked, wire
 
@@ -145,35 +151,50 @@ async def test_publisher_that_reads_no_answers_is_held_back_not_buffered(tmp_pat
         assert (await edge.get("/healthz")).status == 200
 
 
-async def test_unread_http_responses_count_and_the_slowest_client_is_dropped(tmp_path: Path) -> None:
-    author, limit = Author(), 8 * 1024 * 1024
-    async with running(tmp_path / "relay", outbound_bytes=limit) as edge:
+async def connect(edge: Edge, *, is_tls: bool) -> Wire:
+    """Open a connection that takes little from the kernel and reads nothing until it is told to."""
+    raw = socket.socket()
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 128 * 1024)
+    raw.setblocking(False)
+    address = edge.server.address
+    await asyncio.get_running_loop().sock_connect(raw, (address.host, address.port))
+    context = ssl.create_default_context() if is_tls else None
+    if context is not None:
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    reader, writer = await asyncio.open_connection(
+        sock=raw, ssl=context, server_hostname=address.host if is_tls else None
+    )
+    writer.transport.pause_reading()  # type: ignore[attr-defined]
+    return Wire(reader, writer)
+
+
+@pytest.mark.parametrize("is_tls", [False, True])
+async def test_unread_http_responses_count_and_the_slowest_client_is_dropped(tmp_path: Path, is_tls: bool) -> None:
+    author, limit = Author(), 16 * 1024 * 1024
+    made = make_certificate(tmp_path / "certificate", "127.0.0.1") if is_tls else None
+    protection = NO_PROTECTION if made is None else Protection(tls_cert=made.cert, tls_key=made.key)
+    async with running(tmp_path / "relay", protection=protection, outbound_bytes=limit) as edge:
+        context = edge.server.context
         for _ in range(10):
-            await edge.publish(*(author.event(content="x" * 60_000) for _ in range(10)))
-        token = await edge.token(author)
+            events = [json.dumps(author.event(content="x" * 60_000)).encode() for _ in range(10)]
+            assert all(isinstance(answer, Accepted) for answer in await context.engine.accept_many(events))
+        token = context.tokens.issue(author.node).text
         request = f"GET /v1/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n".encode()
-        outbound = edge.server.context.outbound
-
-        def has_dropped() -> bool:
-            return outbound.dropped > 0
-
-        async with AsyncExitStack() as stack:
-            clients: list[Wire] = []
-            while not has_dropped():
-                clients.append(await stack.enter_async_context(wire(edge)))
-                narrow(clients[-1])
-                clients[-1].writer.transport.pause_reading()  # type: ignore[attr-defined]
-                before = outbound.measure()
-                await clients[-1].send(request)
-                async with asyncio.timeout(PATIENCE_S):
-                    while outbound.measure() < before + 1024 * 1024 and not has_dropped():
-                        assert (await edge.get("/healthz")).status == 200
-            assert 1 < len(clients) < 10  # of 6 MB each, less what the kernel takes
-            assert outbound.measure() <= limit
-            for client in clients:
-                client.writer.transport.resume_reading()  # type: ignore[attr-defined]
-            status, page = await clients[-1].response()
+        clients = [await connect(edge, is_tls=is_tls) for _ in range(4)]
+        for number, client in enumerate(clients, start=1):
+            await client.send(request)
+            async with asyncio.timeout(PATIENCE_S):  # each response has 6 MB: two fit into the bound, less an eighth
+                while context.outbound.dropped < number - 2 or context.outbound.measure() < min(number, 2) * 6_000_000:
+                    await context.engine.store.extent()
+        assert context.outbound.dropped == 2
+        assert context.outbound.measure() <= limit
+        for client in clients:
+            client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        for client in clients[2:]:
+            status, page = await client.response()
             assert (status, len(page["events"])) == (200, 100)
+        for client in clients:
+            client.writer.close()
 
 
 async def test_lists_and_counts_that_are_not_read_wait_instead_of_piling_up(tmp_path: Path) -> None:
