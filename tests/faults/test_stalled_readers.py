@@ -141,13 +141,16 @@ async def attacked(tmp_path: Path) -> AsyncIterator[Attacked]:
     author = Author()
     settings = ("--outbound-max-bytes", str(BOUND), "--admin", author.node)
     async with (
-        relay_process(tmp_path, *settings, *rates, "--admin", author.node) as relay,
+        relay_process(tmp_path, *settings, *rates) as relay,
         aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(PATIENCE_S)) as session,
         asyncio.timeout(PATIENCE_S),
     ):
+        assert relay.process.stderr is not None
+        log = asyncio.create_task(relay.process.stderr.read())  # a full pipe would stop the relay
         found = Attacked(relay, session, author)
         await found.fill()
         yield found
+        log.cancel()
 
 
 async def test_memory_stays_within_its_bound_while_clients_read_nothing(tmp_path: Path) -> None:
