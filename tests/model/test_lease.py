@@ -11,6 +11,7 @@ from posthouse.model.lease import (
     Denied,
     FenceTag,
     Grant,
+    LeaseRequest,
     LockRow,
     LockView,
     Released,
@@ -27,9 +28,9 @@ from posthouse.model.lease import (
     reopen,
     validate_lease_ms,
     validate_request_id,
-    validate_resource,
 )
 from posthouse.model.limits import DAY_S, MILLISECOND_NS, SECOND_NS
+from posthouse.model.lock_scope import Asked
 
 WALL = 1_700_000_000_000_000_000
 
@@ -55,7 +56,13 @@ def take(
     wall_ns: int = WALL,
 ) -> Grant | Denied:
     next_token = 1 if row is None else row.token + 1
-    return acquire(row, "r", owner, lease_ms, ms(now_ms), wall_ns, lambda: next_token, request_id, record)
+    asked = LeaseRequest((Asked("r", owner),), lease_ms, request_id)
+    return acquire(asked, unreleased(row), ms(now_ms), wall_ns, lambda: next_token, record)
+
+
+def unreleased(row: LockRow | None) -> list[LockRow]:
+    """Return what a store finds of a resource: released rows do not count."""
+    return [] if row is None or row.is_released else [row]
 
 
 def ms(value: int) -> int:
@@ -106,18 +113,19 @@ def test_tokens_grow_through_release() -> None:
     row = granted(take(None, "ada", 0))
     freed = release(row, "ada", 1, ms(1))
     assert isinstance(freed, Released)
-    assert inspect(freed.row, "r", ms(1)) == LockView("r", False, None, 1, 0)
-    assert code(renew(freed.row, "ada", 1, 1000, ms(1), WALL)) == "not_holder"
-    again = take(freed.row, "bob", 1)
+    (row,) = freed.rows
+    assert inspect([row], "r", ms(1)) == LockView("r", False, None, 1, 0, last_owner="ada")
+    assert code(renew(row, "ada", 1, 1000, ms(1), WALL)) == "not_holder"
+    again = take(row, "bob", 1)
     assert isinstance(again, Grant)
     assert (again.row.token, again.took_over) == (2, False)
 
 
 def test_inspect_tells_the_holder_or_the_last_token() -> None:
     row = granted(take(None, "ada", 0))
-    assert inspect(None, "r", 0) == LockView("r", False, None, 0, 0)
-    assert inspect(row, "r", ms(400)) == LockView("r", True, "ada", 1, 600)
-    assert inspect(row, "r", ms(1000)) == LockView("r", False, None, 1, 0)
+    assert inspect([], "r", 0) == LockView("r", False, None, 0, 0)
+    assert inspect([row], "r", ms(400)) == LockView("r", True, "ada", 1, 600, (row,))
+    assert inspect([row], "r", ms(1000)) == LockView("r", False, None, 1, 0, last_owner="ada")
 
 
 def test_whoever_waits_the_remaining_time_finds_the_lease_over() -> None:
@@ -133,7 +141,7 @@ def test_a_restart_gives_a_lease_that_may_be_active_its_full_time_again() -> Non
     assert reopen(row, ms(5000), ms(999)).deadline_boot_ns == ms(6000)
     freed = release(row, "ada", 1, 0)
     assert isinstance(freed, Released)
-    assert reopen(freed.row, ms(5000), void_token=9) == freed.row
+    assert reopen(freed.rows[0], ms(5000), void_token=9) == freed.rows[0]
 
 
 def test_lease_that_was_over_before_a_restart_stays_over() -> None:
@@ -177,15 +185,6 @@ def test_a_request_id_is_free_again_after_a_day() -> None:
     for wall_ns, is_spent in ((WALL + DAY_S * SECOND_NS - 1, True), (WALL + DAY_S * SECOND_NS, False)):
         outcome = take(first.row, "ada", 9999, request_id="q", record=first.record, wall_ns=wall_ns)
         assert isinstance(outcome, Denied) is is_spent
-
-
-@pytest.mark.parametrize("resource", ["", "x" * 513, "é" * 257, "\ud800"])
-def test_a_resource_has_1_to_512_bytes(resource: str) -> None:
-    with pytest.raises(Refused) as caught:
-        validate_resource(resource)
-    assert caught.value.code == "resource_invalid"
-    for odd in ("x" * 512, "a/b c?#%", "\n", "☕", "../.."):
-        assert validate_resource(odd) == odd
 
 
 @pytest.mark.parametrize("lease_ms", [999, 600_001, 0, -1, 1000.0, True, None])
@@ -238,7 +237,7 @@ def test_any_history_has_one_holder_and_growing_tokens(steps: list[tuple[str, st
         _step(world, op, owner, lease_ms)
         assert len(world.holders()) <= 1
         assert world.tokens == sorted(set(world.tokens))
-        view = inspect(world.row, "r", world.now_ns)
+        view = inspect([] if world.row is None else [world.row], "r", world.now_ns)
         for holder in world.holders():
             assert (view.owner, view.token) == (holder, world.beliefs[holder][0])
 
@@ -251,7 +250,8 @@ def _step(world: Model, op: str, owner: str, lease_ms: int) -> None:
         return
     if op == "acquire":
         was_active = world.row is not None and is_active(world.row, world.now_ns)
-        outcome = acquire(world.row, "r", owner, lease_ms, world.now_ns, WALL, lambda: len(world.tokens) + 1)
+        asked = LeaseRequest((Asked("r", owner),), lease_ms)
+        outcome = acquire(asked, unreleased(world.row), world.now_ns, WALL, lambda: len(world.tokens) + 1)
         assert isinstance(outcome, Grant) is not was_active
     elif op == "renew":
         outcome = renew(world.row, owner, token, lease_ms, world.now_ns, WALL)
@@ -260,11 +260,11 @@ def _step(world: Model, op: str, owner: str, lease_ms: int) -> None:
         assert isinstance(outcome, Released) or world.now_ns >= until
     if isinstance(outcome, Denied):
         return
-    world.row = outcome.row
+    (world.row,) = outcome.rows
     if op == "acquire":
-        world.tokens.append(outcome.row.token)
+        world.tokens.append(world.row.token)
     ends = world.now_ns + ms(lease_ms) if isinstance(outcome, Grant) else 0
-    world.beliefs[owner] = (outcome.row.token, ends)
+    world.beliefs[owner] = (world.row.token, ends)
 
 
 @given(st.lists(st.integers(1, 6), max_size=20), st.booleans())
@@ -304,10 +304,55 @@ def test_the_relay_judges_a_fence_by_the_lock(
     token: int, author: str, now_ms: int, last_written: int | None, strict: bool, expected: str | None
 ) -> None:
     row = LockRow("r", "ada", 2, 1000, ms(1000))
-    assert fence_error(FenceTag("r", token, strict), author, row, ms(now_ms), last_written) == expected
+    assert fence_error(FenceTag("r", token, strict), author, [row], ms(now_ms), last_written) == expected
 
 
 def test_a_fence_of_a_resource_nobody_locked_is_unknown_and_of_a_released_one_stale() -> None:
-    assert fence_error(FenceTag("r", 1, False), "ada", None, 0) == "fence_unknown"
+    assert fence_error(FenceTag("r", 1, False), "ada", [], 0) == "fence_unknown"
     row = LockRow("r", "ada", 1, 1000, ms(1000), is_released=True)
-    assert fence_error(FenceTag("r", 1, False), "ada", row, 0) == "fence_stale"
+    assert fence_error(FenceTag("r", 1, False), "ada", [row], 0) == "fence_stale"
+
+
+def test_a_tree_fences_the_names_below_it_and_a_shared_lease_fences_nothing() -> None:
+    tree = LockRow("a", "ada", 5, 1000, ms(1000), is_tree=True)
+    assert fence_error(FenceTag("a/b", 5, False), "ada", [tree], 0) is None
+    assert fence_error(FenceTag("ab", 5, False), "ada", [tree], 0) == "fence_unknown"
+    assert fence_error(FenceTag("a/b", 4, False), "ada", [tree], 0) == "fence_stale"
+    assert fence_error(FenceTag("a/b", 5, False), "bob", [tree], 0) == "fence_unknown"
+    assert fence_error(FenceTag("a/b", 5, False), "ada", [tree], ms(1000)) == "fence_stale"
+    shared = LockRow("a", "ada", 5, 1000, ms(1000), is_shared=True)
+    assert fence_error(FenceTag("a", 5, False), "ada", [shared], 0) == "fence_unknown"
+
+
+def test_another_session_of_the_node_is_held_off_and_the_same_one_is_refused_without_a_token() -> None:
+    row = LockRow("r", "ada", 5, 1000, ms(1000), session="one")
+    other = acquire(LeaseRequest((Asked("r", "ada", "two"),), 1000), [row], 0, WALL, lambda: 6)
+    assert other == Denied("held", {"holder": "ada", "remaining_ms": 1000})
+    same = acquire(LeaseRequest((Asked("r", "ada", "one"),), 1000), [row], 0, WALL, lambda: 6)
+    assert same == Denied("held_by_self", {"remaining_ms": 1000})
+
+
+def test_renew_and_release_compare_the_session_only_if_it_is_given() -> None:
+    row = LockRow("r", "ada", 5, 1000, ms(1000), session="one")
+    assert code(renew(row, "ada", 5, 1000, 0, WALL, "two")) == "not_holder"
+    assert code(release(row, "ada", 5, 0, "two")) == "not_holder"
+    assert isinstance(renew(row, "ada", 5, 1000, 0, WALL), Grant)
+    assert isinstance(release(row, "ada", 5, 0, "one"), Released)
+
+
+def test_grant_ends_every_expired_lease_that_it_overlaps() -> None:
+    over = LockRow("a/b", "bob", 3, 1000, ms(1000))
+    outcome = acquire(LeaseRequest((Asked("a", "ada", is_tree=True),), 1000), [over], ms(1000), WALL, lambda: 6)
+    assert isinstance(outcome, Grant) and outcome.expired == (over,)
+
+
+def test_retry_of_several_locks_must_repeat_all_of_them() -> None:
+    asked = LeaseRequest((Asked("a", "ada"), Asked("b", "ada")), 1000, "q")
+    first = acquire(asked, [], 0, WALL, lambda: 6)
+    assert isinstance(first, Grant) and first.record is not None
+    repeat = acquire(asked, first.rows, 1, WALL, lambda: 7, first.record)
+    assert isinstance(repeat, Grant) and repeat.is_repeat and repeat.rows == first.rows
+    fewer = LeaseRequest((Asked("a", "ada"),), 1000, "q")
+    assert acquire(fewer, first.rows, 1, WALL, lambda: 7, first.record) == Denied("request_reused", {"request_id": "q"})
+    lost = acquire(asked, first.rows[:1], 1, WALL, lambda: 7, first.record)
+    assert isinstance(lost, Denied) and lost.code == "request_spent"

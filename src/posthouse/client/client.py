@@ -43,8 +43,9 @@ from posthouse.model.api import MessageStates
 from posthouse.model.clock import Clock, system_clock
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import Coordinate, Event, parse_coordinate
-from posthouse.model.lease import validate_lease_ms, validate_resource
+from posthouse.model.lease import validate_lease_ms
 from posthouse.model.limits import RECEIVE_WINDOW
+from posthouse.model.lock_scope import validate_resource
 from posthouse.model.node import DEFAULT_MESH, is_node_id
 from posthouse.model.ulid import UlidGenerator
 

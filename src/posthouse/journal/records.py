@@ -181,7 +181,19 @@ _GRANT = {
     "granted_boot_ns": "boot time of the grant, always",
     "deadline_boot_ns": "boot time at which the lease ends, always",
 }
+_SCOPE = {
+    "session": "the session of the node, unless it is empty",
+    "tree": "true if the lock also covers all names below",
+    "shared": "true if the lock is shared",
+}
 _REQUEST = {"request_id": "the caller's id of the request", "wait_ms": "time that the caller waited"}
+_LEASE_END = {
+    "owner": "the node id of the former holder, always",
+    "session": "its session, unless it is empty",
+    "token": "the fencing token it held, always",
+    "run_id": "the run of the relay that decided, always",
+    "boot_ns": "boot time of the end, always",
+}
 # boot_ns values compare only within one run_id; replay from the last snapshot gives the table of locks.
 _LOCKS = (
     RecordType(
@@ -199,25 +211,20 @@ _LOCKS = (
         },
         version=2,
     ),
-    RecordType("lock.acquired", "the resource", _GRANT | _REQUEST),
-    RecordType("lock.renewed", "the resource", _GRANT),
-    RecordType(
-        "lock.released",
-        "the resource",
-        {
-            "owner": "the node id of the former holder, always",
-            "token": "the fencing token it held, always",
-            "run_id": "the run of the relay that decided, always",
-            "boot_ns": "boot time of the release, always",
-        },
-    ),
+    RecordType("lock.acquired", "the resource", _GRANT | _SCOPE | _REQUEST),
+    RecordType("lock.renewed", "the resource", _GRANT | _SCOPE),
+    RecordType("lock.released", "the resource", _LEASE_END),
+    RecordType("lock.expired", "the resource; its lease had ended before a grant that overlaps it", _LEASE_END),
+    RecordType("lock.broken", "the resource; actor is the admin that ended the lease", _LEASE_END),
     RecordType(
         "lock.taken_over",
         "the resource",
         _GRANT
+        | _SCOPE
         | _REQUEST
         | {
             "former_owner": "the node id whose lease had ended, always",
+            "former_session": "its session, unless it is empty",
             "former_token": "the token it held, always",
             "former_deadline_boot_ns": "boot time at which its lease ended, always",
         },

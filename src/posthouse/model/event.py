@@ -23,7 +23,7 @@ import msgspec
 from blake3 import blake3
 
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.lease import FenceTag, validate_resource
+from posthouse.model.lease import FenceTag
 from posthouse.model.limits import (
     CREATED_AT_MAX_AHEAD_NS,
     EVENT_MAX_CANONICAL_BYTES,
@@ -34,6 +34,7 @@ from posthouse.model.limits import (
     SIGNATURE_ARMOR_MAX_CHARS,
     TAG_VALUE_MAX_BYTES,
 )
+from posthouse.model.lock_scope import validate_resource
 from posthouse.model.node import DEFAULT_MESH, is_node_id, validate_mesh_name, validate_node_id
 from posthouse.model.strict_json import refuse_duplicate_keys
 

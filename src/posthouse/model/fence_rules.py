@@ -13,8 +13,9 @@ import msgspec
 
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import is_addressable, is_replacing
-from posthouse.model.lease import FenceTag, validate_resource
+from posthouse.model.lease import FenceTag
 from posthouse.model.limits import RESOURCE_MAX_BYTES
+from posthouse.model.lock_scope import validate_resource
 
 _PLACEHOLDER = "{d}"
 

@@ -1,14 +1,16 @@
-"""Leases and fencing tokens: the rules of locks as pure functions over a frozen row.
+"""Leases and fencing tokens: the rules of locks as pure functions over frozen rows.
 
 Tokens come from one counter per store, so they grow strictly over all locks, and through every restart and restore.
 A lease is active if now < deadline, compared at the time of use, in boot time: wall-clock steps change nothing. A
-consumer of a fence stores the highest token it has seen and refuses lower ones; `strict` also refuses an equal one.
-The relay checks a fence tag against the lock itself. Refusals are values; the caller raises or returns them.
+grant ends every expired lease that it overlaps, so no restart can bring two leases back that exclude each other.
+What a lock covers is in posthouse.model.lock_scope. A consumer of a fence stores the highest token it has seen and
+refuses lower ones; `strict` also refuses an equal one. The relay checks a fence tag against the leases themselves.
+Refusals are values; the caller raises or returns them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -22,29 +24,49 @@ from posthouse.model.limits import (
     MILLISECOND_NS,
     REQUEST_ID_MAX_BYTES,
     REQUEST_RECORD_S,
-    RESOURCE_MAX_BYTES,
     SAFE_INTEGER_MAX,
     SECOND_NS,
 )
+from posthouse.model.lock_scope import Asked, Claim, covers, first_conflict, is_same_holder
 
 _CLOCK_TOKEN_MAX = SAFE_INTEGER_MAX - 2**40  # the year 2255; leaves a clock that is centuries ahead room to count
 
 
 class LockRow(msgspec.Struct, frozen=True):
-    """The stored state of one resource."""
+    """The stored lease of one holder on one resource; a free resource keeps the row of its last holder."""
 
     resource: str
-    #: the holder, or the last one
+    #: the node that holds it, or held it last
     owner: str
     #: of the current or the last grant
     token: int
     lease_ms: int
     deadline_boot_ns: int
     is_released: bool = False
+    session: str = ""
+    is_tree: bool = False
+    is_shared: bool = False
+
+
+class LeaseRequest(msgspec.Struct, frozen=True):
+    """What an acquire asks for: all of its claims, for one holder and in one mode, or none."""
+
+    claims: tuple[Asked, ...]
+    lease_ms: int
+    request_id: str | None = None
+
+    @property
+    def parameters(self) -> str:
+        """What a retry must repeat besides the first resource and the lease; empty for a plain exclusive lock."""
+        first = self.claims[0]
+        if len(self.claims) == 1 and not first.is_tree and not first.is_shared:
+            return ""
+        names = [claim.resource for claim in self.claims[1:]]
+        return msgspec.json.encode((first.is_tree, first.is_shared, names)).decode()
 
 
 class RequestRecord(msgspec.Struct, frozen=True):
-    """A granted request_id, kept 24 hours per (mesh, resource, owner): the answer to a retry."""
+    """A granted request_id, kept 24 hours per (mesh, resource, owner, session): the answer to a retry."""
 
     request_id: str
     lease_ms: int
@@ -53,26 +75,38 @@ class RequestRecord(msgspec.Struct, frozen=True):
     expires_at_ns: int
     #: wall time of the grant
     granted_at_ns: int
+    #: LeaseRequest.parameters of the request
+    parameters: str = ""
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """An acquire or renew that succeeded."""
+    """An acquire or renew that succeeded: one row per resource, all with one token."""
 
-    row: LockRow
+    rows: tuple[LockRow, ...]
     #: wall time, for people; clients compute their own deadline
     expires_at_ns: int
     #: the record to store; None without a request_id, or if it is already stored
     record: RequestRecord | None = None
-    #: the lease of another grant had expired without a release
-    took_over: bool = False
+    #: leases that had expired without a release and overlap the grant, which ends them
+    expired: tuple[LockRow, ...] = ()
     #: the answer to a retry; nothing needs to be written
     is_repeat: bool = False
 
+    @property
+    def row(self) -> LockRow:
+        """The row of the first resource."""
+        return self.rows[0]
+
+    @property
+    def took_over(self) -> bool:
+        """Whether the grant ended the lease of another grant."""
+        return bool(self.expired)
+
 
 class Released(msgspec.Struct, frozen=True):
-    """A release that succeeded."""
+    """A release that succeeded: the rows as they were held, ended."""
 
-    row: LockRow
+    rows: tuple[LockRow, ...]
 
 
 class Denied(msgspec.Struct, frozen=True):
@@ -95,17 +129,10 @@ class LockView(msgspec.Struct, frozen=True):
     owner: str | None
     token: int
     remaining_ms: int
-
-
-def validate_resource(resource: str) -> str:
-    """Return the resource name unchanged, or raise resource_invalid: any text of 1 to 512 bytes."""
-    try:
-        size = len(resource.encode("utf-8"))
-    except (UnicodeEncodeError, AttributeError) as fault:
-        raise error("resource_invalid", reason="it is not valid text") from fault
-    if not 1 <= size <= RESOURCE_MAX_BYTES:
-        raise error("resource_invalid", reason=f"it has {size} bytes, not 1 to {RESOURCE_MAX_BYTES}")
-    return resource
+    #: the active leases that cover the resource, the one that lasts longest first
+    holders: tuple[LockRow, ...] = ()
+    #: the node that held it last
+    last_owner: str | None = None
 
 
 def validate_lease_ms(lease_ms: int) -> int:
@@ -129,59 +156,132 @@ def is_active(row: LockRow, now_ns: int) -> bool:
 
 
 def acquire(
-    row: LockRow | None,
-    resource: str,
-    owner: str,
-    lease_ms: int,
+    request: LeaseRequest,
+    rows: Sequence[LockRow],
     now_ns: int,
     wall_ns: int,
     next_token: Callable[[], int],
-    request_id: str | None = None,
     record: RequestRecord | None = None,
+    rival: Claim | None = None,
 ) -> Grant | Denied:
-    """Grant the lock, or return the reason for a refusal; `record` is the stored record of the request_id, if any.
+    """Grant what is asked for, all of it, or return the reason for a refusal.
 
-    `now_ns` is boot time and decides; `wall_ns` only shows people when the lease ends. A new grant, and nothing else,
-    calls `next_token`, once.
+    `rows` are the unreleased leases that overlap the request, `record` the stored record of its request_id, `rival`
+    an earlier request that conflicts and still waits. `now_ns` is boot time and decides; `wall_ns` only shows people
+    when the lease ends. A new grant, and nothing else, calls `next_token`, once.
     """
     if record is not None and is_record_alive(record, wall_ns):
-        return _repeat(row, owner, lease_ms, now_ns, record)
-    if row is not None and is_active(row, now_ns):
-        if row.owner == owner:
-            return Denied("held_by_self", {"token": row.token, "remaining_ms": remaining_ms(row, now_ns)})
-        return Denied("held", {"holder": row.owner, "remaining_ms": remaining_ms(row, now_ns)})
-    token = next_token()
-    expires_at_ns = wall_ns + lease_ms * MILLISECOND_NS
+        return _repeat(request, rows, now_ns, record)
+    refusal = _must_wait(request, rows, now_ns, rival)
+    if refusal is not None:
+        return refusal
+    token, lease_ms = next_token(), request.lease_ms
+    deadline_ns, expires_at_ns = now_ns + lease_ms * MILLISECOND_NS, wall_ns + lease_ms * MILLISECOND_NS
+    if request.request_id is not None:
+        record = RequestRecord(request.request_id, lease_ms, token, expires_at_ns, wall_ns, request.parameters)
     return Grant(
-        LockRow(resource, owner, token, lease_ms, now_ns + lease_ms * MILLISECOND_NS),
+        tuple(
+            [
+                LockRow(
+                    asked.resource,
+                    asked.owner,
+                    token,
+                    lease_ms,
+                    deadline_ns,
+                    False,
+                    asked.session,
+                    asked.is_tree,
+                    asked.is_shared,
+                )
+                for asked in request.claims
+            ]
+        ),
         expires_at_ns,
-        None if request_id is None else RequestRecord(request_id, lease_ms, token, expires_at_ns, wall_ns),
-        took_over=row is not None and not row.is_released,
+        record,
+        tuple([row for row in rows if not is_active(row, now_ns)]),
     )
 
 
-def renew(row: LockRow | None, owner: str, token: int, lease_ms: int, now_ns: int, wall_ns: int) -> Grant | Denied:
+def _must_wait(request: LeaseRequest, rows: Sequence[LockRow], now_ns: int, rival: Claim | None) -> Denied | None:
+    """Return the refusal of a request that cannot be granted now: `held` may wait, `held_by_self` may not."""
+    if not rows and rival is None:
+        return None
+    active = [row for row in rows if is_active(row, now_ns)]
+    asked = request.claims[0]
+    own = next((row for row in active if is_same_holder(asked, row)), None)
+    if own is not None:
+        return Denied("held_by_self", {"remaining_ms": remaining_ms(own, now_ns), **_named(request, own)})
+    holder = first_conflict(request.claims, active)
+    if holder is not None:
+        fields = {"holder": holder.owner, "remaining_ms": remaining_ms(holder, now_ns)}
+        return Denied("held", fields | _named(request, holder))
+    if rival is not None:
+        return Denied("held", {"holder": rival.owner, "remaining_ms": 0, "is_waiting": True} | _named(request, rival))
+    return None
+
+
+def _named(request: LeaseRequest, other: Claim) -> dict[str, str]:
+    """Return the name that another claim has, if it is not the one that was asked for."""
+    return {} if other.resource == request.claims[0].resource else {"blocked_by": other.resource}
+
+
+def find_lease(rows: Sequence[LockRow], owner: str, session: str | None, token: int) -> LockRow | None:
+    """Return the row that renew and release speak of: that of the token if there is one, else one of the owner.
+
+    Without a session (None) a node may use the token of any of its sessions.
+    """
+    own = [row for row in rows if row.owner == owner and session in (None, row.session)]
+    return next((row for row in own if row.token == token), None) or next(iter(own or rows), None)
+
+
+def renew(
+    row: LockRow | None, owner: str, token: int, lease_ms: int, now_ns: int, wall_ns: int, session: str | None = None
+) -> Grant | Denied:
     """Extend an active lease; the token stays."""
-    denied = _not_the_holder(row, owner, token, now_ns)
+    denied = _not_the_holder(row, owner, session, token, now_ns)
     if row is None or denied is not None:
         return denied or Denied("unknown_resource")
-    extended = LockRow(row.resource, row.owner, row.token, lease_ms, now_ns + lease_ms * MILLISECOND_NS)
-    return Grant(extended, wall_ns + lease_ms * MILLISECOND_NS)
+    extended = replace(row, lease_ms=lease_ms, deadline_boot_ns=now_ns + lease_ms * MILLISECOND_NS)
+    return Grant((extended,), wall_ns + lease_ms * MILLISECOND_NS)
 
 
-def release(row: LockRow | None, owner: str, token: int, now_ns: int) -> Released | Denied:
-    """End an active lease; row and token stay for the next grant."""
-    denied = _not_the_holder(row, owner, token, now_ns)
+def release(row: LockRow | None, owner: str, token: int, now_ns: int, session: str | None = None) -> Released | Denied:
+    """End an active lease."""
+    denied = _not_the_holder(row, owner, session, token, now_ns)
     if row is None or denied is not None:
         return denied or Denied("unknown_resource")
-    return Released(LockRow(row.resource, row.owner, row.token, row.lease_ms, row.deadline_boot_ns, True))
+    return Released((ended(row),))
 
 
-def inspect(row: LockRow | None, resource: str, now_ns: int) -> LockView:
-    """Return the holder of a resource; a free one has its last token, a resource never locked has token 0."""
-    if row is None or not is_active(row, now_ns):
-        return LockView(resource, False, None, 0 if row is None else row.token, 0)
-    return LockView(resource, True, row.owner, row.token, remaining_ms(row, now_ns))
+def ended(row: LockRow) -> LockRow:
+    """Return a row whose lease was released, was broken, or had expired when another grant needed its place."""
+    return LockRow(
+        row.resource,
+        row.owner,
+        row.token,
+        row.lease_ms,
+        row.deadline_boot_ns,
+        True,
+        row.session,
+        row.is_tree,
+        row.is_shared,
+    )
+
+
+def inspect(rows: Sequence[LockRow], resource: str, now_ns: int) -> LockView:
+    """Return the holders of a resource; a free one has its last token, a resource never locked has token 0."""
+    covering = [row for row in rows if covers(row, resource)]
+    active = [row for row in covering if is_active(row, now_ns)]
+    if active:
+        active.sort(key=lambda row: (-row.deadline_boot_ns, row.token))
+        first = active[0]
+        return LockView(resource, True, first.owner, first.token, remaining_ms(first, now_ns), tuple(active))
+    last = max((row for row in covering if row.resource == resource), key=lambda row: row.token, default=None)
+    return LockView(resource, False, None, 0, 0) if last is None else _free_view(last)
+
+
+def _free_view(last: LockRow) -> LockView:
+    return LockView(last.resource, False, None, last.token, 0, last_owner=last.owner)
 
 
 def reopen(row: LockRow, now_ns: int, over_before_ns: int = 0, void_token: int = 0) -> LockRow:
@@ -215,19 +315,24 @@ def is_record_alive(record: RequestRecord, wall_ns: int) -> bool:
     return wall_ns - record.granted_at_ns < REQUEST_RECORD_S * SECOND_NS
 
 
-def _repeat(row: LockRow | None, owner: str, lease_ms: int, now_ns: int, record: RequestRecord) -> Grant | Denied:
-    if lease_ms != record.lease_ms:
+def _repeat(request: LeaseRequest, rows: Sequence[LockRow], now_ns: int, record: RequestRecord) -> Grant | Denied:
+    if (request.lease_ms, request.parameters) != (record.lease_ms, record.parameters):
         return Denied("request_reused", {"request_id": record.request_id})
-    if row is None or not is_active(row, now_ns) or (row.owner, row.token) != (owner, record.token):
+    held = {
+        row.resource: row
+        for row in rows
+        if row.token == record.token and is_same_holder(row, request.claims[0]) and is_active(row, now_ns)
+    }
+    if any(asked.resource not in held for asked in request.claims):
         return Denied("request_spent", {"request_id": record.request_id, "token": record.token})
-    granted = replace(row, lease_ms=record.lease_ms)
+    granted = tuple([replace(held[asked.resource], lease_ms=record.lease_ms) for asked in request.claims])
     return Grant(granted, record.expires_at_ns, is_repeat=True)
 
 
-def _not_the_holder(row: LockRow | None, owner: str, token: int, now_ns: int) -> Denied | None:
+def _not_the_holder(row: LockRow | None, owner: str, session: str | None, token: int, now_ns: int) -> Denied | None:
     if row is None:
         return Denied("unknown_resource")
-    if row.owner != owner or row.is_released or token > row.token:
+    if row.owner != owner or session not in (None, row.session) or row.is_released or token > row.token:
         return Denied("not_holder")
     if token < row.token:
         return Denied("stale_token", {"token": row.token})
@@ -252,20 +357,22 @@ def fence_admits(last_seen: int | None, token: int, strict: bool = False) -> boo
 def fence_error(
     fence: FenceTag,
     author: str,
-    row: LockRow | None,
+    rows: Sequence[LockRow],
     now_ns: int,
     last_written: int | None = None,
 ) -> Literal["fence_stale", "fence_unknown"] | None:
     """Return why the relay refuses a fenced event, or None.
 
-    `last_written` is the token of the last fenced write of the same coordinate under the same resource; only a
+    The token must be an active exclusive grant of the author that covers the resource: its own name, or a tree above
+    it. `last_written` is the token of the last fenced write of the same coordinate under the same resource; only a
     strict fence uses it.
     """
-    if row is None or fence.token > row.token:
-        return "fence_unknown"
-    if fence.token < row.token:
-        return "fence_stale"
-    if author != row.owner:
+    covering = [row for row in rows if covers(row, fence.resource)]
+    row = next((row for row in covering if row.token == fence.token and row.owner == author), None)
+    if row is None:
+        is_older = any(row.token > fence.token for row in covering)
+        return "fence_stale" if is_older else "fence_unknown"
+    if row.is_shared:
         return "fence_unknown"
     if not is_active(row, now_ns):
         return "fence_stale"

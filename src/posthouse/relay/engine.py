@@ -21,7 +21,6 @@ from posthouse.model.clock import Clock
 from posthouse.model.errors import Fatal, error
 from posthouse.model.event import Coordinate, Event, is_event_id
 from posthouse.model.filters import Filter
-from posthouse.model.lease import validate_resource
 from posthouse.model.limits import (
     EPHEMERAL_BURST,
     EPHEMERAL_RATE_PER_S,
@@ -31,6 +30,7 @@ from posthouse.model.limits import (
     QUERY_PAGE_BYTES,
     WAIT_QUEUE_MAX,
 )
+from posthouse.model.lock_scope import validate_resource
 from posthouse.model.node import DEFAULT_MESH
 from posthouse.model.rate import Rate
 from posthouse.model.ulid import UlidGenerator

@@ -30,10 +30,29 @@ class Transaction:
         self.db = db
         #: Wall time of this batch: read once per batch, never decreases.
         self.now_ns = 0
+        self._undo: list[Callable[[], None]] = []
+
+    def on_rollback(self, undo: Callable[[], None]) -> None:
+        """Call `undo` if the rows of the present item do not stay, so that memory never runs ahead of them."""
+        self._undo.append(undo)
 
     def begin(self, wall_ns: int) -> None:
         """Start a batch; called right after BEGIN."""
         self.now_ns = max(self.now_ns, wall_ns)
+
+    def take_back(self, undone_from: int = 0) -> None:
+        """Call what `on_rollback` registered, the newest first, back to the given number."""
+        while len(self._undo) > undone_from:
+            self._undo.pop()()
+
+    def keep(self) -> None:
+        """Forget what `on_rollback` registered: the rows stay."""
+        self._undo.clear()
+
+    @property
+    def undo_count(self) -> int:
+        """How many calls `take_back` would make."""
+        return len(self._undo)
 
     def mark(self) -> Any:
         """Return the state that `rewind` needs to undo the in-memory effects of one item."""
@@ -159,6 +178,7 @@ def _transact(
     except apsw.Error as exc:
         _roll_back(tx, path)
         raise _CommitError(exc) from exc
+    tx.keep()
     tx.committed()
 
 
@@ -177,7 +197,7 @@ def _run_without_savepoints(tx: TxT, items: Sequence[Item[TxT]]) -> None:
 def _run_with_savepoints(tx: TxT, items: Sequence[Item[TxT]]) -> None:
     db = tx.db
     for item in items:
-        mark = tx.mark()
+        mark, undo_count = tx.mark(), tx.undo_count
         db.execute("SAVEPOINT item")
         try:
             item.result = item.work(tx)
@@ -188,6 +208,7 @@ def _run_with_savepoints(tx: TxT, items: Sequence[Item[TxT]]) -> None:
                 raise failure from exc
             db.execute("ROLLBACK TO item")
             tx.rewind(mark)
+            tx.take_back(undo_count)
             item.result, item.error = None, failure
         if not db.in_transaction:
             raise _lost_transaction_error()
@@ -221,6 +242,7 @@ def _to_caller_error(exc: BaseException, path: str) -> BaseException:
 
 def _roll_back(tx: Transaction, path: str) -> None:
     tx.rolled_back()
+    tx.take_back()
     try:
         if tx.db.in_transaction:
             tx.db.execute("ROLLBACK")

@@ -56,7 +56,7 @@ class Desk:
         return await self.locks.ask(owner, Renew(resource, token, lease_ms))
 
     async def inspect(self, resource: str = "r") -> LockState:
-        answer = await self.locks.ask(node(99), Inspect(resource))
+        answer = await self.locks.ask(node(99), Inspect(resource))  # an admin, who may see tokens
         assert isinstance(answer, LockState), answer
         return answer
 
@@ -86,4 +86,6 @@ async def open_desk(folder: Path, clock: FakeClock | None = None) -> AsyncIterat
 
 async def open_core(folder: Path, clock: Clock) -> RelayEngine:
     """Start an engine in a folder."""
-    return await RelayEngine.start(EngineSettings(folder, RELAY, verifier_threads=1, has_new_key=True), clock)
+    return await RelayEngine.start(
+        EngineSettings(folder, RELAY, verifier_threads=1, admins=(node(99),), has_new_key=True), clock
+    )

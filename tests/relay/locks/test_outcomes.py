@@ -198,17 +198,21 @@ async def test_malformed_acquire_is_refused(relay: LockRelay, change: dict[str, 
     assert refused(await alice.ask("acquire", **{"resource": "db", "lease_ms": LEASE_MS} | change)) == (400, code)
 
 
-async def test_inspect_returns_holder_token_and_time_left(relay: LockRelay) -> None:
+async def test_inspect_returns_holder_and_time_left_and_the_token_to_the_holders_node(relay: LockRelay) -> None:
     alice, bob = await relay.node(), await relay.node()
     never = {"resource": "db", "held": False, "owner": None, "token": 0, "remaining_ms": 0}
     assert await bob.ask("inspect", resource="db") == (200, never)
     token = granted(await alice.ask("acquire", resource="db", lease_ms=LEASE_MS))["token"]
     relay.clock.advance(1)
     held = {"resource": "db", "held": True, "owner": alice.node, "token": token, "remaining_ms": 4_000}
-    assert await bob.ask("inspect", resource="db") == (200, held)
+    assert await alice.ask("inspect", resource="db") == (200, held)
+    assert await bob.ask("inspect", resource="db") == (200, held | {"token": 0})
     relay.clock.advance(4)
     free = {"resource": "db", "held": False, "owner": None, "token": token, "remaining_ms": 0}
-    assert await bob.ask("inspect", resource="db") == (200, free)
+    assert await alice.ask("inspect", resource="db") == (200, free)
+    assert await bob.ask("inspect", resource="db") == (200, free | {"token": 0})
+    assert [lock["token"] for lock in (await alice.ask("list"))[1]["locks"]] == [token]
+    assert [lock["token"] for lock in (await bob.ask("list"))[1]["locks"]] == [0]
 
 
 async def test_list_shows_every_lock_that_one_may_read(relay: LockRelay) -> None:

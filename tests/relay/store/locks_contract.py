@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
+from msgspec.structs import replace
 
 from posthouse.model.clock import FakeClock
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.lease import LockRow, RequestRecord, reopen
+from posthouse.model.lease import LockRow, RequestRecord, ended, reopen
 from posthouse.model.limits import REQUEST_RECORD_S, SECOND_NS
+from posthouse.model.lock_scope import Asked, covers, overlaps
 from posthouse.relay.store.protocol import RelayStore, Unit
 from posthouse.relay.wire.lock_operations import LockEntry, LockRun
 from tests.relay.store.contract import ODD_D, write
@@ -18,65 +22,143 @@ ROW = LockRow("r", "ed25519:a", 3, 5_000, 77)
 class LocksContract:
     """Behaviour of every store."""
 
-    async def test_lock_is_found_as_it_was_saved(self, store: RelayStore) -> None:
-        assert await write(store, lambda unit: unit.find_lock("main", "r")) is None
-        for entry in (LockEntry("main", ROW, 4), LockEntry("main", LockRow("r", "b", 9, 1_000, 5, True), 6)):
-            await write(store, lambda unit, entry=entry: unit.save_lock(entry))  # type: ignore[misc]
-            assert await write(store, lambda unit: unit.find_lock("main", "r")) == entry
-        assert await write(store, lambda unit: unit.find_lock("other", "r")) is None
+    async def test_lease_is_found_as_it_was_saved_extended_and_ended(self, store: RelayStore) -> None:
+        assert await write(store, lambda unit: unit.find_leases("main", "r")) == []
+        longer = replace(ROW, lease_ms=9_000, deadline_boot_ns=99)
+        for change, expected in (
+            (lambda unit: unit.add_lease("main", ROW), ROW),
+            (lambda unit: unit.extend_lease("main", longer), longer),
+            (lambda unit: unit.end_lease("main", longer), ended(longer)),
+        ):
+            await write(store, change)
+            assert await write(store, lambda unit: unit.find_leases("main", "r")) == [expected]
+            assert await write(store, lambda unit: unit.find_leases("main", "r", "ed25519:a")) == [expected]
+        assert await write(store, lambda unit: unit.find_leases("main", "r", "ed25519:b")) == []
+        assert await write(store, lambda unit: unit.find_leases("other", "r")) == []
+
+    async def test_new_lease_takes_the_place_of_the_last_one(self, store: RelayStore) -> None:
+        following = LockRow("r", "ed25519:b", 4, 1_000, 88, session="s", is_tree=True)
+        await write(store, lambda unit: unit.add_lease("main", ROW))
+        await write(store, lambda unit: unit.end_lease("main", ROW))
+        await write(store, lambda unit: unit.add_lease("main", following))
+        assert await write(store, lambda unit: unit.find_leases("main", "r")) == [following]
+
+    async def test_shared_leases_of_a_name_end_one_by_one_and_the_last_stays(self, store: RelayStore) -> None:
+        rows = [LockRow("r", "ed25519:a", number, 5, 77, session=f"{number}", is_shared=True) for number in (1, 2, 3)]
+        for row in rows:
+            await write(store, lambda unit, row=row: unit.add_lease("main", row))  # type: ignore[misc]
+        for row, left in zip(rows, (rows[1:], rows[2:], [ended(rows[2])]), strict=True):
+            await write(store, lambda unit, row=row: unit.end_lease("main", row))  # type: ignore[misc]
+            assert await write(store, lambda unit: unit.find_leases("main", "r")) == left
 
     async def test_odd_names_are_different_locks(self, store: RelayStore) -> None:
-        names = [name for name in ODD_D if name]
-        entries = [LockEntry("main", LockRow(name, "a", number + 1, 1_000, 0)) for number, name in enumerate(names)]
+        rows = [LockRow(name, "a", number + 1, 1_000, 0) for number, name in enumerate(name for name in ODD_D if name)]
 
         def save(unit: Unit) -> None:
-            for entry in entries:
-                unit.save_lock(entry)
+            for row in rows:
+                unit.add_lease("main", row)
 
         await write(store, save)
-        for entry in entries:
-            found = await write(store, lambda unit, entry=entry: unit.find_lock("main", entry.row.resource))  # type: ignore[misc]
-            assert found == entry
+        for row in rows:
+            found = await write(store, lambda unit, row=row: unit.find_leases("main", row.resource))  # type: ignore[misc]
+            assert found == [row]
 
-    async def test_unit_that_fails_changes_no_lock(self, store: RelayStore) -> None:
-        await write(store, lambda unit: unit.save_lock(LockEntry("main", ROW, 4)))
+    async def test_overlaps_are_the_unreleased_leases_of_the_name_the_trees_above_and_for_a_tree_all_below(
+        self, store: RelayStore
+    ) -> None:
+        names = ["a", "a/b", "a/b/c", "a/b/c/d", "a/bc", "a/b0", "b", "a/b.c", "a/b//", "é/x"]
+        rows = [
+            LockRow(name, "n", number + 1, 9, 77, is_released=is_released, session=session, is_tree=is_tree)
+            for number, (name, (session, is_tree, is_released)) in enumerate(
+                product(names, [("plain", False, False), ("tree", True, False), ("over", False, True)])
+            )
+        ]
+
+        def save(unit: Unit) -> None:
+            for row in sorted(rows, key=lambda row: row.is_released):  # a grant would replace a released row
+                unit.add_lease("main", replace(row, is_released=False))
+                if row.is_released:
+                    unit.end_lease("main", row)
+
+        await write(store, save)
+        for name, is_tree in product([*names, "a/b/c/d/e", "é"], [False, True]):
+            asked = Asked(name, "x", is_tree=is_tree)
+            found = await write(store, lambda unit, asked=asked: unit.find_overlaps("main", asked, 0))  # type: ignore[misc]
+            expected = [row for row in rows if not row.is_released and overlaps(asked, row)]
+            assert sorted(found, key=lambda row: row.token) == expected, asked
+            own = Asked(name, "n", "tree", is_tree)
+            mine = [row for row in expected if row.session == "tree"]
+            held = await write(store, lambda unit, own=own: unit.find_own_overlap("main", own, 0))  # type: ignore[misc]
+            assert (held in mine) if mine else held is None
+            assert await write(store, lambda unit, own=own: unit.find_own_overlap("main", own, 77)) is None  # type: ignore[misc]
+            covering = await write(store, lambda unit, name=name: unit.find_covering("main", name))  # type: ignore[misc]
+            assert {row.token for row in covering} == {
+                row.token for row in rows if covers(row, name) and (row.resource == name or not row.is_released)
+            }
+
+    async def test_shared_claim_does_not_find_the_active_shared_leases_of_others(self, store: RelayStore) -> None:
+        rows = [
+            LockRow("a/b", "n", 1, 9, 77, session="active", is_shared=True),
+            LockRow("a/b", "n", 2, 9, 7, session="expired", is_shared=True),
+            LockRow("a/b", "n", 3, 9, 77, session="own", is_shared=True),
+            LockRow("a/b", "n", 4, 9, 77, session="exclusive"),
+        ]
+        for row in rows:
+            await write(store, lambda unit, row=row: unit.add_lease("main", row))  # type: ignore[misc]
+        for asked in (Asked("a/b", "n", "own", False, True), Asked("a", "n", "own", True, True)):
+            found = await write(store, lambda unit, asked=asked: unit.find_overlaps("main", asked, 50))  # type: ignore[misc]
+            assert sorted(row.token for row in found) == [2, 3, 4]
+        exclusive = await write(store, lambda unit: unit.find_overlaps("main", Asked("a/b", "n", "own"), 50))
+        assert sorted(row.token for row in exclusive) == [1, 2, 3, 4]
+
+    async def test_unit_that_fails_changes_no_lock_and_takes_back_what_it_did_in_memory(
+        self, store: RelayStore
+    ) -> None:
+        await write(store, lambda unit: unit.add_lease("main", ROW))
+        undone: list[str] = []
 
         def fail(unit: Unit) -> None:
-            unit.save_lock(LockEntry("main", LockRow("r", "b", 9, 1_000, 5), 9))
-            unit.save_lock_request("main", "r", "b", RequestRecord("q", 1_000, 9, 0, 0))
+            unit.on_rollback(lambda: undone.append("first"))
+            unit.on_rollback(lambda: undone.append("second"))
+            unit.end_lease("main", ROW)
+            unit.save_lock_request("main", "r", "b", "", RequestRecord("q", 1_000, 9, 0, 0))
             unit.save_fence_write("main", "r", b"x", 9)
             raise error("held")
 
         with pytest.raises(PosthouseError):
             await write(store, fail)
-        assert await write(store, lambda unit: unit.find_lock("main", "r")) == LockEntry("main", ROW, 4)
-        assert await write(store, lambda unit: unit.find_lock_request("main", "r", "b", "q")) is None
+        assert undone[:2] == ["second", "first"]
+        assert await write(store, lambda unit: unit.find_leases("main", "r")) == [ROW]
+        assert await write(store, lambda unit: unit.find_lock_request("main", "r", "b", "", "q")) is None
         assert await write(store, lambda unit: unit.find_fence_write("main", "r", b"x")) is None
+        await write(store, lambda unit: unit.on_rollback(lambda: undone.append("kept")))
+        assert "kept" not in undone
 
     async def test_locks_are_listed_by_mesh_and_name_in_pages(self, store: RelayStore) -> None:
         def save(unit: Unit) -> None:
             for mesh in ("b", "a", "c"):
                 for name in ("2", "1"):
-                    unit.save_lock(LockEntry(mesh, LockRow(name, "o", 1, 1_000, 0)))
+                    unit.add_lease(mesh, LockRow(name, "o", 1, 1_000, 0))
 
         await write(store, save)
-        pages, after = [], ("", "")
+        pages, after = [], ("", "", "", "")
         while page := await store.locks(frozenset({"a", "c"}), after, 3):
             pages.append([(entry.mesh, entry.row.resource) for entry in page])
-            after = pages[-1][-1]
+            after = (*pages[-1][-1], "o", "")
         assert pages == [[("a", "1"), ("a", "2"), ("c", "1")], [("c", "2")]]
-        assert len(await store.locks(None, ("", ""), 100)) == 6
-        assert await store.locks(frozenset(), ("", ""), 100) == []
+        assert len(await store.locks(None, ("", "", "", ""), 100)) == 6
+        assert await store.locks(frozenset(), ("", "", "", ""), 100) == []
 
     async def test_request_is_found_under_its_whole_key(self, store: RelayStore, clock: FakeClock) -> None:
-        record = RequestRecord("q", 5_000, 3, 111, clock.wall_ns())
-        await write(store, lambda unit: unit.save_lock_request("main", "r", "a", record))
+        record = RequestRecord("q", 5_000, 3, 111, clock.wall_ns(), "[]")
+        await write(store, lambda unit: unit.save_lock_request("main", "r", "a", "s", record))
         for key, expected in (
-            (("main", "r", "a", "q"), record),
-            (("lab", "r", "a", "q"), None),
-            (("main", "s", "a", "q"), None),
-            (("main", "r", "b", "q"), None),
-            (("main", "r", "a", "p"), None),
+            (("main", "r", "a", "s", "q"), record),
+            (("lab", "r", "a", "s", "q"), None),
+            (("main", "s", "a", "s", "q"), None),
+            (("main", "r", "b", "s", "q"), None),
+            (("main", "r", "a", "", "q"), None),
+            (("main", "r", "a", "s", "p"), None),
         ):
             assert await write(store, lambda unit, key=key: unit.find_lock_request(*key)) == expected  # type: ignore[misc]
 
@@ -84,7 +166,7 @@ class LocksContract:
         self, store: RelayStore, clock: FakeClock
     ) -> None:
         def save(unit: Unit, name: str) -> None:
-            unit.save_lock_request("main", "r", "a", RequestRecord(name, 5_000, 3, 0, unit.now_ns))
+            unit.save_lock_request("main", "r", "a", "", RequestRecord(name, 5_000, 3, 0, unit.now_ns))
 
         for number in range(6):
             await write(store, lambda unit, number=number: save(unit, f"old {number}"))  # type: ignore[misc]
@@ -94,7 +176,7 @@ class LocksContract:
 
         def left(unit: Unit) -> list[str]:
             names = [f"old {number}" for number in range(6)] + [f"new {number}" for number in range(3)]
-            return [name for name in names if unit.find_lock_request("main", "r", "a", name) is not None]
+            return [name for name in names if unit.find_lock_request("main", "r", "a", "", name) is not None]
 
         assert await write(store, left) == ["new 0", "new 1", "new 2"]
 
@@ -110,14 +192,16 @@ class LocksContract:
 
         def live(unit: Unit) -> int:
             for row in rows:
-                unit.save_lock(LockEntry("main", row, 9))
+                unit.add_lease("main", replace(row, is_released=False))
+                if row.is_released:
+                    unit.end_lease("main", row)
             return unit.begin_lock_run(run, 60_000, void_token)
 
         assert await write(store, live) == 1
         assert await write(store, lambda unit: unit.find_lock_run()) == run
-        found = {entry.row.resource: entry for entry in await store.locks(None, ("", ""), 10)}
+        found = {entry.row.resource: entry for entry in await store.locks(None, ("", "", "", ""), 10)}
         for row in rows:
-            assert found[row.resource] == LockEntry("main", reopen(row, 1_000, 60_000, void_token), 0)
+            assert found[row.resource] == LockEntry("main", reopen(row, 1_000, 60_000, void_token))
 
     async def test_tokens_of_all_locks_come_from_one_counter(self, store: RelayStore) -> None:
         assert await write(store, lambda unit: unit.last_token()) == 0

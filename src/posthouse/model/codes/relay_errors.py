@@ -67,6 +67,12 @@ _LOCKS: tuple[ErrorSpec, ...] = (
         "Use a new ULID or UUID for each acquire.",
     ),
     ErrorSpec(
+        "session_invalid",
+        400,
+        "the session is not printable text of at most {limit} bytes",
+        "Use a new ULID or UUID for each program that locks by itself.",
+    ),
+    ErrorSpec(
         "held",
         409,
         "the lock is held by {holder} for another {remaining_ms} ms",
@@ -75,8 +81,8 @@ _LOCKS: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "held_by_self",
         409,
-        "this node already holds the lock",
-        "Renew it with its token, or release it first.",
+        "this session already holds the lock, or one that overlaps it",
+        "Renew it with its token, or release it first. To wait for it, ask in another session.",
     ),
     ErrorSpec(
         "request_spent",
@@ -104,6 +110,13 @@ _LOCKS: tuple[ErrorSpec, ...] = (
         "Stop writing and acquire the lock again.",
     ),
     ErrorSpec("unknown_resource", 404, "this resource was never locked", "Acquire it first."),
+    ErrorSpec("not_held", 409, "no session holds {resource!r} under this name", "List held locks: lock ls --held."),
+    transient(
+        "lock_watch_limit",
+        429,
+        "this connection already watches {limit} locks, the limit",
+        "End a watch, or open another connection.",
+    ),
     transient(
         "wait_queue_full",
         429,

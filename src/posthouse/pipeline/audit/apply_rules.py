@@ -152,7 +152,7 @@ class Scatter:
             for fault in proof.faults:
                 yield self._row_fault(position, epoch, seq, row.id, fault)
             if (fence := proof.fence) is not None:
-                write = FencedWrite(row.id, fence.author, fence.token, fence.address, fence.is_strict)
+                write = FencedWrite(row.id, fence.resource, fence.author, fence.token, fence.address, fence.is_strict)
                 key = f"{position.root}\x1f{lock_key(fence.mesh, fence.resource)}"
                 yield KeyedStep(_LOCKS, key, epoch, position.depth, seq, 0, at_ns, _encode(write))
         key, side = f"{position.root}\x1f{seq}", EventSide(row.id, facts)

@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 _RECORD = ("seq", "at_ns", "type", "mesh", "actor", "ref", "body")
 _EVENT_INTEGERS = ("kind", "created_at_ns", "expiration_s")
 _EVENT = ("seq", "at_ns", "type", "mesh", "id", "pubkey", "kind", "created_at_ns", "recipient", "expiration_s", "event")
-_LOCK_TEXTS = ("resource", "owner", "request_id", "run_id", "former_owner")
+_LOCK_TEXTS = ("resource", "owner", "session", "mode", "request_id", "run_id", "former_owner", "broken_by")
 _LOCK = (
-    *("seq", "at_ns", "type", "mesh", "resource", "owner", "token", "lease_ms", "request_id", "wait_ms", "run_id"),
-    *("boot_ns", "deadline_boot_ns", "former_owner", "former_token", "former_deadline_boot_ns", "token_leap"),
+    *("seq", "at_ns", "type", "mesh", "resource", "owner", "session", "token", "mode", "tree", "lease_ms"),
+    *("request_id", "wait_ms", "run_id", "boot_ns", "deadline_boot_ns"),
+    *("former_owner", "former_token", "former_deadline_boot_ns", "broken_by"),
 )
-_INTEGERS = frozenset({"seq", "at_ns", *_EVENT_INTEGERS, *_LOCK[6:]} - set(_LOCK_TEXTS))
+_INTEGERS = frozenset({"seq", "at_ns", *_EVENT_INTEGERS, *_LOCK[5:]} - set(_LOCK_TEXTS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ FEEDS: dict[str, Feed] = {
         JOURNAL,
         EVENTS,
         Feed("deliveries", "feed_deliveries_v1", _RECORD, ("relay",)),
-        Feed("locks", "feed_locks_v1", _LOCK, ("relay",)),
+        Feed("locks", "feed_locks_v2", _LOCK, ("relay",)),
         Feed("bus", "feed_journal_v1", _RECORD, ("bus",), "bus.*"),
         Feed("outbox", "feed_journal_v1", _RECORD, ("outbox",), "outbox.*"),
         Feed("inbox", "feed_journal_v1", _RECORD, ("inbox",), "inbox.*"),

@@ -34,8 +34,8 @@ SCHEMA = struct(
     request_id=TEXT,
     wait_ms=LONG,
 )
-_ENDS = ("released", "overtaken")
-_TYPES = ("lock.acquired", "lock.taken_over", "lock.renewed", "lock.released")
+_ENDS = ("released", "expired", "broken", "overtaken")
+_TYPES = ("lock.acquired", "lock.taken_over", "lock.renewed", "lock.released", "lock.expired", "lock.broken")
 
 
 def leases(inputs: Mapping[str, DataFrame]) -> DataFrame:

@@ -217,9 +217,9 @@ def take_fence(unit: Unit, row: EventRow, fence: FenceTag, largest: tuple[int, s
     believe that its write took effect.
     """
     address = row.address or b""
-    entry = unit.find_lock(row.mesh, fence.resource)
+    leases = unit.find_covering(row.mesh, fence.resource, only_exclusive=True)
     last = unit.find_fence_write(row.mesh, fence.resource, address) if fence.is_strict else None
-    code = fence_error(fence, row.event.pubkey, None if entry is None else entry.row, unit.boot_ns, last)
+    code = fence_error(fence, row.event.pubkey, leases, unit.boot_ns, last)
     if code is not None:
         return error(code, resource=fence.resource)
     if (row.event.created_at_ns, row.event.id) < largest:

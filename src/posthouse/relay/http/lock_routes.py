@@ -21,6 +21,8 @@ from posthouse.relay.http.schemas import LIMIT
 from posthouse.relay.locks.service import LockRequest, is_never_gone
 from posthouse.relay.wire.lock_operations import (
     Acquire,
+    Break,
+    Broken,
     Freed,
     Granted,
     Inspect,
@@ -66,6 +68,12 @@ async def release(call: RelayCall) -> HttpResponse:
     return await _run(call, node, await call.body(Release))
 
 
+async def break_lock(call: RelayCall) -> HttpResponse:
+    """Break a lock; for admins of its mesh."""
+    node = call.node
+    return await _run(call, node, await call.body(Break))
+
+
 async def inspect(call: RelayCall) -> HttpResponse:
     """Return the holder of a lock."""
     mesh = call.arguments(LockQuery).mesh
@@ -108,6 +116,7 @@ LOCK_ROUTES = (
     ),
     Route("POST", "/v1/locks/renew", renew, "Renew a lease", bodies=(Renew,), responses={200: Granted}),
     Route("POST", "/v1/locks/release", release, "Release a lock", bodies=(Release,), responses={200: Freed}),
+    Route("POST", "/v1/locks/break", break_lock, "Break a lock", bodies=(Break,), responses={200: Broken}),
     Route("GET", "/v1/locks/{resource}", inspect, "Inspect a lock", query=LockQuery, responses={200: LockState}),
     Route(
         "GET",

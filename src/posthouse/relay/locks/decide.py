@@ -1,7 +1,8 @@
-"""Lock decisions inside the writer's transaction: read the row, apply the rule, write row and record.
+"""Lock decisions inside the writer's transaction: read the leases, apply the rules, write rows and records.
 
-Each method is one unit of work and changes nothing but the store, so the writer may run it again. A lock that is
-free or expired goes to the longest waiter first, in the same transaction, so no request overtakes the queue.
+Each method is one unit of work. It changes nothing but the store and the mark of waiters that were served, which a
+rollback takes back, so the writer may run it again. What becomes free goes to waiters first, in the same
+transaction, so no request overtakes the queue. Every change of a row has a record of its own.
 At the start of a run every lease that may still be active gets its full length again, and the counter of tokens rises
 to the clock. Under a new epoch these leases also lose their tokens: the history that was lost may have granted the
 lock to another holder.
@@ -10,18 +11,31 @@ lock to another holder.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import structlog
 
 from posthouse.model import lease
 from posthouse.model.clock import Clock
-from posthouse.model.lease import Denied, Grant, LockRow, LockView, Released
+from posthouse.model.lease import Denied, Grant, LeaseRequest, LockRow, Released
 from posthouse.model.limits import MILLISECOND_NS, SECOND_NS
+from posthouse.model.lock_scope import Asked, Claim, Scope, first_conflict
 from posthouse.relay.locks.wait_queue import Waiter, WaitQueues
 from posthouse.relay.store.high_water import HighWater
 from posthouse.relay.store.protocol import RelayStore, Unit
-from posthouse.relay.wire.lock_operations import Acquire, Inspect, LockEntry, LockRun, Release, Renew
+from posthouse.relay.wire.lock_operations import (
+    OVERLAPS_MAX,
+    Acquire,
+    Break,
+    BrokenLeases,
+    Inspect,
+    LockRun,
+    Outcome,
+    Release,
+    Renew,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -80,7 +94,7 @@ def _over_before_ns(former: LockRun | None, run: LockRun, mark: HighWater | None
 
 
 class Served(NamedTuple):
-    """A waiter that a transaction took out of its queue, and its outcome."""
+    """A waiter that a transaction decided about, and its outcome."""
 
     waiter: Waiter
     outcome: Grant | Denied
@@ -91,10 +105,25 @@ class Decision(NamedTuple):
     """The result of a unit of work."""
 
     #: the outcome of the operation; None if the caller has to wait, or was served as a waiter before
-    outcome: Grant | Released | Denied | LockView | None
-    #: the lock after the transaction
-    row: LockRow | None
-    served: tuple[Served, ...] = ()
+    outcome: Outcome | None
+    #: leases that were granted, extended or ended
+    changed: Sequence[LockRow] = ()
+    served: Sequence[Served] = ()
+    #: active leases for which waiters wait
+    blockers: Sequence[LockRow] = ()
+    #: how many requests wait; for inspect
+    waiting: int = 0
+
+
+class _Effects(NamedTuple):
+    """What one unit of work did besides its own outcome."""
+
+    changed: list[LockRow]
+    served: list[Served]
+    blockers: list[LockRow]
+
+    def decision(self, outcome: Outcome | None) -> Decision:
+        return Decision(outcome, self.changed, self.served, self.blockers)
 
 
 class Decider:
@@ -106,149 +135,260 @@ class Decider:
 
     def acquire(self, unit: Unit, owner: str, request: Acquire) -> Decision:
         """Grant or deny a lock, without waiting."""
-        now_ns = unit.boot_ns
-        entry, served = self._serve(unit, unit.find_lock(request.mesh, request.resource), request, now_ns)
-        outcome = _apply_rule(unit, entry, owner, request, now_ns)
+        now_ns, mesh, asked = unit.boot_ns, request.mesh, request.lease_request(owner)
+        effects = _Effects([], [], [])
+        self._serve(unit, mesh, asked.claims, now_ns, effects)
+        outcome = self._decide(unit, mesh, asked, now_ns, None, effects)
         if isinstance(outcome, Grant) and not outcome.is_repeat:
-            last_ticket = 0 if entry is None else entry.last_ticket
-            entry = self._write_grant(unit, entry, request, outcome, now_ns, None, last_ticket)
-        return Decision(outcome, None if entry is None else entry.row, served)
+            self._write_grant(unit, request, outcome, now_ns, None, effects)
+            self._serve(unit, mesh, asked.claims, now_ns, effects, asked.claims)
+        return effects.decision(outcome)
 
     def join(self, unit: Unit, waiter: Waiter, *, is_final: bool = False) -> Decision:
-        """Serve the queue that a waiter has joined; the outcome is the waiter's own if it need not wait."""
-        now_ns, request = unit.boot_ns, waiter.request
-        entry = unit.find_lock(request.mesh, request.resource)
-        if entry is not None and entry.last_ticket >= waiter.ticket:  # served already, or skipped because it was gone
-            return Decision(_held(entry.row, now_ns) if is_final else None, entry.row)
-        entry, served = self._serve(unit, entry, request, now_ns, waiter if is_final else None)
-        if entry is None or any(each.waiter is waiter for each in served):
-            return Decision(None, None if entry is None else entry.row, served)
-        if not lease.is_active(entry.row, now_ns):  # the lock is free and no waiter may have it: this one is gone too
-            return Decision(None, entry.row, served)
-        outcome = _apply_rule(unit, entry, waiter.owner, request, now_ns)
-        is_waiting = isinstance(outcome, Denied) and outcome.code == "held" and not is_final
-        return Decision(None if is_waiting else outcome, entry.row, served)
+        """Decide about a waiter that has joined its queues; the outcome is None if it waits or was served before.
+
+        The final check of a waiter decides in any case, and serves the waiters behind one that leaves.
+        """
+        effects, now_ns = _Effects([], [], []), unit.boot_ns
+        if waiter.is_served:
+            return effects.decision(None)
+        if not waiter.may_be_served and (not is_final or waiter.is_gone()):
+            return self.leave(unit, waiter)
+        outcome: Grant | Denied | None = self._try(unit, waiter, now_ns, effects)
+        if _is_held(outcome) and not effects.blockers:  # only an earlier waiter is in the way: it may be served now
+            self._serve(unit, waiter.request.mesh, waiter.claims, now_ns, effects)
+            is_served = any(served.waiter is waiter for served in effects.served)
+            outcome = None if is_served else self._try(unit, waiter, now_ns, effects)
+        if _is_held(outcome) and not is_final:
+            return effects.decision(None)
+        if outcome is not None:
+            granted = waiter.claims if isinstance(outcome, Grant) else ()
+            self._serve(unit, waiter.request.mesh, waiter.claims, now_ns, effects, granted)
+        return effects.decision(outcome)
+
+    def leave(self, unit: Unit, waiter: Waiter) -> Decision:
+        """Serve the waiters behind one that was withdrawn."""
+        effects = _Effects([], [], [])
+        self._serve(unit, waiter.request.mesh, waiter.claims, unit.boot_ns, effects)
+        return effects.decision(None)
 
     def renew(self, unit: Unit, owner: str, request: Renew) -> Decision:
-        """Extend a lease."""
-        now_ns, entry = unit.boot_ns, unit.find_lock(request.mesh, request.resource)
-        row = None if entry is None else entry.row
-        outcome = lease.renew(row, owner, request.token, request.lease_ms, now_ns, unit.now_ns)
-        if entry is None or isinstance(outcome, Denied):
-            return Decision(outcome, row)
-        unit.save_lock(entry._replace(row=outcome.row))
-        self._append(unit, "lock.renewed", request.mesh, outcome.row, _grant_body(outcome.row, now_ns))
-        return Decision(outcome, outcome.row)
+        """Extend a lease, or all leases of one grant."""
+        now_ns, renewed = unit.boot_ns, []
+        for name in (request.resource, *request.also):
+            row = _find_lease(unit, request.mesh, name, owner, request.session, request.token)
+            outcome = lease.renew(row, owner, request.token, request.lease_ms, now_ns, unit.now_ns, request.session)
+            if isinstance(outcome, Denied):
+                return Decision(outcome)
+            renewed.append(outcome)
+        rows = tuple([grant.row for grant in renewed])
+        for row in rows:
+            unit.extend_lease(request.mesh, row)
+            self._append(unit, "lock.renewed", request.mesh, row, _grant_body(row, now_ns))
+        return Decision(Grant(rows, renewed[0].expires_at_ns), rows)
 
     def release(self, unit: Unit, owner: str, request: Release) -> Decision:
-        """End a lease and grant the lock to the longest waiter."""
-        now_ns, entry = unit.boot_ns, unit.find_lock(request.mesh, request.resource)
-        row = None if entry is None else entry.row
-        outcome = lease.release(row, owner, request.token, now_ns)
-        if entry is None or isinstance(outcome, Denied):
-            return Decision(outcome, row)
-        freed = entry._replace(row=outcome.row)
-        body: dict[str, object] = {"owner": owner, "token": request.token, "boot_ns": now_ns}
-        self._append(unit, "lock.released", request.mesh, outcome.row, body)
-        after, served = self._serve(unit, freed, request, now_ns)
-        if after is None or after is freed:  # else the next grant has written the row
-            unit.save_lock(freed)
-            after = freed
-        return Decision(outcome, after.row, served)
+        """End the leases that the holder still has, and serve the waiters; refuse if it has none of them."""
+        now_ns, effects = unit.boot_ns, _Effects([], [], [])
+        refusal: Denied | None = None
+        for name in (request.resource, *request.also):
+            row = _find_lease(unit, request.mesh, name, owner, request.session, request.token)
+            outcome = lease.release(row, owner, request.token, now_ns, request.session)
+            if isinstance(outcome, Denied):
+                refusal = refusal or outcome
+            else:
+                self._end(unit, "lock.released", request.mesh, outcome.rows[0], now_ns, effects)
+        if refusal is not None and not effects.changed:
+            return Decision(refusal)
+        released = Released(tuple(effects.changed))
+        self._serve(unit, request.mesh, released.rows, now_ns, effects)
+        return effects.decision(released)
+
+    def break_leases(self, unit: Unit, admin: str, request: Break) -> Decision:
+        """End every lease under a name, or the one with a token, and serve the waiters."""
+        now_ns, effects = unit.boot_ns, _Effects([], [], [])
+        while rows := [
+            row
+            for row in unit.find_leases(request.mesh, request.resource)
+            if not row.is_released and request.token in (None, row.token)
+        ]:
+            for row in rows:
+                self._end(unit, "lock.broken", request.mesh, row, now_ns, effects, admin)
+        broken = BrokenLeases(tuple(effects.changed))
+        if not broken.rows:
+            return Decision(Denied("not_held"))
+        self._serve(unit, request.mesh, broken.rows, now_ns, effects)
+        return effects.decision(broken)
 
     def inspect(self, unit: Unit, request: Inspect) -> Decision:
-        """Return the holder of a lock; it runs in the writer so that it fits into the order of all operations."""
-        entry = unit.find_lock(request.mesh, request.resource)
-        row = None if entry is None else entry.row
-        return Decision(lease.inspect(row, request.resource, unit.boot_ns), row)
+        """Return the holders of a lock; it runs in the writer so that it fits into the order of all operations."""
+        rows = unit.find_covering(request.mesh, request.resource)
+        view = lease.inspect(rows, request.resource, unit.boot_ns)
+        return Decision(view, waiting=self._queues.waiting_for(request.mesh, Asked(request.resource, "")))
 
-    def serve(self, unit: Unit, mesh: str, resource: str) -> Decision:
-        """Serve the queue of a lock whose lease may be over."""
-        request = Inspect(resource, mesh)
-        entry, served = self._serve(unit, unit.find_lock(mesh, resource), request, unit.boot_ns)
-        return Decision(None, None if entry is None else entry.row, served)
+    def serve(self, unit: Unit, mesh: str, scopes: Sequence[Scope]) -> Decision:
+        """Serve the waiters for scopes whose leases may be over."""
+        effects = _Effects([], [], [])
+        self._serve(unit, mesh, scopes, unit.boot_ns, effects)
+        return effects.decision(None)
 
     def _serve(
         self,
         unit: Unit,
-        entry: LockEntry | None,
-        request: Acquire | Release | Inspect,
+        mesh: str,
+        scopes: Sequence[Scope],
         now_ns: int,
-        final: Waiter | None = None,
-    ) -> tuple[LockEntry | None, tuple[Served, ...]]:
-        """Grant a lock that is not held to the first waiter that may have it."""
-        last_ticket = 0 if entry is None else entry.last_ticket
-        served: list[Served] = []
-        key = (request.mesh, request.resource)
-        while entry is None or not lease.is_active(entry.row, now_ns):
-            waiter = self._queues.next_waiter(key, last_ticket, final)
-            if waiter is None:
-                break
-            last_ticket, waited_ns = waiter.ticket, now_ns - waiter.since_boot_ns
-            outcome = _apply_rule(unit, entry, waiter.owner, waiter.request, now_ns)
-            if isinstance(outcome, Grant):
-                entry = self._write_grant(unit, entry, waiter.request, outcome, now_ns, waited_ns, last_ticket)
-            served.append(Served(waiter, outcome, waited_ns))
-        return entry, tuple(served)
+        effects: _Effects,
+        granted: Sequence[Claim] = (),
+    ) -> None:
+        """Decide about every waiter that overlaps these scopes and need not wait any more.
+
+        `granted` was just granted. A waiter that was served may cover more than these scopes, and its session may wait
+        for something else that overlaps: then the waiters for what it covers are next.
+        """
+        while scopes and (order := self._queues.serving_order(mesh, scopes)) is not None:
+            order.hold(granted)
+            wider: list[Asked] = []
+            held: list[Asked] = []
+            for waiter in order:
+                blockers = len(effects.blockers)
+                outcome = self._try(unit, waiter, now_ns, effects)
+                if _is_held(outcome):
+                    order.block((*waiter.claims, *effects.blockers[blockers:]))
+                    continue
+                effects.served.append(Served(waiter, outcome, now_ns - waiter.since_boot_ns))
+                if len(waiter.claims) > 1 or waiter.request.tree or self._queues.waits_again(waiter):
+                    wider.extend(waiter.claims)
+                if isinstance(outcome, Grant):
+                    order.hold(waiter.claims)
+                    held.extend(waiter.claims)
+            scopes, granted = wider, held
+
+    def _try(self, unit: Unit, waiter: Waiter, now_ns: int, effects: _Effects) -> Grant | Denied:
+        """Decide about a waiter; it is served unless the outcome is that it still has to wait."""
+        request = waiter.request
+        outcome = self._decide(unit, request.mesh, waiter.lease_request, now_ns, waiter.ticket, effects)
+        if _is_held(outcome):
+            return outcome
+        waiter.is_served = True
+        unit.on_rollback(partial(setattr, waiter, "is_served", False))
+        if isinstance(outcome, Grant) and not outcome.is_repeat:
+            self._write_grant(unit, request, outcome, now_ns, now_ns - waiter.since_boot_ns, effects)
+        return outcome
+
+    def _decide(
+        self, unit: Unit, mesh: str, asked: LeaseRequest, now_ns: int, ticket: int | None, effects: _Effects
+    ) -> Grant | Denied:
+        """Apply the rules; a lease that blocks the request is noted, so that its end can be waited for."""
+        record, first = None, asked.claims[0]
+        if asked.request_id is not None:
+            record = unit.find_lock_request(mesh, first.resource, first.owner, first.session, asked.request_id)
+        rows = self._overlaps(unit, mesh, asked, now_ns, effects)
+        rival = self._queues.earlier_conflict(mesh, asked.claims, ticket)
+        outcome = lease.acquire(asked, rows, now_ns, unit.now_ns, unit.next_token, record, rival)
+        if _is_held(outcome):
+            blocker = first_conflict(asked.claims, [row for row in rows if lease.is_active(row, now_ns)])
+            if blocker is not None:
+                effects.blockers.append(blocker)
+        return outcome
+
+    def _overlaps(
+        self, unit: Unit, mesh: str, asked: LeaseRequest, now_ns: int, effects: _Effects
+    ) -> Sequence[LockRow]:
+        if len(asked.claims) == 1:
+            return self._overlaps_of(unit, mesh, asked.claims[0], now_ns, effects)
+        found: dict[tuple[str, str, str], LockRow] = {}
+        for claim in asked.claims:
+            for row in self._overlaps_of(unit, mesh, claim, now_ns, effects):
+                found[row.resource, row.owner, row.session] = row  # a tree may overlap several claims
+        return list(found.values())
+
+    def _overlaps_of(self, unit: Unit, mesh: str, claim: Asked, now_ns: int, effects: _Effects) -> list[LockRow]:
+        """Return the leases that decide about a claim; if there are many, one active conflict stands for all."""
+        rows = unit.find_overlaps(mesh, claim, now_ns)
+        while len(rows) >= OVERLAPS_MAX:
+            expired = [row for row in rows if not lease.is_active(row, now_ns)]
+            if len(expired) < len(rows):
+                own = unit.find_own_overlap(mesh, claim, now_ns)
+                return rows if own is None else [*rows, own]
+            for row in expired:
+                self._end(unit, "lock.expired", mesh, row, now_ns, effects)
+            rows = unit.find_overlaps(mesh, claim, now_ns)
+        return rows
 
     def _write_grant(
-        self,
-        unit: Unit,
-        former: LockEntry | None,
-        request: Acquire,
-        grant: Grant,
-        now_ns: int,
-        waited_ns: int | None,
-        last_ticket: int,
-    ) -> LockEntry:
-        entry = LockEntry(request.mesh, grant.row, last_ticket)
-        unit.save_lock(entry)
+        self, unit: Unit, request: Acquire, grant: Grant, now_ns: int, waited_ns: int | None, effects: _Effects
+    ) -> None:
+        mesh = request.mesh
+        former: dict[str, LockRow] = {}
+        for row in sorted(grant.expired, key=lambda row: row.token) if grant.expired else ():
+            if any(row.resource == granted.resource for granted in grant.rows):
+                if row.resource in former:
+                    self._append_end(unit, "lock.expired", mesh, former[row.resource], now_ns)
+                former[row.resource] = row
+                unit.end_lease(mesh, row)
+            else:
+                self._end(unit, "lock.expired", mesh, row, now_ns, effects)
         if grant.record is not None:
-            unit.save_lock_request(request.mesh, request.resource, grant.row.owner, grant.record)
-        body = _grant_body(grant.row, now_ns)
-        if request.request_id is not None:
-            body["request_id"] = request.request_id
-        if waited_ns is not None:
-            body["wait_ms"] = waited_ns // MILLISECOND_NS
-        if grant.took_over and former is not None:
-            body["former_owner"] = former.row.owner
-            body["former_token"] = former.row.token
-            body["former_deadline_boot_ns"] = former.row.deadline_boot_ns
-        self._append(unit, "lock.taken_over" if grant.took_over else "lock.acquired", request.mesh, grant.row, body)
-        return entry
+            unit.save_lock_request(mesh, request.resource, grant.row.owner, grant.row.session, grant.record)
+        for row in grant.rows:
+            unit.add_lease(mesh, row)
+            body = _grant_body(row, now_ns)
+            if request.request_id is not None:
+                body["request_id"] = request.request_id
+            if waited_ns is not None:
+                body["wait_ms"] = waited_ns // MILLISECOND_NS
+            if (last := former.get(row.resource)) is not None:
+                body["former_owner"], body["former_token"] = last.owner, last.token
+                body["former_deadline_boot_ns"] = last.deadline_boot_ns
+                if last.session:
+                    body["former_session"] = last.session
+            self._append(unit, "lock.acquired" if last is None else "lock.taken_over", mesh, row, body)
+        effects.changed.extend(grant.rows)
 
-    def _append(self, unit: Unit, kind: str, mesh: str, row: LockRow, body: dict[str, object]) -> None:
+    def _end(
+        self, unit: Unit, kind: str, mesh: str, row: LockRow, now_ns: int, effects: _Effects, actor: str | None = None
+    ) -> None:
+        unit.end_lease(mesh, row)
+        self._append_end(unit, kind, mesh, row, now_ns, actor)
+        effects.changed.append(lease.ended(row))
+
+    def _append_end(
+        self, unit: Unit, kind: str, mesh: str, row: LockRow, now_ns: int, actor: str | None = None
+    ) -> None:
+        body: dict[str, object] = {"owner": row.owner, "token": row.token, "boot_ns": now_ns}
+        if row.session:
+            body["session"] = row.session
+        self._append(unit, kind, mesh, row, body, actor)
+
+    def _append(
+        self, unit: Unit, kind: str, mesh: str, row: LockRow, body: dict[str, object], actor: str | None = None
+    ) -> None:
         body["run_id"] = self._run_id
-        unit.append(kind, mesh=mesh, actor=row.owner, ref=row.resource, body=body)
+        unit.append(kind, mesh=mesh, actor=actor or row.owner, ref=row.resource, body=body)
 
 
-def _apply_rule(unit: Unit, entry: LockEntry | None, owner: str, request: Acquire, now_ns: int) -> Grant | Denied:
-    record = None
-    if request.request_id is not None:
-        record = unit.find_lock_request(request.mesh, request.resource, owner, request.request_id)
-    row = None if entry is None else entry.row
-    return lease.acquire(
-        row,
-        request.resource,
-        owner,
-        request.lease_ms,
-        now_ns,
-        unit.now_ns,
-        unit.next_token,
-        request.request_id,
-        record,
-    )
+def _is_held(outcome: Outcome | None) -> bool:
+    return isinstance(outcome, Denied) and outcome.code == "held"
 
 
-def _held(row: LockRow, now_ns: int) -> Denied:
-    return Denied("held", {"holder": row.owner, "remaining_ms": lease.remaining_ms(row, now_ns)})
+def _find_lease(unit: Unit, mesh: str, name: str, owner: str, session: str | None, token: int) -> LockRow | None:
+    rows = unit.find_leases(mesh, name, owner) or unit.find_leases(mesh, name)
+    return lease.find_lease(rows, owner, session, token)
 
 
 def _grant_body(row: LockRow, now_ns: int) -> dict[str, object]:
-    return {
+    body: dict[str, object] = {
         "owner": row.owner,
         "token": row.token,
         "lease_ms": row.lease_ms,
         "granted_boot_ns": now_ns,
         "deadline_boot_ns": row.deadline_boot_ns,
     }
+    if row.session:
+        body["session"] = row.session
+    if row.is_tree:
+        body["tree"] = True
+    if row.is_shared:
+        body["shared"] = True
+    return body

@@ -1,8 +1,8 @@
-"""The lock service of a relay: acquire, renew, release, inspect and list, for HTTP and the stream.
+"""The lock service of a relay: acquire, renew, release, break, inspect and list, for HTTP and the stream.
 
 It checks rights and rate, submits the operation to the store's writer, and answers after the commit. Answers are
-values, refusals included; a failing store is an exception. Lists are read outside the writer. The decisions
-themselves are in posthouse.relay.locks.decide.
+values, refusals included; a failing store is an exception. Lists are read outside the writer. Tokens and sessions are
+shown to the holder's node and to admins. The decisions themselves are in posthouse.relay.locks.decide.
 """
 
 from __future__ import annotations
@@ -19,46 +19,39 @@ import structlog
 from posthouse.model import lease
 from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.lease import Denied, Grant, LockView, Released
+from posthouse.model.lease import Denied, Grant, LockView
 from posthouse.model.limits import LOCK_BURST, LOCK_RATE_PER_S, SECOND_NS, WAIT_QUEUE_MAX, WAITERS_MAX
 from posthouse.model.rate import Rate
 from posthouse.relay.accept.authorize import Meshes, RateBuckets, Right
 from posthouse.relay.locks.decide import Decider, Decision
 from posthouse.relay.locks.wait_queue import WaitQueues
 from posthouse.relay.locks.waiters import LockWaiters
+from posthouse.relay.locks.watches import LockWatch, LockWatches, OnView
 from posthouse.relay.metrics import MetricsObserver, NullObserver
 from posthouse.relay.store.protocol import RelayStore, Unit
 from posthouse.relay.wire.lock_operations import (
+    OVERLAPS_MAX,
     Acquire,
+    Break,
     Inspect,
     ListedLock,
     ListLocks,
     LockAnswer,
     LockEntry,
     LockPage,
+    LockPosition,
+    LockState,
     OnLockAnswer,
+    Outcome,
     Release,
     Renew,
+    Watch,
+    holder_of,
     lock_answer,
+    mode_of,
 )
 
-_CURSOR = msgspec.json.Decoder(tuple[str, str])
-
-
-async def list_locks(store: RelayStore, meshes: Meshes, clock: Clock, node: str, request: ListLocks) -> LockPage:
-    """Return the locks of one mesh, or of all meshes that a node may read, by mesh and resource."""
-    if request.mesh is None:
-        scope = meshes.readable(node)
-    else:
-        missing = right_error(meshes, node, request.mesh, Right.READ)
-        if missing is not None:
-            raise missing
-        scope = frozenset({request.mesh})
-    after = ("", "") if request.cursor is None else _read_cursor(request.cursor)
-    entries = await store.locks(scope, after, request.limit)
-    now_ns = clock.boot_ns()
-    last = entries[-1] if len(entries) == request.limit else None
-    return LockPage([_listed(entry, now_ns) for entry in entries], None if last is None else _lock_cursor(last))
+_CURSOR = msgspec.json.Decoder(tuple[str, str, str, str])
 
 
 def right_error(meshes: Meshes, node: str, mesh: str, right: Right) -> PosthouseError | None:
@@ -69,16 +62,73 @@ def right_error(meshes: Meshes, node: str, mesh: str, right: Right) -> Posthouse
     return refusal
 
 
-def _listed(entry: LockEntry, now_ns: int) -> ListedLock:
-    view = lease.inspect(entry.row, entry.row.resource, now_ns)
-    return ListedLock(entry.mesh, view.resource, view.held, view.owner, view.token, view.remaining_ms)
+class LockLists:
+    """Shows locks to nodes: lists, and the state of one lock."""
+
+    def __init__(self, store: RelayStore, meshes: Meshes, clock: Clock) -> None:
+        self._store = store
+        self._meshes = meshes
+        self._clock = clock
+
+    async def page(self, node: str, request: ListLocks) -> LockPage:
+        """Return the locks of one mesh, or of all meshes that a node may read, by mesh and resource."""
+        if request.mesh is None:
+            scope = self._meshes.readable(node)
+        else:
+            missing = right_error(self._meshes, node, request.mesh, Right.READ)
+            if missing is not None:
+                raise missing
+            scope = frozenset({request.mesh})
+        after = ("", "", "", "") if request.cursor is None else _read_cursor(request.cursor)
+        entries = await self._store.locks(scope, after, request.limit)
+        now_ns = self._clock.boot_ns()
+        last = entries[-1] if len(entries) == request.limit else None
+        locks = [self._listed(node, entry, now_ns) for entry in entries]
+        return LockPage(locks, None if last is None else _lock_cursor(last))
+
+    def state(self, node: str, mesh: str, view: LockView, waiting: int) -> LockState:
+        """Return what a node may know about a lock."""
+        now_ns = self._clock.boot_ns()
+        is_plain = len(view.holders) == 1 and _is_plain(view.holders[0], view.resource)
+        shown = () if is_plain else view.holders[:OVERLAPS_MAX]
+        return LockState(
+            view.resource,
+            view.held,
+            view.owner,
+            view.token if self._may_see_token(node, mesh, view.owner or view.last_owner) else 0,
+            view.remaining_ms,
+            tuple([holder_of(row, now_ns, is_masked=not self._may_see_token(node, mesh, row.owner)) for row in shown]),
+            waiting,
+        )
+
+    def _listed(self, node: str, entry: LockEntry, now_ns: int) -> ListedLock:
+        row, mesh = entry.row, entry.mesh
+        is_held = lease.is_active(row, now_ns)
+        return ListedLock(
+            mesh,
+            row.resource,
+            is_held,
+            row.owner if is_held else None,
+            row.token if self._may_see_token(node, mesh, row.owner) else 0,
+            lease.remaining_ms(row, now_ns) if is_held else 0,
+            mode_of(row) if is_held else "exclusive",
+            is_held and row.is_tree,
+        )
+
+    def _may_see_token(self, node: str, mesh: str, owner: str | None) -> bool:
+        return node == owner or Right.ADMINISTER in self._meshes.rights(node, mesh)
+
+
+def _is_plain(row: lease.LockRow, resource: str) -> bool:
+    return row.resource == resource and not row.is_tree and not row.is_shared and not row.session
 
 
 def _lock_cursor(entry: LockEntry) -> str:
-    return base64.urlsafe_b64encode(msgspec.json.encode((entry.mesh, entry.row.resource))).decode()
+    row = entry.row
+    return base64.urlsafe_b64encode(msgspec.json.encode((entry.mesh, row.resource, row.owner, row.session))).decode()
 
 
-def _read_cursor(cursor: str) -> tuple[str, str]:
+def _read_cursor(cursor: str) -> LockPosition:
     try:
         return _CURSOR.decode(base64.urlsafe_b64decode(cursor.encode()))
     except (binascii.Error, msgspec.DecodeError, ValueError) as fault:
@@ -86,9 +136,26 @@ def _read_cursor(cursor: str) -> tuple[str, str]:
 
 
 log = structlog.get_logger(__name__)
-LockRequest = Acquire | Renew | Release | Inspect
-_RIGHTS = {Acquire: Right.LOCK, Renew: Right.LOCK, Inspect: Right.READ}  # any holder may release
-_NAMES: dict[type, str] = {Acquire: "acquire", Renew: "renew", Release: "release", Inspect: "inspect"}
+LockRequest = Acquire | Renew | Release | Break | Inspect
+_RIGHTS = {  # any holder may release
+    Acquire: Right.LOCK,
+    Renew: Right.LOCK,
+    Break: Right.ADMINISTER,
+    Inspect: Right.READ,
+    Watch: Right.READ,
+}
+_NAMES: dict[type, str] = {
+    Acquire: "acquire",
+    Renew: "renew",
+    Release: "release",
+    Break: "break",
+    Inspect: "inspect",
+}
+
+
+def _is_short(request: LockRequest) -> bool:
+    """Return True if the operation reads and writes a few rows only."""
+    return not (type(request) is Acquire and request.tree) and not getattr(request, "also", ())
 
 
 def is_never_gone() -> bool:
@@ -117,6 +184,10 @@ class Locks:
         self._queues = WaitQueues(max_per_lock, max_waiters)
         self._decider = Decider(run_id, self._queues)
         self._waiters = LockWaiters(store, clock, self._decider, self._queues)
+        self._lists = LockLists(store, meshes, clock)
+        self.watches = LockWatches(clock, self._view, self._lists.state)
+        self._waiters.on_change = self.watches.on_change
+        meshes.watch_rights(self._end_unauthorized)
         self._buckets = RateBuckets(rate or Rate(LOCK_RATE_PER_S, LOCK_BURST))
         self._loop = asyncio.get_running_loop()
         self._observer: MetricsObserver = NullObserver()
@@ -133,6 +204,12 @@ class Locks:
     def close(self) -> None:
         """Answer every waiter; operations that the writer has are still committed and answered."""
         self._waiters.close()
+        self.watches.close()
+
+    def _end_unauthorized(self, mesh: str) -> None:
+        """End the waits and watches of nodes that lost the right to them."""
+        self._waiters.withdraw(mesh, lambda node: right_error(self._meshes, node, mesh, Right.LOCK))
+        self.watches.end_unauthorized(mesh, lambda node: right_error(self._meshes, node, mesh, Right.READ))
 
     def ask(
         self, node: str, request: LockRequest, is_gone: Callable[[], bool] = is_never_gone
@@ -157,17 +234,42 @@ class Locks:
             return
         limit = None
         if type(request) is Acquire and request.wait_ms > 0:
-            limit = self._queues.limit_reached((request.mesh, request.resource))
+            limit = self._queues.limit_reached(request)
             if limit is None:
                 self._waiters.enter(node, request, partial(self._count_answer, name, on_answer), is_gone)
                 return
         self._store.submit_with_callback(
-            self._work(node, request), partial(self._decided, on_answer, name, request, limit), is_short=True
+            self._work(node, request),
+            partial(self._decided, on_answer, name, node, request, limit),
+            is_short=_is_short(request),
         )
+
+    def watch(self, node: str, request: Inspect, on_state: Callable[[LockState | PosthouseError], None]) -> LockWatch:
+        """Show a lock to a node now and after each change of its holders; raises why it may not."""
+        refusal = self._refusal(node, request)
+        self._observer.count("posthouse_relay_lock_operations_total", "watch", refusal.code if refusal else "done")
+        if refusal is not None:
+            raise refusal
+        watch = LockWatch(node, request.mesh, request.resource, on_state)
+        self.watches.add(watch)
+        return watch
 
     async def list(self, node: str, request: ListLocks) -> LockPage:
         """Return a page of the locks that a node may see; it is not ordered with other operations."""
-        return await list_locks(self._store, self._meshes, self._clock, node, request)
+        return await self._lists.page(node, request)
+
+    def _view(self, mesh: str, resource: str, on_view: OnView) -> None:
+        """Read a lock for its watchers, in the order of all operations."""
+        request = Inspect(resource, mesh)
+
+        def on_done(decision: Decision, failure: BaseException | None) -> None:
+            if failure is None:
+                assert isinstance(decision.outcome, LockView)
+                on_view(decision.outcome, decision.waiting)
+            else:
+                on_view(error("internal", reason=type(failure).__name__), 0)
+
+        self._store.submit_with_callback(lambda unit: self._decider.inspect(unit, request), on_done)
 
     def _work(self, node: str, request: LockRequest) -> Callable[[Unit], Decision]:
         decider = self._decider
@@ -177,12 +279,15 @@ class Locks:
             return lambda unit: decider.renew(unit, node, request)
         if isinstance(request, Release):
             return lambda unit: decider.release(unit, node, request)
+        if isinstance(request, Break):
+            return lambda unit: decider.break_leases(unit, node, request)
         return lambda unit: decider.inspect(unit, request)
 
     def _decided(
         self,
         on_answer: OnLockAnswer,
         name: str,
+        node: str,
         request: LockRequest,
         limit_reached: int | None,
         decision: Decision,
@@ -191,11 +296,13 @@ class Locks:
         if failure is not None:
             on_answer(None, failure)
             return
-        self._waiters.apply((request.mesh, request.resource), decision)
+        self._waiters.apply(request.mesh, decision)
         outcome = decision.outcome
         assert outcome is not None  # only a wait has none
         self._count_outcome(name, outcome)
-        if limit_reached is not None and isinstance(outcome, Denied) and outcome.code == "held":
+        if isinstance(outcome, LockView):
+            on_answer(self._lists.state(node, request.mesh, outcome, decision.waiting), None)
+        elif limit_reached is not None and isinstance(outcome, Denied) and outcome.code == "held":
             on_answer(error("wait_queue_full", limit=limit_reached), None)
         else:
             on_answer(lock_answer(outcome, request.resource), None)
@@ -210,7 +317,7 @@ class Locks:
             return None
         return error("locks_too_fast", node=node, rate=self._buckets.rate.per_s, retry_after_s=wait_ns / SECOND_NS)
 
-    def _count_outcome(self, name: str, outcome: Grant | Released | Denied | LockView) -> None:
+    def _count_outcome(self, name: str, outcome: Outcome) -> None:
         code = outcome.code if isinstance(outcome, Denied) else "done"
         self._observer.count("posthouse_relay_lock_operations_total", name, code)
         if isinstance(outcome, Grant) and outcome.took_over:

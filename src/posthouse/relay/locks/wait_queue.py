@@ -1,32 +1,42 @@
-"""Waiters for locks and their queues, first come first served.
+"""Waiters for locks and their queues: each request waits behind every earlier one that it conflicts with.
 
-The event loop adds and removes waiters. The writer's thread only looks for the next one while it decides: a
-transaction may be rolled back and run again, so a decision counts once the loop has seen the commit. That a waiter
-was served is written in the lock's row (`last_ticket`), so a rollback undoes that as well.
+A waiter stands in the queue of each name it asks for. The event loop adds and removes waiters; the writer's thread
+only reads the queues while it decides. That a waiter was served is set on that thread and taken back on a rollback,
+so a decision counts exactly if its rows stay. ServingOrder visits the waiters that a change may have let in; it stops
+at the first ones that block all others, so a release costs the same before ten waiters and before ten thousand.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
 import threading
-from collections.abc import Callable, Iterator
-from itertools import count
+from bisect import bisect_left, insort
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count, islice
 
+from posthouse.model.lease import LeaseRequest
+from posthouse.model.lock_scope import Asked, Claim, Scope, conflicts, covers, overlaps, range_below, trees_above
 from posthouse.relay.wire.lock_operations import Acquire, LockAnswer, OnLockAnswer
 
 #: mesh and resource
 Key = tuple[str, str]
+#: node and session
+Holder = tuple[str, str]
 
 
 class Waiter:
-    """A caller that waits for a lock."""
+    """A caller that waits for a lock, or for several at once."""
 
     __slots__ = (
         "_on_answer",
+        "holder",
         "is_answered",
         "is_gone",
+        "is_served",
         "is_withdrawn",
-        "owner",
+        "lease_request",
         "request",
         "since_boot_ns",
         "ticket",
@@ -43,22 +53,30 @@ class Waiter:
         is_gone: Callable[[], bool],
     ) -> None:
         self.ticket = ticket
-        self.owner = owner
+        self.holder: Holder = (owner, request.session)
         self.request = request
+        self.lease_request: LeaseRequest = request.lease_request(owner)
         self.since_boot_ns = since_boot_ns
         #: returns True once the caller has disconnected; also called on the writer's thread
         self.is_gone = is_gone
         #: set before the waiter's final check: from then on only that check may serve it
         self.is_withdrawn = False
+        #: a transaction has decided about it; set and read on the writer's thread
+        self.is_served = False
         self.is_answered = False
         #: ends the wait
         self.timeout: asyncio.TimerHandle | None = None
         self._on_answer = on_answer
 
     @property
+    def claims(self) -> tuple[Asked, ...]:
+        """What it asks for."""
+        return self.lease_request.claims
+
+    @property
     def may_be_served(self) -> bool:
         """Whether a transaction may grant the lock to this waiter."""
-        return not self.is_withdrawn and not self.is_gone() and not self.is_answered
+        return not self.is_served and not self.is_withdrawn and not self.is_gone() and not self.is_answered
 
     def answer(self, answer: LockAnswer | None) -> None:
         """Call the callback, once; None stands for a caller that is gone."""
@@ -66,22 +84,31 @@ class Waiter:
             self.is_answered = True
             self._on_answer(answer, None)
 
-    @property
-    def request_key(self) -> tuple[str, str] | None:
-        """Owner and request id, if there is one: waiters with the same key get the same answer."""
-        return None if self.request.request_id is None else (self.owner, self.request.request_id)
-
 
 class WaitQueue:
-    """The waiters of one lock, in order."""
+    """The waiters that ask for one name, in order."""
 
-    def __init__(self, key: Key) -> None:
-        self.key = key
+    def __init__(self, resource: str) -> None:
+        self.resource = resource
         self.waiters: dict[int, Waiter] = {}
-        self.by_request: dict[tuple[str, str], list[Waiter]] = {}
-        #: when the present lease ends, as far as the loop knows; only the writer decides whether it has ended
-        self.deadline_boot_ns = 0
-        self.timer: asyncio.TimerHandle | None = None
+        #: those that do not share
+        self.exclusive: dict[int, Waiter] = {}
+        self.holders: Counter[Holder] = Counter()
+
+    def add(self, waiter: Waiter) -> None:
+        """Add a waiter at the end."""
+        self.waiters[waiter.ticket] = waiter
+        self.holders[waiter.holder] += 1
+        if not waiter.claims[0].is_shared:
+            self.exclusive[waiter.ticket] = waiter
+
+    def remove(self, waiter: Waiter) -> None:
+        """Remove a waiter."""
+        del self.waiters[waiter.ticket]
+        self.exclusive.pop(waiter.ticket, None)
+        self.holders[waiter.holder] -= 1
+        if not self.holders[waiter.holder]:
+            del self.holders[waiter.holder]
 
 
 class WaitQueues:
@@ -92,73 +119,239 @@ class WaitQueues:
         self._max_in_all = max_in_all
         self._gate = threading.Lock()
         self._queues: dict[Key, WaitQueue] = {}
+        #: mesh -> names that have a queue, sorted: what a tree covers is a range
+        self._names: dict[str, list[str]] = {}
+        #: mesh -> waiters that ask for trees
+        self._trees: Counter[str] = Counter()
+        #: how many waiters each session of a node has
+        self._sessions: Counter[Holder] = Counter()
+        self._waiters: dict[int, Waiter] = {}
         self._tickets = count(1)
-        self._waiting = 0
 
     def __len__(self) -> int:
-        return self._waiting
+        return len(self._waiters)
 
-    def __iter__(self) -> Iterator[WaitQueue]:
-        return iter(list(self._queues.values()))
+    def __iter__(self) -> Iterator[Waiter]:
+        return iter(list(self._waiters.values()))
 
-    def get(self, key: Key) -> WaitQueue | None:
-        """Return the queue of a lock, or None if it has no waiters."""
-        return self._queues.get(key)
+    def __contains__(self, waiter: Waiter) -> bool:
+        return waiter.ticket in self._waiters
 
-    def limit_reached(self, key: Key) -> int | None:
+    def limit_reached(self, request: Acquire) -> int | None:
         """Return the limit that one more waiter would exceed, or None."""
-        if self._waiting >= self._max_in_all:
+        if len(self._waiters) >= self._max_in_all:
             return self._max_in_all
-        queue = self._queues.get(key)
-        return self._max_per_lock if queue is not None and len(queue.waiters) >= self._max_per_lock else None
+        for name in (request.resource, *request.also):
+            queue = self._queues.get((request.mesh, name))
+            if queue is not None and len(queue.waiters) >= self._max_per_lock:
+                return self._max_per_lock
+        return None
 
     def add(
         self,
-        key: Key,
         owner: str,
         request: Acquire,
         since_boot_ns: int,
         on_answer: OnLockAnswer,
         is_gone: Callable[[], bool],
-    ) -> tuple[WaitQueue, Waiter]:
-        """Add a waiter at the end of the queue of a lock."""
+    ) -> Waiter:
+        """Add a waiter at the end of the queues of its names."""
         waiter = Waiter(next(self._tickets), owner, request, since_boot_ns, on_answer, is_gone)
+        mesh = request.mesh
         with self._gate:
-            queue = self._queues.setdefault(key, WaitQueue(key))
-            queue.waiters[waiter.ticket] = waiter
-        self._waiting += 1
-        if waiter.request_key is not None:
-            queue.by_request.setdefault(waiter.request_key, []).append(waiter)
-        return queue, waiter
+            self._waiters[waiter.ticket] = waiter
+            self._sessions[waiter.holder] += 1
+            self._trees[mesh] += request.tree
+            for claim in waiter.claims:
+                queue = self._queues.get((mesh, claim.resource))
+                if queue is None:
+                    queue = self._queues[mesh, claim.resource] = WaitQueue(claim.resource)
+                    insort(self._names.setdefault(mesh, []), claim.resource)
+                queue.add(waiter)
+        return waiter
 
-    def remove(self, queue: WaitQueue, waiter: Waiter) -> None:
-        """Remove a waiter, and its queue with the last one."""
+    def remove(self, waiter: Waiter) -> None:
+        """Remove a waiter, and queues with their last one."""
         if waiter.timeout is not None:
             waiter.timeout.cancel()
+        mesh = waiter.request.mesh
         with self._gate:
-            if queue.waiters.pop(waiter.ticket, None) is None:
+            if self._waiters.pop(waiter.ticket, None) is None:
                 return
-            if not queue.waiters:
-                self._queues.pop(queue.key, None)
-        self._waiting -= 1
-        if waiter.request_key is not None:
-            same = queue.by_request[waiter.request_key]
-            same.remove(waiter)
-            if not same:
-                del queue.by_request[waiter.request_key]
-        if not queue.waiters and queue.timer is not None:
-            queue.timer.cancel()
+            self._trees[mesh] -= waiter.request.tree
+            self._sessions[waiter.holder] -= 1
+            if not self._sessions[waiter.holder]:
+                del self._sessions[waiter.holder]
+            for claim in waiter.claims:
+                queue = self._queues[mesh, claim.resource]
+                queue.remove(waiter)
+                if not queue.waiters:
+                    del self._queues[mesh, claim.resource]
+                    self._drop_name(mesh, claim.resource)
 
-    def next_waiter(self, key: Key, after: int, final: Waiter | None = None) -> Waiter | None:
-        """Return the first waiter with a later ticket that may be served; called on the writer's thread.
+    def _drop_name(self, mesh: str, resource: str) -> None:
+        names = self._names[mesh]
+        del names[bisect_left(names, resource)]
+        if not names:
+            del self._names[mesh]
+            del self._trees[mesh]
 
-        `final` is the waiter whose final check this is: it may be served although it has been withdrawn.
-        """
-        if key not in self._queues:  # the usual case; a waiter that is added now submits a unit of work of its own
+    def waits_again(self, waiter: Waiter) -> bool:
+        """Return True if the session of a waiter waits for something else, too."""
+        return self._sessions[waiter.holder] > 1
+
+    def waiting_for(self, mesh: str, scope: Scope) -> int:
+        """Return how many requests that overlap a scope wait."""
+        with self._gate:
+            queues = self._overlapping(mesh, (scope,))
+            return len({ticket for queue in queues for ticket, each in queue.waiters.items() if _asks(each, (scope,))})
+
+    def has_waiters(self, mesh: str, scope: Scope) -> bool:
+        """Return True if a request that overlaps a scope may wait."""
+        if mesh not in self._names:
+            return False
+        with self._gate:
+            return bool(self._overlapping(mesh, (scope,)))
+
+    def earlier_conflict(self, mesh: str, claims: Sequence[Asked], before: int | None) -> Asked | None:
+        """Return a claim of a waiter that came before this ticket (None: of any) and conflicts with one of these."""
+        if mesh not in self._names:  # the usual case; a waiter that is added now submits a unit of work of its own
             return None
         with self._gate:
-            queue = self._queues.get(key)
-            for ticket, waiter in queue.waiters.items() if queue is not None else ():
-                if ticket > after and (waiter.may_be_served or (waiter is final and not waiter.is_gone())):
-                    return waiter
+            for queue in self._overlapping(mesh, claims):
+                for ticket, waiter in (queue.exclusive if claims[0].is_shared else queue.waiters).items():
+                    if before is not None and ticket >= before:
+                        break
+                    rival = _conflicting_claim(claims, waiter)
+                    if rival is not None and waiter.may_be_served:
+                        return rival
         return None
+
+    def serving_order(self, mesh: str, scopes: Sequence[Scope]) -> ServingOrder | None:
+        """Return the waiters that may be served after a change of these scopes, or None if there are none."""
+        if mesh not in self._names:
+            return None
+        with self._gate:
+            found = self._overlapping(mesh, scopes)
+        return ServingOrder(found, scopes, self._gate) if found else None
+
+    def _overlapping(self, mesh: str, scopes: Sequence[Scope]) -> list[WaitQueue]:
+        """Return the queues whose waiters may overlap one of these scopes; the caller has the gate."""
+        names: dict[str, None] = {}
+        known = self._names.get(mesh, [])
+        for scope in scopes:
+            names[scope.resource] = None
+            if self._trees[mesh]:
+                names.update(dict.fromkeys(trees_above(scope.resource)))
+            if scope.is_tree:
+                first, end = range_below(scope.resource)
+                names.update(dict.fromkeys(known[bisect_left(known, first) : bisect_left(known, end)]))
+        return [queue for name in names if (queue := self._queues.get((mesh, name))) is not None]
+
+
+def _conflicting_claim(claims: Sequence[Asked], waiter: Waiter) -> Asked | None:
+    if waiter.holder == (claims[0].owner, claims[0].session):
+        return None
+    return next((other for other in waiter.claims if any(conflicts(claim, other) for claim in claims)), None)
+
+
+def _asks(waiter: Waiter, scopes: Sequence[Scope]) -> bool:
+    return any(overlaps(claim, scope) for claim in waiter.claims for scope in scopes)
+
+
+class ServingOrder:
+    """The waiters that overlap some scopes, in the order they came, without those that certainly stay blocked.
+
+    The caller reports with `block` every claim that still waits or is held, and with `hold` every new grant. A name
+    under exclusive claims of two holders is closed to later waiters, under those of one to all but the same holder's.
+    Waiters of a session that was granted something are always visited: they may have to be refused.
+    """
+
+    def __init__(self, queues: Sequence[WaitQueue], scopes: Sequence[Scope], gate: threading.Lock) -> None:
+        self._scopes = scopes
+        self._granted: set[Holder] = set()
+        self._cursors = {queue.resource: _Cursor(queue, gate, self._granted) for queue in queues}
+
+    def __iter__(self) -> Iterator[Waiter]:
+        heap = [(waiter.ticket, cursor) for cursor in self._cursors.values() if (waiter := cursor.peek()) is not None]
+        heapq.heapify(heap)
+        last = 0
+        while heap:
+            ticket, cursor = heap[0]
+            waiter = cursor.take(ticket)
+            if waiter is not None and ticket > last and waiter.may_be_served and _asks(waiter, self._scopes):
+                last = ticket  # a waiter of several names stands in several queues
+                yield waiter
+            following = cursor.peek()
+            if following is None:
+                heapq.heappop(heap)
+            else:
+                heapq.heapreplace(heap, (following.ticket, cursor))
+
+    def block(self, claims: Iterable[Claim]) -> None:
+        """Take note of claims that later waiters have to respect."""
+        for claim in claims:
+            if claim.is_shared:
+                continue
+            cursor = self._cursors.get(claim.resource)
+            if cursor is not None:
+                cursor.exclusive.add((claim.owner, claim.session))
+            if claim.is_tree:
+                for each in self._cursors.values():
+                    if covers(claim, each.queue.resource):
+                        each.exclusive.add((claim.owner, claim.session))
+
+    def hold(self, claims: Sequence[Claim]) -> None:
+        """Take note of claims that were granted."""
+        self._granted.update([(claim.owner, claim.session) for claim in claims])
+        self.block(claims)
+
+
+_CHUNK = 8  # waiters read at first, more each time: most passes end after two
+
+
+class _Cursor:
+    """The place of a ServingOrder in one queue."""
+
+    def __init__(self, queue: WaitQueue, gate: threading.Lock, granted: set[Holder]) -> None:
+        self.queue = queue
+        #: holders of exclusive claims that cover the name
+        self.exclusive: set[Holder] = set()
+        self._granted = granted
+        self._gate = gate
+        self._passed: Counter[Holder] = Counter()
+        self._ahead: deque[Waiter] = deque()
+        self._last = 0
+        self._chunk = _CHUNK
+
+    def __lt__(self, other: _Cursor) -> bool:  # ties in the heap: the same waiter in two queues
+        return self.queue.resource < other.queue.resource
+
+    def peek(self) -> Waiter | None:
+        """Return the next waiter, or None if all others are blocked."""
+        if self._is_closed():
+            return None
+        if not self._ahead:
+            self._read()
+        return self._ahead[0] if self._ahead else None
+
+    def take(self, ticket: int) -> Waiter | None:
+        """Pass the waiter that `peek` returned; return None if it is blocked."""
+        waiter = self._ahead.popleft()
+        self._passed[waiter.holder] += 1
+        self._last = ticket
+        is_blocked = self.exclusive - {waiter.holder} and waiter.holder not in self._granted
+        return None if is_blocked else waiter
+
+    def _is_closed(self) -> bool:
+        """Return True if no later waiter can be one that is not blocked."""
+        if not self.exclusive:
+            return False
+        visited = self._granted | self.exclusive if len(self.exclusive) == 1 else self._granted
+        return all(self.queue.holders[holder] <= self._passed[holder] for holder in visited)
+
+    def _read(self) -> None:
+        with self._gate:
+            later = (waiter for ticket, waiter in self.queue.waiters.items() if ticket > self._last)
+            self._ahead.extend(islice(later, self._chunk))
+        self._chunk *= 4

@@ -8,6 +8,7 @@ If you add a rule: 1. RULES, 2. a planted violation in tests/relay/ops/test_main
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError
 from posthouse.model.event import decode_event, event_id
 from posthouse.model.lease import LockRow, first_counter, reopen
+from posthouse.model.lease_table import LeaseTable, lease_from_record
 from posthouse.relay.messages.consistency import DELIVERY_RULES, PINCH_RULES
 from posthouse.relay.store.event_rows import event_row
 from posthouse.relay.store.high_water import HighWater, MarkFile
@@ -154,30 +156,55 @@ _STEPS: dict[str, Callable[[MeshFacts, Record, dict[str, Any]], None]] = {
     "topic.created": _topic,
     "topic.removed": _topic_removed,
 }
-LockKey = tuple[str, str]
-LockTable = dict[LockKey, LockRow]
+#: mesh -> its leases
+LockTables = dict[str, LeaseTable]
 
 
-def replay_locks(records: Iterable[Record], snapshot: Sequence[Mapping[str, Any]] = ()) -> LockTable:
+def replay_locks(records: Iterable[Record], snapshot: Sequence[Mapping[str, Any]] = ()) -> LockTables:
     """Return the locks after these records, starting from those of a snapshot."""
-    table: LockTable = {(held["mesh"], held["resource"]): _from_snapshot(held) for held in snapshot}
+    tables: LockTables = defaultdict(LeaseTable)
+    for held in snapshot:
+        tables[held["mesh"]].put(LockRow(**{name: value for name, value in held.items() if name != "mesh"}))
     for record in records:
         body = record.decoded_body()
         if record.type == "lock.run_started":
-            _start_run(table, body)
+            _start_run(tables, body)
         else:
-            key = (record.mesh or "", record.ref or "")
-            table[key] = _after(record.type, table.get(key), key[1], body)
-    return table
+            _replay(tables[record.mesh or ""], record.type, record.ref or "", body)
+    return tables
+
+
+def _replay(table: LeaseTable, kind: str, resource: str, body: Mapping[str, Any]) -> None:
+    if kind in ("lock.released", "lock.expired", "lock.broken"):
+        if table.end(resource, body["owner"], body.get("session", "")) is None:
+            raise ValueError(f"{resource!r} ended before it was acquired")
+    elif kind == "lock.renewed":
+        table.put(lease_from_record(resource, body))
+    else:
+        if kind == "lock.taken_over":
+            table.end(resource, body["former_owner"], body.get("former_session", ""))
+        table.grant(lease_from_record(resource, body))
+
+
+def _start_run(tables: LockTables, body: Mapping[str, Any]) -> None:
+    leap, over_before_ns, void_token = (body.get(name, 0) for name in ("token_leap", "over_before_ns", "void_token"))
+    for table in tables.values():
+        for row in table:
+            raised = replace(row, token=row.token + leap)
+            table.put(reopen(raised, body["boot_ns"], over_before_ns, void_token))
 
 
 def check_locks(db: apsw.Connection) -> Iterator[str]:
     """Compare the table of locks with a replay of the journal."""
-    found = {(entry.mesh, entry.row.resource): entry.row for entry in all_locks(db)}
-    expected = replay_store_locks(db)
+    found = {_lock_key(entry.mesh, entry.row): entry.row for entry in all_locks(db)}
+    expected = {_lock_key(mesh, row): row for mesh, table in replay_store_locks(db).items() for row in table}
     for key in sorted(found.keys() | expected.keys()):
         if found.get(key) != expected.get(key):
             yield f"locks: {key[1]!r} of the mesh {key[0]} is {found.get(key)}, the journal says {expected.get(key)}"
+
+
+def _lock_key(mesh: str, row: LockRow) -> tuple[str, str, str, str]:
+    return mesh, row.resource, row.owner, row.session
 
 
 def check_token_counter(db: apsw.Connection) -> Iterator[str]:
@@ -188,7 +215,7 @@ def check_token_counter(db: apsw.Connection) -> Iterator[str]:
         yield f"locks: the counter of tokens is {counter}, the journal says {granted}"
 
 
-def replay_store_locks(db: apsw.Connection) -> LockTable:
+def replay_store_locks(db: apsw.Connection) -> LockTables:
     """Return the locks of a store by replaying its journal."""
     snapshot_seq, state = _last_snapshot(db)
     history = (Record(*row) for row in db.execute(LOCKS_SQL.lock_history, (snapshot_seq,)))
@@ -201,24 +228,6 @@ def _last_snapshot(db: apsw.Connection) -> tuple[int, Mapping[str, Any]]:
         return 0, {}
     seq, body = found
     return seq, msgspec.json.decode(body)["state"]
-
-
-def _start_run(table: LockTable, body: Mapping[str, Any]) -> None:
-    leap, over_before_ns, void_token = (body.get(name, 0) for name in ("token_leap", "over_before_ns", "void_token"))
-    for key, row in table.items():
-        table[key] = reopen(replace(row, token=row.token + leap), body["boot_ns"], over_before_ns, void_token)
-
-
-def _after(kind: str, row: LockRow | None, resource: str, body: Mapping[str, Any]) -> LockRow:
-    if kind == "lock.released":
-        if row is None:
-            raise ValueError(f"{resource!r} was released before it was acquired")
-        return replace(row, is_released=True)
-    return LockRow(resource, body["owner"], body["token"], body["lease_ms"], body["deadline_boot_ns"])
-
-
-def _from_snapshot(held: Mapping[str, Any]) -> LockRow:
-    return LockRow(**{name: value for name, value in held.items() if name != "mesh"})
 
 
 EVENTS_CHECK_SQL = Statements("posthouse.relay.store.sqlite.schema.events", "check.sql")

@@ -22,10 +22,11 @@ from posthouse.journal.records import Record
 from posthouse.model.event import Coordinate
 from posthouse.model.fence_rules import FenceRule
 from posthouse.model.filters import Filter
-from posthouse.model.lease import RequestRecord
+from posthouse.model.lease import LockRow, RequestRecord
+from posthouse.model.lock_scope import Claim
 from posthouse.relay.store.delivery_protocol import DeliveryReads, DeliveryUnit, PinchReads, PinchUnit
 from posthouse.relay.store.event_rows import CurrentEvent, EventRow, Page, Pruned, Query, Released, Scope, StoredEvent
-from posthouse.relay.wire.lock_operations import LockEntry, LockRun
+from posthouse.relay.wire.lock_operations import LockEntry, LockPosition, LockRun
 from posthouse.relay.wire.mesh_rows import AccessRow, InviteRow, MemberRow, MeshRow, MeshRows
 
 R = TypeVar("R")
@@ -122,15 +123,44 @@ class Unit(Protocol):
 
     def has_used_invite(self, invite_id: str, node: str) -> bool: ...
 
-    def find_lock(self, mesh: str, resource: str) -> LockEntry | None:
-        """Return a lock, or None if it was never held."""
+    def on_rollback(self, undo: Callable[[], None]) -> None:
+        """Call `undo` if this unit's rows do not stay: it takes back what the unit changed in memory."""
         ...
 
-    def save_lock(self, entry: LockEntry) -> None: ...
+    def find_overlaps(self, mesh: str, claim: Claim, now_ns: int) -> list[LockRow]:
+        """Return up to OVERLAPS_MAX unreleased leases, expired or active, that overlap a claim.
 
-    def find_lock_request(self, mesh: str, resource: str, owner: str, request_id: str) -> RequestRecord | None: ...
+        For a shared claim active shared leases of other holders are left out: they may be many, and none conflicts.
+        """
+        ...
 
-    def save_lock_request(self, mesh: str, resource: str, owner: str, record: RequestRecord) -> None:
+    def find_own_overlap(self, mesh: str, claim: Claim, now_ns: int) -> LockRow | None:
+        """Return an active lease of the same holder that overlaps a claim."""
+        ...
+
+    def find_leases(self, mesh: str, resource: str, owner: str | None = None) -> list[LockRow]:
+        """Return the leases of one name, or its last one if it is free: all of one owner, or up to OVERLAPS_MAX."""
+        ...
+
+    def find_covering(self, mesh: str, resource: str, *, only_exclusive: bool = False) -> list[LockRow]:
+        """Return the leases of one name, as find_leases does, and the unreleased trees above it."""
+        ...
+
+    def add_lease(self, mesh: str, row: LockRow) -> None:
+        """Save the lease of a new grant; the last lease of a free name makes room for it."""
+        ...
+
+    def extend_lease(self, mesh: str, row: LockRow) -> None: ...
+
+    def end_lease(self, mesh: str, row: LockRow) -> None:
+        """Release a lease; its row stays only if no other lease of the name is left."""
+        ...
+
+    def find_lock_request(
+        self, mesh: str, resource: str, owner: str, session: str, request_id: str
+    ) -> RequestRecord | None: ...
+
+    def save_lock_request(self, mesh: str, resource: str, owner: str, session: str, record: RequestRecord) -> None:
         """Keep the grant of a request id; grants older than a day may be deleted."""
         ...
 
@@ -278,8 +308,8 @@ class RelayStore(Protocol):
         """Return the counter of fencing tokens: no token above it was granted."""
         ...
 
-    async def locks(self, meshes: frozenset[str] | None, after: tuple[str, str], limit: int) -> list[LockEntry]:
-        """Return the locks of these meshes (None: of all) that follow `after`, ordered by mesh and resource."""
+    async def locks(self, meshes: frozenset[str] | None, after: LockPosition, limit: int) -> list[LockEntry]:
+        """Return the locks of these meshes (None: of all) that follow `after`, by mesh, resource and holder."""
         ...
 
     def statistics(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from posthouse.http.response import HttpResponse
 from posthouse.http.router import Route
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import CONFIRMATION, is_event_id
-from posthouse.model.limits import RECEIVE_WINDOW, RECEIVE_WINDOW_MAX
+from posthouse.model.limits import LOCK_WATCHES_MAX, RECEIVE_WINDOW, RECEIVE_WINDOW_MAX
 from posthouse.model.strict_json import parse_json
 from posthouse.relay.accept.authorize import Right
 from posthouse.relay.context import RelayCall, prove_challenge_now
@@ -29,7 +29,18 @@ from posthouse.relay.messages.reader_session import ReaderSession
 from posthouse.relay.stream.connection import Connection, Verb
 from posthouse.relay.stream.subscriptions import close_subscription, count_events, open_subscription, reader_of
 from posthouse.relay.wire.frames import expect, read_object
-from posthouse.relay.wire.lock_operations import Acquire, Inspect, ListLocks, LockAnswer, Release, Renew
+from posthouse.relay.wire.lock_operations import (
+    Acquire,
+    Break,
+    Inspect,
+    ListLocks,
+    LockAnswer,
+    Release,
+    Renew,
+    Unwatch,
+    Unwatched,
+    Watch,
+)
 from posthouse.relay.wire.websocket import INTERNAL_ERROR, POLICY_VIOLATION, serve_websocket
 
 
@@ -152,12 +163,15 @@ async def _reject(connection: Connection, node: str, message_id: str, reason: st
 log = structlog.get_logger(__name__)
 REQ_MAX_CHARS = 64
 _TEXT_DECODER = msgspec.json.Decoder(str)
-LockArguments = Acquire | Renew | Release | Inspect | ListLocks
+LockArguments = Acquire | Renew | Release | Break | Inspect | Watch | Unwatch | ListLocks
 _OPERATIONS: dict[str, type[LockArguments]] = {
     "acquire": Acquire,
     "renew": Renew,
     "release": Release,
+    "break": Break,
     "inspect": Inspect,
+    "watch": Watch,
+    "unwatch": Unwatch,
     "list": ListLocks,
 }
 
@@ -199,6 +213,13 @@ def _submit_lock(connection: Connection, req: str, request: LockArguments) -> No
         connection.spend_rate()
         _list_locks(connection, req, node, request)
         return
+    if isinstance(request, Watch):
+        _watch_lock(connection, req, node, request)
+        return
+    if isinstance(request, Unwatch):
+        connection.end_watch((request.mesh, request.resource))
+        connection.send("LOCKED", req, Unwatched(request.resource, request.mesh))
+        return
     locks.submit(node, request, partial(_answer_lock, connection, req), lambda: not connection.write_buffer.is_open)
 
 
@@ -213,6 +234,21 @@ def _answer_lock(connection: Connection, req: str, answer: LockAnswer | None, fa
         connection.send("LOCKED", req, error("internal", reason=type(refusal).__name__).problem())
     else:
         connection.send("LOCKED", req, refusal)
+
+
+def _watch_lock(connection: Connection, req: str, node: str, request: Watch) -> None:
+    """Answer with the state of the lock now and after each change; a second watch of a lock ends the first."""
+    key, watches = (request.mesh, request.resource), connection.lock_watches
+    connection.end_watch(key)
+    if len(watches) >= LOCK_WATCHES_MAX:
+        raise error("lock_watch_limit", limit=LOCK_WATCHES_MAX)
+
+    def on_state(state: LockAnswer) -> None:
+        if isinstance(state, PosthouseError):  # the relay has ended the watch
+            watches.pop(key, None)
+        _answer_lock(connection, req, state, None)
+
+    watches[key] = connection.context.engine.locks.watch(node, request, on_state)
 
 
 def _list_locks(connection: Connection, req: str, node: str, request: ListLocks) -> None:

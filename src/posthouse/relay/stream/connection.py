@@ -21,6 +21,7 @@ from posthouse.model.limits import SECOND_NS
 from posthouse.model.rate import Rate, full_bucket, take
 from posthouse.relay.accept.submission import Answered
 from posthouse.relay.context import RelayContext, features_of
+from posthouse.relay.locks.watches import LockWatch
 from posthouse.relay.messages.reader_session import ReaderSession
 from posthouse.relay.messages.sessions import CODE_CONFIRM_TIMEOUT, REPLACED, SessionEnd
 from posthouse.relay.metrics import count_answers
@@ -74,6 +75,8 @@ class Connection(WebSocketConnection):
         self.filter_values = 0
         #: open reader sessions by mesh
         self.sessions: dict[str, ReaderSession] = {}
+        #: by mesh and resource
+        self.lock_watches: dict[tuple[str, str], LockWatch] = {}
         #: held by the subscription that sends stored events: they share one socket anyway
         self.stored_events_lock = asyncio.Lock()
         #: held by the COUNT or LOCK list that runs
@@ -217,9 +220,17 @@ class Connection(WebSocketConnection):
         for subscription in list(self.subscriptions.values()):
             subscription.check_right(mesh)
 
+    def end_watch(self, key: tuple[str, str]) -> None:
+        """End the watch of a lock, if there is one."""
+        watch = self.lock_watches.pop(key, None)
+        if watch is not None:
+            self.context.engine.locks.watches.remove(watch)
+
     async def close(self) -> None:
         self._unwatch_rights()
         self._login_deadline.cancel()
+        for key in list(self.lock_watches):
+            self.end_watch(key)
         for subscription in list(self.subscriptions.values()):
             subscription.close()
         for session in self.sessions.values():

@@ -2,14 +2,15 @@
 
 One struct per operation and per answer, for HTTP and stream alike. `check` validates what the types cannot: the
 bytes of a resource, the length of a lease, the form of a request id. A refusal is a value, the error whose problem
-is sent.
+is sent. Fields that a plain exclusive lock of one session does not need are optional and absent from answers, so a
+client that knows nothing of sessions, trees and modes reads what it always read.
 If you change a field: 1. docs/protocol.md, 2. openapi.json, 3. the client that sends or reads it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -18,17 +19,33 @@ from posthouse.model.errors import PosthouseError, error
 from posthouse.model.lease import (
     Denied,
     Grant,
+    LeaseRequest,
     LockRow,
     LockView,
     Released,
+    remaining_ms,
     validate_lease_ms,
     validate_request_id,
-    validate_resource,
 )
 from posthouse.model.limits import INT64_MAX, LOCK_WAIT_MAX_MS, QUERY_MAX_LIMIT
+from posthouse.model.lock_scope import Asked, validate_resource, validate_resources, validate_session
 from posthouse.model.node import DEFAULT_MESH
 
 Resource = Annotated[str, Meta(description="Any text of 1 to 512 bytes; it names what is locked.")]
+Also = Annotated[
+    tuple[str, ...], Meta(description="Up to 63 more resources of the same request: all of them, or none.")
+]
+Mode = Annotated[
+    Literal["exclusive", "shared"], Meta(description="A shared lock excludes exclusive ones, not other shared ones.")
+]
+Tree = Annotated[bool, Meta(description="Also lock all names below: a locks a/b, too.")]
+Session = Annotated[
+    str, Meta(description="Which of the node's programs holds the lock; sessions of one node wait for each other.")
+]
+AnySession = Annotated[
+    str | None,
+    Meta(description="The session that holds the lock; without it, any session of the node with this token."),
+]
 Token = Annotated[int, Meta(description="The fencing token of the grant.", ge=1, le=INT64_MAX)]
 LeaseMs = Annotated[int, Meta(description="The length of the lease in milliseconds, 1 s to 10 min.")]
 Mesh = Annotated[str, Meta(description="The mesh of the lock.", pattern="^[A-Za-z0-9_-]{1,64}$")]
@@ -36,7 +53,7 @@ LockCursor = Annotated[str, Meta(description="Where to go on, as a former answer
 
 
 class Acquire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Ask for a lock."""
+    """Ask for a lock, or for several at once."""
 
     resource: Resource
     lease_ms: LeaseMs
@@ -45,15 +62,26 @@ class Acquire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str | None, Meta(description="Repeat it unchanged to retry: the grant is answered again, not made twice.")
     ] = None
     wait_ms: Annotated[int, Meta(description="How long to wait in the queue when the lock is held.")] = 0
+    session: Session = ""
+    mode: Mode = "exclusive"
+    tree: Tree = False
+    also: Also = ()
 
     def check(self) -> None:
-        """Raise resource_invalid, lease_invalid, request_id_invalid or wait_invalid."""
-        validate_resource(self.resource)
+        """Raise resource_invalid, lease_invalid, request_id_invalid, wait_invalid or session_invalid."""
+        validate_resources((self.resource, *self.also), is_tree=self.tree)
         validate_lease_ms(self.lease_ms)
+        validate_session(self.session)
         if self.request_id is not None:
             validate_request_id(self.request_id)
         if not 0 <= self.wait_ms <= LOCK_WAIT_MAX_MS:
             raise error("wait_invalid", wait_ms=self.wait_ms, max_ms=LOCK_WAIT_MAX_MS)
+
+    def lease_request(self, owner: str) -> LeaseRequest:
+        """Return what the rules of leases decide about."""
+        is_shared = self.mode == "shared"
+        claims = tuple([Asked(name, owner, self.session, self.tree, is_shared) for name in (self.resource, *self.also)])
+        return LeaseRequest(claims, self.lease_ms, self.request_id)
 
 
 class Renew(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -63,10 +91,12 @@ class Renew(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     token: Token
     lease_ms: LeaseMs
     mesh: Mesh = DEFAULT_MESH
+    session: AnySession = None
+    also: Also = ()
 
     def check(self) -> None:
-        """Raise resource_invalid or lease_invalid."""
-        validate_resource(self.resource)
+        """Raise resource_invalid, lease_invalid or session_invalid."""
+        _check_held(self.resource, self.also, self.session)
         validate_lease_ms(self.lease_ms)
 
 
@@ -76,6 +106,20 @@ class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     resource: Resource
     token: Token
     mesh: Mesh = DEFAULT_MESH
+    session: AnySession = None
+    also: Also = ()
+
+    def check(self) -> None:
+        """Raise resource_invalid or session_invalid."""
+        _check_held(self.resource, self.also, self.session)
+
+
+class Break(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """End the leases of other nodes under one name; for admins."""
+
+    resource: Resource
+    mesh: Mesh = DEFAULT_MESH
+    token: Annotated[int | None, Meta(description="Only the lease of this grant; without it all.")] = None
 
     def check(self) -> None:
         """Raise resource_invalid."""
@@ -93,6 +137,14 @@ class Inspect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         validate_resource(self.resource)
 
 
+class Watch(Inspect, frozen=True, forbid_unknown_fields=True):
+    """Ask who holds a lock, now and after each change."""
+
+
+class Unwatch(Inspect, frozen=True, forbid_unknown_fields=True):
+    """End a watch."""
+
+
 class ListLocks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Ask for the locks of a mesh, or of all that one may read."""
 
@@ -104,7 +156,13 @@ class ListLocks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Do nothing: the types validate everything."""
 
 
-class Granted(msgspec.Struct, frozen=True):
+def _check_held(resource: str, also: tuple[str, ...], session: str | None) -> None:
+    validate_resources((resource, *also), is_tree=False)
+    if session is not None:
+        validate_session(session)
+
+
+class Granted(msgspec.Struct, frozen=True, omit_defaults=True):
     """The lock is held by its owner until the lease is over; count the lease from before you asked."""
 
     resource: str
@@ -113,28 +171,67 @@ class Granted(msgspec.Struct, frozen=True):
     lease_ms: int
     #: wall time, for people; never compare it with a clock
     expires_at_ns: int
+    session: str = ""
+    mode: Mode = "exclusive"
+    tree: bool = False
+    also: tuple[str, ...] = ()
 
 
-class Freed(msgspec.Struct, frozen=True):
+class Freed(msgspec.Struct, frozen=True, omit_defaults=True):
     """The lock is free; the token will not be granted again."""
 
     resource: str
     owner: str
     token: int
+    session: str = ""
+    also: tuple[str, ...] = ()
 
 
-class LockState(msgspec.Struct, frozen=True):
-    """Who holds a lock, and for how long still; a free one shows its last token, one never locked 0."""
+class Holder(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A lease that covers a lock; `token` and `session` are for the holder's node and for admins, else 0 and absent."""
+
+    resource: str
+    owner: str
+    token: int
+    remaining_ms: int
+    session: str = ""
+    mode: Mode = "exclusive"
+    tree: bool = False
+
+
+class Broken(msgspec.Struct, frozen=True):
+    """The leases that an admin ended; their holders learn it when they renew, write or release."""
+
+    resource: str
+    broken: tuple[Holder, ...]
+
+
+class LockState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Who holds a lock, and for how long still; a free one shows its last token, one never locked 0.
+
+    The token is for the holder's node and for admins; other nodes see 0.
+    """
 
     resource: str
     held: bool
     owner: str | None
     token: int
     remaining_ms: int
+    #: the leases that cover it, unless it is one plain exclusive lease of this name; at most 64
+    holders: tuple[Holder, ...] = ()
+    #: how many requests wait for it
+    waiting: int = 0
 
 
-class ListedLock(msgspec.Struct, frozen=True):
-    """A lock in a list."""
+class Unwatched(msgspec.Struct, frozen=True):
+    """The watch of a lock has ended."""
+
+    resource: str
+    mesh: str
+
+
+class ListedLock(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A lock in a list: a lease, or a free name; the token is for the holder's node and for admins, others see 0."""
 
     mesh: str
     resource: str
@@ -142,6 +239,8 @@ class ListedLock(msgspec.Struct, frozen=True):
     owner: str | None
     token: int
     remaining_ms: int
+    mode: Mode = "exclusive"
+    tree: bool = False
 
 
 class LockPage(msgspec.Struct, frozen=True):
@@ -151,44 +250,71 @@ class LockPage(msgspec.Struct, frozen=True):
     cursor: str | None
 
 
-Success = Granted | Freed | LockState | LockPage
+Success = Granted | Freed | Broken | LockState | LockPage
 LockAnswer = Success | PosthouseError
 #: Called once with the answer, or with the failure of the store; with neither if the caller was gone.
 OnLockAnswer = Callable[[LockAnswer | None, BaseException | None], None]
 
 
-def lock_answer(outcome: Grant | Released | Denied | LockView, resource: str) -> LockAnswer:
+class BrokenLeases(NamedTuple):
+    """The outcome of a break."""
+
+    rows: tuple[LockRow, ...]
+
+
+Outcome = Grant | Released | BrokenLeases | Denied | LockView
+
+
+def lock_answer(outcome: Grant | Released | BrokenLeases | Denied, resource: str) -> LockAnswer:
     """Return the answer of an outcome."""
     if isinstance(outcome, Denied):
         return error(outcome.code, resource=resource, **outcome.fields)
-    if isinstance(outcome, LockView):
-        return LockState(outcome.resource, outcome.held, outcome.owner, outcome.token, outcome.remaining_ms)
-    row = outcome.row
+    if isinstance(outcome, BrokenLeases):
+        return Broken(resource, tuple([holder_of(row, None) for row in outcome.rows]))
+    rows = outcome.rows
+    row, also = rows[0], () if len(rows) == 1 else tuple([each.resource for each in rows[1:]])
     if isinstance(outcome, Released):
-        return Freed(row.resource, row.owner, row.token)
-    return Granted(row.resource, row.owner, row.token, row.lease_ms, outcome.expires_at_ns)
+        return Freed(row.resource, row.owner, row.token, row.session, also)
+    return Granted(
+        row.resource,
+        row.owner,
+        row.token,
+        row.lease_ms,
+        outcome.expires_at_ns,
+        row.session,
+        mode_of(row),
+        row.is_tree,
+        also,
+    )
+
+
+def mode_of(row: LockRow) -> Literal["exclusive", "shared"]:
+    """Return the mode of a lease by its word on the wire."""
+    return "shared" if row.is_shared else "exclusive"
+
+
+def holder_of(row: LockRow, now_ns: int | None, *, is_masked: bool = False) -> Holder:
+    """Return a lease as the wire shows it: without a time if it is over (None); `is_masked` hides token and session."""
+    rest_ms = 0 if now_ns is None else remaining_ms(row, now_ns)
+    token, session = (0, "") if is_masked else (row.token, row.session)
+    return Holder(row.resource, row.owner, token, rest_ms, session, mode_of(row), row.is_tree)
+
+
+#: leases that a unit reads to decide about one claim; if there are more, one of them conflicts or is expired
+OVERLAPS_MAX = 64
+#: a place in the list of locks: mesh, resource, owner, session
+LockPosition = tuple[str, str, str, str]
 
 
 class LockEntry(NamedTuple):
-    """One lock of one mesh."""
+    """One lease of one mesh, or its last one."""
 
     mesh: str
     row: LockRow
-    #: ticket of the last waiter that was served in this run
-    last_ticket: int = 0
 
     def snapshot(self) -> dict[str, Any]:
-        """Return what a snapshot of the journal holds of this lock; a replay has no tickets."""
-        row = self.row
-        return {
-            "mesh": self.mesh,
-            "resource": row.resource,
-            "owner": row.owner,
-            "token": row.token,
-            "lease_ms": row.lease_ms,
-            "deadline_boot_ns": row.deadline_boot_ns,
-            "is_released": row.is_released,
-        }
+        """Return what a snapshot of the journal holds of this lease."""
+        return {"mesh": self.mesh, **msgspec.to_builtins(self.row)}
 
 
 class LockRun(NamedTuple):

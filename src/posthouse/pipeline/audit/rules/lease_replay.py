@@ -1,32 +1,36 @@
-"""Locks: a replay of a resource's records with the product's lease rules must allow every one of them.
+"""Locks: a replay of the records with the product's lease rules must allow every one of them.
 
+Locks overlap only if the first part of their names is the same, so the names that share it are replayed together.
 Tokens grow strictly, even compared with records that a restore dropped, and no store grants a token twice, for
 whatever lock: one counter per store, which starts at the clock, exists for that. Boot times are comparable only
 within a lock run; the start of a run reopens leases, exactly as in the store. A fenced event is valid only if its
-author owns the current token.
+token is an exclusive lease of its author that covers the resource.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from posthouse.model import lease
-from posthouse.model.lease import Denied, LockRow
+from posthouse.model.lease import Denied, LeaseRequest, LockRow
+from posthouse.model.lease_table import LeaseTable, lease_from_record
+from posthouse.model.lock_scope import Asked
 from posthouse.pipeline.audit.finding import Finding
 from posthouse.pipeline.audit.lineage import Lineage
 from posthouse.pipeline.audit.rule import Auditor, Entry, KeyedFact, Rule, Step
 
-TYPES = frozenset({"lock.acquired", "lock.taken_over", "lock.renewed", "lock.released", "journal.snapshot"})
+_ENDS = frozenset({"lock.released", "lock.expired", "lock.broken"})
+TYPES = frozenset({"lock.acquired", "lock.taken_over", "lock.renewed", "journal.snapshot"}) | _ENDS
 
 
 class FormerLease(msgspec.Struct, array_like=True):
     """The lease that a take-over ended, as the record states it."""
 
     owner: str | None
+    session: str
     token: int | None
     deadline_boot_ns: int | None
 
@@ -35,32 +39,33 @@ class Grant(msgspec.Struct, array_like=True, tag="grant"):
     """A lease was `acquired`, `taken_over` or `renewed`."""
 
     kind: str
-    owner: str
-    token: int
-    lease_ms: int
+    row: LockRow
     granted_boot_ns: int
-    deadline_boot_ns: int
     former: FormerLease
 
 
-class Release(msgspec.Struct, array_like=True, tag="release"):
-    """A lease was released."""
+class End(msgspec.Struct, array_like=True, tag="end"):
+    """A lease was `released` or `broken`, or had `expired` when another grant overlapped it."""
 
+    kind: str
+    resource: str
     owner: str
+    session: str
     token: int
     boot_ns: int
 
 
 class SnapshotLock(msgspec.Struct, array_like=True, tag="snapshot"):
-    """A snapshot states these columns of the lock."""
+    """A snapshot states this lease."""
 
-    columns: dict[str, Any]
+    row: LockRow
 
 
 class FencedWrite(msgspec.Struct, array_like=True, tag="fence"):
     """An event was accepted under the lock."""
 
     event_id: str
+    resource: str
     author: str
     token: int
     #: The addressable coordinate that the event writes.
@@ -69,61 +74,57 @@ class FencedWrite(msgspec.Struct, array_like=True, tag="fence"):
 
 
 def lock_key(mesh: str, resource: str) -> str:
-    """Return the key of a resource."""
-    return f"{mesh}\x1f{resource}"
+    """Return the key of all names that may overlap a resource."""
+    return f"{mesh}\x1f{resource.partition('/')[0]}"
 
 
 def _scatter(entry: Entry) -> Iterator[KeyedFact]:
     body, kind = entry.body, entry.type.partition(".")[2]
     if entry.type == "journal.snapshot":
-        for row in body["state"].get("locks", ()):
-            columns = {name: value for name, value in row.items() if name not in ("mesh", "resource")}
-            yield lock_key(row["mesh"], row["resource"]), SnapshotLock(columns)
-    elif kind == "released":
-        yield lock_key(entry.mesh, entry.ref), Release(body["owner"], body["token"], body["boot_ns"])
-    else:
-        former = FormerLease(body.get("former_owner"), body.get("former_token"), body.get("former_deadline_boot_ns"))
-        yield (
-            lock_key(entry.mesh, entry.ref),
-            Grant(
-                kind,
-                body["owner"],
-                body["token"],
-                body["lease_ms"],
-                body["granted_boot_ns"],
-                body["deadline_boot_ns"],
-                former,
-            ),
-        )
+        for held in body["state"].get("locks", ()):
+            row = LockRow(**{name: value for name, value in held.items() if name != "mesh"})
+            yield lock_key(held["mesh"], row.resource), SnapshotLock(row)
+        return
+    key, session = lock_key(entry.mesh, entry.ref), body.get("session", "")
+    if entry.type in _ENDS:
+        yield key, End(kind, entry.ref, body["owner"], session, body["token"], body["boot_ns"])
+        return
+    former = FormerLease(
+        body.get("former_owner"),
+        body.get("former_session", ""),
+        body.get("former_token"),
+        body.get("former_deadline_boot_ns"),
+    )
+    yield key, Grant(kind, lease_from_record(entry.ref, body), body["granted_boot_ns"], former)
 
 
 class LockAuditor(Auditor):
-    """The replay of one resource."""
+    """The replay of the resources that may overlap each other."""
 
     def __init__(self, lineage: Lineage, key: str) -> None:
         super().__init__(lineage, key)
-        self._resource = key.partition("\x1f")[2]
-        self._row: LockRow | None = None
-        self._highest_token = 0
+        self._leases = LeaseTable()
+        #: Resource -> its highest token.
+        self._highest: dict[str, int] = {}
         #: The lock runs that have not started yet, next one last.
         self._runs = list(reversed(lineage.lock_runs))
-        #: Coordinate -> the token of its last fenced write.
-        self._written: dict[str, int] = {}
+        #: Resource and coordinate -> the token of the last fenced write.
+        self._written: dict[tuple[str, str], int] = {}
 
     def add_step(self, step: Step) -> Iterator[Finding]:
         fact = step.fact
         if step.is_lost:
             if isinstance(fact, Grant) and fact.kind != "renewed":
-                yield from self._raise_token(step, fact.token)
+                yield from self._raise_token(step, fact.row)
             return
         self._start_runs(step)
         match fact:
-            case SnapshotLock(columns):
-                yield from self._compare(step, columns)
+            case SnapshotLock(row):
+                yield from self._compare(step, row)
             case FencedWrite():
                 yield from self._check_fence(step, fact)
-            case Release():
-                yield from self._release(step, fact)
+            case End():
+                yield from self._end(step, fact)
             case Grant(kind="renewed"):
                 yield from self._renew(step, fact)
             case Grant():
@@ -132,75 +133,98 @@ class LockAuditor(Auditor):
     def _start_runs(self, step: Step) -> None:
         while self._runs and self._runs[-1][:2] < (step.depth, step.seq):
             run = self._runs.pop()
-            if self._row is not None:
-                raised = replace(self._row, token=self._row.token + run.token_leap)
-                self._row = lease.reopen(raised, run.boot_ns, run.over_before_ns, run.void_token)
+            for row in self._leases:
+                raised = replace(row, token=row.token + run.token_leap)
+                self._leases.put(lease.reopen(raised, run.boot_ns, run.over_before_ns, run.void_token))
 
-    def _raise_token(self, step: Step, token: int) -> Iterator[Finding]:
-        if token <= self._highest_token:
-            detail = f"token {token} was granted after {self._highest_token}"
-            yield self.finding("token_not_growing", step, self._resource, detail)
-        self._highest_token = max(self._highest_token, token)
+    def _raise_token(self, step: Step, row: LockRow) -> Iterator[Finding]:
+        highest = self._highest.get(row.resource, 0)
+        if row.token <= highest:
+            detail = f"token {row.token} was granted after {highest}"
+            yield self.finding("token_not_growing", step, row.resource, detail)
+        self._highest[row.resource] = max(highest, row.token)
 
     def _grant(self, step: Step, grant: Grant) -> Iterator[Finding]:
-        yield from self._raise_token(step, grant.token)
-        outcome = lease.acquire(
-            self._row, self._resource, grant.owner, grant.lease_ms, grant.granted_boot_ns, 0, lambda: grant.token
-        )
-        granted = self._granted_row(grant)
-        is_take_over = grant.kind == "taken_over"
+        row = grant.row
+        yield from self._raise_token(step, row)
+        asked = Asked(row.resource, row.owner, row.session, row.is_tree, row.is_shared)
+        request, overlaps = LeaseRequest((asked,), row.lease_ms), self._leases.overlapping((asked,))
+        outcome = lease.acquire(request, overlaps, grant.granted_boot_ns, 0, lambda: row.token)
         if isinstance(outcome, Denied):
-            holder = self._row.owner if self._row is not None else ""
-            detail = f"{grant.owner} acquired it while {holder} held it"
-            yield self.finding("lease_overlap", step, self._resource, detail)
-        elif outcome.row != granted:
-            yield self._wrong(step, f"the record grants {granted}, the lease rules {outcome.row}")
-        elif outcome.took_over != is_take_over:
-            detail = "a take-over without a former lease" if is_take_over else "a take-over recorded as acquired"
-            yield self._wrong(step, detail)
-        elif is_take_over and self._row is not None:
-            former = FormerLease(self._row.owner, self._row.token, self._row.deadline_boot_ns)
-            if grant.former != former:
-                yield self._wrong(step, f"the record states {grant.former}, the history {former}")
-        self._row = granted
+            detail = f"{row.owner} acquired it while {outcome.fields.get('holder', row.owner)} held it"
+            yield self.finding("lease_overlap", step, row.resource, detail)
+        elif outcome.row != row:
+            yield self._wrong(step, row.resource, f"the record grants {row}, the lease rules {outcome.row}")
+        else:
+            yield from self._check_former(step, grant, outcome.expired)
+        for each in overlaps:
+            if each.resource == row.resource and not (each.is_shared and row.is_shared):
+                self._leases.end(each.resource, each.owner, each.session)
+        self._leases.grant(row)
+
+    def _check_former(self, step: Step, grant: Grant, expired: tuple[LockRow, ...]) -> Iterator[Finding]:
+        """Check that a take-over names the expired lease of its own name; others end in records of their own."""
+        resource, is_take_over = grant.row.resource, grant.kind == "taken_over"
+        former = next((row for row in expired if row.resource == resource), None)
+        if former is None or not is_take_over:
+            if is_take_over or expired:
+                detail = "a take-over without a former lease" if is_take_over else "a take-over recorded as acquired"
+                yield self._wrong(step, resource, detail)
+            return
+        expected = FormerLease(former.owner, former.session, former.token, former.deadline_boot_ns)
+        if grant.former != expected:
+            yield self._wrong(step, resource, f"the record states {grant.former}, the history {expected}")
+        self._leases.end(resource, former.owner, former.session)
 
     def _renew(self, step: Step, grant: Grant) -> Iterator[Finding]:
-        outcome = lease.renew(self._row, grant.owner, grant.token, grant.lease_ms, grant.granted_boot_ns, 0)
+        row = grant.row
+        found = self._leases.find(row.resource, row.owner, row.session)
+        outcome = lease.renew(found, row.owner, row.token, row.lease_ms, grant.granted_boot_ns, 0, row.session)
         if isinstance(outcome, Denied):
-            detail = f"{grant.owner} renewed with token {grant.token}, which the lease rules deny: {outcome.code}"
-            yield self._wrong(step, detail)
-        self._row = self._granted_row(grant)
+            detail = f"{row.owner} renewed with token {row.token}, which the lease rules deny: {outcome.code}"
+            yield self._wrong(step, row.resource, detail)
+        self._leases.put(row)
 
-    def _granted_row(self, grant: Grant) -> LockRow:
-        return LockRow(self._resource, grant.owner, grant.token, grant.lease_ms, grant.deadline_boot_ns)
-
-    def _release(self, step: Step, given: Release) -> Iterator[Finding]:
-        outcome = lease.release(self._row, given.owner, given.token, given.boot_ns)
-        if isinstance(outcome, Denied):
-            detail = f"{given.owner} released with token {given.token}, which the lease rules deny: {outcome.code}"
-            yield self._wrong(step, detail)
-        if self._row is not None:
-            self._row = replace(self._row, is_released=True)
+    def _end(self, step: Step, end: End) -> Iterator[Finding]:
+        row = self._leases.find(end.resource, end.owner, end.session)
+        detail = f"the lease of {end.owner} with token {end.token} {end.kind}, which the lease rules deny"
+        if end.kind == "released":
+            outcome = lease.release(row, end.owner, end.token, end.boot_ns, end.session)
+            is_wrong = isinstance(outcome, Denied)
+        else:
+            is_wrong = row is None or row.is_released or row.token != end.token
+            is_wrong = is_wrong or (end.kind == "expired" and row is not None and lease.is_active(row, end.boot_ns))
+        if is_wrong:
+            yield self._wrong(step, end.resource, detail)
+        self._leases.end(end.resource, end.owner, end.session)
 
     def _check_fence(self, step: Step, write: FencedWrite) -> Iterator[Finding]:
-        row = self._row
-        if row is None or row.is_released or (row.token, row.owner) != (write.token, write.author):
-            detail = f"{write.author} wrote under {self._resource!r} with token {write.token}"
+        covering = self._leases.covering(write.resource)
+        key = (write.resource, write.address)
+        is_held = any(
+            (row.token, row.owner) == (write.token, write.author) and not row.is_shared and not row.is_released
+            for row in covering
+        )
+        if not is_held:
+            detail = f"{write.author} wrote under {write.resource!r} with token {write.token}"
             yield self.finding("fence_violated", step, write.event_id, detail)
-        elif write.is_strict and self._written.get(write.address) == write.token:
+        elif write.is_strict and self._written.get(key) == write.token:
             detail = f"a second write of {write.address} under token {write.token}"
             yield self.finding("fence_violated", step, write.event_id, detail)
-        self._written[write.address] = write.token
+        self._written[key] = write.token
 
-    def _compare(self, step: Step, columns: dict[str, Any]) -> Iterator[Finding]:
-        stated = LockRow(self._resource, **columns)
-        if step.seq != self.lineage.base_seq and stated != self._row:
-            detail = f"the snapshot states {stated}, the history {self._row}"
-            yield self.finding("snapshot_disagrees", step, self._resource, detail)
-        self._row, self._highest_token = stated, max(self._highest_token, stated.token)
+    def _compare(self, step: Step, stated: LockRow) -> Iterator[Finding]:
+        resource, known = stated.resource, self._leases.find(stated.resource, stated.owner, stated.session)
+        if step.seq != self.lineage.base_seq and stated != known:
+            detail = f"the snapshot states {stated}, the history {known}"
+            yield self.finding("snapshot_disagrees", step, resource, detail)
+        if not stated.is_shared:
+            self._leases.clear(resource)
+        self._leases.put(stated)
+        self._highest[resource] = max(self._highest.get(resource, 0), stated.token)
 
-    def _wrong(self, step: Step, detail: str) -> Finding:
-        return self.finding("lock_record_wrong", step, self._resource, detail)
+    def _wrong(self, step: Step, resource: str, detail: str) -> Finding:
+        return self.finding("lock_record_wrong", step, resource, detail)
 
 
 class TokenTaken(msgspec.Struct, array_like=True):
@@ -208,10 +232,14 @@ class TokenTaken(msgspec.Struct, array_like=True):
 
     token: int
     resource: str
+    #: The same for the locks of one grant, which share its token.
+    grant: str
 
 
 def _by_token(entry: Entry) -> Iterator[KeyedFact]:
-    yield str(entry.body["token"]), TokenTaken(entry.body["token"], entry.ref)
+    body = entry.body
+    grant = f"{body['owner']} {body.get('session', '')} {body['granted_boot_ns']} {body['run_id']}"
+    yield str(body["token"]), TokenTaken(body["token"], entry.ref, grant)
 
 
 class TokenAuditor(Auditor):
@@ -219,22 +247,22 @@ class TokenAuditor(Auditor):
 
     def __init__(self, lineage: Lineage, key: str) -> None:
         super().__init__(lineage, key)
-        self._granted: str | None = None
+        self._granted: TokenTaken | None = None
         #: The runs whose tokens came from one counter per store.
         self._runs = [run for run in lineage.lock_runs if run.token_counter >= 0]
 
     def add_step(self, step: Step) -> Iterator[Finding]:
-        token, resource = step.fact.token, step.fact.resource
+        token, resource, former = step.fact.token, step.fact.resource, self._granted
         runs = [run for run in self._runs if run[:2] < (step.depth, step.seq)]
-        if runs and self._granted is not None:
-            detail = f"token {token} was granted before, for {self._granted!r}"
+        if runs and former is not None and (former.grant != step.fact.grant or former.resource == resource):
+            detail = f"token {token} was granted before, for {former.resource!r}"
             yield self.finding("token_granted_twice", step, resource, detail)
         elif runs and not step.is_lost and token <= runs[-1].token_counter:
             detail = f"token {token} was granted by a run whose counter began at {runs[-1].token_counter}"
             yield self.finding("token_not_growing", step, resource, detail)
-        self._granted = resource
+        self._granted = step.fact
 
 
 _GRANTS = frozenset({"lock.acquired", "lock.taken_over"})
 TOKENS = Rule("tokens", _GRANTS, TokenTaken, _by_token, TokenAuditor, sees_lost=True)
-RULE = Rule("locks", TYPES, Grant | Release | SnapshotLock | FencedWrite, _scatter, LockAuditor, sees_lost=True)
+RULE = Rule("locks", TYPES, Grant | End | SnapshotLock | FencedWrite, _scatter, LockAuditor, sees_lost=True)

@@ -31,7 +31,7 @@ from posthouse.relay.store.sqlite.queries import (
     read_page,
     scope_bindings,
 )
-from posthouse.relay.wire.lock_operations import LockEntry
+from posthouse.relay.wire.lock_operations import LockEntry, LockPosition
 from posthouse.relay.wire.mesh_rows import MeshRows
 from posthouse.sqlite.read_pool import ReadPool
 
@@ -49,7 +49,7 @@ FEEDS = {
     "journal": "feed_journal_v1",
     "events": "feed_events_v1",
     "deliveries": "feed_deliveries_v1",
-    "locks": "feed_locks_v1",
+    "locks": "feed_locks_v2",
 }
 
 
@@ -142,7 +142,7 @@ class EventReads:
     async def mesh_rows(self) -> MeshRows:
         return await self._pool.run(read_mesh_rows)
 
-    async def locks(self, meshes: frozenset[str] | None, after: tuple[str, str], limit: int) -> list[LockEntry]:
+    async def locks(self, meshes: frozenset[str] | None, after: LockPosition, limit: int) -> list[LockEntry]:
         return await self._pool.run(lambda db: read_locks(db, meshes, after, limit))
 
     def _count_in(

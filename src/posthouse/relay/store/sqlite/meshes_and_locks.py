@@ -1,11 +1,13 @@
 """The tables of meshes and locks on SQLite: rows in, rows out; nothing is decided here.
 
-MeshTables and LockTables implement their part of posthouse.relay.store.protocol.Unit. `locks` keeps one row per mesh
-and resource for ever; each insert into `lock_requests` deletes a few old rows, so it never needs a sweep of its own.
+MeshTables and LockTables implement their part of posthouse.relay.store.protocol.Unit. `locks` has a row for every
+lease that was not released; a free name keeps its last row. Each insert into `lock_requests` deletes a few old rows,
+so it never needs a sweep of its own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import apsw
@@ -15,7 +17,8 @@ from posthouse.journal.append import JournalTransaction
 from posthouse.model.fence_rules import FenceRule
 from posthouse.model.lease import LockRow, RequestRecord
 from posthouse.model.limits import REQUEST_RECORD_S, SECOND_NS
-from posthouse.relay.wire.lock_operations import LockEntry, LockRun
+from posthouse.model.lock_scope import Claim, range_below, trees_above
+from posthouse.relay.wire.lock_operations import OVERLAPS_MAX, LockEntry, LockPosition, LockRun
 from posthouse.relay.wire.mesh_rows import AccessRow, InviteRow, MemberRow, MeshRow, MeshRows, Role, TopicRow, Verdict
 from posthouse.sqlite.schema import Component
 from posthouse.sqlite.statements import Statements
@@ -23,7 +26,7 @@ from posthouse.sqlite.statements import Statements
 MESHES_SQL = Statements("posthouse.relay.store.sqlite.schema.events", "meshes.sql")
 LOCKS = Component("locks", "posthouse.relay.store.sqlite.schema.locks")
 LOCKS_SQL = Statements("posthouse.relay.store.sqlite.schema.locks", "locks.sql")
-_FIND, _CHANGE, _ADD = LOCKS_SQL.find_lock, LOCKS_SQL.change_lock, LOCKS_SQL.add_lock
+_OVERLAPS, _REPLACE, _END = LOCKS_SQL.overlaps_of_name, LOCKS_SQL.replace_last_lease, LOCKS_SQL.end_lease
 _DELETED_PER_INSERT = 2  # more than one, so that a backlog of old rows shrinks
 
 
@@ -105,24 +108,67 @@ class LockTables:
     _db: apsw.Connection
     _tx: JournalTransaction
 
-    def find_lock(self, mesh: str, resource: str) -> LockEntry | None:
-        found: Any = self._db.execute(_FIND, (mesh, resource)).fetchone()
-        return None if found is None else _lock_entry((mesh, resource, *found))
+    def find_overlaps(self, mesh: str, claim: Claim, now_ns: int) -> list[LockRow]:
+        name, is_tree = claim.resource, claim.is_tree
+        values = (mesh, name, claim.owner, claim.session, claim.is_shared, now_ns, OVERLAPS_MAX)
+        if "/" not in name and not is_tree:
+            return [_lock_row(row) for row in self._db.execute(_OVERLAPS, values)]
+        names = _encode_names([*trees_above(name), name])
+        rows = self._db.execute(LOCKS_SQL.overlaps_of_path, (*values, names)).fetchall()
+        if is_tree and len(rows) < OVERLAPS_MAX:
+            rows += self._db.execute(LOCKS_SQL.overlaps_below, (*values, None, *range_below(name))).fetchall()
+        return [_lock_row(row) for row in rows[:OVERLAPS_MAX]]
 
-    def save_lock(self, entry: LockEntry) -> None:
-        row = entry.row
-        values = (row.owner, row.token, row.lease_ms, row.deadline_boot_ns, int(row.is_released), entry.last_ticket)
-        self._db.execute(_CHANGE, (*values, entry.mesh, row.resource))
+    def find_own_overlap(self, mesh: str, claim: Claim, now_ns: int) -> LockRow | None:
+        name = claim.resource
+        names = _encode_names([*trees_above(name), name])
+        below = range_below(name) if claim.is_tree else ("", "")
+        values = (mesh, name, claim.owner, claim.session, names, now_ns, *below)
+        found = self._db.execute(LOCKS_SQL.own_overlap, values).fetchone()
+        return None if found is None else _lock_row(found)
+
+    def find_leases(self, mesh: str, resource: str, owner: str | None = None) -> list[LockRow]:
+        if owner is None:
+            found = self._db.execute(LOCKS_SQL.leases_of_name, (mesh, resource, OVERLAPS_MAX))
+        else:
+            found = self._db.execute(LOCKS_SQL.leases_of_owner, (mesh, resource, owner))
+        return [_lock_row(row) for row in found]
+
+    def find_covering(self, mesh: str, resource: str, *, only_exclusive: bool = False) -> list[LockRow]:
+        names = _encode_names([*trees_above(resource), resource])
+        values = (mesh, resource, names, only_exclusive, OVERLAPS_MAX)
+        return [_lock_row(row) for row in self._db.execute(LOCKS_SQL.covering_leases, values)]
+
+    def add_lease(self, mesh: str, row: LockRow) -> None:
+        timing, kind = (row.token, row.lease_ms, row.deadline_boot_ns), (row.session, row.is_tree, row.is_shared)
+        values = (row.owner, *timing, *kind, mesh, row.resource)
+        self._db.execute(_REPLACE, values)
         if not self._db.changes():
-            self._db.execute(_ADD, (*values, entry.mesh, row.resource))
+            self._db.execute(LOCKS_SQL.add_lease, values)
 
-    def find_lock_request(self, mesh: str, resource: str, owner: str, request_id: str) -> RequestRecord | None:
-        found = self._db.execute(LOCKS_SQL.find_request, (request_id, owner, mesh, resource)).fetchone()
+    def extend_lease(self, mesh: str, row: LockRow) -> None:
+        key = (mesh, row.resource, row.owner, row.session)
+        self._db.execute(LOCKS_SQL.extend_lease, (row.lease_ms, row.deadline_boot_ns, *key))
+
+    def end_lease(self, mesh: str, row: LockRow) -> None:
+        key = (mesh, row.resource, row.owner, row.session)
+        if row.is_shared:
+            self._db.execute(LOCKS_SQL.drop_shared_lease, key)
+            if self._db.changes():
+                return
+        self._db.execute(_END, key)
+
+    def find_lock_request(
+        self, mesh: str, resource: str, owner: str, session: str, request_id: str
+    ) -> RequestRecord | None:
+        key = (request_id, owner, session, mesh, resource)
+        found = self._db.execute(LOCKS_SQL.find_request, key).fetchone()
         return None if found is None else RequestRecord(*found)
 
-    def save_lock_request(self, mesh: str, resource: str, owner: str, record: RequestRecord) -> None:
-        values = (record.lease_ms, record.token, record.expires_at_ns, record.granted_at_ns)
-        self._db.execute(LOCKS_SQL.save_request, (record.request_id, owner, mesh, resource, *values))
+    def save_lock_request(self, mesh: str, resource: str, owner: str, session: str, record: RequestRecord) -> None:
+        key = (record.request_id, owner, session, mesh, resource)
+        values = (record.lease_ms, record.token, record.expires_at_ns, record.granted_at_ns, record.parameters)
+        self._db.execute(LOCKS_SQL.save_request, (*key, *values))
         before_ns = self._tx.now_ns - REQUEST_RECORD_S * SECOND_NS
         self._db.execute(LOCKS_SQL.forget_requests, (before_ns, _DELETED_PER_INSERT))
 
@@ -132,7 +178,6 @@ class LockTables:
 
     def begin_lock_run(self, run: LockRun, over_before_ns: int, void_token: int) -> int:
         self._db.execute(LOCKS_SQL.save_run, run)
-        self._db.execute(LOCKS_SQL.begin_turns)
         if void_token:
             self._db.execute(LOCKS_SQL.void_tokens, (void_token,))
         reopened: int = self._db.execute(LOCKS_SQL.count_reopened, (over_before_ns,)).get
@@ -183,19 +228,31 @@ def last_token(db: apsw.Connection) -> int:
 
 
 def all_locks(db: apsw.Connection) -> list[LockEntry]:
-    """Return every lock, ordered by mesh and resource."""
-    return [_lock_entry(row) for row in db.execute(LOCKS_SQL.all_locks)]
+    """Return every lease and every free name, ordered by mesh, resource and holder."""
+    return [LockEntry(mesh, _lock_row(row)) for mesh, *row in db.execute(LOCKS_SQL.all_locks)]
 
 
-def read_locks(
-    db: apsw.Connection, meshes: frozenset[str] | None, after: tuple[str, str], limit: int
-) -> list[LockEntry]:
-    """Return the locks of some meshes (None: of all) that follow `after`, a mesh and a resource."""
-    names = None if meshes is None else msgspec.json.encode(sorted(meshes)).decode()
-    return [_lock_entry(row) for row in db.execute(LOCKS_SQL.page_of_locks, (*after, names, limit))]
+def read_locks(db: apsw.Connection, meshes: frozenset[str] | None, after: LockPosition, limit: int) -> list[LockEntry]:
+    """Return the locks of some meshes (None: of all) that follow `after`."""
+    names = None if meshes is None else _encode_names(sorted(meshes))
+    found = db.execute(LOCKS_SQL.page_of_locks, (*after, names, limit))
+    return [LockEntry(mesh, _lock_row(row)) for mesh, *row in found]
 
 
-def _lock_entry(row: tuple[Any, ...]) -> LockEntry:
-    mesh, resource, owner, token, lease_ms, deadline_boot_ns, is_released, last_ticket = row
-    lock = LockRow(resource, owner, token, lease_ms, deadline_boot_ns, bool(is_released))
-    return LockEntry(mesh, lock, last_ticket)
+def _lock_row(row: Sequence[Any]) -> LockRow:
+    resource, owner, token, lease_ms, deadline_boot_ns, is_released, session, is_tree, is_shared = row
+    return LockRow(
+        resource,
+        owner,
+        token,
+        lease_ms,
+        deadline_boot_ns,
+        bool(is_released),
+        session,
+        bool(is_tree),
+        bool(is_shared),
+    )
+
+
+def _encode_names(names: list[str]) -> str:
+    return msgspec.json.encode(names).decode()

@@ -1,31 +1,94 @@
--- :name find_lock
-SELECT owner, token, lease_ms, deadline_boot_ns, is_released, turn FROM locks WHERE mesh = ? AND resource = ?
+-- Parameters of the statements that look for overlaps, all unreleased rows: mesh, resource, owner, session, whether the
+-- claim is shared, boot time, limit; then the JSON array of the name and the trees above it; then the range below it.
+-- For a shared claim they leave out the active shared leases of other holders, which cannot conflict and may be many.
 
--- :name add_lock
-INSERT INTO locks (owner, token, lease_ms, deadline_boot_ns, is_released, turn, mesh, resource)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+-- :name overlaps_of_name
+SELECT resource, owner, token, lease_ms, deadline_boot_ns, is_released, session, is_tree, is_shared FROM locks
+WHERE mesh = ?1 AND resource = ?2 AND is_released = 0
+    AND NOT (?5 AND is_shared AND deadline_boot_ns > ?6 AND NOT (owner = ?3 AND session = ?4))
+LIMIT ?7
 
--- :name change_lock
-UPDATE locks SET owner = ?, token = ?, lease_ms = ?, deadline_boot_ns = ?, is_released = ?, turn = ?
-WHERE mesh = ? AND resource = ?
+-- :name overlaps_of_path
+SELECT resource, owner, token, lease_ms, deadline_boot_ns, is_released, session, is_tree, is_shared FROM locks
+WHERE mesh = ?1 AND resource IN (SELECT value FROM json_each(?8)) AND is_released = 0
+    AND (resource = ?2 OR is_tree)
+    AND NOT (?5 AND is_shared AND deadline_boot_ns > ?6 AND NOT (owner = ?3 AND session = ?4))
+LIMIT ?7
+
+-- :name overlaps_below
+SELECT resource, owner, token, lease_ms, deadline_boot_ns, is_released, session, is_tree, is_shared
+FROM locks INDEXED BY locks_unreleased
+WHERE mesh = ?1 AND resource >= ?9 AND resource < ?10 AND is_released = 0
+    AND NOT (?5 AND is_shared AND deadline_boot_ns > ?6 AND NOT (owner = ?3 AND session = ?4))
+LIMIT ?7
+
+-- :name own_overlap
+SELECT resource, owner, token, lease_ms, deadline_boot_ns, is_released, session, is_tree, is_shared FROM locks
+WHERE mesh = ?1 AND resource IN (SELECT value FROM json_each(?5)) AND owner = ?3 AND session = ?4
+    AND is_released = 0 AND deadline_boot_ns > ?6 AND (resource = ?2 OR is_tree)
+UNION ALL
+SELECT resource, owner, token, lease_ms, deadline_boot_ns, is_released, session, is_tree, is_shared
+FROM locks INDEXED BY locks_unreleased
+WHERE mesh = ?1 AND resource >= ?7 AND resource < ?8 AND is_released = 0
+    AND owner = ?3 AND session = ?4 AND deadline_boot_ns > ?6
+LIMIT 1
+
+-- :name leases_of_owner
+SELECT resource, owner, token, lease_ms, deadline_boot_ns, is_released, session, is_tree, is_shared FROM locks
+WHERE mesh = ?1 AND resource = ?2 AND owner = ?3
+
+-- :name leases_of_name
+SELECT resource, owner, token, lease_ms, deadline_boot_ns, is_released, session, is_tree, is_shared FROM locks
+WHERE mesh = ?1 AND resource = ?2
+LIMIT ?3
+
+-- :name covering_leases
+SELECT resource, owner, token, lease_ms, deadline_boot_ns, is_released, session, is_tree, is_shared FROM locks
+WHERE mesh = ?1 AND resource IN (SELECT value FROM json_each(?3))
+    AND (resource = ?2 OR (is_tree AND is_released = 0)) AND NOT (?4 AND is_shared)
+LIMIT ?5
+
+-- :name add_lease
+INSERT INTO locks (owner, token, lease_ms, deadline_boot_ns, session, is_tree, is_shared, mesh, resource, is_released)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, 0)
+
+-- :name replace_last_lease
+UPDATE locks SET owner = ?1, token = ?2, lease_ms = ?3, deadline_boot_ns = ?4, session = ?5, is_tree = ?6,
+    is_shared = ?7, is_released = 0
+WHERE mesh = ?8 AND resource = ?9 AND is_released = 1
+
+-- :name extend_lease
+UPDATE locks SET lease_ms = ?1, deadline_boot_ns = ?2 WHERE mesh = ?3 AND resource = ?4 AND owner = ?5 AND session = ?6
+
+-- :name end_lease
+UPDATE locks SET is_released = 1 WHERE mesh = ?1 AND resource = ?2 AND owner = ?3 AND session = ?4
+
+-- :name drop_shared_lease
+DELETE FROM locks WHERE mesh = ?1 AND resource = ?2 AND owner = ?3 AND session = ?4 AND EXISTS (
+    SELECT 1 FROM locks AS other WHERE other.mesh = ?1 AND other.resource = ?2 AND other.is_released = 0
+        AND NOT (other.owner = ?3 AND other.session = ?4)
+)
 
 -- :name all_locks
-SELECT mesh, resource, owner, token, lease_ms, deadline_boot_ns, is_released, turn FROM locks ORDER BY mesh, resource
+SELECT mesh, resource, owner, token, lease_ms, deadline_boot_ns, is_released, session, is_tree, is_shared FROM locks
+ORDER BY mesh, resource, owner, session
 
 -- :name page_of_locks
-SELECT mesh, resource, owner, token, lease_ms, deadline_boot_ns, is_released, turn FROM locks
-WHERE (mesh, resource) > (?1, ?2) AND (?3 IS NULL OR mesh IN (SELECT value FROM json_each(?3)))
-ORDER BY mesh, resource LIMIT ?4
+SELECT mesh, resource, owner, token, lease_ms, deadline_boot_ns, is_released, session, is_tree, is_shared FROM locks
+WHERE (mesh, resource, owner, session) > (?1, ?2, ?3, ?4)
+    AND (?5 IS NULL OR mesh IN (SELECT value FROM json_each(?5)))
+ORDER BY mesh, resource, owner, session LIMIT ?6
 
 -- :name find_request
-SELECT request_id, lease_ms, token, expires_at_ns, granted_at_ns FROM lock_requests
-WHERE request_id = ? AND owner = ? AND mesh = ? AND resource = ?
+SELECT request_id, lease_ms, token, expires_at_ns, granted_at_ns, parameters FROM lock_requests
+WHERE request_id = ? AND owner = ? AND session = ? AND mesh = ? AND resource = ?
 
 -- :name save_request
-INSERT INTO lock_requests (request_id, owner, mesh, resource, lease_ms, token, expires_at_ns, granted_at_ns)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
-ON CONFLICT (request_id, owner, mesh, resource) DO UPDATE
-SET lease_ms = ?5, token = ?6, expires_at_ns = ?7, granted_at_ns = ?8
+INSERT INTO lock_requests
+    (request_id, owner, session, mesh, resource, lease_ms, token, expires_at_ns, granted_at_ns, parameters)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
+ON CONFLICT (request_id, owner, session, mesh, resource) DO UPDATE
+SET lease_ms = ?6, token = ?7, expires_at_ns = ?8, granted_at_ns = ?9, parameters = ?10
 
 -- :name forget_requests
 DELETE FROM lock_requests WHERE request_seq IN (
@@ -55,9 +118,6 @@ UPDATE locks SET deadline_boot_ns =
     CASE WHEN deadline_boot_ns > ?2 THEN ?1 + lease_ms * 1000000 ELSE min(deadline_boot_ns, ?1) END
 WHERE is_released = 0
 
--- :name begin_turns
-UPDATE locks SET turn = 0 WHERE turn != 0
-
 -- :name void_tokens
 UPDATE locks SET token = ? WHERE is_released = 0
 
@@ -72,7 +132,8 @@ UPDATE token_counter SET token = max(token, ?)
 
 -- :name lock_history
 SELECT seq, at_ns, type, mesh, actor, ref, body FROM journal
-WHERE seq > ? AND type IN ('lock.run_started', 'lock.acquired', 'lock.renewed', 'lock.released', 'lock.taken_over')
+WHERE seq > ? AND type IN ('lock.run_started', 'lock.acquired', 'lock.renewed', 'lock.released', 'lock.taken_over',
+    'lock.expired', 'lock.broken')
 ORDER BY seq
 
 -- :name journal_counter
