@@ -54,10 +54,15 @@ def test_a_question_is_answered_by_the_server_as_without_it(
 
 
 def test_a_question_that_is_wrong_or_would_change_something_is_refused(lake: Lake, server: QueryServer) -> None:
-    for sql in ("SELECT nonsense FROM bronze_journal", "DROP VIEW bronze_journal", "SELECT * FROM nowhere"):
+    for sql, code in (
+        ("SELECT nonsense FROM bronze_journal", "query_failed"),
+        ("SELEKT 1", "query_failed"),
+        ("DROP VIEW bronze_journal", "query_refused"),
+        ("SELECT * FROM nowhere", "query_refused"),
+    ):
         with pytest.raises(PosthouseError) as refused:
             ask_server(lake.path, sql, 10)
-        assert refused.value.code == "query_failed"
+        assert refused.value.code == code
     cut = ask_server(lake.path, "SELECT seq FROM bronze_journal ORDER BY seq", 5)
     assert cut is not None and (cut.rows, cut.is_cut) == ([[1], [2], [3], [4], [5]], True)
 

@@ -1,7 +1,8 @@
 """Run SQL queries over the lake, in this process or in a warm session behind a Unix socket.
 
-Every table is a view with its name. Only queries run; a statement that would change data is refused, because only a
-run writes the lake. The socket is in the lake's directory and carries one JSON object per line:
+Every table is a view with its name. Each query runs in a session of its own after the guard has accepted it
+(posthouse.pipeline.query_guard), so it can neither change anything nor see what another query set. The socket is in
+the lake's directory and carries one JSON object per line:
     {"sql": "SELECT 1", "limit": 100}
     {"columns": ["1"], "rows": [[1]], "is_cut": false}     or     {"problem": {"code": ...}}
 A process that can open the socket can read the whole lake, so its mode is 0600 in a directory with mode 0700.
@@ -29,13 +30,13 @@ from posthouse.files import private_dir
 from posthouse.model.errors import PosthouseError, error, error_from_problem
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.lake.lake import declared_names
+from posthouse.pipeline.query_guard import check_question, spark_reason
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 MAX_ROWS = 100_000  # per answer; export a larger result to a file
-_QUERIES = ("select", "with", "show", "describe", "desc", "explain", "values", "table", "from", "(")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +52,15 @@ def ask(spark: SparkSession, lake: Lake, sql: str, limit: int = MAX_ROWS) -> Ans
     """Run a query and return at most `limit` rows."""
     from pyspark.errors import PySparkException
 
-    if not sql.strip().lower().startswith(_QUERIES):
-        raise error("query_failed", reason="only queries are allowed: SELECT, WITH, SHOW, DESCRIBE, EXPLAIN")
-    register_named(spark, lake, sql)
+    session = spark.newSession()
+    session.conf.set("spark.sql.runSQLOnFiles", "false")  # a second lock, behind the guard
+    check_question(session, sql, frozenset(declared_names()))
+    register_named(session, lake, sql)
     try:
-        frame = spark.sql(sql)
+        frame = session.sql(sql)
         rows = frame.limit(limit + 1).collect()
     except PySparkException as failure:
-        raise error("query_failed", reason=_reason(failure)) from failure
+        raise error("query_failed", reason=spark_reason(failure)) from failure
     shown = [[plain(value) for value in row] for row in rows[:limit]]
     return Answer(list(frame.columns), shown, len(rows) > limit)
 
@@ -89,10 +91,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(each) for each in value]
     return value
-
-
-def _reason(failure: Exception) -> str:
-    return str(failure).strip().partition("\n")[0].partition(" SQLSTATE")[0]
 
 
 SOCKET_NAME = "serve.sock"

@@ -74,6 +74,14 @@ PIPELINE: tuple[ErrorSpec, ...] = (
         "Nothing was changed. Restore the lake from a backup; a derived table can be deleted and is rebuilt.",
     ),
     ErrorSpec(
+        "query_refused",
+        403,
+        "a query only reads tables of the lake: {reason}",
+        "Use SELECT, WITH, VALUES, DESCRIBE or EXPLAIN over the tables that SHOW TABLES lists; for anything else use "
+        "a Spark session of your own: `posthouse pipeline shell`.",
+        exit=Exit.USAGE,
+    ),
+    ErrorSpec(
         "query_failed",
         400,
         "Spark rejects the query: {reason}",
