@@ -69,6 +69,39 @@ def test_all_tokens_together_are_bounded() -> None:
     assert [is_known(tokens, text) for text in texts] == [False, False, True, True, True]
 
 
+def test_flood_of_keys_from_one_address_evicts_its_own_tokens_only() -> None:
+    tokens = Tokens(FakeClock(), max_tokens=20)
+    kept = [tokens.issue(f"member {number}", f"10.0.0.{number}").text for number in range(5)]
+    flood = [tokens.issue(f"key {number}", "203.0.113.9").text for number in range(100)]
+    assert all(is_known(tokens, text) for text in kept)
+    assert [is_known(tokens, text) for text in flood] == [False] * 85 + [True] * 15
+    newcomer = tokens.issue(BOB, "10.9.9.9").text
+    assert is_known(tokens, newcomer)
+    assert all(is_known(tokens, text) for text in kept)
+
+
+def test_addresses_share_a_full_table_evenly() -> None:
+    tokens = Tokens(FakeClock(), max_tokens=20)
+    for number in range(200):
+        tokens.issue(f"a {number}", "a")
+    for number in range(200):
+        tokens.issue(f"b {number}", "b")
+    assert {home: len(digests) for home, digests in tokens._of_address.items()} == {"a": 10, "b": 10}
+    assert len(tokens._heaviest) <= 2 * 20 + 2
+
+
+def test_expired_tokens_do_not_make_an_address_heavy() -> None:
+    clock = FakeClock()
+    tokens = Tokens(clock, max_tokens=10)
+    for number in range(10):
+        tokens.issue(f"old {number}", "old")
+    clock.advance(3_601)
+    fresh = [tokens.issue(f"new {number}", "new").text for number in range(9)]
+    tokens.issue("late", "old")
+    tokens.issue("later", "old")
+    assert [is_known(tokens, text) for text in fresh] == [False] + [True] * 8
+
+
 def test_memory_and_text_forms_do_not_hold_the_secret() -> None:
     tokens = Tokens(FakeClock())
     given = tokens.issue(ALICE)

@@ -2,7 +2,8 @@
 
 A challenge carries its time and a keyed hash, so issuing one takes no memory. Its holder can spend it once, within a
 minute. A proof is an event of kind 22242 that names this relay; it is never stored. The relay keeps only hashes of
-tokens, in memory, so a restart ends all of them. Tokens per node and in total are bounded.
+tokens, in memory, so a restart ends all of them. Tokens per node and in total are bounded; a token gives way only to a
+newer one of its own node, or if its address holds the most of all.
 
     challenge = milliseconds (6 bytes) || random (10) || BLAKE2b-128 keyed, over those 16 bytes and the holder
 """
@@ -10,6 +11,7 @@ tokens, in memory, so a restart ends all of them. Tokens per node and in total a
 from __future__ import annotations
 
 import hashlib
+import heapq
 import hmac
 import secrets
 from collections import OrderedDict
@@ -128,7 +130,7 @@ def _proof_invalid(reason: str) -> PosthouseError:
 
 
 TOKENS_PER_NODE = 16  # enough for the processes of one node; a further token replaces the node's oldest
-MAX_TOKENS = 100_000  # about 40 MB; a further token replaces the oldest of all
+MAX_TOKENS = 100_000  # about 50 MB; a further token replaces the oldest of the address that holds the most
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +147,7 @@ class Token:
 @dataclass(frozen=True, slots=True)
 class _Held:
     node: str
+    address: str
     expires_boot_ns: int
 
 
@@ -158,23 +161,30 @@ class Tokens:
         #: by hash, oldest first: all have the same lifetime, so the first is the next to expire
         self._held: OrderedDict[bytes, _Held] = OrderedDict()
         self._of_node: dict[str, OrderedDict[bytes, None]] = {}
+        self._of_address: dict[str, OrderedDict[bytes, None]] = {}
+        #: (minus a number of tokens, address): for each address at least one number that is not too small
+        self._heaviest: list[tuple[int, str]] = []
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def issue(self, node: str) -> Token:
-        """Return a new token for `node`."""
+    def issue(self, node: str, address: str | None = None) -> Token:
+        """Return a new token for `node`, which asks from an address."""
+        home = address or ""
         now_ns = self._clock.boot_ns()
         self._expire(now_ns)
         mine = self._of_node.get(node)
         if mine is not None and len(mine) >= TOKENS_PER_NODE:
             self._drop(next(iter(mine)))
         elif len(self._held) >= self._max_tokens:
-            self._drop(next(iter(self._held)))
+            self._drop(self._oldest_of_heaviest(home))
         text = new_token()
         digest = _token_digest(text)
-        self._held[digest] = _Held(node, now_ns + self._ttl_ns)
+        self._held[digest] = _Held(node, home, now_ns + self._ttl_ns)
         self._of_node.setdefault(node, OrderedDict())[digest] = None
+        neighbours = self._of_address.setdefault(home, OrderedDict())
+        neighbours[digest] = None
+        heapq.heappush(self._heaviest, (-len(neighbours), home))
         return Token(text, self._clock.wall_ns() + self._ttl_ns)
 
     def node_of(self, text: str) -> str:
@@ -184,6 +194,20 @@ class Tokens:
             raise error("token_invalid")
         return held.node
 
+    def _oldest_of_heaviest(self, home: str) -> bytes:
+        """Return the oldest token of the address that holds the most; with equal numbers, of the one that asks."""
+        heap = self._heaviest
+        if len(heap) > 2 * self._max_tokens:
+            heap[:] = [(-len(digests), address) for address, digests in self._of_address.items()]
+            heapq.heapify(heap)
+        while len(self._of_address.get(heap[0][1], ())) < -heap[0][0]:  # some of its tokens have expired since
+            address = heapq.heappop(heap)[1]
+            if address in self._of_address:
+                heapq.heappush(heap, (-len(self._of_address[address]), address))
+        own = self._of_address.get(home)
+        heaviest = self._of_address[heap[0][1]]
+        return next(iter(own if own is not None and len(own) >= len(heaviest) else heaviest))
+
     def _expire(self, now_ns: int) -> None:
         while self._held:
             digest, held = next(iter(self._held.items()))
@@ -192,11 +216,11 @@ class Tokens:
             self._drop(digest)
 
     def _drop(self, digest: bytes) -> None:
-        node = self._held.pop(digest).node
-        mine = self._of_node[node]
-        del mine[digest]
-        if not mine:
-            del self._of_node[node]
+        held = self._held.pop(digest)
+        for digests_of, owner in ((self._of_node, held.node), (self._of_address, held.address)):
+            del digests_of[owner][digest]
+            if not digests_of[owner]:
+                del digests_of[owner]
 
 
 def _token_digest(text: str) -> bytes:

@@ -89,10 +89,24 @@ class RelayCall(Call[RelayContext]):
 
     @property
     def is_stranger(self) -> bool:
+        return self._known_node is None
+
+    @property
+    def payer(self) -> str | None:
+        """What pays for events of keys that may not write: the node, before authentication its address."""
+        return self._known_node or self.address
+
+    def charge_login(self) -> None:
+        """Charge the address for one signature, or raise stranger_rate_exceeded: any key can make a valid proof."""
+        self.context.engine.strangers.check(self.address)
+        self.context.engine.strangers.charge(self.address)
+
+    @property
+    def _known_node(self) -> str | None:
         try:
-            return not self.node
+            return self.node
         except PosthouseError:
-            return True
+            return None
 
     @property
     def has_metrics_token(self) -> bool:

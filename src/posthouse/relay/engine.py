@@ -249,6 +249,7 @@ class RelayEngine(Reads):
         self.authorizer = Authorizer(
             meshes, clock, RateBuckets(settings.event_rate), RateBuckets(settings.ephemeral_rate)
         )
+        self.strangers = self.authorizer.strangers
         self._path = AcceptPath(
             committer,
             self.authorizer,
@@ -307,16 +308,19 @@ class RelayEngine(Reads):
             await self._mark_keeper.close()
         await asyncio.to_thread(self.store.close)
 
-    def open_submitter(self, on_answers: OnAnswers) -> Submitter:
-        """Return the entry of one connection to the accept path; it keeps the order of submissions."""
-        return self._path.open_submitter(on_answers)
+    def open_submitter(self, on_answers: OnAnswers, payer: Callable[[], str | None] = lambda: None) -> Submitter:
+        """Return the entry of one connection to the accept path; it keeps the order of submissions.
 
-    async def accept(self, event: bytes) -> Answer:
+        `payer` is the node or address whose rate pays for events of keys that may not write.
+        """
+        return self._path.open_submitter(on_answers, payer)
+
+    async def accept(self, event: bytes, payer: str | None = None) -> Answer:
         """Accept one event given as JSON."""
-        (answer,) = await self.accept_many([event])
+        (answer,) = await self.accept_many([event], payer)
         return answer
 
-    async def accept_many(self, events: Sequence[bytes]) -> list[Answer]:
+    async def accept_many(self, events: Sequence[bytes], payer: str | None = None) -> list[Answer]:
         """Accept a list of events given as JSON; the answers are in its order."""
         answers: asyncio.Future[list[Answer]] = asyncio.get_running_loop().create_future()
         if not events:
@@ -326,7 +330,7 @@ class RelayEngine(Reads):
             if not answers.done():  # the caller may be gone
                 answers.set_result([each.answer for each in answered])
 
-        self._path.open_submitter(on_answers).submit(events)
+        self._path.open_submitter(on_answers, lambda: payer).submit(events)
         return await answers
 
     async def prune(self, node: str, archived: ArchivedRange) -> tuple[Pruned, int]:

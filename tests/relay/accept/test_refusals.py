@@ -31,17 +31,19 @@ async def refused_records(core: RelayEngine) -> list[tuple[str, str, int, int]]:
 
 async def test_refusals_of_a_minute_become_one_record_per_code_and_key(core: RelayEngine, clock: FakeClock) -> None:
     for author in (ALICE, ALICE, BOB):
-        await core.accept(author.raw(1, ("mesh", "nowhere")))
+        await core.accept(author.raw(1, ("expiration", "1")))
+    await core.accept(ALICE.raw(1, ("mesh", "nowhere")))  # its signature is not verified: the author is a claim only
     await core.accept(b"{")
     assert await core.refusals.write(core.store) == 0
     minute = clock.wall_ns() // (60 * 10**9)
     clock.advance(60)
-    assert await core.refusals.write(core.store) == 3
+    assert await core.refusals.write(core.store) == 4
     assert await refused_records(core) == sorted(
         [
             ("json_invalid", "unknown", minute, 1),
-            ("mesh_unknown", ALICE.node, minute, 2),
-            ("mesh_unknown", BOB.node, minute, 1),
+            ("event_expired", ALICE.node, minute, 2),
+            ("event_expired", BOB.node, minute, 1),
+            ("mesh_unknown", "unknown", minute, 1),
         ]
     )
     assert await core.refusals.write(core.store) == 0

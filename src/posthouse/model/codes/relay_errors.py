@@ -189,6 +189,12 @@ _ACCEPT: tuple[ErrorSpec, ...] = (
         "Correct or drop the refused event, then send this one again: events of one destination stay in order.",
     ),
     transient(
+        "stranger_rate_exceeded",
+        429,
+        "{payer} sent too many events of keys without rights, or logins; at most {rate} per second are checked",
+        "Join the mesh with an invite before you publish; retry after retry_after_s seconds.",
+    ),
+    transient(
         "rate_limited",
         429,
         "{key} sends more than {rate} events per second",

@@ -17,7 +17,7 @@ from functools import partial
 
 from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.event import CONFIRMATION, RESERVED_KINDS, check_times
+from posthouse.model.event import CONFIRMATION, RESERVED_KINDS, Event, check_times
 from posthouse.model.fence_rules import FenceRule, missing_fence
 from posthouse.model.limits import CREATED_AT_MAX_AHEAD_NS, MILLISECOND_NS, SECOND_NS
 from posthouse.model.node import name_skeleton
@@ -91,12 +91,16 @@ class Mesh:
         """Return the rights of a node in this mesh."""
         rights = self._rights.get(node)
         if rights is None:
-            role = self.role(node)
-            rights = NO_RIGHTS if role is None else rights_of(role, self.access.get(node) or self.access.get(ALL_NODES))
+            rights = self.find_rights(node)
             if len(self._rights) >= _CACHED_NODES:
                 self._rights.clear()
             self._rights[node] = rights
         return rights
+
+    def find_rights(self, node: str) -> Rights:
+        """Return the rights of a node without the cache; other threads than the event loop's may call it."""
+        role = self.role(node)
+        return NO_RIGHTS if role is None else rights_of(role, self.access.get(node) or self.access.get(ALL_NODES))
 
     def admins(self) -> list[str]:
         """Return the nodes that administer this mesh."""
@@ -198,10 +202,20 @@ class Meshes:
     def authorization_error(self, node: str, mesh: str, right: Right) -> PosthouseError | None:
         """Return why a node lacks a right in a mesh, or None if it has it."""
         found = self._meshes.get(mesh)
+        if found is not None and right in found.rights(node):
+            return None
+        return self._missing_right(found, node, mesh, right)
+
+    def early_error(self, node: str, mesh: str, right: Right) -> PosthouseError | None:
+        """Do the same on any thread; the answer may be as old as the call."""
+        found = self._meshes.get(mesh)
+        if found is not None and right in found.find_rights(node):
+            return None
+        return self._missing_right(found, node, mesh, right)
+
+    def _missing_right(self, found: Mesh | None, node: str, mesh: str, right: Right) -> PosthouseError:
         if found is None:
             return error("mesh_unknown", mesh=mesh)
-        if right in found.rights(node):
-            return None
         if found.role(node) is None:
             return error("not_member", node=node, mesh=mesh)
         return error("right_missing", node=node, mesh=mesh, right=right.value)
@@ -240,6 +254,11 @@ class RateBuckets:
         self._buckets[key], wait_ns = take(bucket, self.rate, now_ns, tokens)
         return wait_ns
 
+    def wait_ns(self, key: str, now_ns: int) -> int:
+        """Return the nanoseconds until a key has a token, without taking it."""
+        bucket = self._buckets.get(key)
+        return 0 if bucket is None else take(bucket, self.rate, now_ns)[1]
+
     def give_back(self, key: str, tokens: int = 1) -> None:
         """Give tokens back: their event turned out to be free."""
         bucket = self._buckets.get(key)
@@ -258,10 +277,35 @@ class RateBuckets:
         self._buckets = kept
 
 
+STRANGER_RATE = Rate(20, 500)  # refused events and logins of one address: a mistake is forgiven, a flood is not
+_STRANGER_CODES = frozenset({"not_member", "right_missing", "mesh_unknown", "signature_invalid"})
+
+
+class Strangers:
+    """Charges an address, or an authenticated node, for what keys without rights make the relay do."""
+
+    def __init__(self, clock: Clock, rate: Rate = STRANGER_RATE) -> None:
+        self._clock = clock
+        self._buckets = RateBuckets(rate)
+
+    def check(self, payer: str | None) -> None:
+        """Raise stranger_rate_exceeded if a payer has nothing left."""
+        wait_ns = 0 if payer is None else self._buckets.wait_ns(payer, self._clock.boot_ns())
+        if wait_ns:
+            wait_s = -(-wait_ns // MILLISECOND_NS) / 1000
+            raise error("stranger_rate_exceeded", payer=payer, rate=self._buckets.rate.per_s, retry_after_s=wait_s)
+
+    def charge(self, payer: str | None, count: int = 1) -> None:
+        """Take tokens of a payer, as far as it has any."""
+        for _ in range(count if payer is not None else 0):
+            self._buckets.take(str(payer), self._clock.boot_ns())
+
+
 class Authorizer:
     """Decides whether events may be written now, and charges the rate of their senders."""
 
     def __init__(self, meshes: Meshes, clock: Clock, events: RateBuckets, ephemerals: RateBuckets) -> None:
+        self.strangers = Strangers(clock)
         self._meshes = meshes
         self._clock = clock
         self._events = events
@@ -276,7 +320,10 @@ class Authorizer:
         wall_ns, boot_ns = self._clock.wall_ns(), self._clock.boot_ns()
         for job in jobs:
             row = job.row
-            if row is not None:
+            if row is None:
+                if job.refusal is not None and job.refusal.code in _STRANGER_CODES:
+                    self.strangers.charge(job.submission.submitter.payer())
+            else:
                 job.refusal = (
                     self._right_error(row)
                     or _kind_error(row)
@@ -286,6 +333,13 @@ class Authorizer:
                 )
                 job.is_charged = job.refusal is None
 
+    def early_error(self, event: Event) -> PosthouseError | None:
+        """Return why the author that an event claims may not write it, before the signature proves the author.
+
+        Verifier threads call it, so it reads the registry and caches nothing; `authorize` has the last word.
+        """
+        return self._meshes.early_error(event.pubkey, event.mesh, _right_for(event.kind))
+
     def give_back(self, job: Job) -> None:
         """Return the token of a job that turned out to be free, such as a retry."""
         if job.is_charged and job.row is not None:
@@ -293,8 +347,7 @@ class Authorizer:
             self._buckets(job.row).give_back(job.row.event.pubkey)
 
     def _right_error(self, row: EventRow) -> PosthouseError | None:
-        right = Right.READ if row.event.kind == CONFIRMATION else Right.WRITE
-        return self._meshes.authorization_error(row.event.pubkey, row.mesh, right)
+        return self._meshes.authorization_error(row.event.pubkey, row.mesh, _right_for(row.event.kind))
 
     def _fence_rule_error(self, row: EventRow) -> PosthouseError | None:
         """Return which fence a rule of the mesh demands of an event that does not name it, or None."""
@@ -320,6 +373,10 @@ def _kind_error(row: EventRow) -> PosthouseError | None:
     kind = row.event.kind
     meaning = RESERVED_KINDS.get(kind)
     return None if meaning is None else error("kind_reserved", kind=kind, meaning=meaning)
+
+
+def _right_for(kind: int) -> Right:
+    return Right.READ if kind == CONFIRMATION else Right.WRITE
 
 
 def _time_error(row: EventRow, wall_ns: int) -> PosthouseError | None:

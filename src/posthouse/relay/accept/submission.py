@@ -16,6 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from posthouse.model.errors import PosthouseError
+from posthouse.model.event import Event
 from posthouse.relay.store.event_rows import EventRow
 from posthouse.relay.wire.accept_results import Answer
 from posthouse.relay.wire.delivery_rows import ClosedDeliveries
@@ -73,10 +74,20 @@ OnAnswers = Callable[[Sequence[Answered]], None]
 class Submitter:
     """The order of one connection."""
 
-    __slots__ = ("_enter", "in_flight", "on_answers", "waiting")
+    __slots__ = ("_enter", "in_flight", "on_answers", "payer", "right_error", "waiting")
 
-    def __init__(self, enter: Callable[[Submission], None], on_answers: OnAnswers) -> None:
+    def __init__(
+        self,
+        enter: Callable[[Submission], None],
+        on_answers: OnAnswers,
+        right_error: Callable[[Event], PosthouseError | None] = lambda _event: None,
+        payer: Callable[[], str | None] = lambda: None,
+    ) -> None:
         self._enter = enter
+        #: returns why the author that an event claims may not write it; called before the signature is verified
+        self.right_error = right_error
+        #: returns the node or address whose rate pays for events without rights; None: nothing pays
+        self.payer = payer
         #: None once the connection is closed
         self.on_answers: OnAnswers | None = on_answers
         #: how many events have no answer yet

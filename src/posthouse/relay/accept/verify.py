@@ -1,4 +1,4 @@
-"""Verify events: size, structure, id and signature; on worker threads, or on the event loop in slices.
+"""Verify events: size, structure, id, right to write and signature; on worker threads, or on the loop in slices.
 
 Verifying is pure apart from the time it takes. With two usable processors or more, worker threads verify slices of
 jobs and return them in any order; submitters restore the order. The costly part, the signature, releases the
@@ -46,6 +46,8 @@ def verify_job(job: Job) -> None:
         job.event_id = event.id
         check_publishable(event)
         canonical = check_structure(event)
+        if (refusal := job.submission.submitter.right_error(event)) is not None:
+            raise refusal  # a key that may not write costs no signature
         verify(event.pubkey, canonical, event.sig)
         job.row = event_row(event, canonical, text)
     except PosthouseError as refusal:

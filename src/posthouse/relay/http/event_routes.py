@@ -85,10 +85,10 @@ async def publish_events(call: RelayCall) -> HttpResponse:
     data = await call.read(call.context.limits.body_bytes)
     events = _split(data)
     if events is None:
-        verdict = await call.context.engine.accept(data)
+        verdict = await call.context.engine.accept(data, call.payer)
         count_answers(call.context.meters, [verdict])
         return _answer(verdict)
-    verdicts = await call.context.engine.accept_many(events)
+    verdicts = await call.context.engine.accept_many(events, call.payer)
     count_answers(call.context.meters, verdicts)
     return json_response({"results": [_result(verdict) for verdict in verdicts]}, MULTI_STATUS)
 

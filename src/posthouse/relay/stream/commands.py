@@ -283,7 +283,7 @@ async def open_stream(call: RelayCall) -> HttpResponse:
         context.limits.frame_bytes,
         context.connections,
         context.outbound,
-        lambda socket, write_buffer: Connection(context, socket, write_buffer, name, VERBS),
+        lambda socket, write_buffer: Connection(context, socket, write_buffer, name, VERBS, call.address),
         call.address,
     )
     return HttpResponse(101, response=response)

@@ -61,7 +61,13 @@ class Connection(WebSocketConnection):
     separator = b","
 
     def __init__(
-        self, context: RelayContext, socket: WebSocket, write_buffer: WriteBuffer, name: str, verbs: Mapping[str, Verb]
+        self,
+        context: RelayContext,
+        socket: WebSocket,
+        write_buffer: WriteBuffer,
+        name: str,
+        verbs: Mapping[str, Verb],
+        address: str | None,
     ) -> None:
         limits = context.limits
         super().__init__(socket, write_buffer, limits.ping_s, limits.pong_s, _loop_ns)
@@ -83,7 +89,7 @@ class Connection(WebSocketConnection):
         self._read_lock = asyncio.Lock()
         self._reads = 0
         self._verbs = verbs
-        self._submitter = context.engine.open_submitter(self._answer)
+        self._submitter = context.engine.open_submitter(self._answer, lambda: self.node or address)
         self._unwatch_rights = context.engine.meshes.watch_rights(self._check_rights)
         self._rate = Rate(limits.commands_per_s, limits.commands_burst)
         self._bucket = full_bucket(self._rate, context.clock.boot_ns())
