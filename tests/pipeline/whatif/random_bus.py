@@ -12,6 +12,7 @@ from random import Random
 
 from posthouse.bus import Bus
 from posthouse.bus.options import Retention
+from posthouse.bus.results import PublishResult, publish_refused
 from posthouse.model.access_rules import AccessRule, Action
 from posthouse.model.budget import GivenBudget
 from posthouse.model.clock import FakeClock
@@ -40,6 +41,7 @@ class RandomBus:
         self._rng = Random(seed)
         self._clock = FakeClock()
         self._is_failing = False
+        self._failed = 0
         self.refused: set[str] = set()
 
     async def play(self, rounds: int, steps: int) -> None:
@@ -65,6 +67,9 @@ class RandomBus:
 
     async def _handle(self, envelope: Envelope) -> None:
         if self._is_failing:
+            self._failed += 1
+            if self._failed % 3 == 0:  # what it publishes is refused: the breaker is told nothing
+                raise publish_refused("work.elsewhere", PublishResult(envelope.id, 0), None)
             raise RuntimeError("failing spell")
 
     async def _step(self, bus: Bus, server: Bus) -> None:
