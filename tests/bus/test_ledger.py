@@ -94,8 +94,8 @@ async def test_flush_and_run_commit_everything_queued_before_them(bus: Bus) -> N
     operations = [Noted(notes, name) for name in ("end", "reserve", "end", "reserve")]
     ledger.defer(operations[0])
     ledger.submit_publish(operations[1])
-    ledger.flush()
+    await ledger.flush()
     assert groups(notes) == [["end", "reserve"]]
     ledger.defer(operations[2])
     ledger.submit_publish(operations[3])
-    assert ledger.run(lambda _tx: len(notes)) == 4
+    assert await ledger.run(lambda _tx: len(notes)) == 4

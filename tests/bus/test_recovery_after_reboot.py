@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 from pathlib import Path
 
 from posthouse import Bus
@@ -14,7 +13,6 @@ from tests.bus.house import House
 from tests.bus.limits import fail_until_open, reasons, reliability
 from tests.bus.listening import Recorder
 from tests.bus.test_journal import of_type
-from tests.bus.waiting import eventually
 
 
 def change(root: Path, *statements: str) -> None:
@@ -76,8 +74,25 @@ async def test_message_in_cur_that_the_store_has_lost_is_handled_not_removed(hou
     assert await got.wait(3) == [0, 1, 2]
 
 
-async def test_in_the_same_boot_a_file_in_cur_without_a_row_has_ended(house: House) -> None:
-    """The control: it bites."""
+async def test_file_in_cur_without_a_row_is_removed_if_the_journal_has_its_end(house: House) -> None:
+    """A crash after the end was committed leaves the file; it must not be handled twice."""
+    ids = await stored(house)
+    box = house.root / "mailboxes" / endpoint_hash("a.b")
+    copy = (box / "new" / ids[0]).read_bytes()
+    bus = await house.bus(reliability=reliability())
+    assert await bus.ack("a.b", ids[0]) == "acked"
+    await bus.close()
+    (box / "cur" / ids[0]).write_bytes(copy)
+    bus = await house.bus(reliability=reliability())
+    await bus.register_endpoint("a.b")
+    got = Recorder()
+    await bus.subscribe("a.b", got)
+    assert await got.wait(2) == [1, 2]
+    assert list((box / "cur").iterdir()) == []
+    assert of_type(house.root, "bus.redelivered") == []
+
+
+async def test_file_in_cur_without_a_row_is_delivered_again_if_the_journal_has_no_end(house: House) -> None:
     ids = await stored(house)
     box = house.root / "mailboxes" / endpoint_hash("a.b")
     (box / "new" / ids[0]).rename(box / "cur" / ids[0])
@@ -86,8 +101,9 @@ async def test_in_the_same_boot_a_file_in_cur_without_a_row_has_ended(house: Hou
     await bus.register_endpoint("a.b")
     got = Recorder()
     await bus.subscribe("a.b", got)
-    assert await got.wait(2) == [1, 2]
-    await eventually(lambda: not list((box / "cur").iterdir()))
+    assert await got.wait(3) == [0, 1, 2]
+    redelivered = of_type(house.root, "bus.redelivered")
+    assert [(record.ref, record.decoded_body()["attempt"]) for record in redelivered] == [(ids[0], 1)]
 
 
 async def test_rows_whose_files_are_lost_are_released(house: House) -> None:
@@ -171,18 +187,19 @@ async def circuits(bus: Bus) -> list[str]:
     return [str(view.circuit) for view in await bus.breakers()]
 
 
-async def test_mailbox_that_was_in_use_is_reconciled_by_the_next_process_that_opens_the_bus(house: House) -> None:
-    """Whoever held it may have died half way: only when all are done the boot counts as reconciled."""
+async def test_mailbox_that_a_process_serves_is_reconciled_by_the_next_process_that_opens_the_bus(
+    house: House, tmp_path: Path
+) -> None:
+    """The serving process may die half way: only when all mailboxes are done the boot counts as reconciled."""
     ids = await stored(house)
-    box = house.root / "mailboxes" / endpoint_hash("a.b")
-    (box / "new" / ids[0]).rename(box / "cur" / ids[0])
-    lose_rows(house.root)
-    house.clock.reboot()
-    with (box / "serve.lock").open("a") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        await (await house.bus(reliability=reliability())).close()
-    bus = await house.bus(reliability=reliability())
-    await bus.register_endpoint("a.b")
-    got = Recorder()
-    await bus.subscribe("a.b", got)
-    assert await got.wait(3) == [0, 1, 2]
+    change(house.root, "UPDATE bus_state SET boot_id = 'another'")
+    server = await house.agent()
+    change(house.root, "UPDATE bus_state SET boot_id = 'another'")
+    await server.ask("register", subject="a.b")
+    await server.ask("subscribe", pattern="a.b", behaviour="hold")
+    await server.wait_handled(1)
+    await (await house.bus(reliability=reliability())).close()
+    assert house.mailbox("a.b").cur == ids[:1], "the message of a living server stays where it is"
+    await server.kill()
+    await (await house.bus(reliability=reliability())).close()
+    assert house.mailbox("a.b").new == ids

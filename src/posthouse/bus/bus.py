@@ -77,6 +77,7 @@ class Bus:
         durability: Durability | None = None,
         cycle_rule: CycleRule | None = None,
         handler_timeout_s: float | None = None,
+        max_attempts: int | None = None,
         max_listeners: int | None = None,
         max_payload_bytes: int | None = None,
         refusals: Refusals | None = None,
@@ -92,6 +93,7 @@ class Bus:
             "durability": durability,
             "cycle_rule": cycle_rule,
             "handler_timeout_s": handler_timeout_s,
+            "max_attempts": max_attempts,
             "max_listeners": max_listeners,
             "max_payload_bytes": max_payload_bytes,
         }
@@ -118,18 +120,10 @@ class Bus:
             self._session.check_loop()
             return
         try:
-            self._session = await self._start()
+            self._session = await Session.open(self._options)
         except OSError as failure:
             raise unusable(self.path, failure) from failure
 
-    async def _start(self) -> Session:
-        session = Session(self._options)
-        try:
-            await session.start()
-        except BaseException:
-            await session.close()
-            raise
-        return session
 
     async def close(self) -> None:
         """Release every lock, descriptor and database; a second call does nothing."""
@@ -185,9 +179,9 @@ class Bus:
             raise session.failure
         return session
 
-    def _flushed(self) -> Session:
+    async def _flushed(self) -> Session:
         session = self._open
-        session.core.ledger.flush()
+        await session.core.ledger.flush()
         return session
 
     # endpoints and subscriptions
@@ -198,41 +192,49 @@ class Bus:
         A subject that ends in `>` receives the messages that no literal endpoint matches.
         """
         session = self._open
-        endpoint = endpoints.register(session.core, session.servers, subject, owner)
+        endpoint = await endpoints.register(session.core, session.servers, subject, owner)
         session.unrouted.on_registered(subject)
         return endpoint
 
     async def unregister_endpoint(self, subject: str, force: bool = False) -> None:
         """Remove an endpoint; unread messages need `force` and become dead letters."""
         session = self._open
-        endpoint = endpoints.find_endpoint(session.core, subject)
-        endpoints.unregister(session.core, session.servers, endpoint, force=force)
+        endpoint = await endpoints.find_endpoint(session.core, subject)
+        await endpoints.unregister(session.core, session.servers, endpoint, force=force)
 
     async def get_endpoint(self, subject: str) -> Endpoint | None:
         """Return an endpoint by its exact subject."""
         validate_subject(subject, allow_wildcards=True)
-        return self._open.core.ledger.run(lambda tx: tx.registry.by_subject.get(subject))
+        return await self._open.core.ledger.run(lambda tx: tx.registry.by_subject.get(subject))
 
     async def depths(self) -> dict[str, int]:
         """Return how many messages wait or are being handled, by endpoint."""
-        return self._flushed().core.ledger.run(lambda tx: read_depths(tx.db))
+        return await (await self._flushed()).core.ledger.run(lambda tx: read_depths(tx.db))
 
     async def list_endpoints(self) -> list[Endpoint]:
         """Return the endpoints of all processes, sorted by subject, without those that only carry replies."""
-        registry = self._open.core.ledger.run(lambda tx: tx.registry)
+        registry = await self._open.core.ledger.run(lambda tx: tx.registry)
         found = [endpoint for number, endpoint in registry.by_number.items() if number not in registry.private]
         return sorted(found, key=lambda endpoint: endpoint.subject)
 
-    async def subscribe(self, pattern: str, handler: Handler, *, handler_timeout_s: float | None = None) -> Unsubscribe:
+    async def subscribe(
+        self,
+        pattern: str,
+        handler: Handler,
+        *,
+        concurrency: int = 1,
+        group: str | None = None,
+        handler_timeout_s: float | None = None,
+    ) -> Unsubscribe:
         """Pass the messages of matching endpoints that this process registered to `handler`.
 
-        A message whose handler takes longer than `handler_timeout_s` is a dead letter; without it the limit is that of
-        the Bus. Await a call of the returned function to unsubscribe.
+        One message at a time, in order, and one process serves an endpoint. `concurrency` lets this process handle
+        several messages of an endpoint at once; processes that give the same `group` share the endpoint. Messages
+        then start in order and end in any order. A message whose handler takes longer than `handler_timeout_s` is a
+        dead letter; without it the limit is that of the Bus. Await a call of the returned function to unsubscribe.
         """
         session = self._open
-        ticket = session.subscriptions.add(Subscription(pattern, handler, handler_timeout_s))
-        session.servers.on_subscriptions_changed(pattern)
-        session.warn_if_unmatched(pattern)
+        ticket = session.subscriptions.add(Subscription(pattern, handler, handler_timeout_s, concurrency, group))
         is_subscribed = True
 
         async def unsubscribe() -> None:
@@ -240,9 +242,15 @@ class Bus:
             if is_subscribed and self._session is session:
                 is_subscribed = False
                 session.subscriptions.remove(ticket)
-                session.servers.on_subscriptions_changed(pattern)
-                session.core.ledger.flush()
+                await session.servers.on_subscriptions_changed(pattern)
+                await session.core.ledger.flush()
 
+        await session.warn_if_unmatched(pattern)
+        try:
+            await session.servers.on_subscriptions_changed(pattern)
+        except PosthouseError:
+            await unsubscribe()
+            raise
         return unsubscribe
 
     async def list_subscriptions(self) -> list[SubscriptionView]:
@@ -329,13 +337,12 @@ class Bus:
 
     async def read_inbox(self, subject: str, limit: int = 100, after: str | None = None) -> list[Envelope]:
         """Return waiting messages of an endpoint, oldest first; consumes nothing."""
-        session = self._open
-        return polling.read_inbox(session.core, session.servers, subject, limit, after)
+        return await polling.read_inbox(self._open.core, subject, limit, after)
 
     async def ack(self, subject: str, id: str) -> AckAnswer:  # noqa: A002 - the word of the API
         """End a waiting message: "acked", "unknown", or "being_served" if a process serves the endpoint."""
         session = self._open
-        return polling.ack(session.core, session.servers, subject, id)
+        return await polling.ack(session.core, session.servers, subject, id)
 
     # signals
 
@@ -370,7 +377,7 @@ class Bus:
         """Return the dead letters of one endpoint or of all, oldest first."""
         if subject is not None:
             validate_subject(subject, allow_wildcards=True)
-        return dead_letters.list_dead_letters(self._flushed().core, subject)
+        return await dead_letters.list_dead_letters((await self._flushed()).core, subject)
 
     async def requeue(self, subject: str, id: str) -> PublishResult:  # noqa: A002 - the word of the API
         """Publish a dead letter again, with a fresh budget."""
@@ -379,7 +386,7 @@ class Bus:
 
     async def purge(self, older_than: timedelta = timedelta(days=DEAD_LETTER_KEEP_DAYS)) -> int:
         """Remove dead letters that are older; return how many."""
-        return dead_letters.purge(self._open.core, older_than)
+        return await dead_letters.purge(self._open.core, older_than)
 
     async def on_dead_letter(self, observer: DeadLetterObserver) -> Unsubscribe:
         """Pass every new dead letter to `observer`."""
@@ -393,18 +400,18 @@ class Bus:
 
     async def breakers(self) -> list[BreakerView]:
         """Return the breaker of every endpoint."""
-        return endpoints.list_breakers(self._open.core)
+        return await endpoints.list_breakers(self._open.core)
 
     async def reset_breaker(self, subject: str) -> None:
         """Close the breaker of an endpoint."""
         core = self._open.core
-        endpoints.reset_breaker(core, endpoints.find_endpoint(core, subject))
+        await endpoints.reset_breaker(core, await endpoints.find_endpoint(core, subject))
 
     # the index
 
     async def metrics(self) -> Metrics:
         """Return the number of messages by status and by subject."""
-        index = self._flushed().index
+        index = (await self._flushed()).index
         return await index.run(index.index.metrics)
 
     async def find_messages(
@@ -420,25 +427,25 @@ class Bus:
         for name, text in (("subject", subject), ("endpoint", endpoint), ("status", status), ("after", after)):
             check_type(name, text, str)
         check_count("limit", limit)
-        index = self._flushed().index
+        index = (await self._flushed()).index
         hash_ = None if endpoint is None else endpoint_hash(endpoint)
         return await index.run(lambda: index.index.find(subject, hash_, status, after, limit))
 
     async def rebuild_index(self) -> int:
         """Rebuild the index from the files; return the number of messages found."""
-        index = self._flushed().index
+        index = (await self._flushed()).index
         return await index.run(index.index.rebuild)
 
     async def read_journal(self, after_seq: int, limit: int = 1_000) -> list[Record]:
         """Return the journal records after a seq, in order."""
         check_count("after_seq", after_seq, 0)
         check_count("limit", limit)
-        pool = self._flushed().core.store.pool
+        pool = (await self._flushed()).core.store.pool
         return await pool.run(partial(read_after, seq=after_seq, limit=limit))
 
     async def journal_head(self) -> int:
         """Return the seq of the newest journal record."""
-        return (await self._flushed().core.store.pool.run(read_extent)).head
+        return (await (await self._flushed()).core.store.pool.run(read_extent)).head
 
 
 class SyncBus(SyncCalls):

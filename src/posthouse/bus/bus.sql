@@ -1,11 +1,14 @@
 -- :name state
-SELECT last_id, endpoints_version, rates_boot_id FROM bus_state
+SELECT last_id, endpoints_version, removals, rates_boot_id FROM bus_state
 
 -- :name set_last_id
 UPDATE bus_state SET last_id = ? WHERE id = 1
 
 -- :name bump_endpoints
 UPDATE bus_state SET endpoints_version = endpoints_version + 1 WHERE id = 1
+
+-- :name count_removal
+UPDATE bus_state SET endpoints_version = endpoints_version + 1, removals = removals + 1 WHERE id = 1
 
 -- :name boot_id
 SELECT boot_id FROM bus_state
@@ -22,8 +25,9 @@ SELECT number, name FROM instances
 -- :name remove_instance
 DELETE FROM instances WHERE number = ?
 
--- :name endpoints
-SELECT number, hash, subject, owner, registered_at FROM endpoints ORDER BY number
+-- :name endpoints_after
+SELECT number, hash, subject, owner, registered_at, private_to IS NOT NULL FROM endpoints
+WHERE number > ? ORDER BY number
 
 -- :name endpoint_by_hash
 SELECT number, hash, subject, owner, registered_at FROM endpoints WHERE hash = ?
@@ -34,14 +38,11 @@ INSERT INTO endpoints (hash, subject, owner, registered_at, private_to) VALUES (
 -- :name remove_endpoint
 DELETE FROM endpoints WHERE number = ?
 
--- :name private_numbers
-SELECT number FROM endpoints WHERE private_to IS NOT NULL
-
 -- :name private_endpoints
 SELECT number, hash, subject, owner, registered_at FROM endpoints WHERE private_to = ?
 
 -- :name endpoint_state
-SELECT depth, last_id, served_by, circuit, failures, successes, probes, since_boot_ns, boot_id
+SELECT depth, last_id, EXISTS (SELECT 1 FROM servers WHERE endpoint = number), circuit, failures, successes, probes, since_boot_ns, boot_id
 FROM endpoints WHERE number = ?
 
 -- :name depths
@@ -57,23 +58,57 @@ WHERE number = ?
 -- :name breakers
 SELECT subject, hash, circuit, failures, successes, probes, since_boot_ns, boot_id FROM endpoints ORDER BY subject
 
--- :name set_served
-UPDATE endpoints SET served_by = ? WHERE number = ?
+-- :name add_server
+INSERT OR REPLACE INTO servers (endpoint, instance, "group") VALUES (?, ?, ?)
 
--- :name clear_served
-UPDATE endpoints SET served_by = NULL WHERE number = ? AND served_by = ?
+-- :name remove_server
+DELETE FROM servers WHERE endpoint = ? AND instance = ?
 
--- :name clear_served_by
-UPDATE endpoints SET served_by = NULL WHERE served_by = ?
+-- :name remove_servers_of_instance
+DELETE FROM servers WHERE instance = ?
+
+-- :name remove_servers_of_endpoint
+DELETE FROM servers WHERE endpoint = ?
+
+-- :name servers_of_endpoint
+SELECT servers.instance, servers."group", instances.name
+FROM servers LEFT JOIN instances ON instances.number = servers.instance WHERE servers.endpoint = ?
+
+-- :name servers_of_endpoints
+SELECT servers.endpoint, servers.instance, instances.name
+FROM servers LEFT JOIN instances ON instances.number = servers.instance
+WHERE servers.endpoint IN (SELECT value FROM json_each(?))
 
 -- :name served_by
-SELECT number, hash, subject, owner, registered_at FROM endpoints WHERE served_by = ?
+SELECT endpoint FROM servers WHERE instance = ?
+
+-- :name is_served
+SELECT EXISTS (SELECT 1 FROM servers WHERE endpoint = ?)
 
 -- :name add_mail
 INSERT INTO mail (endpoint, id, state, instance, reserved) VALUES (?, ?, ?, ?, ?)
 
--- :name mail_state
-SELECT state FROM mail WHERE endpoint = ? AND id = ?
+-- :name mail_row
+SELECT state, claimed_by, attempts FROM mail WHERE endpoint = ? AND id = ?
+
+-- :name claim_mail
+UPDATE mail SET claimed_by = ?1 WHERE endpoint = ?2 AND id = ?3 AND state = 1
+AND (claimed_by IS NULL OR claimed_by = ?1) RETURNING attempts
+
+-- :name unclaim_mail
+UPDATE mail SET claimed_by = NULL WHERE endpoint = ? AND id = ?
+
+-- :name unclaim_all
+UPDATE mail SET claimed_by = NULL WHERE claimed_by = ? AND endpoint = ?
+
+-- :name claims_of_instance
+SELECT endpoint, id FROM mail WHERE claimed_by = ?
+
+-- :name claims_on_endpoint
+SELECT id FROM mail WHERE claimed_by = ? AND endpoint = ?
+
+-- :name count_attempt
+UPDATE mail SET attempts = attempts + 1, claimed_by = NULL WHERE endpoint = ? AND id = ? RETURNING attempts
 
 -- :name mail_reserved
 SELECT reserved FROM mail WHERE endpoint = ? AND id = ?
@@ -88,7 +123,7 @@ DELETE FROM mail WHERE endpoint = ? AND id = ?
 SELECT id FROM mail WHERE endpoint = ? AND id > ? AND id < ? AND state != 2 ORDER BY id
 
 -- :name mail_of_endpoint
-SELECT id, state FROM mail WHERE endpoint = ?
+SELECT id, state, instance FROM mail WHERE endpoint = ?
 
 -- :name open_mail_of_instance
 SELECT endpoint, id, state FROM mail WHERE instance = ? AND state != 1
@@ -130,6 +165,16 @@ UPDATE bus_state SET rates_boot_id = ? WHERE id = 1
 
 -- :name published
 SELECT body FROM journal WHERE ref = ? AND type = 'bus.published'
+
+-- :name published_seq
+SELECT min(seq) FROM journal WHERE ref = ? AND type = 'bus.published'
+
+-- :name records_of_message
+SELECT type, body FROM journal WHERE seq >= ? AND ref = ?
+AND type IN ('bus.published', 'bus.redelivered', 'bus.handled', 'bus.failed', 'bus.dead') ORDER BY seq
+
+-- :name journal_oldest
+SELECT at_ns FROM journal ORDER BY seq LIMIT 1
 
 -- :name journal_extent
 SELECT pruned_through, snapshot_seq, body_bytes FROM journal_state

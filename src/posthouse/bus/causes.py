@@ -89,7 +89,7 @@ def _inherit_from(causes: Sequence[Envelope], subject: str) -> Inheritance:
 async def find_message(core: Core, message_id: str, replier: str) -> Sequence[Envelope]:
     """Return the copy of a stored message that the replier received; without an own copy, all copies."""
     validate_ulid(message_id)
-    core.ledger.flush()
+    await core.ledger.flush()
     copies = _copies_in_mailbox(core, message_id, replier)
     if not copies:
         copies = await core.store.pool.run(lambda db: _copies_in_journal(db, message_id))

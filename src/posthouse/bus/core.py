@@ -1,8 +1,8 @@
 """The opened data directory of one Bus, and the services that all of its parts use.
 
-Opening order: directory, instance lock, tick file, store, operator files, ledger; closing runs in reverse. Core knows
-no other part of the bus. Publishing reaches the endpoint servers of this process only through LocalServer, so that
-imports go one way.
+Opening order: directory, instance lock, tick file, store, operator files, ledger, spare files; closing runs in
+reverse. Core knows no other part of the bus. Publishing reaches the endpoint servers of this process only through
+LocalServer, so that imports go one way.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from posthouse.bus.options import BusOptions
 from posthouse.bus.transaction import SQL, BusTransaction, EndpointRegistry
 from posthouse.journal.store import DirectStore
 from posthouse.log import get_log
+from posthouse.model.clock import Clock
 from posthouse.model.envelope import Envelope
 from posthouse.model.errors import Fatal, PosthouseError
 from posthouse.sqlite.schema import Component
@@ -52,9 +53,10 @@ class LocalServer(Protocol):
 class Core:
     """The directory, store, ledger and policy of one open Bus."""
 
-    def __init__(self, options: BusOptions, context: Context, on_fatal: Callable[[Fatal], None]) -> None:
+    def __init__(self, options: BusOptions, context: Context) -> None:
         self.clock = options.clock
         self.handler_timeout_s = options.handler_timeout_s
+        self.max_attempts = options.max_attempts
         self.is_power_safe = options.is_power_safe
         self.max_payload_bytes = options.max_payload_bytes
         self.loop = asyncio.get_running_loop()
@@ -64,20 +66,28 @@ class Core:
         self.servers: dict[int, LocalServer] = {}
         #: called with a message and the reason when its handler has failed
         self.on_handler_failed: Callable[[Envelope, str], None] = lambda _envelope, _reason: None
-        with ExitStack() as opened:
-            self._open(options, on_fatal, opened)
-            self._opened = opened.pop_all()
-
-    def _open(self, options: BusOptions, on_fatal: Callable[[Fatal], None], opened: ExitStack) -> None:
+        self._opened = ExitStack()
         self.directory = BusDirectory(options.path)
-        opened.callback(self.directory.close)
+        self._opened.callback(self.directory.close)
+
+    @classmethod
+    async def open(cls, options: BusOptions, context: Context, on_fatal: Callable[[Fatal], None]) -> Core:
+        """Open the data directory and register this process in it."""
+        core = cls(options, context)
+        try:
+            await core._open(options, on_fatal)
+        except BaseException:
+            core.close()
+            raise
+        return core
+
+    async def _open(self, options: BusOptions, on_fatal: Callable[[Fatal], None]) -> None:
+        opened = self._opened
         self.instance = Instance(self.directory.procs)
         opened.callback(self.instance.close)
         tick_fd = _open_tick(self.directory.tick)
         opened.callback(os.close, tick_fd)
-        self.store = DirectStore(
-            self.directory.database, (BUS,), self.clock, on_fatal=on_fatal, restart_at_pages=_RESTART_AT_PAGES
-        )
+        self.store = await _open_store(self.directory.database, self.clock, on_fatal)
         opened.callback(self.store.close)
         self.policy = Policy(options.ceiling, options.cycle_rule, options.reliability, RulesFile(self.directory.rules))
         self.config = ConfigFile(self.directory.config, self.policy, lambda: self._report_limits(options))
@@ -85,16 +95,18 @@ class Core:
         self.ledger = Ledger(self.store, EndpointRegistry(), self.clock, tick_fd, self.loop, self.context)
         opened.callback(self.ledger.close)
         self.ledger.before_commit += [self.policy.rules.refresh, self.config.refresh]
-        self.instance.number = self.ledger.run(lambda tx: tx.db.execute(SQL.add_instance, (self.instance.name,)).get)
+        name = self.instance.name
+        self.instance.number = await self.ledger.run(lambda tx: tx.db.execute(SQL.add_instance, (name,)).get)
         max_spares = 0 if self.is_power_safe else SPARE_MAX_FILES
-        self.spares = SpareFiles(self.instance.name, self.directory.find_mailbox, max_spares)
+        self.spares = SpareFiles(name, self.directory.find_mailbox, max_spares)
+        opened.callback(self.spares.close)
 
     def _report_limits(self, options: BusOptions) -> None:
         config, reliability = self.config, self.policy.reliability
         problem = None if config.error is None else str(config.error)
         self.instance.write_report(own_limits(options, reliability, config.named, problem).encode())
 
-    def deregister(self) -> None:
+    async def deregister(self) -> None:
         """Commit remaining operations and delete this instance's row.
 
         If the store refuses, the row stays and another process sweeps it as that of a dead process.
@@ -102,20 +114,38 @@ class Core:
         number = self.instance.number
 
         def work(tx: BusTransaction) -> None:
-            tx.db.execute(SQL.clear_served_by, (number,))
+            tx.db.execute(SQL.remove_servers_of_instance, (number,))
             if not tx.db.execute(SQL.open_mail_of_instance, (number,)).fetchall():
                 tx.db.execute(SQL.remove_instance, (number,))
 
-        self.ledger.flush()
         try:
-            self.ledger.run(work)
+            await self.ledger.flush()
+            await self.ledger.run(work)
         except PosthouseError as failure:
             log.warning("bus_closed_without_leaving", reason=str(failure))
 
     def close(self) -> None:
         """Remove spare files; release databases, descriptors and the instance lock."""
-        self.spares.close()
         self._opened.close()
+
+
+async def _open_store(path: Path, clock: Clock, on_fatal: Callable[[Fatal], None]) -> DirectStore:
+    """Open bus.db on a thread: migrating waits for the write lock of other processes."""
+
+    def open_() -> DirectStore:
+        return DirectStore(path, (BUS,), clock, on_fatal=on_fatal, restart_at_pages=_RESTART_AT_PAGES)
+
+    opening = asyncio.get_running_loop().run_in_executor(None, open_)
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(_close_unused)
+        raise
+
+
+def _close_unused(opening: asyncio.Future[DirectStore]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
 
 
 def _open_tick(path: Path) -> int:

@@ -105,7 +105,11 @@ class BusDirectory:
 
 
 class Instance:
-    """The lock file that shows other processes that this Bus is open."""
+    """The lock file that shows other processes that this Bus is open.
+
+    A forked child does not inherit the registration: it closes its copy of the descriptor, so that the lock goes
+    with the process that opened the Bus, even while the child lives on.
+    """
 
     def __init__(self, procs: Path) -> None:
         self.name = f"{os.getpid()}-{secrets.token_hex(8)}"
@@ -115,6 +119,7 @@ class Instance:
         fcntl.flock(self._fd, fcntl.LOCK_EX)  # is_alive in another process holds it only for a moment
         #: number of this instance in bus.db, set once its row exists
         self.number = 0
+        _OPEN_INSTANCES.add(self)
 
     def write_report(self, content: bytes) -> None:
         """Replace the content of the file, which tells other processes about this one."""
@@ -123,18 +128,37 @@ class Instance:
 
     def close(self) -> None:
         """Remove the file before releasing its lock, so that no process finds it unlocked."""
-        self._path.unlink(missing_ok=True)
-        os.close(self._fd)
+        if self._fd >= 0:
+            self._path.unlink(missing_ok=True)
+            self.leave_to_parent()
+
+    def leave_to_parent(self) -> None:
+        """Close the descriptor and nothing else."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+        _OPEN_INSTANCES.discard(self)
+
+
+_OPEN_INSTANCES: set[Instance] = set()
+
+
+def _forget_in_child() -> None:
+    for instance in list(_OPEN_INSTANCES):
+        instance.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def is_alive(procs: Path, name: str) -> bool:
     """Return True if a process has the Bus of that name open."""
     try:
-        fd = os.open(procs / name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = os.open(procs / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return False
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     finally:

@@ -53,12 +53,14 @@ def read_dead_letter(core: Core, hash_: str, id_: str) -> Letter | None:
     return Letter(id_, subject, hash_, found.reason, found.failed_at, found.envelope, found.error)
 
 
-def list_dead_letters(core: Core, subject: str | None = None) -> list[Letter]:
+async def list_dead_letters(core: Core, subject: str | None = None) -> list[Letter]:
     """Return the dead letters of one endpoint, or all, oldest first."""
     if subject is None:
         found = [letter for hash_ in _all_mailboxes(core) for letter in _dead_letters_in(core, hash_)]
     else:
-        candidates = [letter for hash_ in _mailboxes_for(core, subject) for letter in _dead_letters_in(core, hash_)]
+        candidates = [
+            letter for hash_ in await _mailboxes_for(core, subject) for letter in _dead_letters_in(core, hash_)
+        ]
         found = [letter for letter in candidates if _belongs_to(letter, subject)]
     return sorted(found, key=lambda letter: (letter.id, letter.endpoint_hash))
 
@@ -81,9 +83,9 @@ def _all_mailboxes(core: Core) -> list[str]:
     return [*core.directory.hashes(), UNROUTED]
 
 
-def _mailboxes_for(core: Core, subject: str) -> list[str]:
+async def _mailboxes_for(core: Core, subject: str) -> list[str]:
     """Return the mailboxes that can hold dead letters of a subject: its own, those of catch-alls, and unrouted."""
-    registry = core.ledger.run(lambda tx: tx.registry)
+    registry = await core.ledger.run(lambda tx: tx.registry)
     catch_alls = [] if is_pattern(subject) else [endpoint.hash for endpoint in registry.catch_alls(subject)]
     return [endpoint_hash(subject), *catch_alls, UNROUTED]
 
@@ -91,7 +93,7 @@ def _mailboxes_for(core: Core, subject: str) -> list[str]:
 async def requeue(publisher: Publisher, subject: str, id_: str) -> PublishResult:
     """Publish a dead letter again, with a fresh budget."""
     validate_ulid(id_)
-    letter = _find(publisher.core, subject, id_)
+    letter = await _find(publisher.core, subject, id_)
     envelope = letter.envelope
     if envelope is None:
         raise error("dead_letter_unknown", subject=subject, id=id_, hint="This dead letter holds no message.")
@@ -106,32 +108,32 @@ async def requeue(publisher: Publisher, subject: str, id_: str) -> PublishResult
         )
     )
     if result.delivered_to:
-        _remove_requeued(publisher.core, letter, result.message_id)
+        await _remove_requeued(publisher.core, letter, result.message_id)
     return result
 
 
-def _find(core: Core, subject: str, id_: str) -> Letter:
-    for hash_ in _mailboxes_for(core, subject):
+async def _find(core: Core, subject: str, id_: str) -> Letter:
+    for hash_ in await _mailboxes_for(core, subject):
         letter = read_dead_letter(core, hash_, id_)
         if letter is not None and _belongs_to(letter, subject):
             return letter
     raise error("dead_letter_unknown", subject=subject, id=id_)
 
 
-def _remove_requeued(core: Core, letter: Letter, message_id: str) -> None:
+async def _remove_requeued(core: Core, letter: Letter, message_id: str) -> None:
     endpoint = core.ledger.registry.by_hash.get(letter.endpoint_hash)
     body = {
         "endpoint": endpoint.subject if endpoint else letter.subject,
         "endpoint_hash": letter.endpoint_hash,
         "message_id": message_id,
     }
-    core.ledger.run(lambda tx: tx.journal.append("bus.requeued", ref=letter.id, body=body))
+    await core.ledger.run(lambda tx: tx.journal.append("bus.requeued", ref=letter.id, body=body))
     mailbox = core.directory.find_mailbox(letter.endpoint_hash)
     if mailbox is not None:
         mailbox.remove(f"failed/{letter.id}")
 
 
-def purge(core: Core, older_than: timedelta) -> int:
+async def purge(core: Core, older_than: timedelta) -> int:
     """Remove dead letters older than that; return how many."""
     check_type("older_than", older_than, timedelta)
     if older_than < timedelta(0):
@@ -143,7 +145,7 @@ def purge(core: Core, older_than: timedelta) -> int:
         mailbox = core.directory.find_mailbox(hash_)
         if not old or mailbox is None:
             continue
-        core.ledger.run(lambda tx, hash_=hash_, old=old: _record_purge(tx, hash_, old))  # type: ignore[misc]
+        await core.ledger.run(lambda tx, hash_=hash_, old=old: _record_purge(tx, hash_, old))  # type: ignore[misc]
         count += sum(mailbox.remove(f"failed/{id_}") for id_ in old)
     return count
 
@@ -167,7 +169,7 @@ async def observe_dead_letters(followers: Followers, observer: DeadLetterObserve
         if inspect.isawaitable(result):
             await result
 
-    core.ledger.flush()
+    await core.ledger.flush()
     extent = await core.store.pool.run(read_extent)
     return followers.add(extent.head, ("bus.failed", "bus.dead"), on_record)
 

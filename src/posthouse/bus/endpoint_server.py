@@ -1,41 +1,29 @@
-"""Serve one endpoint: its messages in order, one at a time, from new/ through cur/ to their end.
+"""Serve one endpoint: start its messages in order, from new/ through cur/ to their end.
 
-Runs only while this process holds the mailbox's serve.lock. All messages enter one FIFO queue: first those left in
-cur/ (delivered again), then new/, then new arrivals. Messages of this process come directly from publishing; those
-of other processes by inotify. Invariant: a publish that returned before another began is queued before it; if an own
-message shows that earlier ids are unknown here, the server looks up their files first. A file that cannot be settled
-or started is logged and tried again; it never keeps the other messages waiting.
+Runs only while this process has its row in `servers`. Without a group it is the only one: the whole mailbox is its
+own, and with a concurrency of 1 a message starts when the one before has ended. The processes of a group share the
+mailbox: each claims a message in bus.db before it starts it, so that no two start the same one. A message that
+cannot be started is logged and tried again; it never keeps the other messages waiting.
 """
 
 from __future__ import annotations
 
-import asyncio
+import os
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
-import msgspec
-
+from posthouse.bus.arrivals import RETRY_S, Arrivals, Queued
 from posthouse.bus.core import Core
-from posthouse.bus.handlers import HandlerRun, HandlerThreads, MessageFailure, Subscriptions
-from posthouse.bus.maildir import (
-    SPARE_MAX_BYTES,
-    Mailbox,
-    ServeLock,
-    encode_dead_letter,
-    remove_invalid,
-    write_dead_letter,
-)
+from posthouse.bus.handlers import HandlerRun, HandlerThreads, MessageFailure, ServeMode, Subscriptions
+from posthouse.bus.maildir import SPARE_MAX_BYTES, Mailbox, encode_dead_letter, remove_invalid, write_dead_letter
+from posthouse.bus.redelivery import RunGate, announce_again, exhausted_reason
 from posthouse.bus.results import Endpoint
 from posthouse.bus.settling import (
     EXPIRED,
     EndMessage,
-    FileStatus,
-    Settled,
     dead_letter_body,
     decode_for_endpoint,
     is_message_id,
-    settle_file,
     write_message_dead_letter,
 )
 from posthouse.bus.transaction import SQL, BusTransaction
@@ -43,33 +31,12 @@ from posthouse.log import get_log
 from posthouse.model.budget import is_expired
 from posthouse.model.clock import format_utc
 from posthouse.model.envelope import Envelope
-from posthouse.model.errors import Fatal, PosthouseError, Transient
 from posthouse.model.limits import MILLISECOND_NS
+from posthouse.model.ulid import RANDOM_BYTES, next_ulid
 
 log = get_log(__name__)
-_SETTLE_BATCH = 256
-_QUEUE_LOW = 64
-_RETRY_S = 1.0  # after a full disk or an unexpected failure
-_MAX_QUEUED_CONTENTS = 1024  # queued messages whose content stays in memory; the files of the others are read
-
-
-class _File(msgspec.Struct, frozen=True):
-    """A file that was seen in new/ or cur/ and is not settled yet."""
-
-    folder: str
-    name: str
-
-    @property
-    def path(self) -> str:
-        return f"{self.folder}/{self.name}"
-
-
-class _Queued(msgspec.Struct, frozen=True):
-    """A settled message that waits for its handlers; `data` is None if the file must be read."""
-
-    folder: str
-    id: str
-    data: bytes | None
+_CLAIMS_TRIED = 256  # messages that one transaction looks at: most of them may be claimed by other processes
+_REPLIES = "_reply."
 
 
 class EndpointServer:
@@ -79,289 +46,214 @@ class EndpointServer:
         self,
         core: Core,
         endpoint: Endpoint,
-        lock: ServeLock,
+        mode: ServeMode,
         subscriptions: Subscriptions,
         threads: HandlerThreads,
+        gate: RunGate,
         on_stopped: Callable[[EndpointServer], None],
     ) -> None:
         self._core = core
         self.endpoint = endpoint
-        self._lock = lock
+        self.mode = mode
         self._subscriptions = subscriptions
         self._threads = threads
+        self._gate = None if endpoint.subject.startswith(_REPLIES) else gate
         self._on_stopped = on_stopped
-        self._queue: deque[_Queued] = deque()
-        self._unsettled: deque[_File] = deque()
-        self._settle_batch = _SETTLE_BATCH
-        #: names of files that are unsettled, queued or being handled
-        self._seen: set[str] = set()
-        #: reserved ids whose file did not exist when the server looked for it
-        self._reserved_without_file: set[str] = set()
-        #: own messages whose inotify event has not arrived yet
-        self._expected_own: set[str] = set()
-        self._newest = ""
-        self._is_settling = False
-        self._is_busy = False
+        self.arrivals = Arrivals(core, endpoint, self._pump, self._dead_letter_invalid)
+        #: messages that this process of a group has claimed and not started
+        self._claimed: deque[Queued] = deque()
+        self._is_claiming = False
+        #: by message id, until the last handler has returned
+        self._runs: dict[str, HandlerRun] = {}
         self.is_stopped = False
-        self._run: HandlerRun | None = None
-        self._rescan: asyncio.TimerHandle | None = None
 
     @property
     def _mailbox(self) -> Mailbox:
         return self._core.directory.mailbox(self.endpoint.hash)
 
-    # arrivals
+    # what publishing, inotify and housekeeping report
 
     def start(self, last_id: str | None) -> None:
-        """Queue the files that exist, cur/ first, then new/; new/ is being watched already."""
-        self._newest = last_id or ""
-        for folder in ("cur", "new"):
-            self._discover(folder, self._mailbox.names(folder))
-        self._refill()
+        """Queue the files that exist; new/ is being watched already."""
+        self.arrivals.start(last_id)
 
     def rescan(self) -> None:
-        """Scan new/ again: the safety net, and the answer to lost inotify events."""
-        self._expected_own.clear()
-        try:
-            names = self._mailbox.names("new")
-        except (OSError, PosthouseError) as failure:  # damaged or removed: housekeeping scans it again
-            log.error("mailbox_not_scanned", subject=self.endpoint.subject, reason=str(failure))
-            return
-        self._discover("new", names)
-        self._refill()
+        self.arrivals.rescan()
 
     def rescan_later(self) -> None:
-        """Rescan after a short delay, once for all files that failed meanwhile."""
-        if self._rescan is None and not self.is_stopped:
-            self._rescan = self._core.loop.call_later(_RETRY_S, self._rescan_now, context=self._core.context)
-
-    def _rescan_now(self) -> None:
-        self._rescan = None
-        if not self.is_stopped:
-            self.rescan()
+        self.arrivals.rescan_later()
 
     def on_file(self, name: str) -> bool:
-        """Queue a file that appeared in new/; return False for own messages, which come from publishing."""
-        if name in self._expected_own:
-            self._expected_own.discard(name)
-            return False
-        if name not in self._seen:
-            self._discover("new", [name])
-            self._refill()
-        return True
+        return self.arrivals.on_file(name)
 
     def expect_own(self, id_: str) -> None:
-        """Ignore the next inotify event for this id."""
-        self._expected_own.add(id_)
+        self.arrivals.expect_own(id_)
 
     def find_earlier(self, tx: BusTransaction, id_: str, previous_id: str | None) -> list[str]:
-        """Settle messages of other processes that were reserved before an own message; return their ids in order."""
-        candidates = set(self._reserved_without_file)
-        if previous_id is not None and previous_id > self._newest:
-            rows: Any = tx.db.execute(SQL.mail_between, (self.endpoint.number, self._newest, id_))
-            candidates.update(found for (found,) in rows if found not in self._seen)
-        self._newest = max(self._newest, id_)
-        return [candidate for candidate in sorted(candidates) if self._settle_earlier(tx, candidate)]
-
-    def _settle_earlier(self, tx: BusTransaction, id_: str) -> bool:
-        mailbox, number = self._mailbox, self.endpoint.number
-        status = settle_file(tx, self.endpoint, mailbox, "new", id_, self._core.instance.number).status
-        if status is FileStatus.READY and mailbox.has(f"new/{id_}"):
-            self._reserved_without_file.discard(id_)
-            return True
-        if tx.db.execute(SQL.mail_state, (number, id_)).get is None:
-            self._reserved_without_file.discard(id_)
-        else:
-            self._reserved_without_file.add(id_)
-        return False
+        return self.arrivals.find_earlier(tx, id_, previous_id)
 
     def offer_own(self, earlier: list[str], id_: str, data: bytes) -> None:
-        """Queue an own message, after the messages of other processes that come before it."""
-        for other in earlier:
-            self._enqueue(_Queued("new", other, None))
-        self._enqueue(_Queued("new", id_, data if len(self._queue) < _MAX_QUEUED_CONTENTS else None))
-        self._pump()
+        self.arrivals.offer_own(earlier, id_, data)
 
-    def _enqueue(self, message: _Queued) -> None:
-        if message.id in self._seen:
-            return
-        self._seen.add(message.id)
-        if self._is_settling or self._unsettled:  # files seen before it go first
-            self._unsettled.append(_File(message.folder, message.id))
-        else:
-            self._queue.append(message)
-
-    def _discover(self, folder: str, names: list[str]) -> None:
-        for name in names:
-            if name not in self._seen:
-                self._seen.add(name)
-                self._unsettled.append(_File(folder, name))
-
-    def _refill(self) -> None:
-        """Settle the next files if the queue runs low."""
-        if self._is_settling or self.is_stopped or not self._unsettled or len(self._queue) >= _QUEUE_LOW:
-            return
-        batch = [self._unsettled.popleft() for _ in range(min(self._settle_batch, len(self._unsettled)))]
-        self._is_settling = True
-        self._core.ledger.submit(_SettleFiles(self, batch))
-
-    def settle(self, tx: BusTransaction, batch: list[_File]) -> list[Settled]:
-        """Settle the files of a batch."""
-        mailbox, instance = self._mailbox, self._core.instance.number
-        return [settle_file(tx, self.endpoint, mailbox, file.folder, file.name, instance) for file in batch]
-
-    def on_settled(self, batch: list[_File], found: list[Settled]) -> None:
-        """Queue the messages of a committed batch and remove the other files."""
-        self._is_settling = False
-        self._settle_batch = min(_SETTLE_BATCH, self._settle_batch * 2)
-        for file, settled in zip(batch, found, strict=True):
-            self._reserved_without_file.discard(file.name)
-            if settled.status is FileStatus.READY:
-                self._queue.append(_Queued(file.folder, file.name, None))
-                self._newest = max(self._newest, file.name)
-                continue
-            self._seen.discard(file.name)
-            try:
-                self._remove_settled(file, settled)
-            except Exception as failure:  # the rest of the batch must be queued whatever happens to one file
-                log.error("settled_file_stays", path=file.path, exc_info=failure)
-        self._pump()
-
-    def _remove_settled(self, file: _File, settled: Settled) -> None:
-        if settled.status is FileStatus.ENDED:
-            self._mailbox.remove(file.path)
-        elif settled.status is FileStatus.INVALID:
-            self._dead_letter_invalid(file, settled.reason)
-
-    def on_settling_failed(self, batch: list[_File], failure: Exception) -> None:
-        """Settle the files of a failed batch one by one; leave out a file that fails alone until the next rescan."""
-        self._is_settling = False
-        if len(batch) > 1:
-            self._unsettled.extendleft(reversed(batch))
-            self._settle_batch = 1
-        else:
-            log.error("file_not_settled", path=batch[0].path, exc_info=failure)
-            self._seen.discard(batch[0].name)
-            self.rescan_later()
-        self._refill()
-
-    # handling
+    # starting messages
 
     def _pump(self) -> None:
-        """Start the next message unless one is being handled."""
-        while self._queue and not self._is_busy and not self.is_stopped:
-            message = self._queue.popleft()
+        """Start the next messages as far as the concurrency allows."""
+        ready = self._claimed if self.mode.group else self.arrivals.queue
+        while ready and len(self._runs) < self.mode.concurrency and not self.is_stopped:
+            if not self._may_start(ready[0]):
+                break
+            message = ready.popleft()
+            count = len(self._runs)
             try:
                 self._start_next(message)
             except Exception as failure:  # one message must not stop the endpoint; a rescan finds it again
                 log.error("message_not_started", id=message.id, exc_info=failure)
-                self._seen.discard(message.id)
-                self.rescan_later()
-        self._refill()
+                self.arrivals.forget(message.id)
+                self.arrivals.rescan_later()
+            if len(self._runs) == count and self._gate is not None:
+                self._gate.leave()
+        if self.mode.group:
+            self._claim_more()
+        self.arrivals.refill()
+        self._report_backlog()
+
+    def _may_start(self, message: Queued) -> bool:
+        if self._gate is None:
+            return True
+        return self._gate.enter(self._pump, alone=0 < message.attempts == self._core.max_attempts - 1)
+
+    def _report_backlog(self) -> None:
         backlogged = self._core.ledger.activity.backlogged
-        if self._queue:
+        if self.arrivals.queue:
             backlogged.add(self.endpoint.number)
             return
         backlogged.discard(self.endpoint.number)
-        if not self._is_busy:
+        if not self._runs:
             self._core.ledger.commit_soon()
 
-    def _start_next(self, message: _Queued) -> None:
-        file = _File(message.folder, message.id)
+    def _claim_more(self) -> None:
+        free = self.mode.concurrency - len(self._runs) - len(self._claimed)
+        if free > 0 and self.arrivals.queue and not self._is_claiming and not self.is_stopped:
+            self._is_claiming = True
+            tried = [self.arrivals.queue.popleft() for _ in range(min(_CLAIMS_TRIED, len(self.arrivals.queue)))]
+            self._core.ledger.submit(_ClaimMessages(self, tried, free, self._core.instance.number))
+
+    def on_claimed(self, claimed: list[Queued], taken: list[Queued], untried: list[Queued]) -> None:
+        """Start what this process has claimed; other processes work on the messages in `taken`."""
+        self._is_claiming = False
+        self.arrivals.queue.extendleft(reversed(untried))
+        for message in taken:
+            self.arrivals.forget(message.id)
+        self._claimed += claimed
+        self._pump()
+
+    def on_claiming_failed(self, tried: list[Queued]) -> None:
+        """Find the messages again after a rescan."""
+        self._is_claiming = False
+        for message in tried:
+            self.arrivals.forget(message.id)
+        self.arrivals.rescan_later()
+
+    def _start_next(self, message: Queued) -> None:
+        path = f"new/{message.id}"
         try:
             mailbox = self._mailbox
-            data = mailbox.read(file.path) if message.data is None else message.data
+            data = mailbox.read(path) if message.data is None else message.data
         except FileNotFoundError:
-            self._end_missing(file)
+            self._end_missing(message.id)
             return
         except OSError as failure:
-            self._seen.discard(message.id)
-            self._dead_letter_invalid(file, failure.strerror or str(failure))
+            self._dead_letter_invalid(message.id, failure.strerror or str(failure))
             return
         envelope, reason = decode_for_endpoint(self.endpoint, message.id, data)
         if envelope is None:
-            self._seen.discard(message.id)
-            self._dead_letter_invalid(file, reason)
+            self._dead_letter_invalid(message.id, reason)
         elif is_expired(envelope.budget, self._core.clock.wall_ns() // MILLISECOND_NS):
-            self._dead_letter(file, envelope, data, "bus.dead", MessageFailure(EXPIRED, counts=False))
+            self._dead_letter(path, envelope, data, "bus.dead", MessageFailure(EXPIRED, counts=False))
+        elif 0 < message.attempts >= self._core.max_attempts:
+            buried = MessageFailure(exhausted_reason(self._core.max_attempts), counts=False)
+            self._core.on_handler_failed(envelope, buried.reason)
+            self._dead_letter(path, envelope, data, "bus.dead", buried)
         else:
-            self._handle(mailbox, file, envelope, data)
+            self._handle(mailbox, path, envelope, data)
 
-    def _handle(self, mailbox: Mailbox, file: _File, envelope: Envelope, data: bytes) -> None:
+    def _handle(self, mailbox: Mailbox, path: str, envelope: Envelope, data: bytes) -> None:
         subscriptions = self._subscriptions.match(envelope.subject)
         if not subscriptions:  # it stays in new/ for read_inbox, or until a handler subscribes
-            self._seen.discard(envelope.id)
+            self.arrivals.forget(envelope.id)
+            if self.mode.group:
+                self._core.ledger.defer(_Unclaim(self.endpoint.number, envelope.id))
             return
-        if file.folder == "new":
-            try:
-                mailbox.move(file.path, f"cur/{envelope.id}")
-            except FileNotFoundError:
-                self._end_missing(file)
-                return
-        self._is_busy = True
+        try:
+            mailbox.move(path, f"cur/{envelope.id}")
+        except FileNotFoundError:
+            self._end_missing(envelope.id)
+            return
         core = self._core
         core.ledger.activity.steps += 1
-        run = self._run = HandlerRun(
+        run = self._runs[envelope.id] = HandlerRun(
             core.loop,
             core.context,
             self._threads,
             envelope,
             core.handler_timeout_s,
             lambda failure: self._on_outcome(envelope, data, failure),
-            self._on_run_ended,
+            lambda: self._on_run_ended(envelope.id),
         )
         run.start(subscriptions)
 
+    # ends
+
     def _on_outcome(self, envelope: Envelope, data: bytes, failure: MessageFailure | None) -> None:
-        file = _File("cur", envelope.id)
+        path = f"cur/{envelope.id}"
         if failure is not None:
             self._core.on_handler_failed(envelope, failure.reason)
-            self._dead_letter(file, envelope, data, "bus.failed", failure)
+            self._dead_letter(path, envelope, data, "bus.failed", failure)
             return
         end = EndMessage(
             self._core,
             self.endpoint,
             envelope.id,
-            file.path,
+            path,
             "bus.handled",
             actor=envelope.from_,
             outcome=True,
             is_spare=len(data) <= SPARE_MAX_BYTES,
         )
-        self._seen.discard(envelope.id)
+        self.arrivals.forget(envelope.id)
         self._core.ledger.defer(end)
 
-    def _on_run_ended(self) -> None:
-        self._run = None
-        self._is_busy = False
+    def _on_run_ended(self, id_: str) -> None:
+        del self._runs[id_]
         activity = self._core.ledger.activity
         activity.steps += 1
-        if self.is_stopped:
+        if self._gate is not None:
+            self._gate.leave()
+        if not self.is_stopped:
+            self._pump()
+        elif not self._runs:
             activity.backlogged.discard(self.endpoint.number)
             self._on_stopped(self)
-        else:
-            self._pump()
 
-    # dead letters
-
-    def _end_missing(self, file: _File) -> None:
+    def _end_missing(self, id_: str) -> None:
         """End a message whose file another program has removed, so that its row does not stay."""
-        self._seen.discard(file.name)
-        body = dead_letter_body(self.endpoint, None, file.name, "its file is gone")
+        self.arrivals.forget(id_)
+        body = dead_letter_body(self.endpoint, None, id_, "its file is gone")
         self._core.ledger.defer(
-            EndMessage(self._core, self.endpoint, file.name, file.path, "bus.dead", actor=None, body=body)
+            EndMessage(self._core, self.endpoint, id_, f"new/{id_}", "bus.dead", actor=None, body=body)
         )
 
-    def _dead_letter(self, file: _File, envelope: Envelope, data: bytes, record: str, failure: MessageFailure) -> None:
+    def _dead_letter(self, path: str, envelope: Envelope, data: bytes, record: str, failure: MessageFailure) -> None:
         """Write the dead letter, then end the message; until there is room for the dead letter, the message stays."""
-        self._seen.discard(envelope.id)
+        self.arrivals.forget(envelope.id)
         core = self._core
         try:
             end = write_message_dead_letter(
                 core,
                 self.endpoint,
                 self._mailbox,
-                file.path,
+                path,
                 envelope,
                 data,
                 failure.reason,
@@ -372,79 +264,125 @@ class EndpointServer:
         except OSError as fault:
             log.error("dead_letter_unwritable", id=envelope.id, reason=str(fault))
             if not self.is_stopped:
-                arguments = (file, envelope, data, record, failure)
-                core.loop.call_later(_RETRY_S, self._dead_letter, *arguments, context=core.context)
+                arguments = (path, envelope, data, record, failure)
+                core.loop.call_later(RETRY_S, self._dead_letter, *arguments, context=core.context)
             return
         core.ledger.submit(end)
 
-    def _dead_letter_invalid(self, file: _File, reason: str) -> None:
-        """Turn a file that is not a message into a dead letter; a file not named by an id gets one."""
-        core, mailbox = self._core, self._mailbox
-        id_ = file.name if is_message_id(file.name) else core.ledger.run(lambda tx: tx.next_id())
-        text = reason if id_ == file.name else f"stray file {file.name[:80]!r}: {reason}"
+    def _dead_letter_invalid(self, name: str, reason: str) -> None:
+        """Turn a file of new/ that is not a message into a dead letter; a file not named by an id gets one."""
+        core, mailbox, path = self._core, self._mailbox, f"new/{name}"
+        self.arrivals.forget(name)
+        id_ = name if is_message_id(name) else _letter_id(core)
+        text = reason if id_ == name else f"stray file {name[:80]!r}: {reason}"
         try:
-            raw = remove_invalid(mailbox, file.path, id_)
+            raw = remove_invalid(mailbox, path, id_)
             dead_letter = encode_dead_letter(None, text, format_utc(core.clock.wall_ns()), raw)
             write_dead_letter(mailbox, id_, core.instance.name, dead_letter)
         except FileNotFoundError:
             return
         except OSError as failure:
-            log.error("stray_file_stays", path=str(mailbox.path / file.folder), reason=str(failure))
+            log.error("stray_file_stays", path=str(mailbox.path / "new"), reason=str(failure))
             return
         body = dead_letter_body(self.endpoint, None, id_, text)
         core.ledger.submit(
-            EndMessage(core, self.endpoint, id_, file.path, "bus.dead", actor=None, body=body, needs_row=False)
+            EndMessage(core, self.endpoint, id_, path, "bus.dead", actor=None, body=body, needs_row=False)
         )
 
     # stopping
 
     def forget_acked(self, id_: str) -> bool:
         """Remove an acknowledged message from the queue; return False if it is being handled."""
-        if self._mailbox.has(f"cur/{id_}"):
+        if id_ in self._runs or any(message.id == id_ for message in self._claimed):
             return False
-        self._queue = deque(message for message in self._queue if message.id != id_)
-        self._seen.discard(id_)
+        self.arrivals.withdraw(id_)
         return True
 
     def stop(self) -> bool:
         """Start no more messages; return True if none is being handled."""
         self.is_stopped = True
-        return not self._is_busy
+        self.arrivals.stop()
+        if self._gate is not None:
+            self._gate.forget(self._pump)
+        return not self._runs
 
     def cancel(self) -> None:
-        """Cancel the running handlers; their message stays in cur/."""
-        if self._run is not None:
-            self._run.cancel()
+        """Cancel the running handlers; `give_back` returns their messages to new/."""
+        for run in self._runs.values():
+            run.cancel()
+            if self._gate is not None:
+                self._gate.leave()
 
-    def release(self) -> None:
-        """Free the serve lock."""
-        if self._rescan is not None:
-            self._rescan.cancel()
-        self._lock.close()
+    def give_back(self) -> None:
+        """Return unfinished messages to new/ after a clean stop: no attempt is counted."""
+        mailbox = self._core.directory.find_mailbox(self.endpoint.hash)
+        if mailbox is None:
+            return
+        for id_ in self._runs:
+            try:
+                mailbox.move(f"cur/{id_}", f"new/{id_}")
+            except FileNotFoundError:  # it has ended
+                continue
+        for message in self._claimed:
+            announce_again(mailbox, message.id)
+        self._runs.clear()
+        self._claimed.clear()
 
 
-class _SettleFiles:
-    """Ledger operation: settle files of other processes and of former servers."""
+def _letter_id(core: Core) -> str:
+    """Return an id for the dead letter of a file that has none; it is no message, so it needs no order."""
+    return next_ulid(None, core.clock.wall_ns() // MILLISECOND_NS, os.urandom(RANDOM_BYTES))
 
-    __slots__ = ("_batch", "_found", "_server")
 
-    def __init__(self, server: EndpointServer, batch: list[_File]) -> None:
+class _ClaimMessages:
+    """Ledger operation: claim up to `count` messages for this process of a group."""
+
+    __slots__ = ("_claimed", "_count", "_instance", "_server", "_taken", "_tried", "_untried")
+
+    def __init__(self, server: EndpointServer, tried: list[Queued], count: int, instance: int) -> None:
         self._server = server
-        self._batch = batch
-        self._found: list[Settled] = []
+        self._tried = tried
+        self._count = count
+        self._instance = instance
+        self._claimed: list[Queued] = []
+        self._taken: list[Queued] = []
+        self._untried: list[Queued] = []
 
     def apply(self, tx: BusTransaction) -> None:
-        if not self._server.is_stopped:
-            self._found = self._server.settle(tx, self._batch)
+        self._claimed, self._taken, self._untried = [], [], []
+        number = self._server.endpoint.number
+        for position, message in enumerate(self._tried):
+            if len(self._claimed) == self._count or self._server.is_stopped:
+                self._untried = self._tried[position:]
+                return
+            attempts = tx.db.execute(SQL.claim_mail, (self._instance, number, message.id)).get
+            if attempts is None:
+                self._taken.append(message)
+            else:
+                self._claimed.append(Queued(message.id, message.data, attempts))
 
     def on_committed(self) -> None:
-        if not self._server.is_stopped:
-            self._server.on_settled(self._batch, self._found)
+        self._server.on_claimed(self._claimed, self._taken, self._untried)
 
     def on_failed(self, failure: Exception) -> bool:
-        if self._server.is_stopped or isinstance(failure, Fatal):
-            return False
-        if isinstance(failure, Transient):
-            return True
-        self._server.on_settling_failed(self._batch, failure)
+        self._server.on_claiming_failed(self._tried)
         return False
+
+
+class _Unclaim:
+    """Ledger operation: leave a message in new/ that no handler of this process matches."""
+
+    __slots__ = ("_id", "_number")
+
+    def __init__(self, number: int, id_: str) -> None:
+        self._number = number
+        self._id = id_
+
+    def apply(self, tx: BusTransaction) -> None:
+        tx.db.execute(SQL.unclaim_mail, (self._number, self._id))
+
+    def on_committed(self) -> None:
+        """Do nothing: the file is where it was."""
+
+    def on_failed(self, _failure: Exception) -> bool:
+        return True

@@ -28,28 +28,51 @@ from posthouse.bus.maildir import clean_text
 from posthouse.bus.results import SubscriptionView
 from posthouse.log import get_log
 from posthouse.model.envelope import Envelope, HandlerError
-from posthouse.model.errors import PosthouseError
+from posthouse.model.errors import PosthouseError, error
 from posthouse.model.limits import SLOW_AFTER_S
 from posthouse.model.subjects import ONE, REST, PatternTrie, is_pattern, matches, validate_subject
 
 log = get_log(__name__)
 Handler = Callable[[Envelope], Awaitable[Any] | Any]
 Unsubscribe = Callable[[], Coroutine[Any, Any, None]]
+MAX_CONCURRENCY = 1_000  # more handlers than that at once is a mistake, not a wish
 _MAX_CACHED_SUBJECTS = 1_024  # bounds the memory of a bus with many subjects
 
 
+class ServeMode(msgspec.Struct, frozen=True):
+    """How this process serves an endpoint."""
+
+    #: the processes that share the endpoint; "" if one process serves it alone
+    group: str = ""
+    #: how many of its messages this process handles at the same time
+    concurrency: int = 1
+
+
 class Subscription:
-    """A handler, the pattern it subscribes to, and its time limit if it has its own."""
+    """A handler, the pattern it subscribes to, its own time limit, and how the endpoints it reaches are served."""
 
-    __slots__ = ("handler", "is_async", "pattern", "timeout_s")
+    __slots__ = ("handler", "is_async", "mode", "pattern", "timeout_s")
 
-    def __init__(self, pattern: str, handler: Handler, timeout_s: float | None = None) -> None:
+    def __init__(
+        self,
+        pattern: str,
+        handler: Handler,
+        timeout_s: float | None = None,
+        concurrency: int = 1,
+        group: str | None = None,
+    ) -> None:
         self.pattern = validate_subject(pattern, allow_wildcards=True)
         check_handler("handler", handler)
         self.handler = handler
         self.is_async = is_async(handler)
         check_positive("handler_timeout_s", timeout_s)
         self.timeout_s = timeout_s
+        if type(concurrency) is not int or not 1 <= concurrency <= MAX_CONCURRENCY:
+            reason = f"{concurrency!r} is not a number from 1 to {MAX_CONCURRENCY}"
+            raise error("value_invalid", name="concurrency", reason=reason)
+        if group is not None and (type(group) is not str or not group):
+            raise error("value_invalid", name="group", reason="it is not a text, or empty")
+        self.mode = ServeMode(group or "", concurrency)
 
 
 class Subscriptions:
@@ -78,14 +101,30 @@ class Subscriptions:
             found = self._matched[subject] = self._trie.match(subject)
         return found
 
-    def can_reach(self, endpoint: str) -> bool:
-        """Return True if a message of the endpoint can reach a subscription."""
-        if not is_pattern(endpoint):
-            return bool(self._trie.match(endpoint))
-        return any(overlaps(endpoint, pattern) for pattern, _ in self._trie.items())
+    def serve_mode(self, endpoint: str) -> ServeMode | None:
+        """Return how to serve an endpoint, or None if its messages can reach no subscription.
+
+        Subscriptions that differ in their concurrency get the smallest, so that none loses the order it asked for.
+        """
+        if is_pattern(endpoint):
+            found = [subscription for pattern, subscription in self._trie.items() if overlaps(endpoint, pattern)]
+        else:
+            found = self._trie.match(endpoint)
+        if not found:
+            return None
+        groups = {subscription.mode.group for subscription in found}
+        if len(groups) > 1:
+            raise group_conflict(endpoint, *sorted(groups)[:2])
+        return ServeMode(groups.pop(), min(subscription.mode.concurrency for subscription in found))
 
     def views(self) -> list[SubscriptionView]:
         return [SubscriptionView(pattern) for pattern, _ in self._trie.items()]
+
+
+def group_conflict(endpoint: str, first: str, second: str) -> PosthouseError:
+    """Return the error for an endpoint that is served in two ways."""
+    names = [f"as the group {name!r}" if name else "without a group" for name in (first, second)]
+    return error("endpoint_group_conflict", subject=endpoint, first=names[0], second=names[1])
 
 
 def is_async(handler: Callable[..., Any]) -> bool:

@@ -60,18 +60,18 @@ class Housekeeping:
 
     async def start(self) -> None:
         """Recover what dead processes left, then start the recurring jobs."""
-        was_rebooted = recovery.recover(self._core, self._servers)
+        was_rebooted = await recovery.recover(self._core, self._servers)
         if was_rebooted:
             await self._rebuild_index()
-        self._prune_batch()
+        await self._prune_batch()
         self._task = self._core.loop.create_task(self._repeat(), context=self._core.context.copy())
 
     async def sweep(self) -> None:
         """Run the sweeping jobs now."""
         self._publisher.refusals.flush_minute()
-        self._core.ledger.flush()
-        recovery.sweep_dead_processes(self._core, self._servers)
-        self._sweep_files()
+        await self._core.ledger.flush()
+        await recovery.sweep_dead_processes(self._core, self._servers)
+        await self._sweep_files()
         await self._sweep_index()
 
     async def close(self) -> None:
@@ -85,36 +85,36 @@ class Housekeeping:
             await asyncio.sleep(HOUSEKEEPING_INTERVAL_S)
             round_ += 1
             try:
-                self._run_jobs(round_)
+                await self._run_jobs(round_)
                 if round_ % _SWEEP_EVERY == 0:
                     await self._sweep_index()
                     await self.prune()
             except (OSError, PosthouseError) as failure:
                 log.warning("housekeeping_failed", reason=str(failure))
 
-    def _run_jobs(self, round_: int) -> None:
+    async def _run_jobs(self, round_: int) -> None:
         core = self._core
         core.policy.rules.refresh()
         core.config.refresh()
         self._publisher.refusals.flush_minute()
-        recovery.sweep_dead_processes(core, self._servers)
-        self._servers.drop_unregistered(core.ledger.registry.by_subject)
+        await recovery.sweep_dead_processes(core, self._servers)
+        await self._servers.drop_unregistered()
         if round_ % _DELETE_RATES_EVERY == 0:
-            core.ledger.run(lambda tx: delete_old_rates(tx, core.policy.reliability.rate_limit))
+            await core.ledger.run(lambda tx: delete_old_rates(tx, core.policy.reliability.rate_limit))
         if round_ % _RESCAN_EVERY == 0:
             self._servers.rescan()
         if round_ % _SWEEP_EVERY == 0:
-            self._sweep_files()
+            await self._sweep_files()
 
-    def _sweep_files(self) -> None:
+    async def _sweep_files(self) -> None:
         self._core.spares.remove_unneeded()
-        recovery.sweep_temporary_files(self._core)
+        await recovery.sweep_temporary_files(self._core)
 
     async def _sweep_index(self) -> None:
         """Dead-letter expired messages of mailboxes that no process serves; delete old rows of the index."""
         index = self._index
         for hash_ in await index.run(index.index.mailboxes_with_expired):
-            polling.dead_letter_expired(self._core, self._servers, hash_)
+            await polling.dead_letter_expired(self._core, hash_)
         await index.run(index.index.delete_expired)
 
     async def _rebuild_index(self) -> None:
@@ -126,16 +126,16 @@ class Housekeeping:
 
     async def prune(self) -> None:
         """Prune the journal as far as the retention allows, in small transactions."""
-        removed = self._prune_batch()
+        removed = await self._prune_batch()
         while removed:
             await asyncio.sleep(_PRUNE_PAUSE_S)
-            removed = self._prune_batch()
+            removed = await self._prune_batch()
 
-    def _prune_batch(self) -> int:
+    async def _prune_batch(self) -> int:
         """Prune a few records; unreadable settings, or a store that refuses, keep everything."""
         try:
             retention = self._retention or journal_retention()
-            return self._core.ledger.run(lambda tx: prune_journal(tx, retention))
+            return await self._core.ledger.run(lambda tx: prune_journal(tx, retention))
         except PosthouseError as failure:
             log.warning("journal_not_pruned", reason=str(failure))
             return 0

@@ -1,4 +1,4 @@
-"""One inotify descriptor for new files in mailboxes and for the journal's tick file.
+"""One inotify descriptor for new files in mailboxes and for the journal's tick file, opened when the first is watched.
 
 An event only says which directory has changed: after lost events (overflow) every mailbox is rescanned, and
 housekeeping rescans as a safety net. Events are parsed here, because a busy bus reads thousands of them per second
@@ -39,27 +39,26 @@ class Watcher:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, context: Context) -> None:
         self._loop = loop
-        self._inotify = Inotify()
-        self._fd = self._inotify.fd
-        os.set_blocking(self._fd, False)
+        #: None while nothing is watched: a user may have 128 of them, and a bus that only publishes needs none
+        self._inotify: Inotify | None = None
+        self._fd = -1
         #: by watch descriptor
         self._listeners: dict[int, MailboxListener] = {}
         self._watches: dict[MailboxListener, Watch] = {}
         self._tick: tuple[Watch, Callable[[], None]] | None = None
         self._context = context
         self._pause: asyncio.TimerHandle | None = None
-        context.run(self._resume)
 
     def add_mailbox(self, path: Path, listener: MailboxListener) -> None:
         """Notify `listener` of every file that appears in the directory."""
-        watch = self._inotify.add_watch(path, Mask.MOVED_TO | Mask.CLOSE_WRITE | Mask.ONLYDIR | Mask.DONT_FOLLOW)
+        watch = self._opened().add_watch(path, Mask.MOVED_TO | Mask.CLOSE_WRITE | Mask.ONLYDIR | Mask.DONT_FOLLOW)
         self._listeners[watch.wd] = listener
         self._watches[listener] = watch
 
     def remove_mailbox(self, listener: MailboxListener) -> None:
         """Stop notifying a listener; the directory may be gone."""
         watch = self._watches.pop(listener, None)
-        if watch is None:
+        if watch is None or self._inotify is None:
             return
         self._listeners.pop(watch.wd, None)
         try:
@@ -70,13 +69,22 @@ class Watcher:
     def watch_tick(self, path: Path, on_tick: Callable[[], None]) -> None:
         """Call `on_tick` whenever a process has committed."""
         if self._tick is None:
-            self._tick = (self._inotify.add_watch(path, Mask.ATTRIB), on_tick)
+            self._tick = (self._opened().add_watch(path, Mask.ATTRIB), on_tick)
 
     def close(self) -> None:
         if self._pause is not None:
             self._pause.cancel()
-        self._loop.remove_reader(self._fd)
-        self._inotify.close()
+        if self._inotify is not None:
+            self._loop.remove_reader(self._fd)
+            self._inotify.close()
+
+    def _opened(self) -> Inotify:
+        if self._inotify is None:
+            self._inotify = Inotify()
+            self._fd = self._inotify.fd
+            os.set_blocking(self._fd, False)
+            self._context.copy().run(self._resume)
+        return self._inotify
 
     def _resume(self) -> None:
         self._pause = None

@@ -3,8 +3,10 @@
 Operations run in the order they were submitted; those that wait when the loop comes round share a transaction.
 Deferred operations (the ends of messages, on which no caller waits) let publishes go first and join the transaction
 that follows. Each operation is applied inside the transaction and notified after the commit, in the same order; only
-then may it touch files or answer a caller. When the store refuses (disk full, locked), operations that must not be
-lost are retried and the others fail. Runs on the event loop's thread only.
+then may it touch files or answer a caller. Runs on the event loop's thread only, and that thread never waits for
+another process: while a foreign transaction holds the write lock, the operations stay queued and the ledger tries
+again on a timer. When the store refuses (disk full, locked for too long), operations that must not be lost are
+retried and the others fail.
 """
 
 from __future__ import annotations
@@ -13,14 +15,14 @@ import asyncio
 import os
 from collections.abc import Callable
 from contextvars import Context
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from posthouse.bus.transaction import BusTransaction, EndpointRegistry, RowCache
 from posthouse.journal.append import JournalTransaction
 from posthouse.journal.store import DirectStore
 from posthouse.log import get_log
 from posthouse.model.clock import Clock
-from posthouse.model.errors import Fatal, Transient
+from posthouse.model.errors import Fatal, PosthouseError, Transient, error
 
 R = TypeVar("R")
 log = get_log(__name__)
@@ -34,6 +36,9 @@ _MAX_IDLE_ITERATIONS = 3  # a handler that does not wait takes two iterations of
 _RETRY_REFUSED_S = 0.05  # when the store was busy or full
 _RETRY_UNEXPECTED_S = 1.0  # after a defect: often enough to recover, too seldom to flood the log
 _FLUSH_MAX_ROUNDS = 8  # an operation leads to one or two more; if the store refuses, the next open recovers the rest
+LOCK_PATIENCE_MS = 10  # the loop may stand still this long for the commit of another process, which takes far less
+_RETRY_LOCKED_S = 0.005
+_LOCKED_MAX_S = 5.0  # how long an operation waits for a foreign write lock before it fails
 
 
 class Operation(Protocol):
@@ -47,6 +52,48 @@ class Operation(Protocol):
 
     def on_failed(self, failure: Exception) -> bool:
         """Handle that nothing was written; return True to be applied again later."""
+
+
+class _Work(Generic[R]):
+    """Operation of `Ledger.run`: a function in a transaction of its own, and the caller that waits for its result."""
+
+    __slots__ = ("_result", "_work", "future")
+
+    def __init__(self, work: Callable[[BusTransaction], R], future: asyncio.Future[R]) -> None:
+        self._work = work
+        self.future = future
+
+    def apply(self, tx: BusTransaction) -> None:
+        self._result = self._work(tx)
+
+    def on_committed(self) -> None:
+        if not self.future.done():  # the caller was cancelled
+            self.future.set_result(self._result)
+
+    def on_failed(self, failure: Exception) -> bool:
+        if not self.future.done():
+            self.future.set_exception(failure)
+        return False
+
+
+class _Barrier:
+    """Operation of `Ledger.flush`: writes nothing; it is reached when everything before it has been tried."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, future: asyncio.Future[None]) -> None:
+        self.future = future
+
+    def apply(self, tx: BusTransaction) -> None:
+        """Write nothing."""
+
+    def on_committed(self) -> None:
+        if not self.future.done():
+            self.future.set_result(None)
+
+    def on_failed(self, _failure: Exception) -> bool:
+        self.on_committed()
+        return False
 
 
 class HandlerActivity:
@@ -96,6 +143,9 @@ class Ledger:
         self._seen_steps = -1
         self._idle_iterations = 0
         self._head = -1
+        #: operations that a foreign write lock delays, and when they were first tried
+        self._delayed: dict[Operation, float] = {}
+        store.writer.set_patience(LOCK_PATIENCE_MS)
         #: hooks that run before transactions, such as checking files for changes
         self.before_commit: list[Callable[[], None]] = []
         #: hooks that run after each commit that appended records
@@ -128,40 +178,37 @@ class Ledger:
         if self._handle is None and self._count():
             self._handle = self._loop.call_soon(self._run, context=self._context)
 
-    def flush(self) -> None:
-        """Commit everything queued, and the operations that follow from it, before returning."""
+    async def flush(self) -> None:
+        """Wait until everything queued, and the operations that follow from it, is committed."""
         for _ in range(_FLUSH_MAX_ROUNDS):
-            if self._is_notifying or not self._count():
+            if self._is_closed or not self._count():
                 return
-            self._merge_queues()
-            self._run()
+            reached: asyncio.Future[None] = self._loop.create_future()
+            self.submit(_Barrier(reached))
+            self.commit_soon()
+            await reached
 
-    def run(self, work: Callable[[BusTransaction], R]) -> R:
+    async def run(self, work: Callable[[BusTransaction], R]) -> R:
         """Run `work` in a transaction of its own, after everything queued, and return its result.
 
-        From inside `on_committed` queued operations stay queued: they must not overtake those of the same batch.
+        `work` may change any row: the rows that the ledger has cached are read again afterwards.
         """
-        if not self._is_notifying and self._count():
-            self._merge_queues()
-            self._run()
-
-        def inside(journal: JournalTransaction) -> tuple[R, int]:
-            tx = self._begin(journal)
-            result = work(tx)
-            tx.write()
-            return result, journal.head
-
-        try:
-            result, head = self._store.writer.run(inside)
-        finally:
-            self._cache.invalidate()
-        self._announce(head)
-        return result
+        if self._is_closed:
+            raise error("store_closed", path=str(self._store.path))
+        done: asyncio.Future[R] = self._loop.create_future()
+        self.submit(_Work(work, done))
+        self.commit_soon()
+        return await done
 
     def close(self) -> None:
-        """Cancel all timers; operations that are still queued are dropped."""
+        """Cancel all timers; operations that are still queued are dropped, and the callers that wait for them fail."""
         self._is_closed = True
         self._cancel_timers()
+        self._merge_queues()
+        closed = error("store_closed", path=str(self._store.path))
+        for operation in self._waiting:
+            if isinstance(operation, _Work | _Barrier):
+                operation.on_failed(closed)
 
     def _begin(self, journal: JournalTransaction) -> BusTransaction:
         return BusTransaction(journal, self.registry, self._cache, self._clock.boot_ns(), self._clock.boot_id)
@@ -210,7 +257,9 @@ class Ledger:
         for _ in range(_MAX_ROUNDS):
             self._has_more = False
             self._run_once()
-            if not self._has_more:
+            if self._timer is not None:  # the store refused: the operations are tried again later
+                return
+            if not self._has_more and not self._waiting:
                 if self._deferred:
                     self._start_timer()
                 return
@@ -228,8 +277,14 @@ class Ledger:
         try:
             head = self._write(operations)
         except Exception as failure:  # noqa: BLE001 - each operation decides what any failure means for it
-            self._on_write_failed(operations, failure)
+            if isinstance(failure, PosthouseError) and failure.code == "store_locked":
+                self._delay(operations, failure)
+            else:
+                self._on_write_failed(operations, failure)
             return
+        if self._delayed:
+            self._delayed.clear()
+            self._store.writer.set_patience(LOCK_PATIENCE_MS)
         self._announce(head)
         self._is_notifying = True
         try:
@@ -244,8 +299,26 @@ class Ledger:
             operations, self._publishes = self._publishes, []
             return operations
         self._merge_queues()
-        operations, self._waiting = self._waiting, []
+        count = 0
+        while count < len(self._waiting) and not isinstance(self._waiting[count], _Work):
+            count += 1
+        count = count or 1  # a function has a transaction of its own, because it may change any row
+        operations, self._waiting = self._waiting[:count], self._waiting[count:]
         return operations
+
+    def _delay(self, operations: list[Operation], failure: PosthouseError) -> None:
+        """Keep operations queued while another process holds the write lock; those that waited too long fail."""
+        now = self._loop.time()
+        self._store.writer.set_patience(0)
+        for operation in operations:
+            self._delayed.setdefault(operation, now)
+        late = [operation for operation in operations if now - self._delayed[operation] >= _LOCKED_MAX_S]
+        for operation in late:
+            del self._delayed[operation]
+        self._waiting[:0] = [operation for operation in operations if operation in self._delayed]
+        if late:
+            self._on_write_failed(late, failure)
+        self._start_timer(_RETRY_LOCKED_S)
 
     def _write(self, operations: list[Operation]) -> int:
         def work(journal: JournalTransaction) -> BusTransaction:
@@ -256,7 +329,10 @@ class Ledger:
             return tx
 
         tx = self._store.writer.run(work)
-        tx.update_cache()
+        if isinstance(operations[0], _Work):
+            self._cache.invalidate()
+        else:
+            tx.update_cache()
         return tx.journal.head
 
     def _on_write_failed(self, operations: list[Operation], failure: Exception) -> None:

@@ -1,4 +1,4 @@
-"""The files of one mailbox: messages, the serve lock, spare files and dead letters.
+"""The files of one mailbox: messages, spare files and dead letters.
 
 A message is written to tmp/, renamed to new/ and to cur/, then removed; a dead letter goes to failed/. Invariant: a
 file in new/, cur/ or failed/ is complete, because it was written under another name and renamed. All paths are
@@ -9,7 +9,6 @@ callers pass validated ids, or names from a listing. This module does not interp
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import stat
 from collections.abc import Callable
@@ -156,34 +155,6 @@ def _write_rest(fd: int, data: bytes) -> None:
     written = os.lseek(fd, 0, os.SEEK_CUR)
     while written < len(data):
         written += os.write(fd, data[written:])
-
-
-LOCK_NAME = "serve.lock"
-_LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-class ServeLock:
-    """The lock of one mailbox: its holder may move and remove messages."""
-
-    __slots__ = ("_fd",)
-
-    def __init__(self, mailbox: Mailbox) -> None:
-        self._fd = os.open(LOCK_NAME, _LOCK_FLAGS, 0o600, dir_fd=mailbox.fd)
-        os.fchmod(self._fd, 0o600)
-
-    def take(self) -> bool:
-        """Take the lock if it is free; return True if this object holds it."""
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-    def close(self) -> None:
-        """Release the lock; a second call does nothing."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
 
 
 SPARE_MAX_BYTES = 16 * 1024  # size of a file that is kept: nearly every message

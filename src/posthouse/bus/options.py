@@ -37,6 +37,7 @@ _ARGUMENTS = (
     "bus.default_ttl_ms",
     "bus.default_call_budget",
     "bus.handler_timeout_s",
+    "bus.max_attempts",
     "bus.max_listeners",
     "bus.max_payload_bytes",
 )
@@ -61,6 +62,7 @@ class BusOptions:
     cycle_rule: CycleRule
     is_power_safe: bool
     handler_timeout_s: float
+    max_attempts: int
     max_listeners: int
     max_payload_bytes: int
     #: the defaults of what config.json does not name
@@ -93,6 +95,7 @@ def bus_options(
     check_positive("handler_timeout_s", arguments["handler_timeout_s"])
     check_positive("max_listeners", arguments["max_listeners"])
     check_positive("max_payload_bytes", arguments["max_payload_bytes"])
+    check_positive("max_attempts", arguments["max_attempts"])
     values: dict[str, Any] = {name: value for name, value in arguments.items() if value is not None}
     missing = [name for name in _ARGUMENTS if name.removeprefix("bus.") not in values]
     resolved = _resolve(missing, environ)
@@ -105,6 +108,7 @@ def bus_options(
         cycle_rule=values["cycle_rule"],
         is_power_safe=values["durability"] == "power",
         handler_timeout_s=values["handler_timeout_s"],
+        max_attempts=values["max_attempts"],
         max_listeners=values["max_listeners"],
         max_payload_bytes=values["max_payload_bytes"],
         reliability=reliability,

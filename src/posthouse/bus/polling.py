@@ -1,17 +1,19 @@
 """Messages for agents that poll: read those that wait in new/, acknowledge those that are done.
 
-Reading consumes nothing. Every change of a mailbox needs serve.lock, so that a poller and a server never process the
-same message: ack returns "being_served" if another process holds the lock.
+Reading consumes nothing. A poller changes a mailbox only while no other process serves it, which it asks in the same
+transaction: ack returns "being_served" otherwise. Expired messages are claimed before their dead letters are written,
+so that no server starts them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from posthouse.bus.core import Core
+from posthouse.bus.data_directory import is_alive
 from posthouse.bus.endpoints import find_endpoint
-from posthouse.bus.maildir import SPARE_MAX_BYTES, Mailbox, ServeLock
+from posthouse.bus.maildir import SPARE_MAX_BYTES, Mailbox
 from posthouse.bus.results import AckAnswer, Endpoint
 from posthouse.bus.serving import EndpointServers
 from posthouse.bus.settling import (
@@ -24,6 +26,7 @@ from posthouse.bus.settling import (
     write_message_dead_letter,
 )
 from posthouse.bus.taps import Follower, Followers
+from posthouse.bus.transaction import SQL, BusTransaction
 from posthouse.journal.read import read_extent
 from posthouse.journal.records import Record
 from posthouse.model.budget import is_expired
@@ -40,13 +43,13 @@ class _Waiting(NamedTuple):
     data: bytes
 
 
-def read_inbox(core: Core, servers: EndpointServers, subject: str, limit: int, after: str | None) -> list[Envelope]:
+async def read_inbox(core: Core, subject: str, limit: int, after: str | None) -> list[Envelope]:
     """Return up to `limit` waiting messages, oldest first; expired ones become dead letters."""
     if type(limit) is not int or limit < 1:
         raise error("value_invalid", name="limit", reason=f"{limit!r} is not a positive number")
     if after is not None:
         validate_ulid(after)
-    endpoint = find_endpoint(core, subject)
+    endpoint = await find_endpoint(core, subject)
     mailbox = core.directory.mailbox(endpoint.hash)
     now_ms = core.clock.wall_ns() // MILLISECOND_NS
     found: list[Envelope] = []
@@ -62,60 +65,69 @@ def read_inbox(core: Core, servers: EndpointServers, subject: str, limit: int, a
         else:
             found.append(waiting.envelope)
     if expired:
-        _dead_letter(core, servers, endpoint, expired)
+        await _dead_letter(core, endpoint, expired)
     return found
 
 
 async def follow_arrivals(followers: Followers, subject: str, on_arrival: Callable[[], None]) -> Follower:
     """Call `on_arrival` for every message that is stored for an endpoint from now on."""
     core = followers.core
-    hash_ = find_endpoint(core, subject).hash
-    core.ledger.flush()
+    hash_ = (await find_endpoint(core, subject)).hash
+    await core.ledger.flush()
 
     async def on_record(record: Record) -> None:
         if record.decoded_body()["endpoint_hash"] == hash_:
             on_arrival()
 
     extent = await core.store.pool.run(read_extent)
-    return followers.add(extent.head, ("bus.published",), on_record)
+    return followers.add(extent.head, ("bus.published", "bus.redelivered"), on_record)
 
 
-def ack(core: Core, servers: EndpointServers, subject: str, id_: str) -> AckAnswer:
+async def ack(core: Core, servers: EndpointServers, subject: str, id_: str) -> AckAnswer:
     """End a waiting message that a poller has processed."""
     validate_ulid(id_)
-    endpoint = find_endpoint(core, subject)
+    endpoint = await find_endpoint(core, subject)
+    await core.ledger.flush()
     server = servers.find(endpoint.number)
-    if server is not None:
-        return _ack_locked(core, endpoint, id_) if server.forget_acked(id_) else "being_served"
-    lock = ServeLock(core.directory.mailbox(endpoint.hash))
-    try:
-        return _ack_locked(core, endpoint, id_) if lock.take() else "being_served"
-    finally:
-        lock.close()
-
-
-def _ack_locked(core: Core, endpoint: Endpoint, id_: str) -> AckAnswer:
-    """Close the reservation if it is still open, then end the message; this process holds the serve lock."""
-    core.ledger.flush()
+    if server is not None and not server.forget_acked(id_):
+        return "being_served"
     mailbox = core.directory.mailbox(endpoint.hash)
     folder = next((folder for folder in ("new", "cur") if mailbox.has(f"{folder}/{id_}")), None)
     if folder is None:
         return "unknown"
-    path, instance = f"{folder}/{id_}", core.instance.number
-    status = core.ledger.run(lambda tx: settle_file(tx, endpoint, mailbox, folder, id_, instance)).status
-    if status is FileStatus.ENDED:
-        mailbox.remove(path)
-    if status is not FileStatus.READY:
-        return "unknown"
+    path = f"{folder}/{id_}"
     is_spare = (mailbox.size(path) or 0) <= SPARE_MAX_BYTES
-    core.ledger.submit(EndMessage(core, endpoint, id_, path, "bus.handled", actor=None, is_spare=is_spare))
-    core.ledger.flush()
-    return "acked"
+    end = EndMessage(core, endpoint, id_, path, "bus.handled", actor=None, is_spare=is_spare)
+    status = await core.ledger.run(lambda tx: _end_unserved(core, tx, endpoint, path, end))
+    if status is FileStatus.READY:
+        end.on_committed()
+        return "acked"
+    if status is FileStatus.ENDED:
+        core.directory.mailbox(endpoint.hash).remove(path)
+    return "being_served" if status is FileStatus.CLAIMED else "unknown"
 
 
-def dead_letter_expired(core: Core, servers: EndpointServers, hash_: str) -> None:
+def _end_unserved(core: Core, tx: BusTransaction, endpoint: Endpoint, path: str, end: EndMessage) -> FileStatus:
+    """End a stored message unless another process serves the endpoint; return what the file was."""
+    if _is_served(core, tx, endpoint, except_for=core.instance.number):
+        return FileStatus.CLAIMED
+    mailbox = core.directory.mailbox(endpoint.hash)
+    folder, _, id_ = path.partition("/")
+    status = settle_file(tx, endpoint, mailbox, folder, id_, core.instance.number).status
+    if status is FileStatus.READY:
+        end.apply(tx)
+    return status
+
+
+def _is_served(core: Core, tx: BusTransaction, endpoint: Endpoint, except_for: int | None = None) -> bool:
+    rows: Any = tx.db.execute(SQL.servers_of_endpoint, (endpoint.number,)).fetchall()
+    others = [name for instance, _group, name in rows if instance != except_for and name is not None]
+    return any(is_alive(core.directory.procs, name) for name in others)
+
+
+async def dead_letter_expired(core: Core, hash_: str) -> None:
     """Turn the expired messages of a mailbox that no process serves into dead letters."""
-    endpoint = core.ledger.run(lambda tx: tx.registry.by_hash.get(hash_))
+    endpoint = await core.ledger.run(lambda tx: tx.registry.by_hash.get(hash_))
     if endpoint is None:
         return
     mailbox = core.directory.mailbox(hash_)
@@ -123,7 +135,7 @@ def dead_letter_expired(core: Core, servers: EndpointServers, hash_: str) -> Non
     waiting = (_read_waiting(endpoint, mailbox, name) for name in mailbox.names("new"))
     expired = [found for found in waiting if found is not None and is_expired(found.envelope.budget, now_ms)]
     if expired:
-        _dead_letter(core, servers, endpoint, expired)
+        await _dead_letter(core, endpoint, expired)
 
 
 def _read_waiting(endpoint: Endpoint, mailbox: Mailbox, name: str) -> _Waiting | None:
@@ -138,19 +150,32 @@ def _read_waiting(endpoint: Endpoint, mailbox: Mailbox, name: str) -> _Waiting |
     return None if envelope is None else _Waiting(envelope, data)
 
 
-def _dead_letter(core: Core, servers: EndpointServers, endpoint: Endpoint, expired: list[_Waiting]) -> None:
+async def _dead_letter(core: Core, endpoint: Endpoint, expired: list[_Waiting]) -> None:
     """Turn expired messages into dead letters, unless a process serves the mailbox and will do so."""
-    if servers.find(endpoint.number) is not None:
-        return
+    ids = [waiting.envelope.id for waiting in expired]
+    claimed = await core.ledger.run(lambda tx: _claim(core, tx, endpoint, ids))
     mailbox = core.directory.mailbox(endpoint.hash)
-    lock = ServeLock(mailbox)
-    try:
-        if not lock.take():
-            return
-        core.ledger.flush()
-        for envelope, data in expired:
-            path = f"new/{envelope.id}"
-            core.ledger.submit(write_message_dead_letter(core, endpoint, mailbox, path, envelope, data, EXPIRED))
-        core.ledger.flush()
-    finally:
-        lock.close()
+    for envelope, data in expired:
+        if envelope.id not in claimed:
+            continue
+        path = f"new/{envelope.id}"
+        try:
+            end = write_message_dead_letter(core, endpoint, mailbox, path, envelope, data, EXPIRED)
+        except OSError:
+            await core.ledger.run(lambda tx: tx.db.execute(SQL.unclaim_all, (core.instance.number, endpoint.number)))
+            raise
+        core.ledger.submit(end)
+    await core.ledger.flush()
+
+
+def _claim(core: Core, tx: BusTransaction, endpoint: Endpoint, ids: list[str]) -> set[str]:
+    """Claim the messages that are stored and that no process works on; none if the endpoint is served."""
+    if _is_served(core, tx, endpoint):
+        return set()
+    mailbox, instance = core.directory.mailbox(endpoint.hash), core.instance.number
+    return {
+        id_
+        for id_ in ids
+        if settle_file(tx, endpoint, mailbox, "new", id_, instance).status is FileStatus.READY
+        and tx.db.execute(SQL.claim_mail, (instance, endpoint.number, id_)).get is not None
+    }

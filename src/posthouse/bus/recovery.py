@@ -1,66 +1,108 @@
 """Recovery of what dead processes left, so that depths equal files and every message has its record.
 
-A reservation of a dead process is closed if its file exists and released if not; its temporary files are removed. A
-process is dead if its lock in procs/ can be taken. After a reboot bus.db may be older than the files (its last
-commits were not synced): files in cur/ without a row then move back to new/, where they are adopted, and rows
-without a file are deleted.
+A reservation of a dead process is closed if its file exists and released if not; its claims are delivered again; its
+temporary files are removed. A process is dead if its lock in procs/ can be taken. Files are the truth: after a reboot
+bus.db may be older than they are, and if it was lost it is empty. Then every mailbox is reconciled (files without a
+row are adopted, rows without a file deleted), in the second case after the endpoints were restored from their
+endpoint.json. The mailbox of an endpoint whose removal was interrupted is removed.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from posthouse.bus.core import Core
-from posthouse.bus.data_directory import UNROUTED, is_alive
-from posthouse.bus.endpoints import unregister
-from posthouse.bus.maildir import Mailbox, ServeLock
+from posthouse.bus.data_directory import UNROUTED, endpoint_hash, is_alive
+from posthouse.bus.endpoints import insert_endpoint, read_description, remove_mailbox, unregister
+from posthouse.bus.maildir import Mailbox
+from posthouse.bus.redelivery import Leftovers, redeliver_all, redeliver_claims, release_server, remove_leftovers
 from posthouse.bus.results import Endpoint
-from posthouse.bus.serving import EndpointServers, record_unserved
+from posthouse.bus.serving import EndpointServers
 from posthouse.bus.settling import FileStatus, dead_letter_body, release_reservation, settle_file
 from posthouse.bus.transaction import SQL, BusTransaction, MailState
+from posthouse.log import get_log
 from posthouse.model.envelope import decode_dead_letter
 from posthouse.model.errors import PosthouseError
 
+log = get_log(__name__)
+_REPLIES = "_reply."  # the reply endpoint of a process does not outlive it
 
-def recover(core: Core, servers: EndpointServers) -> bool:
-    """Sweep dead processes and their files; after a reboot reconcile all mailboxes. Return True after a reboot."""
-    sweep_dead_processes(core, servers)
-    boot_id = core.ledger.run(lambda tx: tx.db.execute(SQL.boot_id).get)
+
+class Recovered(msgspec.Struct):
+    """What a full recovery has done."""
+
+    #: endpoints that were restored from their endpoint.json
+    endpoints: int = 0
+    #: messages that wait now
+    messages: int = 0
+    #: messages among them that were in cur/
+    redelivered: int = 0
+
+
+async def recover(core: Core, servers: EndpointServers) -> bool:
+    """Recover on opening; return True if the index has to be rebuilt, because bus.db may have lost records."""
+    await sweep_dead_processes(core, servers)
+    boot_id = await core.ledger.run(lambda tx: tx.db.execute(SQL.boot_id).get)
     if boot_id != core.clock.boot_id:
-        _reconcile_all(core)
-    sweep_temporary_files(core)
+        await reconcile_all(core, is_new=boot_id is None)
+    await sweep_temporary_files(core)
+    await sweep_removed_mailboxes(core)
     return boot_id not in (None, core.clock.boot_id)
 
 
-def sweep_dead_processes(core: Core, servers: EndpointServers) -> None:
+async def sweep_dead_processes(core: Core, servers: EndpointServers) -> None:
     """Close or release the reservations of every dead process, and remove its reply endpoint."""
-    rows: Any = core.ledger.run(lambda tx: tx.db.execute(SQL.instances).fetchall())
+    rows: Any = await core.store.pool.run(lambda db: db.execute(SQL.instances).fetchall())
     for number, name in rows:
         if number != core.instance.number and not is_alive(core.directory.procs, name):
-            for endpoint in core.ledger.run(lambda tx, number=number: _sweep_instance(core, tx, number)):  # type: ignore[misc]
-                _remove_reply_endpoint(core, servers, endpoint)
+            await _sweep_process(core, servers, number)
             (core.directory.procs / name).unlink(missing_ok=True)
 
 
-def _sweep_instance(core: Core, tx: BusTransaction, number: int) -> list[Endpoint]:
+async def _sweep_process(core: Core, servers: EndpointServers, number: int) -> None:
+    leftovers: list[tuple[Endpoint, Leftovers]] = []
+    private = await core.ledger.run(lambda tx: _sweep_instance(core, tx, number, leftovers))
+    for endpoint, paths in leftovers:
+        remove_leftovers(core, endpoint, paths)
+    for endpoint in private:
+        try:
+            await unregister(core, servers, endpoint, force=True)
+        except (OSError, PosthouseError):  # another process is removing it
+            continue
+
+
+def _sweep_instance(
+    core: Core, tx: BusTransaction, number: int, leftovers: list[tuple[Endpoint, Leftovers]]
+) -> list[Endpoint]:
     """Delete a dead instance; return its reply endpoints, which remain to be unregistered."""
+    leftovers.clear()
     mail: Any = tx.db.execute(SQL.open_mail_of_instance, (number,)).fetchall()
     for endpoint_number, id_, state in mail:
         _sweep_reservation(core, tx, endpoint_number, id_, state)
     served: Any = tx.db.execute(SQL.served_by, (number,)).fetchall()
-    for row in served:
-        record_unserved(tx, Endpoint(*row))
-    tx.db.execute(SQL.clear_served_by, (number,))
+    for (endpoint_number,) in served:
+        endpoint = tx.registry.by_number.get(endpoint_number)
+        if endpoint is not None:
+            leftovers.append((endpoint, release_server(core, tx, endpoint, number)))
+    tx.db.execute(SQL.remove_servers_of_instance, (number,))
+    leftovers += _release_claims(core, tx, number)
     private: Any = tx.db.execute(SQL.private_endpoints, (number,)).fetchall()
     tx.db.execute(SQL.remove_instance, (number,))
     return [Endpoint(*row) for row in private]
 
 
-def _remove_reply_endpoint(core: Core, servers: EndpointServers, endpoint: Endpoint) -> None:
-    try:
-        unregister(core, servers, endpoint, force=True)
-    except (OSError, PosthouseError):  # another process is removing it
-        return
+def _release_claims(core: Core, tx: BusTransaction, number: int) -> list[tuple[Endpoint, Leftovers]]:
+    """Give back the messages of endpoints that a dead process did not serve: a poller claims expired messages."""
+    claims: Any = tx.db.execute(SQL.claims_of_instance, (number,)).fetchall()
+    found = []
+    for endpoint_number, id_ in claims:
+        endpoint = tx.registry.by_number.get(endpoint_number)
+        mailbox = None if endpoint is None else core.directory.find_mailbox(endpoint.hash)
+        if endpoint is not None and mailbox is not None:
+            found.append((endpoint, redeliver_claims(tx, endpoint, mailbox, [id_])))
+    return found
 
 
 def _sweep_reservation(core: Core, tx: BusTransaction, number: int, id_: str, state: int) -> None:
@@ -97,64 +139,111 @@ def _sweep_refused(
     tx.journal.append("bus.dead", actor=envelope.from_, ref=id_, body=body)
 
 
-def _reconcile_all(core: Core) -> None:
-    """Reconcile every mailbox; if one is in use, the next process that opens the bus reconciles all again."""
-    done = [_reconcile(core, endpoint) for endpoint in list(core.ledger.registry.by_number.values())]
-    if all(done):
-        core.ledger.run(lambda tx: tx.db.execute(SQL.set_boot_id, (core.clock.boot_id,)))
+# mailboxes
 
 
-def _reconcile(core: Core, endpoint: Endpoint) -> bool:
-    """Make the rows and files of a mailbox agree after a reboot; return False if the mailbox is in use."""
+async def reconcile_all(core: Core, *, is_new: bool) -> Recovered:
+    """Make rows and files agree; with a new bus.db restore the endpoints first.
+
+    If a process serves one of the mailboxes, the next process that opens the bus reconciles all again.
+    """
+    done = Recovered()
+    if is_new:
+        done.endpoints = await _restore_endpoints(core)
+    are_all_done = True
+    for endpoint in list(core.ledger.registry.by_number.values()):
+        are_all_done &= await _reconcile(core, endpoint, done)
+    if are_all_done:
+        await core.ledger.run(lambda tx: tx.db.execute(SQL.set_boot_id, (core.clock.boot_id,)))
+    if done.endpoints:
+        log.warning("bus_restored_from_files", **msgspec.structs.asdict(done))
+    return done
+
+
+async def _restore_endpoints(core: Core) -> int:
+    """Register the endpoints whose mailboxes have an endpoint.json; return how many."""
+    count = 0
+    for hash_ in core.directory.hashes():
+        found = read_description(core, hash_)
+        if found is None or endpoint_hash(found.subject) != hash_ or found.subject.startswith(_REPLIES):
+            continue
+        row = (hash_, found.subject, found.owner, found.registered_at)
+        await core.ledger.run(lambda tx, row=row: insert_endpoint(tx, *row))  # type: ignore[misc]
+        count += 1
+    await core.ledger.run(lambda tx: tx.registry)  # loads what was inserted
+    return count
+
+
+async def _reconcile(core: Core, endpoint: Endpoint, done: Recovered) -> bool:
+    """Make the rows and files of a mailbox agree; return False if a process serves it."""
+    leftovers = await core.ledger.run(lambda tx: _reconcile_rows(core, tx, endpoint, done))
+    remove_leftovers(core, endpoint, leftovers or [])
+    return leftovers is not None
+
+
+def _reconcile_rows(core: Core, tx: BusTransaction, endpoint: Endpoint, done: Recovered) -> Leftovers | None:
     mailbox = core.directory.find_mailbox(endpoint.hash)
     if mailbox is None:
-        return True
-    lock = ServeLock(mailbox)
-    try:
-        if not lock.take():
-            return False
-        core.ledger.run(lambda tx: _reconcile_rows(tx, endpoint, mailbox, core.instance.number))
-        return True
-    finally:
-        lock.close()
-
-
-def _reconcile_rows(tx: BusTransaction, endpoint: Endpoint, mailbox: Mailbox, instance: int) -> None:
+        return []
+    if tx.db.execute(SQL.is_served, (endpoint.number,)).get:
+        return None
+    done.redelivered += len(mailbox.names("cur"))
+    leftovers = redeliver_all(core, tx, endpoint, mailbox)
+    names = mailbox.names("new")
+    present, living = set(names), _living_instances(core, tx)
     rows: Any = tx.db.execute(SQL.mail_of_endpoint, (endpoint.number,)).fetchall()
-    states: dict[str, int] = dict(rows)
-    for name in mailbox.names("cur"):
-        if name not in states:
-            mailbox.move(f"cur/{name}", f"new/{name}")
-    present = {*mailbox.names("new"), *mailbox.names("cur")}
-    for id_, state in states.items():
-        if id_ not in present and state != MailState.REFUSED:
+    for id_, state, instance in rows:
+        is_being_written = state == MailState.RESERVED and instance in living
+        if id_ not in present and state != MailState.REFUSED and not is_being_written:
             release_reservation(tx, endpoint.number, id_)
-    for name in sorted(present):
-        settle_file(tx, endpoint, mailbox, "new" if mailbox.has(f"new/{name}") else "cur", name, instance)
+    for name in names:
+        status = settle_file(tx, endpoint, mailbox, "new", name, core.instance.number).status
+        done.messages += status is FileStatus.READY
+        if status is FileStatus.ENDED:
+            leftovers.append(f"new/{name}")
+    return leftovers
 
 
-def sweep_temporary_files(core: Core) -> None:
+def _living_instances(core: Core, tx: BusTransaction) -> set[int]:
+    rows: Any = tx.db.execute(SQL.instances).fetchall()
+    return {number for number, name in rows if is_alive(core.directory.procs, name)}
+
+
+async def sweep_removed_mailboxes(core: Core) -> None:
+    """Complete the removal of endpoints whose process died while it unregistered them."""
+    registry = await core.ledger.run(lambda tx: tx.registry)
+    for hash_ in core.directory.hashes():
+        found = None if hash_ in registry.by_hash else read_description(core, hash_)
+        if found is None or endpoint_hash(found.subject) != hash_:  # known, being created, or not ours
+            continue
+        try:
+            await remove_mailbox(core, Endpoint(0, hash_, found.subject, found.owner, found.registered_at))
+        except (OSError, PosthouseError) as failure:  # damaged, or another process is removing it
+            log.warning("mailbox_not_removed", path=str(core.directory.path_of(hash_)), reason=str(failure))
+
+
+async def sweep_temporary_files(core: Core) -> None:
     """Remove temporary files that no process is writing."""
-    for endpoint in list(core.ledger.registry.by_number.values()):
-        mailbox = core.directory.find_mailbox(endpoint.hash)
-        if mailbox is not None:
-            _sweep_tmp(core, endpoint.number, mailbox)
-    _sweep_tmp(core, 0, core.directory.unrouted)
+    for number, hash_ in [(found.number, found.hash) for found in core.ledger.registry.by_number.values()]:
+        await _sweep_tmp(core, number, hash_)
+    await _sweep_tmp(core, 0, UNROUTED)
 
 
-def _sweep_tmp(core: Core, number: int, mailbox: Mailbox) -> None:
+async def _sweep_tmp(core: Core, number: int, hash_: str) -> None:
     """Keep files whose reservation is open, and files whose name ends with the name of a living process."""
-    names = mailbox.names("tmp")
+    mailbox = core.directory.find_mailbox(hash_)
+    names = [] if mailbox is None else mailbox.names("tmp")
     if not names:
         return
-    rows: Any = core.ledger.run(lambda tx: tx.db.execute(SQL.open_mail, (number,)).fetchall())
+    rows: Any = await core.ledger.run(lambda tx: tx.db.execute(SQL.open_mail, (number,)).fetchall())
     reserved = {id_ for (id_,) in rows}
     writers = {name.partition(".")[2] for name in names} - {""}
     living = {writer for writer in writers if is_alive(core.directory.procs, writer)}
-    for name in names:
+    mailbox = core.directory.find_mailbox(hash_)  # again: it may have been closed meanwhile
+    for name in names if mailbox is not None else ():
         if name in reserved or name.partition(".")[2] in living:
             continue
         try:
-            mailbox.remove(f"tmp/{name}")
+            mailbox.remove(f"tmp/{name}")  # type: ignore[union-attr]
         except OSError:  # a directory, which the bus has not created
             continue

@@ -43,11 +43,11 @@ class Requests:
         self._replies: dict[str, asyncio.Future[Envelope]] = {}
         self._prefix = f"{_REPLY_PREFIX}{core.instance.name}"
         self._count = 0
-        self._is_listening = False
+        self._listening: asyncio.Task[None] | None = None
 
     async def request(self, subject: str, publish: PublishRequest, timeout_s: float) -> Envelope:
         """Publish with a reply subject and return the first reply."""
-        self._listen()
+        await self._listen()
         self._count += 1
         token = f"r{self._count}"
         reply: asyncio.Future[Envelope] = self._core.loop.create_future()
@@ -66,12 +66,12 @@ class Requests:
             raise error("request_failed", subject=envelope.from_, reason=envelope.payload["reason"])
         return envelope
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Remove the reply endpoint with all late replies."""
-        if self._is_listening:
+        if self._listening is not None:
             try:
-                endpoint = find_endpoint(self._core, f"{self._prefix}.>")
-                unregister(self._core, self._servers, endpoint, force=True)
+                endpoint = await find_endpoint(self._core, f"{self._prefix}.>")
+                await unregister(self._core, self._servers, endpoint, force=True)
             except PosthouseError:  # another process sweeps it like that of a dead process
                 return
 
@@ -82,13 +82,21 @@ class Requests:
                 reply.set_exception(copy_error(failure))
                 reply.exception()  # retrieved: a request that still publishes raises the failure of its publish
 
-    def _listen(self) -> None:
-        if self._is_listening:
-            return
-        self._is_listening = True
+    async def _listen(self) -> None:
+        """Register the reply endpoint, once for all requests."""
+        if self._listening is None:
+            self._listening = self._core.loop.create_task(self._register(), context=self._core.context.copy())
+        await asyncio.shield(self._listening)
+
+    async def _register(self) -> None:
         subject, instance = f"{self._prefix}.>", self._core.instance
-        self._subscriptions.add(Subscription(subject, self._on_reply))
-        register(self._core, self._servers, subject, instance.name, instance.number)
+        ticket = self._subscriptions.add(Subscription(subject, self._on_reply))
+        try:
+            await register(self._core, self._servers, subject, instance.name, instance.number)
+        except BaseException:  # the next request tries again
+            self._subscriptions.remove(ticket)
+            self._listening = None
+            raise
 
     async def _on_reply(self, envelope: Envelope) -> None:
         token = envelope.subject.removeprefix(self._prefix).split(".")[1]

@@ -41,10 +41,12 @@ _LOOK_AGAIN_S = 1.0  # files that another program puts into a mailbox without a 
 class Session:
     """The parts of one open Bus."""
 
+    core: Core
+
     def __init__(self, options: BusOptions) -> None:
         #: why the bus has closed itself
         self.failure: Fatal | None = None
-        self._path = options.path
+        self._options = options
         self._loop = asyncio.get_running_loop()
         self._context = clean_context()
         self._is_open = False
@@ -53,17 +55,28 @@ class Session:
         self._waiting: set[asyncio.Event] = set()
         #: patterns of subscriptions that no endpoint matched
         self._unmatched: set[str] = set()
-        with ExitStack() as opened:
-            self.core = Core(options, self._context, self._on_fatal)
-            opened.callback(self.core.close)
-            self.watcher = Watcher(self._loop, self._context)
-            opened.callback(self.watcher.close)
-            self._build(options)
-            self._opened = opened.pop_all()
-        self._is_open = True
+        self._opened = ExitStack()
+
+    @classmethod
+    async def open(cls, options: BusOptions) -> Session:
+        """Open the data directory, recover what dead processes left, then start the background tasks."""
+        session = cls(options)
+        session.core = await Core.open(options, session._context, session._on_fatal)
+        session._opened.callback(session.core.close)
+        try:
+            session._build(options)
+            session._is_open = True
+            await session.housekeeping.start()
+            session.index.start()
+        except BaseException:
+            await session.close()
+            raise
+        return session
 
     def _build(self, options: BusOptions) -> None:
         core = self.core
+        self.watcher = Watcher(core.loop, core.context)
+        self._opened.callback(self.watcher.close)
         self.subscriptions = Subscriptions()
         self.signals = Signals(core.loop, core.context, options.max_listeners)
         self.servers = EndpointServers(core, self.subscriptions, self.watcher)
@@ -75,19 +88,14 @@ class Session:
         self.unrouted = UnroutedLetters(core, self.index)
         self.housekeeping = Housekeeping(core, self.servers, self.publisher, self.index, options.retention)
 
-    async def start(self) -> None:
-        """Recover what dead processes left, then start the background tasks."""
-        await self.housekeeping.start()
-        self.index.start()
-
     def check_loop(self) -> None:
         """Raise bus_foreign_loop unless the caller runs on the loop that opened the bus."""
         if asyncio._get_running_loop() is not self._loop:
             raise error("bus_foreign_loop")
 
-    def warn_if_unmatched(self, pattern: str) -> None:
+    async def warn_if_unmatched(self, pattern: str) -> None:
         """Log, once per pattern, that no endpoint can pass messages to a subscription."""
-        registry = self.core.ledger.run(lambda tx: tx.registry)
+        registry = await self.core.ledger.run(lambda tx: tx.registry)
         if pattern in self._unmatched or any(is_reached(subject, pattern) for subject in registry.by_subject):
             return
         self._unmatched.add(pattern)
@@ -103,7 +111,7 @@ class Session:
     async def next_message(self, subject: str, timeout_s: float | None, after: str | None) -> Envelope | None:
         """Return the oldest waiting message of an endpoint, or None if none arrives in time."""
         core, deadline_s = self.core, math.inf if timeout_s is None else self._loop.time() + timeout_s
-        if found := polling.read_inbox(core, self.servers, subject, 1, after):
+        if found := await polling.read_inbox(core, subject, 1, after):
             return found[0]
         with self._woken() as arrived:
             follower = await polling.follow_arrivals(self.followers, subject, arrived.set)
@@ -111,8 +119,8 @@ class Session:
                 while True:
                     arrived.clear()
                     if self._closing is not None:
-                        raise error("bus_closed", path=str(self._path))
-                    if found := polling.read_inbox(core, self.servers, subject, 1, after):
+                        raise error("bus_closed", path=str(self._options.path))
+                    if found := await polling.read_inbox(core, subject, 1, after):
                         return found[0]
                     if self._loop.time() >= deadline_s:
                         return None
@@ -144,7 +152,7 @@ class Session:
 
     async def _close(self) -> None:
         if self.failure is None:
-            self.requests.close()
+            await self.requests.close()
         await self.servers.close()
         # after the servers: a handler that waits gives its message back instead of failing
         self.waiting.close()
@@ -158,13 +166,13 @@ class Session:
         self.servers.close_threads()
         if self.failure is None:
             self.publisher.refusals.flush()
-            self.core.deregister()
+            await self.core.deregister()
         self._opened.close()
 
     def _on_fatal(self, failure: Fatal) -> None:
         """Close the bus, because its store can no longer be trusted; may run on the checkpoint's thread."""
         self.failure = failure
-        log.error("bus_failed", path=str(self._path), reason=str(failure))
+        log.error("bus_failed", path=str(self._options.path), reason=str(failure))
         try:
             self._loop.call_soon_threadsafe(self._abandon, failure, context=self._context)
         except RuntimeError:  # the loop has ended

@@ -1,11 +1,11 @@
 """Settling: from a reservation to a stored message, and from a stored message to its end.
 
 A message has exactly one bus.published record: the row's state changes with the record in one transaction, written
-by the publisher, or by the server or the recovery that finds the file of a dead process. A file in new/ without a
-row was put there by another program or lost by bus.db: it is adopted if it is a message for this mailbox. A file in
-cur/ without a row has ended already. At its end (handled, failed, dead, withdrawn) the row, the depth, the breaker
-and the record change together and the file goes after the commit: a message is recorded as handled once, and never
-lost.
+by the publisher, or by the server or the recovery that finds the file of a dead process. A file without a row is a
+leftover if the journal has the message's end; otherwise another program put it there or bus.db has lost the row, and
+it is adopted if it is a message for this mailbox. At its end (handled, failed, dead, withdrawn) the row, the depth,
+the breaker and the record change together and the file goes after the commit: a message is recorded as handled once,
+and never lost.
 """
 
 from __future__ import annotations
@@ -30,6 +30,16 @@ from posthouse.model.subjects import is_pattern, matches
 from posthouse.model.ulid import ulid_ms, validate_ulid
 
 EXPIRED = "message expired (TTL)"
+ENDS = {"bus.handled", "bus.failed", "bus.dead"}
+
+
+class _Place(msgspec.Struct):
+    """The fields of a record that name its endpoint."""
+
+    endpoint: str
+
+
+_decode_place = msgspec.json.Decoder(_Place).decode
 
 
 def is_message_id(name: str) -> bool:
@@ -68,7 +78,7 @@ def close_reservation(core: Core, tx: BusTransaction, copy: MailboxCopy) -> list
     published_to = None if copy.draft.subject == copy.subject else copy.draft.subject
     _record_published(tx, copy.endpoint, copy.id, copy.draft.from_, copy.data, published_to, extra)
     counters = tx.endpoint(copy.number)
-    if counters is not None and counters.served_by is None:
+    if counters is not None and not counters.is_served:
         _record_success(tx, counters, core.policy.reliability.circuit_breaker)
     return earlier
 
@@ -150,6 +160,8 @@ class FileStatus(enum.Enum):
     """A message that has been handled; the file is a leftover."""
     INVALID = "invalid"
     """Not a message for this mailbox, or a damaged one."""
+    CLAIMED = "claimed"
+    """A stored message that another process works on."""
 
 
 class Settled(msgspec.Struct, frozen=True):
@@ -157,6 +169,8 @@ class Settled(msgspec.Struct, frozen=True):
 
     status: FileStatus
     reason: str = ""
+    #: how often the message was delivered before and not finished
+    attempts: int = 0
 
 
 def settle_file(
@@ -165,28 +179,35 @@ def settle_file(
     """Classify a file, closing its reservation if that is open and adopting it if it has none."""
     if not is_message_id(name):
         return Settled(FileStatus.INVALID, "its name is not a message id")
-    state = tx.db.execute(SQL.mail_state, (endpoint.number, name)).get
+    row: Any = tx.db.execute(SQL.mail_row, (endpoint.number, name)).fetchone()
+    state, claimed_by, attempts = row or (None, None, 0)
     if state == MailState.STORED:
-        return Settled(FileStatus.READY)
+        is_ready = claimed_by is None or claimed_by == instance
+        return Settled(FileStatus.READY if is_ready else FileStatus.CLAIMED, attempts=attempts)
     try:
         data = mailbox.read(f"{folder}/{name}")
     except FileNotFoundError:
         return Settled(FileStatus.ABSENT)
     except OSError as failure:
         return Settled(FileStatus.INVALID, failure.strerror or str(failure))
-    return _close_or_adopt(tx, endpoint, folder, name, data, state, instance)
+    return _close_or_adopt(tx, endpoint, name, data, state, instance)
 
 
 def _close_or_adopt(
-    tx: BusTransaction, endpoint: Endpoint, folder: str, id_: str, data: bytes, state: int | None, instance: int
+    tx: BusTransaction, endpoint: Endpoint, id_: str, data: bytes, state: int | None, instance: int
 ) -> Settled:
     envelope, reason = decode_for_endpoint(endpoint, id_, data)
     if envelope is None:
         return Settled(FileStatus.INVALID, reason)
-    if state is None and folder == "cur":
-        return Settled(FileStatus.ENDED)
     if state is None:
+        last_record = find_last_record(tx, endpoint, id_)
+        if last_record in ENDS:
+            return Settled(FileStatus.ENDED)
         _adopt_message(tx, endpoint, id_, instance)
+        if last_record is not None:
+            body = endpoint_fields(endpoint) | {"attempt": 0, "adopted": True}
+            tx.journal.append("bus.redelivered", actor=envelope.from_, ref=id_, body=body)
+            return Settled(FileStatus.READY)
     else:
         tx.db.execute(SQL.store_mail, (endpoint.number, id_))
         if tx.db.changes() != 1:
@@ -195,6 +216,23 @@ def _close_or_adopt(
     extra = {} if reserved is None else {"reserved": msgspec.Raw(reserved.encode())}
     _record_published(tx, endpoint, id_, envelope.from_, data, envelope.published_to, extra)
     return Settled(FileStatus.READY)
+
+
+def find_last_record(tx: BusTransaction, endpoint: Endpoint, id_: str) -> str | None:
+    """Return the type of the last journal record about a message in this mailbox; None if there is none."""
+    tx.journal.flush()
+    first = tx.db.execute(SQL.published_seq, (id_,)).get
+    if first is None:
+        oldest_ns = tx.db.execute(SQL.journal_oldest).get
+        if oldest_ns is None or ulid_ms(id_) * MILLISECOND_NS >= oldest_ns:
+            return None
+        first = 0  # its publish may have been pruned
+    found = None
+    rows: Any = tx.db.execute(SQL.records_of_message, (first, id_))
+    for type_, body in rows:
+        if _decode_place(body.encode()).endpoint == endpoint.subject:
+            found = type_
+    return found
 
 
 def _adopt_message(tx: BusTransaction, endpoint: Endpoint, id_: str, instance: int) -> None:

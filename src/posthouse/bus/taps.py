@@ -149,7 +149,7 @@ async def start_tap(followers: Followers, pattern: str, handler: TapHandler, aft
     validate_subject(pattern, allow_wildcards=True)
     check_handler("handler", handler)
     check_type("after", after, str)
-    followers.core.ledger.flush()
+    await followers.core.ledger.flush()
     extent = await followers.core.store.pool.run(read_extent)
     seq = extent.head if after is None else resolve_cursor(extent, after)
     return Tap(followers, pattern, handler, seq)

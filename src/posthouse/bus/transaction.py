@@ -46,6 +46,8 @@ class EndpointRegistry:
 
     def __init__(self) -> None:
         self.version = -1
+        self._removals = -1
+        self._last_number = 0
         self.by_subject: dict[str, Endpoint] = {}
         self.by_number: dict[int, Endpoint] = {}
         self.by_hash: dict[str, Endpoint] = {}
@@ -53,25 +55,32 @@ class EndpointRegistry:
         self.private: set[int] = set()
         self._literals: LiteralTrie[Endpoint] = LiteralTrie()
 
-    def refresh(self, db: apsw.Connection, version: int) -> None:
-        """Reload the endpoints if their version has changed."""
+    def refresh(self, db: apsw.Connection, version: int, removals: int) -> None:
+        """Load the endpoints that were registered since the last call, or all of them if one was removed."""
         if version == self.version:
             return
-        self.load(db)
-        self.version = version
+        if removals != self._removals:
+            self._clear()
+        rows: Any = db.execute(SQL.endpoints_after, (self._last_number,))
+        for *columns, is_private in rows:
+            self._add(Endpoint(*columns), bool(is_private))
+        self.version, self._removals = version, removals
 
-    def load(self, db: apsw.Connection) -> None:
-        """Load all endpoints."""
-        endpoints = [Endpoint(*row) for row in db.execute(SQL.endpoints)]
-        private: Any = db.execute(SQL.private_numbers)
-        self.private = {number for (number,) in private}
-        self.by_subject = {endpoint.subject: endpoint for endpoint in endpoints}
-        self.by_number = {endpoint.number: endpoint for endpoint in endpoints}
-        self.by_hash = {endpoint.hash: endpoint for endpoint in endpoints}
+    def _clear(self) -> None:
+        self._last_number = 0
+        self.by_subject, self.by_number, self.by_hash = {}, {}, {}
+        self.private = set()
         self._literals = LiteralTrie()
-        for endpoint in endpoints:
-            if not is_pattern(endpoint.subject):
-                self._literals.add(endpoint.subject, endpoint)
+
+    def _add(self, endpoint: Endpoint, is_private: bool) -> None:
+        self._last_number = endpoint.number
+        self.by_subject[endpoint.subject] = endpoint
+        self.by_number[endpoint.number] = endpoint
+        self.by_hash[endpoint.hash] = endpoint
+        if is_private:
+            self.private.add(endpoint.number)
+        if not is_pattern(endpoint.subject):
+            self._literals.add(endpoint.subject, endpoint)
 
     def resolve(self, subject: str) -> list[Endpoint]:
         """Return the endpoints that a publish to `subject` reaches."""
@@ -92,13 +101,13 @@ class EndpointRegistry:
 class EndpointCounters:
     """The counters of one endpoint in bus.db."""
 
-    __slots__ = ("breaker", "depth", "has_new_breaker", "is_changed", "last_id", "served_by")
+    __slots__ = ("breaker", "depth", "has_new_breaker", "is_changed", "is_served", "last_id")
 
-    def __init__(self, depth: int, last_id: str | None, served_by: int | None, breaker: BreakerState) -> None:
+    def __init__(self, depth: int, last_id: str | None, is_served: bool, breaker: BreakerState) -> None:
         self.depth = depth
         #: the newest id reserved for this endpoint
         self.last_id = last_id
-        self.served_by = served_by
+        self.is_served = is_served
         self.breaker = breaker
         self.is_changed = False
         self.has_new_breaker = False
@@ -188,9 +197,9 @@ class BusTransaction:
     def _reset_cache(self) -> None:
         cache = self._cache
         state: Any = self.db.execute(SQL.state).fetchone()
-        cache.last_id, version, rates_boot_id = state
+        cache.last_id, version, removals, rates_boot_id = state
         cache.boot_id, cache.endpoints, cache.senders = self.boot_id, {}, {}
-        self.registry.refresh(self.db, version)
+        self.registry.refresh(self.db, version, removals)
         if rates_boot_id != self.boot_id:  # the times of another boot do not compare with ours
             self.db.execute(SQL.forget_all_rates)
             self.db.execute(SQL.set_rates_boot_id, (self.boot_id,))
@@ -269,8 +278,8 @@ class BusTransaction:
         row = self.db.execute(SQL.endpoint_state, (number,)).fetchone()
         if row is None:
             return None
-        depth, last_id, served_by, *breaker = row
-        return EndpointCounters(depth, last_id, served_by, breaker_of(*breaker))
+        depth, last_id, is_served, *breaker = row
+        return EndpointCounters(depth, last_id, bool(is_served), breaker_of(*breaker))
 
 
 def read_depths(db: apsw.Connection) -> dict[str, int]:

@@ -309,6 +309,15 @@ _BUS = (
             "reserved": _RESERVED,
         },
     ),
+    RecordType(
+        "bus.redelivered",
+        f"{_MESSAGE}; it waits in its mailbox again, because the process that had taken it ended",
+        _ENDPOINT
+        | {
+            "attempt": "how often it was started before and not finished, always",
+            "adopted": "true if bus.db had lost its row",
+        },
+    ),
     RecordType("bus.requeued", "the id of the dead letter", _ENDPOINT | {"message_id": "the new message, always"}),
     RecordType("bus.purged", "the mailbox", {"ids": "ids of the deleted dead letters, always"}),
     RecordType("bus.registered", "the endpoint", _ENDPOINT | {"owner": "the owner, who alone may register it again"}),

@@ -176,6 +176,15 @@ _BUS: tuple[Setting, ...] = (
         86_400,
     ),
     Setting(
+        "bus.max_attempts",
+        int,
+        3,
+        "How often a message is started whose process ends before the handler does; then it is a dead letter.",
+        "",
+        1,
+        1_000,
+    ),
+    Setting(
         "bus.max_listeners",
         int,
         100,

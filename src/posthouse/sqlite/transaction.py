@@ -20,7 +20,7 @@ import msgspec
 
 from posthouse.model.clock import Clock
 from posthouse.model.errors import Fatal, PosthouseError, error
-from posthouse.sqlite.connection import copy_error, ends_transaction, skip_checkpoint_on_close, translate
+from posthouse.sqlite.connection import busy_handler, copy_error, ends_transaction, skip_checkpoint_on_close, translate
 
 
 class Transaction:
@@ -295,6 +295,12 @@ class DirectWriter(Generic[TxT]):
             raise item.error
         result: R = item.result
         return result
+
+    def set_patience(self, limit_ms: int) -> None:
+        """Limit how long a transaction blocks the calling thread while another process holds the write lock."""
+        with self._lock:
+            if not self._is_closed:
+                self._tx.db.set_busy_handler(busy_handler(limit_ms) if limit_ms else None)
 
     def refuse(self, fatal: Fatal) -> None:
         """Fail every later call with `fatal`: another part of the store found that the disk failed."""

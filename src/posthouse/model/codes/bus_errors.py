@@ -36,6 +36,12 @@ BUS: tuple[ErrorSpec, ...] = (
         "Stop that process first, or make the call in that process.",
     ),
     ErrorSpec(
+        "endpoint_group_conflict",
+        409,
+        "the endpoint {subject} cannot be served {first} and {second} at the same time",
+        "Give all subscriptions of the endpoint, in every process, the same `group`, or none of them one.",
+    ),
+    ErrorSpec(
         "message_unknown",
         404,
         "this bus has no message {id}",

@@ -1,0 +1,150 @@
+"""Redelivery: what happens to the messages that a process has taken and not finished.
+
+They go back to new/, where any server finds them. Invariants: only messages of dead or departed processes are
+delivered again; a message that was in cur/ counts an attempt (its first start counts none); after `max_attempts` it
+is a dead letter, and its last attempt runs alone in its process, so that a message which ends the process buries no
+other. A dead letter without its record is completed, not delivered: a message is either done or dead.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from posthouse.bus.core import Core
+from posthouse.bus.maildir import Mailbox
+from posthouse.bus.results import Endpoint
+from posthouse.bus.settling import FileStatus, dead_letter_body, endpoint_fields, release_reservation, settle_file
+from posthouse.bus.transaction import SQL, BusTransaction
+from posthouse.model.envelope import decode_dead_letter
+from posthouse.model.errors import PosthouseError
+
+#: paths inside a mailbox that the caller removes after the commit
+Leftovers = list[str]
+
+
+def exhausted_reason(max_attempts: int) -> str:
+    """Return the reason of a dead letter whose message was started as often as allowed."""
+    times = "once" if max_attempts == 1 else f"{max_attempts} times"
+    return f"started {times} and never finished: its process ended each time"
+
+
+def redeliver_all(core: Core, tx: BusTransaction, endpoint: Endpoint, mailbox: Mailbox) -> Leftovers:
+    """Give back everything in cur/, because no process serves the endpoint; complete interrupted dead letters."""
+    leftovers: Leftovers = []
+    for name in mailbox.names("cur"):
+        settled = settle_file(tx, endpoint, mailbox, "cur", name, core.instance.number)
+        if settled.status is FileStatus.READY:
+            leftovers += redeliver(tx, endpoint, mailbox, name)
+        elif settled.status is FileStatus.ENDED:
+            leftovers.append(f"cur/{name}")
+        elif settled.status is FileStatus.INVALID:
+            mailbox.move(f"cur/{name}", f"new/{name}")  # the server makes a dead letter of it
+    for name in set(mailbox.names("failed")).intersection(mailbox.names("new")):
+        leftovers += _complete_dead_letter(tx, endpoint, mailbox, name, f"new/{name}")
+    return leftovers
+
+
+def redeliver_claims(tx: BusTransaction, endpoint: Endpoint, mailbox: Mailbox, ids: Iterable[str]) -> Leftovers:
+    """Give back the messages that a dead process of a group had claimed."""
+    return [path for id_ in ids for path in redeliver(tx, endpoint, mailbox, id_)]
+
+
+def redeliver(tx: BusTransaction, endpoint: Endpoint, mailbox: Mailbox, id_: str) -> Leftovers:
+    """Give back one stored message of a process that has ended."""
+    in_cur, in_new = mailbox.has(f"cur/{id_}"), mailbox.has(f"new/{id_}")
+    if mailbox.has(f"failed/{id_}"):
+        return _complete_dead_letter(tx, endpoint, mailbox, id_, f"{'cur' if in_cur else 'new'}/{id_}")
+    if in_cur:
+        attempt = tx.db.execute(SQL.count_attempt, (endpoint.number, id_)).get
+        tx.journal.append("bus.redelivered", ref=id_, body=endpoint_fields(endpoint) | {"attempt": attempt})
+        mailbox.move(f"cur/{id_}", f"new/{id_}")
+    elif in_new:  # claimed, never started
+        tx.db.execute(SQL.unclaim_mail, (endpoint.number, id_))
+        announce_again(mailbox, id_)
+    elif release_reservation(tx, endpoint.number, id_) is not None:
+        body = dead_letter_body(endpoint, None, id_, "its file is gone")
+        tx.journal.append("bus.dead", ref=id_, body=body)
+    return []
+
+
+def announce_again(mailbox: Mailbox, id_: str) -> None:
+    """Make inotify report a file of new/ once more, to the servers that left it to another process."""
+    try:
+        os.close(os.open(f"new/{id_}", os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=mailbox.fd))
+    except OSError:  # gone, or not a file: there is nothing to report
+        return
+
+
+def _complete_dead_letter(tx: BusTransaction, endpoint: Endpoint, mailbox: Mailbox, id_: str, path: str) -> Leftovers:
+    """Record the dead letter that a process wrote before it ended; the message is a leftover then."""
+    try:
+        letter = decode_dead_letter(mailbox.read(f"failed/{id_}"))
+    except (OSError, PosthouseError):  # not a dead letter: the message has not failed
+        return []
+    if release_reservation(tx, endpoint.number, id_) is None:
+        return []
+    body = dead_letter_body(endpoint, letter.envelope, id_, letter.reason)
+    actor = None if letter.envelope is None else letter.envelope.from_
+    tx.journal.append("bus.dead", actor=actor, ref=id_, body=body)
+    return [path]
+
+
+def release_server(core: Core, tx: BusTransaction, endpoint: Endpoint, instance: int) -> Leftovers:
+    """Remove a dead or departing process from the servers of an endpoint and give back what it had claimed."""
+    tx.db.execute(SQL.remove_server, (endpoint.number, instance))
+    was_server = tx.db.changes() == 1
+    counters = tx.endpoint(endpoint.number)
+    if was_server and counters is not None and not tx.db.execute(SQL.is_served, (endpoint.number,)).get:
+        counters.is_served = False
+        tx.journal.append("bus.left", ref=endpoint.subject, body=endpoint_fields(endpoint))
+    claims: Any = tx.db.execute(SQL.claims_on_endpoint, (instance, endpoint.number)).fetchall()
+    mailbox = core.directory.find_mailbox(endpoint.hash) if claims else None
+    return [] if mailbox is None else redeliver_claims(tx, endpoint, mailbox, [id_ for (id_,) in claims])
+
+
+def remove_leftovers(core: Core, endpoint: Endpoint, leftovers: Leftovers) -> None:
+    """Remove the files of messages whose end is committed."""
+    mailbox = core.directory.find_mailbox(endpoint.hash) if leftovers else None
+    for path in leftovers if mailbox is not None else ():
+        mailbox.remove(path)  # type: ignore[union-attr]
+
+
+class RunGate:
+    """Lets a message on its last attempt run while no other message of this process does."""
+
+    def __init__(self) -> None:
+        self._running = 0
+        self._is_alone = False
+        #: servers that wait, in order; True if the server needs a run of its own
+        self._waiting: dict[Callable[[], None], bool] = {}
+
+    def enter(self, resume: Callable[[], None], *, alone: bool) -> bool:
+        """Count a run and return True, or return False and call `resume` when another try may succeed."""
+        first = next((server for server, needs_own_run in self._waiting.items() if needs_own_run), resume)
+        if self._is_alone or first != resume or (alone and self._running):
+            self._waiting[resume] = alone
+            return False
+        self._waiting.pop(resume, None)
+        self._running += 1
+        self._is_alone = alone
+        return True
+
+    def leave(self) -> None:
+        """Count the end of a run."""
+        self._running -= 1
+        self._is_alone = False
+        if self._waiting and not self._running:
+            self._wake()
+
+    def forget(self, resume: Callable[[], None]) -> None:
+        """Remove a server that stops."""
+        if self._waiting.pop(resume, False) and not self._running:
+            self._wake()
+
+    def _wake(self) -> None:
+        """Resume the servers, first those that need a run of their own."""
+        waiting = sorted(self._waiting, key=lambda resume: not self._waiting[resume])
+        for resume in waiting:
+            resume()
