@@ -7,6 +7,7 @@ from pathlib import Path
 from posthouse import Bus
 from posthouse.bus.data_directory import endpoint_hash
 from posthouse.journal.verify import verify_store
+from posthouse.model.clock import system_clock
 from posthouse.sqlite.connection import Durability, open_writer
 from tests.bus.counters import depth_counter
 from tests.bus.house import House
@@ -188,9 +189,10 @@ async def circuits(bus: Bus) -> list[str]:
 
 
 async def test_mailbox_that_a_process_serves_is_reconciled_by_the_next_process_that_opens_the_bus(
-    house: House, tmp_path: Path
+    house: House,
 ) -> None:
     """The serving process may die half way: only when all mailboxes are done the boot counts as reconciled."""
+    house.clock = system_clock()  # type: ignore[assignment]
     ids = await stored(house)
     change(house.root, "UPDATE bus_state SET boot_id = 'another'")
     server = await house.agent()

@@ -70,7 +70,7 @@ async def bus_with_mail(house: House, count: int) -> tuple[Bus, list[str]]:
 
 def fail_settling(monkeypatch: pytest.MonkeyPatch, name: str, times: int) -> Failing:
     failing = Failing(settle_file, lambda *arguments: name in arguments, times, RuntimeError("unexpected"))
-    monkeypatch.setattr("posthouse.bus.endpoint_server.settle_file", failing)
+    monkeypatch.setattr("posthouse.bus.arrivals.settle_file", failing)
     return failing
 
 

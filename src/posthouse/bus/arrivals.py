@@ -61,6 +61,8 @@ class Arrivals:
         self._expected_own: set[str] = set()
         self._newest = ""
         self._is_settling = False
+        #: False until `start` has listed the files: what arrives before is among them
+        self._is_started = False
         self.is_stopped = False
         self._rescan: asyncio.TimerHandle | None = None
 
@@ -71,8 +73,8 @@ class Arrivals:
     def start(self, last_id: str | None) -> None:
         """Queue the files that exist; new/ is being watched already."""
         self._newest = last_id or ""
-        self._discover(self._mailbox.names("new"))
-        self.refill()
+        self._is_started = True
+        self.rescan()
 
     def stop(self) -> None:
         """Queue nothing more."""
@@ -84,6 +86,8 @@ class Arrivals:
 
     def rescan(self) -> None:
         """Scan new/ again: the safety net, and the answer to lost inotify events."""
+        if not self._is_started:
+            return
         self._expected_own.clear()
         try:
             names = self._mailbox.names("new")
@@ -108,7 +112,7 @@ class Arrivals:
         if name in self._expected_own:
             self._expected_own.discard(name)
             return False
-        if name not in self._seen:
+        if name not in self._seen and self._is_started:
             self._discover([name])
             self.refill()
         return True
@@ -119,6 +123,8 @@ class Arrivals:
 
     def find_earlier(self, tx: BusTransaction, id_: str, previous_id: str | None) -> list[str]:
         """Settle messages of other processes that were reserved before an own message; return their ids in order."""
+        if not self._is_started:
+            return []
         candidates = set(self._reserved_without_file)
         if previous_id is not None and previous_id > self._newest:
             rows: Any = tx.db.execute(SQL.mail_between, (self._endpoint.number, self._newest, id_))
@@ -140,6 +146,8 @@ class Arrivals:
 
     def offer_own(self, earlier: list[str], id_: str, data: bytes) -> None:
         """Queue an own message, after the messages of other processes that come before it."""
+        if not self._is_started:
+            return
         for other in earlier:
             self._enqueue(Queued(other))
         self._enqueue(Queued(id_, data if len(self.queue) < _MAX_QUEUED_CONTENTS else None))

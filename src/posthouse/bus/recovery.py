@@ -224,8 +224,9 @@ async def sweep_removed_mailboxes(core: Core) -> None:
 
 async def sweep_temporary_files(core: Core) -> None:
     """Remove temporary files that no process is writing."""
-    for number, hash_ in [(found.number, found.hash) for found in core.ledger.registry.by_number.values()]:
-        await _sweep_tmp(core, number, hash_)
+    registry = await core.ledger.run(lambda tx: tx.registry)
+    for endpoint in list(registry.by_number.values()):
+        await _sweep_tmp(core, endpoint.number, endpoint.hash)
     await _sweep_tmp(core, 0, UNROUTED)
 
 

@@ -17,9 +17,11 @@ from posthouse.bus.maildir import Mailbox
 from posthouse.bus.results import Endpoint
 from posthouse.bus.settling import FileStatus, dead_letter_body, endpoint_fields, release_reservation, settle_file
 from posthouse.bus.transaction import SQL, BusTransaction
+from posthouse.log import get_log
 from posthouse.model.envelope import decode_dead_letter
 from posthouse.model.errors import PosthouseError
 
+log = get_log(__name__)
 #: paths inside a mailbox that the caller removes after the commit
 Leftovers = list[str]
 
@@ -107,8 +109,13 @@ def release_server(core: Core, tx: BusTransaction, endpoint: Endpoint, instance:
 def remove_leftovers(core: Core, endpoint: Endpoint, leftovers: Leftovers) -> None:
     """Remove the files of messages whose end is committed."""
     mailbox = core.directory.find_mailbox(endpoint.hash) if leftovers else None
-    for path in leftovers if mailbox is not None else ():
-        mailbox.remove(path)  # type: ignore[union-attr]
+    if mailbox is None:
+        return
+    for path in leftovers:
+        try:
+            mailbox.remove(path)
+        except OSError as failure:  # the next server finds it again
+            log.error("leftover_stays", path=str(mailbox.path / path), reason=str(failure))
 
 
 class RunGate:

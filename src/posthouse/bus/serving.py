@@ -71,10 +71,17 @@ class EndpointServers:
         await self._update_all(concerned)
 
     async def _update_all(self, endpoints: list[Endpoint]) -> None:
+        """Start servers; their handlers run first when the caller goes on, which may not know its subscription yet."""
         joining = [joining for endpoint in endpoints if (joining := self._update(endpoint)) is not None]
-        if joining:
-            self._core.ledger.commit_soon()
-            await asyncio.gather(*(join.done for join in joining))
+        for join in joining:
+            join.is_awaited = True
+        self._core.ledger.commit_soon()
+        try:
+            for join in joining:
+                await asyncio.shield(join.done)
+        finally:
+            for join in joining:
+                join.start_server()
         for join in joining:
             if join.conflict is not None:
                 raise join.conflict
@@ -141,7 +148,9 @@ class EndpointServers:
         if joined.conflict is not None:
             log.error("endpoint_not_served", subject=endpoint.subject, reason=str(joined.conflict))
         elif joined.is_server:
-            self._serve(endpoint, joined.mode, joined.last_id)
+            joined.server = self._serve(endpoint, joined.mode)
+            if not joined.is_awaited:
+                joined.start_server()
         elif joined.has_to_wait:
             self._standby[endpoint.number] = endpoint
             self._watch_peers()
@@ -150,27 +159,27 @@ class EndpointServers:
         """Leave it to housekeeping to try again."""
         self._joining.pop(joined.endpoint.number, None)
 
-    def _serve(self, endpoint: Endpoint, mode: ServeMode, last_id: str | None) -> None:
-        """Start serving; a damaged mailbox must not keep other endpoints from being served."""
+    def _serve(self, endpoint: Endpoint, mode: ServeMode) -> EndpointServer | None:
+        """Create the server of an endpoint; a damaged mailbox must not keep other endpoints from being served."""
         server = EndpointServer(
             self._core, endpoint, mode, self._subscriptions, self._threads, self._gate, self.on_stopped
         )
         self._servers[endpoint.number] = self._core.servers[endpoint.number] = server
         try:
+            self._core.directory.mailbox(endpoint.hash)
             self._watcher.add_mailbox(self._core.directory.path_of(endpoint.hash) / "new", server)
-            server.start(last_id)
         except (OSError, PosthouseError) as failure:
             log.error("endpoint_not_served", subject=endpoint.subject, reason=str(failure))
-            self._watcher.remove_mailbox(server)
             server.stop()
             self._core.ledger.submit(_ReleaseEndpoint(self._core, self, server, is_final=True))
-            return
+            return None
         if mode.group:
             self._watch_peers()
         if self._registered.get(endpoint.subject) is not endpoint:  # dropped while it joined
             self._stop(endpoint)
         else:
             self._update(endpoint)
+        return server
 
     def _remove(self, server: EndpointServer) -> None:
         number = server.endpoint.number
@@ -282,6 +291,9 @@ class _JoinEndpoint:
         self.mode = mode
         #: resolves when the operation has ended, whatever its result
         self.done: asyncio.Future[None] = core.loop.create_future()
+        #: a caller starts the server when it goes on
+        self.is_awaited = False
+        self.server: EndpointServer | None = None
         self._reset()
 
     def _reset(self) -> None:
@@ -326,8 +338,16 @@ class _JoinEndpoint:
         return groups
 
     def on_committed(self) -> None:
-        self._servers.on_joined(self)
-        self._end()
+        try:
+            self._servers.on_joined(self)
+        finally:
+            self._end()
+
+    def start_server(self) -> None:
+        """Let the server take messages; a second call does nothing."""
+        server, self.server = self.server, None
+        if server is not None and not server.is_stopped:
+            server.start(self.last_id)
 
     def on_failed(self, failure: Exception) -> bool:
         self._servers.on_join_failed(self)

@@ -85,10 +85,12 @@ def changes_of(journal: DataFrame) -> DataFrame:
     is_closed = text(body, "reserved").isNotNull()
     kind = f.create_map(*[f.lit(word) for pair in _CHANGE_KINDS.items() for word in pair])[type_]
     kind = f.when(type_ == "bus.published", f.when(is_closed, "closed").otherwise("adopted")).otherwise(kind)
+    is_restored = (type_ == "bus.redelivered") & (text(body, "adopted") == "true")
+    kind = f.when(is_restored, "adopted").otherwise(kind)
     is_ack = (type_ == "bus.handled") & f.col("actor").isNull()
     is_unreported = (type_ == "bus.failed") & text(body, "boot_ns").isNull()  # by a refused publish
     is_refused_letter = (type_ == "bus.dead") & is_closed
-    known = journal.where(type_.isin("bus.published", *_CHANGE_KINDS) & ~is_refused_letter)
+    known = journal.where((type_.isin("bus.published", *_CHANGE_KINDS) & ~is_refused_letter) | is_restored)
     return known.select(
         "store",
         text(body, "endpoint_hash").alias("place"),

@@ -1,7 +1,7 @@
 """The bus: a message that ends was published, one that is requeued or purged was a dead letter, and it has a successor.
 
 The key is a message in a mailbox. A dead letter may exist without a publish, because a rejected message is dead from
-the start. A message whose file outlived its end is adopted, which is recorded as another publish.
+the start. A message that was published and is delivered again, because its process or bus.db was lost, is open again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from posthouse.pipeline.audit.lineage import Lineage
 from posthouse.pipeline.audit.rule import Auditor, Entry, KeyedFact, Rule, Step
 
 _UNROUTED = "unrouted"
-TYPES = frozenset({f"bus.{fact}" for fact in ("published", "handled", "failed", "dead", "requeued", "purged")})
+TYPES = frozenset({f"bus.{fact}" for fact in ("published", "redelivered", "handled", "failed", "dead", "requeued", "purged")})
 
 
 class Requeue(msgspec.Struct, array_like=True, tag="requeue"):
@@ -54,6 +54,7 @@ class BusMessageAuditor(Auditor):
         super().__init__(lineage, key)
         self._mailbox, self._id = key.split("\x1f")
         self._is_open = False
+        self._was_published = False
         self._is_dead_letter = False
 
     def add_step(self, step: Step) -> Iterator[Finding]:
@@ -61,6 +62,10 @@ class BusMessageAuditor(Auditor):
         if fact == "published":
             if self._is_open:
                 yield self.finding("bus_published_twice", step, self._id, f"{self._mailbox} already holds it")
+            self._is_open = self._was_published = True
+        elif fact == "redelivered":
+            if not self._was_published and self.lineage.is_complete:
+                yield self.finding("bus_unknown", step, self._id, f"{fact}, but {self._mailbox} never held it")
             self._is_open = True
         elif fact in ("handled", "failed"):
             if not self._is_open and self.lineage.is_complete:
