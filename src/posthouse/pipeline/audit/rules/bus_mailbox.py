@@ -15,7 +15,9 @@ from posthouse.pipeline.audit.lineage import Lineage
 from posthouse.pipeline.audit.rule import Auditor, Entry, KeyedFact, Rule, Step
 
 _UNROUTED = "unrouted"
-TYPES = frozenset({f"bus.{fact}" for fact in ("published", "redelivered", "handled", "failed", "dead", "requeued", "purged")})
+TYPES = frozenset(
+    {f"bus.{fact}" for fact in ("published", "redelivered", "handled", "failed", "dead", "requeued", "purged")}
+)
 
 
 class Requeue(msgspec.Struct, array_like=True, tag="requeue"):
