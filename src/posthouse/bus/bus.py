@@ -124,7 +124,6 @@ class Bus:
         except OSError as failure:
             raise unusable(self.path, failure) from failure
 
-
     async def close(self) -> None:
         """Release every lock, descriptor and database; a second call does nothing."""
         session = self._session

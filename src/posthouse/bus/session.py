@@ -156,7 +156,7 @@ class Session:
         await self.servers.close()
         # after the servers: a handler that waits gives its message back instead of failing
         self.waiting.close()
-        self.requests.fail(self.failure or error("bus_closed", path=str(self._path)))
+        self.requests.fail(self.failure or error("bus_closed", path=str(self._options.path)))
         await self.publisher.close()
         await self.followers.close()
         await self.housekeeping.close()
