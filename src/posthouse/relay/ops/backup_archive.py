@@ -90,7 +90,7 @@ def _write_members(file: IO[bytes], store: Path, key_text: bytes) -> None:
 
 
 def _private(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    entry.mode, entry.uid, entry.gid, entry.uname, entry.gname = 0o600, 0, 0, "", ""
+    entry.mode = 0o600
     return entry
 
 
