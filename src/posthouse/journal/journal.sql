@@ -57,3 +57,7 @@ SELECT type FROM journal WHERE seq = ?
 
 -- :name broken_body
 SELECT seq FROM journal WHERE NOT json_valid(body) LIMIT 1
+
+-- :name all_tables
+SELECT name FROM main.sqlite_schema WHERE type = 'table' AND (name NOT LIKE 'sqlite_%' OR name = 'sqlite_sequence')
+ORDER BY name = 'sqlite_sequence'

@@ -1,4 +1,4 @@
-"""Replace a store by a backup, or go on from a file that was put in its place by hand.
+"""Replace a store by a backup, go on from a file that was put in its place by hand, or write a store anew.
 
 The restored store continues the backup's journal under a new epoch, so that its new records cannot be mistaken for
 the lost ones. A restore is refused while any process has the store open. The backup is first copied, verified and
@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import glob
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import apsw
 
 from posthouse.files import fsync_dir, sync_file
+from posthouse.journal.append import SQL
 from posthouse.journal.read import fork_epoch
 from posthouse.journal.verify import verify_database
 from posthouse.model.clock import Clock
 from posthouse.model.errors import error
 from posthouse.sqlite.backup import backup_store
-from posthouse.sqlite.connection import Durability, open_writer, safe_path
+from posthouse.sqlite.connection import Durability, open_writer, safe_path, translate
 from posthouse.sqlite.schema import Component, migrate
 from posthouse.sqlite.store_lock import StoreLock, clear_marker, refuse_half_restored, set_marker
 
@@ -58,6 +59,68 @@ def restore_store(
         return epoch
     finally:
         store_lock.close()
+
+
+def rebuild_store(
+    target: Path,
+    components: tuple[Component, ...],
+    derived: Collection[str],
+    fill: Adjust,
+) -> None:
+    """Write the store at `target` anew, table by table, with new indexes; `fill` writes the derived tables.
+
+    Neither indexes nor derived tables of the old file are read, so damage in them is gone afterwards. Damage in
+    another table raises store_damaged and changes nothing.
+    """
+    target = safe_path(target)
+    store_lock = StoreLock(target, exclusive=True)
+    try:
+        refuse_half_restored(target)
+        _remove_leftovers(target)
+        _migrate(target, components)
+        fresh = target.with_name(f".{target.name}.{secrets.token_hex(8)}.restored")
+        try:
+            _copy_tables(target, fresh, components, derived, fill)
+            sync_file(fresh)
+            _swap(fresh, target)
+        finally:
+            _remove_with_wal(fresh)
+    finally:
+        store_lock.close()
+
+
+def _migrate(path: Path, components: tuple[Component, ...]) -> None:
+    db = open_writer(path, Durability.FULL)
+    try:
+        migrate(db, path, components)
+    finally:
+        db.close()
+
+
+def _copy_tables(
+    source: Path, fresh: Path, components: tuple[Component, ...], derived: Collection[str], fill: Adjust
+) -> None:
+    db = open_writer(fresh, Durability.NORMAL)
+    try:
+        migrate(db, fresh, components, keep_backup=False)
+        db.pragma("foreign_keys", False)
+        db.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
+        db.execute("ATTACH ? AS source", (str(source),))
+        db.execute("BEGIN IMMEDIATE")
+        for (name,) in db.execute(SQL.all_tables).fetchall():
+            if name not in derived:
+                db.execute(f'DELETE FROM main."{name}"')
+                # with a WHERE clause SQLite inserts row by row; without one it would copy the pages of the old indexes
+                db.execute(f'INSERT INTO main."{name}" SELECT * FROM source."{name}" NOT INDEXED WHERE true')
+        fill(db)
+        db.execute("COMMIT")
+        db.execute("DETACH source")
+        _refuse_damaged(db, source)
+        db.pragma("journal_mode", "delete")  # one file: the swap has no WAL to move
+    except apsw.Error as exc:
+        raise translate(exc, str(source)) from exc
+    finally:
+        db.close()
 
 
 def restore_in_place(

@@ -1,13 +1,17 @@
 """Verify a store: the integrity of the database, then the rules of every journal.
 
 Stores add their own rules; a finding is a sentence. All rules read one snapshot, so a running store can be verified.
-Nothing is changed.
+Nothing is changed. SQLite's own check gives up at the first page that it cannot read; `find_damage` walks every tree
+of the database for itself, so that an operator learns what is lost and what an index can be rebuilt from.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import apsw
 
@@ -20,7 +24,48 @@ from posthouse.sqlite.schema import APPLICATION_ID
 from posthouse.sqlite.store_lock import refuse_half_restored, shared_store_lock
 
 Rule = Callable[[apsw.Connection], Iterator[str]]
-_DAMAGE = ("store_not_ours", "store_half_restored")
+_UNUSABLE = ("store_not_ours", "store_half_restored")
+#: Errors that mean damage of the file, not a mistake in a statement.
+DAMAGE = (apsw.CorruptError, apsw.NotADBError, apsw.IOError)
+_TREES = "SELECT type, name, tbl_name, sql FROM sqlite_schema WHERE type IN ('table', 'index') ORDER BY type DESC, name"
+
+
+@dataclass(frozen=True)
+class Damage:
+    """A tree that cannot be read completely."""
+
+    table: str
+    #: None: the table itself
+    index: str | None
+    reason: str
+
+    def __str__(self) -> str:
+        name = f"the table {self.table}" if self.index is None else f"the index {self.index} of the table {self.table}"
+        return f"damage: {name} cannot be read: {self.reason}"
+
+
+def find_damage(db: apsw.Connection) -> Iterator[Damage]:
+    """Yield each table and each index that cannot be read."""
+    try:
+        trees: list[Any] = db.execute(_TREES).fetchall()
+    except DAMAGE as exc:
+        yield Damage("sqlite_schema", None, str(exc))
+        return
+    for kind, name, table, sql in trees:
+        try:
+            if kind == "table":
+                for _ in db.execute(f'SELECT * FROM "{name}" NOT INDEXED'):
+                    pass
+            else:
+                db.execute(f'SELECT count(*) FROM "{table}" INDEXED BY "{name}" {_condition(sql)}').fetchall()
+        except DAMAGE as exc:
+            yield Damage(table, None if kind == "table" else name, str(exc))
+
+
+def _condition(sql: str | None) -> str:
+    """Return the WHERE clause of a partial index: SQLite uses it only for queries with the same one."""
+    found = re.search(r"\sWHERE\s.*", sql or "", re.DOTALL | re.IGNORECASE)
+    return found[0] if found else ""
 
 
 def verify_store(path: Path, rules: tuple[Rule, ...] = ()) -> list[str]:
@@ -34,7 +79,7 @@ def verify_store(path: Path, rules: tuple[Rule, ...] = ()) -> list[str]:
             finally:
                 db.close()
     except PosthouseError as failure:
-        if failure.code in _DAMAGE or isinstance(failure, Fatal):
+        if failure.code in _UNUSABLE or isinstance(failure, Fatal):
             return [str(failure)]
         raise
 
@@ -48,8 +93,8 @@ def verify_database(db: apsw.Connection, rules: tuple[Rule, ...] = ()) -> Iterat
         if not damage:  # the rules would only fail on the same damage
             for rule in (_sequence, _snapshot, _time, _types, _bodies, _epochs, *rules):
                 yield from rule(db)
-    except (apsw.CorruptError, apsw.IOError, apsw.NotADBError) as exc:
-        yield f"the database is damaged: {exc}"
+    except DAMAGE as exc:
+        yield from [str(each) for each in find_damage(db)] or [f"the database is damaged: {exc}"]
     finally:
         if db.in_transaction:
             db.execute("ROLLBACK")

@@ -28,6 +28,7 @@ DURATION_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 METRICS: tuple[Metric, ...] = (
     Metric("posthouse_relay_events_accepted_total", "counter", "Events accepted.", ("outcome",)),
     Metric("posthouse_relay_events_refused_total", "counter", "Events refused, by error code.", ("code",)),
+    Metric("posthouse_relay_damaged_pages_total", "counter", "Reads and writes of the store that met a damaged page."),
     Metric("posthouse_relay_requests_total", "counter", "HTTP requests answered.", ("route", "status")),
     Metric(
         "posthouse_relay_request_seconds",

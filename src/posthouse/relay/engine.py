@@ -219,6 +219,12 @@ class EngineSettings:
     verifier_threads: int = field(default_factory=lambda: verifier_threads(count_processors()))
 
 
+def exit_unless_damaged(failure: Fatal) -> None:
+    """End the process, but serve reads from a damaged file: the writer refuses everything, and health says so."""
+    if failure.code != "store_damaged":
+        exit_process(failure)
+
+
 class RelayEngine(Reads):
     """A running relay without its sockets; made by `start`."""
 
@@ -269,7 +275,7 @@ class RelayEngine(Reads):
         settings: EngineSettings,
         clock: Clock,
         *,
-        on_fatal: Callable[[Fatal], None] = exit_process,
+        on_fatal: Callable[[Fatal], None] = exit_unless_damaged,
         vfs: str | None = None,
     ) -> RelayEngine:
         """Open the store, create the mesh main and its admins, and start the threads."""
@@ -352,8 +358,14 @@ class RelayEngine(Reads):
 
     @property
     def state(self) -> str:
-        """`open`, `full` (read-only until there is room), `failed` or `closed`."""
+        """`open`, `full` (read-only until there is room), `damaged`, `failed` or `closed`."""
         return self.store.state
+
+    @property
+    def damage(self) -> int:
+        """How often a read or a write met a damaged page since the start."""
+        found: int = self.store.statistics()["damaged_reads"] + (self.state == "damaged")
+        return found
 
     def info(self) -> dict[str, Any]:
         """Return the public facts about the engine."""

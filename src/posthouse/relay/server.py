@@ -302,6 +302,7 @@ def watch_metrics(context: RelayContext, server: HttpServer) -> None:
     watch_queues(context)
     meters.watch("posthouse_relay_tokens", lambda: len(context.tokens))
     meters.watch("posthouse_relay_journal_head", lambda: live.head)
+    meters.watch("posthouse_relay_damaged_pages_total", lambda: context.engine.damage)
     for metric, name in _STORE.items():
         meters.watch(metric, partial(_read_store, context, name))
 

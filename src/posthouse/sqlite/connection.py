@@ -57,6 +57,8 @@ def ends_transaction(exc: BaseException) -> bool:
 
 def translate(exc: apsw.Error, path: str, *, committing: bool = False) -> PosthouseError:
     """Return the posthouse error for a failed SQLite call."""
+    if isinstance(exc, apsw.CorruptError | apsw.NotADBError):
+        return error("store_damaged", path=path, reason=str(exc))
     if is_fatal(exc, committing=committing):
         return error("store_failed", path=path, reason=str(exc))
     if isinstance(exc, apsw.BusyError | apsw.LockedError | apsw.ProtocolError):

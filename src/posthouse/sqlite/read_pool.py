@@ -18,11 +18,13 @@ from typing import TypeVar
 
 import apsw
 
+from posthouse.log import get_log
 from posthouse.model.clock import Clock
 from posthouse.model.errors import error
 from posthouse.sqlite.connection import ends_transaction, open_reader, skip_checkpoint_on_close, translate
 
 R = TypeVar("R")
+log = get_log(__name__)
 
 READ_TIMEOUT_S = 10.0  # far above any keyset read; a longer read blocks the checkpoint
 _CHECK_EVERY_S = 0.2
@@ -61,6 +63,7 @@ class ReadPool:
         self._running: set[_Reading] = set()
         self._threads = ThreadPoolExecutor(size, thread_name_prefix=f"reader {path.name}")
         self._is_closed = False
+        self._damaged_reads = 0
 
     async def run(self, read: Callable[[apsw.Connection], R]) -> R:
         """Run `read` on a thread of the pool, in one snapshot, and return its result."""
@@ -111,7 +114,11 @@ class ReadPool:
     def statistics(self) -> dict[str, int]:
         """Return the number of open connections and of running reads."""
         with self._mutex:
-            return {"open": len(self._idle) + len(self._running), "running": len(self._running)}
+            return {
+                "open": len(self._idle) + len(self._running),
+                "running": len(self._running),
+                "damaged_reads": self._damaged_reads,
+            }
 
     def _begin(self) -> _Reading:
         with self._mutex:
@@ -143,8 +150,14 @@ class ReadPool:
         """Return the error for the caller; a mistake in its own SQL stays an apsw error."""
         if reading.is_ended:
             return error("store_read_timeout", seconds=self._timeout_s)
-        is_mistake = isinstance(exc, apsw.ReadOnlyError) or not ends_transaction(exc)
-        return exc if is_mistake else translate(exc, str(self._path))
+        if isinstance(exc, apsw.ReadOnlyError) or not ends_transaction(exc):
+            return exc
+        failure = translate(exc, str(self._path))
+        if failure.code == "store_damaged":
+            with self._mutex:
+                self._damaged_reads += 1
+            log.error("store_damaged", path=str(self._path), reason=str(exc))
+        return failure
 
 
 def _interrupt(db: apsw.Connection) -> None:

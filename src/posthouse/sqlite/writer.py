@@ -130,9 +130,9 @@ class Writer(Generic[TxT]):
 
     @property
     def state(self) -> str:
-        """Return "open", "full" or "locked" (read-only until a commit succeeds), "failed" or "closed"."""
+        """Return "open", "full" or "locked" (read-only until a commit succeeds), "damaged", "failed" or "closed"."""
         if isinstance(self._closed_with, Fatal):
-            return "failed"
+            return "damaged" if self._closed_with.code == "store_damaged" else "failed"
         if self._closed_with is not None:
             return "closed"
         if self._transient_error is not None:
@@ -309,7 +309,7 @@ class Writer(Generic[TxT]):
             rest, self._queue = self._queue, []
         for item in rest:
             item.error = copy_error(fatal)
-        log.error("store_failed", path=self._path, reason=str(fatal))
+        log.error(fatal.code, path=self._path, reason=str(fatal))
         skip_checkpoint_on_close(self._tx.db)
         try:
             self._on_fatal(fatal)

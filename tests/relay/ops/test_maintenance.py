@@ -164,7 +164,7 @@ def test_check_names_the_violation_of_each_rule(path: Path, db: apsw.Connection,
 def test_reindex_rebuilds_the_derived_tables(path: Path, db: apsw.Connection, clock: FakeClock) -> None:
     db.execute("DELETE FROM event_terms; DELETE FROM current_events")
     assert check_relay(path) != []
-    reindex_relay(path, clock)
+    reindex_relay(path)
     assert check_relay(path) == []
 
 

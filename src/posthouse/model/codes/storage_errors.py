@@ -41,6 +41,13 @@ STORAGE: tuple[ErrorSpec, ...] = (
         "the disk failed under {path}: {reason}",
         "Check the disk and the kernel log, then verify the store (`posthouse relay verify`, `posthouse doctor`).",
     ),
+    fatal(
+        "store_damaged",
+        500,
+        "{path} is damaged: {reason}",
+        "Check the disk. `posthouse relay check` says what is damaged in the store of a relay; `posthouse doctor` "
+        "checks the other stores.",
+    ),
     ErrorSpec(
         "store_schema_newer",
         500,

@@ -34,12 +34,12 @@ class Health(msgspec.Struct):
 
 
 async def healthz(call: RelayCall) -> HttpResponse:
-    """Answer as long as the event loop runs."""
-    return json_response(Health())
+    """Answer as long as the event loop runs; the status is `damaged` once the relay has met a damaged page."""
+    return json_response(Health("damaged" if call.context.engine.damage else "ok"))
 
 
 async def readyz(call: RelayCall) -> HttpResponse:
-    """Answer 200 while events are accepted, 503 while the disk is full or the relay stops."""
+    """Answer 200 while events are accepted, 503 while the disk is full, the store damaged, or the relay stops."""
     state = call.context.engine.state
     if state != "open":
         raise error("relay_not_ready", reason=f"its store is {state}")

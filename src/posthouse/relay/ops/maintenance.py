@@ -20,9 +20,9 @@ from msgspec.structs import replace
 from posthouse.journal.append import SQL as JOURNAL_SQL
 from posthouse.journal.read import read_after
 from posthouse.journal.records import Record
-from posthouse.journal.restore import restore_in_place, restore_store
-from posthouse.journal.store import JOURNAL, Store
-from posthouse.journal.verify import Rule, verify_store
+from posthouse.journal.restore import rebuild_store, restore_in_place, restore_store
+from posthouse.journal.store import JOURNAL
+from posthouse.journal.verify import Damage, Rule, find_damage, verify_store
 from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError
 from posthouse.model.event import decode_event, event_id
@@ -32,11 +32,12 @@ from posthouse.relay.messages.consistency import DELIVERY_RULES, PINCH_RULES
 from posthouse.relay.store.event_rows import event_row
 from posthouse.relay.store.high_water import HighWater, MarkFile
 from posthouse.relay.store.sqlite.meshes_and_locks import LOCKS_SQL, MESHES_SQL, all_locks, last_token, read_mesh_rows
-from posthouse.relay.store.sqlite.store import COMPONENTS, reindex, stored_extent
+from posthouse.relay.store.sqlite.store import COMPONENTS, DERIVED, reindex, stored_extent
 from posthouse.relay.wire.mesh_rows import AccessRow, MemberRow, MeshRows, Role, Verdict
 from posthouse.sqlite.backup import backup_store
 from posthouse.sqlite.connection import open_reader
 from posthouse.sqlite.statements import Statements
+from posthouse.sqlite.store_lock import shared_store_lock
 
 MeshFacts = dict[tuple[str, ...], Any]
 
@@ -347,6 +348,10 @@ RULES: tuple[Rule, ...] = (
 )
 
 
+_REINDEX = "what is damaged can be rebuilt: stop the relay and run `posthouse relay reindex`"
+_SALVAGE = "restore the newest backup that verifies, or save what is readable with `posthouse relay export`"
+
+
 def check_relay(path: Path) -> list[str]:
     """Return findings about a relay's store; an empty list means that it is consistent."""
     return verify_store(path, RULES)
@@ -368,17 +373,32 @@ def restore_relay(backup: Path | None, path: Path, clock: Clock, mark_file: Mark
             backup, path, components, clock, lambda db: adjust_restored(db, clock, max(known, _counter_of(path)))
         )
     if mark_file is not None:
-        _write_mark(mark_file, path, clock)
+        write_mark(mark_file, path, clock)
     return epoch
 
 
-def reindex_relay(path: Path, clock: Clock) -> None:
-    """Rebuild the indexes that are derived from the events of a relay's store."""
-    store = Store(path, COMPONENTS, clock)
-    try:
-        store.writer.run_blocking(lambda tx: reindex(tx.db))
-    finally:
-        store.close()
+def reindex_relay(path: Path) -> None:
+    """Write a relay's store anew, with everything that is derived from its events, and replace the file."""
+    rebuild_store(path, (JOURNAL, *COMPONENTS), DERIVED, reindex)
+
+
+def check_rules(path: Path) -> list[str]:
+    """Return what the relay's own rules find in a store, or what is damaged in its file."""
+    with shared_store_lock(path):
+        db = open_reader(path)
+        try:
+            db.execute("BEGIN")
+            if damage := list(find_damage(db)):
+                return describe_damage(damage)
+            return [finding for rule in RULES for finding in rule(db)]
+        finally:
+            db.close()
+
+
+def describe_damage(found: Sequence[Damage]) -> list[str]:
+    """Return the damage as findings, with a last one that says what to do."""
+    is_derived = all(each.index is not None or each.table in DERIVED for each in found)
+    return [*map(str, found), _REINDEX if is_derived else _SALVAGE]
 
 
 def adjust_restored(db: apsw.Connection, clock: Clock, known_counter: int = 0) -> None:
@@ -401,7 +421,7 @@ def _marked_counter(mark_file: MarkFile) -> int:
     return 0 if mark is None else mark.token_counter
 
 
-def _write_mark(mark_file: MarkFile, path: Path, clock: Clock) -> None:
+def write_mark(mark_file: MarkFile, path: Path, clock: Clock) -> None:
     """Let the mark name the restored store: a start would refuse it by the mark of the lost one."""
     extent = stored_extent(path)
     assert extent is not None

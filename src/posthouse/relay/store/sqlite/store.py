@@ -41,6 +41,8 @@ R = TypeVar("R")
 RELAY = Component("relay", "posthouse.relay.store.sqlite.schema.events")
 COMPONENTS = (RELAY, LOCKS, DELIVERIES, PINCH)
 FILE_NAME = "relay.db"
+#: tables that `reindex` writes from the events
+DERIVED = ("event_terms", "current_events", "fenced_events")
 INSERT_EVENTS = BulkInsert(EVENTS_SQL.insert_events, 10)
 INSERT_TERMS = BulkInsert(EVENTS_SQL.insert_terms, 2)
 INSERT_CURRENT = BulkInsert(EVENTS_SQL.insert_current, 4, EVENTS_SQL.keep_larger)

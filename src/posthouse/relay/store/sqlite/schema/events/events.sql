@@ -145,3 +145,6 @@ DELETE FROM fenced_events
 
 -- :name has_journal
 SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'epochs'
+
+-- :name salvage
+SELECT seq, raw FROM events NOT INDEXED WHERE seq > ? ORDER BY seq
