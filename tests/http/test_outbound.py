@@ -98,3 +98,15 @@ def test_bytes_released_after_the_reader_was_dropped_make_no_room_twice() -> Non
         crowd.write(other, 400, at_s=second)
         outlet.hold(-300)  # the task of the dropped connection ends
     assert [peer.is_dropped for peer in (slow, *others)] == [True, True, False, False]
+
+
+def test_reader_that_falls_behind_and_catches_up_again_and_again_leaves_nothing_behind() -> None:
+    crowd = Crowd(1_000_000)
+    empties, lags = Peer(), Peer()
+    for second in range(1_000):
+        crowd.write(empties, 10, at_s=second)
+        empties.unsent = 0
+        crowd.write(lags, 10, at_s=second)
+        lags.unsent = 5
+    assert len(crowd.account.open(empties)._marks) <= 1  # type: ignore[arg-type]
+    assert len(crowd.account.open(lags)._marks) <= 2  # type: ignore[arg-type]

@@ -42,10 +42,6 @@ class Outlet:
         self.counted = 0
 
     @property
-    def unsent_bytes(self) -> int:
-        return self._transport.get_write_buffer_size()
-
-    @property
     def sent_bytes(self) -> int:
         """How many bytes the kernel has taken; grows while the peer reads."""
         return self._written - self._transport.get_write_buffer_size()
@@ -54,6 +50,8 @@ class Outlet:
         """Count bytes that were just written; return how many are unsent now."""
         self._written += size
         unsent = self._transport.get_write_buffer_size()
+        if self._marks:
+            self._drop_marks(unsent)
         if unsent:
             self._mark()
         if unsent or self.counted:
@@ -83,9 +81,7 @@ class Outlet:
         if self._transport.is_closing():
             return 0
         unsent = self._transport.get_write_buffer_size()
-        sent = self._written - unsent
-        while self._marks and (not unsent or self._marks[0][0] <= sent):
-            self._marks.popleft()
+        self._drop_marks(unsent)
         return unsent + self._held
 
     @property
@@ -106,6 +102,12 @@ class Outlet:
     def _wrote_by_library(self, size: int) -> None:
         if not self._transport.is_closing():
             self.wrote(size)
+
+    def _drop_marks(self, unsent: int) -> None:
+        """Drop the marks of bytes that were sent."""
+        sent = self._written - unsent
+        while self._marks and (not unsent or self._marks[0][0] <= sent):
+            self._marks.popleft()
 
     def _mark(self) -> None:
         now_s = self._account.now_s()
