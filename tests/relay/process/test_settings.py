@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
 import aiohttp
 import pytest
+from structlog.testing import capture_logs
 
 from posthouse.model.errors import PosthouseError
 from posthouse.model.settings import SETTINGS
@@ -234,3 +235,51 @@ async def test_metrics_token_file_that_holds_no_token_is_refused_at_start(tmp_pa
             async with relay(tmp_path, "flag", metrics_token_file=str(file)):
                 pass
         assert refused.value.code == "metrics_token_invalid"
+
+
+async def dial(server: RelayServer, stack: AsyncExitStack, session: aiohttp.ClientSession, **headers: str) -> str:
+    """Log in on a new stream, which stays open, and return the verb of the answer."""
+    stream = await stack.enter_async_context(session.ws_connect(f"http://{server.address}/v1/stream", headers=headers))
+    hello = await stream.receive_json()
+    proof = Author().proof(hello[1]["relay"], ("challenge", hello[1]["challenge"]))
+    await stream.send_json(["AUTH", proof])
+    return str((await stream.receive_json())[0])
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("name", ["connections_max", "connections_per_address"])
+async def test_authenticated_connections_are_bounded(tmp_path: Path, source: str, name: str) -> None:
+    async with (
+        relay(tmp_path, source, **{name: 2}) as server,
+        aiohttp.ClientSession() as session,
+        AsyncExitStack() as stack,
+    ):
+        assert [await dial(server, stack, session) for _ in range(3)] == ["AUTHED", "AUTHED", "NOTICE"]
+
+
+@pytest.mark.parametrize("source", SOURCES)
+async def test_connections_behind_a_trusted_proxy_count_for_their_callers(tmp_path: Path, source: str) -> None:
+    given = {"trusted_proxies": "127.0.0.0/8,::1", "connections_per_address": 1}
+    async with (
+        relay(tmp_path, source, **given) as server,
+        aiohttp.ClientSession() as session,
+        AsyncExitStack() as stack,
+    ):
+        callers = ("203.0.113.1", "203.0.113.2", "203.0.113.1", "2001:db8::1", "2001:db8::2")
+        answers = [
+            await dial(server, stack, session, **{"X-Forwarded-For": f"198.51.100.9, {each}"}) for each in callers
+        ]
+        assert answers == ["AUTHED", "AUTHED", "NOTICE", "AUTHED", "NOTICE"]
+
+
+async def test_unknown_proxy_keeps_limits_per_address_off_and_the_relay_says_so(tmp_path: Path) -> None:
+    given = {"behind_proxy": True, "hosts": "relay.example", "admin": Author().node, "connections_per_address": 1}
+    with capture_logs() as entries:
+        async with (
+            relay(tmp_path, "flag", **given) as server,
+            aiohttp.ClientSession() as session,
+            AsyncExitStack() as stack,
+        ):
+            assert [await dial(server, stack, session, Host="relay.example") for _ in range(3)] == ["AUTHED"] * 3
+    (warned,) = [entry for entry in entries if entry["event"] == "address_limits_off"]
+    assert "relay.trusted_proxies" in warned["reason"]
