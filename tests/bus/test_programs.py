@@ -224,7 +224,7 @@ def test_failure_to_open_is_raised_in_the_calling_thread(tmp_path: Path) -> None
 
 
 def test_every_public_call_of_the_bus_has_its_blocking_form() -> None:
-    calls = {name for name in vars(Bus) if not name.startswith("_")} - {"loop", "problems", "session", "sync"}
+    calls = {name for name in dir(Bus) if not name.startswith("_")} - {"loop", "problems", "session", "sync"}
     sync = type(Bus("unused").sync)
     assert sorted(name for name in calls if not callable(getattr(sync, name, None))) == []
 
