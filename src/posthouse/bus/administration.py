@@ -11,10 +11,10 @@ from functools import partial
 from pathlib import Path
 
 from posthouse.bus import dead_letters, endpoints
-from posthouse.bus.arguments import check_count, check_type
 from posthouse.bus.data_directory import endpoint_hash
 from posthouse.bus.dead_letters import DeadLetterObserver
 from posthouse.bus.handlers import Unsubscribe
+from posthouse.bus.options import check_count, check_type
 from posthouse.bus.results import BreakerView, IndexRow, Letter, Metrics, PublishResult
 from posthouse.bus.session import Session
 from posthouse.journal.read import read_after, read_extent

@@ -20,10 +20,9 @@ from typing import Any
 from posthouse.bus import endpoints, polling
 from posthouse.bus.administration import Administration
 from posthouse.bus.admission import Draft
-from posthouse.bus.arguments import check_positive, check_type
 from posthouse.bus.causes import inherit
 from posthouse.bus.handlers import Handler, Subscription, Unsubscribe
-from posthouse.bus.options import Durability, Retention, bus_options
+from posthouse.bus.options import Durability, Retention, bus_options, check_positive, check_type
 from posthouse.bus.refusals import Refusals, check_refusals, result_or_raise
 from posthouse.bus.results import AckAnswer, Endpoint, PublishResult, SubscriptionView
 from posthouse.bus.session import Session

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from posthouse.bus.admission import Draft
-from posthouse.bus.arguments import check_handler, check_type
 from posthouse.bus.core import Core
 from posthouse.bus.data_directory import UNROUTED, endpoint_hash
 from posthouse.bus.index.message_index import IndexUpdater
+from posthouse.bus.options import check_handler, check_type
 from posthouse.bus.publishing import Publisher
 from posthouse.bus.results import Letter, PublishResult
 from posthouse.bus.taps import Follower, Followers

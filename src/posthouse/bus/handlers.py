@@ -22,9 +22,9 @@ from typing import Any
 
 import msgspec
 
-from posthouse.bus.arguments import check_handler, check_positive
 from posthouse.bus.causes import handler_context
 from posthouse.bus.maildir import clean_text
+from posthouse.bus.options import check_handler, check_positive
 from posthouse.bus.results import SubscriptionView
 from posthouse.log import get_log
 from posthouse.model.envelope import Envelope, HandlerError

@@ -3,11 +3,13 @@
 An argument wins over the environment (POSTHOUSE_BUS_MAX_HOPS and so on), the environment over the file config.toml in
 the home directory of posthouse, the file over the default. An empty variable means not set. Only the settings without
 an argument are read, so that a mistake in another setting, such as one of the relay's, cannot keep a bus from opening.
-Rate limit, breaker and back-pressure are not settings: they live in the bus's own config.json (operator_files).
+Rate limit, breaker and back-pressure are not settings: they live in the bus's own config.json (operator_files). The
+checks of arguments at the end are used by every part of the bus; subjects and ids have theirs in the model.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import tomllib
 from collections.abc import Collection, Mapping
@@ -17,7 +19,6 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from posthouse.bus.arguments import check_positive, check_type
 from posthouse.files import home_directory
 from posthouse.model.budget import BudgetCeiling, CycleRule
 from posthouse.model.clock import Clock
@@ -90,8 +91,8 @@ def bus_options(
     check_type("path", path, str, os.PathLike)
     check_type("reliability", reliability, Reliability)
     check_type("retention", retention, Retention)
-    _check_choice("durability", arguments["durability"], get_args(Durability))
-    _check_choice("cycle_rule", arguments["cycle_rule"], get_args(CycleRule))
+    check_choice("durability", arguments["durability"], get_args(Durability))
+    check_choice("cycle_rule", arguments["cycle_rule"], get_args(CycleRule))
     check_positive("handler_timeout_s", arguments["handler_timeout_s"])
     check_positive("max_listeners", arguments["max_listeners"])
     check_positive("max_payload_bytes", arguments["max_payload_bytes"])
@@ -155,6 +156,38 @@ def _read_file(environ: Mapping[str, str]) -> dict[str, Any]:
         raise error("config_unreadable", path=str(path), reason=str(failure)) from failure
 
 
-def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+# checks of arguments: a mistake raises value_invalid before anything is stored
+
+
+def check_positive(name: str, value: object) -> None:
+    """Raise value_invalid unless the value is a positive finite number, or None."""
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+        raise error("value_invalid", name=name, reason=f"{value!r} is not a positive number")
+
+
+def check_count(name: str, value: object, minimum: int = 1) -> None:
+    """Raise value_invalid unless the value is a whole number of at least `minimum`."""
+    if type(value) is not int or value < minimum:
+        raise error("value_invalid", name=name, reason=f"{value!r} is not a whole number of at least {minimum}")
+
+
+def check_handler(name: str, value: object) -> None:
+    """Raise value_invalid unless the value can be called."""
+    if not callable(value):
+        reason = f"{type(value).__name__} is no function that takes a message"
+        raise error("value_invalid", name=name, reason=reason)
+
+
+def check_type(name: str, value: object, *types: type) -> None:
+    """Raise value_invalid unless the value has one of these types, or is None."""
+    if value is not None and not isinstance(value, types):
+        wanted = " or ".join(kind.__name__ for kind in types)
+        raise error("value_invalid", name=name, reason=f"{type(value).__name__} is not {wanted}")
+
+
+def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    """Raise value_invalid unless the value is one of the choices, or None."""
     if value is not None and value not in choices:
         raise error("value_invalid", name=name, reason=f"{value!r} is none of {', '.join(choices)}")

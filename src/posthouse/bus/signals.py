@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context
 from typing import Any
 
-from posthouse.bus.arguments import check_handler
+from posthouse.bus.options import check_handler
 from posthouse.log import get_log
 from posthouse.model.envelope import Signal
 from posthouse.model.subjects import PatternTrie, validate_subject

@@ -13,8 +13,8 @@ import asyncio
 from contextlib import suppress
 
 from posthouse.bus.admission import Draft
-from posthouse.bus.arguments import check_positive
 from posthouse.bus.causes import RUNNING
+from posthouse.bus.options import check_positive
 from posthouse.bus.publishing import Publisher
 from posthouse.bus.results import PublishResult, Reason, Rejection
 from posthouse.model.errors import error
