@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,24 @@ from posthouse.model.errors import PosthouseError
 from posthouse.model.event import decode_event
 from posthouse.relay.engine import EngineSettings, RelayEngine
 from posthouse.relay.ops.maintenance import check_relay
-from posthouse.relay.store.sqlite.store import FILE_NAME
+from posthouse.relay.store.sqlite.store import FILE_NAME, RELAY
 from posthouse.relay.wire.accept_results import Accepted, Answer, Declined, ReplacingAccepted
 from tests.relay.authors import ALICE, Author
 from tests.relay.locks.desk import Desk
 from tests.relay.meshes.refusal import refused
 
 LEASE_MS = 60_000
+BEFORE_POINTERS = 2  # version of the relay's tables
+
+
+def make_old(path: Path) -> None:
+    """Take away what the migrations since then created."""
+    db = apsw.Connection(str(path))
+    for migration in RELAY.migrations[BEFORE_POINTERS:]:
+        for table in re.findall(r"CREATE TABLE (\w+)", migration):
+            db.execute(f"DROP TABLE {table}")
+    db.execute("UPDATE schema_versions SET version = ? WHERE component = 'relay'", (BEFORE_POINTERS,))
+    db.close()
 
 
 class Holder:
@@ -158,9 +170,7 @@ async def test_old_store_gets_its_pointers_when_it_is_opened(tmp_path: Path) -> 
     fenced = alice.author.raw(30_000, ("d", "odd"), ("fence", odd, str(token)), content="there")
     assert isinstance(await core.accept(fenced), Accepted)
     await core.close()
-    db = apsw.Connection(str(tmp_path / FILE_NAME))
-    db.execute("DROP TABLE fenced_events; UPDATE schema_versions SET version = 2 WHERE component = 'relay'")
-    db.close()
+    make_old(tmp_path / FILE_NAME)
     core = await RelayEngine.start(settings, clock)
     for resource, content in (("db", "here"), (odd, "there")):
         assert decode_event((await core.pointer(ALICE.node, "main", resource)).raw).content == content
