@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from posthouse.model.settings import SETTINGS, Setting
+from posthouse.model.setting import Setting
+from posthouse.model.settings import SETTINGS
 from scripts.reference.markdown import code, table
 
 _INTRO = """\

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from posthouse.model.errors import Refused
-from posthouse.model.settings import SETTINGS, Setting
+from posthouse.model.setting import Setting
+from posthouse.model.settings import SETTINGS
 from posthouse.model.settings_sources import Source, resolve_settings
 
 

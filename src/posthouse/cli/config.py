@@ -19,7 +19,8 @@ from cyclopts import Group, Parameter
 from posthouse.cli.output import PLAIN, Output, table
 from posthouse.files import home_directory
 from posthouse.model.errors import error
-from posthouse.model.settings import SETTINGS, Setting
+from posthouse.model.setting import Setting
+from posthouse.model.settings import SETTINGS
 from posthouse.model.settings_sources import Resolved, Source, resolve_settings
 
 CONFIG_NAME = "config.toml"

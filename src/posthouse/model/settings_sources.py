@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from posthouse.model.errors import error
-from posthouse.model.settings import SETTINGS, Setting, Value
+from posthouse.model.setting import Setting, Value
+from posthouse.model.settings import SETTINGS
 
 _HOUR_S = 3_600
 _PORT_MAX = 65_535

@@ -15,7 +15,8 @@ from pathlib import Path
 import structlog
 
 from posthouse.model.errors import PosthouseError
-from posthouse.model.settings import SETTINGS, Value
+from posthouse.model.setting import Value
+from posthouse.model.settings import SETTINGS
 from posthouse.model.settings_sources import Resolved
 from posthouse.relay.listen import Protection, tls_context
 from posthouse.relay.server import RelayServer, ServerSettings
