@@ -173,3 +173,24 @@ async def test_invalid_option_is_refused(tmp_path: Path, options: list[str], cod
     exit_code, problem = await refused(tmp_path, *options)
     assert problem["code"] == code
     assert exit_code in (1, 2, 4)
+
+
+@pytest.mark.parametrize(("hosts", "other_host"), [((), 200), (("--hosts", "relay.example"), 403)])
+async def test_tls_listener_beyond_loopback_serves_the_hosts_it_was_given_or_any(
+    tmp_path: Path, certificate: tuple[Path, Path], hosts: tuple[str, ...], other_host: int
+) -> None:
+    cert, key = certificate
+    context = ssl.create_default_context(cafile=str(cert))
+    options = ("--listen", "0.0.0.0:0", "--tls-cert", str(cert), "--tls-key", str(key), "--admin", Author().node)
+    async with relay_process(tmp_path, *options, *hosts) as relay, aiohttp.ClientSession() as session:
+        url = relay.ready["url"].replace("0.0.0.0", "127.0.0.1") + "/v1/info"
+
+        async def asked(**headers: str) -> int:
+            async with session.get(url, ssl=context, headers=headers) as response:
+                return response.status
+
+        assert await asked(Host="relay.example:7420") == 200
+        assert await asked(Host="other.example") == other_host
+        assert await asked(Host="relay.example:7420", Origin="https://relay.example:7420") == 200
+        assert await asked(Host="relay.example:7420", Origin="http://relay.example:7420") == 403
+        assert await asked(Host="relay.example:7420", Origin="https://evil.test") == 403
