@@ -59,6 +59,23 @@ def test_nobody_else_can_read_the_log_of_a_table_whatever_the_umask(tmp_path: Pa
     ]
 
 
+@pytest.mark.parametrize("happens", ["lost", "cut"])
+def test_a_file_that_is_not_there_in_full_is_never_committed(tmp_path: Path, happens: str) -> None:
+    table = Delta(tmp_path / "t")
+    table.commit(write(table, 1, 5), SCHEMA, ("day",))
+    commit = write(table, 6, 9)
+    path = table.path / commit.add[0].path
+    if happens == "lost":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(PosthouseError) as refused:
+        table.commit(commit, SCHEMA, ("day",))
+    assert refused.value.code == "lake_files_missing"
+    found = Delta(tmp_path / "t")
+    assert (found.version(), found.app_version("app"), len(found.files())) == (0, 5, 1)
+
+
 def test_a_batch_that_is_there_already_is_refused(tmp_path: Path) -> None:
     table = Delta(tmp_path / "t")
     first = write(table, 1, 5)

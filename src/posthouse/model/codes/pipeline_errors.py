@@ -67,6 +67,14 @@ PIPELINE: tuple[ErrorSpec, ...] = (
         "Update posthouse where the pipeline runs.",
         exit=Exit.BROKEN,
     ),
+    ErrorSpec(
+        "lake_files_missing",
+        409,
+        "the workers wrote to {path}, but this machine sees {found} of {expected} there",
+        "Nothing was committed. The workers of a cluster must write to the same lake as the driver: put it on a disk "
+        "that all of them share, or run with a local master.",
+        exit=Exit.BROKEN,
+    ),
     fatal(
         "lake_damaged",
         500,

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from posthouse.files import fsync_dir, private_dir, sync_file
+from posthouse.model.errors import error
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -93,18 +94,28 @@ def write_frame(table: Path, rows: DataFrame, partition_by: Sequence[str]) -> li
     """Write rows to new files of a table and return the files; without rows there are none.
 
     Spark writes to a staging directory. The files then move to partition directories directly below the table,
-    because Spark does not find deeper ones when it reads.
+    because Spark does not find deeper ones when it reads. Raises lake_files_missing if fewer rows arrived here than
+    the workers wrote.
     """
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as f
+
     batch = secrets.token_hex(12)
     staging = private_dir(table) / f"staging-{batch}"
-    rows.write.partitionBy(*partition_by).option("compression", "zstd").parquet(str(staging))
+    written = Observation()
+    observed = rows.observe(written, f.count(f.lit(1)).alias("rows"))
+    observed.write.partitionBy(*partition_by).option("compression", "zstd").parquet(str(staging))
     moved = [
         _move(table, staging, path, batch) for path in sorted(staging.rglob("*.parquet")) if path.name[0] not in "._"
     ]
     shutil.rmtree(staging)
     for directory in {path.parent for path in moved} | {table}:
         fsync_dir(directory)
-    return [describe_file(table, path) for path in moved]
+    files = [describe_file(table, path) for path in moved]
+    expected, found = int(written.get["rows"]), sum(file.rows for file in files)
+    if found != expected:
+        raise error("lake_files_missing", path=str(table), expected=expected, found=found)
+    return files
 
 
 def _move(table: Path, staging: Path, path: Path, batch: str) -> Path:

@@ -3,7 +3,8 @@
 A commit stores application versions (how far each feed is processed) in the same atomic step as the files. delta-rs
 does not reject a version that was committed before, so every commit first reads the newest state and fails if it
 changed; and it never retries over another writer's commit. Of two concurrent writers one fails, and no row is
-committed twice. Only the holder of the lake lock may vacuum; vacuum keeps files younger than the grace period,
+committed twice. A commit names only files that this process sees in full: a worker of a cluster may have written them
+to a disk of its own. Only the holder of the lake lock may vacuum; vacuum keeps files younger than the grace period,
 because readers may still need them. If you change the columns of a table: 1. SCHEMA_VERSION,
 2. docs/explain/pipeline.md, 3. how old lakes are read.
 """
@@ -94,6 +95,7 @@ class Delta:
         """Commit atomically and return the table's version; lake_busy if another writer has committed."""
         from deltalake import CommitProperties, Transaction
 
+        self._refuse_missing(commit.add)
         self._refuse_repeat(commit.planned_after)
         transactions = [Transaction(application, version) for application, version in commit.app_versions.items()]
         properties = CommitProperties(dict(commit.notes), 0, transactions)
@@ -111,6 +113,14 @@ class Delta:
             with suppress(FileNotFoundError):  # a temporary file that another writer has renamed
                 if stat.S_IMODE(path.stat().st_mode) != FILE_MODE:
                     path.chmod(FILE_MODE)
+
+    def _refuse_missing(self, files: Sequence[DataFile]) -> None:
+        """Raise lake_files_missing unless every file of a commit is there in full, seen from this process."""
+        for file in files:
+            path = self.path / file.path
+            size_bytes = path.stat().st_size if path.exists() else 0
+            if size_bytes != file.size_bytes:
+                raise error("lake_files_missing", path=str(path), expected=file.size_bytes, found=size_bytes)
 
     def _refuse_repeat(self, planned_after: Mapping[str, int | None]) -> None:
         self._table = None

@@ -1,0 +1,40 @@
+"""Files that Spark wrote: all rows arrive in the table's directory, or the write is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from posthouse.model.errors import PosthouseError
+from posthouse.pipeline.lake.data_file import write_frame
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+
+def test_all_rows_arrive_and_no_rows_make_no_file(spark: SparkSession, tmp_path: Path) -> None:
+    rows = spark.range(10).selectExpr("id", "cast(id % 2 AS string) AS day")
+    files = write_frame(tmp_path / "t", rows, ("day",))
+    assert (sum(file.rows for file in files), {file.partition["day"] for file in files}) == (10, {"0", "1"})
+    assert write_frame(tmp_path / "t", rows.where("id > 100"), ("day",)) == []
+
+
+def test_rows_on_the_disk_of_a_worker_are_missed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that does not share the lake's disk leaves nothing in the staging directory that the driver sees."""
+    rows = spark.range(10).selectExpr("id", "cast(id % 2 AS string) AS day").repartition(1)
+
+    def see_one_day(staging: Path, pattern: str) -> list[Path]:
+        return [path for path in glob(staging, pattern) if "day=0" in str(path)]
+
+    glob = Path.rglob
+    monkeypatch.setattr(Path, "rglob", see_one_day)
+    with pytest.raises(PosthouseError) as refused:
+        write_frame(tmp_path / "t", rows, ("day",))
+    fields = refused.value.fields
+    assert (refused.value.code, fields["expected"], fields["found"]) == ("lake_files_missing", 10, 5)
