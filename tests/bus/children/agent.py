@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -47,9 +48,18 @@ class Agent:
     async def unregister(self, subject: str, force: bool = False) -> None:
         await self.bus.unregister_endpoint(subject, force=force)
 
-    async def subscribe(self, pattern: str, behaviour: str = "record", to: str = "") -> None:
+    async def subscribe(self, pattern: str, behaviour: str = "record", to: str = "", **options: Any) -> None:
         self.behaviours[pattern] = behaviour
-        self.unsubscribe[pattern] = await self.bus.subscribe(pattern, self._handler(pattern, to))
+        self.unsubscribe[pattern] = await self.bus.subscribe(pattern, self._handler(pattern, to), **options)
+
+    async def fork(self) -> int:
+        """Fork a child that does nothing for a minute; return its process id."""
+        child = os.fork()
+        if child == 0:
+            os.closerange(0, 3)
+            signal.alarm(60)
+            signal.pause()
+        return child
 
     async def behave(self, pattern: str, behaviour: str) -> None:
         self.behaviours[pattern] = behaviour
@@ -102,6 +112,8 @@ class Agent:
             say(event="handled", id=envelope.id, subject=envelope.subject, payload=envelope.payload)
             if behaviour == "fail":
                 raise RuntimeError("this handler always fails")
+            if behaviour == "die" or envelope.payload == "deadly":
+                os.kill(os.getpid(), signal.SIGKILL)
             if behaviour == "hold":
                 await self.release.wait()
             if behaviour == "reply" and envelope.reply_to is not None:

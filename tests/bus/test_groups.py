@@ -1,0 +1,201 @@
+"""Several processes and handlers on one endpoint: bus.db decides which process serves, and only the dead lose mail."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+import pytest
+
+from posthouse import Bus
+from posthouse.model.clock import system_clock
+from posthouse.model.errors import PosthouseError
+from tests.bus.agent import Agent, ChildError
+from tests.bus.house import House
+from tests.bus.limits import fail_until_open, reasons, reliability
+from tests.bus.listening import Recorder
+from tests.bus.test_journal import of_type
+from tests.bus.waiting import eventually
+
+
+async def worker(house: House, behaviour: str = "record", **options: object) -> Agent:
+    """Start a process that serves a.b as one of the group "workers"."""
+    agent = await house.agent()
+    await agent.ask("register", subject="a.b")
+    await agent.ask("subscribe", pattern="a.b", behaviour=behaviour, **({"group": "workers"} | options))
+    return agent
+
+
+async def publisher(house: House) -> Bus:
+    bus = await house.bus(clock=system_clock(), reliability=reliability())
+    await bus.register_endpoint("a.b")
+    return bus
+
+
+async def test_processes_of_a_group_share_the_messages_of_an_endpoint(house: House) -> None:
+    bus = await publisher(house)
+    workers = [await worker(house) for _ in range(2)]
+    for number in range(40):
+        await bus.publish("a.b", number, from_="c")
+    await eventually(lambda: sum(len(agent.handled()) for agent in workers) >= 40)
+    handled = [number for agent in workers for number in agent.handled()]
+    assert sorted(handled) == list(range(40)), "each message is handled by one of them, once"
+    assert all(agent.handled() == sorted(agent.handled()) for agent in workers), "started in order"
+
+
+async def test_second_process_of_a_group_works_while_the_first_is_busy(house: House) -> None:
+    bus = await publisher(house)
+    busy = await worker(house, "hold")
+    await bus.publish("a.b", "long", from_="c")
+    await busy.wait_handled(1)
+    other = await worker(house)
+    await bus.publish("a.b", "short", from_="c")
+    assert await other.wait_handled(1) == ["short"]
+    assert busy.handled() == ["long"]
+
+
+async def test_concurrency_lets_one_process_handle_several_messages_at_once(bus: Bus) -> None:
+    await bus.register_endpoint("a.b")
+    held = Recorder(holds=True)
+    await bus.subscribe("a.b", held, concurrency=3)
+    for number in range(5):
+        await bus.publish("a.b", number, from_="c")
+    assert await held.wait(3) == [0, 1, 2]
+    await asyncio.sleep(0)
+    assert len(held.ids) == 3
+
+
+async def test_killed_process_of_a_group_loses_its_message_to_another_within_a_second(house: House) -> None:
+    bus = await publisher(house)
+    dying = await worker(house, "hold")
+    await bus.publish("a.b", "precious", from_="c")
+    await dying.wait_handled(1)
+    other = await worker(house)
+    await dying.kill()
+    assert await other.wait_handled(1) == ["precious"]
+    (redelivered,) = of_type(house.root, "bus.redelivered")
+    assert redelivered.decoded_body()["attempt"] == 1
+
+
+async def test_stopped_process_keeps_its_message(house: House) -> None:
+    bus = await publisher(house)
+    stopped = await worker(house, "hold")
+    await bus.publish("a.b", "mine", from_="c")
+    await stopped.wait_handled(1)
+    other = await worker(house)
+    os.kill(stopped.process.pid, signal.SIGSTOP)
+    try:
+        await bus.publish("a.b", "next", from_="c")
+        assert await other.wait_handled(1) == ["next"]
+        await bus.sweep()
+        assert house.mailbox("a.b").cur != []
+        assert of_type(house.root, "bus.redelivered") == []
+    finally:
+        os.kill(stopped.process.pid, signal.SIGCONT)
+    await stopped.ask("let_go")
+    await eventually(lambda: house.mailbox("a.b").depth == 0)
+    assert other.handled() == ["next"]
+
+
+@pytest.mark.parametrize("options", [{"group": "workers"}, {"group": None}], ids=["group", "alone"])
+async def test_living_forked_child_of_a_killed_server_does_not_keep_its_endpoints(
+    house: House, options: dict[str, object]
+) -> None:
+    bus = await publisher(house)
+    server = await worker(house, "hold", **options)
+    child = await server.ask("fork")
+    try:
+        await bus.publish("a.b", "precious", from_="c")
+        await server.wait_handled(1)
+        other = await worker(house, **options)
+        await server.kill()
+        assert await other.wait_handled(1) == ["precious"]
+        os.kill(child, 0)
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+async def test_group_and_no_group_on_one_endpoint_are_refused(house: House) -> None:
+    await publisher(house)
+    await worker(house)
+    with pytest.raises(ChildError, match="endpoint_group_conflict"):
+        await worker(house, group=None)
+    with pytest.raises(ChildError, match="endpoint_group_conflict"):
+        await worker(house, group="others")
+
+
+async def test_subscriptions_of_one_process_cannot_serve_an_endpoint_in_two_ways(bus: Bus) -> None:
+    await bus.register_endpoint("a.b")
+    await bus.subscribe("a.b", Recorder(), group="workers")
+    with pytest.raises(PosthouseError) as refused:
+        await bus.subscribe("a.*", Recorder())
+    assert refused.value.code == "endpoint_group_conflict"
+    assert [view.pattern for view in await bus.list_subscriptions()] == ["a.b"]
+
+
+@pytest.mark.parametrize(("name", "value"), [("concurrency", 0), ("concurrency", "2"), ("group", ""), ("group", 7)])
+async def test_wrong_concurrency_and_group_are_refused(bus: Bus, name: str, value: object) -> None:
+    with pytest.raises(PosthouseError) as refused:
+        await bus.subscribe("a.b", Recorder(), **{name: value})  # type: ignore[arg-type]
+    assert refused.value.code == "value_invalid"
+
+
+async def test_breaker_closes_when_the_first_server_comes_not_when_another_joins(house: House) -> None:
+    bus = await house.bus(clock=system_clock(), reliability=reliability())
+    await bus.register_endpoint("a.b")
+    await bus.subscribe("a.b", Recorder(fails=True), group="workers")
+    await fail_until_open(bus, "a.b")
+    await worker(house)
+    assert reasons(await bus.publish("a.b", 1, from_="c")) == ["circuit_open"]
+
+
+async def test_ack_of_a_message_in_a_served_endpoint_is_refused(house: House) -> None:
+    bus = await publisher(house)
+    await worker(house, "hold")
+    ids = [(await bus.publish("a.b", number, from_="c")).message_id for number in range(2)]
+    assert await bus.ack("a.b", ids[1]) == "being_served"
+
+
+async def test_message_that_kills_its_process_is_a_dead_letter_and_buries_no_other(house: House) -> None:
+    """Two messages are handled at once; one ends the process each time, the other is innocent."""
+    bus = await publisher(house)
+    (guilty,) = [(await bus.publish("a.b", "deadly", from_="c")).message_id]
+    await bus.publish("a.b", "innocent", from_="c")
+    deaths = 0
+    while not house.mailbox("a.b").failed:
+        agent = await worker(house, "record", concurrency=2)
+        await eventually(lambda agent=agent: agent.process.returncode is not None or house.mailbox("a.b").failed)  # type: ignore[misc]
+        deaths += agent.process.returncode is not None
+        assert deaths <= 3
+    await eventually(lambda: house.mailbox("a.b").depth == 0)
+    (letter,) = await bus.dead_letters("a.b")
+    assert letter.id == guilty
+    assert "3 times" in letter.reason
+    assert deaths == 3
+
+
+async def test_clean_close_gives_messages_back_uncounted(house: House) -> None:
+    for _ in range(4):
+        bus = await house.bus()
+        held = Recorder(holds=True)
+        await bus.register_endpoint("a.b")
+        if not house.mailbox("a.b").depth:
+            await bus.publish("a.b", "precious", from_="c")
+        await bus.subscribe("a.b", held)
+        await held.wait(1)
+        await bus.close()
+        assert len(house.mailbox("a.b").new) == 1
+    assert of_type(house.root, "bus.redelivered") == []
+
+
+async def test_max_attempts_is_a_setting(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POSTHOUSE_BUS_MAX_ATTEMPTS", "1")
+    bus = await publisher(house)
+    await bus.publish("a.b", "deadly", from_="c")
+    dying = await worker(house)
+    await eventually(lambda: dying.process.returncode is not None)
+    await worker(house)
+    await eventually(lambda: house.mailbox("a.b").failed)
+    (letter,) = await bus.dead_letters("a.b")
+    assert "started once" in letter.reason
