@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from tests.bus.test_journal import of_type
 from tests.bus.waiting import eventually
 
 
-async def worker(house: House, behaviour: str = "record", **options: object) -> Agent:
+async def worker(house: House, behaviour: str = "record", **options: Any) -> Agent:
     """Start a process that serves a.b as one of the group "workers"."""
     agent = await house.agent()
     await agent.ask("register", subject="a.b")
@@ -100,7 +101,7 @@ async def test_stopped_process_keeps_its_message(house: House) -> None:
 
 @pytest.mark.parametrize("options", [{"group": "workers"}, {"group": None}], ids=["group", "alone"])
 async def test_living_forked_child_of_a_killed_server_does_not_keep_its_endpoints(
-    house: House, options: dict[str, object]
+    house: House, options: dict[str, Any]
 ) -> None:
     bus = await publisher(house)
     server = await worker(house, "hold", **options)

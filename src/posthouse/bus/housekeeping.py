@@ -66,6 +66,11 @@ class Housekeeping:
         await self._prune_batch()
         self._task = self._core.loop.create_task(self._repeat(), context=self._core.context.copy())
 
+    async def reconcile(self) -> None:
+        """Make rows, files and index of every mailbox agree that no process serves."""
+        await recovery.reconcile_all(self._core, is_new=False)
+        await self._rebuild_index()
+
     async def sweep(self) -> None:
         """Run the sweeping jobs now."""
         self._publisher.refusals.flush_minute()

@@ -9,15 +9,17 @@ endpoint.json. The mailbox of an endpoint whose removal was interrupted is remov
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import apsw
 import msgspec
 
 from posthouse.bus.core import Core
 from posthouse.bus.data_directory import UNROUTED, endpoint_hash, is_alive
 from posthouse.bus.endpoints import insert_endpoint, read_description, remove_mailbox, unregister
 from posthouse.bus.maildir import Mailbox
-from posthouse.bus.redelivery import Leftovers, redeliver_all, redeliver_claims, release_server, remove_leftovers
+from posthouse.bus.redelivery import Leftovers, redeliver_all, redeliver_claims, release_dead_server, remove_leftovers
 from posthouse.bus.results import Endpoint
 from posthouse.bus.serving import EndpointServers
 from posthouse.bus.settling import FileStatus, dead_letter_body, release_reservation, settle_file
@@ -25,6 +27,8 @@ from posthouse.bus.transaction import SQL, BusTransaction, MailState
 from posthouse.log import get_log
 from posthouse.model.envelope import decode_dead_letter
 from posthouse.model.errors import PosthouseError
+from posthouse.sqlite.connection import open_reader, skip_checkpoint_on_close
+from posthouse.sqlite.store_lock import StoreLock
 
 log = get_log(__name__)
 _REPLIES = "_reply."  # the reply endpoint of a process does not outlive it
@@ -39,6 +43,42 @@ class Recovered(msgspec.Struct):
     messages: int = 0
     #: messages among them that were in cur/
     redelivered: int = 0
+
+
+def set_damaged_aside(root: Path, now_s: int) -> Path | None:
+    """Rename a bus.db that is not a sound database; return its new name, or None if bus.db is sound or missing.
+
+    Raise store_in_use if a process has the bus open. Nothing is deleted.
+    """
+    path = root / "bus.db"
+    if not path.exists():
+        return None
+    lock = StoreLock(path, exclusive=True)
+    try:
+        if _is_sound(path):
+            return None
+        aside = path.with_name(f"{path.name}.damaged-{now_s}")
+        for suffix in ("-wal", "-shm", ""):
+            file = path.with_name(path.name + suffix)
+            if file.exists():
+                file.rename(aside.with_name(aside.name + suffix))
+        return aside
+    finally:
+        lock.close()
+
+
+def _is_sound(path: Path) -> bool:
+    try:
+        db = open_reader(path)
+    except (apsw.Error, PosthouseError):
+        return False
+    try:
+        return bool(db.pragma("quick_check") == "ok")
+    except apsw.Error:
+        return False
+    finally:
+        skip_checkpoint_on_close(db)
+        db.close()
 
 
 async def recover(core: Core, servers: EndpointServers) -> bool:
@@ -85,7 +125,7 @@ def _sweep_instance(
     for (endpoint_number,) in served:
         endpoint = tx.registry.by_number.get(endpoint_number)
         if endpoint is not None:
-            leftovers.append((endpoint, release_server(core, tx, endpoint, number)))
+            leftovers.append((endpoint, release_dead_server(core, tx, endpoint, number)))
     tx.db.execute(SQL.remove_servers_of_instance, (number,))
     leftovers += _release_claims(core, tx, number)
     private: Any = tx.db.execute(SQL.private_endpoints, (number,)).fetchall()

@@ -93,17 +93,27 @@ def _complete_dead_letter(tx: BusTransaction, endpoint: Endpoint, mailbox: Mailb
     return [path]
 
 
-def release_server(core: Core, tx: BusTransaction, endpoint: Endpoint, instance: int) -> Leftovers:
-    """Remove a dead or departing process from the servers of an endpoint and give back what it had claimed."""
+def release_server(tx: BusTransaction, endpoint: Endpoint, instance: int) -> bool:
+    """Remove a process from the servers of an endpoint; return True if it was the last."""
     tx.db.execute(SQL.remove_server, (endpoint.number, instance))
     was_server = tx.db.changes() == 1
     counters = tx.endpoint(endpoint.number)
-    if was_server and counters is not None and not tx.db.execute(SQL.is_served, (endpoint.number,)).get:
-        counters.is_served = False
-        tx.journal.append("bus.left", ref=endpoint.subject, body=endpoint_fields(endpoint))
+    if not was_server or counters is None or tx.db.execute(SQL.is_served, (endpoint.number,)).get:
+        return False
+    counters.is_served = False
+    tx.journal.append("bus.left", ref=endpoint.subject, body=endpoint_fields(endpoint))
+    return True
+
+
+def release_dead_server(core: Core, tx: BusTransaction, endpoint: Endpoint, instance: int) -> Leftovers:
+    """Remove a dead process from the servers of an endpoint and give back what it had taken."""
+    was_last = release_server(tx, endpoint, instance)
+    mailbox = core.directory.find_mailbox(endpoint.hash)
+    if mailbox is None:
+        return []
     claims: Any = tx.db.execute(SQL.claims_on_endpoint, (instance, endpoint.number)).fetchall()
-    mailbox = core.directory.find_mailbox(endpoint.hash) if claims else None
-    return [] if mailbox is None else redeliver_claims(tx, endpoint, mailbox, [id_ for (id_,) in claims])
+    leftovers = redeliver_claims(tx, endpoint, mailbox, [id_ for (id_,) in claims])
+    return leftovers + (redeliver_all(core, tx, endpoint, mailbox) if was_last else [])
 
 
 def remove_leftovers(core: Core, endpoint: Endpoint, leftovers: Leftovers) -> None:

@@ -18,7 +18,14 @@ from posthouse.bus.data_directory import is_alive
 from posthouse.bus.endpoint_server import EndpointServer
 from posthouse.bus.handlers import HandlerThreads, ServeMode, Subscriptions, group_conflict, overlaps
 from posthouse.bus.inotify import Watcher
-from posthouse.bus.redelivery import Leftovers, RunGate, redeliver_all, release_server, remove_leftovers
+from posthouse.bus.redelivery import (
+    Leftovers,
+    RunGate,
+    redeliver_all,
+    release_dead_server,
+    release_server,
+    remove_leftovers,
+)
 from posthouse.bus.results import Endpoint
 from posthouse.bus.settling import endpoint_fields
 from posthouse.bus.transaction import SQL, BusTransaction
@@ -334,7 +341,7 @@ class _JoinEndpoint:
             if name is not None and is_alive(self._core.directory.procs, name):
                 groups.add(group)
             else:
-                self.leftovers += release_server(self._core, tx, self.endpoint, instance)
+                self.leftovers += release_dead_server(self._core, tx, self.endpoint, instance)
         return groups
 
     def on_committed(self) -> None:
@@ -375,7 +382,7 @@ class _ReleaseEndpoint:
     def apply(self, tx: BusTransaction) -> None:
         endpoint, instance = self._server.endpoint, self._core.instance.number
         tx.db.execute(SQL.unclaim_all, (instance, endpoint.number))
-        release_server(self._core, tx, endpoint, instance)
+        release_server(tx, endpoint, instance)
 
     def on_committed(self) -> None:
         self._servers.on_released(self._server, self._is_final)
@@ -396,7 +403,7 @@ class _ReleaseDead:
         self._leftovers: Leftovers = []
 
     def apply(self, tx: BusTransaction) -> None:
-        self._leftovers = release_server(self._core, tx, self._endpoint, self._instance)
+        self._leftovers = release_dead_server(self._core, tx, self._endpoint, self._instance)
 
     def on_committed(self) -> None:
         remove_leftovers(self._core, self._endpoint, self._leftovers)

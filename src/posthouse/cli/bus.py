@@ -15,7 +15,7 @@ from posthouse.cli.bus_admin import access_app as access
 from posthouse.cli.bus_admin import breakers_app as breakers
 from posthouse.cli.bus_admin import dead_app as dead
 from posthouse.cli.bus_admin import endpoints_app as endpoints
-from posthouse.cli.bus_admin import metrics, rebuild
+from posthouse.cli.bus_admin import metrics, rebuild, recover
 from posthouse.cli.bus_limits import limits
 from posthouse.cli.bus_session import (
     DEFAULT_SENDER,
@@ -308,4 +308,5 @@ app.command(dead, name="dead")
 app.command(limits, name="limits")
 app.command(metrics, name="metrics")
 app.command(rebuild, name="rebuild")
+app.command(recover, name="recover")
 app.command(top, name="top")

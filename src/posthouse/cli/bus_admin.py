@@ -1,7 +1,7 @@
-"""Administration of a bus: `posthouse bus endpoints`, `access`, `breakers`, `dead`, `metrics` and `rebuild`.
+"""Administration of a bus: `posthouse bus endpoints`, `access`, `breakers`, `dead`, `metrics`, `rebuild`, `recover`.
 
 Each of the first four lists without a verb and changes with one. The mailbox files are the source of truth;
-`rebuild` derives the index from them.
+`rebuild` derives the index from them, and `recover` bus.db.
 """
 
 from __future__ import annotations
@@ -329,3 +329,33 @@ def rebuild(*, directory: BusDir = None, output: Output = PLAIN) -> None:
     """
     count = with_bus(directory, output, lambda bus: bus.rebuild_index())
     output.result({"messages": count}, f"{count} messages indexed")
+
+
+def recover(*, directory: BusDir = None, output: Output = PLAIN) -> None:
+    """Restore bus.db from the mailbox files if it is missing or damaged, and make both agree.
+
+    A damaged bus.db is renamed, never deleted. Messages that were being handled are delivered again. Stop the
+    processes that have the bus open first.
+
+    For example:
+
+        posthouse bus recover
+        posthouse bus recover --json
+    """
+    from posthouse.bus import Bus
+    from posthouse.bus.recovery import set_damaged_aside
+    from posthouse.model.clock import system_clock
+    from posthouse.model.limits import SECOND_NS
+
+    root = Bus(directory).path
+    aside = set_damaged_aside(root, system_clock().wall_ns() // SECOND_NS)
+    if aside is not None:
+        output.note(f"bus.db was damaged; it is {aside} now")
+    endpoints, messages = with_bus(root, output, _recover)
+    found = {"damaged": None if aside is None else str(aside), "endpoints": endpoints, "messages": messages}
+    output.result(found, f"{endpoints} endpoints, {messages} messages wait")
+
+
+async def _recover(bus: Bus) -> tuple[int, int]:
+    await bus.session.housekeeping.reconcile()
+    return len(await bus.list_endpoints()), sum((await bus.depths()).values())
