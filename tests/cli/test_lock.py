@@ -114,19 +114,58 @@ def test_lock_is_acquired_renewed_inspected_listed_and_released(alice: Shell, bo
     assert (refusal["code"], refusal["holder"]) == ("held", grant["owner"])
     assert alice.value("renew", "db/main", "1", "--lease-s", "90")["lease_ms"] == 90_000
     status = bob.value("inspect", "db/main")
-    assert (status["held"], status["token"], status["owner"]) == (True, 1, grant["owner"])
+    assert (status["held"], status["token"], status["owner"]) == (True, 0, grant["owner"])
+    assert alice.value("inspect", "db/main")["token"] == 1
     assert [lock["resource"] for lock in bob.value("ls", "--held")["locks"]] == ["db/main"]
     assert bob.problem("release", "db/main", "1")["code"] == "not_holder"
     assert alice.value("release", "db/main", "1")["released"] is True
     assert bob.value("ls", "--held")["locks"] == [] and len(bob.value("ls")["locks"]) == 1
-    shown = bob.run("inspect", "db/main")
+    shown = alice.run("inspect", "db/main")
     assert shown.stdout == "db/main  free  token 1\n"
+
+
+def test_acquire_prints_its_session_and_another_one_of_the_same_key_is_held_off(alice: Shell) -> None:
+    grant = alice.value("acquire", "db/main")
+    assert "  session " in alice.run("acquire", "other").stdout
+    assert alice.problem("acquire", "db/main")["code"] == "held"
+    assert alice.problem("acquire", "db/main", "--session", grant["session"])["code"] == "held_by_self"
+    token = str(grant["token"])
+    assert alice.problem("release", "db/main", token, "--session", "not mine")["code"] == "not_holder"
+    assert alice.value("renew", "db/main", token, "--session", grant["session"])["token"] == grant["token"]
+    assert alice.value("release", "db/main", token)["released"] is True
+
+
+def test_trees_sharing_and_several_locks_at_once(alice: Shell, bob: Shell) -> None:
+    tree = alice.value("acquire", "src", "--tree", "--also", "docs")
+    assert bob.problem("acquire", "src/api.py")["blocked_by"] == "src"
+    assert bob.problem("acquire", "docs/index.md", "--also", "other")["code"] == "held"
+    assert bob.value("inspect", "other")["held"] is False
+    alice.value("release", "src", str(tree["token"]), "--also", "docs")
+    bob.value("acquire", "src/api.py", "--shared")
+    alice.value("acquire", "src/api.py", "--shared")
+    assert len(bob.value("inspect", "src/api.py")["holders"]) == 2
+    assert alice.problem("acquire", "src", "--tree")["code"] == "held"
+
+
+def test_run_of_the_same_key_waits_for_the_other(alice: Shell, tmp_path: Path) -> None:
+    order, started, go = tmp_path / "order", tmp_path / "started", tmp_path / "go"
+    first = f"echo on > {started}; until [ -e {go} ]; do sleep 0.05; done; echo first >> {order}"
+    running = alice.start("run", "deploy", "--", "sh", "-c", first)
+    wait_for(started)
+    waiting = alice.start("run", "deploy", "--", "sh", "-c", f"echo second >> {order}")
+    while alice.value("inspect", "deploy").get("waiting", 0) != 1:
+        time.sleep(0.01)
+    go.touch()
+    for process in (running, waiting):
+        process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0
+    assert order.read_text() == "first\nsecond\n"
 
 
 def test_run_gives_the_command_its_token_and_releases_afterwards(alice: Shell, bob: Shell) -> None:
     done = alice.run("run", "deploy", "--", "sh", "-c", 'echo "token $POSTHOUSE_FENCING_TOKEN $1"; exit 7', "sh", "--x")
     assert (done.returncode, done.stdout) == (7, "token 1 --x\n")
-    status = bob.value("inspect", "deploy")
+    status = alice.value("inspect", "deploy")
     assert (status["held"], status["token"]) == (False, 1)
 
 
@@ -181,6 +220,7 @@ def test_command_does_not_outlive_a_killed_run(alice: Shell, tmp_path: Path) -> 
     running.kill()
     running.communicate(timeout=PATIENCE_S)
     wait_until_gone(pid)
+    assert alice.problem("acquire", "deploy")["code"] == "held"  # a restart waits for the lease
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,8 @@ from posthouse.model.errors import error
 
 if TYPE_CHECKING:
     from posthouse.client import Client, LockGrant, LockStatus
-    from posthouse.model.api import LockSummary
+    from posthouse.client.locks.lock_calls import LockMode
+    from posthouse.model.api import LocksBroken, LockSummary
 
 
 Resource = Annotated[str, Parameter(help="Name of the lock: any text of 1 to 512 bytes.")]
@@ -32,7 +33,19 @@ WaitS = Annotated[
 ]
 
 
-def lock_value(lock: LockGrant | LockStatus | LockSummary) -> dict[str, Any]:
+Session = Annotated[
+    str | None,
+    Parameter(show_default=False, help="Session that holds the lock; sessions of one key wait for each other."),
+]
+Also = Annotated[
+    tuple[str, ...],
+    Parameter(show_default=False, negative=(), help="Another lock of the same grant; repeat it for more, up to 63."),
+]
+Tree = Annotated[bool, Parameter(negative=(), show_default=False, help="Lock all names below RESOURCE/, too.")]
+Shared = Annotated[bool, Parameter(negative=(), show_default=False, help="Share the lock with others that share it.")]
+
+
+def lock_value(lock: LockGrant | LockStatus | LockSummary | LocksBroken) -> dict[str, Any]:
     """Return a lock as JSON values."""
     value: dict[str, Any] = msgspec.to_builtins(lock)
     return value
@@ -40,7 +53,9 @@ def lock_value(lock: LockGrant | LockStatus | LockSummary) -> dict[str, Any]:
 
 def grant_line(grant: LockGrant) -> str:
     """Return a grant as one line of text."""
-    return f"{grant.resource}  token {grant.token}  for {grant.lease_ms / 1000:g} s"
+    names = ", ".join((grant.resource, *grant.also))
+    session = f"  session {grant.session}" if grant.session else ""
+    return f"{names}  token {grant.token}  for {grant.lease_ms / 1000:g} s{session}"
 
 
 def acquire(
@@ -52,6 +67,10 @@ def acquire(
     request_id: Annotated[
         str | None, Parameter(help="Id of the request: a retry with the same id returns the same grant.")
     ] = None,
+    session: Session = None,
+    tree: Tree = False,
+    shared: Shared = False,
+    also: Also = (),
     mesh: MeshName = "main",
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
@@ -62,11 +81,24 @@ def acquire(
 
         posthouse lock acquire db/main --lease-s 60
         TOKEN=$(posthouse lock acquire db/main --wait-s 30 --json | jq .token)
+        posthouse lock acquire src/api --tree --also docs/api.md
     """
+    from posthouse.model.clock import system_clock
+    from posthouse.model.ulid import UlidGenerator
+
+    # a retry must come from the same session, or it would wait for the grant that it asks about
+    used = session if session is not None else request_id or UlidGenerator(system_clock()).mint()
 
     async def work(client: Client) -> LockGrant:
         return await client.locks.acquire(
-            resource, lease_ms=round(lease_s * 1000), wait_ms=round((wait_s or 0) * 1000), request_id=request_id
+            resource,
+            lease_ms=round(lease_s * 1000),
+            wait_ms=round((wait_s or 0) * 1000),
+            request_id=request_id,
+            session=used,
+            mode="shared" if shared else "exclusive",
+            tree=tree,
+            also=also,
         )
 
     grant = relay_options.run(mesh, work)
@@ -79,6 +111,8 @@ def renew(
     /,
     *,
     lease_s: LeaseS = 30.0,
+    session: Session = None,
+    also: Also = (),
     mesh: MeshName = "main",
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
@@ -92,7 +126,7 @@ def renew(
     """
 
     async def work(client: Client) -> LockGrant:
-        return await client.locks.renew(resource, token, lease_ms=round(lease_s * 1000))
+        return await client.locks.renew(resource, token, lease_ms=round(lease_s * 1000), session=session, also=also)
 
     grant = relay_options.run(mesh, work)
     output.result(lock_value(grant), grant_line(grant))
@@ -103,6 +137,8 @@ def release(
     token: Token,
     /,
     *,
+    session: Session = None,
+    also: Also = (),
     mesh: MeshName = "main",
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
@@ -116,10 +152,38 @@ def release(
     """
 
     async def work(client: Client) -> None:
-        await client.locks.release(resource, token)
+        await client.locks.release(resource, token, session=session, also=also)
 
     relay_options.run(mesh, work)
-    output.result({"resource": resource, "token": token, "released": True}, f"{resource}  released")
+    names = ", ".join((resource, *also))
+    output.result({"resource": resource, "token": token, "released": True}, f"{names}  released")
+
+
+def break_lock(
+    resource: Resource,
+    /,
+    *,
+    token: Annotated[int | None, Parameter(show_default=False, help="Break only the lease with this token.")] = None,
+    mesh: MeshName = "main",
+    relay_options: RelayOptions = DEFAULT_RELAY,
+    output: Output = PLAIN,
+) -> None:
+    """End the lease of another holder, such as a removed member; for admins of the mesh.
+
+    The holder is not asked and may still be writing: only writes that check the fencing token are safe from it.
+
+    For example:
+
+        posthouse lock break db/main
+        posthouse lock break db/main --token 17 --mesh team --json
+    """
+
+    async def work(client: Client) -> LocksBroken:
+        return await client.locks.break_lock(resource, token=token)
+
+    answer = relay_options.run(mesh, work)
+    lines = [f"{resource}  broken  token {each.token}  held by {each.owner}" for each in answer.broken]
+    output.result(lock_value(answer), "\n".join(lines))
 
 
 def inspect(
@@ -130,7 +194,9 @@ def inspect(
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
-    """Show the owner of a lock and the time left; for a free lock show the last token.
+    """Show the holders of a lock and the time left; for a free lock show the last token.
+
+    The token is shown to the key that holds the lock and to admins; others see 0.
 
     For example:
 
@@ -143,7 +209,15 @@ def inspect(
 
     status = relay_options.run(mesh, work)
     state = f"held by {status.owner} for {status.remaining_ms / 1000:g} s" if status.held else "free"
-    output.result(lock_value(status), f"{resource}  {state}  token {status.token}")
+    waiting = f"  {status.waiting} waiting" if status.waiting else ""
+    lines = [f"{resource}  {state}  token {status.token}{waiting}"]
+    if len(status.holders) > 1 or any(each.tree or each.mode == "shared" for each in status.holders):
+        lines += [
+            f"  {each.mode}{' tree' if each.tree else ''} {each.resource}  {each.owner}"
+            f"  for {each.remaining_ms / 1000:g} s  token {each.token}"
+            for each in status.holders
+        ]
+    output.result(lock_value(status), "\n".join(lines))
 
 
 def ls(
@@ -171,11 +245,16 @@ def ls(
 
     locks = [lock for lock in relay_options.run(mesh, work) if lock.held or not held]
     rows = [
-        (each.resource, "held" if each.held else "free", each.token, f"{each.remaining_ms / 1000:g}", each.owner or "")
-        for each in locks
+        (each.resource, _state(each), each.token, f"{each.remaining_ms / 1000:g}", each.owner or "") for each in locks
     ]
     columns = ("resource", "state", "token", "seconds", "owner")
     output.result({"mesh": mesh, "locks": [lock_value(lock) for lock in locks]}, table(columns, rows))
+
+
+def _state(lock: LockSummary) -> str:
+    if not lock.held:
+        return "free"
+    return f"{'shared' if lock.mode == 'shared' else 'held'}{' tree' if lock.tree else ''}"
 
 
 def run(
@@ -184,11 +263,16 @@ def run(
     *command: Annotated[str, Parameter(help="The command, after `--`.", show_default=False)],
     lease_s: LeaseS = 30.0,
     wait_s: WaitS = None,
+    tree: Tree = False,
+    shared: Shared = False,
+    also: Also = (),
     mesh: MeshName = "main",
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> int:
     """Run a command while holding a lock, and exit with its exit code; without --wait-s wait for the lock indefinitely.
+
+    A second `lock run` of the same key waits like that of any other key.
 
     The lease is renewed while the command runs. If the lease is lost, the command and its process group are ended
     before another client can get the lock: with SIGTERM, then SIGKILL after 1/25 of the lease. The environment variable
@@ -205,7 +289,8 @@ def run(
         raise error("usage", text="no command was given; write it after `--`")
 
     async def work(client: Client) -> int:
-        async with client.lock(resource, lease_s=lease_s, wait_s=wait_s) as held:
+        mode: LockMode = "shared" if shared else "exclusive"
+        async with client.lock(resource, lease_s=lease_s, wait_s=wait_s, mode=mode, tree=tree, also=also) as held:
             output.note(f"{resource}  token {held.token}")
             return await run_command(command, resource, held.token, grace_s=lease_s / 25)
 
@@ -216,6 +301,7 @@ app = noun("lock", "Use locks of a relay: leases with fencing tokens.")
 app.command(acquire, name="acquire")
 app.command(renew, name="renew")
 app.command(release, name="release")
+app.command(break_lock, name="break")
 app.command(inspect, name="inspect")
 app.command(ls, name="ls")
 app.command(run, name="run")

@@ -1,7 +1,7 @@
 """The command that `posthouse lock run` starts: a process group that ends with the lock, or with this process.
 
 SIGTERM, SIGINT and SIGHUP are forwarded to the group; when it has ended the lock is released. If this process is
-killed, the kernel kills the command too. While it runs, the command owns the terminal, if there is one.
+killed, Linux kills the command too. While it runs, the command owns the terminal, if there is one.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from posthouse.model.errors import error
 
@@ -27,7 +28,7 @@ async def run_command(command: Sequence[str], resource: str, token: int, *, grac
     environment = os.environ | {TOKEN_ENV: str(token), RESOURCE_ENV: resource}
     try:
         process = await asyncio.create_subprocess_exec(
-            *command, env=environment, process_group=0, preexec_fn=_die_with_parent
+            *command, env=environment, process_group=0, preexec_fn=partial(_die_with_parent, os.getpid())
         )
     except OSError as failure:
         raise error("usage", text=f"{command[0]} cannot be started: {failure.strerror}") from failure
@@ -99,6 +100,12 @@ def _lend_terminal(group: int) -> Iterator[None]:
         signal.signal(signal.SIGTTOU, before)
 
 
-def _die_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent dies; runs in the child, before its program."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def _die_with_parent(parent: int) -> None:
+    """Ask the kernel to kill this process when its parent dies; runs in the child, before its program.
+
+    Only Linux has this: elsewhere a command outlives a `lock run` that was killed.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it died before the kernel knew
+            os._exit(128 + signal.SIGKILL)

@@ -22,7 +22,7 @@ from typing import Any, Literal, Self, Unpack
 
 from posthouse.client.failures import Backoff
 from posthouse.client.locks.held_lock import Lock
-from posthouse.client.locks.lock_calls import LockCalls, LockCommands
+from posthouse.client.locks.lock_calls import LockCalls, LockCommands, LockMode
 from posthouse.client.meshes import Meshes
 from posthouse.client.messages.confirmations import Confirmations, Confirmed, Presence
 from posthouse.client.messages.queues import Queues
@@ -45,7 +45,7 @@ from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import Coordinate, Event, parse_coordinate
 from posthouse.model.lease import validate_lease_ms
 from posthouse.model.limits import RECEIVE_WINDOW
-from posthouse.model.lock_scope import validate_resource
+from posthouse.model.lock_scope import validate_resources
 from posthouse.model.node import DEFAULT_MESH, is_node_id
 from posthouse.model.ulid import UlidGenerator
 
@@ -254,17 +254,28 @@ class Client:
     # Locking
 
     def lock(
-        self, resource: str, *, lease_s: float = 30.0, wait_s: float | None = None, mesh: str | None = None
+        self,
+        resource: str,
+        *,
+        lease_s: float = 30.0,
+        wait_s: float | None = None,
+        mesh: str | None = None,
+        session: str | None = None,
+        mode: LockMode = "exclusive",
+        tree: bool = False,
+        also: Sequence[str] = (),
     ) -> Lock:
         """Return a lock to hold around a piece of work: `async with client.lock("db/main", lease_s=30) as held`.
 
         Entering waits until the lock is granted, at most `wait_s` if given. The lease is renewed while the body runs;
-        if it is lost, the body is cancelled and lock_lost is raised. Send `held.token` with every protected write.
+        if it is lost, the body is cancelled and lock_lost is raised. Send `held.token` with every protected write. A
+        `tree` locks all names below, too; `also` names locks to hold at the same time, all or none.
         """
         lease_ms = validate_lease_ms(round(lease_s * 1000))
         where = mesh or self.mesh
-        name = validate_resource(resource)
-        return Lock(self.locks, self._clock, self._minter, name, where, lease_ms, wait_s)
+        validate_resources((resource, *also), is_tree=tree)
+        options = (self.locks, self._clock, self._minter, resource, where, lease_ms, wait_s)
+        return Lock(*options, session=session, mode=mode, tree=tree, also=also)
 
     # Reading
 

@@ -79,7 +79,7 @@ class Requeued(msgspec.Struct, frozen=True):
     no_room: tuple[str, ...]
 
 
-class LockGrant(msgspec.Struct, frozen=True):
+class LockGrant(msgspec.Struct, frozen=True, omit_defaults=True):
     """A grant. `expires_at_ns` is for people; what counts is the lease, from before it was asked for."""
 
     resource: str
@@ -87,16 +87,47 @@ class LockGrant(msgspec.Struct, frozen=True):
     token: int
     lease_ms: int
     expires_at_ns: int
+    #: the session that holds it; empty for clients that do not use sessions
+    session: str = ""
+    #: "exclusive" or "shared"
+    mode: str = "exclusive"
+    #: whether the names below are locked, too
+    tree: bool = False
+    #: the other resources of the same grant
+    also: tuple[str, ...] = ()
+
+
+class LockHolder(msgspec.Struct, frozen=True):
+    """A lease that covers a lock; only the holder's node and admins see token and session, others 0 and ""."""
+
+    resource: str
+    owner: str
+    token: int
+    remaining_ms: int
+    session: str = ""
+    mode: str = "exclusive"
+    tree: bool = False
 
 
 class LockStatus(msgspec.Struct, frozen=True):
-    """Who holds a lock; a free one shows its last token."""
+    """Who holds a lock; a free one shows its last token. Only the holder's node and admins see the token, others 0."""
 
     resource: str
     held: bool
     owner: str | None
     token: int
     remaining_ms: int
+    #: the leases that cover it, unless it is one plain exclusive lease
+    holders: tuple[LockHolder, ...] = ()
+    #: how many requests wait
+    waiting: int = 0
+
+
+class LocksBroken(msgspec.Struct, frozen=True):
+    """The leases that an admin ended."""
+
+    resource: str
+    broken: tuple[LockHolder, ...]
 
 
 class LockSummary(msgspec.Struct, frozen=True):
@@ -108,6 +139,8 @@ class LockSummary(msgspec.Struct, frozen=True):
     owner: str | None
     token: int
     remaining_ms: int
+    mode: str = "exclusive"
+    tree: bool = False
 
 
 class LockList(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from posthouse.model.clock import Clock, FakeClock
 from posthouse.model.errors import PosthouseError
 from posthouse.relay.engine import EngineSettings, RelayEngine
 from posthouse.relay.locks.service import Locks, is_never_gone
-from posthouse.relay.wire.lock_operations import Acquire, Granted, Inspect, LockAnswer, LockState, Release, Renew
+from posthouse.relay.wire.lock_operations import Acquire, Break, Granted, Inspect, LockAnswer, LockState, Release, Renew
 
 RELAY = NodeKey(b"r" * 32).node
 PATIENCE_S = 20
@@ -54,6 +54,9 @@ class Desk:
 
     async def renew(self, owner: str, token: int, resource: str = "r", lease_ms: int = 5_000) -> LockAnswer:
         return await self.locks.ask(owner, Renew(resource, token, lease_ms))
+
+    async def break_lock(self, admin: str, resource: str = "r") -> Any:
+        return await self.locks.ask(admin, Break(resource))
 
     async def inspect(self, resource: str = "r") -> LockState:
         answer = await self.locks.ask(node(99), Inspect(resource))  # an admin, who may see tokens

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from types import TracebackType
 
 from posthouse.client.failures import Backoff, retry_after_s
-from posthouse.client.locks.lock_calls import LockCalls
+from posthouse.client.locks.lock_calls import LockCalls, LockMode
 from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError, Transient, error
 from posthouse.model.limits import LOCK_WAIT_MAX_MS, MILLISECOND_NS, SECOND_NS
@@ -66,7 +67,7 @@ _NOT_HELD = frozenset({"not_holder", "stale_token", "lease_expired", "unknown_re
 
 
 class Lock:
-    """One use of a lock; made by `Client.lock`, good for one `async with`."""
+    """One use of a lock; made by `Client.lock`, good for one `async with`. Each is a session of its own."""
 
     def __init__(
         self,
@@ -77,7 +78,17 @@ class Lock:
         mesh: str,
         lease_ms: int,
         wait_s: float | None,
+        *,
+        session: str | None = None,
+        mode: LockMode = "exclusive",
+        tree: bool = False,
+        also: Sequence[str] = (),
     ) -> None:
+        #: other Lock objects of the same node wait for this one
+        self.session = minter.mint() if session is None else session
+        self._mode: LockMode = mode
+        self._tree = tree
+        self._also = tuple(also)
         self._calls = calls
         self._clock = clock
         self._minter = minter
@@ -140,13 +151,17 @@ class Lock:
             wait_ms=self._remaining_ms(end_ns),
             request_id=request_id,
             mesh=self._mesh,
+            session=self.session,
+            mode=self._mode,
+            tree=self._tree,
+            also=self._also,
         )
         held = Held(self._resource, self._mesh, grant.token, self._lease_ms, requested_ns, self._clock)
         if held.remaining_s() < self._lease_ms / 1000 * (1 - RENEW_AT):
             try:
                 await self._renew(held)  # after a wait or a retry the start of the lease is unknown
             except BaseException:
-                self._calls.give_back(self._resource, grant.token, mesh=self._mesh)
+                self._calls.give_back(self._resource, grant.token, mesh=self._mesh, also=self._also)
                 raise
         return held
 
@@ -183,7 +198,13 @@ class Lock:
         requested_ns = self._clock.boot_ns()
         timeout_s = held.remaining_s() or self._lease_ms / 1000
         await self._calls.renew(
-            self._resource, held.token, lease_ms=self._lease_ms, mesh=self._mesh, timeout_s=timeout_s
+            self._resource,
+            held.token,
+            lease_ms=self._lease_ms,
+            mesh=self._mesh,
+            timeout_s=timeout_s,
+            session=self.session,
+            also=self._also,
         )
         held.extend(requested_ns)
 
@@ -199,7 +220,14 @@ class Lock:
 
     async def _release(self, held: Held) -> None:
         try:
-            await self._calls.release(self._resource, held.token, mesh=self._mesh, timeout_s=_RELEASE_S)
+            await self._calls.release(
+                self._resource,
+                held.token,
+                mesh=self._mesh,
+                timeout_s=_RELEASE_S,
+                session=self.session,
+                also=self._also,
+            )
         except PosthouseError as refusal:
             # a release that was sent twice over a reconnect finds the lock free the second time
             if refusal.code not in _NOT_HELD:

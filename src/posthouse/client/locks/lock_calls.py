@@ -10,19 +10,20 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from posthouse.client.stream.frames import write_command
 from posthouse.client.stream.pending import Answer, Kind, Pending, PendingCommands
-from posthouse.model.api import LockGrant, LockList, LockStatus
+from posthouse.model.api import LockGrant, LockList, LocksBroken, LockStatus
 from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.limits import LOCK_WAIT_MAX_MS, MILLISECOND_NS
 
 T = TypeVar("T")
+LockMode = Literal["exclusive", "shared"]
 _KEPT_REQUESTS = 1_000
 
 
@@ -108,9 +109,11 @@ class LockCommands:
             raise answer
         return answer
 
-    def release_nowait(self, resource: str, mesh: str, token: int) -> None:
+    def release_nowait(self, resource: str, mesh: str, token: int, also: Sequence[str] = ()) -> None:
         """Release a lock without waiting for the answer."""
-        arguments = {"resource": resource, "mesh": mesh, "token": token}
+        arguments: dict[str, Any] = {"resource": resource, "mesh": mesh, "token": token}
+        if also:
+            arguments["also"] = list(also)
         self._commands.link.send(write_command("LOCK", f"l{next(self._numbers)}", "release", arguments))
 
     def on_answer(self, request: _LockRequest, answer: Answer) -> None:
@@ -137,7 +140,8 @@ class LockCommands:
         """Release a grant without a caller, unless another caller uses the same request id: then it is theirs too."""
         request_id = request.request_id
         if request_id is None or not (request_id in self._waiting or request_id in self._granted):
-            self.release_nowait(request.arguments["resource"], request.arguments["mesh"], token)
+            arguments = request.arguments
+            self.release_nowait(arguments["resource"], arguments["mesh"], token, arguments.get("also", ()))
 
     def _note_granted(self, request_id: str | None) -> None:
         if request_id is not None:
@@ -170,15 +174,25 @@ class LockCalls:
         wait_ms: int = 0,
         request_id: str | None = None,
         mesh: str | None = None,
+        session: str = "",
+        mode: LockMode = "exclusive",
+        tree: bool = False,
+        also: Sequence[str] = (),
     ) -> LockGrant:
-        """Acquire a lock, waiting up to `wait_ms`; raises `held` or another refusal.
+        """Acquire a lock, or several at once, waiting up to `wait_ms`; raises `held` or another refusal.
 
-        The same `request_id` makes a retry safe: the relay repeats its grant instead of making a second one.
+        The same `request_id` makes a retry safe: the relay repeats its grant instead of making a second one. Sessions
+        of one node exclude each other; `mode` is "shared" or "exclusive"; a `tree` locks all names below, too.
         """
         end_ns = self._clock.boot_ns() + wait_ms * MILLISECOND_NS
         arguments: dict[str, Any] = {"resource": resource, "lease_ms": lease_ms, "mesh": mesh or self._mesh}
         if request_id is not None:
             arguments["request_id"] = request_id
+        if mode != "exclusive":
+            arguments["mode"] = mode
+        if tree:
+            arguments["tree"] = True
+        arguments |= _holding(session or None, also)
 
         def remaining_ms() -> int:
             return min(max(0, (end_ns - self._clock.boot_ns()) // MILLISECOND_NS), LOCK_WAIT_MAX_MS)
@@ -189,21 +203,45 @@ class LockCalls:
         return read_lock_answer(value, LockGrant, self._commands.origin)
 
     async def renew(
-        self, resource: str, token: int, *, lease_ms: int, mesh: str | None = None, timeout_s: float | None = None
+        self,
+        resource: str,
+        token: int,
+        *,
+        lease_ms: int,
+        mesh: str | None = None,
+        timeout_s: float | None = None,
+        session: str | None = None,
+        also: Sequence[str] = (),
     ) -> LockGrant:
-        """Renew an active lease; it counts from now."""
+        """Renew an active lease, or all leases of one grant; it counts from now."""
         arguments = {"resource": resource, "token": token, "lease_ms": lease_ms, "mesh": mesh or self._mesh}
-        return read_lock_answer(await self._request("renew", arguments, timeout_s), LockGrant, self._commands.origin)
+        value = await self._request("renew", arguments | _holding(session, also), timeout_s)
+        return read_lock_answer(value, LockGrant, self._commands.origin)
 
     async def release(
-        self, resource: str, token: int, *, mesh: str | None = None, timeout_s: float | None = None
+        self,
+        resource: str,
+        token: int,
+        *,
+        mesh: str | None = None,
+        timeout_s: float | None = None,
+        session: str | None = None,
+        also: Sequence[str] = (),
     ) -> None:
-        """Release a lock."""
-        await self._request("release", {"resource": resource, "token": token, "mesh": mesh or self._mesh}, timeout_s)
+        """Release a lock, or all locks of one grant; without a session, whichever session of this node has it."""
+        arguments = {"resource": resource, "token": token, "mesh": mesh or self._mesh}
+        await self._request("release", arguments | _holding(session, also), timeout_s)
 
-    def give_back(self, resource: str, token: int, *, mesh: str | None = None) -> None:
+    def give_back(self, resource: str, token: int, *, mesh: str | None = None, also: Sequence[str] = ()) -> None:
         """Release a lock without waiting for the answer; if it gets lost, the lease ends by itself."""
-        self._commands.release_nowait(resource, mesh or self._mesh, token)
+        self._commands.release_nowait(resource, mesh or self._mesh, token, also)
+
+    async def break_lock(self, resource: str, *, token: int | None = None, mesh: str | None = None) -> LocksBroken:
+        """End the leases of all holders of a lock, or the one with a token; for admins of the mesh."""
+        arguments: dict[str, Any] = {"resource": resource, "mesh": mesh or self._mesh}
+        if token is not None:
+            arguments["token"] = token
+        return read_lock_answer(await self._request("break", arguments, None), LocksBroken, self._commands.origin)
 
     async def inspect(self, resource: str, *, mesh: str | None = None) -> LockStatus:
         """Return the state of a lock: its holder, its token and the rest of its lease."""
@@ -219,3 +257,9 @@ class LockCalls:
     async def _request(self, op: str, arguments: Mapping[str, Any], timeout_s: float | None) -> Any:
         await self._connect()
         return await self._commands.request(op, arguments, self._timeout_s if timeout_s is None else timeout_s)
+
+
+def _holding(session: str | None, also: Sequence[str]) -> dict[str, Any]:
+    """Return the arguments that name a session and further resources, where they are given."""
+    given: dict[str, Any] = {} if session is None else {"session": session}
+    return given | {"also": list(also)} if also else given

@@ -212,7 +212,12 @@ async def acquire_lock(call: LocalCall) -> HttpResponse:
     body = await call.body(_AcquireBody)
     locks = call.context.uplink.client.locks
     grant = locks.acquire(
-        body.resource, lease_ms=body.lease_ms, wait_ms=body.wait_ms, request_id=body.request_id, mesh=body.mesh
+        body.resource,
+        lease_ms=body.lease_ms,
+        wait_ms=body.wait_ms,
+        request_id=body.request_id,
+        mesh=body.mesh,
+        session=body.request_id or "",  # agents share the daemon's node: their requests exclude each other
     )
     if not body.wait_ms:
         return json_response(await grant)
