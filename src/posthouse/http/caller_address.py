@@ -20,7 +20,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _IPV6_PREFIX = 64
 _BRACKETED = re.compile(r"\[([^\]]+)\](?::[0-9_A-Za-z.-]+)?")
 _WITH_PORT = re.compile(r"([^:]+):[0-9_A-Za-z.-]+")
-#: a pair of a Forwarded element, or the separator before the next pair or element
+#: one name=value pair of Forwarded, which may be missing, and the separator after it
 _FORWARDED = re.compile(r'\s*(?:([A-Za-z0-9!#$%&\'*+.^_`|~-]+)=(?:"((?:[^"\\]|\\.)*)"|([^",;\s]*)))?\s*([,;]|$)')
 
 
