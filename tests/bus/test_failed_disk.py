@@ -114,7 +114,7 @@ async def test_bus_whose_recovery_fails_leaves_nothing_open(house: House, monkey
 
     before = open_files(house.root)
     monkeypatch.setattr("posthouse.bus.recovery.recover", fail)
-    with pytest.raises(OSError, match="Input/output"):
+    with pytest.raises(PosthouseError, match="Input/output"):
         await Bus(house.root, clock=FakeClock()).open()
     assert open_files(house.root) == before
     assert life_signs(house.root) == []

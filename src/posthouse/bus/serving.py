@@ -16,7 +16,7 @@ from typing import Any
 from posthouse.bus.core import Core
 from posthouse.bus.data_directory import is_alive
 from posthouse.bus.endpoint_server import EndpointServer
-from posthouse.bus.handlers import HandlerThreads, ServeMode, Subscriptions, group_conflict, overlaps
+from posthouse.bus.handlers import HandlerThreads, ServeMode, Subscriptions, group_conflict, is_reached
 from posthouse.bus.inotify import Watcher
 from posthouse.bus.redelivery import (
     Leftovers,
@@ -32,7 +32,7 @@ from posthouse.bus.transaction import SQL, BusTransaction
 from posthouse.log import get_log
 from posthouse.model.breaker import BreakerState
 from posthouse.model.errors import PosthouseError
-from posthouse.model.subjects import is_pattern, matches
+from posthouse.model.subjects import is_pattern
 
 log = get_log(__name__)
 WATCH_S = 0.2  # finds a dead process well within a second
@@ -70,12 +70,8 @@ class EndpointServers:
 
     async def on_subscriptions_changed(self, pattern: str) -> None:
         """Start and stop servers of the endpoints that the pattern concerns; raise if they are served otherwise."""
-        concerned = []
-        for endpoint in list(self._registered.values()):
-            is_catch_all = is_pattern(endpoint.subject)
-            if overlaps(endpoint.subject, pattern) if is_catch_all else matches(endpoint.subject, pattern):
-                concerned.append(endpoint)
-        await self._update_all(concerned)
+        registered = self._registered.values()
+        await self._update_all([endpoint for endpoint in registered if is_reached(endpoint.subject, pattern)])
 
     async def _update_all(self, endpoints: list[Endpoint]) -> None:
         """Start servers; their handlers run first when the caller goes on, which may not know its subscription yet."""
