@@ -16,9 +16,11 @@ from typing import Any
 import pytest
 
 from posthouse import Bus
+from posthouse.cli.bus_top import MailboxState, mailbox_row
 from posthouse.model.reliability import CircuitBreaker, Reliability
 from tests.bus.limits import settled
 from tests.bus.mailboxes import Mailbox, hash_of
+from tests.bus.waiting import eventually
 from tests.cli.command_line import CommandLine, Outcome
 
 COMMAND = [sys.executable, "-m", "posthouse.cli.main", "bus"]
@@ -300,6 +302,32 @@ def test_tap_shows_messages_and_consumes_nothing(line: BusLine, started: list[su
     assert tap.returncode == 0
     assert [text.split("  ")[1:] for text in out.splitlines()] == [["c.d -> a.b", str(n)] for n in range(3)]
     assert Mailbox(line.root, "a.b").depth == 3
+
+
+def test_top_shows_the_message_in_work_and_its_age(line: BusLine, started: list[subprocess.Popen[str]]) -> None:
+    line("endpoints", "add", "a.b")
+    line("pub", "a.b", "1")
+    start(started, line.root, "serve", "a.b", "--run", "sleep 60")
+    asyncio.run(eventually_filled(line.root / "mailboxes" / hash_of("a.b") / "cur"))
+    (mailbox,) = line("top", "--once", "--json").value["mailboxes"]
+    assert mailbox["in_work"] == 1
+    assert 0 <= mailbox["in_work_s"] <= DEADLINE_S
+    row = MailboxState("a.b", None, 1, 1, 75, "CLOSED", 0)
+    assert [str(cell) for cell in mailbox_row(row)][2] == "1, 75 s"
+
+
+def test_time_of_a_program_that_serves_is_set_by_a_flag(line: BusLine, started: list[subprocess.Popen[str]]) -> None:
+    line("endpoints", "add", "slow.one")
+    line("pub", "slow.one", "1")
+    start(started, line.root, "serve", "slow.one", "--run", "sleep 60", "--handler-timeout-s", "0.1")
+    folder = line.root / "mailboxes" / hash_of("slow.one") / "failed"
+    asyncio.run(eventually_filled(folder))
+    (letter,) = line.lines("dead")
+    assert letter["reason"] == "handler exceeded 0.1 s"
+
+
+async def eventually_filled(folder: Path) -> None:
+    await eventually(lambda: list(folder.iterdir()))
 
 
 def test_served_endpoint_runs_a_program_per_message(line: BusLine, started: list[subprocess.Popen[str]]) -> None:

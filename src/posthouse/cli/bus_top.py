@@ -213,14 +213,15 @@ def render(traffic: Traffic, path: str) -> RenderableType:
         Text(f"bus {visible(path)}", "bold"),
         Text(f"{rates}   dead letters {traffic.dead_letters}"),
         Text(),
-        table(("endpoint", "depth", "in work", "circuit", "failures", "owner"), map(_mailbox_row, traffic.mailboxes)),
+        table(("endpoint", "depth", "in work", "circuit", "failures", "owner"), map(mailbox_row, traffic.mailboxes)),
         Text(),
         table(("time", "event", "from", "to", "content"), map(_line_row, reversed(traffic.recent))),
     ]
     return Group(*parts)
 
 
-def _mailbox_row(mailbox: MailboxState) -> tuple[object, ...]:
+def mailbox_row(mailbox: MailboxState) -> tuple[object, ...]:
+    """Return the row of one endpoint; work that takes long is marked."""
     from rich.text import Text
 
     circuit = Text(mailbox.circuit, _CIRCUIT_STYLES.get(mailbox.circuit, ""))
