@@ -25,7 +25,18 @@ PATIENCE_S = 600
 class Campaign:
     """The three processes, their ledgers, and how often they died."""
 
-    def __init__(self, folder: Path, messages: int, kills: int, chance: random.Random) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        messages: int,
+        kills: int,
+        chance: random.Random,
+        servers: tuple[str, ...] = ("server",),
+        group: str = "",
+    ) -> None:
+        """Several servers share the endpoint as one group, and one ledger."""
+        self.servers = servers
+        self.group = group
         self.root = folder / "bus"
         self.folder = folder
         self.per_publisher = messages // len(PUBLISHERS)
@@ -42,7 +53,8 @@ class Campaign:
         async with Bus(self.root) as bus:
             await bus.register_endpoint(SUBJECT, owner="campaign")
         try:
-            await self._start("server")
+            for name in self.servers:
+                await self._start(name)
             for name in PUBLISHERS:
                 await self._start(name)
             await asyncio.wait_for(self._fire(), PATIENCE_S)
@@ -59,7 +71,7 @@ class Campaign:
         for goal in sorted(self.random.sample(range(1, total), self.kills)):
             await eventually(self._published, partial(operator.le, goal), PATIENCE_S)
             await asyncio.sleep(self.random.uniform(0, _LOOK_S))
-            await self._kill(self.random.choice(("server", *PUBLISHERS)))
+            await self._kill(self.random.choice((*self.servers, *PUBLISHERS)))
         await eventually(lambda: not any(map(self._is_publishing, PUBLISHERS)), within_s=PATIENCE_S)
 
     async def _kill(self, victim: str) -> None:
@@ -68,7 +80,7 @@ class Campaign:
             process.send_signal(signal.SIGKILL)
             self.deaths += 1
         await process.wait()
-        if victim == "server" or self._is_publishing(victim):
+        if victim in self.servers or self._is_publishing(victim):
             await self._start(victim)
 
     def _published(self) -> int:
@@ -79,22 +91,24 @@ class Campaign:
 
     async def _drain(self) -> None:
         """Let the last server handle what is left, then close orderly."""
-        server = self._processes["server"]
+        servers = [self._processes[name] for name in self.servers]
         while self._waiting():
-            assert server.returncode is None, "the server ended by itself"
+            assert all(server.returncode is None for server in servers), "a server ended by itself"
             await asyncio.sleep(0.02)
-        assert server.stdin is not None
-        server.stdin.close()
-        assert await server.wait() == 0
+        for server in servers:
+            assert server.stdin is not None
+            server.stdin.close()
+            assert await server.wait() == 0
 
     def _waiting(self) -> int:
         return Mailbox(self.root, SUBJECT).depth
 
     async def _start(self, name: str) -> None:
-        script = "bus_server" if name == "server" else "bus_publisher"
-        arguments = [str(self.root), str(self.ledger(name))]
-        if name != "server":
-            arguments += [name, str(self.per_publisher)]
+        if name in self.servers:
+            script, arguments = "bus_server", [str(self.root), str(self.ledger("server")), self.group]
+        else:
+            script = "bus_publisher"
+            arguments = [str(self.root), str(self.ledger(name)), name, str(self.per_publisher)]
         self._processes[name] = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",

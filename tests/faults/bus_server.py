@@ -12,7 +12,7 @@ from posthouse.model.envelope import Envelope
 from tests.faults.bus_terms import LIMITS, SUBJECT, append_line
 
 
-async def main(root: Path, ledger: Path) -> None:
+async def main(root: Path, ledger: Path, group: str) -> None:
     out = os.open(ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     async def handle(envelope: Envelope) -> None:
@@ -20,10 +20,10 @@ async def main(root: Path, ledger: Path) -> None:
 
     async with Bus(root, reliability=LIMITS) as bus:
         await bus.register_endpoint(SUBJECT, owner="campaign")
-        await bus.subscribe(SUBJECT, handle)
+        await bus.subscribe(SUBJECT, handle, group=group or None, concurrency=2 if group else 1)
         await asyncio.to_thread(sys.stdin.read)
     os.close(out)
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), Path(sys.argv[2])))
+    asyncio.run(main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]))

@@ -29,6 +29,15 @@ async def test_every_published_message_is_handled_whoever_is_killed(tmp_path: Pa
     assert sum(len(lines_of(campaign.ledger(name))) for name in PUBLISHERS) >= MESSAGES
 
 
+@pytest.mark.faults
+@pytest.mark.xdist_group("bus-campaign")
+async def test_every_message_to_a_group_of_processes_is_handled_whoever_is_killed(tmp_path: Path) -> None:
+    campaign = Campaign(tmp_path, MESSAGES, KILLS, chance("bus groups"), ("server", "second", "third"), "workers")
+    await campaign.run()
+    assert await findings(tmp_path, PUBLISHERS) == [], f"after {campaign.deaths} deaths"
+    assert campaign.deaths >= KILLS // 2
+
+
 async def peaceful(folder: Path, count: int = 20) -> None:
     """A campaign without deaths, in this process: what the checker must find nothing wrong with."""
     ledgers = {

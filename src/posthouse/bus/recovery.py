@@ -41,8 +41,6 @@ class Recovered(msgspec.Struct):
     endpoints: int = 0
     #: messages that wait now
     messages: int = 0
-    #: messages among them that were in cur/
-    redelivered: int = 0
 
 
 def set_damaged_aside(root: Path, now_s: int) -> Path | None:
@@ -227,7 +225,6 @@ def _reconcile_rows(core: Core, tx: BusTransaction, endpoint: Endpoint, done: Re
         return []
     if tx.db.execute(SQL.is_served, (endpoint.number,)).get:
         return None
-    done.redelivered += len(mailbox.names("cur"))
     leftovers = redeliver_all(core, tx, endpoint, mailbox)
     names = mailbox.names("new")
     present, living = set(names), _living_instances(core, tx)
