@@ -307,9 +307,11 @@ def test_tap_shows_messages_and_consumes_nothing(line: BusLine, started: list[su
 def test_top_shows_the_message_in_work_and_its_age(line: BusLine, started: list[subprocess.Popen[str]]) -> None:
     line("endpoints", "add", "a.b")
     line("pub", "a.b", "1")
-    start(started, line.root, "serve", "a.b", "--run", "sleep 60")
+    serve = start(started, line.root, "serve", "a.b", "--run", "sh -c 'exec sleep 60 2> /dev/null'")
     asyncio.run(eventually_filled(line.root / "mailboxes" / hash_of("a.b") / "cur"))
     (mailbox,) = line("top", "--once", "--json").value["mailboxes"]
+    serve.send_signal(signal.SIGINT)  # so that it ends its program too
+    serve.wait(DEADLINE_S)
     assert mailbox["in_work"] == 1
     assert 0 <= mailbox["in_work_s"] <= DEADLINE_S
     row = MailboxState("a.b", None, 1, 1, 75, "CLOSED", 0)
