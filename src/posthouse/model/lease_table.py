@@ -44,10 +44,6 @@ class LeaseTable:
         """Return the lease of a holder on a name, or None."""
         return self._names.get(resource, {}).get((owner, session))
 
-    def of_name(self, resource: str) -> list[LockRow]:
-        """Return the leases of a name, or its last one."""
-        return list(self._names.get(resource, {}).values())
-
     def put(self, row: LockRow) -> None:
         """Save a lease as it is."""
         self._names.setdefault(row.resource, {})[row.owner, row.session] = row
