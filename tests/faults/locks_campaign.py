@@ -1,4 +1,4 @@
-"""A campaign against locks: eight clients fight while processes are stopped, the relay is killed and clocks step.
+"""A campaign against locks: eight clients fight while processes stop, the relay is killed or restored, and clocks step.
 
 A request without an answer has an unknown outcome, but not for ever: it was sent on one connection, to the process
 that listened when that connection was made. That process had started by then, and nothing it does comes after its
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import signal
 import time
 from collections import defaultdict
@@ -39,7 +40,8 @@ class Campaign:
     chance: random.Random
     faults: int
     done: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    restarts: list[tuple[int, int]] = field(default_factory=list)
+    #: kind, begin and end of what was done to the relay: restart, backup, restore
+    events: list[tuple[str, int, int]] = field(default_factory=list)
     #: when each relay that was killed was dead; the next one had not started by then
     deaths_ns: list[int] = field(default_factory=list)
 
@@ -72,7 +74,7 @@ class Campaign:
         return Child("tests.faults.locks_client", relay.url, transport, number + 1, seed, *RESOURCES, env=env)
 
     def _harm(self, turn: int, relay: RelayProcess, clients: list[Child], clock_file: Path) -> None:
-        kind = ("stop", "kill", "step")[turn % 3]
+        kind = ("stop", "kill", "step", "restore", "rollback")[turn % 5]
         self.done[kind] += 1
         if kind == "stop":
             victims = self.chance.sample(clients, 2)
@@ -82,13 +84,36 @@ class Campaign:
             for victim in victims:
                 victim.signal(signal.SIGCONT)
         elif kind == "kill":
-            relay.kill()
-            called_ns = SystemClock().boot_ns()
-            self.deaths_ns.append(called_ns)
+            called_ns = self._kill(relay)
             relay.start()
-            self.restarts.append((called_ns, SystemClock().boot_ns()))
-        else:
+            self.events.append(("restart", called_ns, SystemClock().boot_ns()))
+        elif kind == "step":
             self._step_clock(clock_file)
+        else:
+            self._lose_history(turn, relay, is_copied=kind == "rollback")
+
+    def _kill(self, relay: RelayProcess) -> int:
+        relay.kill()
+        self.deaths_ns.append(SystemClock().boot_ns())
+        return self.deaths_ns[-1]
+
+    def _lose_history(self, turn: int, relay: RelayProcess, *, is_copied: bool) -> None:
+        """Go back to a backup, by `relay restore` or by a copy of the file, while the clients go on."""
+        store, backup = relay.data_dir / "relay.db", self.folder / f"{turn}.db"
+        called_ns = SystemClock().boot_ns()
+        relay.command("relay", "backup", str(backup))
+        self.events.append(("backup", called_ns, SystemClock().boot_ns()))
+        time.sleep(self.chance.uniform(0.3, 0.9))
+        called_ns = self._kill(relay)
+        if is_copied:
+            for suffix in ("-wal", "-shm"):
+                store.with_name(store.name + suffix).unlink(missing_ok=True)
+            shutil.copy(backup, store)
+            relay.command("relay", "restore", "--in-place")
+        else:
+            relay.command("relay", "restore", str(backup))
+        relay.start()
+        self.events.append(("restore", called_ns, SystemClock().boot_ns()))
 
     def _step_clock(self, path: Path) -> None:
         """Set the wall clock of every process an hour ahead, an hour back, or right."""
@@ -108,9 +133,9 @@ class Campaign:
                 op = self._op(node, call, answered.get(number, {}))
                 if op is not None:
                     history[call["resource"]].append(op)
-        for called_ns, returned_ns in self.restarts:
+        for kind, called_ns, returned_ns in self.events:
             for ops in history.values():
-                ops.append(Op("relay", "restart", called_ns, returned_ns, {}))
+                ops.append(Op("relay", kind, called_ns, returned_ns, {}))
         return history
 
     def _op(self, node: str, call: dict[str, Any], answered: dict[str, Any]) -> Op | None:

@@ -50,14 +50,20 @@ class State(NamedTuple):
     #: no operation from now on took effect before this
     now_ns: int = 0
     owner: str = ""
+    #: of the last grant; if it is not known, a number below it
     token: int = 0
+    is_token_known: bool = True
+    #: no token up to this one may be granted again
+    highest: int = 0
     is_released: bool = True
     lease_ms: int = 0
     #: its lease ends at one moment of this interval
     ends_low_ns: int = 0
     ends_high_ns: int = 0
-    #: (owner, request id, token) of every grant under a request id
+    #: (owner, request id, token) of every grant under a request id; 0 if the token is not known
     requests: frozenset[tuple[str, str, int]] = frozenset()
+    #: the state that the last backup holds
+    saved: State | None = None
 
 
 INITIAL = State()
@@ -66,7 +72,8 @@ INITIAL = State()
 def covers(one: State, other: State) -> bool:
     """Tell whether `one` leaves open everything that `other` does: the same facts, known less narrowly."""
     return (
-        one.token == other.token
+        (one.token, one.is_token_known, one.highest) == (other.token, other.is_token_known, other.highest)
+        and one.saved == other.saved
         and one.now_ns <= other.now_ns
         and one.ends_low_ns <= other.ends_low_ns
         and one.ends_high_ns >= other.ends_high_ns
@@ -82,7 +89,11 @@ def step(state: State, op: Op, high: int) -> Iterator[State]:
         return
     at = state._replace(now_ns=low)
     if op.kind == "restart":
-        yield _leased(at, high, at.lease_ms) if not at.is_released else at
+        yield from _restart(at, high)
+    elif op.kind == "backup":
+        yield at._replace(saved=at._replace(saved=None))
+    elif op.kind == "restore":
+        yield _restore(at, high)
     elif op.kind == "acquire":
         yield from _acquire(at, high, op)
     elif op.kind == "inspect":
@@ -107,6 +118,34 @@ def _over(at: State, high: int) -> State | None:
     return at._replace(now_ns=max(at.now_ns, at.ends_low_ns), ends_high_ns=min(at.ends_high_ns, high))
 
 
+def _restart(at: State, high: int) -> Iterator[State]:
+    """An active lease gets its full length again; one that was over stays over."""
+    if at.is_released:
+        yield at
+        return
+    if (held := _held(at)) is not None:
+        yield _leased(held, high, at.lease_ms)
+    if (over := _over(at, high)) is not None:
+        yield over
+
+
+def _restore(at: State, high: int) -> State:
+    """The lock is as the backup has it; an unreleased lease has a token that was never granted."""
+    assert at.saved is not None
+    back = at.saved._replace(now_ns=at.now_ns, highest=at.highest, saved=at.saved)
+    if back.is_released:
+        return back
+    return _leased(back._replace(token=at.highest, is_token_known=False), high, back.lease_ms)
+
+
+def _has_token(at: State, token: int) -> bool:
+    return token == at.token if at.is_token_known else token > at.token
+
+
+def _learn(at: State, token: int) -> State:
+    return at._replace(token=token, is_token_known=True, highest=max(at.highest, token))
+
+
 def _leased(at: State, high: int, lease_ms: int) -> State:
     ends_high = FOREVER if high >= FOREVER else high + lease_ms * MS
     return at._replace(
@@ -120,12 +159,13 @@ def _acquire(at: State, high: int, op: Op) -> Iterator[State]:
     if op.answer is None or op.code is None:
         told = None if op.answer is None else op.answer["token"]
         if known:
-            if held is not None and at.owner == op.client and told == at.token and told in known:
-                yield held
-        elif over is not None and told in (None, at.token + 1):
-            yield _grant(over, high, op)
+            is_its_grant = told is not None and _has_token(at, told) and bool(known & {0, told})
+            if held is not None and at.owner == op.client and told is not None and is_its_grant:
+                yield _learn(held, told)
+        elif over is not None and (told is None or told > at.highest):
+            yield _grant(over, high, op, told)
     elif op.code == "request_spent":
-        if known and at.token not in known:
+        if known and (0 in known or not at.is_token_known or at.token not in known):
             yield at
         elif known and over is not None:
             yield over
@@ -133,15 +173,19 @@ def _acquire(at: State, high: int, op: Op) -> Iterator[State]:
         yield held
 
 
-def _grant(over: State, high: int, op: Op) -> State:
-    token = over.token + 1
-    requests = over.requests if op.request_id is None else over.requests | {(op.client, op.request_id, token)}
-    return _leased(over._replace(owner=op.client, token=token, requests=requests), high, op.lease_ms)
+def _grant(over: State, high: int, op: Op, told: int | None) -> State:
+    requests = over.requests if op.request_id is None else over.requests | {(op.client, op.request_id, told or 0)}
+    granted = over._replace(owner=op.client, token=over.highest, is_token_known=False, requests=requests)
+    return _leased(granted if told is None else _learn(granted, told), high, op.lease_ms)
 
 
 def _inspect(at: State, high: int, op: Op) -> Iterator[State]:
-    if op.answer is None or op.answer["token"] != at.token:
+    if op.answer is None:
         return
+    if op.answer["token"] != 0 or at.owner == op.client:  # other nodes than the holder's see 0
+        if not _has_token(at, op.answer["token"]):
+            return
+        at = _learn(at, op.answer["token"])
     if op.answer["held"]:
         held = _held(at)
         if held is not None and held.owner == op.answer["owner"]:
@@ -151,7 +195,15 @@ def _inspect(at: State, high: int, op: Op) -> Iterator[State]:
 
 
 def _change(at: State, high: int, op: Op) -> Iterator[State]:
-    """Renew or release."""
+    """Renew or release; a token that is not known may be the one that the client names, or a later one."""
+    if at.is_token_known or op.token <= at.token:
+        yield from _change_known(at, high, op)
+    else:
+        yield from _change_known(_learn(at, op.token), high, op)
+        yield from _change_known(at._replace(token=op.token), high, op)
+
+
+def _change_known(at: State, high: int, op: Op) -> Iterator[State]:
     expected = _why_not(at, op)
     held, over = _held(at), _over(at, high)
     if op.answer is None or op.code is None:
@@ -164,11 +216,12 @@ def _change(at: State, high: int, op: Op) -> Iterator[State]:
 
 
 def _why_not(at: State, op: Op) -> str | None:
-    if at.token == 0:
+    if not at.owner:
         return "unknown_resource"
-    if at.owner != op.client or at.is_released or op.token > at.token:
+    is_later = at.is_token_known and op.token > at.token
+    if at.owner != op.client or at.is_released or is_later:
         return "not_holder"
-    return "stale_token" if op.token < at.token else None
+    return None if at.is_token_known and op.token == at.token else "stale_token"
 
 
 def changed(op: Op, **answer: Any) -> Op:

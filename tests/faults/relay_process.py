@@ -46,6 +46,13 @@ class RelayProcess:
         self.port = int(told["listen"].rpartition(":")[2])
         self.node = told["relay"]
 
+    def command(self, *arguments: str) -> None:
+        """Run a command about its store, which must succeed."""
+        env = {"POSTHOUSE_HOME": str(self.home)} | self.environ
+        with Child("posthouse.cli.main", *arguments, "--data-dir", str(self.data_dir), env=env) as child:
+            code = child.wait(START_S)
+        assert code == 0, child.errors
+
     @property
     def is_dead(self) -> bool:
         """Whether it ended by itself."""

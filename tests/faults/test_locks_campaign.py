@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,29 +20,54 @@ pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.xdist_group("loc
 
 
 def test_histories_under_stops_kills_delays_and_clock_steps_are_linearizable(tmp_path: Path) -> None:
-    campaign = Campaign(tmp_path, chance("locks"), faults=rounds(9, 90))
+    campaign = Campaign(tmp_path, chance("locks"), faults=rounds(15, 90))
     history = campaign.run()
     assert min(campaign.done.values()) >= 3
+    told = [op.answer["token"] for ops in history.values() for op in ops if _is_new_grant(op) and op.answer]
+    assert len(told) == len(set(told))
     for resource in RESOURCES:
         ops = history[resource]
         assert len({op.client for op in ops} - {"relay"}) == CLIENTS
         stuck = find_violation(ops, INITIAL, step, covers)
         assert stuck is None, f"{resource} of {len(ops)}: {stuck}"
         assert _is_noticed(ops), resource
+        assert _is_repeat_noticed(ops), resource
     _check_journal(tmp_path / "relay" / "relay.db", history)
     assert audit_findings(tmp_path / "relay" / "relay.db") == []
 
 
-def _is_noticed(ops: list[Op]) -> bool:
-    """Tell whether the checker finds this history wrong once one grant of it is told to somebody else."""
-    grants = [
-        op for op in ops if op.kind == "acquire" and op.answer is not None and "token" in op.answer and not op.code
+def _is_new_grant(op: Op) -> bool:
+    return op.kind == "acquire" and op.is_certain and not op.code and op.request_id is None
+
+
+def _is_repeat_noticed(ops: list[Op]) -> bool:
+    """Tell whether the checker finds a token that is granted again after a restore lost its first grant."""
+    restore = min((op for op in ops if op.kind == "restore"), key=lambda op: op.called_ns)
+    lost = [op for op in ops if _is_new_grant(op) and op.returned_ns < restore.called_ns]
+    later = [op for op in ops if _is_new_grant(op) and op.called_ns > restore.returned_ns]
+    assert lost and later
+    first, again = max(lost, key=lambda op: op.returned_ns), min(later, key=lambda op: op.returned_ns)
+    return _is_found(ops, again, first)
+
+
+def _is_found(ops: list[Op], wrong: Op, former: Op) -> bool:
+    """Tell whether the history up to a grant is found wrong once that grant has the token of a former one."""
+    assert former.answer is not None
+    begun = [
+        op if op.returned_ns <= wrong.returned_ns else replace(op, answer=None)  # it may take effect later
+        for op in ops
+        if op.called_ns <= wrong.returned_ns
     ]
-    assert len(grants) > 5
-    wrong = grants[len(grants) // 2]
-    assert wrong.answer is not None
-    planted = [changed(op, token=wrong.answer["token"] + 1) if op is wrong else op for op in ops]
+    planted = [changed(op, token=former.answer["token"]) if op is wrong else op for op in begun]
+    assert find_violation(begun, INITIAL, step, covers) is None
     return find_violation(planted, INITIAL, step, covers) is not None
+
+
+def _is_noticed(ops: list[Op]) -> bool:
+    """Tell whether the checker finds this history wrong once one grant of it has the token of the grant before."""
+    grants = sorted((op for op in ops if _is_new_grant(op)), key=lambda op: op.returned_ns)
+    assert len(grants) > 3
+    return _is_found(ops, grants[3], grants[2])
 
 
 def _check_journal(path: Path, history: dict[str, list[Op]]) -> None:
@@ -57,8 +83,9 @@ def _check_journal(path: Path, history: dict[str, list[Op]]) -> None:
         last[resource] = token
         granted[resource, token] = owner
     for resource, ops in history.items():
+        restored_ns = max(op.returned_ns for op in ops if op.kind == "restore")  # it took earlier records away
         for op in ops:
-            if op.kind == "acquire" and op.answer is not None and op.code is None:
+            if op.called_ns > restored_ns and op.kind == "acquire" and op.answer is not None and op.code is None:
                 assert granted[resource, op.answer["token"]] == op.client
     rows = [(entry.mesh, entry.row) for entry in all_locks(db)]
     replayed = [(mesh, row) for mesh, table in replay_store_locks(db).items() for row in table]

@@ -113,6 +113,27 @@ def is_fine(*history: Op) -> bool:
 
 
 FINE: dict[str, list[Op]] = {
+    "a token between belongs to another lock": [grant("a", 0, 0.1, 1), grant("b", 2, 2.1, 3)],
+    "restored, with a higher token": [
+        grant("a", 0, 0.1, 1),
+        op("relay", "backup", 0.2, 0.3),
+        op("a", "release", 0.4, 0.5, token=1),
+        grant("b", 0.6, 0.7, 2),
+        op("relay", "restore", 0.8, 0.9),
+        refusal("a", "renew", 1, 1.1, "stale_token", token=1),
+        refusal("b", "renew", 1, 1.1, "not_holder", token=2),
+        grant("c", 1.95, 2.1, 9),
+    ],
+    "active lease opened again by a restart": [
+        grant("a", 0, 0.1, 1),
+        op("relay", "restart", 0.8, 0.9),
+        op("a", "renew", 1.7, 1.75, token=1),
+    ],
+    "lease that was over before the restart stays over": [
+        grant("a", 0, 0.1, 1),
+        op("relay", "restart", 2, 2.1),
+        grant("b", 2.2, 2.3, 5),
+    ],
     "one after the other": [
         grant("a", 0, 0.1, 1),
         op("a", "release", 0.2, 0.3, token=1),
@@ -182,7 +203,37 @@ WRONG: dict[str, list[Op]] = {
     ],
     "one token for two grants": [grant("a", 0, 0.1, 1), grant("b", 2, 2.1, 1)],
     "token that goes back": [grant("a", 0, 0.1, 5), grant("b", 2, 2.1, 4)],
-    "token that leaps": [grant("a", 0, 0.1, 1), grant("b", 2, 2.1, 3)],
+    "token of a lost history granted again": [
+        grant("a", 0, 0.1, 1),
+        op("a", "release", 0.2, 0.3, token=1),
+        op("relay", "backup", 0.4, 0.5),
+        grant("b", 0.6, 0.7, 2),
+        op("relay", "restore", 0.8, 0.9),
+        grant("c", 1, 1.1, 2),
+    ],
+    "renewed with a token of a lost history": [
+        op("relay", "backup", 0, 0.1),
+        grant("b", 0.2, 0.3, 2),
+        op("relay", "restore", 0.4, 0.5),
+        op("b", "renew", 0.6, 0.7, token=2),
+    ],
+    "renewed after a restore with the token of the backup": [
+        grant("a", 0, 0.1, 1),
+        op("relay", "backup", 0.2, 0.3),
+        op("relay", "restore", 0.4, 0.5),
+        op("a", "renew", 0.6, 0.7, token=1),
+    ],
+    "restored lease taken before its end": [
+        grant("a", 0, 0.1, 1),
+        op("relay", "backup", 0.2, 0.3),
+        op("relay", "restore", 0.4, 0.5),
+        grant("b", 0.6, 0.7, 9),
+    ],
+    "lease opened again that was over before the restart": [
+        grant("a", 0, 0.1, 1),
+        op("relay", "restart", 2, 2.1),
+        refusal("b", "acquire", 2.2, 2.3, "held"),
+    ],
     "lease renewed after its end": [grant("a", 0, 0.1, 1), op("a", "renew", 1.2, 1.3, token=1)],
     "released by another": [grant("a", 0, 0.1, 1), op("b", "release", 0.2, 0.3, token=1)],
     "released twice": [
@@ -273,13 +324,13 @@ def simulate(chance: random.Random, length: int, lost_share: float = 0) -> list[
 
 
 def tell_wrongly(chance: random.Random, history: list[Op]) -> list[Op] | None:
-    """Return the history with the token of one grant one too high, if there is a grant."""
+    """Return the history with the token of one grant one too low, if there is a grant."""
     grants = [each for each in history if each.answer and set(each.answer) == {"token"}]
     if not grants:
         return None
     wrong = chance.choice(grants)
     assert wrong.answer is not None
-    return [changed(each, token=wrong.answer["token"] + 1) if each is wrong else each for each in history]
+    return [changed(each, token=wrong.answer["token"] - 1) if each is wrong else each for each in history]
 
 
 @settings(max_examples=100, deadline=None)

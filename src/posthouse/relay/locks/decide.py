@@ -60,7 +60,9 @@ def begin_run(
 ) -> int:
     """Write the run, reopen leases and raise the counter; return how far the wall clock is behind the journal."""
     former = unit.find_lock_run()
-    counter = max(unit.last_token(), 0 if mark is None else mark.token_counter)
+    counter = unit.last_token()
+    if mark is not None and mark.epoch != epoch:  # the mark of a store that is lost
+        counter = max(counter, mark.token_bound)
     if former is not None or not has_new_key:
         counter = lease.first_counter(counter, unit.now_ns)
     unit.raise_token_counter(counter)

@@ -418,7 +418,7 @@ def _marked_counter(mark_file: MarkFile) -> int:
         mark = mark_file.read()
     except PosthouseError:  # a damaged mark must not stop the restore, which replaces it
         return 0
-    return 0 if mark is None else mark.token_counter
+    return 0 if mark is None else mark.token_bound
 
 
 def write_mark(mark_file: MarkFile, path: Path, clock: Clock) -> None:

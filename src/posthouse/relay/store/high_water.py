@@ -19,6 +19,7 @@ from posthouse.journal.cursor import Extent
 from posthouse.model.errors import error
 
 FILE_NAME = "relay.high-water"
+_GRANTS_UNTIL_NEXT = 2**24  # far more than a relay grants in the few seconds until the next mark
 Format = Literal["posthouse-high-water-v1"]
 
 
@@ -33,6 +34,11 @@ class HighWater(msgspec.Struct, frozen=True):
     boot_id: str
     boot_ns: int
     format: Format = "posthouse-high-water-v1"
+
+    @property
+    def token_bound(self) -> int:
+        """No token above it was granted before the next mark would have been written."""
+        return self.token_counter + _GRANTS_UNTIL_NEXT
 
 
 class MarkFile:
