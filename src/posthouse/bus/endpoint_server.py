@@ -65,6 +65,8 @@ class EndpointServer:
         self._is_claiming = False
         #: by message id, until the last handler has returned
         self._runs: dict[str, HandlerRun] = {}
+        #: ids of messages that went back to new/ when the server stopped
+        self._given_back: list[str] = []
         self.is_stopped = False
 
     @property
@@ -314,19 +316,24 @@ class EndpointServer:
                 self._gate.leave()
 
     def give_back(self) -> None:
-        """Return unfinished messages to new/ after a clean stop: no attempt is counted."""
+        """Return unfinished messages to new/ before this process gives up its row: no attempt is counted."""
         mailbox = self._core.directory.find_mailbox(self.endpoint.hash)
         if mailbox is None:
             return
         for id_ in self._runs:
             try:
                 mailbox.move(f"cur/{id_}", f"new/{id_}")
-            except FileNotFoundError:  # it has ended
+            except OSError:  # it has ended, or it is delivered again as that of a dead process
                 continue
-        for message in self._claimed:
-            announce_again(mailbox, message.id)
+        self._given_back += [*self._runs, *(message.id for message in self._claimed)]
         self._runs.clear()
         self._claimed.clear()
+
+    def announce_given_back(self) -> None:
+        """Show the other processes of the group the messages that this one has returned."""
+        mailbox = self._core.directory.find_mailbox(self.endpoint.hash)
+        for id_ in self._given_back if mailbox is not None else ():
+            announce_again(mailbox, id_)  # type: ignore[arg-type]
 
 
 def _letter_id(core: Core) -> str:

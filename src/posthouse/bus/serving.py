@@ -204,7 +204,7 @@ class EndpointServers:
 
     def on_released(self, server: EndpointServer, is_final: bool) -> None:
         """Remove a server whose operations are committed; serve the endpoint again if it was subscribed meanwhile."""
-        server.give_back()
+        server.announce_given_back()
         self._remove(server)
         self._server_released.set()
         endpoint = server.endpoint
@@ -377,6 +377,7 @@ class _ReleaseEndpoint:
 
     def apply(self, tx: BusTransaction) -> None:
         endpoint, instance = self._server.endpoint, self._core.instance.number
+        self._server.give_back()
         tx.db.execute(SQL.unclaim_all, (instance, endpoint.number))
         release_server(tx, endpoint, instance)
 
