@@ -26,7 +26,7 @@ from posthouse.sqlite.statements import Statements
 MESHES_SQL = Statements("posthouse.relay.store.sqlite.schema.events", "meshes.sql")
 LOCKS = Component("locks", "posthouse.relay.store.sqlite.schema.locks")
 LOCKS_SQL = Statements("posthouse.relay.store.sqlite.schema.locks", "locks.sql")
-_OVERLAPS, _REPLACE, _END = LOCKS_SQL.overlaps_of_name, LOCKS_SQL.replace_last_lease, LOCKS_SQL.end_lease
+_NAME, _REPLACE, _END = LOCKS_SQL.leases_of_name, LOCKS_SQL.replace_last_lease, LOCKS_SQL.end_lease
 _DELETED_PER_INSERT = 2  # more than one, so that a backlog of old rows shrinks
 
 
@@ -110,13 +110,16 @@ class LockTables:
 
     def find_overlaps(self, mesh: str, claim: Claim, now_ns: int) -> list[LockRow]:
         name, is_tree = claim.resource, claim.is_tree
-        values = (mesh, name, claim.owner, claim.session, claim.is_shared, now_ns, OVERLAPS_MAX)
+        values = (mesh, name, claim.owner, claim.session, claim.is_shared, now_ns)
         if "/" not in name and not is_tree:
-            return [_lock_row(row) for row in self._db.execute(_OVERLAPS, values)]
+            leases = self.find_leases(mesh, name)  # the usual case, and the cheapest statement: there are few
+            if len(leases) < OVERLAPS_MAX:
+                return [row for row in leases if not row.is_released]
+            return [_lock_row(row) for row in self._db.execute(LOCKS_SQL.overlaps_of_name, values)]
         names = _encode_names([*trees_above(name), name])
-        rows = self._db.execute(LOCKS_SQL.overlaps_of_path, (*values, names)).fetchall()
+        rows = self._db.execute(LOCKS_SQL.overlaps_of_path, (*values, None, names)).fetchall()
         if is_tree and len(rows) < OVERLAPS_MAX:
-            rows += self._db.execute(LOCKS_SQL.overlaps_below, (*values, None, *range_below(name))).fetchall()
+            rows += self._db.execute(LOCKS_SQL.overlaps_below, (*values, None, None, *range_below(name))).fetchall()
         return [_lock_row(row) for row in rows[:OVERLAPS_MAX]]
 
     def find_own_overlap(self, mesh: str, claim: Claim, now_ns: int) -> LockRow | None:
@@ -129,14 +132,14 @@ class LockTables:
 
     def find_leases(self, mesh: str, resource: str, owner: str | None = None) -> list[LockRow]:
         if owner is None:
-            found = self._db.execute(LOCKS_SQL.leases_of_name, (mesh, resource, OVERLAPS_MAX))
+            found = self._db.execute(_NAME, (mesh, resource))
         else:
             found = self._db.execute(LOCKS_SQL.leases_of_owner, (mesh, resource, owner))
         return [_lock_row(row) for row in found]
 
     def find_covering(self, mesh: str, resource: str, *, only_exclusive: bool = False) -> list[LockRow]:
         names = _encode_names([*trees_above(resource), resource])
-        values = (mesh, resource, names, only_exclusive, OVERLAPS_MAX)
+        values = (mesh, resource, names, only_exclusive)
         return [_lock_row(row) for row in self._db.execute(LOCKS_SQL.covering_leases, values)]
 
     def add_lease(self, mesh: str, row: LockRow) -> None:

@@ -1,26 +1,27 @@
 -- Parameters of the statements that look for overlaps, all unreleased rows: mesh, resource, owner, session, whether the
--- claim is shared, boot time, limit; then the JSON array of the name and the trees above it; then the range below it.
+-- claim is shared, boot time, and one unused; then the JSON array of the name and the trees above it; then the range below it.
+-- The limit is OVERLAPS_MAX, a literal: SQLite would prepare a statement with a bound limit again for each run.
 -- For a shared claim they leave out the active shared leases of other holders, which cannot conflict and may be many.
 
 -- :name overlaps_of_name
 SELECT resource, owner, token, lease_ms, deadline_boot_ns, is_released, session, is_tree, is_shared FROM locks
 WHERE mesh = ?1 AND resource = ?2 AND is_released = 0
     AND NOT (?5 AND is_shared AND deadline_boot_ns > ?6 AND NOT (owner = ?3 AND session = ?4))
-LIMIT ?7
+LIMIT 64
 
 -- :name overlaps_of_path
 SELECT resource, owner, token, lease_ms, deadline_boot_ns, is_released, session, is_tree, is_shared FROM locks
 WHERE mesh = ?1 AND resource IN (SELECT value FROM json_each(?8)) AND is_released = 0
     AND (resource = ?2 OR is_tree)
     AND NOT (?5 AND is_shared AND deadline_boot_ns > ?6 AND NOT (owner = ?3 AND session = ?4))
-LIMIT ?7
+LIMIT 64
 
 -- :name overlaps_below
 SELECT resource, owner, token, lease_ms, deadline_boot_ns, is_released, session, is_tree, is_shared
 FROM locks INDEXED BY locks_unreleased
 WHERE mesh = ?1 AND resource >= ?9 AND resource < ?10 AND is_released = 0
     AND NOT (?5 AND is_shared AND deadline_boot_ns > ?6 AND NOT (owner = ?3 AND session = ?4))
-LIMIT ?7
+LIMIT 64
 
 -- :name own_overlap
 SELECT resource, owner, token, lease_ms, deadline_boot_ns, is_released, session, is_tree, is_shared FROM locks
@@ -40,13 +41,13 @@ WHERE mesh = ?1 AND resource = ?2 AND owner = ?3
 -- :name leases_of_name
 SELECT resource, owner, token, lease_ms, deadline_boot_ns, is_released, session, is_tree, is_shared FROM locks
 WHERE mesh = ?1 AND resource = ?2
-LIMIT ?3
+LIMIT 64
 
 -- :name covering_leases
 SELECT resource, owner, token, lease_ms, deadline_boot_ns, is_released, session, is_tree, is_shared FROM locks
 WHERE mesh = ?1 AND resource IN (SELECT value FROM json_each(?3))
     AND (resource = ?2 OR (is_tree AND is_released = 0)) AND NOT (?4 AND is_shared)
-LIMIT ?5
+LIMIT 64
 
 -- :name add_lease
 INSERT INTO locks (owner, token, lease_ms, deadline_boot_ns, session, is_tree, is_shared, mesh, resource, is_released)
