@@ -144,8 +144,7 @@ class LockFloor:
 
     def __init__(self, db: apsw.Connection) -> None:
         self._db = db
-        self._token = 1
-        db.execute(LOCKS.add_lock, (_OWNER, 1, 30_000, 0, 0, 0, "main", "floor"))
+        db.execute(LOCKS.add_lease, (_OWNER, 1, 30_000, 0, "", 0, 0, "main", "floor"))
 
     def rate(self, commits: int) -> float:
         """Do this many commits and return commits per second."""
@@ -153,9 +152,8 @@ class LockFloor:
         now_ns = SystemClock().wall_ns()
         started = time.perf_counter()
         for number in range(seq + 1, seq + 1 + commits):
-            self._token += 1
             execute("BEGIN IMMEDIATE")
-            execute(LOCKS.change_lock, (_OWNER, self._token, 30_000, now_ns, 0, 0, "main", "floor"))
+            execute(LOCKS.extend_lease, (30_000, now_ns, "main", "floor", _OWNER, ""))
             execute(JOURNAL.append, (number, now_ns, "lock.acquired", "main", _OWNER, "floor", _TEXT))
             execute(JOURNAL.add_bytes, (len(_TEXT),))
             execute("COMMIT")
