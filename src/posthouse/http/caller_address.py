@@ -20,8 +20,9 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _IPV6_PREFIX = 64
 _BRACKETED = re.compile(r"\[([^\]]+)\](?::[0-9_A-Za-z.-]+)?")
 _WITH_PORT = re.compile(r"([^:]+):[0-9_A-Za-z.-]+")
-#: one name=value pair of Forwarded, which may be missing, and the separator after it
-_FORWARDED = re.compile(r'\s*(?:([A-Za-z0-9!#$%&\'*+.^_`|~-]+)=(?:"((?:[^"\\]|\\.)*)"|([^",;\s]*)))?\s*([,;]|$)')
+#: one name=value pair of Forwarded, which may be missing, and the separator after it; spaces are matched possessively
+#: (*+), because backtracking into a long run of them would take quadratic time
+_FORWARDED = re.compile(r'\s*+(?:([A-Za-z0-9!#$%&\'*+.^_`|~-]+)=(?:"((?:[^"\\]|\\.)*)"|([^",;\s]*)))?\s*+([,;]|$)')
 
 
 def parse_networks(text: str) -> tuple[Network, ...]:
