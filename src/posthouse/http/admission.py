@@ -1,9 +1,9 @@
 """Which connections a server keeps: strangers make room for newer strangers, members are never displaced.
 
-A connection is a stranger until a request or a login on it has proved a key; then it is a member. Strangers are
-bounded per address and in all. A new connection always gets in: where there is no room, the oldest stranger of the
-same bound goes, so a flood of silent connections stops neither a login nor a health check. Members are bounded too;
-with no room for another one the login is refused. Counting only; the server closes what `enter` returns.
+A connection is a stranger until a request or a login on it has proved the key of a member. Strangers are bounded per
+address and in all. A new connection always gets in: where there is no room, the oldest stranger of the same bound
+goes, so a flood of silent connections stops neither a login nor a health check. Members are bounded too; with no room
+for another one the login is refused. Counting only; the server closes what `enter` returns.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Admission(Generic[ConnectionT]):
 
     @property
     def strangers(self) -> int:
-        """How many connections have proved no key."""
+        """How many connections have not proved the key of a member."""
         return len(self._strangers)
 
     def enter(self, connection: ConnectionT, address: str | None) -> list[ConnectionT]:

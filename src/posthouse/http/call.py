@@ -144,7 +144,7 @@ class Call(Generic[ContextT]):
 
     @property
     def is_stranger(self) -> bool:
-        """Whether the caller has not authenticated; a server that serves strangers overrides it."""
+        """Whether the caller is unknown, so that small limits apply; a server that serves strangers overrides it."""
         return False
 
     def arguments(self, type: type[T]) -> T:  # noqa: A002 - the domain's word

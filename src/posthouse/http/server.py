@@ -174,7 +174,7 @@ class HttpConnection(RequestHandler):
             self._server.enter(self, address)
 
     def promote(self) -> PosthouseError | None:
-        """Count the connection as one whose caller has proved a key, or return why there is no room for it."""
+        """Count the connection as one whose caller is a member, or return why there is no room for it."""
         return self._server.admission.promote(self)
 
     def displace(self) -> None:

@@ -55,15 +55,20 @@ class Challenges:
         expires_at_ns = self._clock.wall_ns() + self._ttl_ms * MILLISECOND_NS
         return Challenge((head + self._mac(head, holder)).hex(), expires_at_ns)
 
-    def spend(self, text: str, holder: str) -> None:
-        """Spend a challenge, or raise challenge_invalid: forged, of another holder, expired, or spent before."""
+    def check(self, text: str, holder: str) -> bytes:
+        """Return the bytes of a challenge, or raise challenge_invalid: forged, of another holder, or expired."""
         packed = _unpack_challenge(text)
         head = packed[:_HEAD_BYTES]
         is_ours = hmac.compare_digest(packed[_HEAD_BYTES:], self._mac(head, holder))
-        now_ms = self._now_ms()
-        expires_ms = int.from_bytes(head[:_TIME_BYTES], "big") + self._ttl_ms
+        if not is_ours or self._now_ms() >= int.from_bytes(head[:_TIME_BYTES], "big") + self._ttl_ms:
+            raise error("challenge_invalid")
+        return packed
+
+    def spend(self, text: str, holder: str) -> None:
+        """Check a challenge and spend it, or raise challenge_invalid, also if it was spent before."""
+        packed, now_ms = self.check(text, holder), self._now_ms()
         self._drop_expired(now_ms)
-        if not is_ours or now_ms >= expires_ms or packed in self._spent:
+        if packed in self._spent:
             raise error("challenge_invalid")
         if len(self._spent) >= self._max_spent:
             raise error("requests_exhausted", limit=self._max_spent)

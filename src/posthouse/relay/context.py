@@ -21,7 +21,7 @@ from posthouse.http.outbound import OutboundAccount
 from posthouse.keys import NodeKey, same_token
 from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.event import Event
+from posthouse.model.event import Event, decode_event
 from posthouse.relay.accept.verify import verify_proof
 from posthouse.relay.auth import Challenges, Tokens, read_proof
 from posthouse.relay.engine import RelayEngine
@@ -89,15 +89,16 @@ class RelayCall(Call[RelayContext]):
 
     @property
     def is_stranger(self) -> bool:
-        return self._known_node is None
+        node = self._known_node
+        return node is None or not self.context.engine.meshes.has_member(node)
 
     @property
     def payer(self) -> str | None:
-        """What pays for events of keys that may not write: the node, before authentication its address."""
-        return self._known_node or self.address
+        """What pays for events of keys that may not write: the address, or the member that the token belongs to."""
+        return self._known_node if self.address is None or not self.is_stranger else self.address
 
-    def charge_login(self) -> None:
-        """Charge the address for one signature, or raise stranger_rate_exceeded: any key can make a valid proof."""
+    def charge_join(self) -> None:
+        """Charge the address for one signature, or raise stranger_rate_exceeded: any key can ask to join."""
         self.context.engine.strangers.check(self.address)
         self.context.engine.strangers.charge(self.address)
 
@@ -135,34 +136,53 @@ def read_metrics_token(path: Path) -> bytes:
     return token
 
 
-async def prove_challenge(context: RelayContext, event: bytes, holder: str | None = None) -> str:
-    """Return the node whose proof answers a challenge that was issued to `holder`, by default to the node itself.
+async def prove_challenge(context: RelayContext, event: bytes, address: str | None) -> str:
+    """Return the node whose proof answers a challenge that was issued to it; the login counts for an address.
 
     Only a valid proof spends the challenge, so no other client can use it up.
     """
-    with _counting(context):
-        return _spend(context, await context.engine.verify(event), holder)
+    with _login(context, event, address):
+        node, challenge = _read_answer(context, await context.engine.verify(event))
+        context.challenges.spend(challenge, node)
+        return node
 
 
-def prove_challenge_now(context: RelayContext, event: bytes, holder: str) -> str:
-    """Do the same without waiting, for a stream whose next command depends on it."""
-    with _counting(context):
-        return _spend(context, verify_proof(event), holder)
+def prove_challenge_now(context: RelayContext, event: bytes, address: str | None, holder: str) -> str:
+    """Do the same without waiting, for a stream whose next command depends on it.
+
+    The stream is the holder of its challenge and takes one proof, so the challenge is not kept as spent.
+    """
+    with _login(context, event, address):
+        node, challenge = _read_answer(context, verify_proof(event))
+        context.challenges.check(challenge, holder)
+        return node
 
 
-def _spend(context: RelayContext, signed: Event, holder: str | None) -> str:
+def _read_answer(context: RelayContext, signed: Event) -> tuple[str, str]:
+    """Return the signer of a proof and the challenge that it answers."""
     proof = read_proof(signed, context.relay, context.clock.wall_ns())
     if proof.challenge is None:
         raise error("proof_invalid", reason="it needs exactly one challenge tag with one value")
-    context.challenges.spend(proof.challenge, holder or proof.node)
-    return proof.node
+    return proof.node, proof.challenge
 
 
 @contextmanager
-def _counting(context: RelayContext) -> Iterator[None]:
+def _login(context: RelayContext, event: bytes, address: str | None) -> Iterator[None]:
+    """Count a login, and charge its address for one of a key that is a member of no mesh: any key can make a proof.
+
+    A member pays for wrong proofs only, and with a rate of its own: strangers at its address cannot keep it out.
+    """
+    meters, strangers = context.meters, context.engine.strangers
     try:
+        node = decode_event(event).pubkey
+        is_member = context.engine.meshes.has_member(node)
+        payer = f"{node} at {address}" if is_member and address is not None else address
+        strangers.check(payer)
+        strangers.charge(payer)
         yield
     except PosthouseError as failure:
-        context.meters.count("posthouse_relay_authentications_total", failure.code)
+        meters.count("posthouse_relay_authentications_total", failure.code)
         raise
-    context.meters.count("posthouse_relay_authentications_total", "ok")
+    if is_member:
+        strangers.give_back(payer)
+    meters.count("posthouse_relay_authentications_total", "ok")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from posthouse.relay.wire.mesh_rows import Role
 from tests.relay.edge import PATIENCE_S, Author, Edge, running
 from tests.relay.hostile.wire import Wire, wire
 
@@ -156,6 +157,28 @@ async def test_streams_that_do_not_log_in_make_room_for_those_that_do(tmp_path: 
         for _ in range(8):  # members do not count among strangers
             await stack.enter_async_context(edge.stream(Author()))
         assert len(edge.server.context.connections) == 8 + 4 - 1
+
+
+async def test_keys_without_a_mesh_take_no_place_of_members_and_keep_small_limits(tmp_path: Path) -> None:
+    async with (
+        running(
+            tmp_path / "relay", strangers_per_address=4, connections_per_address=2, stranger_frame_bytes=1_000
+        ) as edge,
+        AsyncExitStack() as stack,
+    ):
+        engine = edge.server.context.engine
+        await engine.administration.set_open(edge.admin.node, "main", is_open=False)
+        keys = [Author() for _ in range(6)]
+        strangers = [await stack.enter_async_context(edge.stream(key)) for key in keys]
+        assert (await strangers[0].receive())[0] == "END"
+        member = await stack.enter_async_context(edge.stream(edge.admin))
+        await strangers[-2].send("COUNT", "c" * 1_000)
+        assert await strangers[-2].notice() == "frame_too_large"
+        await engine.administration.save_member(edge.admin.node, "main", keys[-1].node, "joined", Role.MEMBER)
+        await strangers[-1].send("COUNT", "c", {"ids": ["0" * 64] * 20})
+        assert await strangers[-1].expect("COUNT") == ["c", 0]
+        await member.send("COUNT", "c")
+        assert await member.expect("COUNT") == ["c", 0]
 
 
 async def test_members_of_an_address_are_bounded_and_the_login_beyond_is_refused(tmp_path: Path) -> None:

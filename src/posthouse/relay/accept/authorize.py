@@ -54,7 +54,7 @@ def rights_of(role: Role, access: AccessRow | None) -> Rights:
     return rights - {right for right, verdict in verdicts.items() if verdict is Verdict.DENY}
 
 
-_CACHED_NODES = 65_536  # per mesh: any key may ask in an open mesh
+_CACHED_NODES = 65_536  # of one cache: any key may ask
 
 
 @dataclass
@@ -142,6 +142,8 @@ class Meshes:
 
     def __init__(self, rows: MeshRows) -> None:
         self._watchers: dict[Callable[[str], None], None] = {}
+        #: answers of `has_member`, until a mesh changes
+        self._has_member: dict[str, bool] = {}
         self._meshes = {row.mesh: self._watched(row) for row in rows.meshes}
         for member in rows.members:
             self._meshes[member.mesh].put_member(member)
@@ -173,11 +175,21 @@ class Meshes:
             raise error("mesh_unknown", mesh=mesh)
         return found
 
+    def has_member(self, node: str) -> bool:
+        """Return True if a node is a member of some mesh; in an open mesh every node is."""
+        known = self._has_member.get(node)
+        if known is None:
+            if len(self._has_member) >= _CACHED_NODES:
+                self._has_member.clear()
+            known = self._has_member[node] = any(mesh.role(node) is not None for mesh in self._meshes.values())
+        return known
+
     def put(self, row: MeshRow) -> None:
         """Add a mesh, or change it."""
         found = self._meshes.get(row.mesh)
         if found is None:
             self._meshes[row.mesh] = self._watched(row)
+            self._has_member.clear()
         else:
             found.row = row
             found.clear_rights()
@@ -191,6 +203,7 @@ class Meshes:
         return Mesh(row, on_rights_changed=partial(self._notify, row.mesh))
 
     def _notify(self, mesh: str) -> None:
+        self._has_member.clear()
         for watcher in list(self._watchers):
             watcher(mesh)
 
@@ -295,10 +308,15 @@ class Strangers:
             wait_s = -(-wait_ns // MILLISECOND_NS) / 1000
             raise error("stranger_rate_exceeded", payer=payer, rate=self._buckets.rate.per_s, retry_after_s=wait_s)
 
-    def charge(self, payer: str | None, count: int = 1) -> None:
-        """Take tokens of a payer, as far as it has any."""
-        for _ in range(count if payer is not None else 0):
-            self._buckets.take(str(payer), self._clock.boot_ns())
+    def charge(self, payer: str | None) -> None:
+        """Take a token of a payer, if it has one."""
+        if payer is not None:
+            self._buckets.take(payer, self._clock.boot_ns())
+
+    def give_back(self, payer: str | None) -> None:
+        """Give a token back, because the key turned out to have rights."""
+        if payer is not None:
+            self._buckets.give_back(payer)
 
 
 class Authorizer:

@@ -84,7 +84,7 @@ class MetricsListener:
 def authorize(call: RelayCall) -> None:
     """Raise authentication_required or token_invalid unless the route is public or the request has a valid token.
 
-    A valid token also protects its connection from making room for newer ones.
+    The token of a member also protects its connection from making room for newer ones.
     """
     if not call.route.is_public and not call.has_metrics_token:
         _ = call.node

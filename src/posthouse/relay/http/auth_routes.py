@@ -64,8 +64,7 @@ class TokenAnswer(msgspec.Struct):
 async def authenticate(call: RelayCall) -> HttpResponse:
     """Issue a token to the key that answered a challenge."""
     event = (await call.body(ProofBody)).event
-    call.charge_login()
-    node = await prove_challenge(call.context, msgspec.json.encode(event))
+    node = await prove_challenge(call.context, msgspec.json.encode(event), call.address)
     token = call.context.tokens.issue(node, call.address)
     return json_response(TokenAnswer(token.text, token.expires_at_ns))
 
@@ -207,7 +206,7 @@ async def join_mesh(call: RelayCall) -> HttpResponse:
     relay, code = _read_invite(body.invite)
     if relay != context.relay:
         raise error("invite_invalid", reason="it is for another relay")
-    call.charge_login()
+    call.charge_join()
     signed = await context.engine.verify(msgspec.json.encode(body.event))
     proof = read_proof(signed, context.relay, context.clock.wall_ns())
     if proof.invite is None or proof.name is None:

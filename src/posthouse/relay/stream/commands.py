@@ -19,7 +19,7 @@ from aiohttp import WSCloseCode
 
 from posthouse.http.response import HttpResponse
 from posthouse.http.router import Route
-from posthouse.model.errors import PosthouseError, error
+from posthouse.model.errors import PosthouseError, Transient, error
 from posthouse.model.event import CONFIRMATION, is_event_id
 from posthouse.model.limits import LOCK_WATCHES_MAX, RECEIVE_WINDOW, RECEIVE_WINDOW_MAX
 from posthouse.model.strict_json import parse_json
@@ -51,15 +51,12 @@ def authenticate(connection: Connection, arguments: Sequence[bytes]) -> None:
         raise error("already_authenticated")
     context = connection.context
     try:
-        node = prove_challenge_now(context, arguments[0], connection.name)
+        node = prove_challenge_now(context, arguments[0], connection.address, connection.name)
+        connection.log_in(node)
     except PosthouseError as failure:
         connection.notice(failure)
-        connection.end(POLICY_VIOLATION, failure.code)
-        return
-    refusal = connection.log_in(node)
-    if refusal is not None:
-        connection.notice(refusal)
-        connection.end(WSCloseCode.TRY_AGAIN_LATER, refusal.code)
+        is_transient = isinstance(failure, Transient)
+        connection.end(WSCloseCode.TRY_AGAIN_LATER if is_transient else POLICY_VIOLATION, failure.code)
         return
     connection.send("AUTHED", {"node": node, "meshes": context.engine.meshes_of(node)})
 

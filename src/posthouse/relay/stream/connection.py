@@ -1,8 +1,8 @@
 """One stream connection: splits frames into commands, runs them in order, and owns what belongs to the connection.
 
 A client cannot make the connection hold more than its bounds: the next frame is read only while few events are
-unanswered and few answers are unsent, and a client that keeps sending refused frames is closed. Before AUTH frames are
-small, and AUTH must come soon. The verbs themselves are in posthouse.relay.stream.commands.
+unanswered and few answers are unsent, and a client that keeps sending refused frames is closed. AUTH must come soon;
+frames are small before it, and for keys that are members of no mesh. The verbs are in posthouse.relay.stream.commands.
 """
 
 from __future__ import annotations
@@ -74,6 +74,8 @@ class Connection(WebSocketConnection):
         self.context = context
         #: holder of this connection's challenge; unique in this process
         self.name = name
+        #: what logins count for
+        self.address = address
         #: set by AUTH
         self.node: str | None = None
         self.subscriptions: dict[str, OpenSubscription] = {}
@@ -89,22 +91,35 @@ class Connection(WebSocketConnection):
         self._read_lock = asyncio.Lock()
         self._reads = 0
         self._verbs = verbs
-        self._submitter = context.engine.open_submitter(self._answer, lambda: self.node or address)
+        self._submitter = context.engine.open_submitter(self._answer, self._payer)
         self._unwatch_rights = context.engine.meshes.watch_rights(self._check_rights)
         self._rate = Rate(limits.commands_per_s, limits.commands_burst)
         self._bucket = full_bucket(self._rate, context.clock.boot_ns())
         self._faults = 0
+        self._is_admitted = False
         socket.limit_stranger(limits.stranger_frame_bytes, partial(self._refuse_size, limits.stranger_frame_bytes))
         loop = asyncio.get_running_loop()
         self._login_deadline = loop.call_later(limits.login_s, self._expire_login)
 
-    def log_in(self, node: str) -> PosthouseError | None:
-        """Act for a node from now on, or return why the relay has no room for it."""
+    def log_in(self, node: str) -> None:
+        """Act for a node from now on, or raise why the relay has no room for it."""
+        refusal = self._admit(node)
+        if refusal is not None:
+            raise refusal
+        self.node = node
+        self._login_deadline.cancel()
+
+    def _admit(self, node: str) -> PosthouseError | None:
+        """Lift the limits for strangers if the node is a member of a mesh: anyone can make keys that are not."""
+        if self._is_admitted or not self.context.engine.meshes.has_member(node):
+            return None
         refusal = self.accept_member()
-        if refusal is None:
-            self.node = node
-            self._login_deadline.cancel()
+        self._is_admitted = refusal is None
         return refusal
+
+    def _payer(self) -> str | None:
+        """Return what pays for events of keys that may not write: the address, or the member that has logged in."""
+        return self.node if self.address is None or self._is_admitted else self.address
 
     def greet(self) -> None:
         """Send HELLO with this connection's challenge."""
@@ -147,7 +162,7 @@ class Connection(WebSocketConnection):
 
     def take_frame(self, frame: Frame) -> None:
         """Run the commands of one frame, in order."""
-        if self.node is None:
+        if not self._is_admitted:
             self._socket.note_handled()
         if self.ending is not None:
             self._take_late_frame(frame.data)
@@ -223,6 +238,8 @@ class Connection(WebSocketConnection):
             self.filter_values -= subscription.filter_values
 
     def _check_rights(self, mesh: str) -> None:
+        if self.node is not None:
+            self._admit(self.node)  # it may have joined its first mesh; without room it stays a stranger
         for subscription in list(self.subscriptions.values()):
             subscription.check_right(mesh)
 

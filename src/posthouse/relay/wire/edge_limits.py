@@ -35,7 +35,7 @@ class EdgeLimits:
     stranger_body_bytes: int = 256 * KIB
     stranger_frame_bytes: int = 256 * KIB
     connections: int = 4_096
-    #: connections of one address whose caller has proved a key, and those where it has not
+    #: connections of one address whose caller has proved the key of a member, and those where it has not
     connections_per_address: int = 2_048
     strangers_per_address: int = 256
     #: from the opening of a stream to its AUTH

@@ -157,7 +157,7 @@ class WebSocket(web.WebSocketResponse[Literal[False]]):
             self._strangers_parser.waiting_bytes = 0
 
     def accept_member(self) -> PosthouseError | None:
-        """Lift the limits for strangers because the peer has proved a key; return an error if there is no room."""
+        """Lift the limits for strangers because the peer is a member; return an error if there is no room."""
         limited = self._strangers_parser
         if limited is not None and self._protocol._payload_parser is limited:
             self._protocol._payload_parser = limited.parser
