@@ -9,6 +9,7 @@ from posthouse.model.lock_scope import (
     Asked,
     conflicts,
     covers,
+    keeps_order,
     overlaps,
     range_below,
     trees_above,
@@ -47,6 +48,13 @@ def test_claims_conflict_if_they_overlap_have_two_holders_and_are_not_both_share
     is_same = (one.owner, one.session) == (other.owner, other.session)
     expected = overlaps(one, other) and not is_same and not (one.is_shared and other.is_shared)
     assert conflicts(one, other) == conflicts(other, one) == expected
+
+
+@given(CLAIMS, CLAIMS)
+def test_claims_keep_their_order_if_they_conflict_or_overlap_within_one_session(one: Asked, other: Asked) -> None:
+    is_same = (one.owner, one.session) == (other.owner, other.session)
+    expected = conflicts(one, other) or (is_same and overlaps(one, other))
+    assert keeps_order(one, other) == keeps_order(other, one) == expected
 
 
 @given(NAMES, NAMES)

@@ -3,7 +3,8 @@
 A plain lock covers its own name. A tree also covers every name below it: `a` covers `a/b` and `a/b/c`, not `ab`.
 Names are compared as bytes and split at `/`; a tree has at most 32 levels, so a name has at most 32 trees above it.
 A holder is a session of a node. Two claims conflict if they overlap, their holders differ and not both are shared.
-These rules decide for a held lease and for a waiting request alike; they do not know which of the two came first.
+A waiting request keeps its place before every later one that it conflicts with, and before every later one of its own
+session that it overlaps. These rules do not know which of two requests came first.
 """
 
 from __future__ import annotations
@@ -69,6 +70,14 @@ def is_same_holder(one: Claim, other: Claim) -> bool:
 def conflicts(one: Claim, other: Claim) -> bool:
     """Return True if the two claims cannot be held at the same time."""
     return not (one.is_shared and other.is_shared) and not is_same_holder(one, other) and overlaps(one, other)
+
+
+def keeps_order(one: Claim, other: Claim) -> bool:
+    """Return True if the later of two waiting claims must wait for the earlier one.
+
+    Two claims of one session do so even if both are shared: the session can get only one of them.
+    """
+    return overlaps(one, other) and (not (one.is_shared and other.is_shared) or is_same_holder(one, other))
 
 
 def first_conflict(claims: Sequence[Claim], others: Iterable[ClaimT]) -> ClaimT | None:

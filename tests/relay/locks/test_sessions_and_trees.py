@@ -79,6 +79,20 @@ async def test_session_that_shares_a_lock_cannot_wait_for_it_alone(relay: LockRe
     assert refused(upgrade) == (409, "held_by_self")
 
 
+@pytest.mark.parametrize("mode", ["exclusive", "shared"])
+async def test_overlapping_requests_of_one_session_are_granted_in_the_order_they_came(desk: Desk, mode: str) -> None:
+    held = {name: await desk.granted(BOB, name) for name in ("a/b", "c")}
+    first = desk.acquire(ALICE, "a", tree=True, also=("c",), session="s", mode=mode, wait_ms=60_000)
+    second = desk.acquire(ALICE, "a/b", session="s", mode=mode, wait_ms=60_000)
+    await desk.release(BOB, held["a/b"], "a/b")
+    refusal = await desk.acquire(ALICE, "a/b", session="s", mode=mode)
+    assert code_of(refusal) == "held"
+    assert not first.done() and not second.done()
+    await desk.release(BOB, held["c"], "c")
+    assert token_of(await first) > held["c"]
+    assert code_of(await second) == "held_by_self"
+
+
 async def test_several_names_are_granted_all_or_none_and_renewed_and_released_together(relay: LockRelay) -> None:
     alice, bob = await relay.node(), await relay.node()
     await ask(bob, "b")

@@ -1,4 +1,4 @@
-"""Waiters for locks and their queues: each request waits behind every earlier one that it conflicts with.
+"""Waiters for locks and their queues: a request waits behind earlier ones that conflict or are of its own session.
 
 A waiter stands in the queue of each name it asks for. The event loop adds and removes waiters; the writer's thread
 only reads the queues while it decides. That a waiter was served is set on that thread and taken back on a rollback,
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count, islice
 
 from posthouse.model.lease import LeaseRequest
-from posthouse.model.lock_scope import Asked, Claim, Scope, conflicts, covers, overlaps, range_below, trees_above
+from posthouse.model.lock_scope import Asked, Claim, Scope, covers, keeps_order, overlaps, range_below, trees_above
 from posthouse.relay.wire.lock_operations import Acquire, LockAnswer, OnLockAnswer
 
 #: mesh and resource
@@ -109,6 +109,11 @@ class WaitQueue:
         self.holders[waiter.holder] -= 1
         if not self.holders[waiter.holder]:
             del self.holders[waiter.holder]
+
+    def rivals(self, claim: Asked, ticket: int | None) -> dict[int, Waiter]:
+        """Return the waiters, in order, that a claim may have to wait behind; `ticket` is its own place, if any."""
+        is_only_one = self.holders[claim.owner, claim.session] <= (ticket in self.waiters)
+        return self.exclusive if claim.is_shared and is_only_one else self.waiters
 
 
 class WaitQueues:
@@ -213,16 +218,16 @@ class WaitQueues:
         with self._gate:
             return bool(self._overlapping(mesh, (scope,)))
 
-    def earlier_conflict(self, mesh: str, claims: Sequence[Asked], before: int | None) -> Asked | None:
-        """Return a claim of a waiter that came before this ticket (None: of any) and conflicts with one of these."""
+    def earlier_waiter(self, mesh: str, claims: Sequence[Asked], before: int | None) -> Asked | None:
+        """Return a claim of a waiter that came before this ticket (None: of any) and that these claims wait behind."""
         if mesh not in self._names:  # the usual case; a waiter that is added now submits a unit of work of its own
             return None
         with self._gate:
             for queue in self._overlapping(mesh, claims):
-                for ticket, waiter in (queue.exclusive if claims[0].is_shared else queue.waiters).items():
+                for ticket, waiter in queue.rivals(claims[0], before).items():
                     if before is not None and ticket >= before:
                         break
-                    rival = _conflicting_claim(claims, waiter)
+                    rival = _first_ordered(claims, waiter)
                     if rival is not None and waiter.may_be_served:
                         return rival
         return None
@@ -249,10 +254,8 @@ class WaitQueues:
         return [queue for name in names if (queue := self._queues.get((mesh, name))) is not None]
 
 
-def _conflicting_claim(claims: Sequence[Asked], waiter: Waiter) -> Asked | None:
-    if waiter.holder == (claims[0].owner, claims[0].session):
-        return None
-    return next((other for other in waiter.claims if any(conflicts(claim, other) for claim in claims)), None)
+def _first_ordered(claims: Sequence[Asked], waiter: Waiter) -> Asked | None:
+    return next((other for other in waiter.claims if any(keeps_order(claim, other) for claim in claims)), None)
 
 
 def _asks(waiter: Waiter, scopes: Sequence[Scope]) -> bool:
