@@ -93,7 +93,7 @@ def record_relay(settings: DaemonSettings) -> None:
     directory = private_dir(settings.directory)
     path, before = directory / DAEMON_CONFIG_NAME, recorded_relay(directory)
     if not path.exists() or (before is not None and path.read_text(encoding="utf-8") == _relay_record(before)):
-        write_atomic(path, _relay_record(settings.relay).encode(), mode=0o644)
+        write_atomic(path, _relay_record(settings.relay).encode())
 
 
 def _relay_record(relay: str) -> str:

@@ -19,7 +19,6 @@ from posthouse.model.errors import PosthouseError, error
 from posthouse.sqlite.store_lock import StoreLock
 
 SCHEMA_VERSION = 1
-_READABLE = 0o644
 
 
 class DaemonDirectory:
@@ -45,7 +44,7 @@ class DaemonDirectory:
         try:
             found = int(self.schema_version.read_text())
         except FileNotFoundError:
-            write_atomic(self.schema_version, f"{SCHEMA_VERSION}\n".encode(), mode=_READABLE)
+            write_atomic(self.schema_version, f"{SCHEMA_VERSION}\n".encode())
             return
         except ValueError as fault:
             raise error("store_not_ours", path=str(self.root), expected="daemon", reason=str(fault)) from fault
@@ -69,7 +68,7 @@ class DaemonDirectory:
 
     def write_port(self, port: int) -> None:
         """Write the port on loopback."""
-        write_atomic(self.http_port, f"{port}\n".encode(), sync=False, mode=_READABLE)
+        write_atomic(self.http_port, f"{port}\n".encode(), sync=False)
 
     def clear(self) -> None:
         """Remove the files that only a running daemon has."""

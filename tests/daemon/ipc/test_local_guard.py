@@ -140,7 +140,7 @@ def test_containers_are_known_by_their_control_group(tmp_path: Path) -> None:
     assert is_container({}, tmp_path)
 
 
-async def test_files_have_their_modes_whatever_the_umask(house: House) -> None:
+async def test_files_are_private_whatever_the_umask(house: House) -> None:
     before = os.umask(0)
     try:
         async with host_at(house, "alice", tcp="on") as host:
@@ -149,10 +149,8 @@ async def test_files_have_their_modes_whatever_the_umask(house: House) -> None:
             assert stat.S_IMODE(root.stat().st_mode) == 0o700
     finally:
         os.umask(before)
-    readable = {"http.port", "schema_version"}
-    assert {"pid", "sock", "local_token", "keypair.json", "host_fingerprint.json", "outbox.db", "inbox.db"} < set(modes)
-    assert {name: mode for name, mode in modes.items() if name in readable} == dict.fromkeys(readable, 0o644)
-    assert {mode for name, mode in modes.items() if name not in readable} == {0o600}
+    assert {"pid", "sock", "http.port", "local_token", "keypair.json", "outbox.db", "inbox.db"} < set(modes)
+    assert set(modes.values()) == {0o600}, modes
 
 
 _ASK_AS_NOBODY = """
