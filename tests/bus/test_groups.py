@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import resource
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from posthouse import Bus
+from posthouse import Bus, Envelope
+from posthouse.bus import serving
+from posthouse.bus.causes import RUNNING, RunningHandler
+from posthouse.bus.data_directory import Instance, is_alive
+from posthouse.bus.redelivery import RunGate
 from posthouse.model.clock import system_clock
 from posthouse.model.errors import PosthouseError
 from tests.bus.agent import Agent, ChildError
@@ -17,7 +24,7 @@ from tests.bus.house import House
 from tests.bus.limits import fail_until_open, reasons, reliability
 from tests.bus.listening import Recorder
 from tests.bus.test_journal import of_type
-from tests.bus.waiting import eventually
+from tests.bus.waiting import DEADLINE_S, eventually
 
 
 async def worker(house: House, behaviour: str = "record", **options: Any) -> Agent:
@@ -200,3 +207,102 @@ async def test_max_attempts_is_a_setting(house: House, monkeypatch: pytest.Monke
     await eventually(lambda: house.mailbox("a.b").failed)
     (letter,) = await bus.dead_letters("a.b")
     assert "started once" in letter.reason
+
+
+async def test_last_attempt_gets_the_reply_of_a_handler_in_its_own_process(house: House) -> None:
+    first = await worker(house, "hold", group=None)
+    bus = await house.bus(clock=system_clock(), reliability=reliability(), max_attempts=2)
+    await bus.register_endpoint("a.b")
+    await bus.publish("a.b", "question", from_="c")
+    await first.wait_handled(1)
+    await first.kill()
+    answers: asyncio.Queue[Any] = asyncio.Queue()
+
+    async def ask(message: Envelope) -> None:
+        answer = await bus.request("math.double", 21, from_=message.subject, timeout_s=DEADLINE_S)
+        answers.put_nowait(answer.payload)
+
+    async def double(message: Envelope) -> None:
+        assert message.reply_to is not None
+        await bus.publish(message.reply_to, message.payload * 2, from_=message.subject)
+
+    await bus.register_endpoint("math.double")
+    await bus.subscribe("math.double", double)
+    await bus.subscribe("a.b", ask)
+    assert await asyncio.wait_for(answers.get(), DEADLINE_S / 2) == 42
+
+
+async def test_handler_that_waits_for_a_reply_gets_it_while_a_last_attempt_waits_to_run_alone() -> None:
+    gate, started = RunGate(), []
+    assert gate.enter(lambda: None, alone=False), "the handler that asks"
+
+    def last_attempt() -> None:
+        if gate.enter(last_attempt, alone=True):
+            started.append("last attempt")
+
+    def replier() -> None:
+        if gate.enter(replier, alone=False):
+            started.append("replier")
+
+    last_attempt()
+    replier()
+    assert started == []
+    unused: Any = None
+    RUNNING.set(RunningHandler(unused, 0.0))
+    with gate.opened():
+        assert started == ["replier"]
+    gate.leave()
+    assert started == ["replier"], "the asking handler still runs"
+    gate.leave()
+    assert started == ["replier", "last attempt"]
+
+
+async def test_group_of_a_pattern_that_matches_everything_leaves_replies_alone(bus: Bus) -> None:
+    async def double(message: Envelope) -> None:
+        if message.subject == "math.double" and message.reply_to is not None:
+            await bus.publish(message.reply_to, message.payload * 2, from_=message.subject)
+
+    await bus.register_endpoint("math.double")
+    await bus.subscribe(">", double, group="workers")
+    answer = await bus.request("math.double", 21, from_="c", timeout_s=DEADLINE_S)
+    assert answer.payload == 42
+
+
+async def test_standby_takes_over_even_if_it_could_not_look_at_the_server_before(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = await worker(house, group=None)
+    bus = await publisher(house)
+    looks = 0
+
+    def is_alive_after_a_failure(*arguments: Any) -> bool:
+        nonlocal looks
+        looks += 1
+        if looks == 2:  # the first one stands by
+            raise OSError(errno.EIO, "Input/output error")
+        return is_alive(*arguments)
+
+    monkeypatch.setattr(serving, "is_alive", is_alive_after_a_failure)
+    got = Recorder()
+    await bus.subscribe("a.b", got)
+    await eventually(lambda: looks >= 2)
+    await server.kill()
+    await bus.publish("a.b", "hello", from_="c")
+    assert await got.wait(1) == ["hello"]
+
+
+def test_process_counts_as_alive_if_no_descriptor_is_left_to_ask(tmp_path: Path) -> None:
+    """A process at its limit of descriptors must not take the messages of its living peers."""
+    instance = Instance(tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, limits[1]))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            os.dup(0)
+        assert is_alive(tmp_path, instance.name)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        instance.close()
+    assert not is_alive(tmp_path, instance.name)

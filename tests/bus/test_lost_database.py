@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from posthouse import Bus
+from posthouse import Bus, PosthouseError
 from posthouse.bus.ledger import Ledger
 from posthouse.model.clock import system_clock
 from tests.bus.counters import depth_counter
@@ -194,12 +194,27 @@ async def test_kill_at_any_step_of_a_dead_letter_leaves_the_message_or_the_lette
         await check_after_kill(root, ids)
 
 
+async def test_message_whose_dead_letter_is_unreadable_is_delivered_again(house: House) -> None:
+    """A loss of power can leave an empty file in failed/ beside the message in cur/."""
+    ids = await prepare(house)
+    (house.mailbox("a.b").path / "failed" / ids[0]).write_bytes(b"")
+    bus = await house.bus(reliability=reliability())
+    got = Recorder()
+    await bus.register_endpoint("a.b", owner="me")
+    await bus.subscribe("a.b", got)
+    assert await got.wait(3) == [0, 1, 2]
+
+
 @pytest.mark.parametrize("damage", [b"", b"no database at all" * 400], ids=["empty", "overwritten"])
 async def test_damaged_database_is_set_aside_by_recover_and_nothing_is_deleted(house: House, damage: bytes) -> None:
     ids = await prepare(house)
     for path in house.root.glob("bus.db-*"):
         path.unlink()
     (house.root / "bus.db").write_bytes(damage)
+    if damage:
+        with pytest.raises(PosthouseError) as refused:
+            await house.bus()
+        assert f"posthouse bus recover --dir {house.root}" in refused.value.hint
     program = "from posthouse.cli.main import main; main()"
     command = [sys.executable, "-c", program, "bus", "recover", "--dir", str(house.root), "--json"]
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)

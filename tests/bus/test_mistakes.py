@@ -35,6 +35,9 @@ Call = Callable[[Any], Awaitable[object]]
         {"cycle_rule": 3},
         {"reliability": {"rateLimit": {}}},
         {"retention": 5},
+        {"max_listeners": 1.5},
+        {"max_attempts": 0},
+        {"max_payload_bytes": "1"},
     ],
     ids=str,
 )
@@ -42,6 +45,7 @@ def test_argument_of_bus_with_a_wrong_type_is_refused(tmp_path: Path, arguments:
     with pytest.raises(PosthouseError) as refused:
         Bus(**{"path": tmp_path / "bus"} | arguments)
     assert refused.value.code == "value_invalid"
+    assert refused.value.fields["name"] == next(iter(arguments)), "the error names the argument"
     assert not (tmp_path / "bus").exists()
 
 
@@ -53,6 +57,10 @@ CALLS: dict[str, Call] = {
     "on_dead_letter without a function": lambda bus: bus.on_dead_letter(None),
     "signal that is a text": lambda bus: bus.signal("a.b", "typing"),
     "rule that is a dict": lambda bus: bus.add_rule({"from": "a", "to": "b"}),
+    "signal that is missing": lambda bus: bus.signal("a.b", None),
+    "rule that is missing": lambda bus: bus.add_rule(None),
+    "purge without an age": lambda bus: bus.purge(None),
+    "request without an end": lambda bus: bus.request("a.b", 1, from_="c", timeout_s=None),
     "purge by a number": lambda bus: bus.purge(5),
     "purge of the future": lambda bus: bus.purge(timedelta(days=-1)),
     "find by a number": lambda bus: bus.find_messages(endpoint=5),

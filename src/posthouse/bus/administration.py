@@ -70,7 +70,7 @@ class Administration:
 
     async def add_rule(self, rule: AccessRule) -> None:
         """Add a rule for all processes, replacing one with the same patterns."""
-        check_type("rule", rule, AccessRule)
+        check_type("rule", rule, AccessRule, required=True)
         self._open.core.policy.rules.change(lambda rules: rules.with_rule(rule))
 
     async def remove_rule(self, from_: str, to: str) -> None:

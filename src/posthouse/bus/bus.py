@@ -267,7 +267,7 @@ class Bus(Administration):
 
         The request expires with its timeout, so that no handler works for a caller that has gone.
         """
-        check_positive("timeout_s", timeout_s)
+        check_positive("timeout_s", timeout_s, required=True)
         options: dict[str, Any] = {"from_": from_, "budget": budget, "ttl_s": timeout_s, "refusals": "return"}
 
         async def publish(reply_to: str) -> PublishResult:
@@ -297,7 +297,7 @@ class Bus(Administration):
     async def signal(self, subject: str, signal: Signal) -> int:
         """Pass a signal to the matching handlers of this process; return how many there are."""
         validate_subject(subject)
-        check_type("signal", signal, Signal)
+        check_type("signal", signal, Signal, required=True)
         return self._open.signals.emit(subject, signal)
 
     async def on_signal(self, pattern: str, handler: SignalHandler) -> Unsubscribe:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 from collections.abc import Callable
 from contextlib import ExitStack
 from contextvars import Context
@@ -133,7 +134,12 @@ async def _open_store(path: Path, clock: Clock, on_fatal: Callable[[Fatal], None
     """Open bus.db on a thread: migrating waits for the write lock of other processes."""
 
     def open_() -> DirectStore:
-        return DirectStore(path, (BUS,), clock, on_fatal=on_fatal, restart_at_pages=_RESTART_AT_PAGES)
+        try:
+            return DirectStore(path, (BUS,), clock, on_fatal=on_fatal, restart_at_pages=_RESTART_AT_PAGES)
+        except PosthouseError as failure:
+            if failure.code == "store_not_ours":
+                failure.hint = _recover_hint(path.parent)
+            raise
 
     opening = asyncio.get_running_loop().run_in_executor(None, open_)
     try:
@@ -141,6 +147,13 @@ async def _open_store(path: Path, clock: Clock, on_fatal: Callable[[Fatal], None
     except asyncio.CancelledError:
         opening.add_done_callback(_close_unused)
         raise
+
+
+def _recover_hint(root: Path) -> str:
+    command = shlex.join(["posthouse", "bus", "recover", "--dir", str(root)])
+    return (
+        f"The file was not changed. If it is damaged, `{command}` renames it and restores the bus from its mailboxes."
+    )
 
 
 def _close_unused(opening: asyncio.Future[DirectStore]) -> None:

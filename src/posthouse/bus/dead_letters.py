@@ -135,7 +135,7 @@ async def _remove_requeued(core: Core, letter: Letter, message_id: str) -> None:
 
 async def purge(core: Core, older_than: timedelta) -> int:
     """Remove dead letters older than that; return how many."""
-    check_type("older_than", older_than, timedelta)
+    check_type("older_than", older_than, timedelta, required=True)
     if older_than < timedelta(0):
         raise error("value_invalid", name="older_than", reason=f"{older_than} is negative")
     horizon_ns = core.clock.wall_ns() - round(older_than.total_seconds() * SECOND_NS)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from posthouse.bus.arrivals import RETRY_S, Arrivals, Queued
 from posthouse.bus.core import Core
-from posthouse.bus.handlers import HandlerRun, HandlerThreads, MessageFailure, ServeMode, Subscriptions
+from posthouse.bus.handlers import REPLIES, HandlerRun, HandlerThreads, MessageFailure, ServeMode, Subscriptions
 from posthouse.bus.maildir import SPARE_MAX_BYTES, Mailbox, encode_dead_letter, remove_invalid, write_dead_letter
 from posthouse.bus.redelivery import RunGate, announce_again, exhausted_reason
 from posthouse.bus.results import Endpoint
@@ -36,7 +36,6 @@ from posthouse.model.ulid import RANDOM_BYTES, next_ulid
 
 log = get_log(__name__)
 _CLAIMS_TRIED = 256  # messages that one transaction looks at: most of them may be claimed by other processes
-_REPLIES = "_reply."
 
 
 class EndpointServer:
@@ -57,7 +56,7 @@ class EndpointServer:
         self.mode = mode
         self._subscriptions = subscriptions
         self._threads = threads
-        self._gate = None if endpoint.subject.startswith(_REPLIES) else gate
+        self._gate = None if endpoint.subject.startswith(REPLIES) else gate
         self._on_stopped = on_stopped
         self.arrivals = Arrivals(core, endpoint, self._pump, self._dead_letter_invalid)
         #: messages that this process of a group has claimed and not started

@@ -35,6 +35,7 @@ from posthouse.model.subjects import ONE, REST, PatternTrie, is_pattern, matches
 log = get_log(__name__)
 Handler = Callable[[Envelope], Awaitable[Any] | Any]
 Unsubscribe = Callable[[], Coroutine[Any, Any, None]]
+REPLIES = "_reply."  # how the subjects of replies to requests begin
 MAX_CONCURRENCY = 1_000  # more handlers than that at once is a mistake, not a wish
 _MAX_CACHED_SUBJECTS = 1_024  # bounds the memory of a bus with many subjects
 
@@ -112,6 +113,8 @@ class Subscriptions:
             found = self._trie.match(endpoint)
         if not found:
             return None
+        if endpoint.startswith(REPLIES):  # replies belong to one process, whatever group a pattern such as `>` asks for
+            return ServeMode()
         groups = {subscription.mode.group for subscription in found}
         if len(groups) > 1:
             raise group_conflict(endpoint, *sorted(groups)[:2])

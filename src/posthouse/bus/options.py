@@ -42,6 +42,15 @@ _ARGUMENTS = (
     "bus.max_listeners",
     "bus.max_payload_bytes",
 )
+#: arguments that are whole numbers, with the smallest allowed
+_COUNTS = {
+    "max_hops": 1,
+    "default_ttl_ms": 0,
+    "default_call_budget": 0,
+    "max_attempts": 1,
+    "max_listeners": 1,
+    "max_payload_bytes": 1,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +103,9 @@ def bus_options(
     check_choice("durability", arguments["durability"], get_args(Durability))
     check_choice("cycle_rule", arguments["cycle_rule"], get_args(CycleRule))
     check_positive("handler_timeout_s", arguments["handler_timeout_s"])
-    check_positive("max_listeners", arguments["max_listeners"])
-    check_positive("max_payload_bytes", arguments["max_payload_bytes"])
-    check_positive("max_attempts", arguments["max_attempts"])
+    for name, minimum in _COUNTS.items():
+        if arguments[name] is not None:
+            check_count(name, arguments[name], minimum)
     values: dict[str, Any] = {name: value for name, value in arguments.items() if value is not None}
     missing = [name for name in _ARGUMENTS if name.removeprefix("bus.") not in values]
     resolved = _resolve(missing, environ)
@@ -159,9 +168,9 @@ def _read_file(environ: Mapping[str, str]) -> dict[str, Any]:
 # checks of arguments: a mistake raises value_invalid before anything is stored
 
 
-def check_positive(name: str, value: object) -> None:
-    """Raise value_invalid unless the value is a positive finite number, or None."""
-    if value is None:
+def check_positive(name: str, value: object, *, required: bool = False) -> None:
+    """Raise value_invalid unless the value is a positive finite number, or None where that is allowed."""
+    if value is None and not required:
         return
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
         raise error("value_invalid", name=name, reason=f"{value!r} is not a positive number")
@@ -180,9 +189,9 @@ def check_handler(name: str, value: object) -> None:
         raise error("value_invalid", name=name, reason=reason)
 
 
-def check_type(name: str, value: object, *types: type) -> None:
-    """Raise value_invalid unless the value has one of these types, or is None."""
-    if value is not None and not isinstance(value, types):
+def check_type(name: str, value: object, *types: type, required: bool = False) -> None:
+    """Raise value_invalid unless the value has one of these types, or is None where that is allowed."""
+    if (value is not None or required) and not isinstance(value, types):
         wanted = " or ".join(kind.__name__ for kind in types)
         raise error("value_invalid", name=name, reason=f"{type(value).__name__} is not {wanted}")
 

@@ -18,6 +18,7 @@ import msgspec
 from posthouse.bus.core import Core
 from posthouse.bus.data_directory import UNROUTED, endpoint_hash, is_alive
 from posthouse.bus.endpoints import insert_endpoint, read_description, remove_mailbox, unregister
+from posthouse.bus.handlers import REPLIES
 from posthouse.bus.maildir import Mailbox
 from posthouse.bus.redelivery import Leftovers, redeliver_all, redeliver_claims, release_dead_server, remove_leftovers
 from posthouse.bus.results import Endpoint
@@ -31,7 +32,6 @@ from posthouse.sqlite.connection import open_reader, skip_checkpoint_on_close
 from posthouse.sqlite.store_lock import StoreLock
 
 log = get_log(__name__)
-_REPLIES = "_reply."  # the reply endpoint of a process does not outlive it
 
 
 class Recovered(msgspec.Struct):
@@ -203,7 +203,9 @@ async def _restore_endpoints(core: Core) -> int:
     count = 0
     for hash_ in core.directory.hashes():
         found = read_description(core, hash_)
-        if found is None or endpoint_hash(found.subject) != hash_ or found.subject.startswith(_REPLIES):
+        if found is None or endpoint_hash(found.subject) != hash_:
+            continue
+        if found.subject.startswith(REPLIES):  # the reply endpoint of a process does not outlive it
             continue
         row = (hash_, found.subject, found.owner, found.registered_at)
         await core.ledger.run(lambda tx, row=row: insert_endpoint(tx, *row))  # type: ignore[misc]

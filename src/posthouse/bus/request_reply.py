@@ -15,7 +15,7 @@ from typing import Any
 from posthouse.bus.admission import Draft
 from posthouse.bus.core import Core
 from posthouse.bus.endpoints import find_endpoint, register, unregister
-from posthouse.bus.handlers import Subscription, Subscriptions, UnwantedMessage
+from posthouse.bus.handlers import REPLIES, Subscription, Subscriptions, UnwantedMessage
 from posthouse.bus.publishing import Publisher
 from posthouse.bus.results import PublishResult, RequestTimeout, refusal_text
 from posthouse.bus.serving import EndpointServers
@@ -23,7 +23,6 @@ from posthouse.model.envelope import Envelope
 from posthouse.model.errors import ERROR_CODES, PosthouseError, error
 from posthouse.sqlite.connection import copy_error
 
-_REPLY_PREFIX = "_reply."
 _FAILED = ".failed"
 #: publishes the request with the given reply subject
 PublishRequest = Callable[[str], Coroutine[Any, Any, PublishResult]]
@@ -41,7 +40,7 @@ class Requests:
         self._servers = servers
         self._subscriptions = subscriptions
         self._replies: dict[str, asyncio.Future[Envelope]] = {}
-        self._prefix = f"{_REPLY_PREFIX}{core.instance.name}"
+        self._prefix = f"{REPLIES}{core.instance.name}"
         self._count = 0
         self._listening: asyncio.Task[None] | None = None
 
@@ -56,7 +55,8 @@ class Requests:
             result = await publish(f"{self._prefix}.{token}")
             if not result.delivered_to:
                 raise error("request_undelivered", subject=subject, reason=refusal_text(result))
-            envelope = await asyncio.wait_for(reply, timeout_s)
+            with self._servers.gate.opened():  # a handler of this process may have to reply
+                envelope = await asyncio.wait_for(reply, timeout_s)
         except TimeoutError as failure:
             fields = {"subject": subject, "timeout_s": timeout_s}
             raise RequestTimeout(ERROR_CODES["request_timeout"], fields) from failure
@@ -109,7 +109,7 @@ class Requests:
     def _report_failure(self, envelope: Envelope, reason: str) -> None:
         """Publish to the caller of a request why its handler failed."""
         reply_to = envelope.reply_to
-        if reply_to is None or not reply_to.startswith(_REPLY_PREFIX):
+        if reply_to is None or not reply_to.startswith(REPLIES):
             return
         notice = Draft(
             f"{reply_to}{_FAILED}",

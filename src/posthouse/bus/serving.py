@@ -46,7 +46,7 @@ class EndpointServers:
         self._core = core
         self._subscriptions = subscriptions
         self._threads = HandlerThreads()
-        self._gate = RunGate()
+        self.gate = RunGate()
         self._watcher = watcher
         self._registered: dict[str, Endpoint] = {}
         self._servers: dict[int, EndpointServer] = {}
@@ -165,7 +165,7 @@ class EndpointServers:
     def _serve(self, endpoint: Endpoint, mode: ServeMode) -> EndpointServer | None:
         """Create the server of an endpoint; a damaged mailbox must not keep other endpoints from being served."""
         server = EndpointServer(
-            self._core, endpoint, mode, self._subscriptions, self._threads, self._gate, self.on_stopped
+            self._core, endpoint, mode, self._subscriptions, self._threads, self.gate, self.on_stopped
         )
         self._servers[endpoint.number] = self._core.servers[endpoint.number] = server
         try:
@@ -222,10 +222,9 @@ class EndpointServers:
             await asyncio.sleep(WATCH_S)
             try:
                 rows = await self._core.store.pool.run(lambda db, watched=watched: _servers_of(db, watched))  # type: ignore[misc]
-            except PosthouseError as failure:
-                log.warning("servers_not_read", reason=str(failure))
-                continue
-            self._replace_dead(rows)
+                self._replace_dead(rows)
+            except (OSError, PosthouseError) as failure:  # the next look tries again
+                log.warning("dead_servers_not_replaced", reason=str(failure))
         self._watching = None
 
     def _shared_endpoints(self) -> list[int]:

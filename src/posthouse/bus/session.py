@@ -81,7 +81,7 @@ class Session:
         self.signals = Signals(core.loop, core.context, options.max_listeners)
         self.servers = EndpointServers(core, self.subscriptions, self.watcher)
         self.publisher = Publisher(core, self.signals)
-        self.waiting = WaitingPublishes(self.publisher)
+        self.waiting = WaitingPublishes(self.publisher, self.servers.gate)
         self.followers = Followers(core, self.watcher)
         self.requests = Requests(core, self.servers, self.subscriptions, self.publisher)
         self.index = IndexUpdater(core)

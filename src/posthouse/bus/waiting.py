@@ -16,6 +16,7 @@ from posthouse.bus.admission import Draft
 from posthouse.bus.causes import RUNNING
 from posthouse.bus.options import check_positive
 from posthouse.bus.publishing import Publisher
+from posthouse.bus.redelivery import RunGate
 from posthouse.bus.results import PublishResult, Reason, Rejection
 from posthouse.model.errors import error
 from posthouse.model.subjects import is_pattern
@@ -49,8 +50,9 @@ class _SenderQueue:
 class WaitingPublishes:
     """All waiting publishes of one open Bus."""
 
-    def __init__(self, publisher: Publisher) -> None:
+    def __init__(self, publisher: Publisher, gate: RunGate) -> None:
         self._publisher = publisher
+        self._gate = gate
         self._loop = publisher.core.loop
         self._queues: dict[str, _SenderQueue] = {}
         self._closed = asyncio.Event()
@@ -111,7 +113,7 @@ class WaitingPublishes:
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
     async def _pause(self, pause_s: float) -> None:
-        with suppress(TimeoutError):
+        with suppress(TimeoutError), self._gate.opened():
             await asyncio.wait_for(self._closed.wait(), max(0.0, pause_s))
 
     def _is_own_mailbox(self, draft: Draft, refused: Rejection) -> bool:

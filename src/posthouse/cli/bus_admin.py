@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from posthouse.cli.bus_requeue import requeue_letters
-from posthouse.cli.bus_session import BusDir, shorten, with_bus
+from posthouse.cli.bus_session import BusDir, count, shorten, with_bus
 from posthouse.cli.commands import noun
 from posthouse.cli.output import PLAIN, Output, table
 from posthouse.model.errors import error
@@ -291,7 +291,7 @@ def purge_letters(
     if not 0 <= older_than_days <= _MAX_AGE_DAYS:
         raise error("usage", text=f"--older-than must be between 0 and {_MAX_AGE_DAYS} days")
     removed = with_bus(directory, output, lambda bus: bus.purge(timedelta(days=older_than_days)))
-    output.result({"removed": removed}, f"{removed} dead letters removed")
+    output.result({"removed": removed}, f"{count(removed, 'dead letter')} removed")
 
 
 _MAX_AGE_DAYS = 36_500
@@ -353,7 +353,7 @@ def recover(*, directory: BusDir = None, output: Output = PLAIN) -> None:
         output.note(f"bus.db was damaged; it is {aside} now")
     endpoints, messages = with_bus(root, output, _recover)
     found = {"damaged": None if aside is None else str(aside), "endpoints": endpoints, "messages": messages}
-    output.result(found, f"{endpoints} endpoints, {messages} messages wait")
+    output.result(found, f"{count(endpoints, 'endpoint')}, {count(messages, 'message')} waiting")
 
 
 async def _recover(bus: Bus) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from posthouse.cli.bus_session import BusDir, show_published, with_bus
+from posthouse.cli.bus_session import BusDir, count, show_published, with_bus
 from posthouse.cli.output import PLAIN, Output
 from posthouse.model.codes.spec import Exit
 from posthouse.model.errors import PosthouseError, error
@@ -49,12 +49,12 @@ def requeue_letters(
     """
     if subject is not None and id_ is not None and not (endpoint or all_ or reason):
         work = partial(_requeue_one, subject=subject, id_=id_, reset_breakers=reset_breakers)
-        return show_published(output, with_bus(directory, output, work))
+        return show_published(output, with_bus(directory, output, work, shows_refusals=True))
     if subject is not None or not (all_ or endpoint):
         hint = "Give the subject and the id of one dead letter, or --endpoint, or --all."
         raise error("usage", text="it is not clear which dead letters to requeue", hint=hint)
-    requeued = with_bus(directory, output, lambda bus: _requeue_all(bus, endpoint, reason or "", reset_breakers))
-    return _show(output, requeued)
+    bulk = partial(_requeue_all, endpoint=endpoint, reason=reason or "", reset_breakers=reset_breakers)
+    return _show(output, with_bus(directory, output, bulk, shows_refusals=True))
 
 
 @dataclass
@@ -126,16 +126,12 @@ async def _reset_breakers(bus: Bus, letters: list[Letter]) -> None:
 def _show(output: Output, result: Requeued) -> int:
     from dataclasses import asdict
 
-    lines = [f"{_letters(result.requeued)} requeued"]
+    lines = [f"{count(result.requeued, 'dead letter')} requeued"]
     if result.skipped:
-        lines.append(f"{_letters(result.skipped)} skipped: they hold no message, or are requeued already")
+        lines.append(f"{count(result.skipped, 'dead letter')} skipped: they hold no message, or are requeued already")
     for subject, text in result.refusals.items():
-        lines.append(f"{_letters(result.kept[subject])} of {subject} kept: {text}")
+        lines.append(f"{count(result.kept[subject], 'dead letter')} of {subject} kept: {text}")
     for subject in result.open_breakers:
         lines.append(f"the breaker of {subject} is open: repeat with --reset-breakers to close it first")
     output.result(asdict(result), "\n".join(lines))
     return Exit.REFUSED if result.kept else Exit.OK
-
-
-def _letters(count: int) -> str:
-    return "1 dead letter" if count == 1 else f"{count} dead letters"

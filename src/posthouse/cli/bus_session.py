@@ -128,7 +128,7 @@ def show_published(output: Output, result: PublishResult) -> int:
     """Show the result and return the exit code: 1 if no mailbox accepted the message."""
     import msgspec
 
-    lines = [f"{result.message_id}  stored in {_mailboxes(result.delivered_to)}"]
+    lines = [f"{result.message_id}  stored in {count(result.delivered_to, 'mailbox', 'mailboxes')}"]
     lines += [f"refused by {entry.subject}: {entry.text}" for entry in result.rejected]
     if not result.delivered_to and not result.rejected:
         lines.append("no endpoint matches: the message is a dead letter in unrouted/")
@@ -136,5 +136,6 @@ def show_published(output: Output, result: PublishResult) -> int:
     return Exit.OK if result.delivered_to else Exit.REFUSED
 
 
-def _mailboxes(count: int) -> str:
-    return "1 mailbox" if count == 1 else f"{count} mailboxes"
+def count(number: int, noun: str, plural: str | None = None) -> str:
+    """Return a number with its noun: `1 mailbox`, `2 mailboxes`."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
