@@ -168,6 +168,15 @@ async def test_frame_too_large_gets_a_notice_and_is_closed(tmp_path: Path) -> No
         assert await connection.close_code() == 1009
 
 
+async def test_peer_that_answers_the_close_frame_gets_no_second_one(tmp_path: Path) -> None:
+    async with running(tmp_path / "relay", faults_per_connection=1) as edge, wire(edge) as connection:
+        await connection.upgrade()
+        await connection.send(masked(b"garbage"))
+        assert await connection.close_code() == 1008
+        await connection.send(masked(b"\x03\xf0", 0x88))
+        assert await connection.read_all() == b""
+
+
 async def test_stream_that_does_not_log_in_is_closed(tmp_path: Path) -> None:
     author = Author()
     async with running(tmp_path / "relay", login_s=0.3) as edge, edge.stream(author) as member, edge.stream() as late:

@@ -122,13 +122,17 @@ class WriteBuffer:
 
 
 class WebSocket(web.WebSocketResponse[Literal[False]]):
-    """The library's WebSocket, with a callback for a frame that is too large, before the library closes for it."""
+    """The library's WebSocket, with a callback for a frame that is too large, before the library closes for it.
+
+    A connection that ends writes the close frame itself, behind what it has buffered: then the library sends none.
+    """
 
     def __init__(self, max_frame_bytes: int) -> None:
         super().__init__(
             timeout=CLOSE_S, autoping=False, compress=False, max_msg_size=max_frame_bytes, decode_text=False
         )
         self.on_too_large: Callable[[], None] | None = None
+        self.has_sent_close = False
         self._protocol: Any = None
         self._strangers_parser: StrangersParser | None = None
 
@@ -167,6 +171,10 @@ class WebSocket(web.WebSocketResponse[Literal[False]]):
     async def close(self, *, code: int = WSCloseCode.OK, message: bytes = b"", drain: bool = True) -> bool:
         if code == WSCloseCode.MESSAGE_TOO_BIG and self.on_too_large is not None and not self.closed:
             self.on_too_large()
+        if self.has_sent_close and not self.closed:
+            self._set_closed()
+            self._close_transport()
+            return True
         return await super().close(code=code, message=message, drain=drain)
 
 
@@ -328,6 +336,7 @@ class WebSocketConnection(ABC):
         if self.ending is None:
             self.ending = (code, reason)
             self.write_buffer.write(close_frame(code, reason))
+            self._socket.has_sent_close = True
             self.write_buffer.abort_soon()
 
     def drop(self, reason: str) -> None:
