@@ -13,6 +13,7 @@ from posthouse.journal.store import Store
 from posthouse.journal.verify import verify_store
 from posthouse.model.clock import FakeClock
 from posthouse.model.errors import Fatal, error
+from posthouse.sqlite.handover import PendingItem, deliver_results
 from posthouse.sqlite.writer import SLOW_COMMIT_NS, THREADED_NS
 from tests.journal.facts import note, opened, refs
 from tests.sqlite.waiting import eventually
@@ -106,6 +107,35 @@ async def test_results_of_a_lone_commit_come_after_those_committed_before(tmp_pa
         store.writer.submit_with_callback(note("lone"), lambda _seq, _error: done("lone"), is_short=True)
         await asyncio.wait_for(all_done.wait(), 10)
     assert order == ["threaded", "lone"]
+
+
+async def test_no_lone_commit_begins_before_the_results_of_a_batch_are_on_their_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, order = FakeClock(), list[str]()
+    is_committed, may_deliver = threading.Event(), threading.Event()
+
+    def deliver_late(batch: list[PendingItem[JournalTransaction]]) -> None:
+        is_committed.set()
+        may_deliver.wait(10)
+        deliver_results(batch)
+
+    monkeypatch.setattr("posthouse.sqlite.writer.deliver_results", deliver_late)
+    with opened(tmp_path / "s.db", clock) as store:
+        eventually(lambda: store.writer._is_asleep)
+        store.writer.submit_with_callback(note("first"), lambda _seq, _error: order.append("first"), is_short=True)
+        other = threading.Thread(target=store.writer.run_blocking, args=(note("other"),))
+        other.start()  # wakes the writer's thread, which takes the first item along
+        assert is_committed.wait(10)
+        clock.advance(PAUSE_S)
+        store.writer.submit_with_callback(note("second"), lambda _seq, _error: order.append("second"), is_short=True)
+        await idle()
+        may_deliver.set()
+        async with asyncio.timeout(10):
+            while len(order) < 2:  # noqa: ASYNC110 - the callbacks of a loop that runs
+                await asyncio.sleep(0.001)
+        other.join()
+    assert order == ["first", "second"]
 
 
 async def test_a_lone_item_that_raises_leaves_no_rows_and_the_writer_goes_on(tmp_path: Path) -> None:

@@ -237,10 +237,11 @@ class Writer(Generic[TxT]):
             while batch := self._next_batch():
                 with self._committing:
                     fatal = self._commit(batch)
+                    if not fatal:  # before a lone commit can begin: results arrive in the order of commits
+                        deliver_results(batch)
                 if fatal:
                     self._fail(fatal, batch)
                     return
-                deliver_results(batch)
             if isinstance(self._closed_with, Fatal):
                 self._fail(self._closed_with, self._failed_lone)
         except BaseException as defect:
