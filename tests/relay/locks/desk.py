@@ -55,8 +55,8 @@ class Desk:
     async def renew(self, owner: str, token: int, resource: str = "r", lease_ms: int = 5_000) -> LockAnswer:
         return await self.locks.ask(owner, Renew(resource, token, lease_ms))
 
-    async def break_lock(self, admin: str, resource: str = "r") -> Any:
-        return await self.locks.ask(admin, Break(resource))
+    async def break_lock(self, admin: str, resource: str = "r", token: int | None = None) -> Any:
+        return await self.locks.ask(admin, Break(resource, token=token))
 
     async def inspect(self, resource: str = "r") -> LockState:
         answer = await self.locks.ask(node(99), Inspect(resource))  # an admin, who may see tokens

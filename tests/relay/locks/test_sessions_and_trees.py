@@ -141,6 +141,23 @@ async def test_admin_breaks_a_lock_and_the_next_waiter_gets_it(desk: Desk) -> No
     assert code_of(await desk.break_lock(ADMIN, "free")) == "not_held"
 
 
+async def test_admin_breaks_any_one_of_many_shared_leases_by_its_token(desk: Desk) -> None:
+    tokens = {node(each): await desk.granted(node(each), mode="shared") for each in range(1, 71)}
+    for owner, token in tokens.items():
+        broken = await desk.break_lock(ADMIN, token=token)
+        assert [each.owner for each in broken.broken] == [owner]
+    assert not (await desk.inspect()).held
+
+
+async def test_inspect_finds_the_active_lease_among_many_that_are_over(desk: Desk) -> None:
+    tokens = {node(each): await desk.granted(node(each), mode="shared") for each in range(1, 71)}
+    last = max(tokens)
+    await desk.renew(last, tokens[last], lease_ms=60_000)
+    desk.clock.advance(10)
+    state = await desk.inspect()
+    assert (state.held, state.owner, len(state.holders)) == (True, last, 1)
+
+
 async def test_removed_member_stops_waiting_at_once(desk: Desk) -> None:
     administration = desk.core.administration
     await administration.save_member(ADMIN, "main", BOB, "bob", Role.MEMBER)

@@ -210,9 +210,7 @@ class Decider:
         """End every lease under a name, or the one with a token, and serve the waiters."""
         now_ns, effects = unit.boot_ns, _Effects([], [], [])
         while rows := [
-            row
-            for row in unit.find_leases(request.mesh, request.resource)
-            if not row.is_released and request.token in (None, row.token)
+            row for row in unit.find_leases(request.mesh, request.resource, token=request.token) if not row.is_released
         ]:
             for row in rows:
                 self._end(unit, "lock.broken", request.mesh, row, now_ns, effects, admin)

@@ -19,7 +19,8 @@ from posthouse.journal.cursor import Extent
 from posthouse.model.errors import error
 
 FILE_NAME = "relay.high-water"
-_GRANTS_UNTIL_NEXT = 2**24  # far more than a relay grants in the few seconds until the next mark
+#: far more than a relay grants in the few seconds until the next mark, and a second of the clock that counts with it
+_GRANTS_UNTIL_NEXT = 2**20
 Format = Literal["posthouse-high-water-v1"]
 
 

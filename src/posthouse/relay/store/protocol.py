@@ -138,8 +138,10 @@ class Unit(Protocol):
         """Return an active lease of the same holder that overlaps a claim."""
         ...
 
-    def find_leases(self, mesh: str, resource: str, owner: str | None = None) -> list[LockRow]:
-        """Return the leases of one name, or its last one if it is free: all of one owner, or up to OVERLAPS_MAX."""
+    def find_leases(
+        self, mesh: str, resource: str, owner: str | None = None, token: int | None = None
+    ) -> list[LockRow]:
+        """Return the leases of one name, or its last one: all of an owner, all of a token, or up to OVERLAPS_MAX."""
         ...
 
     def find_covering(self, mesh: str, resource: str, *, only_exclusive: bool = False) -> list[LockRow]:

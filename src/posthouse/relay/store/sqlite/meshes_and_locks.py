@@ -130,11 +130,15 @@ class LockTables:
         found = self._db.execute(LOCKS_SQL.own_overlap, values).fetchone()
         return None if found is None else _lock_row(found)
 
-    def find_leases(self, mesh: str, resource: str, owner: str | None = None) -> list[LockRow]:
-        if owner is None:
-            found = self._db.execute(_NAME, (mesh, resource))
-        else:
+    def find_leases(
+        self, mesh: str, resource: str, owner: str | None = None, token: int | None = None
+    ) -> list[LockRow]:
+        if owner is not None:
             found = self._db.execute(LOCKS_SQL.leases_of_owner, (mesh, resource, owner))
+        elif token is not None:
+            found = self._db.execute(LOCKS_SQL.leases_of_token, (mesh, resource, token))
+        else:
+            found = self._db.execute(_NAME, (mesh, resource))
         return [_lock_row(row) for row in found]
 
     def find_covering(self, mesh: str, resource: str, *, only_exclusive: bool = False) -> list[LockRow]:

@@ -43,10 +43,15 @@ SELECT resource, owner, token, lease_ms, deadline_boot_ns, is_released, session,
 WHERE mesh = ?1 AND resource = ?2
 LIMIT 64
 
+-- :name leases_of_token
+SELECT resource, owner, token, lease_ms, deadline_boot_ns, is_released, session, is_tree, is_shared FROM locks
+WHERE mesh = ?1 AND resource = ?2 AND token = ?3
+
 -- :name covering_leases
 SELECT resource, owner, token, lease_ms, deadline_boot_ns, is_released, session, is_tree, is_shared FROM locks
 WHERE mesh = ?1 AND resource IN (SELECT value FROM json_each(?3))
     AND (resource = ?2 OR (is_tree AND is_released = 0)) AND NOT (?4 AND is_shared)
+ORDER BY is_released, deadline_boot_ns DESC
 LIMIT 64
 
 -- :name add_lease
