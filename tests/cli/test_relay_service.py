@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from posthouse.model.codes.spec import Exit
+from posthouse.sqlite.store_lock import StoreLock
 from tests.cli.command_line import CommandLine
 from tests.cli.test_service import config, verify
+from tests.client.certificates import make_certificate
 from tests.sqlite.waiting import eventually
 
 __all__ = ["config"]
@@ -58,6 +61,33 @@ def test_a_killed_relay_counts_as_stopped_whatever_its_record_says(cli: CommandL
     assert (cli.home / "relay" / "run.json").exists()
     assert cli("relay", "status", "--json").value["running"] is False
     assert cli("relay", "down", "--json").value["stopped"] is False
+
+
+def test_a_relay_that_starts_is_not_taken_for_the_one_that_was_killed(cli: CommandLine) -> None:
+    pid = cli("relay", "up", "--detach", "--listen", "127.0.0.1:0", "--json").value["pid"]
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    with socket.create_server(("127.0.0.1", 0)) as taken:  # the second relay ends before it is ready
+        refused = cli("relay", "up", "--listen", f"127.0.0.1:{taken.getsockname()[1]}", "--json")
+    assert refused.problem["code"] == "listen_failed"
+    lock = StoreLock(cli.home / "relay" / "relay", exclusive=True)  # as a relay that starts
+    assert cli("relay", "status", "--json").value["health"] == "starting or stopping"
+    assert cli("relay", "down", "--json").problem["code"] == "relay_run_unknown"
+    lock.close()
+
+
+def test_status_reaches_a_relay_that_has_public_names_and_tls(cli: CommandLine, tmp_path: Path) -> None:
+    cli("keys", "new")
+    certificate = make_certificate(tmp_path / "tls", "relay.example")
+    elsewhere = ("--data-dir", str(tmp_path / "other"))
+    named = ("--listen", "0.0.0.0:0", "--hosts", "relay.example", "--tls-cert", str(certificate.cert))
+    started = cli("relay", "up", "--detach", *named, "--tls-key", str(certificate.key), *elsewhere)
+    assert started.exit == Exit.OK, started.err
+    try:
+        assert f"posthouse relay down --data-dir {tmp_path / 'other'}" in started.err
+        assert cli("relay", "status", *elsewhere, "--json").value["health"] == "ok"
+    finally:
+        cli("relay", "down", *elsewhere)
 
 
 def test_a_relay_that_cannot_start_in_the_background_says_why(cli: CommandLine) -> None:

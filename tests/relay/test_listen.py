@@ -121,9 +121,9 @@ def test_a_relay_is_called_by_the_names_of_its_listener_or_its_proxy() -> None:
     assert site_of(LOOPBACK, Protection()).hosts == LOOPBACK_NAMES
     assert site_of(ListenAddress("127.8.9.10", 1), Protection()).hosts == LOOPBACK_NAMES | {"127.8.9.10"}
     assert site_of(NETWORK, TLS).hosts is None
-    assert site_of(NETWORK, replace(TLS, hosts=HOSTS)).hosts == frozenset({"relay.example"})
+    assert site_of(NETWORK, replace(TLS, hosts=HOSTS)).hosts == LOOPBACK_NAMES | {"relay.example"}
     behind = site_of(NETWORK, PROXY)
-    assert (behind.hosts, behind.public_hosts) == (frozenset(), frozenset(HOSTS))
+    assert (behind.hosts, behind.public_hosts) == (LOOPBACK_NAMES, frozenset(HOSTS))
 
 
 def test_hosts_and_origins_are_lists_without_wildcards() -> None:

@@ -103,7 +103,10 @@ def stop_process(pid: int, *, slow: str) -> None:
         os.kill(pid, signal.SIGTERM)
         _poll_until_ended(pid, slow)
         return
-    process = os.pidfd_open(pid)
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:  # it has just ended
+        return
     try:
         signal.pidfd_send_signal(process, signal.SIGTERM)
         if not select.select([process], [], [], STOP_TIMEOUT_S)[0]:

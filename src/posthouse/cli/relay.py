@@ -6,6 +6,7 @@ Running is here; the commands about the store are in relay_store, those about th
 from __future__ import annotations
 
 import asyncio
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -21,6 +22,7 @@ from posthouse.cli.relay_service import (
     LOG_NAME,
     describe_run,
     down,
+    forget_run,
     install_service,
     read_run,
     status,
@@ -79,6 +81,8 @@ def up(
         return values, settings
 
     _, settings = load()
+    if settings.data_dir.exists():
+        forget_run(settings.data_dir)
     run_relay(settings, lambda server: _announce(server, output), None if sys.stderr.isatty() else load)
 
 
@@ -86,7 +90,7 @@ def _detach(given: dict[str, Any], output: Output, *, is_new: bool) -> None:
     from posthouse.cli.detach import start_detached
     from posthouse.files import private_dir
 
-    values = load_settings(given)
+    values, is_elsewhere = load_settings(given), given.get("relay.data_dir") is not None
     directory = values.path("relay.data_dir").absolute()
     if running := read_run(directory):
         output.result(running, f"{_ready_line(running)} already")
@@ -96,9 +100,9 @@ def _detach(given: dict[str, Any], output: Output, *, is_new: bool) -> None:
     words = ("relay", "up", "--json", *(("--new",) if is_new else ()), *setting_tokens(given))
     started = start_detached("relay", words, slow="relay_start_slow")
     output.result(started, _ready_line(started))
-    output.note(
-        f"its log is {given.get('relay.log_file') or values.text('relay.log_file')}; stop it: posthouse relay down"
-    )
+    log_file = given.get("relay.log_file") or values.text("relay.log_file")
+    where = f" --data-dir {shlex.quote(str(directory))}" if is_elsewhere else ""
+    output.note(f"its log is {log_file}; stop it: posthouse relay down{where}")
 
 
 def _open_log(values: Settings) -> Callable[[Settings], None]:

@@ -20,6 +20,7 @@ from posthouse.model.codes.spec import Exit
 if TYPE_CHECKING:
     from posthouse.cli.config import Flags as RelayFlags
     from posthouse.relay.server import RelayServer
+    from posthouse.sqlite.store_lock import StoreLock
 else:
     RelayFlags = flags_of("relay")
 
@@ -88,19 +89,34 @@ def read_run(directory: Path) -> dict[str, Any] | None:
     return run
 
 
+def forget_run(directory: Path) -> None:
+    """Remove the record that a former relay left, before another starts: its process id may be another program's."""
+    lock = _take_lock(directory)
+    if lock is not None:
+        (directory / RUN_NAME).unlink(missing_ok=True)
+        lock.close()
+
+
 def _is_locked(directory: Path) -> bool:
+    if not directory.exists():
+        return False
+    lock = _take_lock(directory)
+    if lock is not None:
+        lock.close()
+    return lock is None
+
+
+def _take_lock(directory: Path) -> StoreLock | None:
+    """Take the lock of a relay's directory, or return None if a relay has it."""
     from posthouse.model.errors import PosthouseError
     from posthouse.sqlite.store_lock import StoreLock
 
-    if not directory.exists():
-        return False
     try:
-        StoreLock(directory / "relay", exclusive=True).close()
+        return StoreLock(directory / "relay", exclusive=True)
     except PosthouseError as failure:
         if failure.code != "store_in_use":
             raise
-        return True
-    return False
+        return None
 
 
 def down(*, data_dir: DataDir = None, output: Output = PLAIN) -> None:
@@ -157,7 +173,7 @@ def _ask_health(url: str) -> str:
     else:
         connection = http.client.HTTPConnection(host, place.port, timeout=_HEALTH_TIMEOUT_S)
     try:
-        connection.request("GET", "/readyz", headers={"Host": "localhost"} if place.scheme == "http" else {})
+        connection.request("GET", "/readyz", headers={"Host": "localhost"})
         answer = connection.getresponse()
         body = json.loads(answer.read())
     except (OSError, ValueError, http.client.HTTPException) as failure:

@@ -127,11 +127,13 @@ def may_open_main(address: ListenAddress, protection: Protection) -> bool:
 def site_of(address: ListenAddress, protection: Protection) -> Site:
     """Return the names under which a relay is called, for its guard."""
     scheme, origins = "https" if protection.has_tls else "http", frozenset(protection.origins)
-    own = LOOPBACK_NAMES | {_host_name(address)} if is_loopback(address) else frozenset[str]()
+    is_local = is_loopback(address)
+    own = LOOPBACK_NAMES | {_host_name(address)} if is_local else LOOPBACK_NAMES  # this machine asks for its health
     if protection.is_behind_proxy or not protection.has_tls:
         return Site(scheme, own, frozenset(protection.hosts), origins)
-    names = own | {host.name for host in protection.hosts}
-    return Site(scheme, names or None, origins=origins)
+    if not is_local and not protection.hosts:
+        return Site(scheme, None, origins=origins)
+    return Site(scheme, own | {host.name for host in protection.hosts}, origins=origins)
 
 
 def _host_name(address: ListenAddress) -> str:
