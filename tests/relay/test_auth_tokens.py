@@ -90,6 +90,14 @@ def test_addresses_share_a_full_table_evenly() -> None:
     assert len(tokens._heaviest) <= 2 * 20 + 2
 
 
+def test_memory_does_not_grow_with_tokens_that_are_gone() -> None:
+    tokens = Tokens(FakeClock())
+    for _ in range(1_000):
+        tokens.issue(ALICE, "10.0.0.1")
+    assert len(tokens) == TOKENS_PER_NODE
+    assert len(tokens._heaviest) <= 2 * TOKENS_PER_NODE
+
+
 def test_expired_tokens_do_not_make_an_address_heavy() -> None:
     clock = FakeClock()
     tokens = Tokens(clock, max_tokens=10)

@@ -187,9 +187,8 @@ class Tokens:
         digest = _token_digest(text)
         self._held[digest] = _Held(node, home, now_ns + self._ttl_ns)
         self._of_node.setdefault(node, OrderedDict())[digest] = None
-        neighbours = self._of_address.setdefault(home, OrderedDict())
-        neighbours[digest] = None
-        heapq.heappush(self._heaviest, (-len(neighbours), home))
+        self._of_address.setdefault(home, OrderedDict())[digest] = None
+        self._note_weight(home)
         return Token(text, self._clock.wall_ns() + self._ttl_ns)
 
     def node_of(self, text: str) -> str:
@@ -199,12 +198,17 @@ class Tokens:
             raise error("token_invalid")
         return held.node
 
+    def _note_weight(self, address: str) -> None:
+        """Note how many tokens an address holds now; drop outdated numbers once there are more of them than tokens."""
+        heap = self._heaviest
+        heapq.heappush(heap, (-len(self._of_address[address]), address))
+        if len(heap) > 2 * len(self._held):
+            heap[:] = [(-len(digests), each) for each, digests in self._of_address.items()]
+            heapq.heapify(heap)
+
     def _oldest_of_heaviest(self, home: str) -> bytes:
         """Return the oldest token of the address that holds the most; with equal numbers, of the one that asks."""
         heap = self._heaviest
-        if len(heap) > 2 * self._max_tokens:
-            heap[:] = [(-len(digests), address) for address, digests in self._of_address.items()]
-            heapq.heapify(heap)
         while len(self._of_address.get(heap[0][1], ())) < -heap[0][0]:  # some of its tokens have expired since
             address = heapq.heappop(heap)[1]
             if address in self._of_address:
