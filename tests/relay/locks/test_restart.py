@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
 from pathlib import Path
 
+import apsw
 import pytest
 
 from posthouse.model.clock import FakeClock
@@ -93,6 +95,46 @@ async def test_request_id_is_known_after_a_restart(tmp_path: Path, clock: FakeCl
         first = await desk.acquire(ALICE, request_id="q1")
     async with open_desk(tmp_path, clock) as desk:
         assert await desk.acquire(ALICE, request_id="q1") == first
+
+
+async def test_store_from_before_sessions_keeps_its_locks_tokens_and_request_ids(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    async with open_desk(tmp_path, clock) as desk:
+        held = await desk.acquire(ALICE, "held", request_id="q1")
+        free = await desk.granted(BOB, "free")
+        await desk.release(BOB, free, "free")
+    undo_sessions(tmp_path / "relay.db")
+    clock.advance(1)
+    async with open_desk(tmp_path, clock) as desk:
+        status = await desk.inspect("held")
+        assert (status.held, status.owner, status.token, status.remaining_ms) == (True, ALICE, token_of(held), 5_000)
+        assert code_of(await desk.acquire(BOB, "held", session="s")) == "held"
+        assert await desk.acquire(ALICE, "held", request_id="q1") == held
+        assert token_of(await desk.renew(ALICE, token_of(held), "held")) == token_of(held)
+        assert ((await desk.inspect("free")).held, (await desk.inspect("free")).token) == (False, free)
+        assert await desk.granted(BOB, "free") > free
+        await desk.release(ALICE, token_of(held), "held")
+        assert await desk.granted(BOB, "held", session="s", tree=True) > free
+    assert check_relay(tmp_path / "relay.db") == []
+
+
+def undo_sessions(path: Path) -> None:
+    """Give a store the lock tables from before sessions again."""
+    old = files("posthouse.relay.store.sqlite.schema.locks.migrations").joinpath("0001_locks.sql").read_text()
+    db = apsw.Connection(str(path))
+    db.execute("ALTER TABLE locks RENAME TO newer; DROP VIEW feed_locks_v2; DROP INDEX lock_requests_by_id")
+    db.execute(old.split(";\n")[0])
+    db.execute(
+        "INSERT INTO locks SELECT mesh, resource, owner, token, lease_ms, deadline_boot_ns, is_released, 0 FROM newer"
+    )
+    db.execute(
+        "DROP TABLE newer;"
+        "ALTER TABLE lock_requests DROP COLUMN session; ALTER TABLE lock_requests DROP COLUMN parameters;"
+        "CREATE UNIQUE INDEX lock_requests_by_id ON lock_requests (request_id, owner, mesh, resource);"
+        "UPDATE schema_versions SET version = 2 WHERE component = 'locks'"
+    )
+    db.close()
 
 
 async def test_wall_clock_steps_change_nothing(tmp_path: Path, clock: FakeClock) -> None:
