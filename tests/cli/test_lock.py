@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,21 @@ def test_trees_sharing_and_several_locks_at_once(alice: Shell, bob: Shell) -> No
     assert alice.problem("acquire", "src", "--tree")["code"] == "held"
 
 
+def test_admin_breaks_a_lock_and_its_holder_can_no_longer_use_the_token(
+    relay: RelayProcess, alice: Shell, bob: Shell
+) -> None:
+    held = alice.value("acquire", "db/main", "--lease-s", "60")
+    token, admin = str(held["token"]), bob.value("acquire", "other")["owner"]
+    assert bob.problem("break", "db/main")["code"] == "right_missing"
+    relay.stop()
+    relay.start("--admin", admin)
+    done = bob.run("break", "db/main", "--token", token)
+    assert done.stdout == f"db/main  broken  token {token}  held by {held['owner']}\n"
+    assert bob.problem("break", "db/main")["code"] == "not_held"
+    assert alice.problem("renew", "db/main", token)["code"] == "not_holder"
+    assert bob.value("acquire", "db/main")["token"] > held["token"]
+
+
 def test_run_of_the_same_key_waits_for_the_other(alice: Shell, tmp_path: Path) -> None:
     order, started, go = tmp_path / "order", tmp_path / "started", tmp_path / "go"
     first = f"echo on > {started}; until [ -e {go} ]; do sleep 0.05; done; echo first >> {order}"
@@ -221,6 +237,20 @@ def test_command_does_not_outlive_a_killed_run(alice: Shell, tmp_path: Path) -> 
     running.communicate(timeout=PATIENCE_S)
     wait_until_gone(pid)
     assert alice.problem("acquire", "deploy")["code"] == "held"  # a restart waits for the lease
+
+
+def test_command_does_not_begin_if_its_run_was_killed_before_the_kernel_knew(tmp_path: Path) -> None:
+    wrapper, died = files("posthouse.cli").joinpath("lock_exec.py"), subprocess.Popen(["true"])
+    died.wait(PATIENCE_S)
+    started = [sys.executable, "-I", "-S", str(wrapper), str(died.pid), "2", "touch", str(tmp_path / "ran")]
+    assert subprocess.run(started, timeout=PATIENCE_S).returncode == 128 + signal.SIGKILL
+    assert not (tmp_path / "ran").exists()
+
+
+def test_command_begins_with_the_signals_and_files_of_a_plain_one(alice: Shell) -> None:
+    command = ["sh", "-c", "grep Sig.gn: /proc/self/status; ls /proc/self/fd"]
+    plain = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    assert alice.run("run", "deploy", "--", *command).stdout == plain.stdout
 
 
 @pytest.mark.parametrize(

@@ -1,43 +1,49 @@
 """The command that `posthouse lock run` starts: a process group that ends with the lock, or with this process.
 
 SIGTERM, SIGINT and SIGHUP are forwarded to the group; when it has ended the lock is released. If this process is
-killed, Linux kills the command too. While it runs, the command owns the terminal, if there is one.
+killed, Linux kills the command too (lock_exec). While it runs, the command owns the terminal, if there is one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from functools import partial
+from pathlib import Path
 
 from posthouse.model.errors import error
 
 TOKEN_ENV = "POSTHOUSE_FENCING_TOKEN"
 RESOURCE_ENV = "POSTHOUSE_LOCK_RESOURCE"
-_PR_SET_PDEATHSIG = 1
+_WRAPPER = Path(__file__).with_name("lock_exec.py")
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 async def run_command(command: Sequence[str], resource: str, token: int, *, grace_s: float) -> int:
     """Run a command and return its exit code; on cancellation end the command and its group first."""
     environment = os.environ | {TOKEN_ENV: str(token), RESOURCE_ENV: resource}
+    failures, pipe = os.pipe()
     try:
         process = await asyncio.create_subprocess_exec(
-            *command, env=environment, process_group=0, preexec_fn=partial(_die_with_parent, os.getpid())
+            *(sys.executable, "-I", "-S", str(_WRAPPER), str(os.getpid()), str(pipe), *command),
+            env=environment,
+            process_group=0,
+            pass_fds=(pipe,),
         )
-    except OSError as failure:
-        raise error("usage", text=f"{command[0]} cannot be started: {failure.strerror}") from failure
+    finally:
+        os.close(pipe)
     with _forward_signals(process.pid), _lend_terminal(process.pid):
         try:
             code = await process.wait()
         except BaseException:
             await _end(process, grace_s)
             raise
+    failure = os.read(failures, 16)  # does not block: the other end was closed when the command began, or ended
+    if failure:
+        raise error("usage", text=f"{command[0]} cannot be started: {os.strerror(int(failure))}")
     return code if code >= 0 else 128 - code
 
 
@@ -98,14 +104,3 @@ def _lend_terminal(group: int) -> Iterator[None]:
     finally:
         os.tcsetpgrp(terminal, os.getpgrp())
         signal.signal(signal.SIGTTOU, before)
-
-
-def _die_with_parent(parent: int) -> None:
-    """Ask the kernel to kill this process when its parent dies; runs in the child, before its program.
-
-    Only Linux has this: elsewhere a command outlives a `lock run` that was killed.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before the kernel knew
-            os._exit(128 + signal.SIGKILL)
