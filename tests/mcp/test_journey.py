@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -72,7 +73,15 @@ async def test_the_same_key_acquires_a_lock_once(alice: Host) -> None:
         first = await agent.call("lock", **wanted)
         assert (await agent.call("lock", **wanted))["token"] == first["token"]
         again = await agent.refused("lock", action="acquire", resource="db/main", lease_s=600)
-        assert again["code"] == "held_by_self"
+        assert (again["code"], again["holder"]) == ("held", alice.node)
+
+
+async def test_second_agent_of_a_daemon_waits_for_the_lock_of_the_first(alice: Host) -> None:
+    async with stdio_agent(directory(alice)) as one, stdio_agent(directory(alice)) as two:
+        first = await one.call("lock", action="acquire", resource="db/main")
+        waiting = asyncio.create_task(two.call("lock", action="acquire", resource="db/main", wait_s=30))
+        await one.call("lock", action="release", resource="db/main", token=first["token"])
+        assert (await waiting)["token"] > first["token"]
 
 
 async def test_mail_waits_while_the_relay_is_away_and_arrives_when_it_is_back(

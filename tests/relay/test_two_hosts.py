@@ -127,7 +127,7 @@ def test_changed_member_key_is_refused_until_it_is_trusted(hosts: TwoHosts, gues
     refused = hosts.first.run("event", "publish", "secret", "--mesh", "team", "--seal-for", "dave")
     assert (refused.code, refused.exit) == ("member_key_changed", Exit.IDENTITY)
     assert "posthouse trust dave --mesh team --node ed25519:" in refused.problem["hint"]
-    other = hosts.first.run("event", "publish", "hi", "--mesh", "team", "--seal-for", "bob")
+    other = hosts.first.run("event", "publish", "hi", "--mesh", "team", "--seal-for", "alice")
     assert other.exit == 0, "one changed key stops only its own name"
     listed = hosts.first.run("mesh", "members", "team").value["members"]
     assert [each["name"] for each in listed if each["pinned"] is not None] == ["dave"]

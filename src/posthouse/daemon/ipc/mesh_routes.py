@@ -6,6 +6,7 @@ answer with cached values. The owner of a lock is the daemon's node.
 
 from __future__ import annotations
 
+import secrets
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -217,7 +218,8 @@ async def acquire_lock(call: LocalCall) -> HttpResponse:
         wait_ms=body.wait_ms,
         request_id=body.request_id,
         mesh=body.mesh,
-        session=body.request_id or "",  # agents share the daemon's node: their requests exclude each other
+        # agents share the daemon's node: each request is a session, so that they exclude each other
+        session=body.request_id or secrets.token_hex(8),
     )
     if not body.wait_ms:
         return json_response(await grant)
