@@ -12,12 +12,11 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Sequence
 
 _PR_SET_PDEATHSIG = 1
 
 
-def main(parent: int, pipe: int, command: Sequence[str]) -> None:
+def main(parent: int, pipe: int, command: list[str]) -> None:
     """Become the command; `pipe` stays open until then."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -37,7 +37,7 @@ def features_of(context: RelayContext) -> dict[str, Any]:
     return dict.fromkeys(_FEATURES, True) | message_features(context.engine.settings.deliveries)
 
 
-_FEATURES = ("events", "live", "lists", "meshes", "locks")
+_FEATURES = ("events", "live", "lists", "meshes", "locks", "lock_sessions")
 
 
 @dataclass(slots=True)

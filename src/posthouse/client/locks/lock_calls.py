@@ -62,8 +62,12 @@ class _LockRequest(Pending):
         return self.arguments.get("request_id")
 
     def encode_again(self) -> bytes:
-        wait = {} if self.remaining_ms is None else {"wait_ms": self.remaining_ms()}
-        return write_command("LOCK", self.key, self.op, {**self.arguments, **wait})
+        arguments = dict(self.arguments)
+        if self.remaining_ms is not None:
+            arguments["wait_ms"] = self.remaining_ms()
+        if not self._commands.has_sessions:  # to such a relay the whole node is one holder
+            arguments.pop("session", None)
+        return write_command("LOCK", self.key, self.op, arguments)
 
     def on_answer(self, answer: Answer) -> None:
         self._commands.on_answer(self, answer)
@@ -80,6 +84,11 @@ class LockCommands:
         self._waiting: Counter[str] = Counter()
         #: request ids whose grants reached a caller, the newest last
         self._granted: dict[str, None] = {}
+
+    @property
+    def has_sessions(self) -> bool:
+        """Whether the relay knows sessions; an older one refuses the field."""
+        return self._commands.link.supports("lock_sessions")
 
     async def request(
         self,

@@ -76,9 +76,11 @@ C = TypeVar("C", Hello, Authed)
 class Connection:
     """One WebSocket, authenticated as this node."""
 
-    def __init__(self, socket: aiohttp.ClientWebSocketResponse[bool], origin: str) -> None:
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse[bool], origin: str, features: Mapping[str, Any]) -> None:
         self._socket = socket
         self._origin = origin
+        #: what the relay supports, from HELLO
+        self.features = features
         #: the relay's reason for ending the connection
         self.close_reason = ""
         self.outgoing = WriteBuffer(self._write_frame)
@@ -139,14 +141,14 @@ async def dial(
         async with asyncio.timeout(timeout_s):
             socket = await transport.open_stream()
             try:
-                await _authenticate(socket, origin, signer, check_relay, check_features)
+                features = await _authenticate(socket, origin, signer, check_relay, check_features)
             except PosthouseError as refusal:
                 await _refuse(socket, refusal)
                 raise
             except BaseException:
                 await socket.close()
                 raise
-            return Connection(socket, origin)
+            return Connection(socket, origin, features)
 
 
 async def _refuse(socket: aiohttp.ClientWebSocketResponse[bool], refusal: PosthouseError) -> None:
@@ -168,18 +170,21 @@ async def _authenticate(
     signer: Signer,
     check_relay: CheckRelay,
     check_features: CheckFeatures | None,
-) -> None:
+) -> Mapping[str, Any]:
+    """Prove this node's key to the relay; return the relay's features."""
     hello = (await _expect(socket, origin, Hello)).info
     relay, challenge = hello.get("relay"), hello.get("challenge")
     if not isinstance(relay, str) or not isinstance(challenge, str):
         raise error("answer_invalid", relay=origin, reason="HELLO without relay and challenge")
     check_relay(relay)
+    given = hello.get("features")
+    features: Mapping[str, Any] = given if isinstance(given, dict) else {}
     if check_features is not None:
-        features = hello.get("features")
-        check_features(features if isinstance(features, dict) else {})
+        check_features(features)
     proof = signer.prove(relay, ("challenge", challenge))
     await socket.send_str(write_command("AUTH", proof).decode())
     await _expect(socket, origin, Authed)
+    return features
 
 
 async def _expect(socket: aiohttp.ClientWebSocketResponse[bool], origin: str, expected: type[C]) -> C:

@@ -55,6 +55,10 @@ class Link:
     def is_up(self) -> bool:
         return self._connection is not None
 
+    def supports(self, feature: str) -> bool:
+        """Return True if the relay of the present connection announced a feature."""
+        return self._connection is not None and bool(self._connection.features.get(feature))
+
     def join(
         self,
         handlers: Handlers | None = None,
