@@ -54,7 +54,7 @@ class LocalServer:
             context,
             Router(routes, serves_head=False),
             LocalCall,
-            RequestLimits(limits.requests, body),
+            RequestLimits(limits.requests, body, unfinished_per_address=limits.requests),
             _CODES,
             error_object_format("posthouse daemon"),
             _RequestCounter(context.meters),
