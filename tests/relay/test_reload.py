@@ -87,6 +87,26 @@ async def test_a_certificate_without_its_key_changes_nothing_until_the_key_is_th
     assert await served(server) == der(renewed)
 
 
+async def test_a_certificate_that_changes_again_while_it_is_loaded_does_not_end_the_watch(
+    server: RelayServer, certificate: Certificate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificates, before = watch(server), der(certificate)
+    renewed = make_certificate(tmp_path / "second", "127.0.0.1")
+    shutil.copy(renewed.cert, certificate.cert)
+    shutil.copy(renewed.key, certificate.key)
+
+    def cut_after_the_check(_protection: Protection) -> None:
+        certificate.cert.write_text("")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("posthouse.relay.reload.tls_context", cut_after_the_check)
+        certificates.check()
+    assert await served(server) == before
+    shutil.copy(renewed.cert, certificate.cert)
+    certificates.check()
+    assert await served(server) == der(renewed)
+
+
 async def test_the_watch_finds_a_change_by_itself(
     server: RelayServer, certificate: Certificate, tmp_path: Path
 ) -> None:

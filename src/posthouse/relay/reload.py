@@ -50,14 +50,14 @@ class Certificates:
         if states == self._loaded:
             return
         self._loaded = states
-        try:
-            tls_context(self._protection)  # a context of its own: a failed load would leave the one in use half changed
-        except PosthouseError as failure:
-            log.error("certificate_not_reloaded", cert=str(self._protection.tls_cert), reason=str(failure))
-            return
         cert, key = self._protection.tls_cert, self._protection.tls_key
         assert cert is not None
-        self._context.load_cert_chain(cert, key)
+        try:
+            tls_context(self._protection)  # a context of its own: a failed load would leave the one in use half changed
+            self._context.load_cert_chain(cert, key)
+        except (PosthouseError, OSError) as failure:  # OSError: the files have changed once more since the first try
+            log.error("certificate_not_reloaded", cert=str(cert), reason=str(failure))
+            return
         log.info("certificate_reloaded", cert=str(cert))
 
     def _read_states(self) -> list[_FileState | None]:
