@@ -211,7 +211,7 @@ CURSOR_HEADER = "Posthouse-Cursor"
 EXTENT_HEADER = "Posthouse-Extent"
 MAX_ROWS = 10_000  # of one answer: about 10 MB of ordinary events
 _DEFAULT_ROWS = 1_000
-_LOCK_INTEGERS = ("token", "lease_ms", "wait_ms", "boot_ns", "deadline_boot_ns", "former_token", "token_leap")
+_LOCK_INTEGERS = ("token", "tree", "lease_ms", "wait_ms", "boot_ns", "deadline_boot_ns", "former_token")
 _INTEGERS = frozenset(
     {"seq", "at_ns", "kind", "created_at_ns", "expiration_s", "former_deadline_boot_ns", *_LOCK_INTEGERS}
 )
