@@ -1,9 +1,9 @@
 """The HTTP server: listening sockets and connections, with the bounds that aiohttp lacks.
 
-Connections are counted, in all and per address (posthouse.http.admission); the headers of the first request must
-arrive in time; whatever aiohttp's parser refuses gets an error response in the server's format. One HttpServer serves
-one listening socket; several may share a Dispatcher, each with its own guard. `freeze_heap` is for a process that is
-ready to serve.
+Connections are counted, in all and per address (posthouse.http.admission), from accept on, before any TLS handshake;
+handshake and headers of the first request must arrive in time; whatever aiohttp's parser refuses gets an error
+response in the server's format. One HttpServer serves one listening socket; several may share a Dispatcher, each with
+its own guard. `freeze_heap` is for a process that is ready to serve.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -88,7 +90,7 @@ class HttpServer(web.Server):
         self.limits = limits
         self.check_peer = check_peer
         self.addresses = addresses
-        self.admission: Admission[HttpConnection] = Admission(limits.admission)
+        self.admission: Admission[HttpConnection | TlsHandshake] = Admission(limits.admission)
         #: callback(code) when a connection is refused before its first request
         self.on_refused: Callable[[str], None] = lambda _code: None
         self.outbound = outbound
@@ -98,7 +100,11 @@ class HttpServer(web.Server):
         self._logged_at_s = float("-inf")
 
     def __call__(self) -> RequestHandler:
-        return HttpConnection(self, loop=asyncio.get_running_loop(), **self._kwargs)
+        return self.connection()
+
+    def connection(self, handshake: TlsHandshake | None = None) -> HttpConnection:
+        """Return a connection that is not open yet; its TLS handshake, if any, counts until then."""
+        return HttpConnection(self, handshake, loop=asyncio.get_running_loop(), **self._kwargs)
 
     @property
     def open(self) -> int:
@@ -118,7 +124,7 @@ class HttpServer(web.Server):
             self.outbound.open(transport).count_response(response)
         return response
 
-    def enter(self, connection: HttpConnection, address: str | None) -> None:
+    def enter(self, connection: HttpConnection | TlsHandshake, address: str | None) -> None:
         """Count a connection of a stranger; older strangers make room for it."""
         for displaced in self.admission.enter(connection, address):
             self.on_refused("connections_exhausted")
@@ -133,7 +139,7 @@ class HttpServer(web.Server):
 class HttpConnection(RequestHandler):
     """One connection."""
 
-    def __init__(self, server: HttpServer, **options: Any) -> None:
+    def __init__(self, server: HttpServer, handshake: TlsHandshake | None = None, **options: Any) -> None:
         super().__init__(server, **options)
         #: the other end, as the kernel names it
         self.peer = ""
@@ -142,15 +148,17 @@ class HttpConnection(RequestHandler):
         #: ends what became of this connection, such as a WebSocket, when it has to make room
         self.on_displaced: Callable[[PosthouseError], None] | None = None
         self._server = server
+        self._handshake = handshake
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         server = self._server
-        peer = transport.get_extra_info("peername")
-        self.peer = str(peer[0]) if isinstance(peer, tuple) else "local"
+        self.peer = _peer_of(transport)
         self.address = server.addresses.peer(self.peer)
         refusal = None if server.check_peer is None else server.check_peer(transport)
         super().connection_made(transport)
+        if self._handshake is not None:
+            server.admission.leave(self._handshake)
         server.enter(self, self.address)
         stream = cast(asyncio.Transport, transport)  # uvloop's transports do not inherit from asyncio's
         if refusal is not None:
@@ -220,6 +228,54 @@ class HttpConnection(RequestHandler):
         transport.write(to_bytes(self._server.dispatcher.error_format(failure), failure.spec.title))
 
 
+class TlsHandshake(asyncio.Protocol):
+    """A connection until its TLS handshake is complete.
+
+    The event loop's TLS listener shows a connection to the server only after the handshake, so peers that never begin
+    one would hold descriptors that no limit counts. Here the loop accepts plain connections, and each socket is taken
+    from its transport, before anything is read, for the handshake.
+    """
+
+    def __init__(self, server: HttpServer, tls: ssl.SSLContext) -> None:
+        self._server = server
+        self._tls = tls
+        self._socket: socket.socket
+        self._task: asyncio.Task[None]
+        self._has_begun = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        address = self._server.addresses.peer(_peer_of(transport))
+        self._socket = transport.get_extra_info("socket").dup()
+        cast(asyncio.Transport, transport).abort()  # of its own descriptor only
+        self._server.enter(self, address)
+        self._task = asyncio.get_running_loop().create_task(self._shake_hands())
+        self._task.add_done_callback(self._finish)
+
+    def displace(self) -> None:
+        """Drop the peer to make room for a newer connection; without TLS it could read no answer."""
+        self._task.cancel()
+
+    async def _shake_hands(self) -> None:
+        self._has_begun = True
+        with suppress(OSError):  # the peer is gone, too slow, or speaks no TLS
+            await asyncio.get_running_loop().connect_accepted_socket(
+                partial(self._server.connection, self),
+                self._socket,
+                ssl=self._tls,
+                ssl_handshake_timeout=self._server.limits.header_s,
+            )
+
+    def _finish(self, _task: asyncio.Task[None]) -> None:
+        self._server.admission.leave(self)
+        if not self._has_begun:  # displaced at once: nothing else owns the socket
+            self._socket.close()
+
+
+def _peer_of(transport: asyncio.BaseTransport) -> str:
+    peer = transport.get_extra_info("peername")
+    return str(peer[0]) if isinstance(peer, tuple) else "local"
+
+
 class _QuietLogger:
     """Silences aiohttp's log: handle_error answers and logs what matters."""
 
@@ -234,8 +290,9 @@ async def listen_tcp(
 ) -> tuple[asyncio.Server, int]:
     """Listen on TCP; return the port too, because port 0 becomes a free one. Raises listen_failed."""
     loop = asyncio.get_running_loop()
+    make: Callable[[], asyncio.Protocol] = server if tls is None else partial(TlsHandshake, server, tls)
     try:
-        listening = await loop.create_server(server, host, port, ssl=tls, backlog=_BACKLOG)
+        listening = await loop.create_server(make, host, port, backlog=_BACKLOG)
     except OSError as failure:
         listen = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         raise error("listen_failed", listen=listen, reason=failure.strerror or str(failure)) from failure

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import ssl
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from tests.client.certificates import make_certificate
 from tests.relay.edge import PATIENCE_S, Author
 from tests.relay.process.relay import COMMAND, RelayProcess, environment, relay_process
 
@@ -40,10 +42,10 @@ def flood(relay: RelayProcess, data: bytes, count: int) -> Iterator[None]:
         yield
 
 
-async def healthy(relay: RelayProcess) -> int:
+async def healthy(relay: RelayProcess, tls: ssl.SSLContext | bool = True) -> int:
     timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
     url = f"{relay.ready['url']}/healthz"
-    async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url) as response:
+    async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url, ssl=tls) as response:
         return response.status
 
 
@@ -71,10 +73,10 @@ async def test_flood_of_strangers_stops_neither_health_nor_members_nor_logins(tm
         assert await healthy(relay) == 200
 
 
-async def start_limited(tmp_path: Path, limit: str) -> tuple[asyncio.subprocess.Process, RelayProcess]:
+async def start_limited(tmp_path: Path, limit: str, *options: str) -> tuple[asyncio.subprocess.Process, RelayProcess]:
     command = f'ulimit {limit}; exec "$@"'
     process = await asyncio.create_subprocess_exec(
-        *("sh", "-c", command, "sh", *COMMAND, "--json", "--listen", "127.0.0.1:0"),
+        *("sh", "-c", command, "sh", *COMMAND, "--json", "--listen", "127.0.0.1:0", *options),
         env=environment(tmp_path),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -114,4 +116,19 @@ async def test_relay_without_descriptors_answers_logs_it_and_works_again(tmp_pat
         _, err = await process.communicate()
     events = [json.loads(line)["event"] for line in err.splitlines() if line.startswith(b"{")]
     assert {"descriptors_few", "connections_displaced"} <= set(events)
+    assert b"Traceback" not in err
+
+
+@pytest.mark.parametrize("data", [b"", b"\x16\x03\x01\x02\x00\x01", b"GET / HTTP/1.1\r\n\r\n"])
+async def test_peers_that_finish_no_tls_handshake_use_up_no_descriptors(tmp_path: Path, data: bytes) -> None:
+    made = make_certificate(tmp_path / "certificate", "127.0.0.1")
+    tls = ssl.create_default_context(cafile=str(made.authority))
+    options = ("--tls-cert", str(made.cert), "--tls-key", str(made.key))
+    process, relay = await start_limited(tmp_path, "-n 200", *options)
+    try:
+        with flood(relay, data, 400):
+            assert await healthy(relay, tls) == 200
+    finally:
+        process.terminate()
+        _, err = await process.communicate()
     assert b"Traceback" not in err
