@@ -154,6 +154,9 @@ class PinchEndpoint:
             gate = self._gates[address] = asyncio.Lock()
         async with gate:
             present = self._by_address.get(address)
+            if present is not None and present.is_closing:
+                await present.ended.wait()  # bounded; else this login would get what the other one still takes
+                present = None
             if present is not None and await present.answers_ping():
                 return False
             if present is not None:

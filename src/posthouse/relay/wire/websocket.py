@@ -10,14 +10,17 @@ A peer is alive while it answers pings or keeps reading. What a frame means is u
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import socket as sockets
+import sys
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import structlog
-from aiohttp import WSCloseCode, WSMsgType, web
+from aiohttp import EofStream, WSCloseCode, WSMsgType, web
 
 from posthouse.http.outbound import OutboundAccount, Outlet
 from posthouse.http.server import HttpConnection
@@ -32,8 +35,17 @@ HELD_BACK_BYTES = 256 * KIB  # the connection's next frame waits while more than
 POLICY_VIOLATION = 1008
 INTERNAL_ERROR = 1011
 STOPPING = "relay_stopping"  # the reason of every connection's end when the relay stops
+# Linux's struct tcp_info: the end, and the place of tcpi_rtt and tcpi_min_rtt, in microseconds
+_TCP_INFO_BYTES, _TCP_INFO_RTT = 152, (68, 148)
 _KEEP_ALIVE = b"keep-alive"  # one payload for all: only the last such ping is waited for
 _CHECKS_PER_INTERVAL = 5  # pings, and the end of dead peers, are late by at most a fifth of the shorter interval
+
+
+class RoundTrip(NamedTuple):
+    """How long the kernel of the peer takes to acknowledge."""
+
+    smoothed_s: float
+    shortest_s: float
 
 
 class WriteBuffer:
@@ -77,6 +89,20 @@ class WriteBuffer:
     def unsent_events(self) -> int:
         self._drop_sent()
         return self._unsent_events
+
+    def tcp_round_trip(self) -> RoundTrip | None:
+        """Return the round trip that TCP has measured, or None where the kernel does not tell."""
+        socket, option = self._transport.get_extra_info("socket"), getattr(sockets, "TCP_INFO", None)
+        if socket is None or option is None:
+            return None
+        try:
+            info = socket.getsockopt(sockets.IPPROTO_TCP, option, _TCP_INFO_BYTES)
+        except OSError:  # not TCP, or gone
+            return None
+        if len(info) < _TCP_INFO_BYTES:
+            return None
+        smoothed_us, shortest_us = (int.from_bytes(info[at : at + 4], sys.byteorder) for at in _TCP_INFO_RTT)
+        return RoundTrip(smoothed_us / 1e6, shortest_us / 1e6)
 
     def write(self, frame: bytes, events: int = 0) -> None:
         """Write an encoded frame that carries this number of events."""
@@ -129,7 +155,12 @@ class WebSocket(web.WebSocketResponse[Literal[False]]):
 
     def __init__(self, max_frame_bytes: int) -> None:
         super().__init__(
-            timeout=CLOSE_S, autoping=False, compress=False, max_msg_size=max_frame_bytes, decode_text=False
+            timeout=CLOSE_S,
+            autoclose=False,
+            autoping=False,
+            compress=False,
+            max_msg_size=max_frame_bytes,
+            decode_text=False,
         )
         self.on_too_large: Callable[[], None] | None = None
         self.has_sent_close = False
@@ -167,6 +198,18 @@ class WebSocket(web.WebSocketResponse[Literal[False]]):
             self._protocol._payload_parser = limited.parser
         self._strangers_parser = None
         return self._protocol.promote() if isinstance(self._protocol, HttpConnection) else None
+
+    async def wait_for_peer_close(self) -> bool:
+        """Wait up to CLOSE_S until the peer has closed the connection; return True if it did so in order."""
+        reader = self._reader
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                try:
+                    while reader is not None:
+                        await reader.read()
+                except EofStream:
+                    return not getattr(self._protocol, "was_reset", True)
+        return False
 
     async def close(self, *, code: int = WSCloseCode.OK, message: bytes = b"", drain: bool = True) -> bool:
         if code == WSCloseCode.MESSAGE_TOO_BIG and self.on_too_large is not None and not self.closed:
@@ -261,7 +304,13 @@ class WebSocketConnection(ABC):
             elif kind is WSMsgType.PONG:
                 self._take_pong(message.data)
             else:
+                if kind is WSMsgType.CLOSE:
+                    await self.answer_close()
                 return None
+
+    async def answer_close(self) -> None:
+        """Answer the close frame of the peer and close the connection."""
+        await self._socket.close(drain=False)
 
     def accept_member(self) -> PosthouseError | None:
         """Lift the limits for strangers, or return why the relay has no room for another member."""
