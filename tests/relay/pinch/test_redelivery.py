@@ -23,7 +23,7 @@ async def dead_letters(edge: Edge) -> list[tuple[str, str]]:
 async def take_and_vanish(edge: Edge, agent: Agent, count: int) -> list[bytes]:
     """Read messages, then vanish without a pong and without a close frame; return their ids."""
     async with logged_in(edge, agent) as connection:
-        ids = []
+        ids: list[bytes] = []
         while len(ids) < count:
             envelope = await connection.envelope()
             if envelope.type == MESSAGE:
