@@ -108,6 +108,18 @@ async def test_serve_leaves_the_signal_handlers_as_they_were(bus: Bus) -> None:
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
 
+async def test_signal_ends_serve_of_every_bus_in_the_process(house: House, tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    async with Bus(tmp_path / "other") as other:
+        bus = await house.bus()
+        serving = [asyncio.create_task(each.serve()) for each in (bus, other)]
+        await eventually(lambda: signal.getsignal(signal.SIGTERM) != before)
+        await asyncio.sleep(0)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.wait_for(asyncio.gather(*serving), DEADLINE_S)
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
 async def test_serve_ends_when_the_bus_is_closed(bus: Bus) -> None:
     serving = asyncio.create_task(bus.serve())
     await asyncio.sleep(0)

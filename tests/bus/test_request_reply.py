@@ -31,6 +31,12 @@ async def public_endpoints(bus: Bus) -> list[str]:
     return [subject for subject in found if subject not in private]
 
 
+async def test_depths_show_no_reply_endpoint(bus: Bus) -> None:
+    await serve_answers(bus)
+    await bus.request("math.double", {"n": 1}, from_="user", timeout_s=10)
+    assert list(await bus.depths()) == ["math.double"]
+
+
 async def test_reply_endpoint_ends_with_its_process(house: House, bus: Bus) -> None:
     await serve_answers(bus)
     for _ in range(3):

@@ -21,7 +21,7 @@ from posthouse.bus import endpoints, polling
 from posthouse.bus.administration import Administration
 from posthouse.bus.admission import Draft
 from posthouse.bus.causes import inherit
-from posthouse.bus.handlers import Handler, Subscription, Unsubscribe
+from posthouse.bus.handlers import REPLIES, Handler, Subscription, Unsubscribe
 from posthouse.bus.options import Durability, Retention, bus_options, check_positive, check_type
 from posthouse.bus.refusals import Refusals, check_refusals, result_or_raise
 from posthouse.bus.results import AckAnswer, Endpoint, PublishResult, SubscriptionView
@@ -155,8 +155,9 @@ class Bus(Administration):
         return await self._open.core.ledger.run(lambda tx: tx.registry.by_subject.get(subject))
 
     async def depths(self) -> dict[str, int]:
-        """Return how many messages wait or are being handled, by endpoint."""
-        return await (await self._flushed()).core.ledger.run(lambda tx: read_depths(tx.db))
+        """Return how many messages wait or are being handled, by endpoint, without those that only carry replies."""
+        depths = await (await self._flushed()).core.ledger.run(lambda tx: read_depths(tx.db))
+        return {subject: depth for subject, depth in depths.items() if not subject.startswith(REPLIES)}
 
     async def list_endpoints(self) -> list[Endpoint]:
         """Return the endpoints of all processes, sorted by subject, without those that only carry replies."""

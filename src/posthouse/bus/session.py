@@ -13,6 +13,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
 
 from posthouse.bus import polling
 from posthouse.bus.causes import clean_context
@@ -103,7 +104,7 @@ class Session:
 
     async def serve(self) -> None:
         """Wait for SIGINT, SIGTERM or the end of the session; raise the failure that ended it."""
-        with self._woken() as ended, _on_signals(self._loop, ended.set):
+        with self._woken() as ended, _ENDING.listen(self._loop, ended.set):
             await ended.wait()
         if self.failure is not None:
             raise self.failure
@@ -186,16 +187,36 @@ class Session:
             self._start_closing()
 
 
-@contextmanager
-def _on_signals(loop: asyncio.AbstractEventLoop, notify: Callable[[], None]) -> Iterator[None]:
-    """Call `notify` for SIGINT and SIGTERM, which only the main thread can see."""
-    is_main = threading.current_thread() is threading.main_thread()
-    before = {number: signal.getsignal(number) for number in ENDING_SIGNALS if is_main}
-    for number in before:
-        loop.add_signal_handler(number, notify)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            loop.remove_signal_handler(number)
-            signal.signal(number, handler)
+class _EndingSignals:
+    """The handlers of SIGINT and SIGTERM while a Bus of this process serves; several share them."""
+
+    def __init__(self) -> None:
+        self._listeners: list[Callable[[], None]] = []
+        self._before: dict[signal.Signals, Any] = {}
+
+    @contextmanager
+    def listen(self, loop: asyncio.AbstractEventLoop, notify: Callable[[], None]) -> Iterator[None]:
+        """Call `notify` for either signal; only the main thread can see them."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        self._listeners.append(notify)
+        if len(self._listeners) == 1:
+            self._before = {number: signal.getsignal(number) for number in ENDING_SIGNALS}
+            for number in ENDING_SIGNALS:
+                loop.add_signal_handler(number, self._notify)
+        try:
+            yield
+        finally:
+            self._listeners.remove(notify)
+            if not self._listeners:
+                for number, handler in self._before.items():
+                    loop.remove_signal_handler(number)
+                    signal.signal(number, handler)
+
+    def _notify(self) -> None:
+        for notify in self._listeners:
+            notify()
+
+
+_ENDING = _EndingSignals()
