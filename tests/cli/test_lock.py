@@ -163,6 +163,15 @@ def test_admin_breaks_a_lock_and_its_holder_can_no_longer_use_the_token(
     assert bob.value("acquire", "db/main")["token"] > held["token"]
 
 
+def test_watch_shows_the_lock_now_and_when_it_changes(alice: Shell, bob: Shell) -> None:
+    watching = bob.start("watch", "db/main", "--count", "2", "--json")
+    assert watching.stdout is not None
+    assert json.loads(watching.stdout.readline())["held"] is False
+    owner = alice.value("acquire", "db/main")["owner"]
+    rest, _ = watching.communicate(timeout=PATIENCE_S)
+    assert json.loads(rest)["owner"] == owner and watching.returncode == 0
+
+
 def test_run_of_the_same_key_waits_for_the_other(alice: Shell, tmp_path: Path) -> None:
     order, started, go = tmp_path / "order", tmp_path / "started", tmp_path / "go"
     first = f"echo on > {started}; until [ -e {go} ]; do sleep 0.05; done; echo first >> {order}"

@@ -1,4 +1,4 @@
-"""`posthouse lock`: acquire, renew, release and list locks of a relay, and run a command under one.
+"""`posthouse lock`: acquire, renew, release, break, watch and list locks of a relay, and run a command under one.
 
 A lock is a lease with a fencing token. `acquire` does not renew, so the lease must cover the work; `run` renews
 while the command runs and ends the command before another client can get the lock (lock_child).
@@ -208,16 +208,50 @@ def inspect(
         return await client.locks.inspect(resource)
 
     status = relay_options.run(mesh, work)
+    output.result(lock_value(status), _status_text(status))
+
+
+def _status_text(status: LockStatus) -> str:
     state = f"held by {status.owner} for {status.remaining_ms / 1000:g} s" if status.held else "free"
     waiting = f"  {status.waiting} waiting" if status.waiting else ""
-    lines = [f"{resource}  {state}  token {status.token}{waiting}"]
+    lines = [f"{status.resource}  {state}  token {status.token}{waiting}"]
     if len(status.holders) > 1 or any(each.tree or each.mode == "shared" for each in status.holders):
         lines += [
             f"  {each.mode}{' tree' if each.tree else ''} {each.resource}  {each.owner}"
             f"  for {each.remaining_ms / 1000:g} s  token {each.token}"
             for each in status.holders
         ]
-    output.result(lock_value(status), "\n".join(lines))
+    return "\n".join(lines)
+
+
+def watch(
+    resource: Resource,
+    /,
+    *,
+    count: Annotated[
+        int | None, Parameter(validator=Number(gte=1), show_default=False, help="Stop after this many states.")
+    ] = None,
+    mesh: MeshName = "main",
+    relay_options: RelayOptions = DEFAULT_RELAY,
+    output: Output = PLAIN,
+) -> None:
+    """Show a lock now and after each change of its holders, until Ctrl-C; of changes in quick succession the newest.
+
+    For example:
+
+        posthouse lock watch db/main
+        posthouse lock watch db/main --count 2 --json
+    """
+
+    async def work(client: Client) -> None:
+        shown = 0
+        async for status in client.locks.watch(resource):
+            output.result(lock_value(status), _status_text(status))
+            shown += 1
+            if shown == count:
+                return
+
+    relay_options.run(mesh, work)
 
 
 def ls(
@@ -303,5 +337,6 @@ app.command(renew, name="renew")
 app.command(release, name="release")
 app.command(break_lock, name="break")
 app.command(inspect, name="inspect")
+app.command(watch, name="watch")
 app.command(ls, name="ls")
 app.command(run, name="run")

@@ -1,4 +1,4 @@
-"""Single operations on locks over the stream: acquire, renew, release, inspect, list.
+"""Single operations on locks over the stream: acquire, renew, release, break, inspect, watch, list.
 
 For callers that keep token and deadline themselves; `Client.lock` holds a lock around a piece of work. After a
 reconnect every unanswered operation is sent again; request ids and tokens make that safe. If the relay grants a lock
@@ -10,29 +10,22 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, Literal
 
 import msgspec
 
-from posthouse.client.stream.frames import write_command
+from posthouse.client.locks.lock_watches import LockWatches
+from posthouse.client.stream.frames import read_lock_answer, write_command
 from posthouse.client.stream.pending import Answer, Kind, Pending, PendingCommands
 from posthouse.model.api import LockGrant, LockList, LocksBroken, LockStatus
 from posthouse.model.clock import Clock
-from posthouse.model.errors import PosthouseError, error
+from posthouse.model.errors import PosthouseError
 from posthouse.model.limits import LOCK_WAIT_MAX_MS, MILLISECOND_NS
 
-T = TypeVar("T")
 LockMode = Literal["exclusive", "shared"]
 _KEPT_REQUESTS = 1_000
-
-
-def read_lock_answer(value: Any, type: type[T], relay: str) -> T:  # noqa: A002 - the domain's word
-    """Return an answer as its struct, or raise answer_invalid."""
-    try:
-        return msgspec.convert(value, type)
-    except msgspec.ValidationError as invalid:
-        raise error("answer_invalid", relay=relay, reason=f"LOCKED is malformed: {invalid}") from invalid
 
 
 class _LockRequest(Pending):
@@ -78,6 +71,7 @@ class LockCommands:
 
     def __init__(self, commands: PendingCommands) -> None:
         self._commands = commands
+        self.watches = LockWatches(commands)
         self.origin = commands.link.origin
         self._numbers = itertools.count(1)
         #: request id -> unanswered acquires under it
@@ -256,6 +250,16 @@ class LockCalls:
         """Return the state of a lock: its holder, its token and the rest of its lease."""
         value = await self._request("inspect", {"resource": resource, "mesh": mesh or self._mesh}, None)
         return read_lock_answer(value, LockStatus, self._commands.origin)
+
+    async def watch(self, resource: str, *, mesh: str | None = None) -> AsyncGenerator[LockStatus, None]:
+        """Yield the state of a lock now, and again after each change of its holders.
+
+        A caller that is slow gets the newest state, not every one. The watch ends with the iteration.
+        """
+        await self._connect()
+        async with aclosing(self._commands.watches.states(resource, mesh or self._mesh)) as states:
+            async for status in states:
+                yield status
 
     async def list(self, *, mesh: str | None = None, limit: int | None = None, cursor: str | None = None) -> LockList:
         """Return a page of the locks of a mesh, or of every mesh that this node may read."""

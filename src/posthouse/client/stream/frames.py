@@ -12,7 +12,7 @@ order.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -21,6 +21,7 @@ from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import Event, decode_event, is_event_id
 
 _encode = msgspec.json.Encoder().encode
+T = TypeVar("T")
 
 
 def write_command(*parts: Any) -> bytes:
@@ -286,3 +287,11 @@ def _invalid(
     if isinstance(command, SubscribedEvent):
         return InvalidEvent(command.sub, invalid)
     return InvalidMessage(command.event.id if isinstance(command, DeliveredMessage) else None, invalid)
+
+
+def read_lock_answer(value: Any, type: type[T], relay: str) -> T:  # noqa: A002 - the domain's word
+    """Return an answer as its struct, or raise answer_invalid."""
+    try:
+        return msgspec.convert(value, type)
+    except msgspec.ValidationError as invalid:
+        raise error("answer_invalid", relay=relay, reason=f"LOCKED is malformed: {invalid}") from invalid

@@ -7,9 +7,10 @@ refusal is retried where the kind allows it:
     EVENT            after the delay the relay asks for; no later event overtakes it
     CONFIRM, REJECT  after a short delay
     BATCH, LOCK      never: the refusal is the answer, and the caller decides
+    LOCK_WATCH       never; it stays in the table, because each change of the lock is another answer
 
 A batch is not sent again after a reconnect either, because its caller keeps an outbox: its entries fail instead.
-Every entry gets exactly one answer, a result or an error, unless it was discarded.
+Every other entry gets exactly one answer, a result or an error, unless it was discarded.
 """
 
 from __future__ import annotations
@@ -41,12 +42,15 @@ class Kind(enum.Enum):
     CONFIRM = enum.auto()
     REJECT = enum.auto()
     LOCK = enum.auto()
+    #: answered until an error ends it
+    LOCK_WATCH = enum.auto()
 
 
 #: the relay's result, or the error that ends the command
 Answer = dict[str, Any] | PosthouseError
 _RETRIED = frozenset({Kind.EVENT, Kind.CONFIRM, Kind.REJECT})
 _EVENTS = (Kind.EVENT, Kind.BATCH)
+_LOCKS = (Kind.LOCK, Kind.LOCK_WATCH)
 
 
 class Pending:
@@ -133,12 +137,12 @@ class PendingCommands:
 
     def _on_ok(self, ok: OkAnswer) -> None:
         entries = self._entries.get(ok.id or "")
-        if entries is not None and entries[0].kind is not Kind.LOCK:
+        if entries is not None and entries[0].kind not in _LOCKS:
             self._answer(entries, ok.body if ok.is_accepted else error_from(ok.body, self.link.origin))
 
     def _on_locked(self, locked: LockAnswer) -> None:
         entries = self._entries.get(locked.request)
-        if entries is not None and entries[0].kind is Kind.LOCK:
+        if entries is not None and entries[0].kind in _LOCKS:
             body = locked.body
             self._answer(entries, error_from(body, self.link.origin) if "code" in body else body)
 
@@ -155,7 +159,8 @@ class PendingCommands:
                 continue
             # in the table until the call returns: if it finds the answer malformed, the end of the link answers it
             pending.on_answer(answer)
-            entries.remove(pending)
+            if pending.kind is not Kind.LOCK_WATCH or isinstance(answer, PosthouseError):
+                entries.remove(pending)
         if not entries:
             self._entries.pop(first.key, None)
 
