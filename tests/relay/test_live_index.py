@@ -134,6 +134,18 @@ def near(**conditions: Any) -> Filter:
     return Filter(**(matching | {"tags": {"t": frozenset({"news"})}} | conditions))
 
 
+@pytest.mark.parametrize("name", ["t", "p"])
+def test_filters_that_share_a_tag_which_no_event_has_are_compared_once(name: str) -> None:
+    index: FilterIndex[int] = FilterIndex()
+    shared = {"t": frozenset({"news"}), "p": frozenset({"x"})} | {name: frozenset({"nothing"})}
+    for number in range(CROWD):
+        index.add([near(tags=shared, since_ns=number)], number)
+    assert index.matching(PUBLISHED) == []
+    compared = index.comparisons
+    assert index.matching(PUBLISHED) == []
+    assert index.comparisons == compared
+
+
 def test_ten_thousand_near_misses_cost_an_event_a_handful_of_comparisons() -> None:
     index: FilterIndex[int] = FilterIndex()
     makers = list(NEAR_MISSES.values())

@@ -1,9 +1,10 @@
 """The index of live filters: which filters may match an event, without comparing it with all of them.
 
 A filter lies in the buckets of its tag, author, mesh and kind at once, and a bucket finds the filters whose time
-range contains a moment. So filters that differ from an event in any condition cost it nothing; of several tags only
-the one whose buckets hold the fewest filters is part of the key. Every candidate is compared with the event itself:
-the index may offer too many, never too few.
+range contains a moment. So filters that differ from an event in any condition cost it nothing. Of several tags only
+one is part of the key: first the one whose buckets hold the fewest filters; a filter that an event meets in this tag
+but not in another one moves to that other tag. Every candidate is compared with the event itself: the index may offer
+too many, never too few.
 """
 
 from __future__ import annotations
@@ -159,27 +160,17 @@ class FilterIndex(Generic[T]):
         entries = [_Entry(each, target, next(self._numbers)) for each in filters]
         self._entries[target] = entries
         for entry in entries:
-            entry.keys = min(_possible_keys(entry.filter), key=self._crowd)
-            for key in entry.keys:
-                bucket = self._buckets.get(key)
-                if bucket is None:
-                    bucket = self._buckets[key] = _Bucket()
-                    self._shapes[_shape(key)] += 1
-                bucket.add(entry)
+            self._link(entry, min(_possible_keys(entry.filter), key=self._crowd))
 
     def remove(self, target: T) -> None:
         """Remove a target and its filters."""
         for entry in self._entries.pop(target):
-            for key in entry.keys:
-                bucket = self._buckets[key]
-                bucket.remove(entry)
-                if not len(bucket):
-                    del self._buckets[key]
-                    self._shapes[_shape(key)] -= 1
+            self._unlink(entry)
 
     def matching(self, event: Event) -> Sequence[T]:
         """Return the targets that have a filter which matches the event, each once."""
         found: dict[T, None] = {}
+        misses: dict[_Entry[T], None] = {}
         for key in self._keys_of(event):
             bucket = self._buckets.get(key)
             if bucket is None:
@@ -189,7 +180,36 @@ class FilterIndex(Generic[T]):
                     self.comparisons += 1
                     if entry.filter.matches(event):
                         found[entry.target] = None
+                    elif len(entry.filter.tags) > 1 and entry.filter.ids is None:
+                        misses[entry] = None
+        for entry in misses:
+            self._move(entry, event)
         return list(found)
+
+    def _link(self, entry: _Entry[T], keys: Sequence[_Key]) -> None:
+        entry.keys = keys
+        for key in keys:
+            bucket = self._buckets.get(key)
+            if bucket is None:
+                bucket = self._buckets[key] = _Bucket()
+                self._shapes[_shape(key)] += 1
+            bucket.add(entry)
+
+    def _unlink(self, entry: _Entry[T]) -> None:
+        for key in entry.keys:
+            bucket = self._buckets[key]
+            bucket.remove(entry)
+            if not len(bucket):
+                del self._buckets[key]
+                self._shapes[_shape(key)] -= 1
+
+    def _move(self, entry: _Entry[T], event: Event) -> None:
+        """Index an entry by a tag that an event does not meet, so that the next event like it does not find it."""
+        for name, values in entry.filter.tags.items():
+            if values.isdisjoint(event.values(name)):
+                self._unlink(entry)
+                self._link(entry, _combine(entry.filter, [(name, value) for value in values]))
+                return
 
     def _crowd(self, keys: Sequence[_Key]) -> int:
         """Return how many filters the fullest of these buckets holds."""
