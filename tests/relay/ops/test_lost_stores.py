@@ -120,6 +120,22 @@ async def test_two_restores_of_one_backup_within_a_second_grant_no_token_twice(h
     house.assert_no_token_twice()
 
 
+async def test_old_snapshot_of_the_directory_put_back_soon_after_a_restore_grants_no_token_twice(
+    house: House, tmp_path: Path
+) -> None:
+    await house.grant("a")
+    await house.grant("a")
+    backup_relay(house.path, tmp_path / "backup.db")
+    shutil.copytree(house.directory, tmp_path / "snapshot")
+    house.restore(tmp_path / "backup.db")
+    await house.grant("a")
+    shutil.rmtree(house.directory)
+    shutil.copytree(tmp_path / "snapshot", house.directory)
+    house.clock.advance(2)
+    await house.grant("a")
+    house.assert_no_token_twice()
+
+
 async def test_restore_without_the_replaced_store_relies_on_the_clock(house: House, tmp_path: Path) -> None:
     await house.grant("a")
     backup_relay(house.path, tmp_path / "backup.db")
