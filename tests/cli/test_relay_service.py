@@ -46,6 +46,12 @@ def test_starting_a_running_relay_again_names_the_one_that_runs(relay: CommandLi
     assert (again.exit, again.value["pid"]) == (Exit.OK, first["pid"])
 
 
+def test_a_restore_under_a_running_relay_names_the_directory_that_is_in_use(relay: CommandLine) -> None:
+    relay("relay", "backup", str(relay.home / "copy.db"))
+    refused = relay("relay", "restore", str(relay.home / "copy.db"), "--json")
+    assert (refused.problem["code"], refused.problem["path"]) == ("store_in_use", str(relay.home / "relay"))
+
+
 def test_stopping_a_relay_waits_for_its_end_and_a_second_time_does_nothing(cli: CommandLine) -> None:
     pid = cli("relay", "up", "--detach", "--listen", "127.0.0.1:0", "--json").value["pid"]
     assert cli("relay", "down", "--json").value == {"stopped": True, "pid": pid}

@@ -55,7 +55,8 @@ def _lock(path: Path, *, exclusive: bool, create: bool) -> int:
     try:
         return open_locked(lock, exclusive=exclusive, wait=False, create=create)
     except BlockingIOError as exc:
-        raise error("store_in_use", path=str(path)) from exc
+        shown = path if path.exists() else path.parent  # the lock of a directory has no file of its name
+        raise error("store_in_use", path=str(shown)) from exc
     except OSError as exc:
         if isinstance(exc, FileNotFoundError) and not create:
             raise
