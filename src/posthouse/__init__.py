@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     )
     from posthouse.model.errors import Fatal, PosthouseError, Refused, Transient
     from posthouse.model.event import Event
-    from posthouse.model.reliability import Backpressure, CircuitBreaker, RateLimit, Reliability
+    from posthouse.model.reliability import Backpressure, CircuitBreaker, DeadLetterLimits, RateLimit, Reliability
     from posthouse.model.subjects import matches, validate_subject
     from posthouse.version import __version__
 
@@ -51,6 +51,7 @@ __all__ = [
     "Client",
     "DaemonClient",
     "DeadLetter",
+    "DeadLetterLimits",
     "Endpoint",
     "Envelope",
     "Event",
@@ -115,7 +116,7 @@ _HOMES = {
     ),
     "model.errors": ("Fatal", "PosthouseError", "Refused", "Transient"),
     "model.event": ("Event",),
-    "model.reliability": ("Backpressure", "CircuitBreaker", "RateLimit", "Reliability"),
+    "model.reliability": ("Backpressure", "CircuitBreaker", "DeadLetterLimits", "RateLimit", "Reliability"),
     "model.subjects": ("matches", "validate_subject"),
     "version": ("__version__",),
 }

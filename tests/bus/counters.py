@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from posthouse.sqlite.connection import open_reader
@@ -15,3 +16,27 @@ def depth_counter(root: Path, subject: str) -> int:
         return depth
     finally:
         db.close()
+
+
+def counted_letters(root: Path, hash_: str) -> tuple[int, int, int, int]:
+    """Refused letters with their bytes, then those of accepted messages, as bus.db counts them."""
+    db = open_reader(root / "bus.db")
+    try:
+        found = db.execute(
+            "SELECT refused, refused_bytes, failed, failed_bytes FROM letter_counts"
+            " LEFT JOIN endpoints ON endpoints.number = letter_counts.endpoint WHERE coalesce(hash, 'unrouted') = ?",
+            (hash_,),
+        ).fetchone()
+    finally:
+        db.close()
+    return found or (0, 0, 0, 0)
+
+
+def letters_on_disk(root: Path, hash_: str) -> tuple[int, int, int, int]:
+    """The same, as the files say."""
+    folder = (root / "unrouted" if hash_ == "unrouted" else root / "mailboxes" / hash_) / "failed"
+    sizes: dict[bool, list[int]] = {True: [], False: []}
+    for path in folder.iterdir():
+        data = path.read_bytes()
+        sizes["refused" in json.loads(data)].append(len(data))
+    return len(sizes[True]), sum(sizes[True]), len(sizes[False]), sum(sizes[False])

@@ -18,7 +18,7 @@ import pytest
 from posthouse import Bus, PosthouseError
 from posthouse.bus.ledger import Ledger
 from posthouse.model.clock import system_clock
-from tests.bus.counters import depth_counter
+from tests.bus.counters import counted_letters, depth_counter, letters_on_disk
 from tests.bus.house import House
 from tests.bus.limits import reliability
 from tests.bus.listening import Recorder
@@ -154,6 +154,8 @@ async def check_after_kill(root: Path, ids: list[str]) -> None:
         folders = {"new": "new", "cur": "cur", "failed": "dlq"}
         counts = Counter(folders[place.partition("/")[2]] for (place,) in found.values())
         assert sum((await bus.depths()).values()) == counts["new"] + counts["cur"]
+        for mailbox in {place.partition("/")[0] for (place,) in found.values()}:
+            assert counted_letters(root, mailbox) == letters_on_disk(root, mailbox)
         counts = +counts
         assert (await bus.metrics()).by_status == counts
         await bus.rebuild_index()

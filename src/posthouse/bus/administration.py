@@ -10,10 +10,13 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
 from posthouse.bus import dead_letters, endpoints
 from posthouse.bus.data_directory import endpoint_hash
 from posthouse.bus.dead_letters import DeadLetterObserver
 from posthouse.bus.handlers import Unsubscribe
+from posthouse.bus.letter_counts import read_letter_counts
 from posthouse.bus.options import check_count, check_type
 from posthouse.bus.results import BreakerView, IndexRow, Letter, Metrics, PublishResult
 from posthouse.bus.session import Session
@@ -120,9 +123,10 @@ class Administration:
     # the index
 
     async def metrics(self) -> Metrics:
-        """Return the number of messages by status and by subject."""
-        index = (await self._flushed()).index
-        return await index.run(index.index.metrics)
+        """Return the number of messages by status and by subject, and of dead letters by mailbox."""
+        session = await self._flushed()
+        found = await session.index.run(session.index.index.metrics)
+        return msgspec.structs.replace(found, dead_letters=await read_letter_counts(session.core))
 
     async def find_messages(
         self,

@@ -23,7 +23,7 @@ from posthouse.model.clock import format_utc
 from posthouse.model.envelope import Envelope, encode_envelope
 from posthouse.model.limits import SECOND_NS
 from posthouse.model.rate import check_rate, window_start_ns
-from posthouse.model.reliability import Pressure, PressureState, Reliability, check_pressure
+from posthouse.model.reliability import Pressure, PressureState, Reliability, check_pressure, letters_refusal
 from posthouse.model.subjects import is_pattern
 
 NO_ENDPOINT = "no endpoint matches the subject"
@@ -60,6 +60,7 @@ class MailboxCopy:
         "draft",
         "endpoint",
         "expires_ms",
+        "file_bytes",
         "hash",
         "id",
         "number",
@@ -94,6 +95,8 @@ class MailboxCopy:
         #: why it is a dead letter; None for a message
         self.reason = reason
         self.refusal = refusal
+        #: size of the dead letter's file, once it is written
+        self.file_bytes = 0
         #: newest id that was reserved for the endpoint before this one
         self.previous_id = previous_id
 
@@ -108,6 +111,7 @@ class Draft:
         "dead_letters",
         "failure",
         "from_",
+        "full_of_letters",
         "future",
         "given",
         "held_by",
@@ -178,6 +182,8 @@ class Draft:
         self.rejected: list[Rejection] = []
         self.pressure: dict[str, float] = {}
         self.warnings: list[tuple[str, Pressure]] = []
+        #: mailboxes that refused it because of their dead letters
+        self.full_of_letters: set[str] = set()
         self.failure: OSError | None = None
         #: boot time at which rate limit or breaker may admit it, as far as that is known
         self.retry_at_ns: int | None = None
@@ -315,6 +321,11 @@ def _admit_by_pressure_and_breaker(
         draft.warnings.append((subject, pressure))
     if pressure.text is not None:
         draft.reject(endpoint.hash, subject, Reason.BACKPRESSURE, pressure.text)
+        return False
+    full = letters_refusal(counters.failed, counters.failed_bytes, config.dead_letters)
+    if full is not None and draft.requeued_from is None:  # a requeued letter makes room
+        draft.full_of_letters.add(endpoint.hash)
+        draft.reject(endpoint.hash, subject, Reason.BACKPRESSURE, full)
         return False
     if counters.breaker.circuit is breaker.Circuit.CLOSED:  # of this boot or another
         return True

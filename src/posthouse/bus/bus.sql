@@ -42,8 +42,10 @@ DELETE FROM endpoints WHERE number = ?
 SELECT number, hash, subject, owner, registered_at FROM endpoints WHERE private_to = ?
 
 -- :name endpoint_state
-SELECT depth, last_id, EXISTS (SELECT 1 FROM servers WHERE endpoint = number), circuit, failures, successes, probes, since_boot_ns, boot_id
-FROM endpoints WHERE number = ?
+SELECT depth, endpoints.last_id, EXISTS (SELECT 1 FROM servers WHERE endpoint = number),
+coalesce(letter_counts.failed, 0), coalesce(letter_counts.failed_bytes, 0),
+circuit, failures, successes, probes, since_boot_ns, boot_id
+FROM endpoints LEFT JOIN letter_counts ON letter_counts.endpoint = number WHERE number = ?
 
 -- :name depths
 SELECT subject, depth FROM endpoints ORDER BY subject
@@ -133,6 +135,48 @@ DELETE FROM mail WHERE endpoint = ?
 
 -- :name open_mail
 SELECT id FROM mail WHERE endpoint = ? AND state != 1
+
+-- :name add_letter
+INSERT INTO letters (endpoint, id, kind, bytes) VALUES (?, ?, ?, ?)
+
+-- :name remove_letter
+DELETE FROM letters WHERE endpoint = ? AND id = ?
+
+-- :name letters
+SELECT id, bytes FROM letters WHERE endpoint = ?
+
+-- :name oldest_refused
+SELECT id, bytes FROM letters WHERE endpoint = ? AND kind IN (1, 2) ORDER BY id LIMIT ?
+
+-- :name oldest_untrimmed
+SELECT id, bytes FROM letters WHERE endpoint = ? AND kind = 1 ORDER BY id LIMIT ?
+
+-- :name remove_replaced_letters
+DELETE FROM letters WHERE endpoint = 0 AND id IN (SELECT id FROM letters WHERE endpoint = ?)
+
+-- :name copy_letters_to_unrouted
+INSERT INTO letters (endpoint, id, kind, bytes) SELECT 0, id, kind, bytes FROM letters WHERE endpoint = ?
+
+-- :name remove_letters_of_endpoint
+DELETE FROM letters WHERE endpoint = ?
+
+-- :name remove_letter_count
+DELETE FROM letter_counts WHERE endpoint = ?
+
+-- :name letter_count
+SELECT refused, refused_bytes, failed, failed_bytes FROM letter_counts WHERE endpoint = ?
+
+-- :name letter_counts
+SELECT letter_counts.endpoint, coalesce(endpoints.subject, 'unrouted'), coalesce(endpoints.hash, 'unrouted'),
+refused, refused_bytes, letter_counts.failed, failed_bytes
+FROM letter_counts LEFT JOIN endpoints ON endpoints.number = letter_counts.endpoint
+WHERE refused + letter_counts.failed > 0 ORDER BY 2
+
+-- :name has_letters
+SELECT has_letters FROM bus_state
+
+-- :name set_has_letters
+UPDATE bus_state SET has_letters = 1 WHERE id = 1
 
 -- :name rate_total
 SELECT total FROM rate_log WHERE sender = ? ORDER BY boot_ns DESC LIMIT 1

@@ -20,6 +20,7 @@ from posthouse.bus.admission import Draft
 from posthouse.bus.core import Core
 from posthouse.bus.data_directory import UNROUTED, endpoint_hash
 from posthouse.bus.index.message_index import IndexUpdater
+from posthouse.bus.letter_counts import UNROUTED_NUMBER, remove_letters
 from posthouse.bus.options import check_handler, check_type
 from posthouse.bus.publishing import Publisher
 from posthouse.bus.results import Letter, PublishResult
@@ -50,7 +51,17 @@ def read_dead_letter(core: Core, hash_: str, id_: str) -> Letter | None:
         return None
     endpoint = core.ledger.registry.by_hash.get(hash_)
     subject = found.envelope.subject if found.envelope else (endpoint.subject if endpoint else "")
-    return Letter(id_, subject, hash_, found.reason, found.failed_at, found.envelope, found.error)
+    return Letter(
+        id_,
+        subject,
+        hash_,
+        found.reason,
+        found.failed_at,
+        found.envelope,
+        found.error,
+        found.refused,
+        found.is_payload_dropped,
+    )
 
 
 async def list_dead_letters(core: Core, subject: str | None = None) -> list[Letter]:
@@ -97,6 +108,8 @@ async def requeue(publisher: Publisher, subject: str, id_: str) -> PublishResult
     envelope = letter.envelope
     if envelope is None:
         raise error("dead_letter_unknown", subject=subject, id=id_, hint="This dead letter holds no message.")
+    if letter.is_payload_dropped:
+        raise error("dead_letter_trimmed", id=id_)
     result = await publisher.publish(
         Draft(
             envelope.subject,
@@ -127,7 +140,13 @@ async def _remove_requeued(core: Core, letter: Letter, message_id: str) -> None:
         "endpoint_hash": letter.endpoint_hash,
         "message_id": message_id,
     }
-    await core.ledger.run(lambda tx: tx.journal.append("bus.requeued", ref=letter.id, body=body))
+    number = UNROUTED_NUMBER if endpoint is None else endpoint.number
+
+    def work(tx: BusTransaction) -> None:
+        remove_letters(tx, number, [letter.id])
+        tx.journal.append("bus.requeued", ref=letter.id, body=body)
+
+    await core.ledger.run(work)
     mailbox = core.directory.find_mailbox(letter.endpoint_hash)
     if mailbox is not None:
         mailbox.remove(f"failed/{letter.id}")
@@ -151,6 +170,8 @@ async def purge(core: Core, older_than: timedelta) -> int:
 
 
 def _record_purge(tx: BusTransaction, hash_: str, ids: list[str]) -> None:
+    endpoint = tx.registry.by_hash.get(hash_)
+    remove_letters(tx, UNROUTED_NUMBER if endpoint is None else endpoint.number, ids)
     tx.journal.append("bus.purged", ref=hash_, body={"ids": ids})
 
 

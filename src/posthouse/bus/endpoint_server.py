@@ -286,9 +286,18 @@ class EndpointServer:
             log.error("stray_file_stays", path=str(mailbox.path / "new"), reason=str(failure))
             return
         body = dead_letter_body(self.endpoint, None, id_, text)
-        core.ledger.submit(
-            EndMessage(core, self.endpoint, id_, path, "bus.dead", actor=None, body=body, needs_row=False)
+        end = EndMessage(
+            core,
+            self.endpoint,
+            id_,
+            path,
+            "bus.dead",
+            actor=None,
+            body=body,
+            needs_row=False,
+            letter_bytes=len(dead_letter),
         )
+        core.ledger.submit(end)
 
     # stopping
 

@@ -16,6 +16,7 @@ import msgspec
 
 from posthouse.bus.core import Core
 from posthouse.bus.data_directory import UNROUTED, endpoint_hash, is_alive
+from posthouse.bus.letter_counts import UNROUTED_NUMBER, LetterKind, add_letter, move_letters_to_unrouted
 from posthouse.bus.maildir import FOLDERS, Mailbox, encode_dead_letter, write_dead_letter
 from posthouse.bus.operator_files import read_regular_file
 from posthouse.bus.results import BreakerView, Endpoint
@@ -140,6 +141,7 @@ def _delete_endpoint(core: Core, tx: BusTransaction, endpoint: Endpoint) -> None
     tx.db.execute(SQL.remove_servers_of_endpoint, (endpoint.number,))
     tx.db.execute(SQL.remove_mail_of_endpoint, (endpoint.number,))
     tx.db.execute(SQL.remove_endpoint, (endpoint.number,))
+    move_letters_to_unrouted(tx, endpoint.number)
     tx.db.execute(SQL.count_removal)
     tx.journal.append("bus.unregistered", actor=endpoint.owner, ref=endpoint.subject, body=endpoint_fields(endpoint))
 
@@ -171,8 +173,14 @@ async def _dead_letter_unread(core: Core, endpoint: Endpoint, path: str, name: s
         write_dead_letter(core.directory.unrouted, name, core.instance.name, dead_letter, sync=core.is_power_safe)
         body = dead_letter_body(endpoint, envelope, name, UNREGISTERED) | {"endpoint_hash": UNROUTED}
         sender = envelope.from_
-        await core.ledger.run(lambda tx: tx.journal.append("bus.dead", actor=sender, ref=name, body=body))
+        size = len(dead_letter)
+        await core.ledger.run(lambda tx: _record_unread(tx, sender, name, body, size))
     core.directory.mailbox(endpoint.hash).remove(path)
+
+
+def _record_unread(tx: BusTransaction, sender: str, id_: str, body: dict[str, Any], size_bytes: int) -> None:
+    add_letter(tx, UNROUTED_NUMBER, id_, LetterKind.ACCEPTED, size_bytes)
+    tx.journal.append("bus.dead", actor=sender, ref=id_, body=body)
 
 
 def _move_dead_letters(mailbox: Mailbox, unrouted: Mailbox) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from posthouse.bus import polling, recovery
+from posthouse.bus import letter_counts, polling, recovery
 from posthouse.bus.core import Core
 from posthouse.bus.index.message_index import IndexUpdater
 from posthouse.bus.options import Retention, journal_retention
@@ -77,6 +77,7 @@ class Housekeeping:
         await self._core.ledger.flush()
         await recovery.sweep_dead_processes(self._core, self._servers)
         await self._sweep_files()
+        await letter_counts.drop_all_excess(self._core)
         await self._sweep_index()
 
     async def close(self) -> None:
@@ -104,6 +105,7 @@ class Housekeeping:
         self._publisher.refusals.flush_minute()
         await recovery.sweep_dead_processes(core, self._servers)
         await self._servers.drop_unregistered()
+        await letter_counts.drop_all_excess(core)
         if round_ % _DELETE_RATES_EVERY == 0:
             await core.ledger.run(lambda tx: delete_old_rates(tx, core.policy.reliability.rate_limit))
         if round_ % _RESCAN_EVERY == 0:
@@ -114,6 +116,7 @@ class Housekeeping:
     async def _sweep_files(self) -> None:
         self._core.spares.remove_unneeded()
         await recovery.sweep_temporary_files(self._core)
+        await letter_counts.recount_full(self._core)
 
     async def _sweep_index(self) -> None:
         """Dead-letter expired messages of mailboxes that no process serves; delete old rows of the index."""

@@ -345,11 +345,19 @@ class Ledger:
         if not retried or isinstance(failure, Fatal):
             return
         if isinstance(failure, Transient):
+            self._run_functions()
             self._waiting[:0] = retried
             self._start_timer(_RETRY_REFUSED_S)
         else:
             log.error("bus_operation_failed", operation=type(retried[0]).__name__, exc_info=failure)
             self._loop.call_later(_RETRY_UNEXPECTED_S, self._retry, retried, context=self._context)
+
+    def _run_functions(self) -> None:
+        """Let functions overtake operations that the store refuses, so that no caller waits until a disk has room."""
+        functions = [operation for operation in self._waiting if isinstance(operation, _Work)]
+        self._waiting = [operation for operation in self._waiting if not isinstance(operation, _Work)]
+        for function in functions:
+            self._run_alone(function)
 
     def _retry(self, operations: list[Operation]) -> None:
         if not self._is_closed:

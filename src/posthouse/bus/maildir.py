@@ -267,6 +267,7 @@ def encode_dead_letter(
     failed_at: str,
     raw: bytes | None = None,
     raised: HandlerError | None = None,
+    refused: str | None = None,
 ) -> bytes:
     """Return the content of a dead letter's file; `raw` is the content of a file that held no message."""
     fields: dict[str, Any] = {"envelope": None if envelope is None else msgspec.Raw(envelope)}
@@ -275,6 +276,8 @@ def encode_dead_letter(
         fields["raw"] = raw[:RAW_MAX_BYTES].decode("utf-8", "replace")
     if raised is not None:
         fields["error"] = raised
+    if refused is not None:
+        fields["refused"] = refused
     return _encode(fields)
 
 

@@ -256,7 +256,11 @@ def _file_of(copy: MailboxCopy) -> tuple[bytes, str]:
     """Return the content of a copy's file and the folder it belongs in."""
     if copy.reason is None:
         return copy.data, "new"
-    return encode_dead_letter(copy.data, copy.reason, format_utc(copy.draft.created_ms * MILLISECOND_NS)), "failed"
+    failed_at = format_utc(copy.draft.created_ms * MILLISECOND_NS)
+    refused = "no_endpoint" if copy.refusal is None else copy.refusal.code.value
+    data = encode_dead_letter(copy.data, copy.reason, failed_at, refused=refused)
+    copy.file_bytes = len(data)
+    return data, "failed"
 
 
 def _unwritable(draft: Draft, failure: OSError) -> Exception:

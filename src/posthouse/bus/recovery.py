@@ -3,8 +3,8 @@
 A reservation of a dead process is closed if its file exists and released if not; its claims are delivered again; its
 temporary files are removed. A process is dead if its lock in procs/ can be taken. Files are the truth: after a reboot
 bus.db may be older than they are, and if it was lost it is empty. Then every mailbox is reconciled (files without a
-row are adopted, rows without a file deleted), in the second case after the endpoints were restored from their
-endpoint.json. The mailbox of an endpoint whose removal was interrupted is removed.
+row are adopted, rows without a file deleted, dead letters counted), in the second case after the endpoints were
+restored from their endpoint.json. The mailbox of an endpoint whose removal was interrupted is removed.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from posthouse.bus.core import Core
 from posthouse.bus.data_directory import UNROUTED, endpoint_hash, is_alive
 from posthouse.bus.endpoints import insert_endpoint, read_description, remove_mailbox, unregister
 from posthouse.bus.handlers import REPLIES
+from posthouse.bus.letter_counts import add_found_letter, recount_all
 from posthouse.bus.maildir import Mailbox
 from posthouse.bus.redelivery import Leftovers, redeliver_all, redeliver_claims, release_dead_server, remove_leftovers
 from posthouse.bus.results import Endpoint
@@ -85,6 +86,8 @@ async def recover(core: Core, servers: EndpointServers) -> bool:
     boot_id = await core.ledger.run(lambda tx: tx.db.execute(SQL.boot_id).get)
     if boot_id != core.clock.boot_id:
         await reconcile_all(core, is_new=boot_id is None)
+    elif not await core.ledger.run(lambda tx: tx.db.execute(SQL.has_letters).get):
+        await recount_all(core)
     await sweep_temporary_files(core)
     await sweep_removed_mailboxes(core)
     return boot_id not in (None, core.clock.boot_id)
@@ -169,8 +172,9 @@ def _sweep_refused(
         dead_letter = None if mailbox is None else decode_dead_letter(mailbox.read(f"failed/{id_}"))
     except (OSError, PosthouseError):
         return
-    if dead_letter is None or dead_letter.envelope is None:
+    if mailbox is None or dead_letter is None or dead_letter.envelope is None:
         return
+    add_found_letter(tx, number, mailbox, id_, dead_letter)
     envelope = dead_letter.envelope
     owner = endpoint or Endpoint(number, UNROUTED, envelope.subject, None, "")
     body = dead_letter_body(owner, envelope, id_, dead_letter.reason)
@@ -191,6 +195,7 @@ async def reconcile_all(core: Core, *, is_new: bool) -> Recovered:
     are_all_done = True
     for endpoint in list(core.ledger.registry.by_number.values()):
         are_all_done &= await _reconcile(core, endpoint, done)
+    await recount_all(core)
     if are_all_done:
         await core.ledger.run(lambda tx: tx.db.execute(SQL.set_boot_id, (core.clock.boot_id,)))
     if done.endpoints:

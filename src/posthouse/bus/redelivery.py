@@ -15,6 +15,7 @@ from typing import Any
 
 from posthouse.bus.causes import RUNNING
 from posthouse.bus.core import Core
+from posthouse.bus.letter_counts import add_found_letter
 from posthouse.bus.maildir import Mailbox
 from posthouse.bus.results import Endpoint
 from posthouse.bus.settling import FileStatus, dead_letter_body, endpoint_fields, release_reservation, settle_file
@@ -90,6 +91,7 @@ def _complete_dead_letter(tx: BusTransaction, endpoint: Endpoint, mailbox: Mailb
         return []
     if release_reservation(tx, endpoint.number, id_) is None:
         return []
+    add_found_letter(tx, endpoint.number, mailbox, id_, letter)
     body = dead_letter_body(endpoint, letter.envelope, id_, letter.reason)
     actor = None if letter.envelope is None else letter.envelope.from_
     tx.journal.append("bus.dead", actor=actor, ref=id_, body=body)

@@ -64,6 +64,8 @@ class RefusalKey(NamedTuple):
     endpoint_hash: str
     #: the publish was charged to the sender's rate and has no other record
     is_charged: bool
+    #: the mailbox had room, but too many dead letters
+    is_by_letters: bool
 
 
 class RefusalLog:
@@ -88,7 +90,12 @@ class RefusalLog:
                 continue
             is_charged = is_charged and rejection.reason is not Reason.RATE_LIMITED
             key = RefusalKey(
-                rejection.reason.value, draft.from_, rejection.subject, rejection.endpoint_hash, is_charged
+                rejection.reason.value,
+                draft.from_,
+                rejection.subject,
+                rejection.endpoint_hash,
+                is_charged,
+                rejection.endpoint_hash in draft.full_of_letters,
             )
             is_charged = False  # one publish counts once
             if key in self._counts:
@@ -153,6 +160,8 @@ class _RecordRefusals:
         }
         if key.is_charged:
             body["charged"] = True
+        if key.is_by_letters:
+            body["by_dead_letters"] = True
         tx.journal.append("bus.refused", actor=key.sender, ref=key.reason, body=body)
 
     def on_committed(self) -> None:

@@ -121,6 +121,24 @@ class Letter(msgspec.Struct, frozen=True):
     envelope: Envelope | None
     #: the exception, if a handler raised
     error: HandlerError | None = None
+    #: the rule that refused the message, or no_endpoint; None for a message that the mailbox had accepted
+    refused: str | None = None
+    #: its payload made room for newer dead letters, so it cannot be requeued
+    is_payload_dropped: bool = False
+
+
+class LetterCount(msgspec.Struct, frozen=True):
+    """The dead letters of one mailbox: of refused messages, and of messages that it had accepted."""
+
+    #: row of the endpoint in bus.db; 0 for unrouted/
+    number: int
+    #: the endpoint, or `unrouted`
+    subject: str
+    endpoint_hash: str
+    refused: int
+    refused_bytes: int
+    failed: int
+    failed_bytes: int
 
 
 class Metrics(msgspec.Struct, frozen=True):
@@ -129,6 +147,8 @@ class Metrics(msgspec.Struct, frozen=True):
     total_messages: int
     by_status: dict[str, int]
     by_subject: dict[str, int]
+    #: mailboxes that hold dead letters
+    dead_letters: tuple[LetterCount, ...] = ()
 
 
 class IndexRow(msgspec.Struct, frozen=True):

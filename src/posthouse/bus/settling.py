@@ -17,6 +17,7 @@ import msgspec
 
 from posthouse.bus.admission import MailboxCopy
 from posthouse.bus.core import Core
+from posthouse.bus.letter_counts import LetterKind, add_letter, drop_excess
 from posthouse.bus.maildir import Mailbox, clean_text, encode_dead_letter, write_dead_letter
 from posthouse.bus.results import Endpoint
 from posthouse.bus.transaction import SQL, BusTransaction, EndpointCounters, MailState
@@ -65,7 +66,7 @@ def close_reservation(core: Core, tx: BusTransaction, copy: MailboxCopy) -> list
     Return the ids of unqueued messages that come before it, if this process serves the endpoint.
     """
     if copy.endpoint is None or copy.reason is not None:
-        _record_refused(tx, copy)
+        _record_refused(core, tx, copy)
         return []
     server = core.servers.get(copy.number)
     earlier = [] if server is None else server.find_earlier(tx, copy.id, copy.previous_id)
@@ -105,10 +106,11 @@ def release_reservation(
     return counters
 
 
-def _record_refused(tx: BusTransaction, copy: MailboxCopy) -> None:
+def _record_refused(core: Core, tx: BusTransaction, copy: MailboxCopy) -> None:
     tx.db.execute(SQL.remove_mail, (copy.number, copy.id))
     if tx.db.changes() != 1:
         return
+    add_letter(tx, copy.number, copy.id, LetterKind.REFUSED, copy.file_bytes)
     body: dict[str, Any] = {
         "endpoint": copy.subject if copy.endpoint is None else copy.endpoint.subject,
         "endpoint_hash": copy.hash,
@@ -123,6 +125,7 @@ def _record_refused(tx: BusTransaction, copy: MailboxCopy) -> None:
         if copy.draft.in_reply_to is not None:
             body["in_reply_to"] = copy.draft.in_reply_to
     tx.journal.append("bus.dead", actor=copy.draft.from_, ref=copy.id, body=body)
+    drop_excess(core, tx, copy.number, copy.hash)
 
 
 def _record_published(
@@ -271,6 +274,7 @@ class EndMessage:
         "_endpoint",
         "_id",
         "_is_spare",
+        "_letter_bytes",
         "_needs_row",
         "_outcome",
         "_path",
@@ -290,6 +294,7 @@ class EndMessage:
         outcome: bool | None = None,
         needs_row: bool = True,
         is_spare: bool = False,
+        letter_bytes: int | None = None,
     ) -> None:
         self._core = core
         self._endpoint = endpoint
@@ -305,6 +310,8 @@ class EndMessage:
         self._needs_row = needs_row
         #: keep the file, to be overwritten with another message
         self._is_spare = is_spare
+        #: size of the dead letter that the message leaves
+        self._letter_bytes = letter_bytes
 
     def apply(self, tx: BusTransaction) -> None:
         tx.db.execute(SQL.remove_mail, (self._endpoint.number, self._id))
@@ -318,6 +325,8 @@ class EndMessage:
         if had_row or not self._needs_row:
             if self._outcome is False:
                 self._body["boot_ns"] = tx.boot_ns
+            if self._letter_bytes is not None:
+                add_letter(tx, self._endpoint.number, self._id, LetterKind.ACCEPTED, self._letter_bytes)
             tx.journal.append(self._type, actor=self._actor, ref=self._id, body=self._body)
 
     def on_committed(self) -> None:
@@ -355,7 +364,17 @@ def write_message_dead_letter(
     dead_letter = encode_dead_letter(data, reason, format_utc(core.clock.wall_ns()), raised=raised)
     write_dead_letter(mailbox, envelope.id, core.instance.name, dead_letter, sync=core.is_power_safe)
     body = dead_letter_body(endpoint, envelope, envelope.id, reason)
-    return EndMessage(core, endpoint, envelope.id, path, record, actor=envelope.from_, body=body, outcome=outcome)
+    return EndMessage(
+        core,
+        endpoint,
+        envelope.id,
+        path,
+        record,
+        actor=envelope.from_,
+        body=body,
+        outcome=outcome,
+        letter_bytes=len(dead_letter),
+    )
 
 
 def dead_letter_body(endpoint: Endpoint, envelope: Envelope | None, id_: str, reason: str) -> dict[str, Any]:

@@ -101,10 +101,21 @@ class EndpointRegistry:
 class EndpointCounters:
     """The counters of one endpoint in bus.db."""
 
-    __slots__ = ("breaker", "depth", "has_new_breaker", "is_changed", "is_served", "last_id")
+    __slots__ = ("breaker", "depth", "failed", "failed_bytes", "has_new_breaker", "is_changed", "is_served", "last_id")
 
-    def __init__(self, depth: int, last_id: str | None, is_served: bool, breaker: BreakerState) -> None:
+    def __init__(
+        self,
+        depth: int,
+        last_id: str | None,
+        is_served: bool,
+        failed: int,
+        failed_bytes: int,
+        breaker: BreakerState,
+    ) -> None:
         self.depth = depth
+        #: dead letters of accepted messages, which posthouse.bus.letter_counts counts
+        self.failed = failed
+        self.failed_bytes = failed_bytes
         #: the newest id reserved for this endpoint
         self.last_id = last_id
         self.is_served = is_served
@@ -278,8 +289,8 @@ class BusTransaction:
         row = self.db.execute(SQL.endpoint_state, (number,)).fetchone()
         if row is None:
             return None
-        depth, last_id, is_served, *breaker = row
-        return EndpointCounters(depth, last_id, bool(is_served), breaker_of(*breaker))
+        depth, last_id, is_served, failed, failed_bytes, *breaker = row
+        return EndpointCounters(depth, last_id, bool(is_served), failed, failed_bytes, breaker_of(*breaker))
 
 
 def read_depths(db: apsw.Connection) -> dict[str, int]:

@@ -259,7 +259,9 @@ def dead(
     """
     import msgspec
 
-    letters = with_bus(directory, output, lambda bus: bus.dead_letters(subject))
+    letters, notes = with_bus(directory, output, lambda bus: _list_letters(bus, subject))
+    for note in notes:
+        output.note(note)
     if output.json:
         for letter in letters:
             output.result(msgspec.to_builtins(letter), "")
@@ -299,11 +301,28 @@ dead_app.command(requeue_letters, name="requeue")
 
 
 def _payload(letter: Letter) -> str:
+    if letter.is_payload_dropped:
+        return "(payload dropped)"
     return "(not a message)" if letter.envelope is None else shorten(letter.envelope.payload)
 
 
+async def _list_letters(bus: Bus, subject: str | None) -> tuple[list[Letter], list[str]]:
+    """Return the dead letters, and a line for each of their endpoints that refuses new mail because of them."""
+    from posthouse.model.reliability import letters_refusal
+
+    letters = await bus.dead_letters(subject)
+    hashes = {letter.endpoint_hash for letter in letters}
+    limits = bus.session.core.policy.reliability.dead_letters
+    notes = []
+    for count in (await bus.metrics()).dead_letters:
+        full = letters_refusal(count.failed, count.failed_bytes, limits) if count.number else None
+        if full is not None and count.endpoint_hash in hashes:
+            notes.append(f"{count.subject} refuses new mail: {full}; requeue or purge its dead letters")
+    return letters, notes
+
+
 def metrics(*, directory: BusDir = None, output: Output = PLAIN) -> None:
-    """Count the indexed messages by status and by subject.
+    """Count the indexed messages by status and by subject, and the dead letters by mailbox.
 
     For example:
 
@@ -313,9 +332,14 @@ def metrics(*, directory: BusDir = None, output: Output = PLAIN) -> None:
     import msgspec
 
     found = with_bus(directory, output, lambda bus: bus.metrics())
-    rows = [("total", found.total_messages)]
+    rows: list[tuple[str, int | str]] = [("total", found.total_messages)]
     rows += [(f"status {name}", count) for name, count in sorted(found.by_status.items())]
     rows += [(f"subject {name}", count) for name, count in sorted(found.by_subject.items())]
+    for count in found.dead_letters:
+        rows += [
+            (f"dead letters of {count.subject}, refused", f"{count.refused} ({count.refused_bytes} bytes)"),
+            (f"dead letters of {count.subject}, accepted", f"{count.failed} ({count.failed_bytes} bytes)"),
+        ]
     output.result(msgspec.to_builtins(found), table(("messages", "count"), rows))
 
 

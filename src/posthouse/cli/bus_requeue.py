@@ -62,7 +62,7 @@ class Requeued:
     """The result of a bulk requeue."""
 
     requeued: int = 0
-    #: letters that hold no message, and those that a process has requeued meanwhile
+    #: letters without a message or its payload, and those that a process has requeued meanwhile
     skipped: int = 0
     #: letters that stay dead, by the subject of their endpoint
     kept: dict[str, int] = field(default_factory=dict)
@@ -98,7 +98,7 @@ async def _requeue(bus: Bus, letter: Letter, endpoint: str, result: Requeued) ->
     try:
         published = await bus.requeue(letter.subject, letter.id)
     except PosthouseError as failure:
-        if failure.code != "dead_letter_unknown":
+        if failure.code not in ("dead_letter_unknown", "dead_letter_trimmed"):
             raise
         result.skipped += 1
         return
@@ -128,7 +128,8 @@ def _show(output: Output, result: Requeued) -> int:
 
     lines = [f"{count(result.requeued, 'dead letter')} requeued"]
     if result.skipped:
-        lines.append(f"{count(result.skipped, 'dead letter')} skipped: they hold no message, or are requeued already")
+        skipped = count(result.skipped, "dead letter")
+        lines.append(f"{skipped} skipped: they hold no message or no payload, or are requeued already")
     for subject, text in result.refusals.items():
         lines.append(f"{count(result.kept[subject], 'dead letter')} of {subject} kept: {text}")
     for subject in result.open_breakers:

@@ -319,7 +319,19 @@ _BUS = (
         },
     ),
     RecordType("bus.requeued", "the id of the dead letter", _ENDPOINT | {"message_id": "the new message, always"}),
-    RecordType("bus.purged", "the mailbox", {"ids": "ids of the deleted dead letters, always"}),
+    RecordType(
+        "bus.purged",
+        "the mailbox",
+        {
+            "ids": "ids of the deleted dead letters, always",
+            "by_limit": "true if the refused messages of the mailbox had too many dead letters",
+        },
+    ),
+    RecordType(
+        "bus.trimmed",
+        "the mailbox",
+        {"ids": "ids of the dead letters of refused messages whose payload was deleted to make room, always"},
+    ),
     RecordType("bus.registered", "the endpoint", _ENDPOINT | {"owner": "the owner, who alone may register it again"}),
     RecordType("bus.unregistered", "the endpoint", _ENDPOINT),
     RecordType(
@@ -332,6 +344,7 @@ _BUS = (
             "count": "number of refusals in that minute, always",
             "endpoint_hash": "the mailbox, or * for the rate",
             "moments": "each refusal as [journal seq, boot time in ns, count]",
+            "by_dead_letters": "true if the mailbox had room, but too many dead letters",
             "charged": "true if these publishes counted for the rate and left no other record",
         },
     ),

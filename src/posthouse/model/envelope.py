@@ -180,6 +180,10 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     raw: str | None = None
     #: the exception, if a handler raised
     error: HandlerError | None = None
+    #: the rule that refused the message, or no_endpoint; None for a message that a mailbox had accepted
+    refused: str | None = None
+    #: the payload made room for newer dead letters; it is null in the envelope
+    is_payload_dropped: bool = msgspec.field(default=False, name="payloadDropped")
 
     def __post_init__(self) -> None:
         parse_utc(self.failed_at)
@@ -188,6 +192,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
 _ENCODER = msgspec.json.Encoder()
 _ENVELOPE = msgspec.json.Decoder(Envelope)
 _DEAD_LETTER = msgspec.json.Decoder(DeadLetter)
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def json_payload(payload: Any) -> Any:
@@ -221,6 +226,15 @@ def decode_envelope(data: bytes) -> Envelope:
 def decode_dead_letter(data: bytes) -> DeadLetter:
     """Return the dead letter in a file of failed/, or raise value_invalid."""
     return convert_or_refuse("dead letter", _DEAD_LETTER.decode, data)
+
+
+def without_payload(data: bytes) -> bytes:
+    """Return the content of a dead letter's file with a null payload; the other fields stay as they are."""
+    fields = convert_or_refuse("dead letter", _FIELDS.decode, data)
+    envelope = convert_or_refuse("envelope", _FIELDS.decode, bytes(fields.get("envelope", b"null")))
+    envelope["payload"] = msgspec.Raw(b"null")
+    fields |= {"envelope": msgspec.Raw(_ENCODER.encode(envelope)), "payloadDropped": msgspec.Raw(b"true")}
+    return _ENCODER.encode(fields)
 
 
 class SignalType(enum.StrEnum):

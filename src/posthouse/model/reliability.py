@@ -1,4 +1,4 @@
-"""Configuration of the bus's safety rules (rate limit, circuit breaker, back-pressure), and the back-pressure rule.
+"""Configuration of the bus's safety rules (rate limit, breaker, back-pressure, dead letters), and the rules of room.
 
 Operators write `{"reliability": {...}}` in config.json; agents cannot change it when they publish. A file is valid
 as a whole or not at all; absent fields have their default. A full mailbox refuses messages, so it never holds more than
@@ -23,6 +23,8 @@ from posthouse.model.limits import (
     BREAKER_FAILURES,
     BREAKER_PROBES,
     BREAKER_SUCCESSES,
+    DEAD_LETTERS_MAX,
+    DEAD_LETTERS_MAX_BYTES,
     MAILBOX_MAX,
     PRESSURE_WARNING_AT,
     RATE_MAX_PER_WINDOW,
@@ -90,12 +92,21 @@ class Backpressure(_Section, frozen=True, kw_only=True, rename="camel", forbid_u
     pressure_warning_at: Annotated[float, msgspec.Meta(ge=0, le=1)] = PRESSURE_WARNING_AT
 
 
+class DeadLetterLimits(_Section, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """The most dead letters of an endpoint: of refused messages the oldest go, of failed ones new mail is refused."""
+
+    enabled: bool = True
+    max_letters: Count = DEAD_LETTERS_MAX
+    max_bytes: Count = DEAD_LETTERS_MAX_BYTES
+
+
 class Reliability(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """All sections together."""
 
     rate_limit: RateLimit = RateLimit()
     circuit_breaker: CircuitBreaker = CircuitBreaker()
     backpressure: Backpressure = Backpressure()
+    dead_letters: DeadLetterLimits = DeadLetterLimits()
 
 
 def merge_reliability(defaults: Reliability, data: bytes) -> Reliability:
@@ -161,6 +172,17 @@ def check_pressure(depth: int, config: Backpressure) -> Pressure:
         )
     state = PressureState.WARNING if level >= config.pressure_warning_at else PressureState.OK
     return Pressure(level, state, depth, maximum)
+
+
+def letters_refusal(count: int, size_bytes: int, config: DeadLetterLimits) -> str | None:
+    """Return why an endpoint with so many dead letters of failed messages takes no new mail; None if it does."""
+    if not config.enabled:
+        return None
+    if count >= config.max_letters:
+        return f"backpressure: dead letters full ({count}/{config.max_letters})"
+    if size_bytes >= config.max_bytes:
+        return f"backpressure: dead letters full ({size_bytes}/{config.max_bytes} bytes)"
+    return None
 
 
 def pressure_signal(pressure: Pressure, endpoint: str, wall_ns: int) -> Signal | None:

@@ -1,10 +1,14 @@
-"""Real activity of kinds that the made-up week lacks: agents on the Pinch wire, and writers behind fences."""
+"""Real activity of kinds that the made-up week lacks: Pinch agents, writers behind fences, a bus after a boot."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from posthouse import Bus
 from posthouse.keys import NodeKey
+from posthouse.model.access_rules import AccessRule, Action
+from posthouse.model.clock import FakeClock
+from posthouse.model.reliability import DeadLetterLimits, Reliability
 from posthouse.relay.store.sqlite.store import FILE_NAME
 from tests.client.house import House
 from tests.relay.pinch.house import pinching, wire
@@ -34,6 +38,24 @@ async def write_pinch(data_dir: Path, count: int = 6) -> Path:
         await alice.send(bob, "does not arrive")
         await bob.unblock(alice)
     return data_dir / FILE_NAME
+
+
+async def write_troubled_bus(root: Path) -> Path:
+    """Let a message be delivered again after a boot, and refused ones lose payloads and letters; return the store."""
+    clock = FakeClock()
+    bounds = Reliability(dead_letters=DeadLetterLimits(max_letters=2, max_bytes=3_000))
+    async with Bus(root, clock=clock, reliability=bounds) as bus:
+        await bus.register_endpoint("a.b", owner="tests")
+        taken = (await bus.publish("a.b", 1, from_="c")).message_id
+        await bus.add_rule(AccessRule(from_="guest", to="a.b", action=Action.DENY, priority=1))
+        for _ in range(4):
+            await bus.publish("a.b", "x" * 2_000, from_="guest")
+    (mailbox,) = (root / "mailboxes").iterdir()
+    (mailbox / "new" / taken).rename(mailbox / "cur" / taken)
+    clock.reboot()
+    async with Bus(root, clock=clock) as bus:
+        await bus.ack("a.b", taken)
+    return root / "bus.db"
 
 
 async def write_fenced(house: House) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
-from posthouse.pipeline.audit.stores import Histories, audit_histories, audit_stores
+from posthouse.pipeline.audit.stores import Histories, audit_histories, audit_stores, read_stores
+from tests.pipeline.audit.activity import write_troubled_bus
 from tests.pipeline.audit.corruptions import CORRUPTIONS
 
 #: Record types that the clean stores must contain, or a clean result would prove little.
@@ -22,6 +24,21 @@ ALONE = [name for name, each in CORRUPTIONS.items() if each.code.startswith(("fe
 def test_a_clean_history_has_no_findings(stores: list[Path], clean: Histories) -> None:
     assert COVERED - {row.type for row in clean.journal} == set()
     assert audit_stores(*stores) == []
+
+
+def test_redelivered_messages_and_dropped_letters_are_no_findings(tmp_path: Path) -> None:
+    path = asyncio.run(write_troubled_bus(tmp_path / "bus"))
+    history = read_stores([path])
+    assert {"bus.redelivered", "bus.trimmed", "bus.purged"} <= {row.type for row in history.journal}
+    assert audit_stores(path) == []
+
+
+@pytest.mark.parametrize("fact", ["bus.published", "bus.dead"])
+def test_redelivery_or_dropped_payload_of_nothing_is_found(tmp_path: Path, fact: str) -> None:
+    """The same history without the publish of the message, or without the dead letters, does not add up."""
+    history = read_stores([asyncio.run(write_troubled_bus(tmp_path / "bus"))])
+    journal = [row._replace(type="bus.left") if row.type == fact else row for row in history.journal]
+    assert {finding.code for finding in audit_histories(history._replace(journal=journal))} == {"bus_unknown"}
 
 
 @pytest.mark.parametrize("name", ALONE)

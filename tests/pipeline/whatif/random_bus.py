@@ -1,7 +1,7 @@
 """A bus on which everything happens that its rules look at: two openings of one directory, driven at random.
 
 Endpoints are served, left, unregistered and registered again; handlers fail in spells; mailboxes fill and are emptied;
-senders flood; breakers open, cool, are reset; machines boot again.
+dead letters pile up; senders flood; breakers open, cool, are reset; machines boot again.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from posthouse.model.budget import GivenBudget
 from posthouse.model.clock import FakeClock
 from posthouse.model.envelope import Envelope
 from posthouse.model.errors import PosthouseError
-from posthouse.model.reliability import Backpressure, CircuitBreaker, RateLimit, Reliability
+from posthouse.model.reliability import Backpressure, CircuitBreaker, DeadLetterLimits, RateLimit, Reliability
 
 RELIABILITY = Reliability(
     rate_limit=RateLimit(window_secs=30, max_per_window=12, per_sender_overrides={"crowd.loud": 5}),
     circuit_breaker=CircuitBreaker(failure_threshold=2, cooldown_ms=10_000, success_to_close=2),
     backpressure=Backpressure(max_mailbox_size=4),
+    dead_letters=DeadLetterLimits(max_letters=10, max_bytes=4_000),
 )
 RULES = [AccessRule(from_="crowd.spy", to="work.a", action=Action.DENY, priority=1)]
 SERVED = ("work.a", "work.b")
@@ -120,7 +121,7 @@ class RandomBus:
             try:
                 await bus.requeue(letter.subject, letter.id)
             except PosthouseError as refusal:
-                if refusal.code not in ("dead_letter_unknown", "mailbox_unwritable"):
+                if refusal.code not in ("dead_letter_unknown", "dead_letter_trimmed", "mailbox_unwritable"):
                     raise
 
     async def _settle(self, *buses: Bus) -> None:

@@ -6,8 +6,15 @@ import msgspec
 
 from posthouse.model.access_rules import AccessRule, AccessRules, Action
 from posthouse.model.budget import Budget
-from posthouse.model.reliability import Backpressure, CircuitBreaker, Reliability
-from posthouse.pipeline.whatif.proposed_rules import Attempt, BudgetProposal, Change, Proposal, simulate_mailbox
+from posthouse.model.reliability import Backpressure, CircuitBreaker, DeadLetterLimits, Reliability
+from posthouse.pipeline.whatif.proposed_rules import (
+    FULL_OF_LETTERS,
+    Attempt,
+    BudgetProposal,
+    Change,
+    Proposal,
+    simulate_mailbox,
+)
 from tests.pipeline.whatif.attempts import attempt, change, refused
 
 SMALL = Proposal(Reliability(backpressure=Backpressure(max_mailbox_size=2)))
@@ -33,6 +40,13 @@ def test_end_of_a_message_that_would_have_been_refused_frees_no_place() -> None:
 def test_mail_that_another_program_put_there_takes_room() -> None:
     changes = [change(1, "adopted", "x"), change(2, "adopted", "y")]
     assert codes([attempt(3)], changes, SMALL) == ["backpressure"]
+
+
+def test_refusal_for_dead_letters_stays_unless_the_proposal_lifts_their_limit() -> None:
+    rows = [attempt(1), refused(2, 0, "backpressure", text=FULL_OF_LETTERS)]
+    assert codes(rows, [], SMALL) == [None, "backpressure"]
+    lifted = Proposal(Reliability(dead_letters=DeadLetterLimits(enabled=False)))
+    assert codes(rows, [], lifted) == [None, None]
 
 
 def test_unregistering_empties_the_mailbox() -> None:

@@ -16,7 +16,7 @@ from pyspark.sql import functions as f
 from posthouse.journal.read import read_after
 from posthouse.journal.records import Record
 from posthouse.model.access_rules import AccessRule, AccessRules, Action
-from posthouse.model.reliability import Backpressure, CircuitBreaker, RateLimit, Reliability
+from posthouse.model.reliability import Backpressure, CircuitBreaker, DeadLetterLimits, RateLimit, Reliability
 from posthouse.pipeline.whatif.proposed_rules import BudgetProposal, Proposal
 from posthouse.pipeline.whatif.simulation import Simulation, simulate_history
 from posthouse.sqlite.connection import open_reader
@@ -78,6 +78,7 @@ def reliability(**sections: object) -> Reliability:
 
 def test_rules_in_force_agree_with_the_live_bus_row_by_row_and_sum_by_sum(lived: Lived) -> None:
     assert lived.refused == REASONS, "the histories miss a kind of refusal"
+    assert any("by_dead_letters" in record.body for record in lived.records), "no endpoint was full of dead letters"
     simulation = simulate(lived)
     accepted = simulation.accepted.collect()
     published = sum(record.type == "bus.published" and "reserved" in record.body for record in lived.records)
@@ -116,6 +117,7 @@ def test_without_limits_nothing_but_access_and_budget_would_have_refused(lived: 
         rate_limit=RateLimit(enabled=False),
         circuit_breaker=CircuitBreaker(enabled=False),
         backpressure=Backpressure(enabled=False),
+        dead_letters=DeadLetterLimits(enabled=False),
     )
     simulation = simulate(lived, reliability=loose)
     would = {row["code"] for row in simulation.refusals.where("would > 0").collect()}

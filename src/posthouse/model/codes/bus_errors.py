@@ -54,6 +54,12 @@ BUS: tuple[ErrorSpec, ...] = (
         "`posthouse bus dead` lists the dead letters.",
     ),
     ErrorSpec(
+        "dead_letter_trimmed",
+        410,
+        "the dead letter {id} has no payload any more: it made room for newer letters",
+        "Let its sender publish the message again; deadLetters.maxBytes in config.json bounds what is kept.",
+    ),
+    ErrorSpec(
         "publish_refused",
         429,
         "the message to {subject} was refused: {reason}",

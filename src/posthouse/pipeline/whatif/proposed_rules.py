@@ -185,6 +185,8 @@ def attempt_of(values: dict[str, Any]) -> Attempt:
 
 ACCESS_DENIED, BACKPRESSURE = "access_denied", "backpressure"
 CIRCUIT_OPEN, BUDGET_EXCEEDED = "circuit_open", "budget_exceeded"
+#: the text of a recorded refusal that a proposal does not change: it has no say in how many dead letters there are
+FULL_OF_LETTERS = "backpressure: dead letters full"
 _decode_budget = msgspec.json.Decoder(Budget).decode
 
 
@@ -255,6 +257,8 @@ def _refusal(mailbox: Mailbox, row: Attempt) -> tuple[str, str] | None:
     pressure = check_pressure(mailbox.depth, config.backpressure)
     if pressure.text is not None:
         return BACKPRESSURE, pressure.text
+    if row.text == FULL_OF_LETTERS and config.dead_letters.enabled:
+        return BACKPRESSURE, FULL_OF_LETTERS
     if mailbox.breaker.circuit is not Circuit.CLOSED:
         mailbox.breaker, may_pass = breaker.admit(mailbox.breaker, config.circuit_breaker, row.boot_ns, mailbox.boot_id)
         if not may_pass:

@@ -21,6 +21,7 @@ from posthouse.pipeline.tables.bronze import LOST
 from posthouse.pipeline.tables.declaration import LONG, TEXT, mailbox_hash, number, struct, text, whole
 from posthouse.pipeline.whatif.proposed_rules import (
     BOOTED,
+    FULL_OF_LETTERS,
     Attempt,
     Change,
     Proposal,
@@ -168,7 +169,7 @@ def _refused(records: DataFrame) -> DataFrame:
         f.col("seq").alias("record"),
         f.lit(None).cast("string").alias("would"),
         f.lit(0).cast("long").alias("would_times"),
-        f.lit(None).cast("string").alias("text"),
+        f.when(text(body, "by_dead_letters") == "true", FULL_OF_LETTERS).alias("text"),
     ).withColumn("rated", f.coalesce("rated", f.lit(False)))
 
 

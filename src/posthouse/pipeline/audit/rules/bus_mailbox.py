@@ -1,4 +1,4 @@
-"""The bus: a message that ends was published, one that is requeued or purged was a dead letter, and it has a successor.
+"""The bus: a message that ends was published, one that is requeued, purged or trimmed was a dead letter.
 
 The key is a message in a mailbox. A dead letter may exist without a publish, because a rejected message is dead from
 the start. A message that was published and is delivered again, because its process or bus.db was lost, is open again.
@@ -15,9 +15,8 @@ from posthouse.pipeline.audit.lineage import Lineage
 from posthouse.pipeline.audit.rule import Auditor, Entry, KeyedFact, Rule, Step
 
 _UNROUTED = "unrouted"
-TYPES = frozenset(
-    {f"bus.{fact}" for fact in ("published", "redelivered", "handled", "failed", "dead", "requeued", "purged")}
-)
+_LETTER_FACTS = ("requeued", "purged", "trimmed")
+TYPES = frozenset({f"bus.{fact}" for fact in ("published", "redelivered", "handled", "failed", "dead", *_LETTER_FACTS)})
 
 
 class Requeue(msgspec.Struct, array_like=True, tag="requeue"):
@@ -34,7 +33,7 @@ class Appearance(msgspec.Struct, array_like=True, tag="appearance"):
 
 def _by_message(entry: Entry) -> Iterator[KeyedFact]:
     fact, body = entry.type.partition(".")[2], entry.body
-    if fact == "purged":
+    if fact in ("purged", "trimmed"):
         for id_ in body["ids"]:
             yield f"{entry.ref}\x1f{id_}", fact
     else:
@@ -73,7 +72,7 @@ class BusMessageAuditor(Auditor):
             if not self._is_open and self.lineage.is_complete:
                 yield self.finding("bus_unknown", step, self._id, f"{fact}, but {self._mailbox} does not hold it")
             self._is_open = False
-        elif fact in ("requeued", "purged") and not self._is_dead_letter and self._is_traceable:
+        elif fact in _LETTER_FACTS and not self._is_dead_letter and self._is_traceable:
             detail = f"{fact}, but {self._mailbox} holds no dead letter of it"
             yield self.finding("bus_unknown", step, self._id, detail)
         if fact in ("failed", "dead"):
