@@ -314,10 +314,10 @@ async def _list_letters(bus: Bus, subject: str | None) -> tuple[list[Letter], li
     hashes = {letter.endpoint_hash for letter in letters}
     limits = bus.session.core.policy.reliability.dead_letters
     notes = []
-    for count in (await bus.metrics()).dead_letters:
-        full = letters_refusal(count.failed, count.failed_bytes, limits) if count.number else None
-        if full is not None and count.endpoint_hash in hashes:
-            notes.append(f"{count.subject} refuses new mail: {full}; requeue or purge its dead letters")
+    for box in (await bus.metrics()).dead_letters:
+        full = letters_refusal(box.failed, box.failed_bytes, limits) if box.number else None
+        if full is not None and box.endpoint_hash in hashes:
+            notes.append(f"{box.subject} refuses new mail: {full}; requeue or purge its dead letters")
     return letters, notes
 
 
@@ -335,10 +335,10 @@ def metrics(*, directory: BusDir = None, output: Output = PLAIN) -> None:
     rows: list[tuple[str, int | str]] = [("total", found.total_messages)]
     rows += [(f"status {name}", count) for name, count in sorted(found.by_status.items())]
     rows += [(f"subject {name}", count) for name, count in sorted(found.by_subject.items())]
-    for count in found.dead_letters:
+    for box in found.dead_letters:
         rows += [
-            (f"dead letters of {count.subject}, refused", f"{count.refused} ({count.refused_bytes} bytes)"),
-            (f"dead letters of {count.subject}, accepted", f"{count.failed} ({count.failed_bytes} bytes)"),
+            (f"dead letters of {box.subject}, refused", f"{box.refused} ({box.refused_bytes} bytes)"),
+            (f"dead letters of {box.subject}, accepted", f"{box.failed} ({box.failed_bytes} bytes)"),
         ]
     output.result(msgspec.to_builtins(found), table(("messages", "count"), rows))
 
