@@ -21,11 +21,13 @@ from aiohttp.web_protocol import RequestPayloadError
 
 from posthouse.http.router import Route, Target
 from posthouse.model.errors import PosthouseError, error
+from posthouse.model.limits import KIB
 from posthouse.model.strict_json import parse_json
 
 T = TypeVar("T")
 ContextT = TypeVar("ContextT")
 _STRANGER_HINT = "Authenticate first: a request with a token may be larger. Or send fewer events per request."
+_FREE_BYTES = 4 * KIB  # of a stranger's body, not counted: a login needs less, so large bodies cannot keep it out
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -204,9 +206,9 @@ class Call(Generic[ContextT]):
                 size += len(chunk)
                 if size > max_bytes:
                     raise self._too_large(max_bytes)
-                if is_stranger:
-                    self.bodies.hold(len(chunk))
-                    held = size
+                if is_stranger and size > _FREE_BYTES:
+                    self.bodies.hold(size - _FREE_BYTES - held)
+                    held = size - _FREE_BYTES
                 chunks.append(chunk)
         finally:
             self.bodies.release(held)

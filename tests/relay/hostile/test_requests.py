@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -264,7 +265,7 @@ async def test_body_without_a_token_is_small(tmp_path: Path) -> None:
 
 async def test_bytes_of_strangers_in_unfinished_bodies_have_a_total(tmp_path: Path) -> None:
     begun = b"POST /v1/events HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9000\r\n\r\n"
-    async with running(tmp_path / "relay", unfinished_bytes=20_000) as edge, AsyncExitStack() as stack:
+    async with running(tmp_path / "relay", unfinished_bytes=10_000) as edge, AsyncExitStack() as stack:
         slow = [await stack.enter_async_context(wire(edge)) for _ in range(3)]
         for connection in slow:
             await connection.send(begun + b" " * 8_000)
@@ -273,6 +274,17 @@ async def test_bytes_of_strangers_in_unfinished_bodies_have_a_total(tmp_path: Pa
         assert [each.result()[1]["code"] for each in done] == ["requests_exhausted"]
         for each in waiting:
             each.cancel()
+
+
+async def test_login_in_two_packets_has_room_when_large_bodies_of_strangers_have_used_up_theirs(tmp_path: Path) -> None:
+    body = json.dumps({"pubkey": Author().node}).encode()
+    head = b"POST /v1/auth/challenge HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
+    async with running(tmp_path / "relay", unfinished_bytes=0) as edge, wire(edge) as slow:
+        await slow.send(head + body[:10])
+        await edge.get("/healthz")  # meanwhile the relay has begun to read the body
+        await slow.send(body[10:])
+        status, answer = await slow.response()
+        assert (status, answer["relay"]) == (200, edge.relay)
 
 
 LEFT = (
