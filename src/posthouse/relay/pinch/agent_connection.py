@@ -170,6 +170,9 @@ class PinchConnection(WebSocketConnection):
         self._is_answered = asyncio.Event()
         self._is_answered.set()
         self._faults = 0
+        #: encoded frames that wait for `uncork`
+        self._corked: list[bytes] | None = None
+        self._corked_pings: list[Callable[[], None]] = []
         self._shortest_ping_s: float | None = None
         #: whether the agent has sent a close frame
         self.is_closing = False
@@ -197,8 +200,27 @@ class PinchConnection(WebSocketConnection):
 
     def deliver(self, text: bytes, count: int) -> None:
         """Send encoded frames."""
-        if self.ending is None:  # nothing follows a close frame
+        if self._corked is not None:
+            self._corked.append(text)
+        elif self.ending is None:  # nothing follows a close frame
             self.write_buffer.write(text)
+
+    def cork(self) -> None:
+        """Collect what is sent until `uncork`.
+
+        The skill waits until as many envelopes have come as QUEUE_STATUS says, and closes with the last one, before it
+        confirms. If they come together with QUEUE_STATUS, it has confirmed them before it looks.
+        """
+        self._corked = []
+
+    def uncork(self) -> None:
+        """Send what was collected in one write, then the pings."""
+        corked, self._corked = self._corked, None
+        if corked:
+            self.deliver(b"".join(corked), len(corked))
+        pings, self._corked_pings = self._corked_pings, []
+        for on_pong in pings:
+            self.ping(on_pong)
 
     def send_frame(self, frame: bytes) -> None:
         """Send nothing: this wire has no presence."""
@@ -263,6 +285,9 @@ class PinchConnection(WebSocketConnection):
             self.refuse(envelope, error("queue_full", id=envelope.message_id.decode(), recipient=envelope.to_address))
 
     def ping(self, on_pong: Callable[[], None]) -> None:
+        if self._corked is not None:
+            self._corked_pings.append(on_pong)
+            return
         sent_s = asyncio.get_running_loop().time()
 
         def answered() -> None:
@@ -276,6 +301,7 @@ class PinchConnection(WebSocketConnection):
         """Answer the agent's close frame; a tool that leaves before delivery has started first gets what it can use."""
         self.is_closing = True
         session = self._session
+        self.uncork()
         if session is not None and self.ending is None:
             session.note_close(self._round_trip_s())
             if not session.has_begun:

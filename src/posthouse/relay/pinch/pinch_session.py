@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from posthouse.model.limits import DELIVERY_BATCH, MILLISECOND_NS, PINCH_ATTEMPTS_MAX
 from posthouse.model.node import PINCH_MESH
@@ -23,7 +23,7 @@ from posthouse.relay.pinch.envelopes import queue_status
 from posthouse.relay.pinch.pinch_settings import PinchSettings
 from posthouse.relay.store.delivery_protocol import PinchReads
 from posthouse.relay.store.protocol import Unit
-from posthouse.relay.wire.delivery_rows import NO_DELIVERIES, AttemptBounds, ClosedDeliveries
+from posthouse.relay.wire.delivery_rows import NO_DELIVERIES, AttemptBounds, ClosedDeliveries, DeliveryPage
 from posthouse.relay.wire.frames import binary_frame
 
 
@@ -35,6 +35,18 @@ class ClosingBatch(NamedTuple):
     confirms_through: int
 
 
+class PinchPeer(Peer, Protocol):
+    """A Pinch connection."""
+
+    def cork(self) -> None:
+        """Collect what is sent until `uncork`."""
+        ...
+
+    def uncork(self) -> None:
+        """Send what was collected in one write."""
+        ...
+
+
 class PinchReaderSession(ReaderSession):
     """The reader session of a logged-in address."""
 
@@ -42,8 +54,9 @@ class PinchReaderSession(ReaderSession):
     needs_mesh_right = False
     attempt_bounds = AttemptBounds(PINCH_ATTEMPTS_MAX, PINCH_ATTEMPTS_MAX)
 
-    def __init__(self, sessions: ReaderSessions, peer: Peer, address: str, settings: PinchSettings) -> None:
+    def __init__(self, sessions: ReaderSessions, peer: PinchPeer, address: str, settings: PinchSettings) -> None:
         super().__init__(sessions, peer, PINCH_MESH, address, settings.window)
+        self.peer: PinchPeer = peer
         self.reads: PinchReads = sessions.store.pinch
         #: whether delivery has started
         self.has_begun = False
@@ -69,6 +82,10 @@ class PinchReaderSession(ReaderSession):
         self._unread.update((seq, SentMessage(seq, written_s)) for seq in seqs)
         self._controls.update(needs_no_confirm)
         self.peer.ping(lambda: self._note_read(seqs))
+
+    def send_page(self, page: DeliveryPage) -> None:
+        super().send_page(page)
+        self.peer.uncork()
 
     def settle(self, seqs: Sequence[int]) -> None:
         for seq in seqs:
@@ -112,6 +129,7 @@ class PinchReaderSession(ReaderSession):
             self.park_read()
         count = pending.deliveries + pending.confirmations
         if count and not self.is_closed:
+            self.peer.cork()
             now_ms = self._sessions.clock.wall_ns() // MILLISECOND_NS
             self.peer.deliver(binary_frame(queue_status(now_ms, self.node, count)), 1)
         return count > 0
