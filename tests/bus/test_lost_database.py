@@ -196,6 +196,22 @@ async def test_kill_at_any_step_of_a_dead_letter_leaves_the_message_or_the_lette
         await check_after_kill(root, ids)
 
 
+async def test_bus_with_a_damaged_page_names_the_command_that_restores_it(house: House) -> None:
+    await prepare(house)
+    database = house.root / "bus.db"
+    sound = database.read_bytes()
+    refusals = []
+    for page in range(4096, len(sound), 4096):
+        database.write_bytes(sound[:page] + b"\xff" * 4096 + sound[page + 4096 :])
+        try:
+            async with Bus(house.root):
+                continue  # opening did not read the page
+        except PosthouseError as refused:
+            refusals.append(refused)
+    assert refusals
+    assert all(f"posthouse bus recover --dir {house.root}" in refused.hint for refused in refusals), refusals
+
+
 async def test_message_whose_dead_letter_is_unreadable_is_delivered_again(house: House) -> None:
     """A loss of power can leave an empty file in failed/ beside the message in cur/."""
     ids = await prepare(house)

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -105,6 +107,10 @@ class Bus(Administration):
             self._session = await Session.open(self._options)
         except OSError as failure:
             raise unusable(self.path, failure) from failure
+        except PosthouseError as failure:
+            if failure.code in ("store_not_ours", "store_damaged"):
+                failure.hint = _recover_hint(self.path)
+            raise
 
     async def close(self) -> None:
         """Release every lock, descriptor and database; a second call does nothing."""
@@ -304,6 +310,11 @@ class Bus(Administration):
     async def on_signal(self, pattern: str, handler: SignalHandler) -> Unsubscribe:
         """Call `handler(subject, signal)` for signals to matching subjects."""
         return self._open.signals.add(pattern, handler)
+
+
+def _recover_hint(root: Path) -> str:
+    command = shlex.join(["posthouse", "bus", "recover", "--dir", str(root)])
+    return f"If the file is damaged, `{command}` renames it and restores the bus from its mailboxes."
 
 
 class SyncBus(SyncCalls):

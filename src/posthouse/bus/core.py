@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shlex
 from collections.abc import Callable
 from contextlib import ExitStack
 from contextvars import Context
 from pathlib import Path
 from typing import Protocol
+
+import apsw
 
 from posthouse.bus.data_directory import BusDirectory, Instance
 from posthouse.bus.ledger import Ledger
@@ -27,7 +28,7 @@ from posthouse.journal.store import DirectStore
 from posthouse.log import get_log
 from posthouse.model.clock import Clock
 from posthouse.model.envelope import Envelope
-from posthouse.model.errors import Fatal, PosthouseError
+from posthouse.model.errors import Fatal, PosthouseError, error
 from posthouse.sqlite.schema import Component
 
 log = get_log(__name__)
@@ -136,10 +137,8 @@ async def _open_store(path: Path, clock: Clock, on_fatal: Callable[[Fatal], None
     def open_() -> DirectStore:
         try:
             return DirectStore(path, (BUS,), clock, on_fatal=on_fatal, restart_at_pages=_RESTART_AT_PAGES)
-        except PosthouseError as failure:
-            if failure.code == "store_not_ours":
-                failure.hint = _recover_hint(path.parent)
-            raise
+        except apsw.CorruptError as failure:
+            raise error("store_damaged", path=str(path), reason=str(failure)) from failure
 
     opening = asyncio.get_running_loop().run_in_executor(None, open_)
     try:
@@ -147,13 +146,6 @@ async def _open_store(path: Path, clock: Clock, on_fatal: Callable[[Fatal], None
     except asyncio.CancelledError:
         opening.add_done_callback(_close_unused)
         raise
-
-
-def _recover_hint(root: Path) -> str:
-    command = shlex.join(["posthouse", "bus", "recover", "--dir", str(root)])
-    return (
-        f"The file was not changed. If it is damaged, `{command}` renames it and restores the bus from its mailboxes."
-    )
 
 
 def _close_unused(opening: asyncio.Future[DirectStore]) -> None:
