@@ -238,6 +238,17 @@ def test_dead_letters_are_listed_requeued_and_purged(line: BusLine) -> None:
     assert line("dead", "purge", "--older-than", "0", "--json").value == {"removed": 1}
 
 
+def test_full_dead_letters_are_shown_where_an_operator_looks(line: BusLine) -> None:
+    asyncio.run(leave_letters(line.root, "jobs.one"))
+    (line.root / "config.json").write_text('{"reliability": {"deadLetters": {"maxLetters": 1, "maxBytes": 100}}}')
+    line("pub", "no.one", '"hello"')
+    assert "jobs.one refuses new mail: backpressure: dead letters full (1/1)" in line("dead").err
+    assert "dead letters of jobs.one, accepted" in line("metrics").out
+    (box,) = line("metrics", "--json").value["dead_letters"]
+    assert (box["subject"], box["refused"], box["failed"]) == ("jobs.one", 0, 1)
+    assert "deadLetters.maxLetters" in line("limits").out
+
+
 def test_metrics_and_rebuild_count_the_same_messages(line: BusLine) -> None:
     line("endpoints", "add", "a.b")
     for number in range(3):

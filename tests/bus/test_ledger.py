@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from posthouse import Bus
 from posthouse.bus.ledger import DEFERRED_MAX_OPERATIONS, Ledger
 from posthouse.bus.transaction import BusTransaction
-from tests.bus.waiting import eventually
+from posthouse.model.errors import error
+from tests.bus.waiting import DEADLINE_S, eventually
 
 
 class Noted:
@@ -99,3 +101,27 @@ async def test_flush_and_run_commit_everything_queued_before_them(bus: Bus) -> N
     ledger.defer(operations[2])
     ledger.submit_publish(operations[3])
     assert await ledger.run(lambda _tx: len(notes)) == 4
+
+
+class Refused(Noted):
+    """An operation that the store has no room for, until `has_room`."""
+
+    has_room = False
+
+    def apply(self, tx: BusTransaction) -> None:
+        if not self.has_room:
+            raise error("store_full", path="bus.db", reason="no room")
+        super().apply(tx)
+
+    def on_failed(self, _failure: Exception) -> bool:
+        return True
+
+
+async def test_function_does_not_wait_for_an_operation_that_the_store_has_no_room_for(bus: Bus) -> None:
+    ledger, notes = ledger_of(bus), list[tuple[str, int]]()
+    refused = Refused(notes, "later")
+    ledger.submit(refused)
+    assert await asyncio.wait_for(ledger.run(lambda tx: tx.db.execute("SELECT 7").get), DEADLINE_S) == 7
+    assert notes == []
+    refused.has_room = True
+    await eventually(lambda: [name for name, _ in notes] == ["later"])

@@ -308,13 +308,14 @@ def _payload(letter: Letter) -> str:
 
 async def _list_letters(bus: Bus, subject: str | None) -> tuple[list[Letter], list[str]]:
     """Return the dead letters, and a line for each of their endpoints that refuses new mail because of them."""
+    from posthouse.bus.letter_counts import read_letter_counts
     from posthouse.model.reliability import letters_refusal
 
     letters = await bus.dead_letters(subject)
     hashes = {letter.endpoint_hash for letter in letters}
-    limits = bus.session.core.policy.reliability.dead_letters
-    notes = []
-    for box in (await bus.metrics()).dead_letters:
+    core = bus.session.core
+    limits, notes = core.policy.reliability.dead_letters, []
+    for box in await read_letter_counts(core):
         full = letters_refusal(box.failed, box.failed_bytes, limits) if box.number else None
         if full is not None and box.endpoint_hash in hashes:
             notes.append(f"{box.subject} refuses new mail: {full}; requeue or purge its dead letters")
