@@ -27,7 +27,8 @@ from posthouse.relay.messages.sessions import CODE_CONFIRM_TIMEOUT, REPLACED, Se
 from posthouse.relay.metrics import count_answers
 from posthouse.relay.wire.accept_results import QUEUE_FULL, Accepted, Answer, Declined
 from posthouse.relay.wire.frames import Command, command_text, list_text, read_commands, text_frame
-from posthouse.relay.wire.websocket import POLICY_VIOLATION, Frame, WebSocket, WebSocketConnection, WriteBuffer
+from posthouse.relay.wire.websocket import POLICY_VIOLATION, Frame, WebSocket, WebSocketConnection
+from posthouse.relay.wire.write_buffer import WriteBuffer
 
 
 class Verb(NamedTuple):
