@@ -23,7 +23,13 @@ from posthouse.relay.pinch.envelopes import queue_status
 from posthouse.relay.pinch.pinch_settings import PinchSettings
 from posthouse.relay.store.delivery_protocol import PinchReads
 from posthouse.relay.store.protocol import Unit
-from posthouse.relay.wire.delivery_rows import NO_DELIVERIES, AttemptBounds, ClosedDeliveries, DeliveryPage
+from posthouse.relay.wire.delivery_rows import (
+    NO_DELIVERIES,
+    AttemptBounds,
+    ClosedDeliveries,
+    DeliveryPage,
+    PendingEnvelopes,
+)
 from posthouse.relay.wire.frames import binary_frame
 
 
@@ -120,19 +126,24 @@ class PinchReaderSession(ReaderSession):
         self._sessions.defer(self.name, lambda unit: unit.pinch.park_read(*self.name))
 
     async def _begin(self) -> bool:
+        before = await self._pending()
         await self._wait_until_agent_stays()
         if self.is_closed:
             return False
         self.has_begun = True
-        pending = await self.reads.pending(*self.name, self._sessions.opened_since_ns())
+        pending = await self._pending()
         if pending.read:  # the relay was killed before it could park them
             self.park_read()
         count = pending.deliveries + pending.confirmations
-        if count and not self.is_closed:
+        # what came after the login is live, and the skill expects no QUEUE_STATUS for it
+        if count and before.deliveries + before.confirmations and not self.is_closed:
             self.peer.cork()
             now_ms = self._sessions.clock.wall_ns() // MILLISECOND_NS
             self.peer.deliver(binary_frame(queue_status(now_ms, self.node, count)), 1)
         return count > 0
+
+    async def _pending(self) -> PendingEnvelopes:
+        return await self.reads.pending(*self.name, self._sessions.opened_since_ns())
 
     async def _wait_until_agent_stays(self) -> None:
         """Wait until pongs prove that the agent has read AUTH_RESULT and is still there a moment later."""
