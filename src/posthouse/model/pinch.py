@@ -158,6 +158,6 @@ def read_by_close(sent: Iterable[SentMessage], closed_s: float, round_trip_s: fl
     return [each.seq for each in sent if closed_s - each.written_s >= round_trip_s]
 
 
-def sent_without_progress(sent: Iterable[SentMessage], confirmed_s: float | None) -> list[int]:
-    """Return the messages after which their reader confirmed nothing; `confirmed_s` is the time of its last confirm."""
-    return [each.seq for each in sent if confirmed_s is None or confirmed_s < each.written_s]
+def sent_without_progress(sent: Iterable[SentMessage], *, has_confirmed: bool) -> list[int]:
+    """Return the messages that count a delivery without progress; any confirm on the connection is progress for all."""
+    return [] if has_confirmed else [each.seq for each in sent]

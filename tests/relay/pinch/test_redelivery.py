@@ -84,10 +84,10 @@ def test_close_proves_read_what_was_written_a_round_trip_before() -> None:
     assert read_by_close(sent, closed_s=11.0, round_trip_s=None) == []
 
 
-def test_any_later_confirm_is_progress() -> None:
+def test_any_confirm_on_the_connection_is_progress() -> None:
     sent = [SentMessage(1, 10.0), SentMessage(2, 12.0)]
-    assert sent_without_progress(sent, confirmed_s=None) == [1, 2]
-    assert sent_without_progress(sent, confirmed_s=11.0) == [2]
+    assert sent_without_progress(sent, has_confirmed=False) == [1, 2]
+    assert sent_without_progress(sent, has_confirmed=True) == []
 
 
 def test_control_envelope_overtakes_messages_of_other_senders_only() -> None:

@@ -73,11 +73,11 @@ class PinchReaderSession(ReaderSession):
         self._unread: dict[int, SentMessage] = {}
         #: those of them that readers do not confirm
         self._controls: set[int] = set()
-        self._confirmed_s: float | None = None
+        self._has_confirmed = False
 
     def note_confirm(self) -> None:
         """Take note that the address has confirmed a message."""
-        self._confirmed_s = self._loop.time()
+        self._has_confirmed = True
 
     def note_close(self, round_trip_s: float | None) -> None:
         """Take note that the agent has closed the connection cleanly."""
@@ -100,7 +100,7 @@ class PinchReaderSession(ReaderSession):
         super().settle(seqs)
 
     def attempted(self, *, is_timeout: bool) -> list[int]:
-        return sent_without_progress(self._unread.values(), self._confirmed_s)
+        return sent_without_progress(self._unread.values(), has_confirmed=self._has_confirmed)
 
     async def send_while_closing(self) -> ClosingBatch:
         """Send a tool that closes the control envelopes and confirms that wait for it."""
