@@ -1,5 +1,7 @@
 """A campaign against locks: eight clients fight while processes stop, the relay is killed or restored, and clocks step.
 
+The clients are sessions of four nodes. One of the two locks has two names: itself, and the tree above it.
+
 A request without an answer has an unknown outcome, but not for ever: it was sent on one connection, to the process
 that listened when that connection was made. That process had started by then, and nothing it does comes after its
 death, for which the campaign waits: its store is SQLite, in the process itself, so no commit is on its way elsewhere.
@@ -20,13 +22,15 @@ from typing import Any
 
 from posthouse.model.clock import TEST_CLOCK_ENV, SystemClock
 from tests.faults.child import Child
-from tests.faults.locks_client import LEASE_MS
+from tests.faults.locks_client import LEASE_MS, tree_above
 from tests.faults.locks_linear import FOREVER
 from tests.faults.locks_model import Op
 from tests.faults.relay_process import RelayProcess
 
 CLIENTS = 8
 RESOURCES = ["db/main", "deploy"]
+#: each name that a client asks for -> the lock that it is a name of
+LOCK_OF = {name: name for name in RESOURCES} | {tree_above(name): name for name in RESOURCES if "/" in name}
 #: refusals before anything was looked at: they say nothing about a lock
 _NO_EFFECT = {"unsent", "token_invalid", "authentication_required", "relay_stopping", "store_busy", "locks_too_fast"}
 _HOUR_NS = 3_600 * 10**9
@@ -71,7 +75,7 @@ class Campaign:
         transport = "stream" if number % 2 else "http"
         seed = f"{self.chance.random()}"
         env = {TEST_CLOCK_ENV: str(clock_file)}
-        return Child("tests.faults.locks_client", relay.url, transport, number + 1, seed, *RESOURCES, env=env)
+        return Child("tests.faults.locks_client", relay.url, transport, number, seed, *RESOURCES, env=env)
 
     def _harm(self, turn: int, relay: RelayProcess, clients: list[Child], clock_file: Path) -> None:
         kind = ("stop", "kill", "step", "restore", "rollback")[turn % 5]
@@ -124,28 +128,29 @@ class Campaign:
     def _history(self, told: list[list[str]]) -> dict[str, list[Op]]:
         history: dict[str, list[Op]] = {resource: [] for resource in RESOURCES}
         for lines in told:
-            node = json.loads(lines[0])["node"]
+            first = json.loads(lines[0])
+            client = f"{first['node']}#{first['session']}"
             asked: dict[int, dict[str, Any]] = {}
             answered: dict[int, dict[str, Any]] = {}
             for line in map(json.loads, lines[1:]):
                 (answered if "answer" in line or "lost" in line else asked)[line["n"]] = line
             for number, call in asked.items():
-                op = self._op(node, call, answered.get(number, {}))
+                op = self._op(client, call, answered.get(number, {}))
                 if op is not None:
-                    history[call["resource"]].append(op)
+                    history[LOCK_OF[op.resource]].append(op)
         for kind, called_ns, returned_ns in self.events:
             for ops in history.values():
                 ops.append(Op("relay", kind, called_ns, returned_ns, {}))
         return history
 
-    def _op(self, node: str, call: dict[str, Any], answered: dict[str, Any]) -> Op | None:
+    def _op(self, client: str, call: dict[str, Any], answered: dict[str, Any]) -> Op | None:
         answer = answered.get("answer")
         if answer is not None and answer.get("code") in _NO_EFFECT:
             return None
         if answer is None and call["op"] == "inspect":
             return None
         return Op(
-            node,
+            client,
             call["op"],
             call["at"],
             answered["at"] if answer is not None else self._over_by(answered.get("connected")),
@@ -153,6 +158,7 @@ class Campaign:
             call.get("lease_ms", 0),
             call.get("token", 0),
             call.get("request_id"),
+            call["resource"],
         )
 
     def _over_by(self, connected_ns: int | None) -> int:

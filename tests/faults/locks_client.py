@@ -170,12 +170,14 @@ async def fight(recorder: Recorder, chance: random.Random, resources: list[str],
     """Fight for locks until stdin ends."""
     background: set[asyncio.Task[Any]] = set()
     ended = asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
-    held: dict[str, int] = {}
+    held: dict[str, dict[str, Any]] = {}
     for turn in itertools.count():
         if ended.done():
             break
         resource = chance.choice(resources)
         op, arguments = _choose(chance, resource, held.get(resource), f"{mark}-{turn}")
+        if op != "inspect":
+            arguments["session"] = mark
         copies = 2 if chance.random() < 0.15 else 1
         delays = [chance.choice([0, 0, 0.02, 0.3]) if copies > 1 or chance.random() < 0.1 else 0 for _ in range(copies)]
         tasks = [asyncio.create_task(recorder.ask(op, arguments, delay)) for delay in delays]
@@ -184,26 +186,33 @@ async def fight(recorder: Recorder, chance: random.Random, resources: list[str],
             task.add_done_callback(background.discard)
         answer = await tasks[0]
         if op == "acquire" and answer is not None:
-            held[resource] = answer["token"]
+            held[resource] = {"resource": arguments["resource"], "token": answer["token"]}
         elif op == "release":
             held.pop(resource, None)
         await asyncio.sleep(chance.choice([0.005, 0.02, 0.05, 0.1]))
     await asyncio.gather(*background, return_exceptions=True)
 
 
-def _choose(chance: random.Random, resource: str, token: int | None, mark: str) -> tuple[str, dict[str, Any]]:
+def _choose(chance: random.Random, resource: str, held: dict[str, Any] | None, mark: str) -> tuple[str, dict[str, Any]]:
     if chance.random() < 0.2:
         return "inspect", {"resource": resource}
-    if token is not None and chance.random() < 0.8:
+    if held is not None and chance.random() < 0.8:
         if chance.random() < 0.4:
-            return "renew", {"resource": resource, "token": token, "lease_ms": LEASE_MS}
-        return "release", {"resource": resource, "token": token}
+            return "renew", {**held, "lease_ms": LEASE_MS}
+        return "release", dict(held)
     wanted: dict[str, Any] = {"resource": resource, "lease_ms": LEASE_MS}
+    if "/" in resource and chance.random() < 0.4:  # the tree above it excludes it, and is excluded by it
+        wanted |= {"resource": tree_above(resource), "tree": True}
     if chance.random() < 0.5:
         wanted["request_id"] = mark
     if chance.random() < 0.4:
         wanted["wait_ms"] = chance.choice([20, 200, 800])
     return "acquire", wanted
+
+
+def tree_above(resource: str) -> str:
+    """Return the tree that is used in turns with a resource."""
+    return resource.rpartition("/")[0]
 
 
 def _trace() -> aiohttp.TraceConfig:
@@ -224,8 +233,8 @@ def _say(line: dict[str, Any]) -> None:
 
 
 async def main(url: str, transport: str, number: int, seed: str, resources: list[str]) -> None:
-    signer = Signer(NodeKey(number.to_bytes(32, "big")), _CLOCK)
-    _say({"node": signer.key.node})
+    signer = Signer(NodeKey((1 + number // 2).to_bytes(32, "big")), _CLOCK)  # two clients are sessions of one node
+    _say({"node": signer.key.node, "session": f"{number}"})
     timeout = aiohttp.ClientTimeout(total=ANSWER_S)
     async with aiohttp.ClientSession(timeout=timeout, trace_configs=[_trace()]) as session:
         way = (HttpWay if transport == "http" else StreamWay)(url, signer, session)

@@ -3,6 +3,8 @@
 Each operation takes effect at one moment between its call and its answer, on the clock that all processes of a machine
 share. When a lease ends is known up to an interval: it counts from some moment of its grant. A state is what is
 known after the operations so far; a step keeps what agrees with the answer and narrows the intervals.
+A client is a session of a node, written node#session. A lock may have two names that exclude each other always: a plain
+one, and a tree above it. Each name has a row of its own, and a grant under one name ends the lease of the other.
 """
 
 from __future__ import annotations
@@ -29,9 +31,16 @@ class Op:
     lease_ms: int = 0
     token: int = 0
     request_id: str | None = None
+    #: the name under which it asked
+    resource: str = ""
 
     def __hash__(self) -> int:
         return hash((self.client, self.kind, self.called_ns))
+
+    @property
+    def node(self) -> str:
+        """The node of the client."""
+        return node_of(self.client)
 
     @property
     def is_certain(self) -> bool:
@@ -42,6 +51,11 @@ class Op:
     def code(self) -> str | None:
         """The code of a refusal."""
         return None if self.answer is None else self.answer.get("code")
+
+
+def node_of(client: str) -> str:
+    """Return the node of a session."""
+    return client.partition("#")[0]
 
 
 class State(NamedTuple):
@@ -62,6 +76,9 @@ class State(NamedTuple):
     ends_high_ns: int = 0
     #: (owner, request id, token) of every grant under a request id; 0 if the token is not known
     requests: frozenset[tuple[str, str, int]] = frozenset()
+    #: the name of the last grant, and all names that were granted
+    resource: str = ""
+    names: frozenset[str] = frozenset()
     #: the state that the last backup holds
     saved: State | None = None
 
@@ -79,6 +96,7 @@ def covers(one: State, other: State) -> bool:
         and one.ends_high_ns >= other.ends_high_ns
         and (one.owner, one.is_released, one.lease_ms) == (other.owner, other.is_released, other.lease_ms)
         and one.requests == other.requests
+        and (one.resource, one.names) == (other.resource, other.names)
     )
 
 
@@ -175,20 +193,29 @@ def _acquire(at: State, high: int, op: Op) -> Iterator[State]:
 
 def _grant(over: State, high: int, op: Op, told: int | None) -> State:
     requests = over.requests if op.request_id is None else over.requests | {(op.client, op.request_id, told or 0)}
-    granted = over._replace(owner=op.client, token=over.highest, is_token_known=False, requests=requests)
+    granted = over._replace(
+        owner=op.client,
+        token=over.highest,
+        is_token_known=False,
+        requests=requests,
+        resource=op.resource,
+        names=over.names | {op.resource},
+    )
     return _leased(granted if told is None else _learn(granted, told), high, op.lease_ms)
 
 
 def _inspect(at: State, high: int, op: Op) -> Iterator[State]:
     if op.answer is None:
         return
-    if op.answer["token"] != 0 or at.owner == op.client:  # other nodes than the holder's see 0
+    is_shown = op.answer["token"] != 0 or node_of(at.owner) == op.node  # other nodes than the holder's see 0
+    is_its_last = op.answer["held"] or op.resource == at.resource  # a free name has its own last token
+    if is_shown and is_its_last:
         if not _has_token(at, op.answer["token"]):
             return
         at = _learn(at, op.answer["token"])
     if op.answer["held"]:
         held = _held(at)
-        if held is not None and held.owner == op.answer["owner"]:
+        if held is not None and node_of(held.owner) == op.answer["owner"]:
             yield held
     elif (over := _over(at, high)) is not None:
         yield over
@@ -196,6 +223,10 @@ def _inspect(at: State, high: int, op: Op) -> Iterator[State]:
 
 def _change(at: State, high: int, op: Op) -> Iterator[State]:
     """Renew or release; a token that is not known may be the one that the client names, or a later one."""
+    if op.resource != at.resource:  # the grant under the other name has ended what there was under this one
+        if op.code == ("not_holder" if op.resource in at.names else "unknown_resource"):
+            yield at
+        return
     if at.is_token_known or op.token <= at.token:
         yield from _change_known(at, high, op)
     else:

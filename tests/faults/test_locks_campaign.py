@@ -28,10 +28,13 @@ def test_histories_under_stops_kills_delays_and_clock_steps_are_linearizable(tmp
     for resource in RESOURCES:
         ops = history[resource]
         assert len({op.client for op in ops} - {"relay"}) == CLIENTS
+        assert len({op.node for op in ops} - {"relay"}) == CLIENTS // 2
         stuck = find_violation(ops, INITIAL, step, covers)
         assert stuck is None, f"{resource} of {len(ops)}: {stuck}"
         assert _is_noticed(ops), resource
-        assert _is_repeat_noticed(ops), resource
+        assert _is_other_session_noticed(ops), resource
+    assert _is_other_name_noticed(history[RESOURCES[0]])
+    assert _is_repeat_noticed(history[RESOURCES[1]])  # the search is longer for a lock with two names
     _check_journal(tmp_path / "relay" / "relay.db", history)
     assert audit_findings(tmp_path / "relay" / "relay.db") == []
 
@@ -50,17 +53,40 @@ def _is_repeat_noticed(ops: list[Op]) -> bool:
     return _is_found(ops, again, first)
 
 
+def _is_other_session_noticed(ops: list[Op]) -> bool:
+    """Tell whether the checker finds a release by a session that holds nothing, of the node that does."""
+    release = next(op for op in ops if _is_release(op))
+    other = next(op.client for op in ops if op.node == release.node and op.client != release.client)
+    return _is_wrong_once(ops, release, replace(release, client=other))
+
+
+def _is_other_name_noticed(ops: list[Op]) -> bool:
+    """Tell whether the checker finds a release under the name of the tree above what is held."""
+    names = {op.resource for op in ops if _is_release(op)}
+    assert len(names) == 2, "the lock was released under both of its names"
+    release = next(op for op in ops if _is_release(op))
+    return _is_wrong_once(ops, release, replace(release, resource=(names - {release.resource}).pop()))
+
+
+def _is_release(op: Op) -> bool:
+    return op.kind == "release" and op.is_certain and not op.code
+
+
 def _is_found(ops: list[Op], wrong: Op, former: Op) -> bool:
     """Tell whether the history up to a grant is found wrong once that grant has the token of a former one."""
     assert former.answer is not None
+    return _is_wrong_once(ops, wrong, changed(wrong, token=former.answer["token"]))
+
+
+def _is_wrong_once(ops: list[Op], wrong: Op, planted: Op) -> bool:
+    """Tell whether the history up to an operation is right, and wrong with another one in its place."""
     begun = [
         op if op.returned_ns <= wrong.returned_ns else replace(op, answer=None)  # it may take effect later
         for op in ops
         if op.called_ns <= wrong.returned_ns
     ]
-    planted = [changed(op, token=former.answer["token"]) if op is wrong else op for op in begun]
     assert find_violation(begun, INITIAL, step, covers) is None
-    return find_violation(planted, INITIAL, step, covers) is not None
+    return find_violation([planted if op is wrong else op for op in begun], INITIAL, step, covers) is not None
 
 
 def _is_noticed(ops: list[Op]) -> bool:
@@ -75,18 +101,18 @@ def _check_journal(path: Path, history: dict[str, list[Op]]) -> None:
     db = open_reader(path)
     granted: dict[tuple[str, int], str] = {}
     last: dict[str, int] = {}
-    for resource, owner, token in db.execute(
-        "SELECT ref, actor, body ->> '$.token' FROM journal "
+    for resource, owner, session, token in db.execute(
+        "SELECT ref, actor, body ->> '$.session', body ->> '$.token' FROM journal "
         "WHERE type IN ('lock.acquired', 'lock.taken_over') ORDER BY seq"
     ):
         assert token > last.get(resource, 0)
         last[resource] = token
-        granted[resource, token] = owner
-    for resource, ops in history.items():
+        granted[resource, token] = f"{owner}#{session}"
+    for ops in history.values():
         restored_ns = max(op.returned_ns for op in ops if op.kind == "restore")  # it took earlier records away
         for op in ops:
             if op.called_ns > restored_ns and op.kind == "acquire" and op.answer is not None and op.code is None:
-                assert granted[resource, op.answer["token"]] == op.client
+                assert granted[op.resource, op.answer["token"]] == op.client
     rows = [(entry.mesh, entry.row) for entry in all_locks(db)]
     replayed = [(mesh, row) for mesh, table in replay_store_locks(db).items() for row in table]
     assert sorted(replayed, key=repr) == sorted(rows, key=repr)

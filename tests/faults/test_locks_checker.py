@@ -113,6 +113,21 @@ def is_fine(*history: Op) -> bool:
 
 
 FINE: dict[str, list[Op]] = {
+    "tree in turns with a name below it": [
+        grant("a", 0, 0.1, 1, resource="t"),
+        refusal("b", "acquire", 0.2, 0.3, "held", resource="t/x"),
+        refusal("a", "release", 0.4, 0.5, "unknown_resource", token=1, resource="t/x"),
+        op("a", "release", 0.6, 0.7, token=1, resource="t"),
+        grant("b", 0.8, 0.9, 2, resource="t/x"),
+        refusal("a", "release", 1.0, 1.1, "not_holder", token=1, resource="t"),
+    ],
+    "sessions of a node in turns": [
+        grant("n#1", 0, 0.1, 1),
+        refusal("n#2", "acquire", 0.2, 0.3, "held"),
+        refusal("n#2", "release", 0.4, 0.5, "not_holder", token=1),
+        op("n#1", "release", 0.6, 0.7, token=1),
+        grant("n#2", 0.8, 0.9, 2),
+    ],
     "a token between belongs to another lock": [grant("a", 0, 0.1, 1), grant("b", 2, 2.1, 3)],
     "restored, with a higher token": [
         grant("a", 0, 0.1, 1),
@@ -273,6 +288,14 @@ WRONG: dict[str, list[Op]] = {
         shown(0.4, 0.5, "a", 1),
         grant("b", 0.6, 0.7, 2),
     ],
+    "granted below a tree that is held": [grant("a", 0, 0.1, 1, resource="t"), grant("b", 0.2, 0.3, 2, resource="t/x")],
+    "released under the name of the tree": [
+        grant("a", 0, 0.1, 1, resource="t/x"),
+        op("a", "release", 0.2, 0.3, token=1, resource="t"),
+    ],
+    "granted to two sessions of a node": [grant("n#1", 0, 0.1, 1), grant("n#2", 0.2, 0.3, 2)],
+    "held by self in another session": [grant("n#1", 0, 0.1, 1), refusal("n#2", "acquire", 0.2, 0.3, "held_by_self")],
+    "released by another session": [grant("n#1", 0, 0.1, 1), op("n#2", "release", 0.2, 0.3, token=1)],
     "forgotten by a restart": [
         grant("a", 0, 0.1, 1),
         op("relay", "restart", 0.2, 0.3),
