@@ -58,6 +58,31 @@ def test_readers_of_equal_filters_and_ids_share_one_object() -> None:
     assert live.delivered == 202
 
 
+def test_filters_of_nodes_that_may_not_read_the_mesh_are_not_compared() -> None:
+    open_to: dict[str, frozenset[str] | None] = {ALICE: None, BOB: frozenset({"main"})}
+    live = Live(lambda event, node: (open_to[node] or {"main", "secret"}) >= {event.mesh}, readable=open_to.__getitem__)
+    alice, outsiders = Listener(ALICE), [Listener(BOB) for _ in range(1_000)]
+    live.add(alice, [Filter(kinds=frozenset({1}))])
+    for number, outsider in enumerate(outsiders):
+        live.add(outsider, [Filter(kinds=frozenset({1, number + 2}))])
+    live.publish([committed(1, mesh="secret")])
+    assert (live.comparisons, seqs(alice.frames[0])) == (1, [1])
+    open_to[BOB] = None
+    live.note_rights_changed("secret")
+    live.publish([committed(2, mesh="secret")])
+    assert all(seqs(outsider.frames[0]) == [2] for outsider in outsiders)
+    open_to[BOB] = frozenset({"main"})
+    live.note_rights_changed("secret")
+    before = live.comparisons
+    live.publish([committed(3, mesh="secret"), committed(4)])
+    assert live.comparisons - before == 2 + 1_000
+    assert all(seqs(outsider.frames[-1]) == [4] for outsider in outsiders)
+    for reader in (alice, *outsiders):
+        live.remove(reader)
+    assert len(live) == 0
+    assert live.comparisons == before + 1_002
+
+
 def test_single_event_is_one_command_and_ephemeral_ones_have_no_seq() -> None:
     live = Live(may_read)
     reader = Listener()
@@ -110,7 +135,7 @@ def test_removed_reader_gets_nothing_and_leaves_nothing() -> None:
     assert (len(first.frames), len(second.frames)) == (0, 1)
     live.remove(second)
     live.remove(second)
-    assert (len(live), live._groups, len(live._index)) == (0, {}, 0)
+    assert (len(live), live._sections) == (0, {})
 
 
 def test_head_follows_the_greatest_seq() -> None:

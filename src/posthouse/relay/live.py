@@ -1,9 +1,10 @@
 """Live subscriptions: the fan-out of committed events to the readers whose filters match.
 
-Subscriptions with equal filters form a group, so an event is compared once per group. The events of one commit
-become one Delivery per group; its frame is assembled once per subscription id, and the same bytes go to every reader.
-A reader that may not read an event gets a delivery without it; rights are looked up once per node. Nothing here
-waits, stores or knows sockets.
+Subscriptions of nodes that may read the same meshes form a section, and in it those with equal filters a group. An
+event is compared only in the sections that may read its mesh, once per group, so filters of outsiders cost nothing.
+The events of one commit become one Delivery per group; its frame is assembled once per subscription id, and the same
+bytes go to every reader. A reader that may not read an event gets a delivery without it; rights are looked up once per
+node. Nothing here waits, stores or knows sockets.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from posthouse.relay.wire.accept_results import Committed
 from posthouse.relay.wire.frames import event_tail, events_text, text_frame
 
 MayRead = Callable[[Committed, str], bool]
+#: Return the meshes that a node may read; None: all.
+Readable = Callable[[str], frozenset[str] | None]
 
 
 class Piece:
@@ -71,24 +74,46 @@ class Reader(Protocol):
 
 
 class _Group:
-    __slots__ = ("key", "readers")
+    __slots__ = ("filters", "key", "readers", "section")
 
-    def __init__(self, key: Hashable) -> None:
+    def __init__(self, key: Hashable, filters: Sequence[Filter], section: _Section) -> None:
         self.key = key
+        self.filters = filters
+        self.section = section
         #: by node, because rights are those of a node
         self.readers: dict[str, dict[Reader, None]] = {}
+
+
+class _Section:
+    """The groups of nodes that may read the same meshes."""
+
+    __slots__ = ("groups", "index", "readable")
+
+    def __init__(self, readable: frozenset[str] | None) -> None:
+        self.readable = readable
+        self.index: FilterIndex[_Group] = FilterIndex()
+        self.groups: dict[Hashable, _Group] = {}
+
+    def may_read(self, mesh: str) -> bool:
+        return self.readable is None or mesh in self.readable
+
+
+def _read_all(_node: str) -> frozenset[str] | None:
+    return None
 
 
 class Live:
     """All live subscriptions of a relay."""
 
-    def __init__(self, may_read: MayRead, head: int = 0) -> None:
+    def __init__(self, may_read: MayRead, head: int = 0, readable: Readable = _read_all) -> None:
         self._may_read = may_read
+        self._readable = readable
         #: the largest seq that was published; at first the head of the store
         self.head = head
-        self._index: FilterIndex[_Group] = FilterIndex()
-        self._groups: dict[Hashable, _Group] = {}
+        self._sections: dict[frozenset[str] | None, _Section] = {}
         self._group_of: dict[Reader, _Group] = {}
+        self._is_outdated = False
+        self._former_comparisons = 0
         self.offered = 0
         self.delivered = 0
 
@@ -98,17 +123,37 @@ class Live:
     @property
     def comparisons(self) -> int:
         """How often a filter was compared with an event."""
-        return self._index.comparisons
+        return self._former_comparisons + sum(section.index.comparisons for section in self._sections.values())
+
+    def note_rights_changed(self, _mesh: str) -> None:
+        """Sort subscriptions into sections again before the next commit: their nodes may read other meshes now."""
+        self._is_outdated = True
 
     def add(self, reader: Reader, filters: Sequence[Filter]) -> None:
         """Push events that match one of the filters to `reader`, from the next commit on."""
+        self._add(reader, filters, self._readable(reader.node))
+
+    def _add(self, reader: Reader, filters: Sequence[Filter], readable: frozenset[str] | None) -> None:
+        section = self._sections.get(readable)
+        if section is None:
+            section = self._sections[readable] = _Section(readable)
         key = filters_key(filters)
-        group = self._groups.get(key)
+        group = section.groups.get(key)
         if group is None:
-            group = self._groups[key] = _Group(key)
-            self._index.add(filters, group)
+            group = section.groups[key] = _Group(key, filters, section)
+            section.index.add(filters, group)
         group.readers.setdefault(reader.node, {})[reader] = None
         self._group_of[reader] = group
+
+    def _sort_again(self) -> None:
+        self._is_outdated = False
+        known: dict[str, frozenset[str] | None] = {}
+        for reader, group in list(self._group_of.items()):
+            if reader.node not in known:
+                known[reader.node] = self._readable(reader.node)
+            if known[reader.node] != group.section.readable:
+                self.remove(reader)
+                self._add(reader, group.filters, known[reader.node])
 
     def remove(self, reader: Reader) -> None:
         """Push nothing more to `reader`; an unknown reader is no error."""
@@ -120,8 +165,12 @@ class Live:
         if not readers:
             del group.readers[reader.node]
         if not group.readers:
-            self._index.remove(group)
-            del self._groups[group.key]
+            section = group.section
+            section.index.remove(group)
+            del section.groups[group.key]
+            if not section.groups:
+                self._former_comparisons += section.index.comparisons
+                del self._sections[section.readable]
 
     def publish(self, batch: Sequence[Committed]) -> None:
         """Push the events of one commit, in order; called in commit order."""
@@ -129,12 +178,14 @@ class Live:
         self.head = max((committed.seq for committed in batch if committed.seq is not None), default=self.head)
         if not self._group_of:
             return
+        if self._is_outdated:
+            self._sort_again()
         hits: dict[_Group, list[Piece]] = {}
         for committed in batch:
-            groups = self._index.matching(committed.event)
-            if groups:
-                piece = Piece(committed)
-                for group in groups:
+            piece: Piece | None = None
+            for section in self._sections.values():
+                for group in section.index.matching(committed.event) if section.may_read(committed.mesh) else ():
+                    piece = piece or Piece(committed)
                     hits.setdefault(group, []).append(piece)
         rights = _Rights(self._may_read)
         for group, pieces in hits.items():

@@ -176,6 +176,7 @@ class RelayServer:
         head = (await engine.store.extent()).head
         self.context = _make_context(engine, self.key, settings, head)
         self._opened.callback(engine.listen(self.context.live.publish))
+        self._opened.callback(engine.meshes.watch_rights(self.context.live.note_rights_changed))
         checks = keep_alive(self.context.connections, settings.limits.ping_s, settings.limits.pong_s)
         task = asyncio.get_running_loop().create_task(checks, name="keep streams alive")
         self._opened.push_async_callback(_end, task)
@@ -269,7 +270,7 @@ def _make_context(engine: RelayEngine, key: NodeKey, settings: ServerSettings, h
         key=key,
         clock=clock,
         limits=settings.limits,
-        live=Live(engine.may_read, head),
+        live=Live(engine.may_read, head, engine.meshes.readable),
         challenges=Challenges(clock),
         tokens=Tokens(clock),
         meters=Meters(),

@@ -189,7 +189,7 @@ class Meshes:
         found = self._meshes.get(row.mesh)
         if found is None:
             self._meshes[row.mesh] = self._watched(row)
-            self._has_member.clear()
+            self._notify(row.mesh)
         else:
             found.row = row
             found.clear_rights()
