@@ -66,7 +66,7 @@ class SqliteUnit(MeshTables, LockTables, RetentionTables):
 
     @cached_property
     def pinch(self) -> SqlitePinch:
-        return SqlitePinch(self._tx)
+        return SqlitePinch(self._db)
 
     @property
     def boot_ns(self) -> int:
