@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,10 +11,13 @@ from tests.docs.pages import ROOT, text_of
 
 EXAMPLES = sorted((ROOT / "examples").glob("*/main.py"))
 BOUND_S = 60
+#: What an example logs on purpose: the exception of a handler that fails.
+LOGGED = {"dead_letters": ["handler_failed"]}
 
 
 @pytest.mark.parametrize("program", EXAMPLES, ids=lambda path: path.parent.name)
 def test_example_runs_in_an_empty_home(program: Path, tmp_path: Path) -> None:
+    name = program.parent.name
     done = subprocess.run(
         [sys.executable, "-W", "error", str(program)],
         cwd=tmp_path,
@@ -23,7 +27,9 @@ def test_example_runs_in_an_empty_home(program: Path, tmp_path: Path) -> None:
         text=True,
         timeout=BOUND_S,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0, done.stderr
+    logged = re.findall(r"\[(?:error|warning) *\] (\w+)", done.stderr)
+    assert (logged, bool(done.stderr)) == (LOGGED.get(name, []), name in LOGGED), done.stderr
     assert done.stdout
 
 
