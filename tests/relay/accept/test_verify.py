@@ -139,11 +139,14 @@ async def test_flood_of_forged_events_is_verified_at_once_only_once_per_iteratio
 async def test_event_behind_one_that_is_being_written_is_verified_on_a_thread(
     threaded: RelayEngine, verified_on_loop: list[bool]
 ) -> None:
-    done = asyncio.Event()
+    done, may_write = asyncio.Event(), threading.Event()
+    busy = threaded.store.submit(lambda _unit: may_write.wait(WAIT_S))  # keeps the writer's thread
     threaded.open_submitter(lambda _answers: None).submit([ALICE.raw()])
     await asyncio.sleep(0)  # the writer gets it in this iteration, so its answer comes in a later one
     threaded.open_submitter(lambda _answers: done.set()).submit([BOB.raw()])
+    may_write.set()
     await asyncio.wait_for(done.wait(), WAIT_S)
+    assert await busy
     assert verified_on_loop == [True, False]
 
 
