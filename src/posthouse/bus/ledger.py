@@ -28,7 +28,6 @@ R = TypeVar("R")
 log = get_log(__name__)
 DEFERRED_MAX_WAIT_S = 0.002  # how long an ended message may wait to share a transaction
 DEFERRED_MAX_OPERATIONS = 64
-OPERATOR_FILES_CHECK_S = 0.02  # how long a changed operator file may go unnoticed under load
 BATCH_MAX_WAIT_S = 0.001  # the longest a publish waits for handlers that are working through a backlog
 BATCH_MAX_OPERATIONS = 256
 _MAX_ROUNDS = 3  # reserve, close, and what a server then finds; further rounds let other callbacks run first
@@ -137,7 +136,6 @@ class Ledger:
         self._is_closed = False
         self._is_notifying = False
         self._has_more = False
-        self._next_files_check = 0.0
         self.activity = HandlerActivity()
         self._batch_until = 0.0
         self._seen_steps = -1
@@ -270,10 +268,8 @@ class Ledger:
         operations = self._take()
         if not operations:
             return
-        if self._loop.time() >= self._next_files_check:
-            self._next_files_check = self._loop.time() + OPERATOR_FILES_CHECK_S
-            for hook in self.before_commit:
-                hook()
+        for hook in self.before_commit:
+            hook()
         try:
             head = self._write(operations)
         except Exception as failure:  # noqa: BLE001 - each operation decides what any failure means for it
