@@ -17,7 +17,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from posthouse.cli.commands import noun
-from posthouse.cli.main import run_to_exit_code
+from posthouse.cli.exit_codes import run_to_exit_code
 from posthouse.cli.output import PLAIN, Output, table
 
 if TYPE_CHECKING:

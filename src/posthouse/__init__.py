@@ -8,9 +8,7 @@ for type checkers.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # importing typing would double the start-up time of the smallest commands
 if TYPE_CHECKING:
     from posthouse.bus.bus import Bus
     from posthouse.bus.options import Retention
@@ -129,6 +127,8 @@ if not TYPE_CHECKING:  # a checker that saw it would accept any name
         home = _HOME_OF.get(name)
         if home is None:
             raise AttributeError(f"module 'posthouse' has no attribute {name!r}")
+        from importlib import import_module
+
         value: object = getattr(import_module(home), name)
         globals()[name] = value
         return value

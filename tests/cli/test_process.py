@@ -60,9 +60,9 @@ def test_reader_that_goes_away_ends_the_command_quietly(tmp_path: Path) -> None:
 def test_interrupt_ends_the_process_with_130_and_no_traceback(tmp_path: Path) -> None:
     code = (
         "import signal, os\n"
-        "from posthouse.cli import main\n"
+        "from posthouse.cli.exit_codes import run_to_exit_code\n"
         "import sys\n"
-        "sys.exit(main.run_to_exit_code(lambda tokens: os.kill(os.getpid(), signal.SIGINT) or signal.pause(), []))\n"
+        "sys.exit(run_to_exit_code(lambda tokens: os.kill(os.getpid(), signal.SIGINT) or signal.pause(), []))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment(tmp_path), timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")

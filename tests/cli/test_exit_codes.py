@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from posthouse.cli import main
+from posthouse.cli import exit_codes
 from posthouse.model.codes.spec import Exit
 from posthouse.model.errors import error
 from tests.cli.command_line import CommandLine
@@ -45,7 +45,7 @@ def test_refusal_prints_text_and_hint_and_exits_with_the_code_of_the_registry(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     failure = error("key_file_missing", path="/nowhere")
-    assert main.run_to_exit_code(raising(failure), []) == failure.spec.exit == Exit.IDENTITY
+    assert exit_codes.run_to_exit_code(raising(failure), []) == failure.spec.exit == Exit.IDENTITY
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err == f"error: there is no key file /nowhere\nhint: {failure.hint}\n"
@@ -53,56 +53,56 @@ def test_refusal_prints_text_and_hint_and_exits_with_the_code_of_the_registry(
 
 def test_refusal_with_json_is_the_problem_object(capsys: pytest.CaptureFixture[str]) -> None:
     failure = error("key_file_missing", path="/nowhere")
-    assert main.run_to_exit_code(raising(failure), ["--json"]) == Exit.IDENTITY
+    assert exit_codes.run_to_exit_code(raising(failure), ["--json"]) == Exit.IDENTITY
     assert json.loads(capsys.readouterr().err) == failure.problem()
 
 
 def test_json_after_the_end_of_options_is_an_argument(capsys: pytest.CaptureFixture[str]) -> None:
-    main.run_to_exit_code(raising(error("key_file_missing", path="x")), ["run", "--", "--json"])
+    exit_codes.run_to_exit_code(raising(error("key_file_missing", path="x")), ["run", "--", "--json"])
     assert capsys.readouterr().err.startswith("error: ")
 
 
 def test_unexpected_failure_becomes_internal_with_its_place_and_no_traceback(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main.run_to_exit_code(raising(KeyError("secret-free")), []) == Exit.BROKEN
+    assert exit_codes.run_to_exit_code(raising(KeyError("secret-free")), []) == Exit.BROKEN
     err = capsys.readouterr().err
     assert "error: unexpected failure: KeyError: 'secret-free'" in err
-    assert "test_main.py:" in err
+    assert "test_exit_codes.py:" in err
     assert "Traceback" not in err
 
 
 def test_unexpected_failure_shows_its_traceback_with_debug(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run_to_exit_code(raising(KeyError("x")), ["--debug"]) == Exit.BROKEN
+    assert exit_codes.run_to_exit_code(raising(KeyError("x")), ["--debug"]) == Exit.BROKEN
     assert "Traceback" in capsys.readouterr().err
 
 
 def test_unexpected_failure_with_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run_to_exit_code(raising(KeyError("x")), ["--json"]) == Exit.BROKEN
+    assert exit_codes.run_to_exit_code(raising(KeyError("x")), ["--json"]) == Exit.BROKEN
     problem = json.loads(capsys.readouterr().err)
     assert problem["code"] == "internal"
-    assert problem["where"].startswith("test_main.py:")
+    assert problem["where"].startswith("test_exit_codes.py:")
 
 
 def test_missing_library_of_an_extra_says_which_extra(capsys: pytest.CaptureFixture[str]) -> None:
     failure = ModuleNotFoundError("No module named 'aiohttp'", name="aiohttp.web")
-    assert main.run_to_exit_code(raising(failure), []) == Exit.USAGE
+    assert exit_codes.run_to_exit_code(raising(failure), []) == Exit.USAGE
     assert "pip install 'posthouse[relay]'" in capsys.readouterr().err
 
 
 def test_missing_library_of_no_extra_is_a_defect(capsys: pytest.CaptureFixture[str]) -> None:
     failure = ModuleNotFoundError("No module named 'posthouze'", name="posthouze")
-    assert main.run_to_exit_code(raising(failure), []) == Exit.BROKEN
+    assert exit_codes.run_to_exit_code(raising(failure), []) == Exit.BROKEN
 
 
 def test_interrupt_is_quiet_and_exits_130(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run_to_exit_code(raising(KeyboardInterrupt()), []) == 130
+    assert exit_codes.run_to_exit_code(raising(KeyboardInterrupt()), []) == 130
     assert capsys.readouterr() == ("", "")
 
 
 def test_exit_code_that_a_command_returns_is_the_exit_code() -> None:
-    assert main.run_to_exit_code(lambda tokens: 1, []) == 1
-    assert main.run_to_exit_code(lambda tokens: None, []) == Exit.OK
+    assert exit_codes.run_to_exit_code(lambda tokens: 1, []) == 1
+    assert exit_codes.run_to_exit_code(lambda tokens: None, []) == Exit.OK
 
 
 def test_output_that_cannot_be_flushed_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,4 +111,4 @@ def test_output_that_cannot_be_flushed_is_noticed(monkeypatch: pytest.MonkeyPatc
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(sys, "stdout", Full())
-    assert main.run_to_exit_code(lambda tokens: None, []) == Exit.BROKEN
+    assert exit_codes.run_to_exit_code(lambda tokens: None, []) == Exit.BROKEN
