@@ -14,9 +14,8 @@ import pytest
 
 from posthouse import Bus, Envelope
 from posthouse.bus import serving
-from posthouse.bus.causes import RUNNING, RunningHandler
 from posthouse.bus.data_directory import Instance, is_alive
-from posthouse.bus.redelivery import RunGate
+from posthouse.bus.running import RUNNING, RunGate, RunningHandler
 from posthouse.model.clock import system_clock
 from posthouse.model.errors import PosthouseError
 from tests.bus.agent import Agent, ChildError

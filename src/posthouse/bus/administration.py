@@ -1,14 +1,14 @@
 """What operators ask of an open bus: access rules, dead letters, breakers, counts, the index and the journal.
 
-It is the base class of Bus, so that every method finds the session through one property, which refuses a closed bus
-and callers on another event loop or thread before anything happens.
+It is the base class of Bus, whose property `_open` refuses a closed bus and callers on another event loop or thread
+before anything happens.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 
 import msgspec
 
@@ -23,17 +23,13 @@ from posthouse.bus.session import Session
 from posthouse.journal.read import read_after, read_extent
 from posthouse.journal.records import Record
 from posthouse.model.access_rules import AccessRule
-from posthouse.model.errors import PosthouseError, error
+from posthouse.model.errors import PosthouseError
 from posthouse.model.limits import DEAD_LETTER_KEEP_DAYS
 from posthouse.model.subjects import validate_subject
 
 
-class Administration:
+class Administration(ABC):
     """The methods of Bus for operators."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._session: Session | None = None
 
     def problems(self) -> list[PosthouseError]:
         """Return the errors in the operator's files, as last read."""
@@ -50,19 +46,14 @@ class Administration:
         return self._open
 
     @property
-    def _open(self) -> Session:
-        session = self._opened
-        session.check_loop()
-        return session
+    @abstractmethod
+    def _opened(self) -> Session:
+        """The session, wherever the caller runs; raises bus_closed, or the failure that ended the session."""
 
     @property
-    def _opened(self) -> Session:
-        session = self._session
-        if session is None:
-            raise error("bus_closed", path=str(self.path))
-        if session.failure is not None:
-            raise session.failure
-        return session
+    @abstractmethod
+    def _open(self) -> Session:
+        """The session, for a caller on the event loop of the bus."""
 
     async def _flushed(self) -> Session:
         session = self._open

@@ -3,7 +3,7 @@
 The rate limit applies once per publish; then, for each endpoint that the subject resolves to: access, back-pressure,
 breaker and budget, in this order. An admitted message gets a row in `mail` and counts in the mailbox's depth before
 its file exists; a message that access or budget refuses gets a row for its dead letter. The budget starts from the
-messages that caused the publish (posthouse.bus.causes). No file is written here.
+messages that caused the publish (posthouse.bus.running). No file is written here.
 """
 
 from __future__ import annotations

@@ -22,11 +22,11 @@ from typing import Any
 from posthouse.bus import endpoints, polling
 from posthouse.bus.administration import Administration
 from posthouse.bus.admission import Draft
-from posthouse.bus.causes import inherit
 from posthouse.bus.handlers import REPLIES, Handler, Subscription, Unsubscribe
 from posthouse.bus.options import Durability, Retention, bus_options, check_positive, check_type
 from posthouse.bus.refusals import Refusals, check_refusals, result_or_raise
 from posthouse.bus.results import AckAnswer, Endpoint, PublishResult, SubscriptionView
+from posthouse.bus.running import inherit
 from posthouse.bus.session import Session
 from posthouse.bus.signals import SignalHandler
 from posthouse.bus.sync import SyncCalls, blocking, blocking_until_removed
@@ -83,7 +83,8 @@ class Bus(Administration):
             "max_payload_bytes": max_payload_bytes,
         }
         self._options = bus_options(path, arguments, reliability or Reliability(), retention, clock or system_clock())
-        super().__init__(self._options.path)
+        self.path = self._options.path
+        self._session: Session | None = None
         self._refusals = refusals
         self._sync = SyncBus(self)
 
@@ -101,7 +102,7 @@ class Bus(Administration):
     async def open(self) -> None:
         """Open the data directory, creating it if it is missing."""
         if self._session is not None:
-            self._session.check_loop()
+            _check_loop(self._session)
             return
         try:
             self._session = await Session.open(self._options)
@@ -116,7 +117,7 @@ class Bus(Administration):
         """Release every lock, descriptor and database; a second call does nothing."""
         session = self._session
         if session is not None:
-            session.check_loop()
+            _check_loop(session)
             self._session = None
             await session.close()
 
@@ -136,6 +137,21 @@ class Bus(Administration):
     def loop(self) -> asyncio.AbstractEventLoop | None:
         """The event loop that opened this bus; None while it is closed."""
         return None if self._session is None else self._session.core.loop
+
+    @property
+    def _open(self) -> Session:
+        session = self._opened
+        _check_loop(session)
+        return session
+
+    @property
+    def _opened(self) -> Session:
+        session = self._session
+        if session is None:
+            raise error("bus_closed", path=str(self.path))
+        if session.failure is not None:
+            raise session.failure
+        return session
 
     # endpoints and subscriptions
 
@@ -193,7 +209,7 @@ class Bus(Administration):
 
         async def unsubscribe() -> None:
             nonlocal is_subscribed
-            session.check_loop()
+            _check_loop(session)
             if is_subscribed and self._session is session:
                 is_subscribed = False
                 session.subscriptions.remove(ticket)
@@ -248,7 +264,8 @@ class Bus(Administration):
             check_refusals(refusals)
         if budget is not None and not isinstance(budget, GivenBudget | Budget):
             raise error("value_invalid", name="budget", reason=f"{type(budget).__name__} is not a budget")
-        check_positive("ttl_s", ttl_s)
+        if ttl_s is not None:
+            check_positive("ttl_s", ttl_s)
         content = await session.publisher.encode(payload)
         inherited, answered = await inherit(session.core, subject, from_, in_reply_to)
         draft = Draft(
@@ -310,6 +327,12 @@ class Bus(Administration):
     async def on_signal(self, pattern: str, handler: SignalHandler) -> Unsubscribe:
         """Call `handler(subject, signal)` for signals to matching subjects."""
         return self._open.signals.add(pattern, handler)
+
+
+def _check_loop(session: Session) -> None:
+    """Raise bus_foreign_loop unless the caller runs on the loop that opened the bus."""
+    if asyncio._get_running_loop() is not session.core.loop:
+        raise error("bus_foreign_loop")
 
 
 def _recover_hint(root: Path) -> str:

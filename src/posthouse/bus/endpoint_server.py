@@ -16,8 +16,9 @@ from posthouse.bus.arrivals import RETRY_S, Arrivals, Queued
 from posthouse.bus.core import Core
 from posthouse.bus.handlers import REPLIES, HandlerRun, HandlerThreads, MessageFailure, ServeMode, Subscriptions
 from posthouse.bus.maildir import SPARE_MAX_BYTES, Mailbox, encode_dead_letter, remove_invalid, write_dead_letter
-from posthouse.bus.redelivery import RunGate, announce_again, exhausted_reason
+from posthouse.bus.redelivery import announce_again, exhausted_reason
 from posthouse.bus.results import Endpoint
+from posthouse.bus.running import RunGate
 from posthouse.bus.settling import (
     EXPIRED,
     EndMessage,

@@ -22,10 +22,10 @@ from typing import Any
 
 import msgspec
 
-from posthouse.bus.causes import handler_context
 from posthouse.bus.maildir import clean_text
 from posthouse.bus.options import check_handler, check_positive
 from posthouse.bus.results import SubscriptionView
+from posthouse.bus.running import handler_context
 from posthouse.log import get_log
 from posthouse.model.envelope import Envelope, HandlerError
 from posthouse.model.errors import PosthouseError, error

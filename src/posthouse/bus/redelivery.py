@@ -9,11 +9,9 @@ other. A dead letter without its record is completed, not delivered: a message i
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
-from posthouse.bus.causes import RUNNING
 from posthouse.bus.core import Core
 from posthouse.bus.letter_counts import add_found_letter
 from posthouse.bus.maildir import Mailbox
@@ -131,65 +129,3 @@ def remove_leftovers(core: Core, endpoint: Endpoint, leftovers: Leftovers) -> No
             mailbox.remove(path)
         except OSError as failure:  # the next server finds it again
             log.error("leftover_stays", path=str(mailbox.path / path), reason=str(failure))
-
-
-class RunGate:
-    """Lets a message on its last attempt run while no other message of this process does.
-
-    While a handler waits for what another handler of this process may have to do, the gate lets messages pass:
-    otherwise both would wait until their time ends.
-    """
-
-    def __init__(self) -> None:
-        self._running = 0
-        self._is_alone = False
-        #: handlers that wait for a reply or for room in a mailbox
-        self._dependent = 0
-        #: servers that wait, in order; True if the server needs a run of its own
-        self._waiting: dict[Callable[[], None], bool] = {}
-
-    def enter(self, resume: Callable[[], None], *, alone: bool) -> bool:
-        """Count a run and return True, or return False and call `resume` when another try may succeed."""
-        first = next((server for server, needs_own_run in self._waiting.items() if needs_own_run), resume)
-        if alone:
-            has_to_wait = bool(self._running) or first != resume
-        else:
-            has_to_wait = (self._is_alone or first != resume) and not self._dependent
-        if has_to_wait:
-            self._waiting[resume] = alone
-            return False
-        self._waiting.pop(resume, None)
-        self._running += 1
-        self._is_alone |= alone
-        return True
-
-    def leave(self) -> None:
-        """Count the end of a run."""
-        self._running -= 1
-        if not self._running:
-            self._is_alone = False
-            self._wake()
-
-    @contextmanager
-    def opened(self) -> Iterator[None]:
-        """Let messages pass while the running handler waits for other handlers; in plain code this does nothing."""
-        if RUNNING.get() is None:
-            yield
-            return
-        self._dependent += 1
-        try:
-            self._wake()
-            yield
-        finally:
-            self._dependent -= 1
-
-    def forget(self, resume: Callable[[], None]) -> None:
-        """Remove a server that stops."""
-        if self._waiting.pop(resume, False) and not self._running:
-            self._wake()
-
-    def _wake(self) -> None:
-        """Resume the servers, first those that need a run of their own."""
-        waiting = sorted(self._waiting, key=lambda resume: not self._waiting[resume])
-        for resume in waiting:
-            resume()

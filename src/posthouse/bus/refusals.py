@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, get_args
 
 from posthouse.bus.admission import TEMPORARY, Draft
-from posthouse.bus.causes import RUNNING
 from posthouse.bus.ledger import Ledger
 from posthouse.bus.results import PublishResult, Reason, Rejection, publish_refused
+from posthouse.bus.running import RUNNING
 from posthouse.bus.transaction import BusTransaction
 from posthouse.log import get_log
 from posthouse.model.errors import error

@@ -18,15 +18,9 @@ from posthouse.bus.data_directory import is_alive
 from posthouse.bus.endpoint_server import EndpointServer
 from posthouse.bus.handlers import HandlerThreads, ServeMode, Subscriptions, group_conflict, is_reached
 from posthouse.bus.inotify import Watcher
-from posthouse.bus.redelivery import (
-    Leftovers,
-    RunGate,
-    redeliver_all,
-    release_dead_server,
-    release_server,
-    remove_leftovers,
-)
+from posthouse.bus.redelivery import Leftovers, redeliver_all, release_dead_server, release_server, remove_leftovers
 from posthouse.bus.results import Endpoint
+from posthouse.bus.running import RunGate
 from posthouse.bus.settling import endpoint_fields
 from posthouse.bus.transaction import SQL, BusTransaction
 from posthouse.log import get_log

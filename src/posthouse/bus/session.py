@@ -16,7 +16,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from posthouse.bus import polling
-from posthouse.bus.causes import clean_context
 from posthouse.bus.core import Core
 from posthouse.bus.dead_letters import UnroutedLetters
 from posthouse.bus.handlers import Subscriptions, is_reached
@@ -26,6 +25,7 @@ from posthouse.bus.inotify import Watcher
 from posthouse.bus.options import BusOptions
 from posthouse.bus.publishing import Publisher
 from posthouse.bus.request_reply import Requests
+from posthouse.bus.running import clean_context
 from posthouse.bus.serving import EndpointServers
 from posthouse.bus.signals import Signals
 from posthouse.bus.sync import ENDING_SIGNALS
@@ -88,11 +88,6 @@ class Session:
         self.index = IndexUpdater(core)
         self.unrouted = UnroutedLetters(core, self.index)
         self.housekeeping = Housekeeping(core, self.servers, self.publisher, self.index, options.retention)
-
-    def check_loop(self) -> None:
-        """Raise bus_foreign_loop unless the caller runs on the loop that opened the bus."""
-        if asyncio._get_running_loop() is not self._loop:
-            raise error("bus_foreign_loop")
 
     async def warn_if_unmatched(self, pattern: str) -> None:
         """Log, once per pattern, that no endpoint can pass messages to a subscription."""

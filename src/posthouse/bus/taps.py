@@ -12,10 +12,10 @@ import inspect
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
-from posthouse.bus.causes import decode_published
 from posthouse.bus.core import Core
 from posthouse.bus.inotify import Watcher
 from posthouse.bus.options import check_handler, check_type
+from posthouse.bus.running import decode_published
 from posthouse.journal.cursor import Cursor, resolve_cursor
 from posthouse.journal.read import read_after, read_extent
 from posthouse.journal.records import Record

@@ -13,11 +13,10 @@ import asyncio
 from contextlib import suppress
 
 from posthouse.bus.admission import Draft
-from posthouse.bus.causes import RUNNING
 from posthouse.bus.options import check_positive
 from posthouse.bus.publishing import Publisher
-from posthouse.bus.redelivery import RunGate
 from posthouse.bus.results import PublishResult, Reason, Rejection
+from posthouse.bus.running import RUNNING, RunGate
 from posthouse.model.errors import error
 from posthouse.model.subjects import is_pattern
 

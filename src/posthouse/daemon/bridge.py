@@ -21,9 +21,9 @@ import msgspec
 import structlog
 
 from posthouse.bus.bus import Bus
-from posthouse.bus.causes import find_message
 from posthouse.bus.publishing import publish_bridged
 from posthouse.bus.results import PublishResult, Reason
+from posthouse.bus.running import find_message
 from posthouse.daemon.inbox.inbox import Inbox, InboxItem
 from posthouse.daemon.outbox.outbox import Outbox
 from posthouse.daemon.roster import TOPIC_MARK
