@@ -71,6 +71,7 @@ COMMANDS = {
     "trace": "posthouse.cli.trace:trace",
     "lock": "posthouse.cli.lock:app",
     "mcp": "posthouse.cli.mcp:mcp",
+    "hook": "posthouse.cli.connect_hooks:hook",
     "connect": "posthouse.cli.connect:connect",
     "pipeline": "posthouse.cli.pipeline:app",
     "bench": "posthouse.cli.bench:app",

@@ -1,0 +1,206 @@
+"""The fast path of `posthouse hook PROGRAM EVENT`, which a coding agent runs at the events of its session.
+
+The hook hands its input to the daemon and prints the answer; the daemon makes the program's JSON. An answer never has
+the text of a message. A hook must never disturb the program: within one second it ends with exit code 0, silent if the
+daemon is down. Only `wait` stays, until the daemon answers or the program is gone. This module loads nothing but
+`socket` and what it needs: a program runs it after every tool call.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import sys
+import time
+
+TYPE_CHECKING = False  # see posthouse.cli.main
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+CONNECT_S = 0.1
+TOTAL_S = 1.0
+#: between looks at the program while a waiter waits, and between attempts to reach the daemon
+WATCH_S = 1.0
+INPUT_MAX_BYTES = 65_536
+_INPUT_READ_BYTES = 1 << 26  # a tool's result can be large; beyond this the input counts as none
+_FIELD_MAX_CHARS = 4_096
+_SOCKET = "sock"
+_NO_INPUT = b"{}"
+_PARENT = os.getppid()  # the program: the line of a hook ends with `exec`
+
+
+def run(words: Sequence[str]) -> int | None:
+    """Run one hook and return its exit code; None if the words are not a program, an event and options."""
+    if len(words) < 2 or not {"--help", "-h", "--json", "--debug"}.isdisjoint(words):
+        return None
+    program, event, *rest = words
+    try:
+        options = _options(rest)
+        target = _target(program, event, options)
+        directory = options.get("--dir") or default_directory()
+        if event == "wait":
+            return _wait(program, directory, target)
+        deadline = time.monotonic() + TOTAL_S
+        return _finish(exchange(directory, target, read_input(deadline), deadline))
+    except (OSError, ValueError):
+        return 0
+
+
+def default_directory() -> str:
+    """Return the directory of this user's daemon."""
+    home = os.environ.get("POSTHOUSE_HOME") or os.path.join("~", ".posthouse")  # noqa: PTH118 - pathlib is slow to load
+    return os.path.join(os.path.expanduser(home), "daemon")  # noqa: PTH111, PTH118
+
+
+def read_input(deadline: float) -> bytes:
+    """Return the JSON on stdin; large input is reduced to its short fields."""
+    if sys.stdin is None or os.isatty(0):
+        return _NO_INPUT
+    data = bytearray()
+    while len(data) < _INPUT_READ_BYTES and select.select([0], [], [], _left(deadline))[0]:
+        chunk = os.read(0, 1 << 20)
+        if not chunk:
+            break
+        data += chunk
+    return bytes(data) if len(data) <= INPUT_MAX_BYTES else _shortened(data)
+
+
+def is_program_running() -> bool:
+    """Return False once the process that started this hook has ended."""
+    return os.getppid() == _PARENT
+
+
+class Answer:
+    """The daemon's answer."""
+
+    def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+
+def exchange(directory: str, target: str, body: bytes, deadline: float) -> Answer:
+    """Send one request to the daemon in a directory and return its answer; raise OSError or ValueError if none comes.
+
+    Of an infinite deadline the wait for the answer ends when the program is gone.
+    """
+    with _connect(directory) as connection:
+        connection.settimeout(min(TOTAL_S, _left(deadline)))
+        head = f"POST {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+        connection.sendall(head.encode() + body)
+        received = bytearray()
+        while chunk := _receive(connection, deadline):
+            received += chunk
+    return _parse(bytes(received))
+
+
+def _connect(directory: str) -> socket.socket:
+    # the address of a socket has at most 107 bytes, the path of a home may be longer
+    here = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        os.fchdir(here)
+        connection.settimeout(CONNECT_S)
+        connection.connect(_SOCKET)
+    except BaseException:
+        connection.close()
+        raise
+    finally:
+        os.close(here)
+    return connection
+
+
+def _receive(connection: socket.socket, deadline: float) -> bytes:
+    while True:
+        connection.settimeout(min(WATCH_S, _left(deadline)))
+        try:
+            return connection.recv(65_536)
+        except TimeoutError:
+            if time.monotonic() >= deadline or not is_program_running():
+                raise
+
+
+def _parse(received: bytes) -> Answer:
+    head, separator, body = received.partition(b"\r\n\r\n")
+    lines = head.decode("latin-1").split("\r\n")
+    parts = lines[0].split(" ", 2)
+    if not separator or len(parts) < 2:
+        raise ValueError("the answer is not HTTP")
+    pairs = (line.partition(":") for line in lines[1:])
+    return Answer(int(parts[1]), {name.lower(): value.strip() for name, _, value in pairs}, body)
+
+
+def _finish(answer: Answer) -> int:
+    """Print what the daemon answered; return the exit code that it asks for."""
+    if answer.status != 200:
+        return 0
+    code = int(answer.headers.get("posthouse-exit", "0"))
+    _keep_name(answer.headers.get("posthouse-agent"))
+    os.write(1 if code == 0 else 2, answer.body)
+    return code
+
+
+def _keep_name(agent: str | None) -> None:
+    """Let the commands that Claude Code starts in this session act as the agent."""
+    path = os.environ.get("CLAUDE_ENV_FILE")
+    if agent and path:
+        with open(path, "a") as file:  # noqa: PTH123 - pathlib is slow to load
+            file.write(f"export POSTHOUSE_AGENT={agent}\n")
+
+
+def _wait(program: str, directory: str, target: str) -> int:
+    """Wait for the daemon's answer, also over its restarts, while the program that started this waiter runs."""
+    if program == "claude-code" and os.environ.get("CLAUDE_CODE_ENTRYPOINT") != "cli":
+        return 0  # `claude -p` and the SDK would wait for this process to end
+    data = read_input(time.monotonic() + TOTAL_S)
+    while is_program_running():
+        try:
+            answer = exchange(directory, target, data, float("inf"))
+        except (OSError, ValueError):
+            answer = None
+        if answer is not None and answer.status < 500:
+            return _finish(answer)
+        time.sleep(WATCH_S)
+    return 0
+
+
+def _options(tokens: Sequence[str]) -> dict[str, str]:
+    options: dict[str, str] = {}
+    rest = list(tokens)
+    while rest:
+        name, separator, value = rest.pop(0).partition("=")
+        options[name] = value if separator or not rest else rest.pop(0)
+    return options
+
+
+def _target(program: str, event: str, options: Mapping[str, str]) -> str:
+    name = options.get("--as") or os.environ.get("POSTHOUSE_AGENT") or ""
+    words = (program, event, name)
+    if not all(word.replace("-", "").isalnum() and word.isascii() for word in words if word):
+        raise ValueError("a program, an event and an agent are named by letters, digits and -")
+    return f"/v1/hooks/{program}/{event}?as={name}&pid={_PARENT}"
+
+
+def _shortened(data: bytearray) -> bytes:
+    import json
+
+    given = json.loads(data)
+    if not isinstance(given, dict):
+        raise ValueError("the input is not an object")
+    kept = _short_fields(given)
+    if isinstance(given.get("tool_input"), dict):
+        kept["tool_input"] = _short_fields(given["tool_input"])
+    return json.dumps(kept).encode()
+
+
+def _short_fields(given: Mapping[str, object]) -> dict[str, object]:
+    return {
+        name: value
+        for name, value in given.items()
+        if value is None or isinstance(value, int | float) or (isinstance(value, str) and len(value) < _FIELD_MAX_CHARS)
+    }
+
+
+def _left(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())
