@@ -72,6 +72,16 @@ class Host:
             body = await response.json() if is_json else text.decode()
             return Said(response.status, body, dict(response.headers))
 
+    def acting_as(self, agent: str) -> AgentProgram:
+        """Return a program on this host that acts for an agent."""
+        return AgentProgram(self, agent)
+
+    async def add_agent(self, name: str, **fields: Any) -> AgentProgram:
+        """Add an agent and return a program that acts for it."""
+        said = await self.post("/v1/agents", name=name, **fields)
+        assert said.status in (200, 201), said.body
+        return self.acting_as(said["name"])
+
     async def get(self, path: str, **params: Any) -> Said:
         return await self.ask("GET", path, params=params)
 
@@ -102,6 +112,22 @@ class Host:
         """Wait until so many messages are in the inbox, and return their bodies."""
         found: list[str] = await eventually(self.bodies, lambda seen: len(seen) >= count)
         return found
+
+
+class AgentProgram(Host):
+    """A program on a host whose every request names its agent."""
+
+    def __init__(self, host: Host, agent: str) -> None:
+        super().__init__(host.settings)
+        self._host = host
+        self.agent = agent
+
+    @property
+    def node(self) -> str:
+        return self._host.node
+
+    async def ask(self, method: str, path: str, **options: Any) -> Said:
+        return await self._host.ask(method, path, headers={"Posthouse-Agent": self.agent}, **options)
 
 
 async def eventually(look: Callable[[], Awaitable[Any]], is_right: Callable[[Any], bool]) -> Any:

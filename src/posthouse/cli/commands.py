@@ -63,6 +63,7 @@ COMMANDS = {
     "daemon": "posthouse.cli.daemon:app",
     "send": "posthouse.cli.send:send",
     "inbox": "posthouse.cli.inbox:app",
+    "agent": "posthouse.cli.agent:app",
     "peers": "posthouse.cli.peers:peers",
     "topic": "posthouse.cli.topic:app",
     "profile": "posthouse.cli.peers:profile",

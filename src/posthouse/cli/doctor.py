@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Literal
 from posthouse.cli.config import CONFIG_NAME, Home, find_home
 from posthouse.cli.output import PLAIN, Output, table
 from posthouse.files import HOME_ENV
+from posthouse.model.address import AGENT_ENV
 from posthouse.model.clock import TEST_CLOCK_ENV, SteppedClock, system_clock
 from posthouse.model.codes.spec import Exit
 from posthouse.model.errors import PosthouseError
@@ -183,7 +184,7 @@ _MIB = 1 << 20
 _LOW_DISK = 1024 * _MIB  # a journal may grow to 1 GB before it prunes itself
 _NO_DISK = 64 * _MIB  # not enough for a WAL and its checkpoint
 #: Environment variables of posthouse that are not settings.
-_OTHER_VARIABLES = {HOME_ENV, TEST_CLOCK_ENV, "POSTHOUSE_FENCING_TOKEN", "POSTHOUSE_FAULTS"}
+_OTHER_VARIABLES = {HOME_ENV, TEST_CLOCK_ENV, AGENT_ENV, "POSTHOUSE_FENCING_TOKEN", "POSTHOUSE_FAULTS"}
 
 
 def check_home(home: Home) -> Finding:

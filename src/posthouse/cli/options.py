@@ -131,6 +131,9 @@ class DaemonOptions:
     directory: Annotated[
         Path | None, Parameter(name="--dir", help="Directory of the daemon. Default: ~/.posthouse/daemon/MESH.")
     ] = None
+    agent: Annotated[
+        str | None, Parameter(help="Agent of this host to act for. Default: POSTHOUSE_AGENT, else the host itself.")
+    ] = None
 
     def location(self) -> DaemonAddress:
         """Return the directory, socket and address of the daemon."""
@@ -142,7 +145,7 @@ class DaemonOptions:
         """Return a client of the daemon; it is not connected yet."""
         from posthouse.client.daemon import DaemonClient
 
-        return DaemonClient(self.directory, mesh=self.mesh, timeout_s=timeout_s)
+        return DaemonClient(self.directory, mesh=self.mesh, timeout_s=timeout_s, agent=self.agent)
 
 
 #: The default of every command's `daemon_options`.

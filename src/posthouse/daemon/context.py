@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 from dataclasses import dataclass, field
 
+from posthouse.daemon.agents.registry import AgentRegistry
 from posthouse.daemon.event_hub import EventHub
 from posthouse.daemon.inbox.inbox import Inbox
 from posthouse.daemon.metrics import Meters
@@ -19,9 +20,11 @@ from posthouse.daemon.roster import Roster
 from posthouse.daemon.send import Sending
 from posthouse.daemon.settings import DaemonSettings
 from posthouse.daemon.uplink import Uplink
-from posthouse.http.call import Call, WaitLimit
+from posthouse.http.call import Call, T, WaitLimit, read_arguments
 from posthouse.keys import NodeKey
+from posthouse.model.address import AGENT_HEADER, DEFAULT_INBOX
 from posthouse.model.clock import Clock
+from posthouse.model.errors import error
 
 
 @dataclass(slots=True)
@@ -33,6 +36,7 @@ class DaemonContext:
     key: NodeKey
     outbox: Outbox
     inbox: Inbox
+    agents: AgentRegistry
     roster: Roster
     uplink: Uplink
     sending: Sending
@@ -79,3 +83,35 @@ class LocalCall(Call[DaemonContext]):
     def id(self) -> str:
         """The id in the path of the route."""
         return self.params["id"]
+
+    @property
+    def agent(self) -> str:
+        """The agent that the request acts for, "" for the default inbox; raises agent_unknown."""
+        return self.context.agents.check_known(self.named_agent)
+
+    @property
+    def named_agent(self) -> str:
+        """The agent that the header or the query names, known or not; "" if neither names one."""
+        named = {value for name, value in self.target.query if name == _AGENT_PARAMETER}
+        if AGENT_HEADER in self.request.headers:
+            named.add(self.request.headers[AGENT_HEADER].strip())
+        if len(named) > 1:
+            raise error("parameter_invalid", name=_AGENT_PARAMETER, reason="header and query name different agents")
+        return named.pop() if named else DEFAULT_INBOX
+
+    def arguments(self, type: type[T]) -> T:  # noqa: A002 - the domain's word
+        """Return the query parameters as a struct, without the agent, which every route accepts."""
+        return read_arguments([given for given in self.target.query if given[0] != _AGENT_PARAMETER], type)
+
+
+_AGENT_PARAMETER = "agent"
+#: routes about the daemon as a whole, and those that register the agent
+_WITHOUT_AGENT = frozenset({"/v1/version", "/v1/health", "/v1/metrics"})
+_AGENT_ROUTES = "/v1/agents"
+
+
+def check_agent(call: LocalCall) -> None:
+    """Refuse a request that names an unknown agent, whatever its route does with the name."""
+    path = call.route.path
+    if path not in _WITHOUT_AGENT and not path.startswith(_AGENT_ROUTES):
+        _ = call.agent

@@ -16,6 +16,7 @@ import structlog
 
 from posthouse.client.messages.sender import Composer
 from posthouse.client.trust.signing import Signer, open_content
+from posthouse.daemon.agents.registry import AgentRegistry
 from posthouse.daemon.bridge import Bridge
 from posthouse.daemon.context import DaemonContext
 from posthouse.daemon.directory import DaemonDirectory
@@ -50,6 +51,7 @@ class Daemon:
     key: NodeKey
     outbox: Outbox
     inbox: Inbox
+    agents: AgentRegistry
     roster: Roster
     uplink: Uplink
     drain: Drain
@@ -144,6 +146,8 @@ class Daemon:
         self._opened.callback(self.outbox.close)
         self.inbox = Inbox(directory.inbox, settings.mesh, self.clock, is_bridged=settings.bus_dir is not None)
         self._opened.callback(self.inbox.close)
+        self.agents = AgentRegistry(directory.agents, self.clock)
+        self._opened.callback(self.agents.close)
         self.key = await load_identity(directory, self.outbox, is_ephemeral=settings.is_ephemeral)
         reopened = await self.outbox.recover()
         if reopened:
@@ -167,13 +171,14 @@ class Daemon:
             lambda: self.pressure.capacity_bytes,
             clock,
         )
-        self.housekeeper = Housekeeper(self.outbox, self.inbox, self.drain, self.pressure, settings)
+        self.housekeeper = Housekeeper(self.outbox, self.inbox, self.agents, self.drain, self.pressure, settings)
         self.context = DaemonContext(
             settings,
             clock,
             key,
             self.outbox,
             self.inbox,
+            self.agents,
             self.roster,
             self.uplink,
             self.sending,

@@ -1,7 +1,8 @@
 """The directory of a daemon: its files, their modes, and the lock that admits one daemon at a time.
 
     0700  .
-    0600  pid sock local_token keypair.json host_fingerprint.json roster.json outbox.db inbox.db daemon.lock
+    0600  pid sock local_token keypair.json host_fingerprint.json roster.json outbox.db inbox.db agents.db
+          daemon.lock
     0644  http.port config.toml schema_version daemon.log
 
 Invariant: only the lock decides whether a daemon runs here; pid and sock are left-overs if no process holds it. If
@@ -34,6 +35,7 @@ class DaemonDirectory:
         self.roster = root / "roster.json"
         self.outbox = root / "outbox.db"
         self.inbox = root / "inbox.db"
+        self.agents = root / "agents.db"
         self.http_port = root / "http.port"
         self.schema_version = root / "schema_version"
         self.log = root / "daemon.log"

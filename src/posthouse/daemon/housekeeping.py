@@ -16,6 +16,7 @@ from typing import Any
 
 import structlog
 
+from posthouse.daemon.agents.registry import AgentRegistry, read_agents
 from posthouse.daemon.drain import Drain
 from posthouse.daemon.inbox.inbox import Inbox, newest_position
 from posthouse.daemon.outbox.outbox import Outbox, read_depth
@@ -74,10 +75,17 @@ class Housekeeper:
     """Runs the housekeeping of one daemon."""
 
     def __init__(
-        self, outbox: Outbox, inbox: Inbox, drain: Drain, pressure: Pressure, settings: DaemonSettings
+        self,
+        outbox: Outbox,
+        inbox: Inbox,
+        agents: AgentRegistry,
+        drain: Drain,
+        pressure: Pressure,
+        settings: DaemonSettings,
     ) -> None:
         self._outbox = outbox
         self._inbox = inbox
+        self._agents = agents
         self._drain = drain
         self._pressure = pressure
         self._settings = settings
@@ -112,6 +120,7 @@ class Housekeeper:
         retention = self._settings.retention
         await prune_journal(self._outbox.store, retention, lambda tx: {"outbox": read_depth(tx.db)._asdict()})
         await prune_journal(self._inbox.store, retention, lambda tx: {"inbox": newest_position(tx.db)})
+        await prune_journal(self._agents.store, retention, lambda tx: {"agents": list(read_agents(tx.db))})
 
 
 async def prune_journal(store: Store, retention: Retention, read_state: ReadState) -> int:

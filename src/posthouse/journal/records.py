@@ -401,6 +401,9 @@ _DAEMON = (
     ),
     RecordType("inbox.seen", "the id of the last row", {"ids": "the inbox rows, always"}),
     RecordType("inbox.deleted", "the id of the last row", {"count": "number of rows above the retention, always"}),
+    RecordType("agent.added", "the agent's name", {"program": "the program that uses it"}),
+    RecordType("agent.renamed", "the agent's name", {"to": "the new name, always"}),
+    RecordType("agent.retired", "the agent's name", {"reason": "why it takes no more mail, always"}),
 )
 # actor is a Pinch address; envelopes are opaque.
 _PINCH = (

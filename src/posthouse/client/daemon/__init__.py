@@ -4,6 +4,7 @@ from posthouse.client.daemon.async_daemon_client import AsyncDaemonClient
 from posthouse.client.daemon.daemon_client import DaemonClient
 from posthouse.client.daemon.local_api import (
     Accepted,
+    Agent,
     DaemonEvent,
     DaemonVersion,
     Health,
@@ -16,6 +17,7 @@ from posthouse.client.daemon.locate import DaemonAddress, daemon_address
 
 __all__ = [
     "Accepted",
+    "Agent",
     "AsyncDaemonClient",
     "DaemonAddress",
     "DaemonClient",

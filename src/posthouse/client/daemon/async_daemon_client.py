@@ -14,10 +14,11 @@ import aiohttp
 from yarl import URL
 
 from posthouse.client.daemon import calls
-from posthouse.client.daemon.calls import Call, InboxFilter, ProfileFields, SendOptions, refusal
+from posthouse.client.daemon.calls import AgentFields, Call, InboxFilter, ProfileFields, SendOptions, refusal
 from posthouse.client.daemon.event_stream import INBOX_PAGE_MAX, SILENCE_S, EventFollower, EventReader, LongPoll
 from posthouse.client.daemon.local_api import (
     Accepted,
+    Agent,
     DaemonEvent,
     DaemonVersion,
     Health,
@@ -26,7 +27,8 @@ from posthouse.client.daemon.local_api import (
     OutboxRow,
     RequeuedRow,
 )
-from posthouse.client.daemon.locate import DaemonAddress, SocketAddress, unreachable
+from posthouse.client.daemon.locate import DaemonAddress, SocketAddress, acting_agent, request_headers, unreachable
+from posthouse.model.address import DEFAULT_INBOX
 from posthouse.model.api import LockGrant
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.limits import MIB
@@ -35,9 +37,10 @@ from posthouse.model.limits import MIB
 class AsyncDaemonClient:
     """The client inside `async with DaemonClient()`: every call of DaemonClient as a coroutine."""
 
-    def __init__(self, place: DaemonAddress, timeout_s: float = 30.0) -> None:
+    def __init__(self, place: DaemonAddress, timeout_s: float = 30.0, agent: str | None = None) -> None:
         self.place = place
-        self._transport = AsyncTransport(place, timeout_s)
+        self.agent = acting_agent(agent)
+        self._transport = AsyncTransport(place, timeout_s, self.agent)
 
     async def close(self) -> None:
         """Close every connection."""
@@ -164,6 +167,28 @@ class AsyncDaemonClient:
         """Release a lock."""
         await self._transport.execute(calls.lock_release(resource, token, mesh))
 
+    # Agents of this host
+
+    async def agents(self) -> list[Agent]:
+        """Return the agents of this host, retired ones last."""
+        return await self._transport.execute(calls.agents())
+
+    async def register(self, name: str, *, pid: int | None = None, **given: Unpack[AgentFields]) -> Agent:
+        """Add an agent or change its fields; AgentFields lists the arguments.
+
+        With the pid of a program, the answer has the name that this program uses: if another running process has
+        `name`, it is the next numbered one, such as claude-2.
+        """
+        return await self._transport.execute(calls.register(name, pid, given))
+
+    async def rename_agent(self, name: str, to: str) -> Agent:
+        """Give an agent of this host another name; its mail moves with it."""
+        return await self._transport.execute(calls.rename_agent(name, to))
+
+    async def retire_agent(self, name: str, reason: str | None = None) -> Agent:
+        """Let an agent of this host take no more mail; senders are told the reason."""
+        return await self._transport.execute(calls.retire_agent(name, reason))
+
     # The mesh and the daemon
 
     async def peers(self) -> dict[str, Any]:
@@ -218,8 +243,9 @@ _BROKEN = (aiohttp.ClientError, OSError, TimeoutError)
 class AsyncTransport:
     """Executes calls over kept connections."""
 
-    def __init__(self, address: DaemonAddress, timeout_s: float) -> None:
+    def __init__(self, address: DaemonAddress, timeout_s: float, agent: str = DEFAULT_INBOX) -> None:
         self._address = address
+        self._agent = agent
         self._timeout_s = timeout_s
         self._session: aiohttp.ClientSession | None = None
         self._socket_address: SocketAddress | None = None
@@ -308,7 +334,7 @@ class AsyncTransport:
         return URL(f"http://{host}{port}{target}", encoded=True)
 
     def _headers(self, given: Mapping[str, str]) -> dict[str, str]:
-        return {**given, "Authorization": f"Bearer {self._address.token()}"} if self._address.is_tcp else dict(given)
+        return request_headers(self._address, self._agent, given)
 
 
 async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[DaemonEvent]:

@@ -17,6 +17,7 @@ import msgspec
 
 from posthouse.client.daemon.local_api import (
     Accepted,
+    Agent,
     DaemonVersion,
     Health,
     InboxItem,
@@ -152,6 +153,22 @@ class ProfileFields(TypedDict, total=False):
     capabilities: Sequence[str] | None
 
 
+class AgentFields(TypedDict, total=False):
+    """What is known of an agent; absent fields stay as they are."""
+
+    #: such as claude-code
+    program: str | None
+    #: directory that the program works in; shown on this host only
+    project: str | None
+    summary: str | None
+    #: what other agents may ask it for
+    capabilities: Sequence[str] | None
+    #: idle, working or dnd
+    status: str | None
+    #: False: senders do not learn when the agent's program was given a message
+    receipts: bool | None
+
+
 # Messages
 
 
@@ -244,6 +261,27 @@ def lock_renew(resource: str, token: int, lease_ms: int, mesh: str | None) -> Ca
 def lock_release(resource: str, token: int, mesh: str | None) -> Call[dict[str, Any]]:
     body = drop_none(resource=resource, token=token, mesh=mesh)
     return Call("POST", "/v1/locks/release", as_object, body=body, is_repeatable=False)
+
+
+# Agents of this host
+
+
+def agents() -> Call[list[Agent]]:
+    return Call("GET", "/v1/agents", as_list(Agent))
+
+
+def register(name: str, pid: int | None, given: AgentFields) -> Call[Agent]:
+    return Call("POST", "/v1/agents", as_struct(Agent), body=drop_none(name=name, pid=pid, **given))
+
+
+def rename_agent(name: str, to: str) -> Call[Agent]:
+    body = {"name": name, "to": to}
+    return Call("POST", "/v1/agents/rename", as_struct(Agent), body=body, is_repeatable=False)
+
+
+def retire_agent(name: str, reason: str | None) -> Call[Agent]:
+    body = drop_none(name=name, reason=reason)
+    return Call("POST", "/v1/agents/retire", as_struct(Agent), body=body, is_repeatable=False)
 
 
 # The mesh and the daemon

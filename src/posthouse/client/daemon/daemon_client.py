@@ -29,10 +29,11 @@ from typing import Any, Self, TypeVar, Unpack
 
 from posthouse.client.daemon import calls
 from posthouse.client.daemon.async_daemon_client import AsyncDaemonClient
-from posthouse.client.daemon.calls import Call, InboxFilter, ProfileFields, SendOptions, refusal
+from posthouse.client.daemon.calls import AgentFields, Call, InboxFilter, ProfileFields, SendOptions, refusal
 from posthouse.client.daemon.event_stream import INBOX_PAGE_MAX, SILENCE_S, EventFollower, EventReader, LongPoll
 from posthouse.client.daemon.local_api import (
     Accepted,
+    Agent,
     DaemonEvent,
     DaemonVersion,
     Health,
@@ -41,7 +42,14 @@ from posthouse.client.daemon.local_api import (
     OutboxRow,
     RequeuedRow,
 )
-from posthouse.client.daemon.locate import DaemonAddress, SocketAddress, daemon_address, unreachable
+from posthouse.client.daemon.locate import (
+    DaemonAddress,
+    SocketAddress,
+    acting_agent,
+    daemon_address,
+    request_headers,
+    unreachable,
+)
 from posthouse.model.api import LockGrant
 from posthouse.model.errors import PosthouseError, error
 
@@ -56,14 +64,18 @@ class DaemonClient:
         mesh: str | None = None,
         tcp: bool = False,
         timeout_s: float = 30.0,
+        agent: str | None = None,
     ) -> None:
         """Make a client of the daemon in `directory`, or of the daemon of `mesh`; it connects at first use.
 
-        With `tcp` it connects to 127.0.0.1 with the token in the directory instead of to the Unix socket.
+        Every call acts for `agent`: it sends as that agent and reads that agent's inbox. By default this is the agent
+        in POSTHOUSE_AGENT; "" is the host itself with its default inbox. With `tcp` it connects to 127.0.0.1 with the
+        token in the directory instead of to the Unix socket.
         """
         self.place = daemon_address(directory, mesh, is_tcp=tcp)
         self._timeout_s = timeout_s
-        self._transport = BlockingTransport(self.place, timeout_s)
+        self.agent = acting_agent(agent)
+        self._transport = BlockingTransport(self.place, timeout_s, self.agent)
         self._async: AsyncDaemonClient | None = None
 
     def __enter__(self) -> Self:
@@ -75,7 +87,7 @@ class DaemonClient:
         self.close()
 
     async def __aenter__(self) -> AsyncDaemonClient:
-        self._async = AsyncDaemonClient(self.place, self._timeout_s)
+        self._async = AsyncDaemonClient(self.place, self._timeout_s, self.agent)
         return self._async
 
     async def __aexit__(
@@ -207,6 +219,28 @@ class DaemonClient:
         """Release a lock."""
         self._transport.execute(calls.lock_release(resource, token, mesh))
 
+    # Agents of this host
+
+    def agents(self) -> list[Agent]:
+        """Return the agents of this host, retired ones last."""
+        return self._transport.execute(calls.agents())
+
+    def register(self, name: str, *, pid: int | None = None, **given: Unpack[AgentFields]) -> Agent:
+        """Add an agent or change its fields; AgentFields lists the arguments.
+
+        With the pid of a program, the answer has the name that this program uses: if another running process has
+        `name`, it is the next numbered one, such as claude-2.
+        """
+        return self._transport.execute(calls.register(name, pid, given))
+
+    def rename_agent(self, name: str, to: str) -> Agent:
+        """Give an agent of this host another name; its mail moves with it."""
+        return self._transport.execute(calls.rename_agent(name, to))
+
+    def retire_agent(self, name: str, reason: str | None = None) -> Agent:
+        """Let an agent of this host take no more mail; senders are told the reason."""
+        return self._transport.execute(calls.retire_agent(name, reason))
+
     # The mesh and the daemon
 
     def peers(self) -> dict[str, Any]:
@@ -261,8 +295,9 @@ _BROKEN = (OSError, http.client.HTTPException)
 class BlockingTransport:
     """Executes calls over kept connections."""
 
-    def __init__(self, address: DaemonAddress, timeout_s: float) -> None:
+    def __init__(self, address: DaemonAddress, timeout_s: float, agent: str) -> None:
         self._address = address
+        self._agent = agent
         self._timeout_s = timeout_s
         self._idle: list[http.client.HTTPConnection] = []
         self._lock = threading.Lock()
@@ -358,7 +393,7 @@ class BlockingTransport:
         return made
 
     def _headers(self, given: Mapping[str, str]) -> dict[str, str]:
-        return {**given, "Authorization": f"Bearer {self._address.token()}"} if self._address.is_tcp else dict(given)
+        return request_headers(self._address, self._agent, given)
 
 
 class _SocketConnection(http.client.HTTPConnection):

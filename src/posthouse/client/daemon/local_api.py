@@ -92,6 +92,30 @@ class RequeuedRow(msgspec.Struct, frozen=True):
     new_client_message_id: str | None = None
 
 
+class Agent(msgspec.Struct, frozen=True):
+    """An agent of this host."""
+
+    name: str
+    #: such as claude-code
+    program: str | None = None
+    #: directory that the program works in; shown on this host only
+    project: str | None = None
+    summary: str | None = None
+    capabilities: tuple[str, ...] = ()
+    #: idle, working or dnd
+    status: str = "idle"
+    receipts: bool = True
+    #: this and the other times are UTC, as text
+    created_at: str | None = None
+    #: None while it takes mail
+    retired_at: str | None = None
+    retired_reason: str | None = None
+    renamed_to: str | None = None
+    #: the process that used the name last
+    pid: int | None = None
+    is_running: bool = False
+
+
 class Health(msgspec.Struct, frozen=True):
     """The state of a daemon."""
 

@@ -8,10 +8,12 @@ descriptor of its directory.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from posthouse.files import home_directory, read_private
+from posthouse.model.address import AGENT_ENV, AGENT_HEADER, DEFAULT_INBOX
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.node import DEFAULT_MESH, validate_mesh_name
 
@@ -78,6 +80,21 @@ def daemon_address(
     if directory is not None:
         return DaemonAddress(Path(directory).expanduser().absolute(), is_tcp)
     return DaemonAddress(home_directory() / "daemon" / validate_mesh_name(mesh or DEFAULT_MESH), is_tcp)
+
+
+def acting_agent(given: str | None) -> str:
+    """Return the agent that a program acts for: the given one, else POSTHOUSE_AGENT, else the default inbox."""
+    return os.environ.get(AGENT_ENV, DEFAULT_INBOX) if given is None else given
+
+
+def request_headers(address: DaemonAddress, agent: str, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers of a request: the given ones, the agent, and the token over TCP."""
+    headers = dict(given)
+    if agent:
+        headers[AGENT_HEADER] = agent
+    if address.is_tcp:
+        headers["Authorization"] = f"Bearer {address.token()}"
+    return headers
 
 
 def unreachable(daemon: DaemonAddress, failure: BaseException) -> PosthouseError:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import structlog
 
-from posthouse.daemon.context import DaemonContext, LocalCall
+from posthouse.daemon.context import DaemonContext, LocalCall, check_agent
 from posthouse.daemon.directory import DaemonDirectory
 from posthouse.daemon.metrics import Meters
 from posthouse.daemon.settings import DaemonSettings
@@ -58,6 +58,7 @@ class LocalServer:
             _CODES,
             error_object_format("posthouse daemon"),
             _RequestCounter(context.meters),
+            check_agent,
         )
         #: port on loopback, if it listens there
         self.port: int | None = None

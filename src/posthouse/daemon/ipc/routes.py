@@ -9,7 +9,7 @@ from typing import Any
 
 from posthouse.daemon.context import LocalCall
 from posthouse.daemon.directory import SCHEMA_VERSION
-from posthouse.daemon.ipc import inbox_routes, mesh_routes, outbox_routes
+from posthouse.daemon.ipc import agent_routes, inbox_routes, mesh_routes, outbox_routes
 from posthouse.daemon.metrics import CONTENT_TYPE
 from posthouse.http.response import HttpResponse, json_response
 from posthouse.http.router import Route
@@ -17,7 +17,19 @@ from posthouse.model.limits import MILLISECOND_NS, SECOND_NS
 from posthouse.version import __version__
 
 IPC_API = 1
-FEATURES = ("send", "topics", "inbox", "inbox_wait", "outbox", "events", "history", "locks", "peers", "profile")
+FEATURES = (
+    "send",
+    "topics",
+    "inbox",
+    "inbox_wait",
+    "outbox",
+    "events",
+    "history",
+    "locks",
+    "peers",
+    "profile",
+    "agents",
+)
 
 
 async def show_version(call: LocalCall) -> HttpResponse:
@@ -93,6 +105,11 @@ ROUTES: tuple[Route[LocalCall], ...] = (
     Route("POST", "/v1/locks/acquire", mesh_routes.acquire_lock),
     Route("POST", "/v1/locks/renew", mesh_routes.renew_lock),
     Route("POST", "/v1/locks/release", mesh_routes.release_lock),
+    Route("POST", "/v1/agents", agent_routes.register_agent),
+    Route("GET", "/v1/agents", agent_routes.list_agents),
+    Route("GET", "/v1/agents/{id}", agent_routes.show_agent),
+    Route("POST", "/v1/agents/rename", agent_routes.rename_agent),
+    Route("POST", "/v1/agents/retire", agent_routes.retire_agent),
     Route("GET", "/v1/peers", mesh_routes.list_peers),
     Route("POST", "/v1/profile", mesh_routes.update_profile),
     Route("GET", "/v1/version", show_version),

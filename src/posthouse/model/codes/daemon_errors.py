@@ -124,4 +124,46 @@ _ROWS: tuple[ErrorSpec, ...] = (
     ),
 )
 
-DAEMON = _STARTING + _LOCAL + _ROWS
+_AGENTS: tuple[ErrorSpec, ...] = (
+    ErrorSpec(
+        "agent_name_invalid",
+        400,
+        "{name!r} is not the name of an agent",
+        "A name has 1 to 32 characters: a-z, 0-9 and -, and does not begin with -.",
+        exit=Exit.USAGE,
+    ),
+    ErrorSpec(
+        "address_invalid",
+        400,
+        "{address!r} is not the address of an agent",
+        "Write AGENT@HOST, such as claude@laptop.",
+        exit=Exit.USAGE,
+    ),
+    ErrorSpec(
+        "agent_unknown",
+        404,
+        "this host has no agent {name!r}",
+        "`posthouse agent ls` lists the agents; `posthouse agent add {name}` adds this one.",
+    ),
+    ErrorSpec("agent_exists", 409, "this host has an agent {name!r} already", "Choose another name."),
+    ErrorSpec(
+        "agent_retired",
+        409,
+        "the agent {name!r} takes no mail: {reason}",
+        "Write to another agent or to the host itself; `posthouse agent add` on its host brings it back.",
+    ),
+    ErrorSpec(
+        "agents_full",
+        409,
+        "this host has {limit} agents, the limit",
+        "Retire one that is no longer used with `posthouse agent retire NAME`.",
+    ),
+    ErrorSpec(
+        "process_unknown",
+        404,
+        "there is no process {pid} on this machine",
+        "Give the pid of a running process, or none.",
+    ),
+)
+
+DAEMON = _STARTING + _LOCAL + _ROWS + _AGENTS

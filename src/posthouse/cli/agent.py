@@ -1,0 +1,128 @@
+"""`posthouse agent`: add, list, rename and retire the agents of this host.
+
+Every agent has its own inbox; mail to `claude@laptop` goes to the agent `claude` on the host `laptop`. A retired agent
+takes no more mail and keeps its inbox.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from posthouse.cli.commands import noun
+from posthouse.cli.options import DEFAULT_DAEMON, DaemonOptions
+from posthouse.cli.output import PLAIN, Output, table
+
+if TYPE_CHECKING:
+    from posthouse.client.daemon import Agent
+
+Name = Annotated[str, Parameter(help="Name of the agent: a-z, 0-9 and -, at most 32 characters.")]
+
+
+def add(
+    name: Name,
+    /,
+    *,
+    program: Annotated[str | None, Parameter(help="Program that the agent runs in, such as claude-code.")] = None,
+    summary: Annotated[str | None, Parameter(help="What the agent works on, in one line.")] = None,
+    capability: Annotated[
+        tuple[str, ...], Parameter(negative=(), show_default=False, help="What others may ask it for. Repeatable.")
+    ] = (),
+    receipts: Annotated[
+        bool | None,
+        Parameter(negative="--no-receipts", help="Whether senders learn that the agent has read a message."),
+    ] = None,
+    daemon_options: DaemonOptions = DEFAULT_DAEMON,
+    output: Output = PLAIN,
+) -> None:
+    """Add an agent with an inbox of its own, change its fields, or bring a retired one back.
+
+    For example:
+
+        posthouse agent add claude --program claude-code
+        posthouse agent add reviewer --capability review --summary "reviews pull requests"
+    """
+    with daemon_options.client() as daemon:
+        agent = daemon.register(
+            name,
+            program=program,
+            summary=summary,
+            capabilities=list(capability) or None,
+            receipts=receipts,
+        )
+    output.result(agent, f"{agent.name} takes mail")
+
+
+def ls(
+    *,
+    all: Annotated[bool, Parameter(negative=(), show_default=False, help="Also list retired agents.")] = False,  # noqa: A002
+    daemon_options: DaemonOptions = DEFAULT_DAEMON,
+    output: Output = PLAIN,
+) -> None:
+    """List the agents of this host.
+
+    For example:
+
+        posthouse agent ls
+        posthouse agent ls --all --json
+    """
+    with daemon_options.client() as daemon:
+        agents = [agent for agent in daemon.agents() if all or agent.retired_at is None]
+    rows = [
+        (agent.name, agent.program or "", _state(agent), ", ".join(agent.capabilities), agent.summary or "")
+        for agent in agents
+    ]
+    output.result({"items": agents}, table(("name", "program", "state", "capabilities", "summary"), rows))
+
+
+def rename(
+    name: Name,
+    to: Annotated[str, Parameter(help="The new name.")],
+    /,
+    *,
+    daemon_options: DaemonOptions = DEFAULT_DAEMON,
+    output: Output = PLAIN,
+) -> None:
+    """Give an agent another name; its mail moves with it, and mail to the old name is refused with the new one.
+
+    For example:
+
+        posthouse agent rename claude-2 reviewer
+    """
+    with daemon_options.client() as daemon:
+        agent = daemon.rename_agent(name, to)
+    output.result(agent, f"{name} is called {agent.name} now")
+
+
+def retire(
+    name: Name,
+    /,
+    *,
+    reason: Annotated[str | None, Parameter(help="Shown to senders whose mail is refused.")] = None,
+    daemon_options: DaemonOptions = DEFAULT_DAEMON,
+    output: Output = PLAIN,
+) -> None:
+    """Let an agent take no more mail; its inbox stays readable.
+
+    For example:
+
+        posthouse agent retire claude-2
+        posthouse agent retire reviewer --reason "ask claude@build instead"
+    """
+    with daemon_options.client() as daemon:
+        agent = daemon.retire_agent(name, reason)
+    output.result(agent, f"{agent.name} takes no more mail: {agent.retired_reason}")
+
+
+def _state(agent: Agent) -> str:
+    if agent.retired_at is not None:
+        return f"retired: {agent.retired_reason}"
+    return f"running, {agent.status}" if agent.is_running else agent.status
+
+
+app = noun("agent", "Add, list, rename and retire the agents of this host; each has its own inbox.")
+app.command(add, name="add")
+app.command(ls, name="ls")
+app.command(rename, name="rename")
+app.command(retire, name="retire")
