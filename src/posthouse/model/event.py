@@ -35,7 +35,7 @@ from posthouse.model.limits import (
     TAG_VALUE_MAX_BYTES,
 )
 from posthouse.model.lock_scope import validate_resource
-from posthouse.model.node import DEFAULT_MESH, is_node_id, validate_mesh_name, validate_node_id
+from posthouse.model.node import DEFAULT_MESH, NODE_ID, validate_mesh_name, validate_node_id
 from posthouse.model.strict_json import refuse_duplicate_keys
 
 MESSAGE = 1000
@@ -314,7 +314,7 @@ def check_tags(kind: int, tags: Sequence[Tag]) -> None:
 def _check_forms(event: Event) -> None:
     if not is_event_id(event.id):
         raise error("event_id_form")
-    if not is_node_id(event.pubkey):
+    if NODE_ID.fullmatch(event.pubkey) is None:
         raise error("event_pubkey_form", reason="it is not `ed25519:` and 64 hexadecimal digits")
     if not 0 <= event.created_at_ns <= INT64_MAX:
         raise error("event_created_at_range", created_at_ns=event.created_at_ns)

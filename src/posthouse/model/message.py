@@ -25,7 +25,7 @@ from posthouse.model.clock import format_utc
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import CONFIRMATION, MESSAGE, Event, is_event_id
 from posthouse.model.limits import BODY_MAX_BYTES, CLIENT_MESSAGE_ID_MAX_BYTES, CONFIRMATION_MAX_IDS
-from posthouse.model.node import DEFAULT_MESH, NODE_SCHEME, is_node_id
+from posthouse.model.node import DEFAULT_MESH, NODE_ID, NODE_SCHEME, is_node_id
 from posthouse.model.strict_json import jcs, parse_jcs
 from posthouse.model.subjects import validate_topic
 
@@ -212,7 +212,7 @@ def _destination(values: dict[str, str]) -> tuple[DestinationKind, str, str | No
     if recipient is None and topic is not None:
         return DestinationKind.TOPIC, validate_topic(topic), None
     if topic is None and recipient is not None:
-        if not is_node_id(recipient):
+        if NODE_ID.fullmatch(recipient) is None:
             raise _malformed("its p tag is not a node id")
         return DestinationKind.DM, recipient[_KEY_AT:], recipient
     raise _malformed("it must have exactly one of the tags t and p")

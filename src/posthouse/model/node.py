@@ -7,7 +7,6 @@ that the digits are a valid public key. Nothing is normalised: other spellings a
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 
 from posthouse.model.errors import error
 from posthouse.model.limits import MEMBER_NAME_MAX_CHARS, MESH_NAME_MAX_CHARS
@@ -15,8 +14,8 @@ from posthouse.model.limits import MEMBER_NAME_MAX_CHARS, MESH_NAME_MAX_CHARS
 NODE_SCHEME = "ed25519"
 DEFAULT_MESH = "main"
 PINCH_MESH = "pinch"  # reserved: its nodes are Pinch addresses
-_NODE_CHARS = len(NODE_SCHEME) + 1 + 64
-_NODE = re.compile(r"ed25519:[0-9a-f]{64}")
+#: the form of a node id
+NODE_ID = re.compile(r"ed25519:[0-9a-f]{64}")
 _KEY_HEX = re.compile(r"[0-9a-f]{64}")
 _MESH = re.compile(rf"[A-Za-z0-9_-]{{1,{MESH_NAME_MAX_CHARS}}}")
 _MEMBER = re.compile(rf"[A-Za-z0-9_-]{{1,{MEMBER_NAME_MAX_CHARS}}}")
@@ -24,13 +23,7 @@ _MEMBER = re.compile(rf"[A-Za-z0-9_-]{{1,{MEMBER_NAME_MAX_CHARS}}}")
 
 def is_node_id(text: str) -> bool:
     """Return True if a text has the form of a node id."""
-    return len(text) == _NODE_CHARS and _has_node_form(text)
-
-
-@lru_cache(maxsize=8_192)
-def _has_node_form(text: str) -> bool:
-    """Check a text of the right length; cached, because the same few ids recur."""
-    return _NODE.fullmatch(text) is not None
+    return NODE_ID.fullmatch(text) is not None
 
 
 def validate_node_id(node: str) -> str:

@@ -314,7 +314,7 @@ class RelayEngine(Reads):
             await self._mark_keeper.close()
         await asyncio.to_thread(self.store.close)
 
-    def open_submitter(self, on_answers: OnAnswers, payer: Callable[[], str | None] = lambda: None) -> Submitter:
+    def open_submitter(self, on_answers: OnAnswers, payer: str | None = None) -> Submitter:
         """Return the entry of one connection to the accept path; it keeps the order of submissions.
 
         `payer` is the node or address whose rate pays for events of keys that may not write.
@@ -336,7 +336,7 @@ class RelayEngine(Reads):
             if not answers.done():  # the caller may be gone
                 answers.set_result([each.answer for each in answered])
 
-        self._path.open_submitter(on_answers, lambda: payer).submit(events)
+        self._path.open_submitter(on_answers, payer).submit(events)
         return await answers
 
     async def prune(self, node: str, archived: ArchivedRange) -> tuple[Pruned, int]:

@@ -340,7 +340,7 @@ class Authorizer:
             row = job.row
             if row is None:
                 if job.refusal is not None and job.refusal.code in _STRANGER_CODES:
-                    self.strangers.charge(job.submission.submitter.payer())
+                    self.strangers.charge(job.submission.submitter.payer)
             else:
                 job.refusal = (
                     self._right_error(row)

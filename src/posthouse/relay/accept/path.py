@@ -60,7 +60,7 @@ class AcceptPath:
         #: how many events were accepted, were known already, were passed on only, were refused
         self.counts = {"accepted": 0, "duplicate": 0, "ephemeral": 0, "refused": 0}
 
-    def open_submitter(self, on_answers: OnAnswers, payer: Callable[[], str | None] = lambda: None) -> Submitter:
+    def open_submitter(self, on_answers: OnAnswers, payer: str | None = None) -> Submitter:
         """Return the entry of one connection; `payer` pays for events of keys that may not write."""
         return Submitter(self.enter, on_answers, self._authorizer.early_error, payer)
 
@@ -86,7 +86,7 @@ class AcceptPath:
             raise error("relay_stopping")
         if self._events and (self._events + len(jobs) > MAX_EVENTS or self._bytes + submission.size > MAX_BYTES):
             raise error("store_busy", items=self._events, bytes=self._bytes)
-        self._authorizer.strangers.check(submission.submitter.payer())
+        self._authorizer.strangers.check(submission.submitter.payer)
         is_alone = not self._events and len(jobs) == 1
         self._events += len(jobs)
         self._bytes += submission.size

@@ -81,12 +81,12 @@ class Submitter:
         enter: Callable[[Submission], None],
         on_answers: OnAnswers,
         right_error: Callable[[Event], PosthouseError | None] = lambda _event: None,
-        payer: Callable[[], str | None] = lambda: None,
+        payer: str | None = None,
     ) -> None:
         self._enter = enter
         #: returns why the author that an event claims may not write it; called before the signature is verified
         self.right_error = right_error
-        #: returns the node or address whose rate pays for events without rights; None: nothing pays
+        #: the node or address whose rate pays for events without rights; None: nothing pays
         self.payer = payer
         #: None once the connection is closed
         self.on_answers: OnAnswers | None = on_answers

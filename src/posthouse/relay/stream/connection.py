@@ -17,7 +17,6 @@ from aiohttp import WSCloseCode
 
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import decode_event
-from posthouse.model.limits import SECOND_NS
 from posthouse.model.rate import Rate, full_bucket, take
 from posthouse.relay.accept.submission import Answered
 from posthouse.relay.context import RelayContext, features_of
@@ -71,7 +70,7 @@ class Connection(WebSocketConnection):
         address: str | None,
     ) -> None:
         limits = context.limits
-        super().__init__(socket, write_buffer, limits.ping_s, limits.pong_s, _loop_ns)
+        super().__init__(socket, write_buffer, limits.ping_s, limits.pong_s)
         self.context = context
         #: holder of this connection's challenge; unique in this process
         self.name = name
@@ -92,7 +91,7 @@ class Connection(WebSocketConnection):
         self._read_lock = asyncio.Lock()
         self._reads = 0
         self._verbs = verbs
-        self._submitter = context.engine.open_submitter(self._answer, self._payer)
+        self._submitter = context.engine.open_submitter(self._answer, address)
         self._unwatch_rights = context.engine.meshes.watch_rights(self._check_rights)
         self._rate = Rate(limits.commands_per_s, limits.commands_burst)
         self._bucket = full_bucket(self._rate, context.clock.boot_ns())
@@ -108,6 +107,8 @@ class Connection(WebSocketConnection):
         if refusal is not None:
             raise refusal
         self.node = node
+        if self.address is None:
+            self._submitter.payer = node
         self._login_deadline.cancel()
 
     def _admit(self, node: str) -> PosthouseError | None:
@@ -115,12 +116,10 @@ class Connection(WebSocketConnection):
         if self._is_admitted or not self.context.engine.meshes.has_member(node):
             return None
         refusal = self.accept_member()
-        self._is_admitted = refusal is None
+        if refusal is None:
+            self._is_admitted = True
+            self._submitter.payer = node
         return refusal
-
-    def _payer(self) -> str | None:
-        """Return what pays for events of keys that may not write: the address, or the member that has logged in."""
-        return self.node if self.address is None or self._is_admitted else self.address
 
     def greet(self) -> None:
         """Send HELLO with this connection's challenge."""
@@ -326,10 +325,6 @@ class Connection(WebSocketConnection):
         self.notice(failure)
         if self._faults >= self.context.limits.faults_per_connection:
             self.end(POLICY_VIOLATION, failure.code)
-
-
-def _loop_ns() -> int:
-    return int(asyncio.get_running_loop().time() * SECOND_NS)
 
 
 def queue_full_text(answer: Answer) -> bytes | None:

@@ -20,7 +20,7 @@ from aiohttp import WSCloseCode, WSMsgType, web
 from posthouse.http.outbound import OutboundAccount
 from posthouse.http.server import HttpConnection
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.limits import KIB
+from posthouse.model.limits import KIB, SECOND_NS
 from posthouse.relay.wire.edge_limits import EdgeLimits, StrangersParser
 from posthouse.relay.wire.frames import close_frame, ping_frame, pong_frame
 from posthouse.relay.wire.write_buffer import CLOSE_S, WriteBuffer
@@ -98,6 +98,10 @@ class Frame(NamedTuple):
     is_text: bool
 
 
+def _loop_ns() -> int:
+    return int(asyncio.get_running_loop().time() * SECOND_NS)
+
+
 class WebSocketConnection(ABC):
     """One open connection; it also is the peer that a reader session delivers to."""
 
@@ -105,7 +109,12 @@ class WebSocketConnection(ABC):
     is_any_frame_alive = True
 
     def __init__(
-        self, socket: WebSocket, write_buffer: WriteBuffer, ping_s: float, pong_s: float, now_ns: Callable[[], int]
+        self,
+        socket: WebSocket,
+        write_buffer: WriteBuffer,
+        ping_s: float,
+        pong_s: float,
+        now_ns: Callable[[], int] | None = None,
     ) -> None:
         self.write_buffer = write_buffer
         #: close code and reason, once the relay has decided to end this connection
@@ -117,8 +126,8 @@ class WebSocketConnection(ABC):
         self._socket = socket
         self._ping_ns = ping_s * 1e9
         self._pong_s = pong_s
-        self._now_ns = now_ns
-        self._alive_at_ns = now_ns()
+        self._now_ns = now_ns or _loop_ns
+        self._alive_at_ns = self._now_ns()
         self._sent_at_ping = 0
         self._pongs: dict[bytes, Callable[[], None]] = {}
         self._ping_numbers = itertools.count(1)
