@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posthouse.cli.connect import set_table
 from posthouse.cli.connect_file import ConfigFile
 from posthouse.cli.connect_json import MAX_DEPTH, parse, set_entry
+from posthouse.cli.connect_toml import set_table
 from posthouse.model.errors import PosthouseError
 
 WANTED = {"command": "/bin/posthouse", "args": ["mcp", "--dir", 'a "b" \\ ü']}

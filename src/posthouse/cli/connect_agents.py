@@ -40,7 +40,7 @@ class AgentProgram:
     command: Callable[[str, ServerEntry], str] | None = None
 
 
-def _below_home(*parts: str, variable: str | None = None) -> Locate:
+def below_home(*parts: str, variable: str | None = None) -> Locate:
     """Return a locator of a file in the home; `variable` may replace the home and the first part."""
 
     def locate(home: Path, project: Path, environ: Mapping[str, str]) -> ConfigFile:
@@ -50,7 +50,8 @@ def _below_home(*parts: str, variable: str | None = None) -> Locate:
     return locate
 
 
-def _in_project(*parts: str) -> Locate:
+def in_project(*parts: str) -> Locate:
+    """Return a locator of a file in the project."""
     return lambda home, project, environ: ConfigFile(project, parts)
 
 
@@ -93,7 +94,7 @@ PROGRAMS: dict[str, AgentProgram] = {
         "json",
         "mcpServers",
         # its file in the home has other content and is rewritten while it runs: that scope uses its command
-        {"project": _in_project(".mcp.json")},
+        {"project": in_project(".mcp.json")},
         "project",
         _typed("stdio"),
         _add_command("claude", "mcp", "add", "--scope", "user"),
@@ -103,8 +104,8 @@ PROGRAMS: dict[str, AgentProgram] = {
         "toml",
         "mcp_servers",
         {
-            "user": _below_home(".codex", "config.toml", variable="CODEX_HOME"),
-            "project": _in_project(".codex", "config.toml"),
+            "user": below_home(".codex", "config.toml", variable="CODEX_HOME"),
+            "project": in_project(".codex", "config.toml"),
         },
         "user",
         _plain,
@@ -114,7 +115,7 @@ PROGRAMS: dict[str, AgentProgram] = {
         "Cursor",
         "json",
         "mcpServers",
-        {"user": _below_home(".cursor", "mcp.json"), "project": _in_project(".cursor", "mcp.json")},
+        {"user": below_home(".cursor", "mcp.json"), "project": in_project(".cursor", "mcp.json")},
         "user",
         _plain,
     ),
@@ -122,7 +123,7 @@ PROGRAMS: dict[str, AgentProgram] = {
         "Gemini CLI",
         "jsonc",
         "mcpServers",
-        {"user": _below_home(".gemini", "settings.json"), "project": _in_project(".gemini", "settings.json")},
+        {"user": below_home(".gemini", "settings.json"), "project": in_project(".gemini", "settings.json")},
         "user",
         _plain,
     ),
@@ -130,7 +131,7 @@ PROGRAMS: dict[str, AgentProgram] = {
         "VS Code",
         "jsonc",
         "servers",
-        {"user": _vscode_user, "project": _in_project(".vscode", "mcp.json")},
+        {"user": _vscode_user, "project": in_project(".vscode", "mcp.json")},
         "project",
         _typed("stdio"),
         _code_add,
@@ -139,7 +140,7 @@ PROGRAMS: dict[str, AgentProgram] = {
         "Copilot CLI",
         "json",
         "mcpServers",
-        {"user": _below_home(".copilot", "mcp-config.json", variable="COPILOT_HOME")},
+        {"user": below_home(".copilot", "mcp-config.json", variable="COPILOT_HOME")},
         "user",
         _copilot,
     ),

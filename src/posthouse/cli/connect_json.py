@@ -1,4 +1,4 @@
-"""Set one entry of a JSON or JSONC text; everything else, comments and layout included, stays byte for byte.
+"""Set or remove one entry of a JSON or JSONC text; the rest, comments and layout included, stays byte for byte.
 
 The text is parsed with positions (Node), edited as text, parsed again and compared with the expected value. Comments
 and trailing commas are accepted only if the program that owns the file accepts them. Pure: text in, text out;
@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +30,9 @@ class Node:
     value: Any
     #: members of an object, by name
     members: dict[str, Node] = field(default_factory=dict)
-    #: a comma follows the last member
+    #: items of an array
+    items: list[Node] = field(default_factory=list)
+    #: a comma follows the last member or item
     has_trailing_comma: bool = False
 
 
@@ -93,7 +95,8 @@ class _Reader:
         node = Node(self.at, self.at, [])
         self.at += 1
         while not self._ends("]", node):
-            node.value.append(self.value(depth + 1).value)
+            node.items.append(self.value(depth + 1))
+            node.value.append(node.items[-1].value)
         return self._closed(node)
 
     def _closed(self, node: Node) -> Node:
@@ -137,6 +140,7 @@ class _Reader:
 
 
 _UNIT = "  "
+IsOurs = Callable[[Any], bool]
 
 
 def set_entry(text: str, group: str, name: str, wanted: Mapping[str, Any], *, is_lenient: bool) -> str:
@@ -144,16 +148,92 @@ def set_entry(text: str, group: str, name: str, wanted: Mapping[str, Any], *, is
 
     Raises ValueError if the text is not JSON or its layout cannot be changed safely.
     """
-    text = text if text.strip() else "{}\n"
-    root = parse(text, is_lenient=is_lenient)
-    if not isinstance(root.value, dict):
-        raise ValueError("it is not an object")
+    text, root = _parse_object(text, is_lenient=is_lenient)
     expected = copy.deepcopy(root.value)
     entry = _entry(expected, group, name)
     if all(entry.get(key) == value for key, value in wanted.items()):
         return text
     entry.update(wanted)
-    changed = _change(text, root, group, name, entry)
+    return _checked(_change(text, root, group, name, entry), expected, is_lenient=is_lenient)
+
+
+def set_member(text: str, name: str, value: Any, *, is_lenient: bool) -> str:
+    """Return the text with a member of the whole object; one that is there stays as it is."""
+    text, root = _parse_object(text, is_lenient=is_lenient)
+    if name in root.value:
+        return text
+    return _checked(_insert(text, root, name, value), {**root.value, name: value}, is_lenient=is_lenient)
+
+
+def remove_entry(text: str, group: str, name: str, *, is_lenient: bool) -> str:
+    """Return the text without `group`.`name`, and without the group if that was its only member."""
+    text, root = _parse_object(text, is_lenient=is_lenient)
+    if name not in root.value.get(group, {}):
+        return text
+    expected = copy.deepcopy(root.value)
+    del expected[group][name]
+    if expected[group]:
+        return _checked(_cut_member(text, root.members[group], name), expected, is_lenient=is_lenient)
+    del expected[group]
+    return _checked(_cut_member(text, root, group), expected, is_lenient=is_lenient)
+
+
+def set_item(text: str, group: str, name: str, is_ours: IsOurs, wanted: Any, *, is_lenient: bool) -> str:
+    """Return the text with our item of the array `group`.`name` set: replaced where it stands, else added at the end.
+
+    Raises ValueError as `set_entry` does.
+    """
+    text, root = _parse_object(text, is_lenient=is_lenient)
+    expected, items = _items(root, group, name)
+    ours = [index for index, item in enumerate(items) if is_ours(item)]
+    if ours and items[ours[0]] == wanted:
+        return text
+    if ours:
+        items[ours[0]] = wanted
+        changed = _replace(text, root.members[group].members[name].items[ours[0]], wanted)
+    else:
+        items.append(wanted)
+        changed = _add_item(text, root, group, name, wanted)
+    return _checked(changed, expected, is_lenient=is_lenient)
+
+
+def remove_items(text: str, group: str, name: str, is_ours: IsOurs, *, is_lenient: bool) -> str:
+    """Return the text without our items of the array `group`.`name`, and without what is empty then."""
+    text, root = _parse_object(text, is_lenient=is_lenient)
+    expected, items = _items(root, group, name)
+    kept = [item for item in items if not is_ours(item)]
+    if len(kept) == len(items):
+        return text
+    if not kept:
+        return remove_entry(text, group, name, is_lenient=is_lenient)
+    items[:] = kept
+    return _checked(_replace(text, root.members[group].members[name], kept), expected, is_lenient=is_lenient)
+
+
+def _items(root: Node, group: str, name: str) -> tuple[Any, list[Any]]:
+    """Return a copy of the whole value, and in it the array `group`.`name`."""
+    expected = copy.deepcopy(root.value)
+    parent = expected.setdefault(group, {})
+    items = parent.setdefault(name, []) if isinstance(parent, dict) else None
+    if not isinstance(items, list):
+        raise ValueError(f"{group}.{name} is not an array")
+    return expected, items
+
+
+def _replace(text: str, node: Node, value: Any) -> str:
+    shown = _dump(value, _indent_at(text, node.start), _newline(text))
+    return text[: node.start] + shown + text[node.end :]
+
+
+def _parse_object(text: str, *, is_lenient: bool) -> tuple[str, Node]:
+    text = text if text.strip() else "{}\n"
+    root = parse(text, is_lenient=is_lenient)
+    if not isinstance(root.value, dict):
+        raise ValueError("it is not an object")
+    return text, root
+
+
+def _checked(changed: str, expected: Any, *, is_lenient: bool) -> str:
     if parse(changed, is_lenient=is_lenient).value != expected:
         raise ValueError("its layout does not allow a safe change")
     return changed
@@ -176,21 +256,42 @@ def _change(text: str, root: Node, group: str, name: str, entry: dict[str, Any])
     present = servers.members.get(name)
     if present is None:
         return _insert(text, servers, name, entry)
-    shown = _dump(entry, _indent_at(text, present.start), _newline(text))
-    return text[: present.start] + shown + text[present.end :]
+    return _replace(text, present, entry)
 
 
-def _insert(text: str, parent: Node, name: str, value: Any) -> str:
-    """Add a member after the last one of an object, below its comments."""
+def _add_item(text: str, root: Node, group: str, name: str, item: Any) -> str:
+    parent = root.members.get(group)
+    if parent is None:
+        return _insert(text, root, group, {name: [item]})
+    array = parent.members.get(name)
+    return _insert(text, parent, name, [item]) if array is None else _insert(text, array, None, item)
+
+
+def _insert(text: str, parent: Node, name: str | None, value: Any) -> str:
+    """Add a member after the last one of an object, or an item to an array if it has no name; below the comments."""
     newline, outer = _newline(text), _indent_at(text, parent.start)
-    last = list(parent.members.values())[-1] if parent.members else None
+    inside = parent.items or list(parent.members.values())
+    last = inside[-1] if inside else None
     inner = outer + _UNIT if last is None else _member_indent(text, parent, last, outer)
     close = parent.end - 1
     tail = len(text[:close].rstrip())
-    member = f"{newline}{inner}{json.dumps(name)}: {_dump(value, inner, newline)}{newline}{outer}"
+    label = "" if name is None else f"{json.dumps(name)}: "
+    member = f"{newline}{inner}{label}{_dump(value, inner, newline)}{newline}{outer}"
     if last is None or parent.has_trailing_comma:
         return text[:tail] + member + text[close:]
     return text[: last.end] + "," + text[last.end : tail] + member + text[close:]
+
+
+def _cut_member(text: str, parent: Node, name: str) -> str:
+    """Remove a member with the comma that separates it; comments between members stay with the one before."""
+    names = list(parent.members)
+    at, end = names.index(name), parent.members[name].end
+    if at > 0:
+        return text[: parent.members[names[at - 1]].end] + text[end:]
+    if len(names) == 1 and not parent.has_trailing_comma:
+        return text[: parent.start] + "{}" + text[parent.end :]
+    comma = text.index(",", end)
+    return text[: parent.start + 1] + text[comma + 1 :]
 
 
 def _member_indent(text: str, parent: Node, last: Node, outer: str) -> str:

@@ -39,11 +39,14 @@ class ServerEntry:
         return (self.command, *self.args)
 
 
-def server_entry(daemon_options: DaemonOptions, environ: Mapping[str, str] = os.environ) -> ServerEntry:
-    """Return the command line that starts `posthouse mcp` for a daemon."""
+def server_entry(
+    daemon_options: DaemonOptions, agent: str | None = None, environ: Mapping[str, str] = os.environ
+) -> ServerEntry:
+    """Return the command line that starts `posthouse mcp` for a daemon, for the agent of a name."""
     from posthouse.cli.service import program
 
-    options = [] if daemon_options.mesh is None else ["--mesh", daemon_options.mesh]
+    options = [] if agent is None else ["--as", agent]
+    options += [] if daemon_options.mesh is None else ["--mesh", daemon_options.mesh]
     if daemon_options.directory is not None:
         options += ["--dir", str(daemon_options.location().directory)]
     command, *rest = program()

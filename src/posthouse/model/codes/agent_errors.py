@@ -53,5 +53,12 @@ _CONFIGURATIONS: tuple[ErrorSpec, ...] = (
         "Use the tool's own command, or name a file with --file.",
         exit=Exit.USAGE,
     ),
+    ErrorSpec(
+        "agent_wake_unsupported",
+        400,
+        "{tool} has no hooks that posthouse can use",
+        "Let the daemon run a command when mail arrives: `posthouse agent set NAME --on-mail 'command'`.",
+        exit=Exit.USAGE,
+    ),
 )
 AGENTS = _TOOLS + _CONFIGURATIONS
