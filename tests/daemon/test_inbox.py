@@ -12,7 +12,8 @@ import apsw
 import pytest
 
 from posthouse.client import Delivery, Mailbox
-from posthouse.daemon.inbox.inbox import Inbox, InboxFilter, NewItem
+from posthouse.daemon.inbox.inbox import Inbox, NewItem
+from posthouse.daemon.inbox.selection import InboxFilter
 from posthouse.keys import NodeKey
 from posthouse.model.clock import FakeClock, SystemClock
 from posthouse.model.errors import error
@@ -51,7 +52,7 @@ async def test_a_message_is_stored_and_announced_once_per_sender_and_id(tmp_path
         other = await inbox.put([item(6, sender="t", client_id="c1")])
         assert [each.body for each in (*first, *again, *other)] == ["m1", "m2", "m5", "m6"]
         assert events == [each.id for each in (*first, *again, *other)]
-        assert [each.body for each in await inbox.items(InboxFilter())] == ["m6", "m5", "m2", "m1"]
+        assert [each.body for each in await inbox.items(InboxFilter())] == ["m1", "m2", "m5", "m6"]
     finally:
         inbox.close()
 
@@ -63,7 +64,7 @@ async def test_another_message_under_a_known_id_is_kept_as_a_conflict(tmp_path: 
         [other] = await inbox.put([item(2, client_id="c1", body="pay 99")])
         assert (first.conflicts_with, other.conflicts_with) == (None, first.id)
         assert await inbox.put([item(3, client_id="c1", body="pay 99"), item(4, client_id="c1", body="pay 10")]) == []
-        assert [each.body for each in await inbox.items(InboxFilter())] == ["pay 99", "pay 10"]
+        assert [each.body for each in await inbox.items(InboxFilter())] == ["pay 10", "pay 99"]
     finally:
         inbox.close()
 
@@ -108,7 +109,7 @@ def undo_conflicts(path: Path) -> None:
         "SELECT name FROM sqlite_master WHERE type = 'index' AND sql NOTNULL AND tbl_name = 'inbox'"
     ).fetchall():
         db.execute(f"DROP INDEX {index}")
-    db.execute("DROP TABLE inbox; DROP TABLE inbox_state")
+    db.execute("DROP TABLE inbox; DROP TABLE inbox_state; DROP TABLE inbox_search; DROP TABLE inbox_search_state")
     db.execute(old)
     db.executemany(f"INSERT INTO inbox VALUES ({', '.join('?' * (len(rows[0]) - 1))})", [row[:-1] for row in rows])
     db.execute("UPDATE sqlite_sequence SET seq = 2 WHERE name = 'inbox'")
@@ -163,7 +164,7 @@ async def test_filters(house: House, alice: Host, bob: Host) -> None:
         assert await bodies(**{"from": alice.node}) == ["three", "one"]
         assert await bodies(topic="news.all") == await bodies(topic="#news.all") == ["three"]
         assert await bodies(limit=1) == ["three"]
-        assert await bodies(since=items[-1]["id"]) == ["three", "two"]
+        assert await bodies(since=items[-1]["id"]) == await bodies(after=items[-1]["message_id"]) == ["two", "three"]
         assert await bodies(since=items[0]["received_at"]) == ["three"]
         assert (await bob.post("/v1/inbox/seen", ids=[items[0]["id"], items[1]["message_id"]]))["count"] == 2
         assert (await bob.post("/v1/inbox/seen", ids=[items[0]["id"]]))["count"] == 0

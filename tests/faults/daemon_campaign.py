@@ -198,7 +198,7 @@ async def _whole_inbox(reader: AsyncDaemonClient) -> list[InboxItem]:
     """Return every row, oldest first."""
     items: list[InboxItem] = []
     while True:
-        page = await reader.inbox(since=items[-1].id if items else None, limit=_PAGE)
-        if not page:
+        page = await reader.inbox(order="oldest", after=items[-1].id if items else None, limit=_PAGE)
+        items += page
+        if page.next is None:
             return items
-        items += reversed(page)

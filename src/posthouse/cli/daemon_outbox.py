@@ -31,28 +31,37 @@ def ls(
     inflight: Annotated[bool, _SWITCH, Parameter(help="Only rows that are sent but not answered.")] = False,
     done: Annotated[bool, _SWITCH, Parameter(help="Only rows that the relay has stored.")] = False,
     aborted: Annotated[bool, _SWITCH, Parameter(help="Only rows that were requeued or dropped.")] = False,
+    to: Annotated[str | None, Parameter(help="Only rows to this member or `#topic`.")] = None,
+    after: Annotated[str | None, Parameter(help="Only rows after this one, oldest first.")] = None,
+    before: Annotated[str | None, Parameter(help="Only rows before this one.")] = None,
     limit: Annotated[int, Parameter(validator=Number(gte=1, lte=500), help="Maximum number to show.")] = 50,
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
-    """List the rows of the outbox, newest first.
+    """List the rows of the outbox, newest first; if there are more, the last line says how to go on.
 
     For example:
 
         posthouse daemon outbox list
         posthouse daemon outbox list --failed --json
+        posthouse daemon outbox list --to bob --before 01JQ8Z5N0000000000000000AB
     """
     given = {"dead": failed, "pending": pending, "inflight": inflight, "done": done, "aborted": aborted}
     chosen = [status for status, is_given in given.items() if is_given]
     if len(chosen) > 1:
         raise error("usage", text="give one of --failed, --pending, --inflight, --done, --aborted")
     with daemon_options.client() as daemon:
-        rows = daemon.outbox(status=chosen[0] if chosen else None, limit=limit)
+        rows = daemon.outbox(status=chosen[0] if chosen else None, to=to, after=after, before=before, limit=limit)
     shown = [
         (row.id, row.status, row.enqueued_at, row.attempts, _shown_destination(row.destination), row.last_error or "")
         for row in rows
     ]
-    output.result({"items": rows}, table(("id", "status", "enqueued", "attempts", "to", "last error"), shown))
+    output.result(
+        {"items": rows, "next": rows.next},
+        table(("id", "status", "enqueued", "attempts", "to", "last error"), shown),
+    )
+    if rows.next is not None:
+        output.note(f"more: {'--before' if after is None else '--after'} {rows.next}")
 
 
 def _shown_destination(destination: str | None) -> str:

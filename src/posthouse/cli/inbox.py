@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from inspect import cleandoc
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from posthouse.client.daemon import DaemonEvent, InboxItem
-    from posthouse.client.daemon.calls import InboxFilter
+    from posthouse.client.daemon.calls import MailConditions
 
 
 _GROUP = Group("Filter", sort_key=3)
@@ -35,23 +35,30 @@ class MailFilter:
 
     sender: Annotated[str | None, Parameter(name="--from", help="Only mail from this member.")] = None
     topic: Annotated[str | None, Parameter(help="Only mail in this topic.")] = None
-    since: Annotated[str | None, Parameter(help="Only mail after this inbox id.")] = None
-    limit: Annotated[int, Parameter(validator=Number(gte=1, lte=1000), help="Maximum number to show.")] = 100
+    after: Annotated[str | None, Parameter(help="Only mail after this id or time (2026-01-31T09:30:00Z).")] = None
+    before: Annotated[str | None, Parameter(help="Only mail before this id or time.")] = None
+    search: Annotated[str | None, Parameter(help='Only mail with these words, "phrases" or beginnings*.')] = None
 
-    def filter(self, *, unread: bool) -> InboxFilter:
+    def filter(self) -> MailConditions:
         """Return the conditions in the form of the daemon client."""
         topic = None if self.topic is None else self.topic.removeprefix("#")
         return {
             "sender": self.sender,
             "topic": topic,
-            "since": self.since,
-            "limit": self.limit,
-            "unread": unread or None,
+            "after": self.after,
+            "before": self.before,
+            "search": self.search,
         }
+
+    @property
+    def is_empty(self) -> bool:
+        """True without any condition."""
+        return all(value is None for value in self.filter().values())
 
 
 #: The default of every command's `mail_filter`.
 ANY_MAIL = MailFilter()
+Limit = Annotated[int, Parameter(validator=Number(gte=1, lte=1000), group=_GROUP, help="Maximum number to show.")]
 
 
 def sender_name(item: InboxItem) -> str:
@@ -99,22 +106,33 @@ def _conflict(item: InboxItem) -> str | None:
 def mail(
     *,
     unread: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="Only mail that is not marked as seen.")
-    ] = (False),
+        bool, Parameter(negative=(), show_default=False, help="Only mail that is not marked as seen, oldest first.")
+    ] = False,
+    order: Annotated[
+        Literal["oldest", "newest"] | None,
+        Parameter(help="Which to show first; by default oldest with --unread or --after, else newest."),
+    ] = None,
     mail_filter: MailFilter = ANY_MAIL,
+    limit: Limit = 100,
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
-    """List mail, newest first, without marking it as seen.
+    """List mail without marking it as seen: unread mail oldest first, all mail newest first.
+
+    If there is more, the last line says how to go on.
 
     For example:
 
         posthouse inbox
         posthouse inbox --unread --from bob --json
+        posthouse inbox --search 'deploy "roll back" postgres*' --before 2026-01-31T00:00:00Z
     """
     with daemon_options.client() as daemon:
-        items = daemon.inbox(**mail_filter.filter(unread=unread))
-    output.result({"items": items}, mail_table(items))
+        items = daemon.inbox(**mail_filter.filter(), unread=unread or None, order=order, limit=limit)
+    output.result({"items": items, "next": items.next}, mail_table(items))
+    if items.next is not None:
+        is_oldest_first = order == "oldest" or (order is None and (unread or mail_filter.after is not None))
+        output.note(f"more: {'--after' if is_oldest_first else '--before'} {items.next}")
 
 
 def wait(
@@ -124,10 +142,11 @@ def wait(
         bool, Parameter(negative=(), show_default=False, help="Leave the mail unread: the next wait shows it again.")
     ] = False,
     mail_filter: MailFilter = ANY_MAIL,
+    limit: Limit = 100,
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
-    """Wait for unread mail, show it and mark it as seen; ends without a result after the timeout.
+    """Wait for unread mail, show it oldest first and mark it as seen; ends without a result after the timeout.
 
     The wait continues while the daemon restarts.
 
@@ -138,7 +157,7 @@ def wait(
         posthouse inbox wait --timeout 0 --peek
     """
     with daemon_options.client() as daemon:
-        items = daemon.wait(timeout, **mail_filter.filter(unread=True))
+        items = daemon.wait(timeout, **mail_filter.filter(), limit=limit)
         if not items:
             output.note(f"no mail within {timeout:g} s")
         output.result({"items": items}, mail_table(items))
@@ -166,21 +185,27 @@ def show(
 
 def seen(
     *ids: Annotated[str, Parameter(help="Inbox ids of the messages.")],
+    all: Annotated[  # noqa: A002 - the name of the option
+        bool, Parameter(negative=(), show_default=False, help="Mark all mail that is in the inbox now.")
+    ] = False,
+    mail_filter: MailFilter = ANY_MAIL,
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
-    """Mark mail as seen: `--unread` and `wait` skip it from then on.
+    """Mark mail as seen, by ids or by conditions: `--unread` and `wait` skip it from then on.
 
     For example:
 
         posthouse inbox seen 01JQ8Z5N0000000000000000AB
+        posthouse inbox seen --from bob --before 2026-01-31T00:00:00Z
+        posthouse inbox seen --all
     """
     from posthouse.model.errors import error
 
-    if not ids:
-        raise error("usage", text="give at least one id")
+    if [bool(ids), all, not mail_filter.is_empty].count(True) != 1:
+        raise error("usage", text="give either ids, or conditions such as --from, or --all")
     with daemon_options.client() as daemon:
-        count = daemon.seen(ids)
+        count = daemon.seen(ids) if ids else daemon.seen_all(**mail_filter.filter())
     output.result({"count": count}, f"{count} marked as seen")
 
 

@@ -117,6 +117,7 @@ class Housekeeper:
             pass
         while await self._inbox.delete_before(now_ns - self._settings.inbox_keep_days * DAY_S * SECOND_NS):
             pass
+        await self._inbox.index()
         retention = self._settings.retention
         await prune_journal(self._outbox.store, retention, lambda tx: {"outbox": read_depth(tx.db)._asdict()})
         await prune_journal(self._inbox.store, retention, lambda tx: {"inbox": newest_position(tx.db)})

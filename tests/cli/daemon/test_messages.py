@@ -188,6 +188,29 @@ def test_people_see_a_table_without_control_characters(cli: CommandLine, hosts: 
     assert "red \\x1b[31malert" in outcome.out
 
 
+def test_mail_is_listed_page_by_page_searched_and_marked_by_conditions(
+    cli: CommandLine, hosts: Hosts, alice: Run, bob: Run
+) -> None:
+    bob("inbox", "seen", "--all")
+    for number in range(3):
+        alice("send", "bob", f"parcel {number}")
+    found: list[Any] = []
+    while len(found) < 3:
+        found += bob("inbox", "wait", "--timeout", "30", "--peek")["items"][len(found) :]
+    outcome = cli("inbox", "--unread", "--limit", "2", "--dir", str(hosts.bob.directory))
+    assert f"more: --after {found[1]['id']}" in outcome.err
+    rest = bob("inbox", "--unread", "--limit", "2", "--after", found[1]["id"])
+    assert ([item["body"] for item in rest["items"]], rest["next"]) == (["parcel 2"], None)
+    assert [item["body"] for item in bob("inbox", "--search", "parcel 1")["items"]] == ["parcel 1"]
+    assert bob("inbox", "seen", "--before", found[2]["id"])["count"] == 2
+    assert [item["body"] for item in bob("inbox", "--unread")["items"]] == ["parcel 2"]
+    bob("inbox", "seen", "--from", "alice")
+    assert cli("inbox", "seen", "--dir", str(hosts.bob.directory)).exit == 2
+    rows = alice("daemon", "outbox", "list", "--limit", "2")
+    older = alice("daemon", "outbox", "list", "--limit", "1", "--before", rows["next"])["items"]
+    assert len(rows["items"]) == 2 and older[0]["id"] < rows["items"][1]["id"]
+
+
 def test_without_a_daemon_send_connects_itself_and_says_so(
     cli: CommandLine, hosts: Hosts, bob: Run, tmp_path: Path
 ) -> None:
@@ -200,7 +223,7 @@ def test_without_a_daemon_send_connects_itself_and_says_so(
     assert (answer["via"], answer["status"], answer["duplicate"]) == ("relay", "done", False)
     bodies: list[str] = []
     while len(bodies) < 2:
-        bodies += [item["body"] for item in reversed(bob("inbox", "wait", "--timeout", "30")["items"])]
+        bodies += [item["body"] for item in bob("inbox", "wait", "--timeout", "30")["items"]]
     assert bodies == ["by myself", "again"]
 
 

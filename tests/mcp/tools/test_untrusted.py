@@ -112,9 +112,9 @@ async def test_more_unread_mail_than_is_shown_is_said(alice: Host, bob: Host) ->
     async with stdio_agent(alice.settings.directory) as agent:
         found = await agent.call("inbox")
         assert len(found["messages"]) == 20 and found["more"]
-        assert found["messages"][0]["untrusted"]["text"] == "number 21"
+        assert found["messages"][0]["untrusted"]["text"] == "number 0"
         for message in found["messages"]:
             await agent.call("read", id=message["id"])
         rest = await agent.call("inbox")
-        assert [message["untrusted"]["text"] for message in rest["messages"]] == ["number 1", "number 0"]
+        assert [message["untrusted"]["text"] for message in rest["messages"]] == ["number 20", "number 21"]
         assert "more" not in rest

@@ -11,6 +11,7 @@ from posthouse.client.daemon.local_api import (
     InboxItem,
     OutboxChain,
     OutboxRow,
+    Page,
     RequeuedRow,
 )
 from posthouse.client.daemon.locate import DaemonAddress, daemon_address
@@ -27,6 +28,7 @@ __all__ = [
     "InboxItem",
     "OutboxChain",
     "OutboxRow",
+    "Page",
     "RequeuedRow",
     "daemon_address",
 ]

@@ -14,7 +14,16 @@ import aiohttp
 from yarl import URL
 
 from posthouse.client.daemon import calls
-from posthouse.client.daemon.calls import AgentFields, Call, InboxFilter, ProfileFields, SendOptions, refusal
+from posthouse.client.daemon.calls import (
+    AgentFields,
+    Call,
+    InboxFilter,
+    MailConditions,
+    OutboxQuery,
+    ProfileFields,
+    SendOptions,
+    refusal,
+)
 from posthouse.client.daemon.event_stream import INBOX_PAGE_MAX, SILENCE_S, EventFollower, EventReader, LongPoll
 from posthouse.client.daemon.local_api import (
     Accepted,
@@ -25,6 +34,7 @@ from posthouse.client.daemon.local_api import (
     InboxItem,
     OutboxChain,
     OutboxRow,
+    Page,
     RequeuedRow,
 )
 from posthouse.client.daemon.locate import DaemonAddress, SocketAddress, acting_agent, request_headers, unreachable
@@ -73,11 +83,11 @@ class AsyncDaemonClient:
 
     # Inbox
 
-    async def inbox(self, **given: Unpack[InboxFilter]) -> list[InboxItem]:
-        """Return messages of the inbox, newest first; InboxFilter lists the arguments."""
+    async def inbox(self, **given: Unpack[InboxFilter]) -> Page[InboxItem]:
+        """Return a page of the inbox, unread mail oldest first; InboxFilter lists the arguments."""
         return await self._transport.execute(calls.inbox(given))
 
-    async def wait(self, timeout_s: float = 60.0, **given: Unpack[InboxFilter]) -> list[InboxItem]:
+    async def wait(self, timeout_s: float = 60.0, **given: Unpack[InboxFilter]) -> Page[InboxItem]:
         """Wait for messages that match and return them; [] if none arrives within `timeout_s`.
 
         Without `unread` only unread ones match. The wait survives a restart of the daemon.
@@ -101,11 +111,15 @@ class AsyncDaemonClient:
         """Mark messages as read; return how many were unread."""
         return await self._transport.execute(calls.seen(ids))
 
+    async def seen_all(self, **given: Unpack[MailConditions]) -> int:
+        """Mark every message that the conditions select as read, all without a condition; return how many were."""
+        return await self._transport.execute(calls.seen_all(given))
+
     # Outbox
 
-    async def outbox(self, *, status: str | None = None, limit: int | None = None) -> list[OutboxRow]:
-        """Return the messages sent through this daemon and their states."""
-        return await self._transport.execute(calls.outbox(status, limit))
+    async def outbox(self, **given: Unpack[OutboxQuery]) -> Page[OutboxRow]:
+        """Return a page of the messages sent through this daemon, newest first; OutboxQuery lists the arguments."""
+        return await self._transport.execute(calls.outbox(given))
 
     async def requeue(
         self, row_id: str, *, new_client_message_id: str | None = None, message: str | None = None

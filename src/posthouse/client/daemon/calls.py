@@ -23,6 +23,7 @@ from posthouse.client.daemon.local_api import (
     InboxItem,
     OutboxChain,
     OutboxRow,
+    Page,
     RequeuedRow,
 )
 from posthouse.client.failures import error_from
@@ -76,9 +77,12 @@ def as_struct(kind: type[T]) -> Callable[[Any], T]:
     return lambda value: msgspec.convert(value, kind)
 
 
-def as_list(kind: type[T]) -> Callable[[Any], list[T]]:
-    """Return a reader of an answer with a list of items."""
-    return lambda value: msgspec.convert(value["items"], list[kind])  # type: ignore[valid-type]
+def as_page(kind: type[T]) -> Callable[[Any], Page[T]]:
+    """Return a reader of an answer with a page of items."""
+    return lambda value: Page(
+        msgspec.convert(value["items"], list[kind]),  # type: ignore[valid-type]
+        msgspec.convert(value.get("next"), str | None),
+    )
 
 
 def as_object(value: Any) -> dict[str, Any]:
@@ -128,15 +132,42 @@ class SendOptions(TypedDict, total=False):
     client_message_id: str | None
 
 
-class InboxFilter(TypedDict, total=False):
-    """Selects messages of the inbox; all conditions must hold."""
+class MailConditions(TypedDict, total=False):
+    """Conditions on messages of the inbox; all must hold."""
 
-    #: only messages after this row id
-    since: str | None
+    #: an inbox id, a message id or a time; only later messages
+    after: str | None
+    #: as `after`; only earlier messages
+    before: str | None
     topic: str | None
     #: a member's name or node id
     sender: str | None
+    #: words and "phrases" that the text must have
+    search: str | None
+
+
+class InboxFilter(MailConditions, total=False):
+    """Selects a page of the inbox."""
+
     unread: bool | None
+    #: "oldest" or "newest" first; by default oldest for unread mail and mail after a message, else newest
+    order: str | None
+    limit: int | None
+
+
+class OutboxQuery(TypedDict, total=False):
+    """Selects rows of the outbox; all conditions must hold."""
+
+    #: pending, inflight, done, dead or aborted
+    status: str | None
+    #: a member's name or node id, or #topic
+    to: str | None
+    #: a row by its id, client_message_id or message id; only later rows
+    after: str | None
+    #: as `after`; only earlier rows
+    before: str | None
+    #: "oldest" or "newest" first; by default newest, and oldest after a row
+    order: str | None
     limit: int | None
 
 
@@ -191,16 +222,10 @@ def history(topic: str | None, member: str | None, before: str | int | None, lim
 # Inbox
 
 
-def inbox(given: InboxFilter, wait_s: float = 0.0) -> Call[list[InboxItem]]:
-    query = {
-        "since": given.get("since"),
-        "topic": given.get("topic"),
-        "from": given.get("sender"),
-        "unread": given.get("unread"),
-        "limit": given.get("limit"),
-        "wait_s": wait_s or None,
-    }
-    return Call("GET", "/v1/inbox", as_list(InboxItem), query, wait_s=wait_s)
+def inbox(given: InboxFilter, wait_s: float = 0.0) -> Call[Page[InboxItem]]:
+    query: dict[str, Any] = _selection(given)
+    query |= {name: given.get(name) for name in ("unread", "order", "limit")}
+    return Call("GET", "/v1/inbox", as_page(InboxItem), query | {"wait_s": wait_s or None}, wait_s=wait_s)
 
 
 def item(row_id: str) -> Call[InboxItem]:
@@ -208,14 +233,24 @@ def item(row_id: str) -> Call[InboxItem]:
 
 
 def seen(ids: Sequence[str]) -> Call[int]:
-    return Call("POST", "/v1/inbox/seen", lambda value: int(value["count"]), body={"ids": list(ids)})
+    return Call("POST", "/v1/inbox/seen", _read_count, body={"ids": list(ids)})
+
+
+def seen_all(given: MailConditions) -> Call[int]:
+    return Call("POST", "/v1/inbox/seen", _read_count, body=drop_none(**_selection(given)) | {"all": True})
+
+
+def _selection(given: MailConditions) -> dict[str, Any]:
+    """Return the conditions of a filter under their names in the API."""
+    named = {name: given.get(name) for name in ("after", "before", "topic", "search")}
+    return named | {"from": given.get("sender")}
 
 
 # Outbox
 
 
-def outbox(status: str | None, limit: int | None) -> Call[list[OutboxRow]]:
-    return Call("GET", "/v1/outbox", as_list(OutboxRow), {"status": status, "limit": limit})
+def outbox(given: OutboxQuery) -> Call[Page[OutboxRow]]:
+    return Call("GET", "/v1/outbox", as_page(OutboxRow), drop_none(**given))
 
 
 def requeue(row_id: str, new_client_message_id: str | None, text: str | None) -> Call[RequeuedRow]:
@@ -307,6 +342,10 @@ def _sending(path: str, body: dict[str, Any], given: SendOptions) -> Call[Accept
     options: dict[str, Any] = dict(given)
     options["client_message_id"] = options.get("client_message_id") or _MINTER.mint()
     return Call("POST", path, as_struct(Accepted), body=body | drop_none(**options))
+
+
+def _read_count(value: Any) -> int:
+    return int(value["count"])
 
 
 def _read_chain(value: Any) -> OutboxChain:

@@ -29,7 +29,16 @@ from typing import Any, Self, TypeVar, Unpack
 
 from posthouse.client.daemon import calls
 from posthouse.client.daemon.async_daemon_client import AsyncDaemonClient
-from posthouse.client.daemon.calls import AgentFields, Call, InboxFilter, ProfileFields, SendOptions, refusal
+from posthouse.client.daemon.calls import (
+    AgentFields,
+    Call,
+    InboxFilter,
+    MailConditions,
+    OutboxQuery,
+    ProfileFields,
+    SendOptions,
+    refusal,
+)
 from posthouse.client.daemon.event_stream import INBOX_PAGE_MAX, SILENCE_S, EventFollower, EventReader, LongPoll
 from posthouse.client.daemon.local_api import (
     Accepted,
@@ -40,6 +49,7 @@ from posthouse.client.daemon.local_api import (
     InboxItem,
     OutboxChain,
     OutboxRow,
+    Page,
     RequeuedRow,
 )
 from posthouse.client.daemon.locate import (
@@ -127,11 +137,11 @@ class DaemonClient:
 
     # Inbox
 
-    def inbox(self, **given: Unpack[InboxFilter]) -> list[InboxItem]:
-        """Return messages of the inbox, newest first; InboxFilter lists the arguments."""
+    def inbox(self, **given: Unpack[InboxFilter]) -> Page[InboxItem]:
+        """Return a page of the inbox, unread mail oldest first; InboxFilter lists the arguments."""
         return self._transport.execute(calls.inbox(given))
 
-    def wait(self, timeout_s: float = 60.0, **given: Unpack[InboxFilter]) -> list[InboxItem]:
+    def wait(self, timeout_s: float = 60.0, **given: Unpack[InboxFilter]) -> Page[InboxItem]:
         """Wait for messages that match and return them; [] if none arrives within `timeout_s`.
 
         Without `unread` only unread ones match. The wait survives a restart of the daemon.
@@ -155,11 +165,15 @@ class DaemonClient:
         """Mark messages as read; return how many were unread."""
         return self._transport.execute(calls.seen(ids))
 
+    def seen_all(self, **given: Unpack[MailConditions]) -> int:
+        """Mark every message that the conditions select as read, all without a condition; return how many were."""
+        return self._transport.execute(calls.seen_all(given))
+
     # Outbox
 
-    def outbox(self, *, status: str | None = None, limit: int | None = None) -> list[OutboxRow]:
-        """Return the messages sent through this daemon and their states."""
-        return self._transport.execute(calls.outbox(status, limit))
+    def outbox(self, **given: Unpack[OutboxQuery]) -> Page[OutboxRow]:
+        """Return a page of the messages sent through this daemon, newest first; OutboxQuery lists the arguments."""
+        return self._transport.execute(calls.outbox(given))
 
     def requeue(
         self, row_id: str, *, new_client_message_id: str | None = None, message: str | None = None

@@ -6,9 +6,20 @@ relay. Fields that a newer daemon adds are ignored.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
+
+T = TypeVar("T")
+
+
+class Page(list[T]):
+    """One page of an answer, and the id from which the next page continues."""
+
+    def __init__(self, items: list[T], following: str | None) -> None:
+        super().__init__(items)
+        #: give it as `after` (oldest first) or `before` (newest first); None at the end
+        self.next = following
 
 
 class Accepted(msgspec.Struct, frozen=True):

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 import apsw
 import msgspec
 
+from posthouse.daemon.inbox import selection
+from posthouse.daemon.inbox.selection import InboxFilter, index_messages, select_rows
 from posthouse.journal.append import JournalTransaction
 from posthouse.journal.store import Store, exit_process
 from posthouse.model.budget import Cause, MeshBudget, decode_mesh_budget
@@ -95,29 +97,6 @@ class InboxItem(NamedTuple):
         }
 
 
-class InboxFilter(NamedTuple):
-    """Which messages a reader of the inbox asks for."""
-
-    #: only messages after this position
-    after: int = 0
-    topic: str | None = None
-    sender: str | None = None
-    is_unread: bool = False
-    limit: int = 100
-    #: only messages received at or after this wall time
-    since_ns: int = 0
-
-    def matches(self, item: InboxItem) -> bool:
-        """Return True if a message is asked for; `list_items` must select the same."""
-        return (
-            item.position > self.after
-            and item.received_at_ns >= self.since_ns
-            and self.topic in (None, item.topic)
-            and self.sender in (None, item.sender)
-            and not (self.is_unread and item.seen_at_ns is not None)
-        )
-
-
 _SWEEP_ROWS = 500  # per transaction
 
 
@@ -164,25 +143,38 @@ class Inbox:
         """Return a message by its id in the inbox or its message id; raises inbox_item_unknown."""
         found = await self.store.pool.run(lambda db: find_item(db, key))
         if found is None:
-            raise error("inbox_item_unknown", id=key)
+            raise error("inbox_item_unknown", id=key[:80])
         return found
 
     async def items(self, wanted: InboxFilter) -> list[InboxItem]:
-        """Return messages, newest first."""
-        return await self.store.pool.run(lambda db: list_items(db, wanted, "DESC"))
+        """Return the messages that a reader asks for."""
+        if wanted.search is not None:
+            await self.index()
+        return await self.store.pool.run(lambda db: [InboxItem(*row) for row in select_rows(db, SQL.columns, wanted)])
 
-    async def items_after(self, position: int, limit: int) -> list[InboxItem]:
-        """Return the messages after a position, oldest first."""
-        return await self.store.pool.run(lambda db: list_items(db, InboxFilter(after=position, limit=limit), "ASC"))
-
-    async def position_of(self, item_id: str) -> int | None:
-        """Return the position of a message, or None if there is no such message."""
-        found: Any = await self.store.pool.run(lambda db: db.execute(SQL.position_of, (item_id,)).get)
-        return found if isinstance(found, int) else None
+    async def newest_position(self) -> int:
+        """Return the position of the newest message, zero if there is none."""
+        return await self.store.pool.run(newest_position)
 
     async def mark_seen(self, ids: Sequence[str]) -> int:
         """Mark messages as read; return how many were unread."""
         return await self.store.writer.run(lambda tx: _mark_seen(tx, ids, self._mesh))
+
+    async def mark_all_seen(self, wanted: InboxFilter) -> int:
+        """Mark every message that a filter selects and that is in the inbox now; return how many were unread."""
+        newest = await self.newest_position()
+        before = newest + 1 if wanted.before is None else min(wanted.before, newest + 1)
+        wanted = wanted._replace(before=before, is_unread=True, is_newest_first=False, limit=_SWEEP_ROWS)
+        count = 0
+        while items := await self.items(wanted):
+            count += await self.mark_seen([item.id for item in items])
+            wanted = wanted._replace(after=items[-1].position)
+        return count
+
+    async def index(self) -> None:
+        """Complete the full-text index."""
+        while await self.store.writer.run(index_messages):
+            pass
 
     async def find_cause(self, message_id: str) -> tuple[Cause, MeshBudget | None] | None:
         """Return a received message as the cause of another one, with its budget if it has one; None if unknown."""
@@ -274,7 +266,8 @@ def _mark_seen(tx: JournalTransaction, ids: Sequence[str], mesh: str) -> int:
 def _delete(tx: JournalTransaction, before_ns: int, mesh: str) -> int:
     deleted: list[Any] = list(tx.db.execute(SQL.delete_old, (before_ns, _SWEEP_ROWS)))
     if deleted:
-        tx.append("inbox.deleted", mesh=mesh, ref=deleted[-1][0], body={"count": len(deleted)})
+        tx.db.executemany(selection.SQL.unindex_row, [(position,) for position, _id in deleted])
+        tx.append("inbox.deleted", mesh=mesh, ref=deleted[-1][1], body={"count": len(deleted)})
     return len(deleted)
 
 
@@ -291,20 +284,3 @@ def find_item(db: apsw.Connection, key: str) -> InboxItem | None:
         if found is not None:
             return InboxItem(*found)
     return None
-
-
-def list_items(db: apsw.Connection, wanted: InboxFilter, order: str) -> list[InboxItem]:
-    """Return the messages that a filter selects."""
-    conditions, values = ["position > ?"], [wanted.after]  # type: list[str], list[int | str]
-    for condition, value in (("topic = ?", wanted.topic), ("sender = ?", wanted.sender)):
-        if value is not None:
-            conditions.append(condition)
-            values.append(value)
-    if wanted.since_ns:
-        conditions.append("received_at_ns >= ?")
-        values.append(wanted.since_ns)
-    if wanted.is_unread:
-        conditions.append("seen_at_ns IS NULL")
-    where = " AND ".join(conditions)
-    query = f"{SQL.columns} WHERE {where} ORDER BY position {order} LIMIT ?"
-    return [InboxItem(*row) for row in db.execute(query, (*values, wanted.limit))]

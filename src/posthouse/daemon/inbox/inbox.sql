@@ -14,9 +14,6 @@ SELECT position, id, client_message_id, message_id, mesh, topic, sender, sender_
        reply_to_id, seen_at_ns, priority, budget, undecryptable, conflicts_with
 FROM inbox
 
--- :name position_of
-SELECT position FROM inbox WHERE id = ?
-
 -- :name newest_position
 SELECT coalesce(max(position), 0) FROM inbox
 
@@ -36,7 +33,7 @@ UPDATE inbox SET bridge = ? WHERE position = ?
 
 -- :name delete_old
 DELETE FROM inbox WHERE position IN (SELECT position FROM inbox WHERE received_at_ns < ? ORDER BY position LIMIT ?)
-RETURNING id
+RETURNING position, id
 
 -- :name probe
 UPDATE inbox_state SET probed_at_ns = ?

@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from aiohttp import web
 
 from posthouse.daemon.context import LocalCall
 from posthouse.daemon.event_hub import MESSAGE, Listener, message_event
-from posthouse.daemon.inbox.inbox import InboxFilter, InboxItem
+from posthouse.daemon.inbox.inbox import InboxItem
+from posthouse.daemon.inbox.selection import InboxFilter, search_expression
 from posthouse.daemon.roster import TOPIC_MARK
 from posthouse.http.response import HttpResponse, json_response
 from posthouse.model.clock import parse_utc
@@ -26,32 +27,55 @@ DEFAULT_LIMIT = 100
 MAX_LIMIT = 1_000
 MAX_WAIT_S = 600.0
 MAX_SEEN = 1_000
-_ITEM_ID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT")  # how a time begins; ids of messages have no hyphen
 
 
-class _InboxQuery(msgspec.Struct):
-    #: an inbox id or a time; only later messages are returned
-    since: str | None = None
+class _Selection(msgspec.Struct, forbid_unknown_fields=True):
+    """The conditions that reading and marking share."""
+
+    #: an inbox id, a message id or a time; only later messages are selected
+    after: str | None = None
+    #: as `after`; only earlier messages are selected
+    before: str | None = None
     topic: str | None = None
     #: a name, prefix or node id
     from_: str | None = msgspec.field(default=None, name="from")
+    #: words and "phrases" that the text must have
+    search: str | None = None
+
+
+class _InboxQuery(_Selection):
+    #: the older name of `after`
+    since: str | None = None
     unread: bool = False
+    #: unread mail and mail after a message come oldest first, everything else newest first
+    order: Literal["oldest", "newest"] | None = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_LIMIT)] = DEFAULT_LIMIT
     wait_s: Annotated[float, msgspec.Meta(ge=0, le=MAX_WAIT_S)] = 0.0
 
 
-class _SeenBody(msgspec.Struct, forbid_unknown_fields=True):
-    ids: list[str]
+class _SeenBody(_Selection):
+    ids: list[str] | None = None
+    #: without another condition: mark everything
+    all: bool = False
 
 
 async def list_inbox(call: LocalCall) -> HttpResponse:
-    """Return messages, newest first; with wait_s, wait for the first one if there is none."""
+    """Return a page of messages and where the next one begins; with wait_s, wait for the first one if there is none."""
     arguments = call.arguments(_InboxQuery)
-    wanted = await _inbox_filter(call, arguments)
+    after = arguments.since if arguments.after is None else arguments.after
+    is_oldest_first = arguments.unread or after is not None
+    wanted = (await _inbox_filter(call, arguments, after))._replace(
+        is_unread=arguments.unread,
+        is_newest_first=not is_oldest_first if arguments.order is None else arguments.order == "newest",
+        limit=arguments.limit + 1,  # one more shows that there is a next page
+    )
     items = await call.context.inbox.items(wanted)
     if not items and arguments.wait_s:
         items = await _wait_for_items(call, wanted, arguments.wait_s)
-    return json_response({"items": [item.to_api() for item in items]})
+    shown = items[: arguments.limit]
+    following = shown[-1].id if len(items) > arguments.limit else None
+    return json_response({"items": [item.to_api() for item in shown], "next": following})
 
 
 async def show_inbox_item(call: LocalCall) -> HttpResponse:
@@ -60,46 +84,64 @@ async def show_inbox_item(call: LocalCall) -> HttpResponse:
 
 
 async def mark_seen(call: LocalCall) -> HttpResponse:
-    """Mark messages as read."""
-    ids = (await call.body(_SeenBody)).ids
-    if len(ids) > MAX_SEEN:
+    """Mark messages as read: those with the given ids, or all that the conditions select."""
+    body = await call.body(_SeenBody)
+    conditions = (body.after, body.before, body.topic, body.from_, body.search)
+    is_selection = body.all or any(each is not None for each in conditions)
+    if (body.ids is not None) == is_selection:
+        raise error("body_invalid", reason="give either ids, or conditions, or all")
+    if body.ids is None:
+        wanted = await _inbox_filter(call, body, body.after)
+        return json_response({"count": await call.context.inbox.mark_all_seen(wanted)})
+    if len(body.ids) > MAX_SEEN:
         raise error("body_invalid", reason=f"at most {MAX_SEEN} ids at once")
-    return json_response({"count": await call.context.inbox.mark_seen(ids)})
+    return json_response({"count": await call.context.inbox.mark_seen(body.ids)})
 
 
-async def _inbox_filter(call: LocalCall, arguments: _InboxQuery) -> InboxFilter:
-    after, since_ns = 0, 0
-    if arguments.since is not None and _ITEM_ID.fullmatch(arguments.since):
-        position = await call.context.inbox.position_of(arguments.since)
-        if position is None:
-            raise error("inbox_item_unknown", id=arguments.since)
-        after = position
-    elif arguments.since is not None:
-        since_ns = parse_utc(arguments.since)
-    sender = None if arguments.from_ is None else await call.context.uplink.resolve(arguments.from_)
-    topic = None if arguments.topic is None else arguments.topic.removeprefix(TOPIC_MARK)
-    return InboxFilter(after, topic, sender, arguments.unread, arguments.limit, since_ns)
+async def _inbox_filter(call: LocalCall, given: _Selection, after: str | None) -> InboxFilter:
+    first, since_ns = await _boundary(call, after)
+    last, until_ns = await _boundary(call, given.before)
+    return InboxFilter(
+        after=first or 0,
+        before=last,
+        since_ns=since_ns or 0,
+        until_ns=until_ns,
+        topic=None if given.topic is None else given.topic.removeprefix(TOPIC_MARK),
+        sender=None if given.from_ is None else await call.context.uplink.resolve(given.from_),
+        search=None if given.search is None else search_expression(given.search),
+    )
+
+
+async def _boundary(call: LocalCall, text: str | None) -> tuple[int | None, int | None]:
+    """Return the position of a message, or the time, that a text names."""
+    if text is None:
+        return None, None
+    if _TIME.match(text):
+        return None, parse_utc(text)
+    return (await call.context.inbox.find(text)).position, None
 
 
 async def _wait_for_items(call: LocalCall, wanted: InboxFilter, wait_s: float) -> list[InboxItem]:
     """Wait until a matching message arrives, then return all that match."""
     has_arrived = asyncio.Event()
 
-    def on_new(items: Sequence[InboxItem]) -> None:
-        if any(wanted.matches(item) for item in items):
-            has_arrived.set()
+    def on_new(_items: Sequence[InboxItem]) -> None:
+        has_arrived.set()
 
-    inbox = call.context.inbox
-    inbox.on_new.append(on_new)
+    context = call.context
+    context.inbox.on_new.append(on_new)
     try:
-        items = await inbox.items(wanted)  # one may have arrived before the callback was registered
-        if items:
-            return items
-        with call.waiting(call.context.waiters):
-            await call.context.wait_for(has_arrived, wait_s)
+        with call.waiting(context.waiters):
+            deadline_s = asyncio.get_running_loop().time() + wait_s
+            while True:
+                has_arrived.clear()
+                items = await context.inbox.items(wanted)  # one may have arrived before the callback was registered
+                left_s = deadline_s - asyncio.get_running_loop().time()
+                if items or left_s <= 0 or context.is_stopping:
+                    return items
+                await context.wait_for(has_arrived, left_s)
     finally:
-        inbox.on_new.remove(on_new)
-    return await inbox.items(wanted)
+        context.inbox.on_new.remove(on_new)
 
 
 _PAGE = 200
@@ -133,14 +175,11 @@ async def _resume_position(call: LocalCall) -> int | None:
     last = call.request.headers.get("Last-Event-ID")
     if last is None:
         return None
-    position = await call.context.inbox.position_of(last)
-    if position is None:
-        raise error("inbox_item_unknown", id=last[:80])
-    return position
+    return (await call.context.inbox.find(last)).position
 
 
 async def _send_stored(call: LocalCall, response: web.StreamResponse, after: int) -> int:
-    while items := await call.context.inbox.items_after(after, _PAGE):
+    while items := await call.context.inbox.items(InboxFilter(after=after, limit=_PAGE)):
         await _write(response, b"".join(_frame(item) for item in items))
         after = items[-1].position
     return after

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from posthouse.daemon.context import LocalCall
+from posthouse.daemon.outbox.outbox import OutboxFilter
 from posthouse.daemon.roster import TOPIC_MARK
 from posthouse.daemon.send import SendRequest
 from posthouse.http.response import HttpResponse, json_response
@@ -68,6 +69,14 @@ MAX_LIMIT = 500
 
 class _OutboxQuery(msgspec.Struct):
     status: Literal["pending", "inflight", "done", "dead", "aborted"] | None = None
+    #: a name, prefix, node id or #topic
+    to: str | None = None
+    #: a row by its id, client_message_id or message id; only later rows are returned
+    after: str | None = None
+    #: as `after`; only earlier rows are returned
+    before: str | None = None
+    #: rows after another one come oldest first, everything else newest first
+    order: Literal["oldest", "newest"] | None = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_LIMIT)] = DEFAULT_LIMIT
 
 
@@ -82,10 +91,22 @@ class _DropBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 async def list_outbox(call: LocalCall) -> HttpResponse:
-    """Return rows, newest first."""
+    """Return a page of rows and where the next one begins."""
     arguments = call.arguments(_OutboxQuery)
-    rows = await call.context.outbox.rows(arguments.status, arguments.limit)
-    return json_response({"items": [row.to_api() for row in rows]})
+    context = call.context
+    order = arguments.order or ("newest" if arguments.after is None else "oldest")
+    wanted = OutboxFilter(
+        after=0 if arguments.after is None else (await context.outbox.find(arguments.after)).position,
+        before=None if arguments.before is None else (await context.outbox.find(arguments.before)).position,
+        status=arguments.status,
+        destination=None if arguments.to is None else await context.uplink.resolve(arguments.to),
+        is_newest_first=order == "newest",
+        limit=arguments.limit + 1,  # one more shows that there is a next page
+    )
+    rows = await context.outbox.rows(wanted)
+    shown = rows[: arguments.limit]
+    following = shown[-1].id if len(rows) > arguments.limit else None
+    return json_response({"items": [row.to_api() for row in shown], "next": following})
 
 
 async def show_outbox_row(call: LocalCall) -> HttpResponse:

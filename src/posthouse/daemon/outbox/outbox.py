@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import apsw
 
@@ -22,6 +22,20 @@ from posthouse.model.errors import Fatal, error
 from posthouse.model.outbox_rules import AcceptAction, AcceptOutcome
 
 CHAIN_MAX = 1_000  # rows shown of one chain of requeues
+
+
+class OutboxFilter(NamedTuple):
+    """Which rows a reader of the outbox asks for; all conditions must hold."""
+
+    #: only rows after this position
+    after: int = 0
+    #: only rows before this position
+    before: int | None = None
+    status: str | None = None
+    #: node id, or #topic; a row forgets it when its event is removed
+    destination: str | None = None
+    is_newest_first: bool = True
+    limit: int = 50
 
 
 class Outbox:
@@ -125,9 +139,9 @@ class Outbox:
         found: Any = await self.store.pool.run(lambda db: db.execute(SQL.event_of, (row.position,)).get)
         return found if isinstance(found, bytes) else None
 
-    async def rows(self, status: str | None, limit: int) -> list[OutboxRow]:
-        """Return rows, newest first."""
-        return await self.store.pool.run(lambda db: list_rows(db, status, limit))
+    async def rows(self, wanted: OutboxFilter) -> list[OutboxRow]:
+        """Return the rows that a reader asks for."""
+        return await self.store.pool.run(lambda db: list_rows(db, wanted))
 
     async def chain(self, row: OutboxRow) -> list[OutboxRow]:
         """Return the chain of requeues that a row belongs to, oldest first."""
@@ -158,11 +172,19 @@ def find_row(db: apsw.Connection, key: str) -> OutboxRow | None:
     return None
 
 
-def list_rows(db: apsw.Connection, status: str | None, limit: int) -> list[OutboxRow]:
-    """Return rows, newest first."""
-    where = "" if status is None else "WHERE status = ?"
-    values = (limit,) if status is None else (status, limit)
-    return [OutboxRow(*found) for found in db.execute(f"{SQL.columns} {where} ORDER BY position DESC LIMIT ?", values)]
+def list_rows(db: apsw.Connection, wanted: OutboxFilter) -> list[OutboxRow]:
+    """Return the rows of a page."""
+    given: tuple[tuple[str, int | str | None], ...] = (
+        ("position > ?", wanted.after),
+        ("position < ?", wanted.before),
+        ("status = ?", wanted.status),
+        ("destination = ?", wanted.destination),
+    )
+    where = " AND ".join(text for text, value in given if value is not None)
+    values = [value for _text, value in given if value is not None]
+    order = "DESC" if wanted.is_newest_first else "ASC"
+    query = f"{SQL.columns} WHERE {where} ORDER BY position {order} LIMIT ?"
+    return [OutboxRow(*found) for found in db.execute(query, (*values, wanted.limit))]
 
 
 def chain_of(db: apsw.Connection, row: OutboxRow) -> list[OutboxRow]:

@@ -108,14 +108,14 @@ async def run_inbox(call: ToolCall, arguments: InboxArguments) -> InboxAnswer:
 
 
 def show_unread(items: Sequence[InboxItem]) -> InboxAnswer:
-    """Return the newest messages, and whether there are more."""
+    """Return the oldest messages, and whether there are more."""
     shown = [show_item(item, PREVIEW_CHARACTERS) for item in items[:INBOX_SHOWN]]
     return InboxAnswer(shown, more=True if len(items) > INBOX_SHOWN else UNSET)
 
 
 INBOX = ToolSpec(
     "inbox",
-    "List unread messages, newest first; stays unread. Long texts are cut: use read.",
+    "List unread messages, oldest first; stays unread. Long texts are cut: use read.",
     InboxArguments,
     InboxAnswer,
     run_inbox,

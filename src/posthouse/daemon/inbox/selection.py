@@ -1,0 +1,92 @@
+"""Which messages of an inbox a reader asks for: position, time, sender, topic, words; and the full-text index.
+
+Unread mail is given oldest first, so a reader that marks what it has read always gets the next messages. A page is
+selected by position, never by offset: messages that arrive meanwhile shift nothing. The full-text index is filled in
+batches behind the inbox and is complete before a search uses it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+import apsw
+
+from posthouse.journal.append import JournalTransaction
+from posthouse.model.errors import error
+from posthouse.sqlite.statements import Statements
+
+SQL = Statements("posthouse.daemon.inbox", "selection.sql")
+INDEX_ROWS = 500  # per transaction: some milliseconds
+SEARCH_MAX_CHARACTERS = 256
+#: a quoted phrase, or a word; a star behind it matches the beginning of words
+_TERM = re.compile(r'"([^"]*)"(\*?)|([^\s"]+)')
+
+
+class InboxFilter(NamedTuple):
+    """Which messages a reader of the inbox asks for; all conditions must hold."""
+
+    #: only messages after this position
+    after: int = 0
+    #: only messages before this position
+    before: int | None = None
+    #: only messages received at or after this wall time
+    since_ns: int = 0
+    #: only messages received before this wall time
+    until_ns: int | None = None
+    topic: str | None = None
+    sender: str | None = None
+    is_unread: bool = False
+    #: expression of the full-text index
+    search: str | None = None
+    is_newest_first: bool = False
+    limit: int = 100
+
+    def condition(self) -> tuple[str, list[int | str]]:
+        """Return the WHERE clause and its values."""
+        given: tuple[tuple[str, int | str | None], ...] = (
+            ("position > ?", self.after),
+            ("position < ?", self.before),
+            ("received_at_ns >= ?", self.since_ns or None),
+            ("received_at_ns < ?", self.until_ns),
+            ("topic = ?", self.topic),
+            ("sender = ?", self.sender),
+            (SQL.found, self.search),
+        )
+        conditions = [text for text, value in given if value is not None]
+        if self.is_unread:
+            conditions.append("seen_at_ns IS NULL")
+        return " AND ".join(conditions), [value for _text, value in given if value is not None]
+
+
+def select_rows(db: apsw.Connection, columns: str, wanted: InboxFilter) -> list[tuple[Any, ...]]:
+    """Return the rows of a page."""
+    where, values = wanted.condition()
+    order = "DESC" if wanted.is_newest_first else "ASC"
+    return list(db.execute(f"{columns} WHERE {where} ORDER BY position {order} LIMIT ?", (*values, wanted.limit)))
+
+
+def search_expression(text: str) -> str:
+    """Return the expression that finds messages with every word and every "quoted phrase" of a text.
+
+    A star behind a word or phrase matches any ending. Everything else in the text is data, never an operator.
+    """
+    if len(text) > SEARCH_MAX_CHARACTERS:
+        raise error("parameter_invalid", name="search", reason=f"it has more than {SEARCH_MAX_CHARACTERS} characters")
+    terms = []
+    for phrase, star, word in _TERM.findall(text.replace("\0", " ")):
+        words = phrase or word.rstrip("*")
+        if any(character.isalnum() for character in words):
+            terms.append(f'"{words}"' + ("*" if star or word.endswith("*") else ""))
+    if not terms:
+        raise error("parameter_invalid", name="search", reason="it has no word to search for")
+    return " ".join(terms)
+
+
+def index_messages(tx: JournalTransaction) -> int:
+    """Add the next messages to the full-text index; return how many, zero once none is missing."""
+    rows = list(tx.db.execute(SQL.unindexed, (INDEX_ROWS,)))
+    if rows:
+        tx.db.executemany(SQL.index_row, rows)
+        tx.db.execute(SQL.set_indexed_through, (rows[-1][0],))
+    return len(rows)

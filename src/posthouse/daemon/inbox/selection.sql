@@ -1,0 +1,15 @@
+-- :name found
+position IN (SELECT rowid FROM inbox_search WHERE inbox_search MATCH ?)
+
+-- :name unindexed
+SELECT position, body FROM inbox
+WHERE position > (SELECT indexed_through FROM inbox_search_state) ORDER BY position LIMIT ?
+
+-- :name index_row
+INSERT INTO inbox_search (rowid, body) VALUES (?, ?)
+
+-- :name set_indexed_through
+UPDATE inbox_search_state SET indexed_through = ?
+
+-- :name unindex_row
+DELETE FROM inbox_search WHERE rowid = ?
