@@ -301,8 +301,8 @@ def lock_release(resource: str, token: int, mesh: str | None) -> Call[dict[str, 
 # Agents of this host
 
 
-def agents() -> Call[list[Agent]]:
-    return Call("GET", "/v1/agents", as_list(Agent))
+def agents() -> Call[Page[Agent]]:
+    return Call("GET", "/v1/agents", as_page(Agent))
 
 
 def register(name: str, pid: int | None, given: AgentFields) -> Call[Agent]:
