@@ -7,8 +7,11 @@ fail an example that is slow because the machine is busy; tests have no timed as
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import structlog
@@ -28,3 +31,15 @@ def unconfigured_log() -> Iterator[None]:
     """Undo the log configuration of a command that this test ran."""
     yield
     structlog.reset_defaults()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real file system of 2 MiB; needs root."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m,mode=0700", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("mounting needs root; test_store.py tries the same with a failing VFS")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)

@@ -86,3 +86,31 @@ get_log("x").error("refused", sender="a\\x1b[2Jb\\x9b1m", body="x\\nforged")
     ended = run(program)
     assert len(ended.stderr.splitlines()) == 1
     assert ended.stderr.rstrip("\n").isprintable()
+
+
+def test_entry_that_no_stream_takes_is_dropped() -> None:
+    program = """
+import sys
+from posthouse.log import get_log
+sys.stderr.close()
+get_log("x").error("nobody reads this")
+print("went on")
+"""
+    assert run(program).stdout == "went on\n"
+
+
+def test_entry_that_the_programs_own_logger_refuses_is_dropped() -> None:
+    program = """
+import structlog
+from posthouse.log import get_log
+
+class Full:
+    def msg(self, text):
+        raise OSError(28, "No space left on device")
+    error = msg
+
+structlog.configure(logger_factory=lambda *names: Full())
+get_log("x").error("no room for this")
+print("went on")
+"""
+    assert run(program).stdout == "went on\n"

@@ -3,8 +3,9 @@
 Invariants: `read_private` returns data only from a regular file that this user owns and that group and others cannot
 access; type, owner and mode are checked on the open descriptor, so a rename in between changes nothing.
 `write_atomic` and `create_atomic` leave the old content or the new content, never a part, also after power loss
-(with `sync=False` only after a crash of the process). A non-empty directory that others can access is refused; its
-mode is never changed. Symbolic links are refused. Hard links and access control lists are not handled.
+(with `sync=False` only after a crash of the process); both raise store_full on a full disk. A non-empty directory
+that others can access is refused; its mode is never changed. Symbolic links are refused. Hard links and access
+control lists are not handled.
 """
 
 from __future__ import annotations
@@ -22,16 +23,18 @@ from posthouse.model.errors import PosthouseError, error
 
 FILE_MODE = 0o600
 OPEN_TO_OTHERS = 0o077
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 _UNUSABLE_HINTS = {
     errno.EMFILE: "Let the process open more files: `ulimit -n 1024`. `posthouse doctor` shows the limit.",
     errno.ENFILE: "The machine has too many open files: end programs, or raise fs.file-max as root.",
-    errno.ENOSPC: "Free space on the disk, or give a directory on another one.",
     errno.EROFS: "The file system is read-only: give a directory on another one.",
 }
 
 
 def unusable(path: str | os.PathLike[str], failure: OSError) -> PosthouseError:
     """Return the error for a file or directory that the operating system refuses, with a hint for its reason."""
+    if failure.errno in _NO_SPACE:
+        return error("store_full", path=os.fspath(path), reason=failure.strerror)
     where = failure.filename if isinstance(failure.filename, str) else os.fspath(path)
     hint = _UNUSABLE_HINTS.get(failure.errno or 0)
     return error("store_unusable", path=where, reason=failure.strerror or str(failure), hint=hint)
@@ -116,6 +119,17 @@ def _check_private(fd: int, path: Path) -> None:
         )
 
 
+@contextmanager
+def _store_full_if_no_space(path: Path) -> Iterator[None]:
+    """Raise store_full where the disk is full, which passes; other errors of the system stay as they are."""
+    try:
+        yield
+    except OSError as failure:
+        if failure.errno not in _NO_SPACE:
+            raise
+        raise unusable(path, failure) from failure
+
+
 DIRECTORY_MODE = 0o700
 
 
@@ -155,7 +169,8 @@ def sync_file(path: str | os.PathLike[str]) -> None:
 
 def _make_directory(directory: Path) -> None:
     try:
-        directory.mkdir(mode=DIRECTORY_MODE)
+        with _store_full_if_no_space(directory):
+            directory.mkdir(mode=DIRECTORY_MODE)
     except FileExistsError:  # it existed, or another process was faster: the checks that follow decide
         return
     directory.chmod(DIRECTORY_MODE)  # the umask may have removed bits of the owner
@@ -204,9 +219,10 @@ def create_atomic(path: str | os.PathLike[str], data: bytes, *, sync: bool = Tru
 @contextmanager
 def _temporary(target: Path, data: bytes, *, sync: bool, mode: int) -> Iterator[Path]:
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
-    fd = open_nofollow(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with _store_full_if_no_space(target):
+        fd = open_nofollow(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
-        with os.fdopen(fd, "wb") as file:
+        with _store_full_if_no_space(target), os.fdopen(fd, "wb") as file:
             file.write(data)
             file.flush()
             if sync:

@@ -3,13 +3,15 @@
 structlog's default prints to standard output, which belongs to the program's own output. So entries go to the logger
 factory that the program has configured, and to standard error while it has configured none. The program's structlog
 configuration decides the format; this module configures nothing. On standard error entries have no colours and no raw
-control characters, because they may quote other nodes.
+control characters, because they may quote other nodes. An entry that cannot be written is dropped: a full disk or a
+closed pipe must not fail the work that logs, such as a commit.
 """
 
 from __future__ import annotations
 
 import re
 import sys
+from contextlib import suppress
 from typing import Any
 
 import structlog
@@ -34,6 +36,22 @@ class _StandardError:
     debug = info = warning = warn = error = critical = exception = fatal = log = msg
 
 
+class UnfailingLogger:
+    """Hands entries to a logger and drops those that it fails to write."""
+
+    def __init__(self, logger: Any) -> None:
+        self._logger = logger
+
+    def __getattr__(self, method: str) -> Any:
+        write = getattr(self._logger, method)
+
+        def write_or_drop(*args: Any, **fields: Any) -> None:
+            with suppress(Exception):
+                write(*args, **fields)
+
+        return write_or_drop
+
+
 class _Destination:
     """The logger of one module; looked up per entry, because the program may configure structlog at any time."""
 
@@ -43,7 +61,7 @@ class _Destination:
     def __getattr__(self, method: str) -> Any:
         factory = structlog.get_config()["logger_factory"]
         is_unconfigured = factory is _UNCONFIGURED or not structlog.is_configured()
-        return getattr(_StandardError() if is_unconfigured else factory(self._name), method)
+        return getattr(UnfailingLogger(_StandardError() if is_unconfigured else factory(self._name)), method)
 
 
 def get_log(name: str) -> Any:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import stat
 from pathlib import Path
@@ -109,3 +110,36 @@ def test_other_durations_are_usage_errors(text: str) -> None:
     with pytest.raises(PosthouseError) as caught:
         parse_duration(text)
     assert caught.value.code == "usage"
+
+
+def test_log_on_a_full_disk_never_raises_and_goes_on_when_there_is_room(small_disk: Path) -> None:
+    log = LogFile(small_disk / "daemon.log", max_bytes=30_000)
+    write(log, "before")
+    ballast = small_disk / "ballast"
+    with pytest.raises(OSError, match="No space"):
+        ballast.write_bytes(b"x" * 4_000_000)
+    for number in range(40):  # more than the file's buffer, and more than one rotation
+        write(log, f"{number} " + "x" * 2_000)
+    ballast.unlink()
+    write(log, "after")
+    log.close()
+    assert (small_disk / "daemon.log").read_text().splitlines()[-1] == "after"
+
+
+def test_closing_a_log_on_a_full_disk_does_not_raise(small_disk: Path) -> None:
+    log = LogFile(small_disk / "daemon.log")
+    with pytest.raises(OSError, match="No space"):
+        (small_disk / "ballast").write_bytes(b"x" * 4_000_000)
+    write(log, "x" * 100)
+    log.close()
+
+
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_log_on_a_closed_stream_does_not_raise(style: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "w", buffering=1) as stream:  # noqa: PTH123 - a descriptor
+        monkeypatch.setattr("sys.stderr", stream)
+        log_to_stderr(load_settings({"log.format": style}, {"POSTHOUSE_HOME": str(tmp_path)}))
+        structlog.get_logger().info("into a broken pipe")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), writing)  # so that closing it can flush

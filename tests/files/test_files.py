@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from posthouse import files
+from posthouse.model.errors import PosthouseError
 from tests.keys.refusal import refused
 
 
@@ -117,7 +118,7 @@ def test_a_failure_before_the_rename_keeps_the_old_file_and_leaves_nothing(
 
     monkeypatch.setattr(os, "fsync", fail)
     for attempt in (files.write_atomic, files.create_atomic):
-        with pytest.raises(OSError, match="No space"):
+        with pytest.raises(PosthouseError, match="No space"):
             attempt(path, b"new")
     assert path.read_bytes() == b"old"
     assert names(tmp_path) == ["file"]

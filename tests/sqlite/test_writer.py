@@ -321,3 +321,35 @@ async def test_refusing_callers_again_and_again_keeps_no_memory_of_each(tmp_path
                 await store.writer.run(note("late"))
             depths.append(len(refused.traceback))
         assert len(set(depths)) == 1
+
+
+async def test_writer_that_breaks_tells_every_caller_and_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fatal: list[str] = []
+    with opened(tmp_path / "s.db", FakeClock(), on_fatal=lambda failure: fatal.append(str(failure))) as store:
+
+        def break_down(*_given: object) -> None:
+            raise MemoryError("no memory for the batch")
+
+        monkeypatch.setattr("posthouse.sqlite.writer.run_items", break_down)
+        works = [store.writer.run(note(f"n{n}")) for n in range(3)]
+        async with asyncio.timeout(30):
+            answers = await asyncio.gather(*works, return_exceptions=True)
+        assert [getattr(answer, "code", answer) for answer in answers] == ["store_failed"] * 3
+        assert store.writer.state == "failed"
+        with pytest.raises(PosthouseError, match="no memory"):
+            await store.writer.run(note("later"))
+    assert len(fatal) == 1
+
+
+async def test_lone_commit_that_breaks_tells_its_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path / "s.db", FakeClock(), on_fatal=lambda _failure: None) as store:
+
+        def break_down(*_given: object) -> None:
+            raise MemoryError("no memory for the batch")
+
+        monkeypatch.setattr("posthouse.sqlite.writer.run_items", break_down)
+        async with asyncio.timeout(30):
+            with pytest.raises(PosthouseError, match="no memory"):
+                await store.writer.run(note("alone"), is_short=True)

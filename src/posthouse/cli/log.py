@@ -3,7 +3,8 @@
 stderr gets text on a terminal and JSON lines elsewhere; daemon.log always gets JSON lines, each written whole. Text
 of other nodes in an entry can neither drive the terminal nor forge an entry: control characters and line breaks are
 escaped, and the lines of a traceback are indented. Tracebacks name source lines and never show local values, which
-may hold tokens, keys and contents. structlog is imported at the top, so import this module inside functions only.
+may hold tokens, keys and contents. Logging never raises: an entry that finds the disk full is dropped, later ones are
+written again. structlog is imported at the top, so import this module inside functions only.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any, TextIO
@@ -21,6 +23,7 @@ import structlog
 
 from posthouse.cli.output import indented, one_line
 from posthouse.files import open_nofollow
+from posthouse.log import UnfailingLogger
 from posthouse.model.limits import MIB
 from posthouse.model.settings_sources import Resolved
 
@@ -40,6 +43,16 @@ class LogFile(RotatingFileHandler):
         fd = open_nofollow(Path(self.baseFilename), os.O_WRONLY | os.O_CREAT | os.O_APPEND, _LOG_MODE)
         os.fchmod(fd, _LOG_MODE)
         return open(fd, "a", encoding="utf-8")  # noqa: PTH123 - the handler closes it
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name in logging
+        """Drop an entry that cannot be written; open the file again if a failed rotation has closed it."""
+        if self.stream is not None and self.stream.closed:
+            self.stream = None
+
+    def close(self) -> None:
+        """Close the file; entries that a full disk still keeps back are dropped."""
+        with suppress(OSError, ValueError):
+            super().close()
 
 
 def log_to_stderr(values: Mapping[str, Resolved]) -> None:
@@ -67,7 +80,7 @@ def _configure(
             *render,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=factory,
+        logger_factory=lambda *names: UnfailingLogger(factory(*names)),
         cache_logger_on_first_use=False,
     )
 

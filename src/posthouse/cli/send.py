@@ -1,12 +1,13 @@
 """`posthouse send`: send to a member or a topic, through the daemon if one answers; and the options of a message.
 
-The command tries the daemon first, for at most 100 ms. Without a daemon it connects to the relay itself, with the
-daemon's key if there is one, else with the user's key, and prints a note. Once a daemon has answered, the message
-goes through it or fails.
+A daemon that runs gets the message, however slowly it answers: a second connection with its key would displace its own.
+Only if none runs the command connects to the relay itself, with the daemon's key if there is one, else with the user's
+key, and prints a note.
 """
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -15,7 +16,7 @@ from cyclopts import Group, Parameter
 
 from posthouse.cli.options import DEFAULT_RELAY, DaemonOptions, MeshName, RelayOptions, parse_meta, read_text
 from posthouse.cli.output import PLAIN, Output
-from posthouse.model.errors import PosthouseError
+from posthouse.model.errors import error
 
 if TYPE_CHECKING:
     from posthouse.client import Client, Sent
@@ -59,7 +60,8 @@ class MessageFlags:
 NO_FLAGS = MessageFlags()
 
 
-PROBE_S = 0.1  # a daemon on this host answers within milliseconds
+_START_S = 10.0  # for a daemon that starts or stops: it holds its lock and has no socket
+_POLL_S = 0.05
 
 
 def send(
@@ -84,29 +86,29 @@ def send(
     options = flags.given()
     text = read_text(message)
     daemon_options = DaemonOptions(mesh=mesh, directory=directory)
-    unreachable = _daemon_failure(daemon_options)
-    if unreachable is None:
+    if _has_daemon(daemon_options):
         with daemon_options.client() as daemon:
             accepted = daemon.send(to, text, **options)
         value = {"via": "daemon", **_values(accepted)}
         output.result(value, f"{accepted.client_message_id}  {accepted.status}")
         return
-    output.note(f"no daemon ({unreachable}); connecting to the relay")
+    output.note("no daemon runs; connecting to the relay")
     sent = _send_to_relay(to, text, flags, daemon_options, relay_options)
     state = "already stored" if sent.duplicate else "stored by the relay"
     output.result(_sent_value(sent), f"{sent.client_message_id}  {state}  {sent.id}")
 
 
-def _daemon_failure(daemon_options: DaemonOptions) -> str | None:
-    """Return why no daemon can be reached, or None if one answers."""
-    try:
-        with daemon_options.client(PROBE_S) as daemon:
-            daemon.version()
-    except PosthouseError as failure:
-        if failure.code != "daemon_unreachable":
-            raise
-        return str(failure.fields.get("reason"))
-    return None
+def _has_daemon(daemon_options: DaemonOptions) -> bool:
+    """Return True if a daemon listens, False if none runs; wait for one that starts or stops."""
+    from posthouse.client.daemon.locate import DaemonState, daemon_state
+
+    location = daemon_options.location()
+    for _ in range(round(_START_S / _POLL_S)):
+        state = daemon_state(location)
+        if state is not DaemonState.WITHOUT_SOCKET:
+            return state is DaemonState.LISTENING
+        time.sleep(_POLL_S)
+    raise error("daemon_unreachable", daemon=str(location), reason="it runs and has no socket")
 
 
 def _send_to_relay(

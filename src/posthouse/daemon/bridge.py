@@ -13,7 +13,7 @@ the same subject overtakes it. Only `usage` of a payload becomes meta, because m
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -157,8 +157,8 @@ class ArrivalPublisher:
             self._wakeup.clear()
             try:
                 is_done = await self._publish_all()
-            except PosthouseError as failure:
-                log.warning("bridge_failed", code=failure.code, reason=str(failure))
+            except (PosthouseError, OSError) as failure:  # such as a full disk under the bus
+                log.warning("bridge_failed", code=getattr(failure, "code", "internal"), reason=str(failure))
                 is_done = False
             if is_done:
                 await self._wakeup.wait()
@@ -239,6 +239,8 @@ class Bridge:
         self._sending = sending
         self._arrivals = ArrivalPublisher(self._bus, self._subjects, inbox, outbox, clock)
         self._task: asyncio.Task[None] | None = None
+        #: callback(task) when the task that publishes arrivals ends
+        self.on_task_end: Callable[[asyncio.Task[None]], None] = lambda _task: None
 
     async def start(self) -> None:
         """Open the bus and begin with the messages that wait on either side."""
@@ -251,6 +253,7 @@ class Bridge:
             raise
         self._inbox.on_new.append(self._arrivals.wake)
         self._task = asyncio.create_task(self._arrivals.run())
+        self._task.add_done_callback(self.on_task_end)
 
     async def close(self) -> None:
         """Stop; waiting messages are carried after the next start."""

@@ -2,12 +2,14 @@
 
 Start: the directory and its lock, the identity checked against this machine, the stores after a check for damage,
 then the uplink, the bridge, and the local API last, so that a client that can connect finds everything ready. Stop:
-the reverse. Nothing of it needs the relay to be reachable.
+the reverse. Nothing of it needs the relay to be reachable. A store or a task that fails for good ends the daemon with
+that failure after the stores were closed: a daemon that lives on without its writer would only look healthy.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
@@ -35,14 +37,15 @@ from posthouse.daemon.roster import Roster
 from posthouse.daemon.send import Sending
 from posthouse.daemon.settings import DaemonSettings
 from posthouse.daemon.uplink import Uplink
+from posthouse.journal.store import exit_process
 from posthouse.keys import NodeKey
-from posthouse.model.errors import PosthouseError, error
+from posthouse.model.errors import Fatal, PosthouseError, error
 from posthouse.model.limits import BODY_MAX_BYTES
 from posthouse.model.node import validate_mesh_name
 from posthouse.model.ulid import UlidGenerator
 
 log = structlog.get_logger(__name__)
-OnTaskEnd = Callable[[asyncio.Task[None]], None]
+_FATAL_STOP_S = 10.0  # for closing the stores of a daemon that has failed
 
 
 class Daemon:
@@ -72,6 +75,8 @@ class Daemon:
         self._opened = AsyncExitStack()
         self._ended = asyncio.Event()
         self._failure: PosthouseError | None = None
+        #: ends the process if the stores of a failed daemon cannot be closed
+        self._last_resorts: list[threading.Timer] = []
 
     @property
     def port(self) -> int | None:
@@ -83,7 +88,7 @@ class Daemon:
         try:
             await self._open()
         except BaseException:
-            await self._opened.aclose()
+            await self._close()
             raise
         log.info("daemon_started", node=self.key.node, mesh=self.settings.mesh, relay=self.settings.relay)
 
@@ -101,12 +106,19 @@ class Daemon:
 
     async def stop(self) -> None:
         """Stop gracefully: accepted messages are committed, and rows in flight are sent again after the next start."""
+        if self._failure is not None:
+            log.error("daemon_failed", code=self._failure.code, reason=str(self._failure))
         self.context.stop()
         self._ended.set()
         self.events.publish("system", state="stopping")
         self.events.close()
-        await self._opened.aclose()
+        await self._close()
         log.info("daemon_stopped", node=self.key.node)
+
+    async def _close(self) -> None:
+        await self._opened.aclose()
+        for last_resort in self._last_resorts:
+            last_resort.cancel()
 
     # opening
 
@@ -122,10 +134,10 @@ class Daemon:
         self._check_max_age()
         await self._open_bridge()
         await self.housekeeper.measure()
-        self._start_task(self.uplink.run(), self._on_uplink_end)
+        self._start_task(self.uplink.run())
         self._opened.push_async_callback(self.drain.close)
         await self.drain.start()
-        self._start_task(self.housekeeper.run(), self._on_task_end)
+        self._start_task(self.housekeeper.run())
         await self._listen()
         self.directory.write_pid()
         if self.settings.ttl_s is not None:
@@ -139,12 +151,14 @@ class Daemon:
         check_host(directory.host_fingerprint, read_host(), self.settings.clone_policy, directory.root)
 
     async def _open_stores(self) -> None:
-        settings, directory = self.settings, self.directory
+        settings, directory, clock = self.settings, self.directory, self.clock
         check_outbox(directory.outbox)
-        quarantined = quarantine_inbox(directory.inbox, self.clock)
-        self.outbox = Outbox(directory.outbox, settings.mesh, self.clock)
+        quarantined = quarantine_inbox(directory.inbox, clock)
+        end_with = self._store_failure_handler()
+        self.outbox = Outbox(directory.outbox, settings.mesh, clock, on_fatal=end_with)
         self._opened.callback(self.outbox.close)
-        self.inbox = Inbox(directory.inbox, settings.mesh, self.clock, is_bridged=settings.bus_dir is not None)
+        is_bridged = settings.bus_dir is not None
+        self.inbox = Inbox(directory.inbox, settings.mesh, clock, is_bridged=is_bridged, on_fatal=end_with)
         self._opened.callback(self.inbox.close)
         self.agents = AgentRegistry(directory.agents, self.clock)
         self._opened.callback(self.agents.close)
@@ -154,6 +168,22 @@ class Daemon:
             log.info("outbox_reopened", rows=reopened)
         if quarantined is not None:
             self.events.publish("system", state="inbox_quarantined", path=str(quarantined))
+
+    def _store_failure_handler(self) -> Callable[[Fatal], None]:
+        """Return the callback that a store calls, on any thread, when it can write no more.
+
+        If the event loop does not close the stores in time, the process ends without it.
+        """
+        loop = asyncio.get_running_loop()
+
+        def end_with(fatal: Fatal) -> None:
+            last_resort = threading.Timer(_FATAL_STOP_S, exit_process, (fatal,))
+            last_resort.daemon = True
+            last_resort.start()
+            self._last_resorts.append(last_resort)
+            loop.call_soon_threadsafe(self.end, fatal)
+
+        return end_with
 
     def _assemble(self) -> None:
         settings, clock, key = self.settings, self.clock, self.key
@@ -200,8 +230,10 @@ class Daemon:
             name=self.roster.name_of(presence.node),
         )
         uplink.on_offer = self._apply_offer
+        uplink.on_task_end = self._on_task_end
         drain.on_sent = lambda count: meters.count("posthouse_daemon_outbox_sent_total", by=count)
         drain.on_dead = self._publish_dead
+        drain.on_task_end = self._on_task_end
         self.pressure.on_change = lambda used, capacity, is_high: events.publish(
             "outbox_pressure", bytes=used, max_bytes=capacity, is_high=is_high
         )
@@ -220,6 +252,7 @@ class Daemon:
             bridge = Bridge(
                 self.settings.bus_dir, self.settings.mesh, self.inbox, self.outbox, self.sending, self.clock
             )
+            bridge.on_task_end = self._on_task_end
             await bridge.start()
             self._opened.push_async_callback(bridge.close)
 
@@ -228,9 +261,9 @@ class Daemon:
         await self.server.start()
         self._opened.push_async_callback(self.server.close)
 
-    def _start_task(self, work: Coroutine[Any, Any, None], on_end: OnTaskEnd) -> None:
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        task.add_done_callback(on_end)
+        task.add_done_callback(self._on_task_end)
 
         async def cancel() -> None:
             task.cancel()
@@ -240,23 +273,16 @@ class Daemon:
 
     # callbacks
 
-    def _on_uplink_end(self, task: asyncio.Task[None]) -> None:
-        if task.cancelled():
-            return
-        failure = task.exception()
-        if isinstance(failure, PosthouseError):
-            log.error("uplink_ended", code=failure.code, reason=str(failure))
-            self.end(failure)
-        else:
-            self._on_task_end(task)
-
     def _on_task_end(self, task: asyncio.Task[None]) -> None:
         if task.cancelled():
             return
         failure = task.exception()
-        if failure is not None:
+        if isinstance(failure, PosthouseError):
+            log.error("task_failed", code=failure.code, reason=str(failure))
+            self.end(failure)
+        elif failure is not None:
             log.error("task_failed", exc_info=failure)
-            self.end(error("internal", reason=type(failure).__name__))
+            self.end(error("internal", reason=f"{type(failure).__name__}: {failure}"))
 
     def _publish_messages(self, items: Sequence[InboxItem]) -> None:
         self.meters.count("posthouse_daemon_inbox_received_total", by=len(items))

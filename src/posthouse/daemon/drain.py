@@ -102,6 +102,8 @@ class Drain:
         self.max_age_h = DEFAULT_MAX_AGE_H
         #: callback(row id, client_message_id, code) for each row that becomes dead
         self.on_dead: Callable[[str, str, str], None] = lambda _id, _client_id, _code: None
+        #: callback(task) when a task ends, also by a defect, which leaves its destination without a sender
+        self.on_task_end: Callable[[asyncio.Task[None]], None] = lambda _task: None
         #: callback(count) for rows that the relay has taken
         self.on_sent: Callable[[int], None] = lambda _count: None
 
@@ -114,7 +116,8 @@ class Drain:
         """Send the pending rows of a destination."""
         self._woken.add(destination)
         if destination not in self._tasks:
-            self._tasks[destination] = asyncio.create_task(self._run(destination))
+            task = self._tasks[destination] = asyncio.create_task(self._run(destination))
+            task.add_done_callback(self.on_task_end)
 
     async def close(self) -> None:
         """Stop sending; rows in flight are pending again when the daemon starts."""

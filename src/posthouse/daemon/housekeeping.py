@@ -25,7 +25,7 @@ from posthouse.daemon.settings import KEEP_DAYS, DaemonSettings, Retention
 from posthouse.journal.append import JournalTransaction
 from posthouse.journal.prune import prunable_through, prune_prefix
 from posthouse.journal.store import Store
-from posthouse.model.errors import Transient
+from posthouse.model.errors import Transient, error
 from posthouse.model.limits import DAY_S, SECOND_NS
 from posthouse.sqlite.statements import Statements
 
@@ -104,7 +104,12 @@ class Housekeeper:
             await asyncio.sleep(_MEASURE_EVERY_S)
 
     async def measure(self) -> None:
-        """Measure how full the outbox is, and record when it becomes nearly full."""
+        """Measure how full the outbox is, and record when it becomes nearly full; raise if a writer has ended."""
+        for store in (self._outbox.store, self._inbox.store):
+            if store.writer.state == "failed":
+                raise error("store_failed", path=str(store.path), reason="its writer has ended")
+            if store.writer.state != "open":  # no message may come for a long time: ask the disk for room now
+                await store.probe()
         depth = await self._outbox.depth()
         if self._pressure.update(depth):
             await self._outbox.append_pressure(depth.bytes, self._pressure.capacity_bytes)

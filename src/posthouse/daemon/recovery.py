@@ -20,12 +20,13 @@ from posthouse.daemon.outbox.outbox import Outbox
 from posthouse.daemon.outbox.transitions import SQL
 from posthouse.journal.append import JournalTransaction
 from posthouse.model.clock import Clock
-from posthouse.model.errors import PosthouseError, error
+from posthouse.model.errors import PosthouseError, Transient, error
 from posthouse.model.limits import SECOND_NS
-from posthouse.sqlite.connection import open_reader, skip_checkpoint_on_close
+from posthouse.sqlite.connection import open_reader, skip_checkpoint_on_close, translate
 
 log = structlog.get_logger(__name__)
 _COMPANIONS = ("", "-wal", "-shm")
+_DAMAGE_CODES = frozenset({"store_damaged", "store_failed", "store_not_ours", "internal"})
 _DAMAGE = (apsw.CorruptError, apsw.NotADBError, apsw.IOError, apsw.SQLError)
 #: column name -> value
 _Row = dict[str, Any]
@@ -55,7 +56,7 @@ def damage_of(path: Path, *, counters: bool = False) -> str | None:
     try:
         db = open_reader(path)
     except PosthouseError as failure:
-        if failure.code in ("store_locked", "store_path_unsafe"):
+        if failure.code not in _DAMAGE_CODES:  # a full disk or a lock says nothing about the file
             raise
         return str(failure)
     skip_checkpoint_on_close(db)
@@ -65,6 +66,9 @@ def damage_of(path: Path, *, counters: bool = False) -> str | None:
             found = _counter_damage(db)
         return "; ".join(found) or None
     except _DAMAGE as fault:
+        translated = translate(fault, str(path))
+        if isinstance(translated, Transient):  # such as a full disk, where even a reader cannot map the WAL's index
+            raise translated from fault
         return str(fault)
     finally:
         db.close()

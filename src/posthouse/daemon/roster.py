@@ -21,10 +21,12 @@ import msgspec
 from posthouse.client import Member
 from posthouse.client.trust.pins import member_key_changed
 from posthouse.files import read_private, write_atomic
-from posthouse.model.errors import PosthouseError, error
+from posthouse.log import get_log
+from posthouse.model.errors import PosthouseError, Transient, error
 from posthouse.model.node import KEY_PREFIX_MIN_DIGITS, is_key_digits, is_node_id, node_from_hex, node_hex
 from posthouse.model.subjects import validate_topic
 
+log = get_log(__name__)
 TOPIC_MARK = "#"
 _PREFIX = re.compile(rf"[0-9a-f]{{{KEY_PREFIX_MIN_DIGITS},63}}")
 _SCHEME = "ed25519:"
@@ -55,6 +57,7 @@ class Roster:
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self._content = _Content()
+        self._is_saved = True
         #: nodes that were online; in an open mesh they need not be members
         self._online: set[str] = set()
         self._index()
@@ -134,9 +137,19 @@ class Roster:
         changed = msgspec.structs.replace(self._content, **fields)
         if changed != self._content:
             self._content = changed
+            self._is_saved = False
             self._index()
-            if self._path is not None:
-                write_atomic(self._path, msgspec.json.encode(changed) + b"\n")
+        if not self._is_saved:
+            self._save()
+
+    def _save(self) -> None:
+        if self._path is None:
+            return
+        try:
+            write_atomic(self._path, msgspec.json.encode(self._content) + b"\n")
+            self._is_saved = True
+        except Transient as failure:  # a full disk: the next refresh tries again
+            log.warning("roster_not_saved", code=failure.code, reason=str(failure))
 
     def _index(self) -> None:
         self._topics = set(self._content.topics)

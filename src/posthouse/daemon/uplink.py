@@ -121,6 +121,8 @@ class Uplink:
         #: waits until the relay has admitted this node again
         self._admission: asyncio.Task[None] | None = None
         self.is_admitted = False
+        #: callback(task) when a task beside `run` ends
+        self.on_task_end: Callable[[asyncio.Task[None]], None] = lambda _task: None
         #: callback("connected" or "disconnected")
         self.on_status: Callable[[str], None] = lambda _status: None
         self.on_presence: Callable[[Presence], None] = lambda _presence: None
@@ -213,6 +215,7 @@ class Uplink:
 
     async def _serve(self, client: Client) -> None:
         refreshing = asyncio.create_task(self._refresh_loop())
+        refreshing.add_done_callback(self.on_task_end)
         try:
             while True:
                 await self._wait_writable()
@@ -307,6 +310,7 @@ class Uplink:
         log.info("relay_connected", relay=self._settings.relay)
         if self._mailbox is not None:
             self._admission = asyncio.create_task(self._wait_admitted(self._mailbox))
+            self._admission.add_done_callback(self.on_task_end)
         elif self.is_admitted:
             self._sending.set()
         self.on_status("connected")

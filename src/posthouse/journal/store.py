@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from posthouse.journal.append import JournalTransaction
+from posthouse.journal.append import SQL, JournalTransaction
 from posthouse.journal.cursor import Extent
 from posthouse.journal.read import begin_first_epoch, read_extent
 from posthouse.model.clock import Clock
@@ -136,8 +136,18 @@ class _OpenStore(Generic[WriterT]):
         self._on_fatal(fatal)
 
 
+def _write_back(tx: JournalTransaction) -> None:
+    """Write a page of the store and leave its rows as they are."""
+    for difference in (1, -1):
+        tx.db.execute(SQL.add_bytes, (difference,))
+
+
 class Store(_OpenStore[Writer[JournalTransaction]]):
     """A store whose commits survive power loss, written by one group-commit writer."""
+
+    async def probe(self) -> None:
+        """Write to the store, or raise why it cannot be written."""
+        await self.writer.run(_write_back)
 
     def __init__(
         self,

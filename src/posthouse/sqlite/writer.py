@@ -135,6 +135,8 @@ class Writer(Generic[TxT]):
             return "damaged" if self._closed_with.code == "store_damaged" else "failed"
         if self._closed_with is not None:
             return "closed"
+        if not self._thread.is_alive():
+            return "failed"
         if self._transient_error is not None:
             return "full" if self._transient_error.code == "store_full" else "locked"
         return "open"
@@ -165,6 +167,9 @@ class Writer(Generic[TxT]):
             return
         try:
             fatal = self._commit([lone])
+        except Exception as defect:  # noqa: BLE001 - the caller must not wait for a result that never comes
+            fatal = as_fatal(defect, self._path, "writer")
+            lone.error = copy_error(fatal)
         finally:
             self._committing.release()
         if fatal is not None:
@@ -199,12 +204,12 @@ class Writer(Generic[TxT]):
 
     def _commit(self, batch: list[PendingItem[TxT]]) -> Fatal | None:
         """Commit a batch and account for it; the caller holds the write connection."""
-        began_ns = self._clock.boot_ns()
+        began_ns, changes_before = self._clock.boot_ns(), self._tx.db.total_changes()
         fatal = run_items(self._tx, batch, self._clock, self._path)
         ended_ns = self._clock.boot_ns()
         if len(batch) > 1 or ended_ns - began_ns > SLOW_COMMIT_NS:
             self._threaded_until_ns = ended_ns + THREADED_NS
-        self._account(batch)
+        self._account(batch, has_written=self._tx.db.total_changes() != changes_before)
         return fatal
 
     def _enqueue(self, item: PendingItem[TxT]) -> bool:
@@ -233,6 +238,7 @@ class Writer(Generic[TxT]):
             return loop_results
 
     def _serve(self) -> None:
+        batch: list[PendingItem[TxT]] = []
         try:
             while batch := self._next_batch():
                 with self._committing:
@@ -242,12 +248,15 @@ class Writer(Generic[TxT]):
                 if fatal:
                     self._fail(fatal, batch)
                     return
+                batch = []  # its callers have their results
             if isinstance(self._closed_with, Fatal):
                 self._fail(self._closed_with, self._failed_lone)
         except BaseException as defect:
             log.exception("writer_failed", path=self._path)
-            self._fail(as_fatal(defect, self._path, "writer"), [])
-            raise
+            fatal = as_fatal(defect, self._path, "writer")
+            for item in batch:  # a caller must not take an unknown outcome for a commit
+                item.error = copy_error(fatal)
+            self._fail(fatal, batch)
         finally:
             with self._committing:
                 self._tx.db.close()
@@ -282,7 +291,7 @@ class Writer(Generic[TxT]):
         self._queue = queue[count:]
         return queue[:count]
 
-    def _account(self, batch: list[PendingItem[TxT]]) -> None:
+    def _account(self, batch: list[PendingItem[TxT]], *, has_written: bool) -> None:
         failed, size, transient = 0, 0, None
         for item in batch:
             size += item.size
@@ -294,8 +303,8 @@ class Writer(Generic[TxT]):
             self._waiting_bytes -= size
         self._batches += 1
         self._committed_items += len(batch) - failed
-        if transient is not self._transient_error:
-            self._log_state_change(transient)
+        if transient is not self._transient_error and (has_written or transient is not None):
+            self._log_state_change(transient)  # a commit without a change says nothing about a full disk
 
     def _log_state_change(self, transient: PosthouseError | None) -> None:
         if transient is not None and self._transient_error is None:

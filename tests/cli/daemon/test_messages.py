@@ -218,7 +218,7 @@ def test_without_a_daemon_send_connects_itself_and_says_so(
     nowhere = str(tmp_path / "nowhere")
     outcome = cli("send", "bob", "by myself", "--relay", hosts.relay.url, "--dir", nowhere)
     assert outcome.exit == 0
-    assert "no daemon (there is no socket)" in outcome.err
+    assert "no daemon runs" in outcome.err
     answer = cli("send", "bob", "again", "--relay", hosts.relay.url, "--dir", nowhere, "--json").value
     assert (answer["via"], answer["status"], answer["duplicate"]) == ("relay", "done", False)
     bodies: list[str] = []

@@ -146,6 +146,11 @@ class Health(msgspec.Struct, frozen=True):
     inflight: int
     uptime_s: int
     is_ephemeral: bool = False
+    #: False while a store cannot be written: the states below say why
+    writable: bool = True
+    #: open, full, locked, damaged or failed
+    outbox_state: str = "open"
+    inbox_state: str = "open"
 
 
 class DaemonVersion(msgspec.Struct, frozen=True):

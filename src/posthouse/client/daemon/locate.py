@@ -2,17 +2,20 @@
 
 The Unix socket is open to its user and needs no token. For TCP, `http.port` and `local_token` are read again for each
 connection, because a restarted daemon may have new ones. A path too long for a socket address is reached through a
-descriptor of its directory.
+descriptor of its directory. Whether a daemon runs is asked of the kernel, which knows the listener of a socket and the
+holder of a lock; how fast a loaded daemon answers says nothing.
 """
 
 from __future__ import annotations
 
+import enum
 import os
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from posthouse.files import home_directory, read_private
+from posthouse.files import home_directory, open_locked, read_private
 from posthouse.model.address import AGENT_ENV, AGENT_HEADER, DEFAULT_INBOX
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.node import DEFAULT_MESH, validate_mesh_name
@@ -20,6 +23,7 @@ from posthouse.model.node import DEFAULT_MESH, validate_mesh_name
 SOCKET_NAME = "sock"
 PORT_NAME = "http.port"
 TOKEN_NAME = "local_token"
+LOCK_NAME = "daemon.lock"
 ADDRESS_MAX_BYTES = 107  # of a Unix socket address on Linux, without its ending NUL
 
 
@@ -71,6 +75,43 @@ class SocketAddress:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+
+
+class DaemonState(enum.Enum):
+    """What the kernel says about a daemon."""
+
+    ABSENT = "absent"
+    #: it holds its lock and has no socket: it starts or stops
+    WITHOUT_SOCKET = "without a socket"
+    LISTENING = "listening"
+
+
+def daemon_state(daemon: DaemonAddress) -> DaemonState:
+    """Return whether a daemon runs in a directory, without waiting for an answer of it."""
+    address = SocketAddress(daemon)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.setblocking(False)
+            probe.connect(address.path)
+    except (FileNotFoundError, ConnectionRefusedError):
+        return DaemonState.WITHOUT_SOCKET if _is_locked(daemon.directory / LOCK_NAME) else DaemonState.ABSENT
+    except BlockingIOError:  # its queue of new connections is full
+        return DaemonState.LISTENING
+    except OSError as failure:
+        raise unreachable(daemon, failure) from failure
+    finally:
+        address.close()
+    return DaemonState.LISTENING
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        os.close(open_locked(path, exclusive=False, wait=False, create=False))
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
 
 
 def daemon_address(

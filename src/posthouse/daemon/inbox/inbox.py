@@ -137,7 +137,7 @@ class Inbox:
 
     async def probe(self) -> None:
         """Write to the store, or raise why it cannot be written."""
-        await self.store.writer.run(lambda tx: tx.db.execute(SQL.probe, (tx.now_ns,)).fetchall())
+        await self.store.probe()
 
     async def find(self, key: str) -> InboxItem:
         """Return a message by its id in the inbox or its message id; raises inbox_item_unknown."""

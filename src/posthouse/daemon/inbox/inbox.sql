@@ -34,6 +34,3 @@ UPDATE inbox SET bridge = ? WHERE position = ?
 -- :name delete_old
 DELETE FROM inbox WHERE position IN (SELECT position FROM inbox WHERE received_at_ns < ? ORDER BY position LIMIT ?)
 RETURNING position, id
-
--- :name probe
-UPDATE inbox_state SET probed_at_ns = ?

@@ -64,7 +64,9 @@ async def read_health(call: LocalCall) -> dict[str, Any]:
     """Return the fields of /v1/health."""
     context = call.context
     depth = await context.outbox.depth()
+    outbox_state, inbox_state = context.outbox.store.writer.state, context.inbox.store.writer.state
     return {
+        "writable": outbox_state == inbox_state == "open",
         "connected": context.uplink.is_up,
         "lag_ms": await _lag_ns(call) // MILLISECOND_NS,
         "queue_depth": depth.pending,
@@ -75,8 +77,8 @@ async def read_health(call: LocalCall) -> dict[str, Any]:
         "relay": context.settings.relay,
         "is_ephemeral": context.settings.is_ephemeral,
         "uptime_s": (context.clock.boot_ns() - context.started_ns) // SECOND_NS,
-        "outbox_state": context.outbox.store.writer.state,
-        "inbox_state": context.inbox.store.writer.state,
+        "outbox_state": outbox_state,
+        "inbox_state": inbox_state,
     }
 
 

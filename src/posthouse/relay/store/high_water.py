@@ -16,7 +16,7 @@ import msgspec
 
 from posthouse.files import read_private, write_atomic
 from posthouse.journal.cursor import Extent
-from posthouse.model.errors import error
+from posthouse.model.errors import Transient, error
 
 FILE_NAME = "relay.high-water"
 #: far more than a relay grants in the few seconds until the next mark, and a second of the clock that counts with it
@@ -61,8 +61,8 @@ class MarkFile:
         """Replace the mark durably; raise high_water_unwritable."""
         try:
             write_atomic(self.path, msgspec.json.encode(mark) + b"\n")
-        except OSError as fault:
-            reason = fault.strerror or str(fault)
+        except (OSError, Transient) as fault:
+            reason = fault.strerror if isinstance(fault, OSError) else fault.fields["reason"]
             raise error("high_water_unwritable", path=str(self.path), reason=reason) from fault
 
     def give_up(self) -> None:
