@@ -160,7 +160,7 @@ class Daemon:
         is_bridged = settings.bus_dir is not None
         self.inbox = Inbox(directory.inbox, settings.mesh, clock, is_bridged=is_bridged, on_fatal=end_with)
         self._opened.callback(self.inbox.close)
-        self.agents = AgentRegistry(directory.agents, self.clock)
+        self.agents = AgentRegistry(directory.agents, clock, on_fatal=end_with)
         self._opened.callback(self.agents.close)
         self.key = await load_identity(directory, self.outbox, is_ephemeral=settings.is_ephemeral)
         reopened = await self.outbox.recover()

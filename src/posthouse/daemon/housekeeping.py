@@ -105,7 +105,7 @@ class Housekeeper:
 
     async def measure(self) -> None:
         """Measure how full the outbox is, and record when it becomes nearly full; raise if a writer has ended."""
-        for store in (self._outbox.store, self._inbox.store):
+        for store in (self._outbox.store, self._inbox.store, self._agents.store):
             if store.writer.state == "failed":
                 raise error("store_failed", path=str(store.path), reason="its writer has ended")
             if store.writer.state != "open":  # no message may come for a long time: ask the disk for room now

@@ -151,6 +151,7 @@ class Health(msgspec.Struct, frozen=True):
     #: open, full, locked, damaged or failed
     outbox_state: str = "open"
     inbox_state: str = "open"
+    agents_state: str = "open"
 
 
 class DaemonVersion(msgspec.Struct, frozen=True):

@@ -64,9 +64,10 @@ async def read_health(call: LocalCall) -> dict[str, Any]:
     """Return the fields of /v1/health."""
     context = call.context
     depth = await context.outbox.depth()
-    outbox_state, inbox_state = context.outbox.store.writer.state, context.inbox.store.writer.state
+    stores = {"outbox": context.outbox.store, "inbox": context.inbox.store, "agents": context.agents.store}
+    states = {f"{name}_state": store.writer.state for name, store in stores.items()}
     return {
-        "writable": outbox_state == inbox_state == "open",
+        "writable": all(state == "open" for state in states.values()),
         "connected": context.uplink.is_up,
         "lag_ms": await _lag_ns(call) // MILLISECOND_NS,
         "queue_depth": depth.pending,
@@ -77,9 +78,7 @@ async def read_health(call: LocalCall) -> dict[str, Any]:
         "relay": context.settings.relay,
         "is_ephemeral": context.settings.is_ephemeral,
         "uptime_s": (context.clock.boot_ns() - context.started_ns) // SECOND_NS,
-        "outbox_state": outbox_state,
-        "inbox_state": inbox_state,
-    }
+    } | states
 
 
 async def _lag_ns(call: LocalCall) -> int:
