@@ -22,6 +22,7 @@ from tests.model.strategies import make_event
 BOB = "ed25519:" + "b" * 64
 EVE = "ed25519:" + "e" * 64
 ID = "1" * 64
+AGENT_NAMES_REFUSED = ("", "-a", "A", "a_b", "a/b", "a@b", "a.b", "a b", "é", "a\n", "a" * 33)
 
 
 def message(*tags: Tag, content: str = "hello") -> Message:
@@ -73,9 +74,28 @@ def test_a_direct_message_is_read_with_all_its_tags() -> None:
     )
 
 
+def test_a_message_names_the_agent_that_sent_it_and_the_agent_that_it_is_for() -> None:
+    read = message(("p", BOB), ("c", "id-1"), ("from", "claude"), ("to", "codex-2"))
+    assert (read.from_agent, read.to_agent) == ("claude", "codex-2")
+    assert (read.destination_ref, read.recipient) == ("b" * 64 + "/codex-2", BOB)
+    post = message(("t", "alerts"), ("c", "id-1"), ("from", "a" * 32))
+    assert (post.from_agent, post.to_agent, post.destination_ref) == ("a" * 32, "", "alerts")
+
+
+def test_messages_without_agents_are_for_the_host_itself() -> None:
+    read = message(("p", BOB), ("c", "id-1"))
+    assert (read.from_agent, read.to_agent, read.destination_ref) == ("", "", "b" * 64)
+
+
 @pytest.mark.parametrize(
     "tags",
     [
+        (("p", BOB), ("c", "1"), ("to", "a"), ("to", "a")),
+        (("p", BOB), ("c", "1"), ("from", "a"), ("from", "b")),
+        (("p", BOB), ("c", "1"), ("to", "a", "b")),
+        (("p", BOB), ("c", "1"), ("to",)),
+        (("t", "a"), ("c", "1"), ("to", "a")),
+        *((("p", BOB), ("c", "1"), (tag, name)) for tag in ("from", "to") for name in AGENT_NAMES_REFUSED),
         (("t", "a"),),
         (("c", "1"),),
         (("t", "a"), ("c", "1"), ("c", "2")),

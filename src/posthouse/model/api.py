@@ -33,11 +33,14 @@ class MessageStates(msgspec.Struct, frozen=True):
     sender: str
     client_message_id: str
     destination_kind: str
+    #: the topic, or the recipient's key in hex and, behind a slash, its agent
     destination_ref: str
     first_seen_at_ns: int
     history_available: bool
     mentions: tuple[str, ...]
     deliveries: tuple[DeliveryState, ...]
+    #: the sender's agent; "" for the host itself, and from a relay that does not know agents
+    from_agent: str = ""
 
 
 class Queue(msgspec.Struct, frozen=True):

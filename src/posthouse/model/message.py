@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 
+from posthouse.model.address import is_agent_name
 from posthouse.model.budget import MeshBudget, decode_mesh_budget
 from posthouse.model.clock import format_utc
 from posthouse.model.errors import PosthouseError, error
@@ -62,7 +63,7 @@ def fingerprint(
 ) -> bytes:
     """Return the 32 bytes; `meta_text` is meta_field() of the meta value or a text already in JCS form.
 
-    `destination_ref` is the topic's name, or the recipient's key as 64 lower-case digits.
+    `destination_ref` is the topic's name, or what `direct_ref` returns.
     """
     fields = (
         ENVELOPE_VERSION,
@@ -82,6 +83,12 @@ def fingerprint(
         raise error("value_invalid", name="a field of the fingerprint", reason="a lone surrogate") from fault
 
 
+def direct_ref(recipient: str, to_agent: str = "") -> str:
+    """Return the destination of a direct message: the recipient's key in hex, and behind a slash its agent."""
+    key = recipient[_KEY_AT:]
+    return f"{key}/{to_agent}" if to_agent else key
+
+
 def meta_field(meta: Any) -> str:
     """Return the meta field: the JCS text, or "" if meta is absent, null or {}."""
     return "" if meta is None or meta == {} else jcs(meta)
@@ -93,7 +100,7 @@ def fingerprint_prefix(digest: bytes) -> str:
 
 
 #: tags that a message has at most once, with exactly one value
-_SINGLE = frozenset({"t", "p", "c", "e", "priority", "meta", "budget"})
+_SINGLE = frozenset({"t", "p", "c", "e", "priority", "meta", "budget", "from", "to"})
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _KEY_AT = len(NODE_SCHEME) + 1
 _BOX_OVERHEAD = 24 + 16  # nonce and authenticator
@@ -106,7 +113,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     mesh: str
     client_message_id: str
     destination_kind: DestinationKind
-    #: the topic's name, or the recipient's key as 64 lower-case digits
+    #: the topic's name, or the recipient's key as 64 lower-case digits and its agent: `direct_ref`
     destination_ref: str
     #: the recipient's node id in a direct message
     recipient: str | None
@@ -116,6 +123,10 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     meta: str
     budget: MeshBudget | None
     mentions: tuple[str, ...]
+    #: the sender's agent; "" if the host itself sent it
+    from_agent: str = ""
+    #: the recipient's agent in a direct message; "" for the host's default inbox
+    to_agent: str = ""
 
 
 def read_message(event: Event) -> Message:
@@ -137,7 +148,17 @@ def read_message(event: Event) -> Message:
         meta=_meta(values["meta"]) if "meta" in values else "",
         budget=_budget(values["budget"]) if "budget" in values else None,
         mentions=_mentions(event) if "mention" in values else (),
+        from_agent=_agent(values, "from") if "from" in values else "",
+        to_agent=_agent(values, "to") if "to" in values else "",
     )
+
+
+def without_agents(message: Message) -> Message:
+    """Return the message as a relay recorded it that did not know agents: from and to were tags without meaning."""
+    if message.recipient is None:
+        return msgspec.structs.replace(message, from_agent="")
+    ref = direct_ref(message.recipient)
+    return msgspec.structs.replace(message, destination_ref=ref, from_agent="", to_agent="")
 
 
 def message_fingerprint(message: Message, event: Event) -> bytes:
@@ -210,12 +231,21 @@ def _client_message_id(values: dict[str, str]) -> str:
 def _destination(values: dict[str, str]) -> tuple[DestinationKind, str, str | None]:
     topic, recipient = values.get("t"), values.get("p")
     if recipient is None and topic is not None:
+        if "to" in values:
+            raise _malformed("only a direct message has a to tag")
         return DestinationKind.TOPIC, validate_topic(topic), None
     if topic is None and recipient is not None:
         if NODE_ID.fullmatch(recipient) is None:
             raise _malformed("its p tag is not a node id")
-        return DestinationKind.DM, recipient[_KEY_AT:], recipient
+        return DestinationKind.DM, direct_ref(recipient, values.get("to", "")), recipient
     raise _malformed("it must have exactly one of the tags t and p")
+
+
+def _agent(values: dict[str, str], tag: str) -> str:
+    name = values[tag]
+    if not is_agent_name(name):
+        raise _malformed(f"its {tag} tag is not the name of an agent: 1 to 32 of a-z, 0-9 and -, not - first")
+    return name
 
 
 def _reply_to(value: str) -> str:
@@ -318,7 +348,9 @@ def history_item(
         "mesh": message.mesh,
         "topic": None if message.recipient is not None else message.destination_ref,
         "to": message.recipient,
+        "to_agent": message.to_agent,
         "sender": event.pubkey,
+        "from_agent": message.from_agent,
         "sender_name": sender_name,
         "body": body,
         "meta": msgspec.json.decode(message.meta) if message.meta else None,

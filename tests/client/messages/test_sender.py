@@ -54,6 +54,32 @@ async def test_every_option_of_a_message_arrives(house: House) -> None:
     assert (message.meta, read.budget, read.mentions) == (meta, budget, (two.bob.key.node,))
 
 
+async def test_agents_on_both_sides_arrive_with_a_message(house: House) -> None:
+    two = pair(house)
+    sent = await two.alice.send(two.bob.key.node, "hi", client_message_id="c-1", from_agent="claude", to_agent="codex")
+    other = await two.alice.send(two.bob.key.node, "hi", client_message_id="c-1", from_agent="gemini", to_agent="codex")
+    again = await two.alice.send(two.bob.key.node, "hi", client_message_id="c-1", from_agent="claude", to_agent="codex")
+    assert sent.id != other.id and (again.id, again.duplicate) == (sent.id, True)
+    async with opened(two.bob) as box:
+        found = await some(box, 2)
+    assert [(each.from_agent, each.to_agent, each.body) for each in found] == [
+        ("claude", "codex", "hi"),
+        ("gemini", "codex", "hi"),
+    ]
+    assert (await two.alice.message(sent.id)).from_agent == "claude"
+
+
+async def test_a_message_for_an_impossible_agent_is_refused_before_it_is_sent(house: House) -> None:
+    two = pair(house)
+    await two.alice.meshes.create_topic("main", "news")
+    with pytest.raises(Refused, match="'Claude'"):
+        await two.alice.send(two.bob.key.node, "hi", to_agent="Claude")
+    with pytest.raises(Refused, match="to_agent"):
+        await two.alice.send("#news", "hi", to_agent="claude")
+    with pytest.raises(Refused, match="'a/b'"):
+        await two.alice.send(two.bob.key.node, "hi", from_agent="a/b")
+
+
 async def test_topic_message_reaches_the_subscribers_of_the_topic(house: House) -> None:
     two = pair(house)
     await two.alice.meshes.create_topic("main", "alerts.disk")

@@ -77,6 +77,16 @@ class Delivery:
         return None if self.message.recipient is not None else self.message.destination_ref
 
     @property
+    def from_agent(self) -> str:
+        """The sender's agent; "" if the host itself sent it."""
+        return self.message.from_agent
+
+    @property
+    def to_agent(self) -> str:
+        """The agent of this host that a direct message is for; "" for the default inbox."""
+        return self.message.to_agent
+
+    @property
     def client_message_id(self) -> str:
         return self.message.client_message_id
 

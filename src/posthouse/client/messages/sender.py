@@ -16,6 +16,7 @@ import msgspec
 
 from posthouse.client.stream.publisher import Published
 from posthouse.client.trust.signing import Signer, seal_content, with_mesh
+from posthouse.model.address import validate_agent_name
 from posthouse.model.budget import MeshBudget, encode_mesh_budget
 from posthouse.model.errors import error
 from posthouse.model.event import MESSAGE, Event, is_event_id
@@ -24,12 +25,13 @@ from posthouse.model.message import (
     DestinationKind,
     Priority,
     check_body,
+    direct_ref,
     fingerprint,
     fingerprint_prefix,
     meta_field,
     validate_client_message_id,
 )
-from posthouse.model.node import NODE_SCHEME, validate_node_id
+from posthouse.model.node import validate_node_id
 from posthouse.model.subjects import validate_topic
 from posthouse.model.ulid import UlidGenerator
 
@@ -52,6 +54,10 @@ class MessageOptions(TypedDict, total=False):
     mentions: Sequence[str]
     #: False leaves a direct message in the clear
     is_sealed: bool
+    #: this host's agent that sends it; the host itself if absent
+    from_agent: str
+    #: the recipient's agent that a direct message is for; its default inbox if absent
+    to_agent: str
 
 
 class Request(NamedTuple):
@@ -69,12 +75,16 @@ class Request(NamedTuple):
     budget: MeshBudget | None
     mentions: tuple[str, ...]
     is_sealed: bool
+    #: "" for the host itself
+    from_agent: str = ""
+    #: "" for the default inbox
+    to_agent: str = ""
 
     @property
     def fingerprint(self) -> bytes:
         """The request fingerprint, over the plaintext."""
         kind = DestinationKind.DM if self.node is not None else DestinationKind.TOPIC
-        ref = self.node.removeprefix(f"{NODE_SCHEME}:") if self.node is not None else str(self.topic)
+        ref = direct_ref(self.node, self.to_agent) if self.node is not None else str(self.topic)
         return fingerprint(kind, ref, self.reply_to, self.priority, self.meta, self.body.encode())
 
 
@@ -106,6 +116,8 @@ class Composer:
             budget=given.get("budget"),
             mentions=tuple(dict.fromkeys(map(validate_node_id, given.get("mentions", ())))),
             is_sealed=given.get("is_sealed", True) and not is_topic,
+            from_agent=_agent(given.get("from_agent", "")),
+            to_agent=_to_agent(given.get("to_agent", ""), is_topic=is_topic),
         )
 
     def seal_and_sign(self, request: Request) -> Event:
@@ -124,6 +136,10 @@ def _address_tag(request: Request) -> tuple[str, str]:
 
 def _option_tags(request: Request) -> list[tuple[str, str]]:
     tags = [("c", request.client_message_id)]
+    if request.from_agent:
+        tags.append(("from", request.from_agent))
+    if request.to_agent:
+        tags.append(("to", request.to_agent))
     if request.reply_to is not None:
         tags.append(("e", request.reply_to))
     if request.priority is not DEFAULT_PRIORITY:
@@ -133,6 +149,16 @@ def _option_tags(request: Request) -> list[tuple[str, str]]:
     if request.budget is not None:
         tags.append(("budget", encode_mesh_budget(request.budget)))
     return tags + [("mention", node) for node in request.mentions]
+
+
+def _to_agent(agent: str, *, is_topic: bool) -> str:
+    if agent and is_topic:
+        raise error("value_invalid", name="to_agent", reason="a message to a topic is for no single agent")
+    return _agent(agent)
+
+
+def _agent(name: str) -> str:
+    return validate_agent_name(name) if name else ""
 
 
 def _reply_to(event_id: str | None) -> str | None:
@@ -187,12 +213,12 @@ class Sender:
 
     def __init__(self, composer: Composer) -> None:
         self.composer = composer
-        #: (mesh, client_message_id) -> fingerprint of the request, and its event
-        self._kept: dict[tuple[str, str], tuple[bytes, Event]] = {}
+        #: (mesh, agent, client_message_id) -> fingerprint of the request, and its event
+        self._kept: dict[tuple[str, str, str], tuple[bytes, Event]] = {}
 
     def event_for(self, request: Request) -> Event:
         """Return the event of a request: the kept one for a retry; raises idempotency_key_reused for another one."""
-        key = (request.mesh, request.client_message_id)
+        key = (request.mesh, request.from_agent, request.client_message_id)
         fingerprint = request.fingerprint
         kept = self._kept.pop(key, None)
         if kept is None:

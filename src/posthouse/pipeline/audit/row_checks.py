@@ -106,6 +106,8 @@ def _message_facts(event: Event, size: int) -> dict[str, Any]:
         facts["mentions"] = list(message.mentions)
     if message.reply_to is not None:
         facts["reply_to"] = message.reply_to
+    if message.from_agent:
+        facts["from_agent"] = message.from_agent
     return facts
 
 

@@ -41,6 +41,7 @@ def message_states(message_id: str, records: Sequence[Record]) -> dict[str, Any]
         "seq": accepted.seq,
         "mesh": accepted.mesh,
         "sender": accepted.actor,
+        "from_agent": body.get("from_agent", ""),
         "client_message_id": body["client_message_id"],
         "destination_kind": body["destination_kind"],
         "destination_ref": body["destination_ref"],

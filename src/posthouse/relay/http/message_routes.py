@@ -46,8 +46,11 @@ class MessageStates(msgspec.Struct):
     seq: int
     mesh: str
     sender: str
+    #: the sender's agent; empty if the host itself sent it
+    from_agent: str
     client_message_id: str
     destination_kind: str
+    #: the topic, or the recipient's key in hex and, behind a slash, its agent
     destination_ref: str
     first_seen_at_ns: int
     #: false once its content was pruned

@@ -2,8 +2,8 @@
 
 One object serves the messages of one group. Where the messages of a sender to a destination go is worked out once
 per group. Only rows are left behind, so the writer may run a group again. A message is a duplicate if its sender
-used its client_message_id before (the dedupe record says so) or, once the record may have been swept, if its event
-id is known. `MessageHandlers` gives the accept path the handlers of messages and confirmations.
+and agent used its client_message_id before (the dedupe record says so) or, once the record may have been swept, if
+its event id is known. `MessageHandlers` gives the accept path the handlers of messages and confirmations.
 """
 
 from __future__ import annotations
@@ -153,9 +153,9 @@ class Messages:
             event, addressed = row.event, _addressed(row)
             message, recipients, key = addressed.message, self._recipients[event.id], bytes.fromhex(event.id)
             sender, topic = recipients.sender.queue_id, message.destination_ref if message.recipient is None else None
-            records.append(
-                (seq, sender, message.client_message_id, addressed.fingerprint, topic, now_ns, expires_at_ns)
-            )
+            agent, to_agent, client_message_id = message.from_agent, message.to_agent, message.client_message_id
+            digest = addressed.fingerprint
+            records.append((seq, sender, agent, client_message_id, digest, topic, to_agent, now_ns, expires_at_ns))
             for queue in recipients.queued:
                 queued.append((seq, queue.queue_id, key, sender, seq, now_ns))
             for queue in recipients.blocked:
@@ -164,7 +164,7 @@ class Messages:
                 mentions += [(node, seq) for node in message.mentions]
             if recipients.readers:
                 self._effects.queued.append(QueuedMessage(seq, row.mesh, event.id, row.raw, recipients.readers))
-            answers.append(MessageAccepted(event.id, seq, False, message.client_message_id, recipients.not_queued))
+            answers.append(MessageAccepted(event.id, seq, False, client_message_id, recipients.not_queued))
         self._unit.deliveries.open(records, queued, blocked, mentions)
         return answers
 
@@ -174,25 +174,30 @@ class Messages:
         A node without a queue has never sent anything, so it has no records.
         """
         queues = self._queues.by_name
-        keys = [(queue_id, each.key[2]) for each in messages if (queue_id := queues[each.key[:2]].queue_id)]
+        named = [(queues[mesh, sender].queue_id, agent, id_) for mesh, sender, agent, id_ in (m.key for m in messages)]
+        keys = [key for key in named if key[0]]
         if not keys:
             return {}, 0
         known, swept_through_ns = self._unit.deliveries.records(keys)
         if not known:
             return {}, swept_through_ns
         names = {queues[each.key[:2]].queue_id: each.key[:2] for each in messages}
-        return {(*names[queue_id], id_): record for (queue_id, id_), record in known.items()}, swept_through_ns
+        records = {(*names[queue_id], agent, id_): each for (queue_id, agent, id_), each in known.items()}
+        return records, swept_through_ns
 
     def _duplicate(self, row: EventRow, addressed: Addressed) -> Answer | Repeat | None:
-        """Return the answer to a client_message_id that its sender used before, or None."""
-        key = addressed.key
+        """Return the answer to a client_message_id that its sender used before, or None.
+
+        The recorded event itself is a duplicate whatever its fingerprint: rules may have changed since it was accepted.
+        """
+        key, event_id = addressed.key, row.event.id
         if (record := self._records.get(key)) is not None:
-            if record.fingerprint != addressed.fingerprint:
-                return Declined(row.event.id, reused(addressed))
-            return known_answer(record, key[2])
+            if record.fingerprint != addressed.fingerprint and record.id != event_id:
+                return Declined(event_id, reused(addressed))
+            return known_answer(record, key[3])
         if (original := self._fresh.get(key)) is not None:
             if _addressed(original).fingerprint != addressed.fingerprint:
-                return Declined(row.event.id, reused(addressed))
+                return Declined(event_id, reused(addressed))
             return Repeat(original.event.id)
         return None
 

@@ -8,7 +8,7 @@ states out, from the beginning or from the last journal.snapshot.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import apsw
@@ -19,9 +19,9 @@ from posthouse.journal.records import Record
 from posthouse.journal.verify import Rule
 from posthouse.keys import verify
 from posthouse.model.errors import PosthouseError
-from posthouse.model.event import decode_event
+from posthouse.model.event import Event, decode_event
 from posthouse.model.limits import DAY_S, RECORD_RETENTION_MIN_DAYS, SECOND_NS
-from posthouse.model.message import message_fingerprint, read_message
+from posthouse.model.message import Message, message_fingerprint, read_message, without_agents
 from posthouse.model.node import node_from_key
 from posthouse.model.pinch import confirm_bytes, delivery_id, parse_address
 from posthouse.relay.store.sqlite.deliveries import CHECK_SQL as SQL
@@ -133,22 +133,21 @@ def check_message_records(db: apsw.Connection) -> Iterator[str]:
         yield f"messages: the dedupe record of {seq} lacks its message, or is not marked as pruned"
     for (seq,) in db.execute(SQL.events_without_record, {"least_ns": _LEAST_NS}):
         yield f"messages: the message {seq} has no record"
-    for seq, mesh, sender, client_message_id, digest, kind, ref, raw in db.execute(SQL.records_with_content):
+    for seq, *record, raw in db.execute(SQL.records_with_content):
         event = decode_event(raw)
         try:
             message = read_message(event)
         except PosthouseError as fault:
             yield f"messages: {seq} cannot be read: {fault}"
             continue
-        said = (
-            message.mesh,
-            event.pubkey,
-            message.client_message_id,
-            message.destination_kind,
-            message.destination_ref,
-        )
-        if said != (mesh, sender, client_message_id, kind, ref) or message_fingerprint(message, event) != digest:
+        if not any(_is_record_of(each, event, record) for each in (message, without_agents(message))):
             yield f"messages: the dedupe record of {seq} differs from its content"
+
+
+def _is_record_of(message: Message, event: Event, record: Sequence[Any]) -> bool:
+    said = (message.mesh, event.pubkey, message.from_agent, message.client_message_id)
+    digest, destination = message_fingerprint(message, event), (message.destination_kind, message.destination_ref)
+    return [*said, digest, *destination] == list(record)
 
 
 def check_deliveries(db: apsw.Connection) -> Iterator[str]:

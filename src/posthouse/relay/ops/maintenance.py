@@ -295,7 +295,11 @@ def _compare(seq: int, columns: tuple[Any, ...], raw: bytes, expected: _Digest) 
     event = decode_event(raw)
     if event_id(event.canonical()) != event.id:
         yield f"events: the content of {seq} does not hash to its id"
-    row = event_row(event, b"")
+    try:
+        row = event_row(event, b"")
+    except PosthouseError as fault:
+        yield f"events: {seq} cannot be read: {fault}"
+        return
     if columns != (
         event.id,
         event.pubkey,

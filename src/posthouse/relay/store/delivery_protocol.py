@@ -29,8 +29,8 @@ from posthouse.relay.wire.mesh_rows import MeshRows
 class DeliveryUnit(Protocol):
     """Deliveries inside the writer's transaction."""
 
-    def records(self, keys: Sequence[tuple[int, str]]) -> KnownMessages:
-        """Return the dedupe records of these keys: the queue id of the sender and the client_message_id."""
+    def records(self, keys: Sequence[tuple[int, str, str]]) -> KnownMessages:
+        """Return the dedupe records of these keys: the queue id of the sender, its agent and the client_message_id."""
         ...
 
     def audience_version(self, mesh: str) -> int | None:

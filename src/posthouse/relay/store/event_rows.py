@@ -260,7 +260,9 @@ def _addressed(event: Event, size: int) -> Addressed:
         message.destination_ref,
         message.mentions,
         message.reply_to,
+        message.from_agent,
     )
     mesh, sender = message.mesh, event.pubkey
-    key, route = (mesh, sender, message.client_message_id), (mesh, sender, message.recipient, message.destination_ref)
+    key = (mesh, sender, message.from_agent, message.client_message_id)
+    route = (mesh, sender, message.recipient, message.destination_ref)
     return Addressed(message, digest, key, route, record)

@@ -30,8 +30,8 @@ class State(enum.StrEnum):
 
 OPEN = frozenset({State.QUEUED, State.SENT})
 PARKED = frozenset({State.REJECTED, State.DEAD})
-#: mesh, sender, client_message_id
-DedupeKey = tuple[str, str, str]
+#: mesh, sender, the sender's agent, client_message_id
+DedupeKey = tuple[str, str, str, str]
 #: mesh, sender, recipient of a direct message, name of the destination
 DeliveryRoute = tuple[str, str, str | None, str]
 
@@ -53,6 +53,7 @@ class MessageRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     destination_ref: str
     mentions: tuple[str, ...] = ()
     reply_to: str | None = None
+    from_agent: str = ""
     recipients: tuple[str, ...] | None = None
     blocked: tuple[str, ...] = ()
     not_queued: tuple[NotQueued, ...] = ()
@@ -82,8 +83,8 @@ class KnownMessage(NamedTuple):
 class KnownMessages(NamedTuple):
     """The dedupe records of some messages."""
 
-    #: by the queue id of the sender and the client_message_id
-    records: dict[tuple[int, str], KnownMessage]
+    #: by the queue id of the sender, its agent and the client_message_id
+    records: dict[tuple[int, str, str], KnownMessage]
     #: records of messages that were first seen up to this time may be deleted; 0 if none is
     swept_through_ns: int
 
@@ -96,8 +97,9 @@ class QueueDepth(NamedTuple):
 
 
 # Rows to write are plain tuples: a group has hundreds of them, and they go to the store as they are.
-#: seq, queue id of the sender, client_message_id, fingerprint, topic, first_seen_at_ns, expires_at_ns
-NewDedupeRecord = tuple[int, int, str, bytes, str | None, int, int | None]
+#: seq, queue id of the sender, its agent, client_message_id, fingerprint, topic, agent of the recipient,
+#: first_seen_at_ns, expires_at_ns
+NewDedupeRecord = tuple[int, int, str, str, bytes, str | None, str, int, int | None]
 #: an open delivery of a message: seq, queue id, id, queue id of the sender, position, opened_at_ns
 QueuedDelivery = tuple[int, int, bytes, int, int, int]
 #: seq, queue id, source, id, queue id of the sender, position, state, opened_at_ns, closed_at_ns

@@ -19,7 +19,8 @@ def _by_event(entry: Entry) -> Iterator[KeyedFact]:
 
 
 def _by_client_id(entry: Entry) -> Iterator[KeyedFact]:
-    yield f"{entry.mesh}\x1f{entry.actor}\x1f{entry.body['client_message_id']}", entry.ref
+    body = entry.body
+    yield f"{entry.mesh}\x1f{entry.actor}\x1f{body.get('from_agent', '')}\x1f{body['client_message_id']}", entry.ref
 
 
 class EventAuditor(Auditor):
@@ -36,7 +37,7 @@ class EventAuditor(Auditor):
 
 
 class ClientIdAuditor(Auditor):
-    """One client_message_id of one sender; facts are message ids."""
+    """One client_message_id of one sender and agent; facts are message ids."""
 
     def __init__(self, lineage: Lineage, key: str) -> None:
         super().__init__(lineage, key)

@@ -19,7 +19,10 @@ from posthouse.pipeline.audit.rule import Auditor, Entry, KeyedFact, Rule, Step
 
 TYPES = frozenset({"event.accepted", "message.accepted", "confirmation.accepted"})
 #: Fields of a message's record that follow from the event.
-MESSAGE_FIELDS = ("client_message_id", "fingerprint", "destination_kind", "destination_ref", "mentions", "reply_to")
+MESSAGE_FIELDS = (
+    "client_message_id", "fingerprint", "destination_kind", "destination_ref", "mentions", "reply_to", "from_agent",
+)  # fmt: skip
+_OF_AGENTS = frozenset({"from_agent", "destination_ref", "fingerprint"})
 
 
 class RecordSide(msgspec.Struct, array_like=True, tag="record"):
@@ -94,7 +97,7 @@ class AcceptedAuditor(Auditor):
             if not closed <= named:
                 detail = f"the event does not confirm {sorted(closed - named)}"
                 yield self.finding("event_disagrees", step, ref, detail)
-        for name in sorted(from_record.keys() | from_event.keys()):
+        for name in sorted((from_record.keys() | from_event.keys()) - _unrecorded(from_record, from_event)):
             recorded, signed = from_record.get(name), from_event.get(name)
             if recorded != signed:
                 detail = f"{name} is {recorded!r} in the record and {signed!r} in the event"
@@ -104,12 +107,19 @@ class AcceptedAuditor(Auditor):
         record: RecordSide = step.fact
         if record.readers is None:
             return
-        wanted = f"{NODE_SCHEME}:{record.fields['destination_ref']}"
+        wanted = f"{NODE_SCHEME}:{record.fields['destination_ref'].partition('/')[0]}"
         if wanted not in record.readers:
             yield self.finding("delivery_missing", step, record.event_id, f"it was not queued for {wanted}")
         for reader in record.readers:
             if reader != wanted:
                 yield self.finding("delivery_unexpected", step, record.event_id, f"it was queued for {reader}")
+
+
+def _unrecorded(from_record: dict[str, Any], from_event: dict[str, Any]) -> frozenset[str]:
+    """Return the fields that differ because the relay that accepted a message did not know agents yet."""
+    recorded, signed = (each.get("destination_ref", "") for each in (from_record, from_event))
+    is_older = "from_agent" not in from_record and recorded == signed.partition("/")[0]
+    return _OF_AGENTS if is_older and ("from_agent" in from_event or recorded != signed) else frozenset()
 
 
 RULE = Rule("accepted", TYPES, RecordSide | EventSide, _scatter, AcceptedAuditor, sees_lost=True, from_beginning=True)

@@ -213,24 +213,24 @@ def _ints(values: Sequence[int]) -> Any:
     return apsw.carray(array("q", values))
 
 
-_RECORDS = BulkInsert(ACCEPT_SQL.insert_records, 7)
+_RECORDS = BulkInsert(ACCEPT_SQL.insert_records, 9)
 _QUEUED = BulkInsert(ACCEPT_SQL.insert_queued, 6)
 _DELIVERIES = BulkInsert(ACCEPT_SQL.insert_deliveries, 9)
 _MENTIONS = BulkInsert(ACCEPT_SQL.insert_mentions, 2)
 _GROW = BulkInsert(ACCEPT_SQL.grow_queues, 3, ACCEPT_SQL.grown)
 _queue_rows = msgspec.json.Decoder(list[tuple[str, int, int] | None]).decode
-_found = msgspec.json.Decoder(tuple[int, list[tuple[int, str, int, str, str, int, int]]]).decode
+_found = msgspec.json.Decoder(tuple[int, list[tuple[int, str, str, int, str, str, int, int]]]).decode
 _names = msgspec.json.Decoder(frozenset[str]).decode
 
 
 class SqliteDeliveries(ClosingDeliveries):
     """Accepting messages and keeping confirmations for senders."""
 
-    def records(self, keys: Sequence[tuple[int, str]]) -> KnownMessages:
+    def records(self, keys: Sequence[tuple[int, str, str]]) -> KnownMessages:
         swept_through_ns, found = _found(self._db.execute(ACCEPT_SQL.find_records, (_encode(keys).decode(),)).get)
         records = {
-            (sender, client_message_id): KnownMessage(seq, id_, bytes.fromhex(digest), at_ns, bool(is_there))
-            for sender, client_message_id, seq, id_, digest, at_ns, is_there in found
+            (sender, agent, client_message_id): KnownMessage(seq, id_, bytes.fromhex(digest), at_ns, bool(is_there))
+            for sender, agent, client_message_id, seq, id_, digest, at_ns, is_there in found
         }
         return KnownMessages(records, swept_through_ns)
 

@@ -24,8 +24,8 @@ R = TypeVar("R")
 _encode = msgspec.json.Encoder().encode
 _numbers = msgspec.json.Decoder(list[int]).decode
 _RECORD_FIELDS = (
-    "seq", "mesh", "sender", "client_message_id", "destination_kind", "destination_ref", "first_seen_at_ns",
-    "history_available",
+    "seq", "mesh", "sender", "from_agent", "client_message_id", "destination_kind", "destination_ref",
+    "first_seen_at_ns", "history_available",
 )  # fmt: skip
 _STATE_FIELDS = (
     "recipient", "state", "was_stored", "attempts", "queued_at_ns", "sent_at_ns", "closed_at_ns", "reason",

@@ -1,6 +1,6 @@
 -- :name insert_records
 INSERT INTO message_records (
-    seq, sender, client_message_id, fingerprint, topic, first_seen_at_ns, expires_at_ns
+    seq, sender, from_agent, client_message_id, fingerprint, topic, to_agent, first_seen_at_ns, expires_at_ns
 ) VALUES
 
 -- :name insert_queued
@@ -25,10 +25,10 @@ FROM carray(?2) AS c
 
 -- :name find_records
 SELECT json_array((SELECT first_seen_through_ns FROM swept_records), json_group_array(json_array(
-    r.sender, r.client_message_id, r.seq, lower(hex(e.id)), lower(hex(r.fingerprint)), r.first_seen_at_ns,
+    r.sender, r.from_agent, r.client_message_id, r.seq, lower(hex(e.id)), lower(hex(r.fingerprint)), r.first_seen_at_ns,
     r.history_available)))
 FROM json_each(?) AS k CROSS JOIN message_records AS r
-    ON r.sender = k.value ->> 0 AND r.client_message_id = k.value ->> 1
+    ON r.sender = k.value ->> 0 AND r.from_agent = k.value ->> 1 AND r.client_message_id = k.value ->> 2
 CROSS JOIN events AS e ON e.seq = r.seq
 
 -- :name audience_version

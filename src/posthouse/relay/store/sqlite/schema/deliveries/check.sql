@@ -42,8 +42,8 @@ JOIN events AS e ON e.seq = r.seq
 WHERE n.seq > ? GROUP BY r.seq
 
 -- :name records_with_content
-SELECT r.seq, s.mesh, s.node, r.client_message_id, r.fingerprint, iif(r.topic IS NULL, 'dm', 'topic'),
-    coalesce(r.topic, lower(hex(e.recipient))), e.raw
+SELECT r.seq, s.mesh, s.node, r.from_agent, r.client_message_id, r.fingerprint, iif(r.topic IS NULL, 'dm', 'topic'),
+    coalesce(r.topic, lower(hex(e.recipient)) || iif(r.to_agent = '', '', '/' || r.to_agent)), e.raw
 FROM message_records AS r JOIN events AS e ON e.seq = r.seq JOIN mailboxes AS s ON s.mailbox = r.sender
 WHERE e.raw IS NOT NULL ORDER BY r.seq
 

@@ -48,8 +48,9 @@ SELECT
 FROM mailboxes AS m
 
 -- :name record_of_message
-SELECT r.seq, s.mesh, s.node, r.client_message_id, iif(r.topic IS NULL, 'dm', 'topic'),
-    coalesce(r.topic, lower(hex(e.recipient))), r.first_seen_at_ns, r.history_available
+SELECT r.seq, s.mesh, s.node, r.from_agent, r.client_message_id, iif(r.topic IS NULL, 'dm', 'topic'),
+    coalesce(r.topic, lower(hex(e.recipient)) || iif(r.to_agent = '', '', '/' || r.to_agent)), r.first_seen_at_ns,
+    r.history_available
 FROM events AS e CROSS JOIN message_records AS r ON r.seq = e.seq JOIN mailboxes AS s ON s.mailbox = r.sender
 WHERE substr(e.id, 1, 8) = substr(?1, 1, 8) AND e.id = ?1
 
