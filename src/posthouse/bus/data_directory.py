@@ -22,7 +22,7 @@ from posthouse.model.errors import error
 
 UNROUTED = "unrouted"
 UNROUTED_FOLDERS = ("tmp", "failed")
-_MAX_OPEN_MAILBOXES = 200  # one descriptor each: well below the usual limit of 1,024
+_MAX_OPEN_MAILBOXES = 64  # one descriptor each, however many endpoints there are
 
 
 def endpoint_hash(subject: str) -> str:

@@ -76,7 +76,6 @@ def reliability(**sections: object) -> Reliability:
     return msgspec.structs.replace(RELIABILITY, **sections)
 
 
-@pytest.mark.xfail(strict=False, reason="what-if denies access to some answers that the live bus accepts")
 def test_rules_in_force_agree_with_the_live_bus_row_by_row_and_sum_by_sum(lived: Lived) -> None:
     assert lived.refused == REASONS, "the histories miss a kind of refusal"
     assert any("by_dead_letters" in record.body for record in lived.records), "no endpoint was full of dead letters"
@@ -104,7 +103,6 @@ def _refused_in_life(lived: Lived) -> int:
     return total
 
 
-@pytest.mark.xfail(strict=False, reason="what-if denies access to some answers that the live bus accepts")
 def test_narrower_mailbox_would_have_refused_messages_that_were_accepted(lived: Lived) -> None:
     simulation = simulate(lived, reliability=reliability(backpressure=Backpressure(max_mailbox_size=1)))
     codes = {row["would"] for row in simulation.accepted.where("would IS NOT NULL").collect()}
