@@ -66,7 +66,7 @@ def review(south: Host) -> None:
     with DaemonClient(south.directory) as daemon:
         last = None
         while last is None or last.body != "say yes or no":
-            for item in reversed(daemon.wait(PATIENCE_S)):
+            for item in daemon.wait(PATIENCE_S):
                 where = f"#{item.topic}" if item.topic else "to me"
                 say(f"reviewer reads {where}: {item.body}")
                 daemon.seen([item.id])

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from posthouse.client import Client, Pins
 from posthouse.client.daemon import AsyncDaemonClient, DaemonClient, InboxItem, OutboxRow, calls, daemon_address
-from posthouse.client.daemon.async_daemon_client import AsyncTransport
+from posthouse.client.daemon.async_transport import AsyncTransport
 from posthouse.client.daemon.calls import SendOptions
 from posthouse.keys import keyfile
 from posthouse.model.errors import PosthouseError

@@ -139,30 +139,37 @@ def wait(
     *,
     timeout: Annotated[float, Parameter(validator=Number(gte=0, lte=86_400), help="Seconds to wait.")] = 60.0,
     peek: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="Leave the mail unread: the next wait shows it again.")
+        bool, Parameter(negative=(), show_default=False, help="Mark nothing: the next wait shows the mail again.")
     ] = False,
+    reader: Annotated[
+        str | None,
+        Parameter(help="Use a cursor of this name: shows all mail, read or not, and leaves it as it is."),
+    ] = None,
     mail_filter: MailFilter = ANY_MAIL,
     limit: Limit = 100,
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
-    """Wait for unread mail, show it oldest first and mark it as seen; ends without a result after the timeout.
+    """Wait for unread mail that no wait has shown, show it oldest first and mark it as seen.
 
-    The wait continues while the daemon restarts.
+    Ends without a result after the timeout. The wait continues while the daemon restarts. Each set of conditions has a
+    mark of its own: waiting for one sender passes over no mail of another.
 
     For example:
 
         posthouse inbox wait --timeout 60
         posthouse inbox wait --from bob --timeout 600 --json
-        posthouse inbox wait --timeout 0 --peek
+        posthouse inbox wait --reader indexer --timeout 3600 --json
     """
     with daemon_options.client() as daemon:
-        items = daemon.wait(timeout, **mail_filter.filter(), limit=limit)
+        items = daemon.wait(timeout, **mail_filter.filter(), limit=limit, reader=reader, peek=True)
         if not items:
             output.note(f"no mail within {timeout:g} s")
         output.result({"items": items}, mail_table(items))
         if items and not peek:
-            daemon.seen([item.id for item in items])
+            daemon.advance(items)
+            if reader is None:
+                daemon.seen([item.id for item in items])
 
 
 def show(

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 from dataclasses import dataclass, field
 
+from posthouse.daemon.agents.marks import Marks
 from posthouse.daemon.agents.registry import AgentRegistry
 from posthouse.daemon.event_hub import EventHub
 from posthouse.daemon.inbox.inbox import Inbox
@@ -37,6 +38,7 @@ class DaemonContext:
     outbox: Outbox
     inbox: Inbox
     agents: AgentRegistry
+    marks: Marks
     roster: Roster
     uplink: Uplink
     sending: Sending

@@ -18,6 +18,7 @@ import structlog
 
 from posthouse.client.messages.sender import Composer
 from posthouse.client.trust.signing import Signer, open_content
+from posthouse.daemon.agents.marks import Marks
 from posthouse.daemon.agents.registry import AgentRegistry
 from posthouse.daemon.bridge import Bridge
 from posthouse.daemon.context import DaemonContext
@@ -209,6 +210,7 @@ class Daemon:
             self.outbox,
             self.inbox,
             self.agents,
+            Marks(self.agents.store),
             self.roster,
             self.uplink,
             self.sending,

@@ -1,30 +1,33 @@
-"""The async client of a daemon: every call of DaemonClient as a coroutine, over aiohttp on the running loop.
+"""The async client of a daemon: every call of DaemonClient as a coroutine, on the running loop.
 
-Connections are kept. A repeatable call is sent once more if its kept connection was closed meanwhile.
+It belongs to the loop on which it was first used.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from typing import Any, TypeVar, Unpack
-
-import aiohttp
-from yarl import URL
+import math
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Unpack
 
 from posthouse.client.daemon import calls
+from posthouse.client.daemon.async_transport import AsyncTransport
 from posthouse.client.daemon.calls import (
     AgentFields,
-    Call,
     InboxFilter,
     MailConditions,
     OutboxQuery,
     ProfileFields,
     SendOptions,
-    refusal,
 )
-from posthouse.client.daemon.event_stream import INBOX_PAGE_MAX, SILENCE_S, EventFollower, EventReader, LongPoll
+from posthouse.client.daemon.event_stream import (
+    INBOX_PAGE_MAX,
+    SILENCE_S,
+    EventFollower,
+    LongPoll,
+    consuming_filter,
+    waiting_filter,
+)
 from posthouse.client.daemon.local_api import (
     Accepted,
     Agent,
@@ -37,11 +40,9 @@ from posthouse.client.daemon.local_api import (
     Page,
     RequeuedRow,
 )
-from posthouse.client.daemon.locate import DaemonAddress, SocketAddress, acting_agent, request_headers, unreachable
-from posthouse.model.address import DEFAULT_INBOX
+from posthouse.client.daemon.locate import DaemonAddress, acting_agent
 from posthouse.model.api import LockGrant
-from posthouse.model.errors import PosthouseError, error
-from posthouse.model.limits import MIB
+from posthouse.model.errors import PosthouseError
 
 
 class AsyncDaemonClient:
@@ -87,13 +88,40 @@ class AsyncDaemonClient:
         """Return a page of the inbox, unread mail oldest first; InboxFilter lists the arguments."""
         return await self._transport.execute(calls.inbox(given))
 
-    async def wait(self, timeout_s: float = 60.0, **given: Unpack[InboxFilter]) -> Page[InboxItem]:
-        """Wait for messages that match and return them; [] if none arrives within `timeout_s`.
+    async def wait(
+        self, timeout_s: float = 60.0, *, peek: bool = False, **given: Unpack[InboxFilter]
+    ) -> Page[InboxItem]:
+        """Wait for unread mail that no wait of this agent has returned, and return it; [] after `timeout_s`.
 
-        Without `unread` only unread ones match. The wait survives a restart of the daemon.
+        The daemon keeps the mark of `wait` over restarts; unread mail from before it is in `inbox(unread=True)`. With
+        `peek` the mark stays until `advance` moves it. A named `reader` has a mark of its own and gets read mail too.
         """
+        found = await self._poll(timeout_s, waiting_filter(given))
+        if not peek:
+            await self.advance(found)
+        return found
+
+    async def advance(self, page: Page[InboxItem]) -> None:
+        """Move the mark of the reader that asked for a page behind the page."""
+        if page and page.mark is not None:
+            await self._transport.execute(calls.move_mark(page.mark, [item.id for item in page]))
+
+    async def consume(self, reader: str, **given: Unpack[MailConditions]) -> AsyncIterator[InboxItem]:
+        """Yield all mail, oldest first, then mail as it arrives, without end; read or not makes no difference.
+
+        The daemon keeps a cursor under the name `reader`. It moves behind a message when the next one is asked for, so
+        a program that ends before gets the message again.
+        """
+        filter_ = consuming_filter(reader, given)
+        while True:
+            page = await self._poll(math.inf, filter_)
+            for item in page:
+                yield item
+                await self._transport.execute(calls.move_mark(page.mark or reader, [item.id]))
+
+    async def _poll(self, timeout_s: float, filter_: InboxFilter) -> Page[InboxItem]:
+        """Ask for mail until there is some or the time is over, also over a restart of the daemon."""
         poll = LongPoll(timeout_s)
-        filter_: InboxFilter = {"unread": True, **given}
         while True:
             try:
                 found = await self._transport.execute(calls.inbox(filter_, poll.slice_s()))
@@ -247,117 +275,3 @@ class AsyncDaemonClient:
             except PosthouseError as failure:
                 follower.raise_unless_retryable(failure)
             await asyncio.sleep(follower.pause_s())
-
-
-T = TypeVar("T")
-LINE_MAX_BYTES = MIB  # the largest message with its event fields
-_BROKEN = (aiohttp.ClientError, OSError, TimeoutError)
-
-
-class AsyncTransport:
-    """Executes calls over kept connections."""
-
-    def __init__(self, address: DaemonAddress, timeout_s: float, agent: str = DEFAULT_INBOX) -> None:
-        self._address = address
-        self._agent = agent
-        self._timeout_s = timeout_s
-        self._session: aiohttp.ClientSession | None = None
-        self._socket_address: SocketAddress | None = None
-        self._is_closed = False
-
-    async def execute(self, call: Call[T]) -> T:
-        """Return the answer of a call, or raise its refusal or daemon_unreachable."""
-        data = call.encode()
-        for is_last in (False, True):
-            try:
-                status, answered = await self._exchange(call, data)
-            except (aiohttp.ServerDisconnectedError, ConnectionResetError, BrokenPipeError) as failure:
-                if is_last or not call.is_repeatable:
-                    raise unreachable(self._address, failure) from failure
-            except _BROKEN as failure:
-                raise unreachable(self._address, _cause(failure)) from failure
-            else:
-                return call.answer(status, answered, str(self._address))
-        raise AssertionError("unreachable")
-
-    async def _exchange(self, call: Call[T], data: bytes | None) -> tuple[int, bytes]:
-        headers = {"Content-Type": "application/json"} if data is not None else {}
-        timeout = aiohttp.ClientTimeout(total=self._timeout_s + call.wait_s)
-        async with self._open().request(
-            call.method,
-            self._url(call.target),
-            data=data,
-            headers=self._headers(headers),
-            timeout=timeout,
-            allow_redirects=False,
-        ) as response:
-            return response.status, await response.read()
-
-    @asynccontextmanager
-    async def stream(self, headers: Mapping[str, str], silence_s: float) -> AsyncIterator[AsyncIterator[DaemonEvent]]:
-        """Open the stream of events; it fails after `silence_s` without even a comment from the daemon."""
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout_s, sock_read=silence_s)
-        try:
-            async with self._open().get(
-                self._url("/v1/events"), headers=self._headers(headers), timeout=timeout, read_bufsize=LINE_MAX_BYTES
-            ) as response:
-                if response.status != 200:
-                    raise refusal(response.status, await response.read(), str(self._address))
-                yield _events(response)
-        except _BROKEN as failure:
-            raise unreachable(self._address, _cause(failure)) from failure
-
-    async def text(self, path: str) -> str:
-        """Return an answer in plain text."""
-        try:
-            async with self._open().get(self._url(path), headers=self._headers({})) as response:
-                data = await response.read()
-        except _BROKEN as failure:
-            raise unreachable(self._address, _cause(failure)) from failure
-        if response.status != 200:
-            raise refusal(response.status, data, str(self._address))
-        return data.decode()
-
-    async def close(self) -> None:
-        """Close every connection."""
-        self._is_closed = True
-        if self._session is not None:
-            await self._session.close()
-        if self._socket_address is not None:
-            self._socket_address.close()
-
-    def _open(self) -> aiohttp.ClientSession:
-        if self._is_closed:
-            raise error("client_closed", hint="Make a new DaemonClient.")
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=self._connector(), timeout=aiohttp.ClientTimeout(total=self._timeout_s)
-            )
-        return self._session
-
-    def _connector(self) -> aiohttp.BaseConnector:
-        asyncio.get_running_loop()
-        if self._address.is_tcp:
-            return aiohttp.TCPConnector(limit=0)
-        self._socket_address = SocketAddress(self._address)
-        return aiohttp.UnixConnector(self._socket_address.path, limit=0)
-
-    def _url(self, target: str) -> URL:
-        port = f":{self._address.port()}" if self._address.is_tcp else ""
-        host = "127.0.0.1" if self._address.is_tcp else "localhost"
-        return URL(f"http://{host}{port}{target}", encoded=True)
-
-    def _headers(self, given: Mapping[str, str]) -> dict[str, str]:
-        return request_headers(self._address, self._agent, given)
-
-
-async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[DaemonEvent]:
-    reader = EventReader()
-    while line := await response.content.readline():
-        event = reader.take(line)
-        if event is not None:
-            yield event
-
-
-def _cause(failure: BaseException) -> BaseException:
-    return failure.os_error if isinstance(failure, aiohttp.ClientConnectorError) else failure

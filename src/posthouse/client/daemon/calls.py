@@ -82,6 +82,7 @@ def as_page(kind: type[T]) -> Callable[[Any], Page[T]]:
     return lambda value: Page(
         msgspec.convert(value["items"], list[kind]),  # type: ignore[valid-type]
         msgspec.convert(value.get("next"), str | None),
+        msgspec.convert(value.get("mark"), str | None),
     )
 
 
@@ -153,6 +154,8 @@ class InboxFilter(MailConditions, total=False):
     #: "oldest" or "newest" first; by default oldest for unread mail and mail after a message, else newest
     order: str | None
     limit: int | None
+    #: only mail after the mark of this reader; see `consume` and `wait`
+    reader: str | None
 
 
 class OutboxQuery(TypedDict, total=False):
@@ -224,7 +227,7 @@ def history(topic: str | None, member: str | None, before: str | int | None, lim
 
 def inbox(given: InboxFilter, wait_s: float = 0.0) -> Call[Page[InboxItem]]:
     query: dict[str, Any] = _selection(given)
-    query |= {name: given.get(name) for name in ("unread", "order", "limit")}
+    query |= {name: given.get(name) for name in ("unread", "order", "limit", "reader")}
     return Call("GET", "/v1/inbox", as_page(InboxItem), query | {"wait_s": wait_s or None}, wait_s=wait_s)
 
 
@@ -234,6 +237,10 @@ def item(row_id: str) -> Call[InboxItem]:
 
 def seen(ids: Sequence[str]) -> Call[int]:
     return Call("POST", "/v1/inbox/seen", _read_count, body={"ids": list(ids)})
+
+
+def move_mark(mark: str, ids: Sequence[str]) -> Call[dict[str, Any]]:
+    return Call("POST", "/v1/inbox/mark", as_object, body={"mark": mark, "ids": list(ids)})
 
 
 def seen_all(given: MailConditions) -> Call[int]:

@@ -10,36 +10,37 @@
         await daemon.send("bob", "the build is green")
 
 A refusal is raised as PosthouseError with its code and hint; daemon_unreachable means that no daemon runs. The
-blocking client uses the standard library's HTTP client and may be shared by threads; the async one belongs to its
-loop. Connections are kept. A repeatable call whose kept connection was closed is sent once more on a new one; any
-other call gets a new connection from the start.
+blocking client may be shared by threads; the async one belongs to its loop.
 """
 
 from __future__ import annotations
 
-import http.client
+import math
 import os
-import socket
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Self, Unpack
 
 from posthouse.client.daemon import calls
 from posthouse.client.daemon.async_daemon_client import AsyncDaemonClient
+from posthouse.client.daemon.blocking_transport import BlockingTransport
 from posthouse.client.daemon.calls import (
     AgentFields,
-    Call,
     InboxFilter,
     MailConditions,
     OutboxQuery,
     ProfileFields,
     SendOptions,
-    refusal,
 )
-from posthouse.client.daemon.event_stream import INBOX_PAGE_MAX, SILENCE_S, EventFollower, EventReader, LongPoll
+from posthouse.client.daemon.event_stream import (
+    INBOX_PAGE_MAX,
+    SILENCE_S,
+    EventFollower,
+    LongPoll,
+    consuming_filter,
+    waiting_filter,
+)
 from posthouse.client.daemon.local_api import (
     Accepted,
     Agent,
@@ -52,16 +53,9 @@ from posthouse.client.daemon.local_api import (
     Page,
     RequeuedRow,
 )
-from posthouse.client.daemon.locate import (
-    DaemonAddress,
-    SocketAddress,
-    acting_agent,
-    daemon_address,
-    request_headers,
-    unreachable,
-)
+from posthouse.client.daemon.locate import acting_agent, daemon_address
 from posthouse.model.api import LockGrant
-from posthouse.model.errors import PosthouseError, error
+from posthouse.model.errors import PosthouseError
 
 
 class DaemonClient:
@@ -141,13 +135,38 @@ class DaemonClient:
         """Return a page of the inbox, unread mail oldest first; InboxFilter lists the arguments."""
         return self._transport.execute(calls.inbox(given))
 
-    def wait(self, timeout_s: float = 60.0, **given: Unpack[InboxFilter]) -> Page[InboxItem]:
-        """Wait for messages that match and return them; [] if none arrives within `timeout_s`.
+    def wait(self, timeout_s: float = 60.0, *, peek: bool = False, **given: Unpack[InboxFilter]) -> Page[InboxItem]:
+        """Wait for unread mail that no wait of this agent has returned, and return it; [] after `timeout_s`.
 
-        Without `unread` only unread ones match. The wait survives a restart of the daemon.
+        The daemon keeps the mark of `wait` over restarts; unread mail from before it is in `inbox(unread=True)`. With
+        `peek` the mark stays until `advance` moves it. A named `reader` has a mark of its own and gets read mail too.
         """
+        found = self._poll(timeout_s, waiting_filter(given))
+        if not peek:
+            self.advance(found)
+        return found
+
+    def advance(self, page: Page[InboxItem]) -> None:
+        """Move the mark of the reader that asked for a page behind the page."""
+        if page and page.mark is not None:
+            self._transport.execute(calls.move_mark(page.mark, [item.id for item in page]))
+
+    def consume(self, reader: str, **given: Unpack[MailConditions]) -> Iterator[InboxItem]:
+        """Yield all mail, oldest first, then mail as it arrives, without end; read or not makes no difference.
+
+        The daemon keeps a cursor under the name `reader`. It moves behind a message when the next one is asked for, so
+        a program that ends before gets the message again.
+        """
+        filter_ = consuming_filter(reader, given)
+        while True:
+            page = self._poll(math.inf, filter_)
+            for item in page:
+                yield item
+                self._transport.execute(calls.move_mark(page.mark or reader, [item.id]))
+
+    def _poll(self, timeout_s: float, filter_: InboxFilter) -> Page[InboxItem]:
+        """Ask for mail until there is some or the time is over, also over a restart of the daemon."""
         poll = LongPoll(timeout_s)
-        filter_: InboxFilter = {"unread": True, **given}
         while True:
             try:
                 found = self._transport.execute(calls.inbox(filter_, poll.slice_s()))
@@ -299,144 +318,3 @@ class DaemonClient:
             except PosthouseError as failure:
                 follower.raise_unless_retryable(failure)
             time.sleep(follower.pause_s())
-
-
-T = TypeVar("T")
-IDLE_CONNECTIONS_MAX = 16  # beyond it a connection is closed after its call
-_BROKEN = (OSError, http.client.HTTPException)
-
-
-class BlockingTransport:
-    """Executes calls over kept connections."""
-
-    def __init__(self, address: DaemonAddress, timeout_s: float, agent: str) -> None:
-        self._address = address
-        self._agent = agent
-        self._timeout_s = timeout_s
-        self._idle: list[http.client.HTTPConnection] = []
-        self._lock = threading.Lock()
-        self._is_closed = False
-
-    def execute(self, call: Call[T]) -> T:
-        """Return the answer of a call, or raise its refusal or daemon_unreachable."""
-        kept = self._take() if call.is_repeatable else None
-        if kept is not None:
-            try:
-                return self._exchange(kept, call)
-            except _BROKEN as failure:
-                kept.close()
-                if isinstance(failure, TimeoutError):  # a busy daemon: a second request would make it worse
-                    raise unreachable(self._address, failure) from failure
-        fresh = self._connect(call.wait_s)
-        try:
-            return self._exchange(fresh, call)
-        except _BROKEN as failure:
-            fresh.close()
-            raise unreachable(self._address, failure) from failure
-
-    @contextmanager
-    def stream(self, headers: Mapping[str, str], silence_s: float) -> Iterator[Iterator[DaemonEvent]]:
-        """Open the stream of events on its own connection; it fails after `silence_s` without even a comment."""
-        connection = self._connect(silence_s - self._timeout_s)
-        try:
-            connection.request("GET", "/v1/events", headers=self._headers(headers))
-            response = connection.getresponse()
-            if response.status != 200:
-                raise refusal(response.status, response.read(), str(self._address))
-            yield _events(response)
-        except _BROKEN as failure:
-            raise unreachable(self._address, failure) from failure
-        finally:
-            connection.close()
-
-    def text(self, path: str) -> str:
-        """Return an answer in plain text."""
-        connection = self._connect(0)
-        try:
-            connection.request("GET", path, headers=self._headers({}))
-            response = connection.getresponse()
-            data = response.read()
-        except _BROKEN as failure:
-            raise unreachable(self._address, failure) from failure
-        finally:
-            connection.close()
-        if response.status != 200:
-            raise refusal(response.status, data, str(self._address))
-        return data.decode()
-
-    def close(self) -> None:
-        """Close the idle connections; the others are closed after their calls."""
-        with self._lock:
-            self._is_closed = True
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
-
-    def _exchange(self, connection: http.client.HTTPConnection, call: Call[T]) -> T:
-        if connection.sock is not None:
-            connection.sock.settimeout(self._timeout_s + call.wait_s)
-        data = call.encode()
-        headers = {"Content-Type": "application/json"} if data is not None else {}
-        connection.request(call.method, call.target, body=data, headers=self._headers(headers))
-        response = connection.getresponse()
-        answered = response.read()
-        self._keep(connection, response)
-        return call.answer(response.status, answered, str(self._address))
-
-    def _take(self) -> http.client.HTTPConnection | None:
-        with self._lock:
-            return self._idle.pop() if self._idle else None
-
-    def _keep(self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> None:
-        with self._lock:
-            if not (response.will_close or self._is_closed) and len(self._idle) < IDLE_CONNECTIONS_MAX:
-                self._idle.append(connection)
-                return
-        connection.close()
-
-    def _connect(self, wait_s: float) -> http.client.HTTPConnection:
-        if self._is_closed:
-            raise error("client_closed", hint="Make a new DaemonClient.")
-        bound_s = self._timeout_s + max(0.0, wait_s)
-        kind = _TcpConnection if self._address.is_tcp else _SocketConnection
-        made = kind(self._address, bound_s)
-        try:
-            made.connect()
-        except OSError as failure:
-            raise unreachable(self._address, failure) from failure
-        return made
-
-    def _headers(self, given: Mapping[str, str]) -> dict[str, str]:
-        return request_headers(self._address, self._agent, given)
-
-
-class _SocketConnection(http.client.HTTPConnection):
-    def __init__(self, daemon: DaemonAddress, timeout_s: float) -> None:
-        super().__init__("localhost", timeout=timeout_s)
-        self._daemon = daemon
-
-    def connect(self) -> None:
-        address = SocketAddress(self._daemon)
-        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            made.settimeout(self.timeout)
-            made.connect(address.path)
-        except OSError:
-            made.close()
-            raise
-        finally:
-            address.close()
-        self.sock = made
-
-
-class _TcpConnection(http.client.HTTPConnection):
-    def __init__(self, daemon: DaemonAddress, timeout_s: float) -> None:
-        super().__init__("127.0.0.1", daemon.port(), timeout=timeout_s)
-
-
-def _events(response: http.client.HTTPResponse) -> Iterator[DaemonEvent]:
-    reader = EventReader()
-    while line := response.readline():
-        event = reader.take(line)
-        if event is not None:
-            yield event

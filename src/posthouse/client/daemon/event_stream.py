@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from posthouse.client.daemon.calls import InboxFilter, MailConditions
 from posthouse.client.daemon.local_api import DaemonEvent, InboxItem
 from posthouse.client.failures import Backoff
 from posthouse.model.clock import Clock, system_clock
@@ -113,6 +114,24 @@ class EventFollower:
         return self._backoff.next_s()
 
 
+_WAITING_READER = "wait"
+_CONSUMED_PAGE = 100
+
+
+def waiting_filter(given: InboxFilter) -> InboxFilter:
+    """Return the filter of a wait: unread mail after the mark of `wait`, or all mail after a named reader's mark."""
+    if given.get("reader") is not None:
+        return given
+    return {"unread": True, **given, "reader": _WAITING_READER}
+
+
+def consuming_filter(reader: str, given: MailConditions) -> InboxFilter:
+    """Return the filter of a consumer: all mail after its cursor."""
+    filter_: InboxFilter = {"reader": reader, "limit": _CONSUMED_PAGE}
+    filter_.update(given)  # type: ignore[typeddict-item]
+    return filter_
+
+
 SLICE_S = 25.0
 #: a stream silent for so long is dead: the daemon sends a comment every 15 s
 SILENCE_S = 45.0
@@ -127,7 +146,7 @@ class LongPoll:
     backoff: Backoff = field(default_factory=lambda: Backoff(first_s=0.05, max_s=2.0))
 
     def __post_init__(self) -> None:
-        self._end_ns = self.clock.boot_ns() + round(self.timeout_s * SECOND_NS)
+        self._end_ns = self.clock.boot_ns() + self.timeout_s * SECOND_NS
 
     @property
     def left_s(self) -> float:

@@ -16,10 +16,12 @@ T = TypeVar("T")
 class Page(list[T]):
     """One page of an answer, and the id from which the next page continues."""
 
-    def __init__(self, items: list[T], following: str | None) -> None:
+    def __init__(self, items: list[T], following: str | None = None, mark: str | None = None) -> None:
         super().__init__(items)
         #: give it as `after` (oldest first) or `before` (newest first); None at the end
         self.next = following
+        #: the mark that a reader moves once it has the items
+        self.mark = mark
 
 
 class Accepted(msgspec.Struct, frozen=True):

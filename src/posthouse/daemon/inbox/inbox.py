@@ -114,7 +114,7 @@ class Inbox:
     ) -> None:
         self.store = Store(path, (INBOX,), clock, on_fatal=on_fatal, readers=2)
         self.minter = UlidGenerator(clock)
-        self._mesh = mesh
+        self.mesh = mesh
         self._is_bridged = is_bridged
         #: callbacks(new messages of a commit)
         self.on_new: list[Callable[[Sequence[InboxItem]], None]] = []
@@ -158,7 +158,7 @@ class Inbox:
 
     async def mark_seen(self, ids: Sequence[str]) -> int:
         """Mark messages as read; return how many were unread."""
-        return await self.store.writer.run(lambda tx: _mark_seen(tx, ids, self._mesh))
+        return await self.store.writer.run(lambda tx: _mark_seen(tx, ids, self.mesh))
 
     async def mark_all_seen(self, wanted: InboxFilter) -> int:
         """Mark every message that a filter selects and that is in the inbox now; return how many were unread."""
@@ -188,7 +188,7 @@ class Inbox:
 
     async def delete_before(self, before_ns: int) -> int:
         """Delete messages received before a time; return how many, zero once there are none left."""
-        return await self.store.writer.run(lambda tx: _delete(tx, before_ns, self._mesh))
+        return await self.store.writer.run(lambda tx: _delete(tx, before_ns, self.mesh))
 
     # for the bridge
 

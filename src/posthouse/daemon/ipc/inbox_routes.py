@@ -1,4 +1,4 @@
-"""Routes for incoming messages: /v1/inbox (read, wait, mark seen) and GET /v1/events (server-sent events).
+"""Routes for incoming messages: /v1/inbox (read, wait, move a mark, mark seen), GET /v1/events (server-sent events).
 
 With Last-Event-ID a stream first sends the stored messages after that one. It subscribes to live events before it
 reads the stored messages, so it misses none, and it skips live events of messages that it has already sent.
@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 import msgspec
 from aiohttp import web
 
+from posthouse.daemon.agents.marks import InboxPosition, mark_name
 from posthouse.daemon.context import LocalCall
 from posthouse.daemon.event_hub import MESSAGE, Listener, message_event
 from posthouse.daemon.inbox.inbox import InboxItem
@@ -52,6 +53,15 @@ class _InboxQuery(_Selection):
     order: Literal["oldest", "newest"] | None = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_LIMIT)] = DEFAULT_LIMIT
     wait_s: Annotated[float, msgspec.Meta(ge=0, le=MAX_WAIT_S)] = 0.0
+    #: only mail after the mark of this reader, oldest first; the answer names the mark to move
+    reader: str | None = None
+
+
+class _MarkBody(msgspec.Struct, forbid_unknown_fields=True):
+    #: as the inbox answered it
+    mark: str
+    #: messages that the reader has
+    ids: Annotated[list[str], msgspec.Meta(min_length=1, max_length=MAX_LIMIT)]
 
 
 class _SeenBody(_Selection):
@@ -64,18 +74,41 @@ async def list_inbox(call: LocalCall) -> HttpResponse:
     """Return a page of messages and where the next one begins; with wait_s, wait for the first one if there is none."""
     arguments = call.arguments(_InboxQuery)
     after = arguments.since if arguments.after is None else arguments.after
-    is_oldest_first = arguments.unread or after is not None
+    is_oldest_first = arguments.unread or after is not None or arguments.reader is not None
     wanted = (await _inbox_filter(call, arguments, after))._replace(
         is_unread=arguments.unread,
         is_newest_first=not is_oldest_first if arguments.order is None else arguments.order == "newest",
         limit=arguments.limit + 1,  # one more shows that there is a next page
     )
+    mark = _mark(arguments)
+    if mark is not None:
+        inbox = call.context.inbox
+        reached = await call.context.marks.position(call.agent, mark, inbox.mesh, inbox.store.epoch)
+        wanted = wanted._replace(after=max(wanted.after, reached))
     items = await call.context.inbox.items(wanted)
     if not items and arguments.wait_s:
         items = await _wait_for_items(call, wanted, arguments.wait_s)
     shown = items[: arguments.limit]
     following = shown[-1].id if len(items) > arguments.limit else None
-    return json_response({"items": [item.to_api() for item in shown], "next": following})
+    return json_response({"items": [item.to_api() for item in shown], "next": following, "mark": mark})
+
+
+def _mark(arguments: _InboxQuery) -> str | None:
+    """Return the name of the mark after which a reader asks for mail."""
+    if arguments.reader is None:
+        return None
+    if arguments.order == "newest":
+        raise error("parameter_invalid", name="order", reason="a reader with a mark gets mail oldest first")
+    return mark_name(arguments.reader, {"from": arguments.from_, "topic": arguments.topic, "search": arguments.search})
+
+
+async def move_mark(call: LocalCall) -> HttpResponse:
+    """Move a reader's mark behind messages that it has; a mark never moves back."""
+    body = await call.body(_MarkBody)
+    inbox = call.context.inbox
+    newest = max([(await inbox.find(each)).position for each in body.ids])
+    await call.context.marks.move(call.agent, body.mark, InboxPosition(inbox.mesh, inbox.store.epoch, newest))
+    return json_response({"mark": body.mark})
 
 
 async def show_inbox_item(call: LocalCall) -> HttpResponse:

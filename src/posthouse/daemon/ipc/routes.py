@@ -95,6 +95,7 @@ ROUTES: tuple[Route[LocalCall], ...] = (
     Route("GET", "/v1/topic/list", mesh_routes.list_topics),
     Route("GET", "/v1/inbox", inbox_routes.list_inbox),
     Route("POST", "/v1/inbox/seen", inbox_routes.mark_seen),
+    Route("POST", "/v1/inbox/mark", inbox_routes.move_mark),
     Route("GET", "/v1/inbox/{id}", inbox_routes.show_inbox_item),
     Route("GET", "/v1/outbox", outbox_routes.list_outbox),
     Route("POST", "/v1/outbox/requeue", outbox_routes.requeue_outbox_row),
