@@ -139,6 +139,10 @@ class Client:
         """True while there is a connection."""
         return self._link.is_up
 
+    def supports(self, feature: str) -> bool:
+        """Return True if the relay of the present connection announced a feature in its HELLO."""
+        return self._link.supports(feature)
+
     async def close(self) -> None:
         """Close every connection; subscriptions and mailboxes end, open calls raise client_closed.
 
@@ -234,7 +238,8 @@ class Client:
 
         The relay sends at most `window` unconfirmed messages. `instance` identifies this reader over its reconnects.
         `on_confirmed` is called when readers confirm messages of this node; without it `Mailbox.confirmed` yields
-        them. `on_presence` is called when a member comes online or goes offline.
+        them. `on_presence` is called when a member or one of its agents comes online or goes offline, and when its
+        profile changes; `Mailbox.roster` has the whole state.
         """
         await self.connect()
         name = instance or self._instance

@@ -9,6 +9,7 @@ import pytest
 from posthouse.client import Client, Confirmed, Pins, Presence
 from posthouse.keys import NodeKey
 from posthouse.model.errors import PosthouseError, Refused
+from posthouse.model.profile import AgentProfile
 from posthouse.relay.listen import Protection
 from posthouse.relay.messages.settings import ConnectionPolicy, DeliverySettings
 from tests.client.certificates import make_certificate
@@ -232,6 +233,19 @@ async def test_roster_shows_online_members_and_presence_reports_changes(house: H
     async with opened(two.bob), opened(house.client(two.alice.key)) as box:
         entry = box.roster[two.bob.key.node]
         assert (entry.online, entry.status) == (True, "working")
+
+
+async def test_roster_follows_the_agents_of_other_members_over_reconnects(house: House) -> None:
+    two = pair(house)
+    bob = two.bob.key.node
+    async with opened(two.alice) as box, opened(two.bob) as other:
+        other.set_agents(["claude"])
+        await until(lambda: bob in box.roster and box.roster[bob].online_agents == ("claude",))
+        await two.bob.publish('{"agents": [{"name": "claude", "summary": "reviews"}]}', kind=10002)
+        await until(lambda: box.roster[bob].agents == (AgentProfile("claude", summary="reviews"),))
+        async with opened(house.client(two.alice.key)) as newer:  # the first reader of alice is replaced
+            assert newer.roster[bob].agents == (AgentProfile("claude", summary="reviews"),)
+            assert newer.roster[bob].online_agents == ("claude",)
 
 
 async def test_reader_that_confirms_nothing_loses_its_connection_and_gets_a_second_delivery(tmp_path: Path) -> None:

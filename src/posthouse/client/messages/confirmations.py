@@ -126,10 +126,12 @@ class Receipt:
 
 
 class Presence(NamedTuple):
-    """A node opened its first mailbox in a mesh, or closed its last."""
+    """A node opened its first mailbox in a mesh or closed its last, or its agents or its profile changed."""
 
     node: str
     is_online: bool
+    #: names of its agents that are online
+    agents: tuple[str, ...] = ()
 
 
 _NO_EFFECT = "confirmation_without_effect"

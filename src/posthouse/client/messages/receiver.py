@@ -27,6 +27,8 @@ from posthouse.client.stream.frames import (
     InvalidMessage,
     Notice,
     PresenceChange,
+    ProfileChange,
+    ProfileEntry,
     QueueStatus,
     Roster,
     RosterEntry,
@@ -34,6 +36,7 @@ from posthouse.client.stream.frames import (
 )
 from posthouse.client.stream.link import Link
 from posthouse.keys import NodeKey
+from posthouse.model.address import validate_agent_name
 from posthouse.model.errors import PosthouseError, Transient, error
 from posthouse.model.event import MESSAGE, Event
 from posthouse.model.limits import CONFIRMATION_RESERVE, RECEIVE_WINDOW, RECEIVE_WINDOW_MAX
@@ -67,8 +70,10 @@ class Mailbox:
         self._failure: PosthouseError | None = None
         self._on_confirmed = on_confirmed
         self._on_presence = on_presence
-        #: members of the mesh by node id, with their presence
+        #: members of the mesh by node id, with their presence and profiles
         self.roster: dict[str, RosterEntry] = {}
+        #: agents of this node that are online
+        self.agents: tuple[str, ...] = ()
         #: how many messages waited when the mailbox was last opened
         self.waiting = 0
         #: messages and confirmations that did not verify; such messages were rejected
@@ -115,6 +120,11 @@ class Mailbox:
         Awaiting the result is optional: it is True if the message was rejected, False if it had left the queue.
         """
         return self._receiver.confirmations.reject(delivery.id, reason)
+
+    def set_agents(self, names: Sequence[str]) -> None:
+        """Show the mesh which agents of this node are online; a relay without the feature `agents` is not told."""
+        self.agents = tuple(map(validate_agent_name, names))
+        self._receiver.send_agents(self)
 
     async def confirmed(self) -> AsyncIterator[Confirmed]:
         """Yield the confirmations of this node's own messages, beginning with those of its absence."""
@@ -185,11 +195,20 @@ class Mailbox:
         self._is_answered.set()
 
     def on_presence(self, presence: Presence) -> None:
-        """Note that a node came online or went offline."""
+        """Note that a node or agents of it came online or went offline."""
         known = self.roster.get(presence.node) or RosterEntry(presence.node)
-        self.roster[presence.node] = msgspec.structs.replace(known, online=presence.is_online)
+        self.roster[presence.node] = msgspec.structs.replace(
+            known, online=presence.is_online, online_agents=presence.agents
+        )
         if self._on_presence is not None:
             self._on_presence(presence)
+
+    def on_profile(self, profile: ProfileEntry) -> None:
+        """Note that a member published a profile."""
+        known = self.roster.get(profile.node) or RosterEntry(profile.node)
+        self.roster[profile.node] = msgspec.structs.replace(known, status=profile.status, agents=profile.agents)
+        if self._on_presence is not None:
+            self._on_presence(Presence(profile.node, known.online, known.online_agents))
 
     def on_confirmed(self, items: Sequence[Confirmed]) -> None:
         """Take confirmations of this node's messages; of those that are not read in time the oldest are dropped."""
@@ -226,6 +245,7 @@ class Mailbox:
 
 _SETTLE_S = 5.0
 CODE_REPLACED = 4003
+AGENTS_FEATURE = "agents"
 REASON_REPLACED = "replaced_by_newer_connection"
 #: notices that answer a RECEIVE
 _RECEIVE_REFUSALS = frozenset({"mesh_unknown", "not_member", "right_missing", "verb_unknown", "mailbox_open"})
@@ -247,6 +267,7 @@ class Receiver:
             QueueStatus: self._on_queue_status,
             Roster: self._on_roster,
             PresenceChange: self._on_presence,
+            ProfileChange: self._on_profile,
             Notice: self._on_notice,
         }
         link.join(handlers, on_up=self._reopen, on_lost=self._on_lost, on_end=self._fail)
@@ -273,8 +294,15 @@ class Receiver:
         except TimeoutError:
             pass  # the relay delivers an unanswered message again
 
+    def send_agents(self, mailbox: Mailbox) -> None:
+        """Send the agents of the open mailbox that are online; a later connection sends them with RECEIVE."""
+        if self._mailbox is mailbox and self._link.supports(AGENTS_FEATURE):
+            self._link.send(write_command("AGENTS", mailbox.mesh, mailbox.agents))
+
     def _request(self, mailbox: Mailbox) -> None:
-        options = {"window": mailbox.window, "instance": mailbox.instance}
+        options: dict[str, Any] = {"window": mailbox.window, "instance": mailbox.instance}
+        if mailbox.agents and self._link.supports(AGENTS_FEATURE):
+            options["agents"] = mailbox.agents
         self._link.send(write_command("RECEIVE", mailbox.mesh, options))
 
     def _reopen(self) -> None:
@@ -361,7 +389,11 @@ class Receiver:
 
     def _on_presence(self, change: PresenceChange) -> None:
         if self._mailbox is not None and change.mesh == self._mailbox.mesh:
-            self._mailbox.on_presence(Presence(change.node, change.state == "online"))
+            self._mailbox.on_presence(Presence(change.node, change.state == "online", change.agents))
+
+    def _on_profile(self, change: ProfileChange) -> None:
+        if self._mailbox is not None and change.mesh == self._mailbox.mesh:
+            self._mailbox.on_profile(change.profile)
 
     def _on_notice(self, notice: Notice) -> None:
         log.info("notice of %s: %s %s", self.origin, notice.code, notice.text)

@@ -19,6 +19,7 @@ import msgspec
 from posthouse.client.trust.signing import verification_errors
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import Event, decode_event, is_event_id
+from posthouse.model.profile import AgentProfile
 
 _encode = msgspec.json.Encoder().encode
 T = TypeVar("T")
@@ -94,6 +95,10 @@ class RosterEntry(msgspec.Struct, frozen=True):
     online: bool = False
     #: from the member's profile
     status: str | None = None
+    #: from the member's profile; None if it lists none, or if the roster had no room for them
+    agents: tuple[AgentProfile, ...] | None = None
+    #: names of the agents that are online
+    online_agents: tuple[str, ...] = ()
 
 
 class Roster(msgspec.Struct, array_like=True, frozen=True, tag="ROSTER"):
@@ -110,6 +115,23 @@ class PresenceChange(msgspec.Struct, array_like=True, frozen=True, tag="PRESENCE
     node: str
     #: online or offline
     state: str
+    #: names of its agents that are online
+    agents: tuple[str, ...] = ()
+
+
+class ProfileEntry(msgspec.Struct, frozen=True):
+    """What the relay shows of a member's profile."""
+
+    node: str
+    status: str | None = None
+    agents: tuple[AgentProfile, ...] | None = None
+
+
+class ProfileChange(msgspec.Struct, array_like=True, frozen=True, tag="PROFILE"):
+    """A member published a profile."""
+
+    mesh: str
+    profile: ProfileEntry
 
 
 class DeliveryInfo(msgspec.Struct, frozen=True):
@@ -215,7 +237,10 @@ def _claimed_id(event: msgspec.Raw) -> str | None:
     return claimed if is_event_id(claimed) else None
 
 
-_Plain = Hello | Authed | Notice | OkAnswer | LockAnswer | EndOfStored | Closed | QueueStatus | Roster | PresenceChange
+_Plain = (
+    Hello | Authed | Notice | OkAnswer | LockAnswer | EndOfStored | Closed | QueueStatus | Roster | PresenceChange
+    | ProfileChange
+)  # fmt: skip
 _WithEvent = _EventCommand | _DeliverCommand | _ConfirmedCommand
 #: a command from the relay, decoded
 Command = _Plain | SubscribedEvent | InvalidEvent | DeliveredMessage | ConfirmedMessages | InvalidMessage
@@ -224,7 +249,7 @@ _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
 _VERB = msgspec.json.Decoder(str)
 _COMMAND: msgspec.json.Decoder[_Plain | _WithEvent] = msgspec.json.Decoder(_Plain | _WithEvent)
 _KNOWN_VERBS = frozenset(
-    {"HELLO", "AUTHED", "NOTICE", "OK", "LOCKED", "EOSE", "CLOSED", "QUEUE_STATUS", "ROSTER", "PRESENCE"}
+    {"HELLO", "AUTHED", "NOTICE", "OK", "LOCKED", "EOSE", "CLOSED", "QUEUE_STATUS", "ROSTER", "PRESENCE", "PROFILE"}
     | {"EVENT", "DELIVER", "CONFIRMED"}
 )
 _CARRIERS = (SubscribedEvent, DeliveredMessage, ConfirmedMessages)

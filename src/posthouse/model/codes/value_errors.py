@@ -179,6 +179,12 @@ _EVENTS: tuple[ErrorSpec, ...] = (
         "A message has exactly one c tag, one t or p tag, and at most one meta tag, in JCS form.",
     ),
     ErrorSpec(
+        "profile_malformed",
+        400,
+        "the list of agents in the profile is malformed: {reason}",
+        "A profile lists at most 64 agents with different names, each with short texts.",
+    ),
+    ErrorSpec(
         "body_too_large",
         413,
         "the body has {bytes} bytes; the limit is {limit} before sealing",

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.event import CONFIRMATION
+from posthouse.model.event import CONFIRMATION, PROFILE
 from posthouse.model.lease import FenceTag, fence_error
 from posthouse.relay.accept.submission import CommitEffects, Job, Submission
 from posthouse.relay.store.event_rows import EventRow
@@ -152,6 +152,10 @@ class _Group:
         if not addresses:
             return answers
         current_seqs = {current.seq for current in self._unit.find_current(addresses).values()}
+        current_ids = {answer.id for answer in answers if isinstance(answer, Accepted) and answer.seq in current_seqs}
+        for row in self._fresh:
+            if row.event.kind == PROFILE and row.event.id in current_ids:
+                self.effects.profiles.append(row.event)
         return [
             ReplacingAccepted(answer.id, answer.seq, answer.duplicate, answer.seq in current_seqs)
             if address is not None and isinstance(answer, Accepted)

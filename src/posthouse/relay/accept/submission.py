@@ -146,3 +146,5 @@ class CommitEffects:
     confirmed: list[Confirmed] = field(default_factory=list)
     #: deliveries that expired to make room, or that a confirmation named although they had ended
     closed: list[ClosedDeliveries] = field(default_factory=list)
+    #: profiles that replaced others
+    profiles: list[Event] = field(default_factory=list)

@@ -1,56 +1,91 @@
-"""Presence: the roster of a mesh and the nodes that are online, sent to all open reader sessions of the mesh.
+"""Presence: the roster of a mesh, the nodes and agents that are online, and profiles, for its open reader sessions.
 
 Changes that happen together are sent as one shared frame. A node that leaves and comes back within a moment was
-never offline for its mesh.
+never offline for its mesh. Which agents are online is what a node's sessions say; it is never stored. A roster shows
+the agents of profiles up to a bound; a reader fetches the profiles whose agents it does not show.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 import msgspec
 
+from posthouse.model.errors import PosthouseError
 from posthouse.model.event import Event
+from posthouse.model.limits import MIB
+from posthouse.model.profile import AgentProfile, read_agents
 from posthouse.relay.accept.authorize import Mesh
 from posthouse.relay.messages.reader_session import ReaderSession
 from posthouse.relay.wire.frames import command_text, list_text, text_frame
 
 MAX_PROFILES = 10_000  # read for one roster: as many as a mesh lists members
+ROSTER_AGENTS_BYTES = 4 * MIB  # of the profiles whose agents a roster shows: thousands of hosts with a few agents
 _event = msgspec.json.Decoder(Event).decode
 _profile = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-def statuses(profiles: Iterable[bytes]) -> dict[str, str]:
-    """Return the status in each profile that has one, by node; a malformed profile has none."""
-    found: dict[str, str] = {}
+class ShownProfile(NamedTuple):
+    """What the members of a mesh are shown of a profile."""
+
+    status: str | None = None
+    #: None: it lists none, or the roster has no room for more
+    agents: tuple[AgentProfile, ...] | None = None
+
+
+_NO_PROFILE = ShownProfile()
+
+
+def shown_profiles(profiles: Iterable[bytes]) -> dict[str, ShownProfile]:
+    """Return what is shown of profiles, by node."""
+    found: dict[str, ShownProfile] = {}
+    room = ROSTER_AGENTS_BYTES
     for raw in profiles:
         event = _event(raw)
-        try:
-            status = _profile(event.content).get("status")
-        except msgspec.DecodeError:
-            continue
-        if isinstance(status, str):
-            found[event.pubkey] = status
+        shown = _shown(event)
+        if shown.agents is not None:
+            room -= len(raw)
+        found[event.pubkey] = shown if room >= 0 else shown._replace(agents=None)
     return found
 
 
-def roster(mesh: Mesh, online: Collection[str], status: dict[str, str]) -> list[dict[str, Any]]:
+def _shown(event: Event) -> ShownProfile:
+    """Return what is shown of a profile; a malformed one, accepted before lists were checked, shows nothing."""
+    try:
+        status = _profile(event.content).get("status")
+        return ShownProfile(status if isinstance(status, str) else None, read_agents(event.content))
+    except (msgspec.DecodeError, PosthouseError):
+        return _NO_PROFILE
+
+
+#: node -> its agents that are online
+Online = Mapping[str, tuple[str, ...]]
+
+
+def roster(mesh: Mesh, online: Online, profiles: Mapping[str, ShownProfile]) -> list[dict[str, Any]]:
     """Return the members by name, then the other nodes that are online."""
     listed = sorted(mesh.members.values(), key=lambda member: member.name)
-    entries = [_entry(each.node, each.name, each.role.value, online, status) for each in listed]
+    entries = [_entry(each.node, each.name, each.role.value, online, profiles) for each in listed]
     others = sorted(node for node in online if node not in mesh.members)
-    return entries + [_entry(node, None, mesh.role(node), online, status) for node in others]
+    return entries + [_entry(node, None, mesh.role(node), online, profiles) for node in others]
 
 
 def _entry(
-    node: str, name: str | None, role: str | None, online: Collection[str], status: dict[str, str]
+    node: str, name: str | None, role: str | None, online: Online, profiles: Mapping[str, ShownProfile]
 ) -> dict[str, Any]:
-    return {"node": node, "name": name, "role": role, "online": node in online, "status": status.get(node)}
+    status, agents = profiles.get(node, _NO_PROFILE)
+    entry: dict[str, Any] = {"node": node, "name": name, "role": role, "online": node in online, "status": status}
+    if agents is not None:
+        entry["agents"] = agents
+    if online_agents := online.get(node):
+        entry["online_agents"] = online_agents
+    return entry
 
 
 _GATHER_S = 0.02  # changes within this time share a frame
+_GATHER_AGENTS_S = 0.25  # agents come and go with single turns of their programs, and each change goes to all members
 
 
 class PresenceTracker:
@@ -58,13 +93,16 @@ class PresenceTracker:
 
     def __init__(self) -> None:
         self._open: dict[str, dict[ReaderSession, None]] = {}
-        #: mesh -> nodes that were announced as online
-        self._announced: dict[str, set[str]] = {}
+        #: mesh -> nodes and agents that were announced as online
+        self._announced: dict[str, dict[str, tuple[str, ...]]] = {}
         self._changed: dict[str, dict[str, None]] = {}
 
-    def online(self, mesh: str) -> Collection[str]:
-        """Return the nodes that have an open session in a mesh."""
-        return {session.node for session in self._open.get(mesh, ())}
+    def online(self, mesh: str) -> Online:
+        """Return the nodes that have an open session in a mesh, with their agents."""
+        agents: dict[str, set[str]] = {}
+        for session in self._open.get(mesh, ()):
+            agents.setdefault(session.node, set()).update(session.agents)
+        return {node: tuple(sorted(names)) for node, names in agents.items()}
 
     def sessions(self, mesh: str) -> list[ReaderSession]:
         """Return the open sessions of a mesh."""
@@ -85,22 +123,36 @@ class PresenceTracker:
         if is_last:
             self._note(session)
 
-    def _note(self, session: ReaderSession) -> None:
+    def note_agents(self, session: ReaderSession) -> None:
+        """Announce the agents of a session that are online, unless they are the same as before."""
+        self._note(session, _GATHER_AGENTS_S)
+
+    def announce_profile(self, event: Event) -> None:
+        """Send a profile that has just replaced another to the mesh."""
+        status, agents = _shown(event)
+        profile = {"node": event.pubkey, "status": status, "agents": agents}
+        frame = _frame([command_text("PROFILE", event.mesh, profile)])
+        for session in self._open.get(event.mesh, ()):
+            if session.has_roster and session.node != event.pubkey:
+                session.peer.send_frame(frame)
+
+    def _note(self, session: ReaderSession, gather_s: float = _GATHER_S) -> None:
         changed = self._changed.setdefault(session.mesh, {})
         if not changed:
-            asyncio.get_running_loop().call_later(_GATHER_S, self._announce, session.mesh)
+            asyncio.get_running_loop().call_later(gather_s, self._announce, session.mesh)
         changed[session.node] = None
 
     def _announce(self, mesh: str) -> None:
-        online, announced = self.online(mesh), self._announced.setdefault(mesh, set())
-        changed = [node for node in self._changed.pop(mesh, {}) if (node in online) != (node in announced)]
-        announced.difference_update(changed)
-        announced.update(node for node in changed if node in online)
+        online, announced = self.online(mesh), self._announced.setdefault(mesh, {})
+        changed = [node for node in self._changed.pop(mesh, {}) if online.get(node) != announced.get(node)]
+        for node in changed:
+            announced.pop(node, None)
+        announced.update({node: online[node] for node in changed if node in online})
         if not announced:
             del self._announced[mesh]
         if not changed:
             return
-        commands = {node: command_text("PRESENCE", mesh, node, _word(node in online)) for node in changed}
+        commands = {node: _presence(mesh, node, online.get(node)) for node in changed}
         shared = _frame(list(commands.values()))
         for session in [each for each in self._open.get(mesh, ()) if each.has_roster]:
             if session.node not in commands:
@@ -113,5 +165,8 @@ def _frame(commands: list[bytes]) -> bytes:
     return text_frame(list_text(commands))
 
 
-def _word(is_online: bool) -> str:
-    return "online" if is_online else "offline"
+def _presence(mesh: str, node: str, agents: tuple[str, ...] | None) -> bytes:
+    """Return the command of a node that is online with these agents, or offline."""
+    if agents is None:
+        return command_text("PRESENCE", mesh, node, "offline")
+    return command_text("PRESENCE", mesh, node, "online", *([agents] if agents else []))

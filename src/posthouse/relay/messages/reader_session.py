@@ -326,6 +326,8 @@ class ReaderSession(TailCursor[Offer, DeliveryPage]):
         self.in_flight = InFlight(window)
         #: whether its ROSTER was sent: only then it gets PRESENCE
         self.has_roster = False
+        #: agents of the node that are online
+        self.agents: tuple[str, ...] = ()
         self.confirmations = ConfirmationCursor(self)
         #: deliveries that ended while a page was read
         self._ended_meanwhile: set[int] | None = None

@@ -23,7 +23,7 @@ from posthouse.model.limits import SECOND_NS
 from posthouse.relay.accept.authorize import Meshes, Right
 from posthouse.relay.accept.group_commit import GroupCommitter
 from posthouse.relay.accept.submission import CommitEffects, Confirmed
-from posthouse.relay.messages.presence import MAX_PROFILES, PresenceTracker, roster, statuses
+from posthouse.relay.messages.presence import MAX_PROFILES, PresenceTracker, roster, shown_profiles
 from posthouse.relay.messages.reader_session import Offer, ReaderSession
 from posthouse.relay.messages.settings import ConnectionPolicy, DeliverySettings
 from posthouse.relay.metrics import MetricsObserver, NullObserver
@@ -189,6 +189,8 @@ class ReaderSessions:
             self.apply_closed(closed)
         if effects.confirmed:
             self._apply_confirmed(effects.confirmed)
+        for profile in effects.profiles:
+            self._presence.announce_profile(profile)
 
     def offer(self, name: Name, offers: Sequence[Offer]) -> None:
         """Give messages that were just committed to the sessions of a reader, in order."""
@@ -230,12 +232,17 @@ class ReaderSessions:
         """Send the ROSTER; from then on the session gets PRESENCE."""
         mesh = self._meshes.find(session.mesh)
         nodes = [*mesh.members, *self._presence.online(session.mesh)][:MAX_PROFILES]
-        profiles = await self.reads.profiles(session.mesh, list(dict.fromkeys(nodes)), self.clock.wall_ns())
-        status = statuses(profiles)
+        found = await self.reads.profiles(session.mesh, list(dict.fromkeys(nodes)), self.clock.wall_ns())
+        profiles = shown_profiles(found)
         if not session.is_closed:
-            entries = roster(mesh, self._presence.online(session.mesh), status)
+            entries = roster(mesh, self._presence.online(session.mesh), profiles)
             session.peer.deliver(command_text("ROSTER", session.mesh, entries), 1)
             session.has_roster = True
+
+    def set_agents(self, session: ReaderSession, agents: Sequence[str]) -> None:
+        """Note which agents of a node are online; the mesh gets it as PRESENCE."""
+        session.agents = tuple(agents)
+        self._presence.note_agents(session)
 
     async def count_waiting(self, session: ReaderSession) -> int:
         """Return how many messages wait for the reader of a session."""

@@ -52,6 +52,7 @@ class DeliverySettings:
 
 
 DEFAULT_SETTINGS = DeliverySettings()
+AGENTS_VERSION = 1  # of the tags from and to, and of the agents in profiles and PRESENCE
 DEDUPE_VERSION = 2  # of the fingerprint rules, see docs/protocol.md
 
 
@@ -60,6 +61,7 @@ def message_features(settings: DeliverySettings) -> dict[str, Any]:
     days = settings.record_retention_days
     return {
         "messages": True,
+        "agents": {"version": AGENTS_VERSION},
         "client_message_id_dedupe": {
             "version": DEDUPE_VERSION,
             "mode": "permanent" if days is None else "retention",

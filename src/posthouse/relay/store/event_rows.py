@@ -22,6 +22,7 @@ from posthouse.model.event import (
     CONFIRMATION,
     EPHEMERAL_KINDS,
     MESSAGE,
+    PROFILE,
     REPLACEABLE_KINDS,
     Coordinate,
     Event,
@@ -32,6 +33,7 @@ from posthouse.model.filters import Filter
 from posthouse.model.lease import FenceTag
 from posthouse.model.limits import INT64_MAX, QUERY_PAGE_BYTES
 from posthouse.model.message import Confirmation, message_fingerprint, read_confirmation, read_message
+from posthouse.model.profile import read_agents
 from posthouse.relay.wire.delivery_rows import Addressed, MessageRecord
 
 
@@ -230,6 +232,8 @@ def event_row(event: Event, canonical: bytes, text: bytes | None = None) -> Even
         payload = read_confirmation(event)
         record_type, recipient = "confirmation.accepted", payload.sender
     else:
+        if kind == PROFILE:
+            read_agents(event.content)
         record_body = f'{{"kind":{kind},"size":{size}}}'
     address = event_address(event)
     return EventRow(

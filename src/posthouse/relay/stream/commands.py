@@ -19,6 +19,7 @@ from aiohttp import WSCloseCode
 
 from posthouse.http.response import HttpResponse
 from posthouse.http.router import Route
+from posthouse.model.address import AGENTS_MAX, validate_agent_name
 from posthouse.model.errors import PosthouseError, Transient, error
 from posthouse.model.event import CONFIRMATION, is_event_id
 from posthouse.model.limits import LOCK_WATCHES_MAX, RECEIVE_WINDOW, RECEIVE_WINDOW_MAX
@@ -66,8 +67,8 @@ def refuse_event(connection: Connection, arguments: Sequence[bytes]) -> None:
     raise error("frame_malformed", reason=f"EVENT has one argument, an event, not {len(arguments)}")
 
 
-_RECEIVE_FORM = '["RECEIVE", mesh, {window, instance}]'
-_RECEIVE_OPTIONS = frozenset({"window", "instance"})
+_RECEIVE_FORM = '["RECEIVE", mesh, {window, instance, agents}]'
+_RECEIVE_OPTIONS = frozenset({"window", "instance", "agents"})
 _INSTANCE_MAX_CHARS = 64
 
 
@@ -83,6 +84,7 @@ def open_reader_session(connection: Connection, arguments: Sequence[bytes]) -> N
     if mesh in connection.sessions:
         raise error("mailbox_open", mesh=mesh)
     session = ReaderSession(sessions, connection, mesh, node, _window(options), _instance(options))
+    session.agents = _agents(options.get("agents", []))
     connection.sessions[mesh] = session
     sessions.open(session)
     connection.start(_run_session(connection, session))
@@ -108,6 +110,25 @@ def _instance(options: dict[str, Any]) -> str | None:
     if instance is not None and (type(instance) is not str or not 1 <= len(instance) <= _INSTANCE_MAX_CHARS):
         raise error("frame_malformed", reason=f"instance is a text of 1 to {_INSTANCE_MAX_CHARS} characters, or absent")
     return instance
+
+
+def _agents(names: Any) -> tuple[str, ...]:
+    if type(names) is not list or len(names) > AGENTS_MAX or not all(type(name) is str for name in names):
+        raise error("frame_malformed", reason=f"agents is a list of at most {AGENTS_MAX} names, or absent")
+    return tuple(dict.fromkeys(validate_agent_name(name) for name in names))
+
+
+_AGENTS_FORM = '["AGENTS", mesh, names]'
+
+
+def change_agents(connection: Connection, arguments: Sequence[bytes]) -> None:
+    """AGENTS: say which agents of the node are online, in place of those that RECEIVE or an earlier one named."""
+    expect(arguments, "AGENTS", _AGENTS_FORM, 2, 2)
+    mesh = parse_json(arguments[0])
+    session = connection.sessions.get(mesh) if type(mesh) is str else None
+    if session is None:
+        raise error("frame_malformed", reason=f"{_AGENTS_FORM} follows RECEIVE of the same mesh")
+    connection.context.engine.sessions.set_agents(session, _agents(parse_json(arguments[1])))
 
 
 class _KindAndId(msgspec.Struct):
@@ -256,6 +277,7 @@ def _list_locks(connection: Connection, req: str, node: str, request: ListLocks)
 
 
 VERBS: dict[str, Verb] = {
+    "AGENTS": Verb(change_agents),
     "AUTH": Verb(authenticate),
     "CLOSE": Verb(close_subscription),
     "CONFIRM": Verb(confirm_messages, has_own_rate=True),
