@@ -7,8 +7,8 @@ from pathlib import Path
 
 from bench.comparison import compare
 from bench.store import measure_store
+from posthouse.journal.digest import Record
 from posthouse.journal.read import read_after
-from posthouse.journal.records import Record
 from posthouse.journal.verify import verify_store
 from posthouse.sqlite.connection import open_reader
 

@@ -6,8 +6,8 @@ from collections import Counter
 from pathlib import Path
 
 from posthouse import Bus
+from posthouse.journal.digest import Record
 from posthouse.journal.read import read_after
-from posthouse.journal.records import Record
 from posthouse.journal.verify import verify_store
 from posthouse.model.budget import GivenBudget
 from posthouse.sqlite.connection import open_reader

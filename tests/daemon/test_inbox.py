@@ -5,23 +5,22 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 
-import apsw
 import pytest
 
 from posthouse.client import Delivery, Mailbox
-from posthouse.daemon.inbox.inbox import Inbox, NewItem
+from posthouse.daemon.inbox.inbox import INBOX, Inbox, NewItem
 from posthouse.daemon.inbox.selection import InboxFilter
 from posthouse.keys import NodeKey
 from posthouse.model.clock import FakeClock, SystemClock
-from posthouse.model.errors import error
+from posthouse.model.errors import PosthouseError, error
 from posthouse.relay.ops.maintenance import backup_relay, restore_relay
 from posthouse.relay.store.sqlite.store import FILE_NAME
 from tests.client.house import House
 from tests.client.waiting import until
 from tests.daemon.hosts import Host, eventually, host_at
+from tests.daemon.old_stores import make_old_store
 
 
 def item(number: int, sender: str = "s", client_id: str | None = None, body: str | None = None) -> NewItem:
@@ -84,12 +83,20 @@ async def test_a_relay_restored_from_a_backup_hides_no_message_from_the_inbox(ho
     assert (first["body"], first["conflicts_with"]) == ("pay 10", None)
 
 
+_FIRST_COLUMNS = (
+    "position, id, client_message_id, message_id, mesh, sender, body, meta, received_at_ns, priority, bridge"
+)
+
+
+def old_rows(*numbers: int) -> str:
+    """Return SQL that inserts messages into the tables of any version."""
+    rows = [f"({n}, '{n:026d}', 'c{n}', '{n:064x}', 'main', 's', 'm{n}', '', {n}, 'next', 'off')" for n in numbers]
+    return f"INSERT INTO inbox ({_FIRST_COLUMNS}) VALUES {', '.join(rows)};"
+
+
 async def test_an_inbox_of_the_first_version_keeps_its_mail_and_its_positions(tmp_path: Path) -> None:
     path = tmp_path / "inbox.db"
-    inbox = Inbox(path, "main", FakeClock())
-    await inbox.put([item(1), item(2)])
-    inbox.close()
-    undo_conflicts(path)
+    make_old_store(path, INBOX, 1, old_rows(1, 2) + "DELETE FROM inbox WHERE position = 2")
     inbox = Inbox(path, "main", FakeClock())
     try:
         assert [(each.position, each.body) for each in await inbox.items(InboxFilter())] == [(1, "m1")]
@@ -100,21 +107,51 @@ async def test_an_inbox_of_the_first_version_keeps_its_mail_and_its_positions(tm
         inbox.close()
 
 
-def undo_conflicts(path: Path) -> None:
-    """Give the inbox the tables of its first version again, with the newest message deleted."""
-    old = files("posthouse.daemon.inbox.migrations").joinpath("0001_inbox.sql").read_text()
-    db = apsw.Connection(str(path))
-    rows = db.execute("SELECT * FROM inbox WHERE position = 1").fetchall()
-    for (index,) in db.execute(
-        "SELECT name FROM sqlite_master WHERE type = 'index' AND sql NOTNULL AND tbl_name = 'inbox'"
-    ).fetchall():
-        db.execute(f"DROP INDEX {index}")
-    db.execute("DROP TABLE inbox; DROP TABLE inbox_state; DROP TABLE inbox_search; DROP TABLE inbox_search_state")
-    db.execute(old)
-    db.executemany(f"INSERT INTO inbox VALUES ({', '.join('?' * (len(rows[0]) - 1))})", [row[:-1] for row in rows])
-    db.execute("UPDATE sqlite_sequence SET seq = 2 WHERE name = 'inbox'")
-    db.execute("UPDATE schema_versions SET version = 1 WHERE component = 'inbox'")
-    db.close()
+@pytest.mark.parametrize("version", [1, 2])
+async def test_mail_of_an_older_inbox_is_in_the_default_inbox_with_its_read_state(tmp_path: Path, version: int) -> None:
+    path = tmp_path / "inbox.db"
+    make_old_store(path, INBOX, version, old_rows(1, 2) + "UPDATE inbox SET seen_at_ns = 7 WHERE position = 1")
+    inbox = Inbox(path, "main", FakeClock())
+    try:
+        found = await inbox.items(InboxFilter())
+        assert [(each.body, each.seen_at_ns, each.agent) for each in found] == [("m1", 7, ""), ("m2", None, "")]
+        assert await inbox.items(InboxFilter(agent="claude")) == []
+        assert await inbox.unread_counts() == {"": 1}
+        assert await inbox.put([item(4, client_id="c1", body="m1")]) == [], "a retry across the upgrade is no new mail"
+    finally:
+        inbox.close()
+
+
+async def test_every_agent_has_its_own_copy_and_its_own_read_state(tmp_path: Path) -> None:
+    inbox = Inbox(tmp_path / "inbox.db", "main", FakeClock())
+    try:
+        fresh = await inbox.put([item(1)._replace(agents=("ann", "ben")), item(2)._replace(agents=("ben",))])
+        assert [(each.body, each.agent) for each in fresh] == [("m1", "ann"), ("m1", "ben"), ("m2", "ben")]
+        assert await inbox.mark_seen([fresh[0].id], "ann") == 1
+        assert await inbox.mark_seen([fresh[2].id], "ann") == 0, "it is not in this inbox"
+        assert await inbox.unread_counts() == {"ben": 2}
+        assert (await inbox.find(fresh[1].id, "ben")).seen_at_ns is None
+        with pytest.raises(PosthouseError) as failure:
+            await inbox.find(fresh[2].id, "ann")
+        assert failure.value.code == "inbox_item_unknown"
+        await inbox.rename_agent("ben", "bob")
+        assert [each.body for each in await inbox.items(InboxFilter(agent="bob"))] == ["m1", "m2"]
+        assert await inbox.delete_before(FakeClock().wall_ns() + 10**18) == 2
+        assert await inbox.unread_counts() == {}
+    finally:
+        inbox.close()
+
+
+async def test_one_id_of_two_agents_of_a_host_is_two_messages(tmp_path: Path) -> None:
+    inbox = Inbox(tmp_path / "inbox.db", "main", FakeClock())
+    try:
+        ann = await inbox.put([item(1, client_id="c")._replace(from_agent="ann")])
+        ben = await inbox.put([item(2, client_id="c", body="m1")._replace(from_agent="ben")])
+        again = await inbox.put([item(3, client_id="c", body="m1")._replace(from_agent="ben")])
+        assert [len(ann), len(ben), len(again)] == [1, 1, 0]
+        assert ben[0].conflicts_with is None
+    finally:
+        inbox.close()
 
 
 async def test_old_messages_are_deleted_and_their_places_not_given_out_again(tmp_path: Path) -> None:

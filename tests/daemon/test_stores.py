@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from posthouse.client import Published
+from posthouse.daemon.directory import DaemonDirectory
 from posthouse.daemon.housekeeping import Pressure
-from posthouse.daemon.outbox.transitions import Claimed, Depth, SendOutcome
+from posthouse.daemon.outbox.outbox import Outbox, OutboxFilter
+from posthouse.daemon.outbox.transitions import OUTBOX, Claimed, Depth, NewRow, SendOutcome
 from posthouse.daemon.recovery import damage_of, recover_outbox
 from posthouse.daemon.settings import Retention
 from posthouse.journal.cursor import note_committed
@@ -21,6 +23,7 @@ from posthouse.model.errors import Fatal, PosthouseError, error
 from posthouse.model.event import Event
 from tests.client.house import House
 from tests.daemon.hosts import Host, host_at, make_host, running
+from tests.daemon.old_stores import make_old_store
 
 READER = NodeKey(b"r" * 32).node
 NOWHERE = "http://127.0.0.1:9"
@@ -85,6 +88,43 @@ async def test_recover_of_a_sound_outbox_keeps_every_row(house: House, tmp_path:
     assert damage_of(host.daemon.directory.outbox, counters=True) is None
     async with running(host):
         assert [row["id"] for row in (await host.get("/v1/outbox"))["items"]] == [row["id"] for row in before]
+
+
+_OLD_OUTBOX = """
+INSERT INTO outbox (position, id, client_message_id, request_fingerprint, event_id, event, destination, enqueued_at_ns,
+                    status, payload_bytes)
+VALUES (1, 'r1', 'c1', x'01', 'e1', x'7b7d', 'ed25519:aa', 5, 'pending', 2),
+       (4, 'r4', 'c4', x'04', 'e4', x'7b7d', '#news', 6, 'dead', 2);
+UPDATE outbox_state SET pending = 1, bytes = 4
+"""
+
+
+async def test_an_outbox_of_the_first_version_keeps_its_rows_and_ids(tmp_path: Path) -> None:
+    path = tmp_path / "outbox.db"
+    make_old_store(path, OUTBOX, 1, _OLD_OUTBOX)
+    outbox = Outbox(path, "main", FakeClock())
+    try:
+        rows = await outbox.rows(OutboxFilter(limit=10))
+        assert [(row.position, row.id, row.status, row.from_agent) for row in rows] == [
+            (4, "r4", "dead", ""),
+            (1, "r1", "pending", ""),
+        ]
+        fresh = NewRow("r5", "c1", b"9", "e5", b"{}", "#news")
+        taken = await outbox.accept(fresh, 10**9)
+        assert taken.body["error"] == "idempotency_key_reused", "an id of the host stays taken"
+        other = await outbox.accept(fresh._replace(from_agent="claude"), 10**9)
+        assert other.status == 202, "an agent has its own ids"
+        assert (await outbox.find("c1")).id == "r1"
+        assert (await outbox.find("c1", "claude")).id == "r5"
+    finally:
+        outbox.close()
+
+
+async def test_recover_saves_the_rows_of_an_older_outbox(tmp_path: Path) -> None:
+    directory = DaemonDirectory(tmp_path / "d")
+    directory.prepare()
+    make_old_store(directory.outbox, OUTBOX, 1, _OLD_OUTBOX)
+    assert recover_outbox(directory, "main", FakeClock())[:2] == (2, 1)
 
 
 async def test_counters_that_lie_are_damage(tmp_path: Path) -> None:

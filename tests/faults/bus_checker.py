@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from posthouse import Bus
+from posthouse.journal.digest import Record
 from posthouse.journal.read import read_after
-from posthouse.journal.records import Record
 from posthouse.journal.verify import verify_store
 from posthouse.sqlite.connection import open_reader
 from tests.bus.counters import depth_counter

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from posthouse.journal.append import JournalTransaction
+from posthouse.journal.digest import Record
 from posthouse.journal.read import read_after
-from posthouse.journal.records import Record
 from posthouse.journal.store import DirectStore, Store
 from posthouse.model.clock import Clock, FakeClock
 from posthouse.model.errors import Fatal

@@ -8,8 +8,8 @@ import pytest
 from blake3 import blake3
 
 from posthouse.journal.cursor import resolve_cursor
+from posthouse.journal.digest import Record, canonical_line, digest_records
 from posthouse.journal.prune import prune_prefix
-from posthouse.journal.records import Record, canonical_line, digest_records
 from posthouse.journal.verify import verify_store
 from posthouse.model.errors import PosthouseError
 from tests.journal.facts import all_records, note, opened, refs

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from posthouse.files import private_dir
 from posthouse.journal.append import Fact, JournalTransaction
+from posthouse.journal.digest import Record
 from posthouse.journal.read import read_after
-from posthouse.journal.records import Record
 from posthouse.journal.restore import restore_store
 from posthouse.journal.store import JOURNAL, Store
 from posthouse.model.clock import FakeClock

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from posthouse.journal.records import digest_contents, digest_records
+from posthouse.journal.digest import digest_contents, digest_records
 from posthouse.relay.store.protocol import RelayStore
 from tests.relay.edge import Edge, Reply
 

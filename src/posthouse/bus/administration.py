@@ -20,8 +20,8 @@ from posthouse.bus.letter_counts import read_letter_counts
 from posthouse.bus.options import check_count, check_type
 from posthouse.bus.results import BreakerView, IndexRow, Letter, Metrics, PublishResult
 from posthouse.bus.session import Session
+from posthouse.journal.digest import Record
 from posthouse.journal.read import read_after, read_extent
-from posthouse.journal.records import Record
 from posthouse.model.access_rules import AccessRule
 from posthouse.model.errors import PosthouseError
 from posthouse.model.limits import DEAD_LETTER_KEEP_DAYS

@@ -26,8 +26,8 @@ from posthouse.bus.publishing import Publisher
 from posthouse.bus.results import Letter, PublishResult
 from posthouse.bus.taps import Follower, Followers
 from posthouse.bus.transaction import BusTransaction
+from posthouse.journal.digest import Record
 from posthouse.journal.read import read_extent
-from posthouse.journal.records import Record
 from posthouse.log import get_log
 from posthouse.model.clock import format_utc, parse_utc
 from posthouse.model.envelope import decode_dead_letter

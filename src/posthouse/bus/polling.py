@@ -27,8 +27,8 @@ from posthouse.bus.settling import (
 )
 from posthouse.bus.taps import Follower, Followers
 from posthouse.bus.transaction import SQL, BusTransaction
+from posthouse.journal.digest import Record
 from posthouse.journal.read import read_extent
-from posthouse.journal.records import Record
 from posthouse.model.budget import is_expired
 from posthouse.model.envelope import Envelope
 from posthouse.model.errors import error

@@ -17,8 +17,8 @@ from posthouse.bus.inotify import Watcher
 from posthouse.bus.options import check_handler, check_type
 from posthouse.bus.running import decode_published
 from posthouse.journal.cursor import Cursor, resolve_cursor
+from posthouse.journal.digest import Record
 from posthouse.journal.read import read_after, read_extent
-from posthouse.journal.records import Record
 from posthouse.log import get_log
 from posthouse.model.envelope import Envelope
 from posthouse.model.errors import PosthouseError

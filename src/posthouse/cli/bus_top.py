@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from posthouse.bus import Bus
-    from posthouse.journal.records import Record
+    from posthouse.journal.digest import Record
 
 
 WINDOW_S = 10

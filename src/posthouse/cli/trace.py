@@ -22,7 +22,7 @@ from posthouse.model.event import is_event_id
 
 if TYPE_CHECKING:
     from posthouse.client.daemon import DaemonClient, InboxItem
-    from posthouse.journal.records import Record
+    from posthouse.journal.digest import Record
 
 
 class Step(NamedTuple):

@@ -287,9 +287,9 @@ class Daemon:
             self.end(error("internal", reason=f"{type(failure).__name__}: {failure}"))
 
     def _publish_messages(self, items: Sequence[InboxItem]) -> None:
-        self.meters.count("posthouse_daemon_inbox_received_total", by=len(items))
+        self.meters.count("posthouse_daemon_inbox_received_total", by=len({item.id for item in items}))
         for item in items:
-            self.events.publish_message(item.id, item.position, item.to_api(), item.received_at_ns)
+            self.events.publish_message(item.id, item.position, item.to_api(), item.received_at_ns, item.agent)
 
     def _publish_dead(self, row_id: str, client_message_id: str, reason: str) -> None:
         self.meters.count("posthouse_daemon_outbox_dead_total", reason)

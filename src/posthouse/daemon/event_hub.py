@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from posthouse.model.address import DEFAULT_INBOX
 from posthouse.model.clock import Clock, format_utc
 
 MESSAGE = "message"
@@ -27,6 +28,8 @@ class DaemonEvent(NamedTuple):
     id: str | None = None
     #: position of a message in the inbox
     position: int = 0
+    #: whose inbox a message is in
+    agent: str = DEFAULT_INBOX
 
     def frame(self) -> bytes:
         """Return the event in the format of server-sent events."""
@@ -93,9 +96,11 @@ class EventHub:
         """Send an event with the current time to every listener."""
         self._broadcast(DaemonEvent(event, {"ts": format_utc(self._clock.wall_ns()), **data}))
 
-    def publish_message(self, item_id: str, position: int, message: Mapping[str, Any], at_ns: int) -> None:
+    def publish_message(
+        self, item_id: str, position: int, message: Mapping[str, Any], at_ns: int, agent: str = DEFAULT_INBOX
+    ) -> None:
         """Send the event of a new inbox message to every listener."""
-        self._broadcast(message_event(item_id, position, message, at_ns))
+        self._broadcast(message_event(item_id, position, message, at_ns, agent))
 
     def _broadcast(self, event: DaemonEvent) -> None:
         self.on_event(event.event)
@@ -108,6 +113,8 @@ class EventHub:
             listener.close()
 
 
-def message_event(item_id: str, position: int, message: Mapping[str, Any], at_ns: int) -> DaemonEvent:
+def message_event(
+    item_id: str, position: int, message: Mapping[str, Any], at_ns: int, agent: str = DEFAULT_INBOX
+) -> DaemonEvent:
     """Return the event of an inbox message; it is the same whether the message is new or repeated."""
-    return DaemonEvent(MESSAGE, {"ts": format_utc(at_ns), **message}, item_id, position)
+    return DaemonEvent(MESSAGE, {"ts": format_utc(at_ns), **message}, item_id, position, agent)

@@ -19,6 +19,7 @@ from posthouse.daemon.directory import DaemonDirectory
 from posthouse.daemon.outbox.outbox import Outbox
 from posthouse.daemon.outbox.transitions import SQL
 from posthouse.journal.append import JournalTransaction
+from posthouse.model.address import DEFAULT_INBOX
 from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError, Transient, error
 from posthouse.model.limits import SECOND_NS
@@ -30,6 +31,8 @@ _DAMAGE_CODES = frozenset({"store_damaged", "store_failed", "store_not_ours", "i
 _DAMAGE = (apsw.CorruptError, apsw.NotADBError, apsw.IOError, apsw.SQLError)
 #: column name -> value
 _Row = dict[str, Any]
+#: columns that an outbox of an older version does not have
+_LATER_COLUMNS: _Row = {"from_agent": DEFAULT_INBOX, "to_agent": DEFAULT_INBOX}
 
 
 def check_outbox(path: Path) -> None:
@@ -146,7 +149,7 @@ def _insert_all(tx: JournalTransaction, rows: Mapping[int, _Row]) -> None:
     ordered = [rows[position] for position in sorted(rows)]
     for row in ordered:
         status = "pending" if row["status"] == "inflight" else row["status"]
-        tx.db.execute(SQL.insert_everything, {**row, "status": status})
+        tx.db.execute(SQL.insert_everything, {**_LATER_COLUMNS, **row, "status": status})
     counts: Any = tx.db.execute(SQL.count_all).fetchone()
     tx.db.execute(SQL.add_state, counts)
     # without a record of their queueing, the audit would report the rows

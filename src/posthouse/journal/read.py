@@ -14,7 +14,7 @@ import msgspec
 
 from posthouse.journal.append import SQL
 from posthouse.journal.cursor import Extent
-from posthouse.journal.records import Record
+from posthouse.journal.digest import Record
 
 
 def begin_first_epoch(db: apsw.Connection, wall_ns: int) -> None:

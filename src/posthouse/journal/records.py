@@ -1,10 +1,9 @@
-"""Records of the journal: the row, its canonical line for digests, and every record type.
+"""Every record type of the journal: what its `ref` names, and the fields of its JSON body.
 
 A record is a fact: time, type, mesh, `actor` (who caused it), `ref` (what it is about), and a small JSON body.
 Readers rely on these shapes forever. If you add or change a type: 1. declare it in its area below (a change raises
-`version` and keeps old fields readable), 2. `make docs`, 3. the reader in the pipeline, 4. a test that writes it. If
-you change the canonical line, every published Merkle root and prune digest changes: 1. a new digest version in
-protocol.md, 2. the pipeline, 3. the vectors. Loads no SQLite: Spark workers use it.
+`version` and keeps old fields readable), 2. `make docs`, 3. the reader in the pipeline, 4. a test that writes it.
+Loads no SQLite: Spark workers use it.
 """
 
 from __future__ import annotations
@@ -12,51 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple
-
-import msgspec
-import rfc8785
-from blake3 import blake3
-
-
-class Record(NamedTuple):
-    """One fact of the journal; `body` is JSON text."""
-
-    seq: int
-    at_ns: int
-    type: str
-    mesh: str | None
-    actor: str | None
-    ref: str | None
-    body: str
-
-    def decoded_body(self) -> dict[str, Any]:
-        """Return the body as a dictionary."""
-        return msgspec.json.decode(self.body, type=dict[str, Any])
-
-
-def canonical_line(record: Record) -> bytes:
-    """Return the line of canonical JSON that represents a record in digests."""
-    fields = record._asdict()
-    fields["at_ns"] = str(record.at_ns)  # above 2^53 JSON numbers are not exact
-    return rfc8785.dumps(fields) + b"\n"
-
-
-def digest_records(records: Iterable[Record]) -> str:
-    """Return the BLAKE3 digest over the canonical lines of records in seq order."""
-    hasher = blake3()
-    for record in records:
-        hasher.update(canonical_line(record))
-    return hasher.hexdigest()
-
-
-def digest_contents(contents: Iterable[bytes]) -> str:
-    """Return the BLAKE3 digest over events as they are served, one line each, in seq order."""
-    hasher = blake3()
-    for content in contents:
-        hasher.update(content)
-        hasher.update(b"\n")
-    return hasher.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -372,6 +326,8 @@ _DAEMON = (
             "fingerprint": "hex of the request fingerprint, always",
             "destination": "member or topic, always",
             "size": "bytes of the event, always",
+            "from_agent": "the agent that sends it, absent for the host itself",
+            "to_agent": "the recipient's agent, absent for its default inbox",
         },
     ),
     RecordType("outbox.inflight", _ROW, {"ids": "all row ids of the frame, always"}),
@@ -396,11 +352,13 @@ _DAEMON = (
             "message_id": "the event id, always",
             "topic": "the topic, absent for a direct message",
             "size": "bytes of the body, always",
+            "from_agent": "the sender's agent, absent for its host",
+            "agents": "agents whose inboxes got it, absent for the default inbox alone",
             "undecryptable": "true if it could not be decrypted",
             "conflicts_with": "the inbox row of a different message of this sender with the same client_message_id",
         },
     ),
-    RecordType("inbox.seen", "the id of the last row", {"ids": "the inbox rows, always"}),
+    RecordType("inbox.seen", "the id of the last row", {"ids": "the inbox rows, always", "agent": "whose inbox"}),
     RecordType("inbox.deleted", "the id of the last row", {"count": "number of rows above the retention, always"}),
     RecordType("agent.added", "the agent's name", {"program": "the program that uses it"}),
     RecordType("agent.renamed", "the agent's name", {"to": "the new name, always"}),

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from posthouse.client import Client
 from posthouse.files import fsync_dir, sync_file
-from posthouse.journal.records import Record, digest_contents, digest_records
+from posthouse.journal.digest import Record, digest_contents, digest_records
 from posthouse.model.api import ArchivedRange, Pruned
 from posthouse.model.errors import PosthouseError, error
 from posthouse.pipeline.connector.feeds import JOURNAL

@@ -21,7 +21,7 @@ import msgspec
 from posthouse.bus import Bus
 from posthouse.client import Client
 from posthouse.files import private_dir, write_atomic
-from posthouse.journal.records import Record
+from posthouse.journal.digest import Record
 from posthouse.model.clock import Clock
 from posthouse.model.errors import error
 from posthouse.model.event import MESSAGE

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from posthouse.files import private_dir
 from posthouse.journal.cursor import Cursor, parse_cursor, resolve_cursor
-from posthouse.journal.records import Record
+from posthouse.journal.digest import Record
 from posthouse.journal.store import exit_process
 from posthouse.model.clock import Clock
 from posthouse.model.errors import Fatal, error

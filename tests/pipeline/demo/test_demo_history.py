@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from posthouse.journal.digest import Record
 from posthouse.journal.read import read_after
-from posthouse.journal.records import Record
 from posthouse.pipeline.demo.demo_history import DAYS, START_NS, DemoHistory, make_history
 from posthouse.relay.ops.maintenance import check_relay
 from posthouse.sqlite.connection import open_reader

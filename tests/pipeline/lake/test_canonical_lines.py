@@ -9,7 +9,7 @@ import rfc8785
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from posthouse.journal.records import Record, canonical_line
+from posthouse.journal.digest import Record, canonical_line
 from posthouse.pipeline.connector.feeds import EVENTS, JOURNAL
 from posthouse.pipeline.lake.merkle import canonical_lines
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 from blake3 import blake3
 
-from posthouse.journal.records import Record, canonical_line
+from posthouse.journal.digest import Record, canonical_line
 from posthouse.pipeline.connector.feeds import JOURNAL
 from posthouse.pipeline.lake.merkle import BLOCK_ROWS, blocks, leaves_of, root
 

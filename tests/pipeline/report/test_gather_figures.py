@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from posthouse.journal.digest import Record
 from posthouse.journal.read import read_after
-from posthouse.journal.records import Record
 from posthouse.model.access_rules import AccessRules
 from posthouse.model.clock import FakeClock
 from posthouse.pipeline.connector.source_access import Access

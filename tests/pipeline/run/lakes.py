@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from posthouse.journal.records import Record
+from posthouse.journal.digest import Record
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.lake.delta import Delta
 from posthouse.pipeline.lake.merkle import leaves_of, root

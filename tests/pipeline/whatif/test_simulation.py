@@ -13,8 +13,8 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
+from posthouse.journal.digest import Record
 from posthouse.journal.read import read_after
-from posthouse.journal.records import Record
 from posthouse.model.access_rules import AccessRule, AccessRules, Action
 from posthouse.model.reliability import Backpressure, CircuitBreaker, DeadLetterLimits, RateLimit, Reliability
 from posthouse.pipeline.whatif.proposed_rules import BudgetProposal, Proposal

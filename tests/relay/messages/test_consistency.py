@@ -7,7 +7,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from posthouse.journal.records import digest_contents, digest_records
+from posthouse.journal.digest import digest_contents, digest_records
 from posthouse.relay.messages.consistency import DELIVERY_RULES
 from posthouse.relay.ops.housekeeping import ArchivedRange, Pruning
 from posthouse.relay.store.sqlite.store import FILE_NAME

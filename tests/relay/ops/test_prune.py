@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from posthouse.journal.records import digest_contents, digest_records
+from posthouse.journal.digest import digest_contents, digest_records
 from posthouse.model.clock import FakeClock
 from posthouse.model.event import Coordinate, encode_event
 from posthouse.model.filters import Filter

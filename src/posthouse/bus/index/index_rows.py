@@ -18,8 +18,8 @@ import msgspec
 from posthouse.bus.data_directory import UNROUTED
 from posthouse.bus.maildir import Mailbox
 from posthouse.journal.cursor import Extent
+from posthouse.journal.digest import Record
 from posthouse.journal.read import read_extent
-from posthouse.journal.records import Record
 from posthouse.model.clock import parse_utc
 from posthouse.model.envelope import Envelope, decode_dead_letter, decode_envelope
 from posthouse.model.errors import PosthouseError

@@ -63,6 +63,12 @@ class InboxItem(msgspec.Struct, frozen=True):
     undecryptable: str | None = None
     #: inbox id of a different message of this sender with the same client_message_id: one of the two came in error
     conflicts_with: str | None = None
+    #: the sender's agent, "" for its host
+    from_agent: str = ""
+    #: the agent that a direct message is for, "" for the default inbox
+    to_agent: str = ""
+    #: whose inbox it is in
+    agent: str = ""
 
 
 class OutboxRow(msgspec.Struct, frozen=True):
@@ -88,6 +94,10 @@ class OutboxRow(msgspec.Struct, frozen=True):
     destination: str | None = None
     #: event id, set before the relay has the message
     message_id: str | None = None
+    #: agent of this host that sent it, "" for the host itself
+    from_agent: str = ""
+    #: agent of the recipient, "" for its default inbox
+    to_agent: str = ""
 
 
 class OutboxChain(msgspec.Struct, frozen=True):

@@ -1,6 +1,8 @@
 """The inbox: messages for this node, stored once each before they are confirmed to the relay.
 
-A message is new if its sender and client_message_id were not seen before; only then are the `on_new` callbacks
+Every agent of the host has its own inbox and read state; the default inbox has the agent "". A message is stored once,
+with a row for each agent whose inbox it is in, and is never in none. It is new if its sender with its agent and its
+client_message_id were not seen before; only then are the `on_new` callbacks
 called, after the commit. The relay refuses a second message under one client_message_id, but a relay restored from a
 backup may have forgotten the first: the inbox keeps a different message as a new one that `conflicts_with` the first,
 so it is never dropped. The names in `to_api` are a contract of the local API. If you change one: 1. DaemonClient,
@@ -20,6 +22,7 @@ from posthouse.daemon.inbox import selection
 from posthouse.daemon.inbox.selection import InboxFilter, index_messages, select_rows
 from posthouse.journal.append import JournalTransaction
 from posthouse.journal.store import Store, exit_process
+from posthouse.model.address import DEFAULT_INBOX
 from posthouse.model.budget import Cause, MeshBudget, decode_mesh_budget
 from posthouse.model.clock import Clock, format_utc
 from posthouse.model.errors import Fatal, error
@@ -52,10 +55,16 @@ class NewItem(NamedTuple):
     budget: str | None
     #: error code, if it could not be decrypted
     undecryptable: str | None
+    #: the sender's agent, "" for its host
+    from_agent: str = DEFAULT_INBOX
+    #: the agent that a direct message is for, "" for the default inbox
+    to_agent: str = DEFAULT_INBOX
+    #: agents of this host whose inboxes get it
+    agents: tuple[str, ...] = (DEFAULT_INBOX,)
 
 
 class InboxItem(NamedTuple):
-    """A stored message."""
+    """A stored message in the inbox of one agent."""
 
     position: int
     id: str
@@ -75,6 +84,10 @@ class InboxItem(NamedTuple):
     undecryptable: str | None
     #: inbox id of a different message of this sender with the same client_message_id
     conflicts_with: str | None
+    from_agent: str
+    to_agent: str
+    #: whose inbox it is in
+    agent: str
 
     def to_api(self) -> dict[str, Any]:
         """Return the message as the local API shows it; without a body, `undecryptable` says why."""
@@ -94,10 +107,18 @@ class InboxItem(NamedTuple):
             "priority": self.priority,
             "undecryptable": self.undecryptable,
             "conflicts_with": self.conflicts_with,
+            "from_agent": self.from_agent,
+            "to_agent": self.to_agent,
+            "agent": self.agent,
         }
 
 
 _SWEEP_ROWS = 500  # per transaction
+
+
+def sender_ref(node: str, agent: str) -> str:
+    """Return the text that tells agents of one node apart: replies among them are returns only to the right one."""
+    return f"{node}/{agent}" if agent else node
 
 
 class Inbox:
@@ -124,7 +145,7 @@ class Inbox:
         self.store.close()
 
     async def put(self, items: Sequence[NewItem]) -> list[InboxItem]:
-        """Store messages; return the new ones once they are durable."""
+        """Store messages; return the new ones once they are durable, one item for each agent that got it."""
         is_bridged = self._is_bridged
         size = sum(len(item.body or "") for item in items)
         fresh = await self.store.writer.run(
@@ -139,9 +160,9 @@ class Inbox:
         """Write to the store, or raise why it cannot be written."""
         await self.store.probe()
 
-    async def find(self, key: str) -> InboxItem:
-        """Return a message by its id in the inbox or its message id; raises inbox_item_unknown."""
-        found = await self.store.pool.run(lambda db: find_item(db, key))
+    async def find(self, key: str, agent: str = DEFAULT_INBOX) -> InboxItem:
+        """Return a message of an agent's inbox by its id there or its message id; raises inbox_item_unknown."""
+        found = await self.store.pool.run(lambda db: find_item(db, key, agent))
         if found is None:
             raise error("inbox_item_unknown", id=key[:80])
         return found
@@ -156,9 +177,17 @@ class Inbox:
         """Return the position of the newest message, zero if there is none."""
         return await self.store.pool.run(newest_position)
 
-    async def mark_seen(self, ids: Sequence[str]) -> int:
-        """Mark messages as read; return how many were unread."""
-        return await self.store.writer.run(lambda tx: _mark_seen(tx, ids, self.mesh))
+    async def mark_seen(self, ids: Sequence[str], agent: str = DEFAULT_INBOX) -> int:
+        """Mark messages of an agent's inbox as read; return how many were unread."""
+        return await self.store.writer.run(lambda tx: _mark_seen(tx, ids, agent, self.mesh))
+
+    async def unread_counts(self) -> dict[str, int]:
+        """Return how many messages are unread, by agent; agents without unread mail are absent."""
+        return await self.store.pool.run(lambda db: dict(db.execute(SQL.unread_counts)))
+
+    async def rename_agent(self, name: str, to: str) -> None:
+        """Move the mail of an agent to its new name; a second call does nothing."""
+        await self.store.writer.run(lambda tx: tx.db.execute(SQL.rename_agent, (to, name)).fetchall())
 
     async def mark_all_seen(self, wanted: InboxFilter) -> int:
         """Mark every message that a filter selects and that is in the inbox now; return how many were unread."""
@@ -167,7 +196,7 @@ class Inbox:
         wanted = wanted._replace(before=before, is_unread=True, is_newest_first=False, limit=_SWEEP_ROWS)
         count = 0
         while items := await self.items(wanted):
-            count += await self.mark_seen([item.id for item in items])
+            count += await self.mark_seen([item.id for item in items], wanted.agent)
             wanted = wanted._replace(after=items[-1].position)
         return count
 
@@ -177,14 +206,19 @@ class Inbox:
             pass
 
     async def find_cause(self, message_id: str) -> tuple[Cause, MeshBudget | None] | None:
-        """Return a received message as the cause of another one, with its budget if it has one; None if unknown."""
+        """Return a received message as the cause of another one, with its budget if it has one; None if unknown.
+
+        The sender of the cause is written as `sender_ref` writes it.
+        """
         found: Any = await self.store.pool.run(lambda db: db.execute(SQL.cause, (message_id,)).fetchone())
         if found is None:
             return None
-        sender, topic, text = found
+        sender, from_agent, topic, text = found
         budget = None if text is None else decode_mesh_budget(text)
         is_return = budget is not None and budget.is_return
-        return Cause(message_id, sender, None if topic is None else f"#{topic}", is_return), budget
+        return Cause(
+            message_id, sender_ref(sender, from_agent), None if topic is None else f"#{topic}", is_return
+        ), budget
 
     async def delete_before(self, before_ns: int) -> int:
         """Delete messages received before a time; return how many, zero once there are none left."""
@@ -207,15 +241,16 @@ def _put(tx: JournalTransaction, items: Sequence[NewItem], *, is_bridged: bool) 
     fresh: list[InboxItem] = []
     for item in items:
         known = [
-            _Known(*row) for row in tx.db.execute(SQL.same_client_message_id, (item.sender, item.client_message_id))
+            _Known(*row)
+            for row in tx.db.execute(SQL.same_client_message_id, (item.sender, item.client_message_id, item.from_agent))
         ]
         if not any(each.is_same_as(item) for each in known):
-            fresh.append(_insert(tx, item, known[0].id if known else None, is_bridged=is_bridged))
+            fresh.extend(_insert(tx, item, known[0].id if known else None, is_bridged=is_bridged))
     return fresh
 
 
 class _Known(NamedTuple):
-    """What identifies a stored message beside its sender and client_message_id."""
+    """What identifies a stored message beside its sender, the sender's agent and its client_message_id."""
 
     id: str
     message_id: str
@@ -224,17 +259,20 @@ class _Known(NamedTuple):
     priority: str
     meta: str
     body: str | None
+    to_agent: str
 
     def is_same_as(self, item: NewItem) -> bool:
         """Return True for the same event, or for another event with equal content, such as one sealed again."""
         if self.message_id == item.message_id:
             return True
-        content = (item.topic, item.reply_to_id, item.priority, item.meta, item.body)
-        return item.body is not None and content == (self.topic, self.reply_to_id, self.priority, self.meta, self.body)
+        content = (item.topic, item.reply_to_id, item.priority, item.meta, item.body, item.to_agent)
+        mine = (self.topic, self.reply_to_id, self.priority, self.meta, self.body, self.to_agent)
+        return item.body is not None and content == mine
 
 
-def _insert(tx: JournalTransaction, item: NewItem, conflicts_with: str | None, *, is_bridged: bool) -> InboxItem:
+def _insert(tx: JournalTransaction, item: NewItem, conflicts_with: str | None, *, is_bridged: bool) -> list[InboxItem]:
     fields = {**item._asdict(), "received_at_ns": tx.now_ns, "conflicts_with": conflicts_with}
+    agents = fields.pop("agents")
     bridge = "waiting" if is_bridged and item.undecryptable is None else "off"
     position: Any = tx.db.execute(SQL.insert_row, {**fields, "bridge": bridge}).get
     body: dict[str, Any] = {
@@ -242,24 +280,30 @@ def _insert(tx: JournalTransaction, item: NewItem, conflicts_with: str | None, *
         "message_id": item.message_id,
         "size": len((item.body or "").encode()),
     }
+    tx.db.executemany(SQL.insert_agent, [(agent, position) for agent in agents])
     if item.topic is not None:
         body["topic"] = item.topic
+    if item.from_agent:
+        body["from_agent"] = item.from_agent
+    if agents != (DEFAULT_INBOX,):
+        body["agents"] = list(agents)
     if item.undecryptable is not None:
         body["undecryptable"] = True
     if conflicts_with is not None:
         body["conflicts_with"] = conflicts_with
     tx.append("inbox.received", mesh=item.mesh, actor=item.sender, ref=item.id, body=body)
-    return InboxItem(position=position, seen_at_ns=None, **fields)
+    return [InboxItem(position=position, seen_at_ns=None, agent=agent, **fields) for agent in agents]
 
 
-def _mark_seen(tx: JournalTransaction, ids: Sequence[str], mesh: str) -> int:
+def _mark_seen(tx: JournalTransaction, ids: Sequence[str], agent: str, mesh: str) -> int:
     seen: list[str] = []
     for item_id in dict.fromkeys(ids):
-        tx.db.execute(SQL.mark_seen, (tx.now_ns, item_id, item_id))
+        tx.db.execute(SQL.mark_seen, (tx.now_ns, agent, item_id, item_id))
         if tx.db.changes():
             seen.append(item_id)
     if seen:
-        tx.append("inbox.seen", mesh=mesh, ref=seen[-1], body={"ids": seen})
+        body: dict[str, Any] = {"ids": seen} | ({"agent": agent} if agent else {})
+        tx.append("inbox.seen", mesh=mesh, ref=seen[-1], body=body)
     return len(seen)
 
 
@@ -277,10 +321,10 @@ def newest_position(db: apsw.Connection) -> int:
     return int(found)
 
 
-def find_item(db: apsw.Connection, key: str) -> InboxItem | None:
-    """Return a message by its id in the inbox or its message id."""
+def find_item(db: apsw.Connection, key: str, agent: str) -> InboxItem | None:
+    """Return a message of an agent's inbox by its id there or its message id."""
     for column in ("id", "message_id"):
-        found: Any = db.execute(f"{SQL.columns} WHERE {column} = ?", (key,)).fetchone()
+        found: Any = db.execute(f"{SQL.columns} WHERE {column} = ? AND agent = ?", (key, agent)).fetchone()
         if found is not None:
             return InboxItem(*found)
     return None

@@ -1,31 +1,41 @@
 -- :name same_client_message_id
-SELECT id, message_id, topic, reply_to_id, priority, meta, body
-FROM inbox WHERE sender = ? AND client_message_id = ? ORDER BY position
+SELECT id, message_id, topic, reply_to_id, priority, meta, body, to_agent
+FROM inbox WHERE sender = ? AND client_message_id = ? AND from_agent = ? ORDER BY position
 
 -- :name insert_row
 INSERT INTO inbox (id, client_message_id, message_id, mesh, topic, sender, sender_name, body, meta, received_at_ns,
-                   reply_to_id, priority, budget, undecryptable, bridge, conflicts_with)
+                   reply_to_id, priority, budget, undecryptable, bridge, conflicts_with, from_agent, to_agent)
 VALUES (:id, :client_message_id, :message_id, :mesh, :topic, :sender, :sender_name, :body, :meta, :received_at_ns,
-        :reply_to_id, :priority, :budget, :undecryptable, :bridge, :conflicts_with)
+        :reply_to_id, :priority, :budget, :undecryptable, :bridge, :conflicts_with, :from_agent, :to_agent)
 RETURNING position
 
+-- :name insert_agent
+INSERT INTO inbox_agent (agent, position) VALUES (?, ?)
+
 -- :name columns
-SELECT position, id, client_message_id, message_id, mesh, topic, sender, sender_name, body, meta, received_at_ns,
-       reply_to_id, seen_at_ns, priority, budget, undecryptable, conflicts_with
-FROM inbox
+SELECT inbox.position, id, client_message_id, message_id, mesh, topic, sender, sender_name, body, meta, received_at_ns,
+       reply_to_id, read_at_ns, priority, budget, undecryptable, conflicts_with, from_agent, to_agent, agent
+FROM inbox_agent JOIN inbox ON inbox.position = inbox_agent.position
 
 -- :name newest_position
 SELECT coalesce(max(position), 0) FROM inbox
 
 -- :name mark_seen
-UPDATE inbox SET seen_at_ns = ? WHERE (id = ? OR message_id = ?) AND seen_at_ns IS NULL
+UPDATE inbox_agent SET read_at_ns = ?
+WHERE agent = ? AND read_at_ns IS NULL AND position IN (SELECT position FROM inbox WHERE id = ? OR message_id = ?)
+
+-- :name unread_counts
+SELECT agent, count(*) FROM inbox_agent WHERE read_at_ns IS NULL GROUP BY agent
+
+-- :name rename_agent
+UPDATE OR REPLACE inbox_agent SET agent = ? WHERE agent = ?
 
 -- :name cause
-SELECT sender, topic, budget FROM inbox WHERE message_id = ?
+SELECT sender, from_agent, topic, budget FROM inbox WHERE message_id = ?
 
 -- :name unbridged
 SELECT position, id, client_message_id, message_id, mesh, topic, sender, sender_name, body, meta, received_at_ns,
-       reply_to_id, seen_at_ns, priority, budget, undecryptable, conflicts_with
+       reply_to_id, NULL, priority, budget, undecryptable, conflicts_with, from_agent, to_agent, to_agent
 FROM inbox WHERE bridge = 'waiting' AND position > ? ORDER BY position LIMIT ?
 
 -- :name set_bridge_states

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import apsw
 
 from posthouse.journal.append import JournalTransaction
+from posthouse.model.address import DEFAULT_INBOX
 from posthouse.model.errors import error
 from posthouse.sqlite.statements import Statements
 
@@ -41,12 +42,15 @@ class InboxFilter(NamedTuple):
     search: str | None = None
     is_newest_first: bool = False
     limit: int = 100
+    #: whose inbox; "" for the default inbox
+    agent: str = DEFAULT_INBOX
 
     def condition(self) -> tuple[str, list[int | str]]:
         """Return the WHERE clause and its values."""
         given: tuple[tuple[str, int | str | None], ...] = (
-            ("position > ?", self.after),
-            ("position < ?", self.before),
+            ("agent = ?", self.agent),
+            ("inbox_agent.position > ?", self.after),
+            ("inbox_agent.position < ?", self.before),
             ("received_at_ns >= ?", self.since_ns or None),
             ("received_at_ns < ?", self.until_ns),
             ("topic = ?", self.topic),
@@ -55,7 +59,7 @@ class InboxFilter(NamedTuple):
         )
         conditions = [text for text, value in given if value is not None]
         if self.is_unread:
-            conditions.append("seen_at_ns IS NULL")
+            conditions.append("read_at_ns IS NULL")
         return " AND ".join(conditions), [value for _text, value in given if value is not None]
 
 
@@ -63,7 +67,8 @@ def select_rows(db: apsw.Connection, columns: str, wanted: InboxFilter) -> list[
     """Return the rows of a page."""
     where, values = wanted.condition()
     order = "DESC" if wanted.is_newest_first else "ASC"
-    return list(db.execute(f"{columns} WHERE {where} ORDER BY position {order} LIMIT ?", (*values, wanted.limit)))
+    query = f"{columns} WHERE {where} ORDER BY inbox_agent.position {order} LIMIT ?"
+    return list(db.execute(query, (*values, wanted.limit)))
 
 
 def search_expression(text: str) -> str:

@@ -1,5 +1,5 @@
 -- :name found
-position IN (SELECT rowid FROM inbox_search WHERE inbox_search MATCH ?)
+inbox_agent.position IN (SELECT rowid FROM inbox_search WHERE inbox_search MATCH ?)
 
 -- :name unindexed
 SELECT position, body FROM inbox

@@ -113,7 +113,7 @@ async def move_mark(call: LocalCall) -> HttpResponse:
 
 async def show_inbox_item(call: LocalCall) -> HttpResponse:
     """Return one message, by its id in the inbox or its message id."""
-    return json_response((await call.context.inbox.find(call.id)).to_api())
+    return json_response((await call.context.inbox.find(call.id, call.agent)).to_api())
 
 
 async def mark_seen(call: LocalCall) -> HttpResponse:
@@ -128,7 +128,7 @@ async def mark_seen(call: LocalCall) -> HttpResponse:
         return json_response({"count": await call.context.inbox.mark_all_seen(wanted)})
     if len(body.ids) > MAX_SEEN:
         raise error("body_invalid", reason=f"at most {MAX_SEEN} ids at once")
-    return json_response({"count": await call.context.inbox.mark_seen(body.ids)})
+    return json_response({"count": await call.context.inbox.mark_seen(body.ids, call.agent)})
 
 
 async def _inbox_filter(call: LocalCall, given: _Selection, after: str | None) -> InboxFilter:
@@ -142,6 +142,7 @@ async def _inbox_filter(call: LocalCall, given: _Selection, after: str | None) -
         topic=None if given.topic is None else given.topic.removeprefix(TOPIC_MARK),
         sender=None if given.from_ is None else await call.context.uplink.resolve(given.from_),
         search=None if given.search is None else search_expression(given.search),
+        agent=call.agent,
     )
 
 
@@ -151,7 +152,7 @@ async def _boundary(call: LocalCall, text: str | None) -> tuple[int | None, int 
         return None, None
     if _TIME.match(text):
         return None, parse_utc(text)
-    return (await call.context.inbox.find(text)).position, None
+    return (await call.context.inbox.find(text, call.agent)).position, None
 
 
 async def _wait_for_items(call: LocalCall, wanted: InboxFilter, wait_s: float) -> list[InboxItem]:
@@ -201,28 +202,29 @@ async def stream_events(call: LocalCall) -> HttpResponse:
 
 
 def _frame(item: InboxItem) -> bytes:
-    return message_event(item.id, item.position, item.to_api(), item.received_at_ns).frame()
+    return message_event(item.id, item.position, item.to_api(), item.received_at_ns, item.agent).frame()
 
 
 async def _resume_position(call: LocalCall) -> int | None:
     last = call.request.headers.get("Last-Event-ID")
     if last is None:
         return None
-    return (await call.context.inbox.find(last)).position
+    return (await call.context.inbox.find(last, call.agent)).position
 
 
 async def _send_stored(call: LocalCall, response: web.StreamResponse, after: int) -> int:
-    while items := await call.context.inbox.items(InboxFilter(after=after, limit=_PAGE)):
+    while items := await call.context.inbox.items(InboxFilter(after=after, limit=_PAGE, agent=call.agent)):
         await _write(response, b"".join(_frame(item) for item in items))
         after = items[-1].position
     return after
 
 
 async def _send_live(call: LocalCall, response: web.StreamResponse, listener: Listener, sent: int) -> None:
+    agent = call.agent
     comment_s = call.context.settings.limits.comment_s
     while not listener.is_closed:
         events = await listener.next_batch(comment_s)
-        fresh = [each for each in events if each.event != MESSAGE or each.position > sent]
+        fresh = [each for each in events if each.event != MESSAGE or (each.agent == agent and each.position > sent)]
         if fresh or not events:
             await _write(response, b"".join(each.frame() for each in fresh) or _COMMENT)
 

@@ -17,6 +17,7 @@ from posthouse.daemon.outbox import transitions
 from posthouse.daemon.outbox.transitions import OUTBOX, SQL, Claimed, Depth, NewRow, OutboxRow, SendOutcome, accept_row
 from posthouse.journal.append import JournalTransaction
 from posthouse.journal.store import Store, exit_process
+from posthouse.model.address import DEFAULT_INBOX
 from posthouse.model.clock import Clock
 from posthouse.model.errors import Fatal, error
 from posthouse.model.outbox_rules import AcceptAction, AcceptOutcome
@@ -127,9 +128,12 @@ class Outbox:
 
     # reading
 
-    async def find(self, key: str) -> OutboxRow:
-        """Return a row by its id, its client_message_id or its message id; raises outbox_row_unknown."""
-        row = await self.store.pool.run(lambda db: find_row(db, key))
+    async def find(self, key: str, agent: str = DEFAULT_INBOX) -> OutboxRow:
+        """Return a row by its id, its client_message_id or its message id; raises outbox_row_unknown.
+
+        Of several agents with one client_message_id the row of `agent` is meant, else the newest.
+        """
+        row = await self.store.pool.run(lambda db: find_row(db, key, agent))
         if row is None:
             raise error("outbox_row_unknown", id=key)
         return row
@@ -163,10 +167,11 @@ def read_depth(db: apsw.Connection) -> Depth:
     return Depth(*found)
 
 
-def find_row(db: apsw.Connection, key: str) -> OutboxRow | None:
-    """Return a row by its id, its client_message_id or its message id."""
+def find_row(db: apsw.Connection, key: str, agent: str = DEFAULT_INBOX) -> OutboxRow | None:
+    """Return a row by its id, its client_message_id or its message id; the agent's own row, else the newest."""
+    order = "ORDER BY from_agent = ? DESC, position DESC LIMIT 1"
     for column in ("id", "client_message_id", "event_id"):
-        found: Any = db.execute(f"{SQL.columns} WHERE {column} = ?", (key,)).fetchone()
+        found: Any = db.execute(f"{SQL.columns} WHERE {column} = ? {order}", (key, agent)).fetchone()
         if found is not None:
             return OutboxRow(*found)
     return None

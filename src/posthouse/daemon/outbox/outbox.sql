@@ -1,11 +1,11 @@
 -- :name by_client_id
 SELECT status, request_fingerprint, broker_message_id, history_id, last_error, id, event_id
-FROM outbox WHERE client_message_id = ?
+FROM outbox WHERE client_message_id = ? AND from_agent = ?
 
 -- :name insert_row
-INSERT INTO outbox (id, client_message_id, request_fingerprint, event_id, event, destination, enqueued_at_ns, status,
-                    payload_bytes)
-VALUES (?, ?, ?, ?, ?, ?, ?, 'pending', ?)
+INSERT INTO outbox (id, client_message_id, request_fingerprint, event_id, event, destination, from_agent, to_agent,
+                    enqueued_at_ns, status, payload_bytes)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending', ?)
 
 -- :name read_state
 SELECT pending, inflight, bytes FROM outbox_state
@@ -20,7 +20,7 @@ SELECT DISTINCT destination FROM outbox WHERE status IN ('pending', 'inflight')
 SELECT enqueued_at_ns FROM outbox WHERE status = 'pending' ORDER BY position LIMIT 1
 
 -- :name claimable
-SELECT position, id, client_message_id, event, enqueued_at_ns, attempts, last_error
+SELECT position, id, client_message_id, event, enqueued_at_ns, attempts, last_error, from_agent
 FROM outbox WHERE destination = ? AND status = 'pending' ORDER BY position LIMIT ?
 
 -- :name mark_inflight
@@ -58,7 +58,7 @@ UPDATE outbox SET event = NULL, destination = '' WHERE position = ?
 -- :name columns
 SELECT position, id, client_message_id, status, attempts, enqueued_at_ns, next_attempt_at_ns, delivered_at_ns,
        broker_message_id, history_id, last_error, aborted_at_ns, aborted_by, superseded_by, payload_bytes,
-       destination, event_id
+       destination, event_id, from_agent, to_agent
 FROM outbox
 
 -- :name event_of
@@ -69,15 +69,13 @@ SELECT coalesce(sum(status = 'pending'), 0), coalesce(sum(status = 'inflight'), 
        coalesce(sum(length(event)), 0) FROM outbox
 
 -- :name everything
-SELECT position, id, client_message_id, request_fingerprint, event_id, event, destination, enqueued_at_ns, attempts,
-       status, next_attempt_at_ns, last_error, delivered_at_ns, broker_message_id, history_id, aborted_at_ns,
-       aborted_by, superseded_by, payload_bytes
-FROM outbox NOT INDEXED
+SELECT * FROM outbox NOT INDEXED
 
 -- :name insert_everything
 INSERT OR IGNORE INTO outbox (position, id, client_message_id, request_fingerprint, event_id, event, destination,
                               enqueued_at_ns, attempts, status, next_attempt_at_ns, last_error, delivered_at_ns,
-                              broker_message_id, history_id, aborted_at_ns, aborted_by, superseded_by, payload_bytes)
+                              broker_message_id, history_id, aborted_at_ns, aborted_by, superseded_by, payload_bytes,
+                              from_agent, to_agent)
 VALUES (:position, :id, :client_message_id, :request_fingerprint, :event_id, :event, :destination, :enqueued_at_ns,
         :attempts, :status, :next_attempt_at_ns, :last_error, :delivered_at_ns, :broker_message_id, :history_id,
-        :aborted_at_ns, :aborted_by, :superseded_by, :payload_bytes)
+        :aborted_at_ns, :aborted_by, :superseded_by, :payload_bytes, :from_agent, :to_agent)

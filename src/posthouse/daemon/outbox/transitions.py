@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from posthouse.journal.append import JournalTransaction
+from posthouse.model.address import DEFAULT_INBOX
 from posthouse.model.clock import format_utc
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.outbox_rules import AcceptAction, AcceptOutcome, OutboxStatus, OutboxView, decide_accept
@@ -48,6 +49,10 @@ class NewRow(NamedTuple):
     event: bytes
     #: node id of the recipient, or #topic
     destination: str
+    #: agent of this host that sends it, "" for the host itself
+    from_agent: str = DEFAULT_INBOX
+    #: agent of the recipient, "" for its default inbox
+    to_agent: str = DEFAULT_INBOX
 
 
 class Claimed(NamedTuple):
@@ -62,6 +67,7 @@ class Claimed(NamedTuple):
     attempts: int
     #: error of the attempt before
     last_error: str | None
+    from_agent: str = DEFAULT_INBOX
 
 
 class OutboxRow(NamedTuple):
@@ -84,6 +90,8 @@ class OutboxRow(NamedTuple):
     payload_bytes: int
     destination: str
     event_id: str
+    from_agent: str
+    to_agent: str
 
     def to_api(self) -> dict[str, Any]:
         """Return the row as the local API shows it."""
@@ -104,6 +112,8 @@ class OutboxRow(NamedTuple):
             "payload_bytes": self.payload_bytes,
             "destination": self.destination,
             "message_id": self.event_id,
+            "from_agent": self.from_agent,
+            "to_agent": self.to_agent,
         }
 
 
@@ -139,7 +149,7 @@ def _format_time(at_ns: int | None) -> str | None:
 
 def accept_row(tx: JournalTransaction, row: NewRow, mesh: str, capacity_bytes: int) -> AcceptOutcome:
     """Decide the answer to a request by the accept table, and insert its row if it is new."""
-    found: Any = tx.db.execute(_BY_CLIENT_ID, (row.client_message_id,)).fetchone()
+    found: Any = tx.db.execute(_BY_CLIENT_ID, (row.client_message_id, row.from_agent)).fetchone()
     existing = None if found is None else _ExistingRow(*found)
     outcome = decide_accept(None if existing is None else existing.view(), row.request_fingerprint)
     if outcome.action is AcceptAction.INSERT:
@@ -155,8 +165,7 @@ def accept_row(tx: JournalTransaction, row: NewRow, mesh: str, capacity_bytes: i
 def _insert_row(tx: JournalTransaction, row: NewRow, mesh: str) -> None:
     """Insert a pending row, with its journal record and the counters."""
     size = len(row.event)
-    values = (row.id, row.client_message_id, row.request_fingerprint, row.event_id, row.event, row.destination)
-    tx.db.execute(_INSERT, (*values, tx.now_ns, size))
+    tx.db.execute(_INSERT, (*row, tx.now_ns, size))
     tx.db.execute(_ADD_STATE, (1, 0, size))
     body = {
         "client_message_id": row.client_message_id,
@@ -164,6 +173,7 @@ def _insert_row(tx: JournalTransaction, row: NewRow, mesh: str) -> None:
         "destination": row.destination,
         "size": size,
     }
+    body |= {name: agent for name, agent in (("from_agent", row.from_agent), ("to_agent", row.to_agent)) if agent}
     tx.append("outbox.queued", mesh=mesh, ref=row.id, body=body)
 
 
@@ -312,7 +322,7 @@ def _changeable_row(tx: JournalTransaction, position: int) -> OutboxRow:
 
 
 def _check_id_unused(tx: JournalTransaction, successor: NewRow) -> None:
-    found: Any = tx.db.execute(SQL.by_client_id, (successor.client_message_id,)).fetchone()
+    found: Any = tx.db.execute(SQL.by_client_id, (successor.client_message_id, successor.from_agent)).fetchone()
     if found is not None:
         raise _collision_error(_ExistingRow(*found), successor)
 

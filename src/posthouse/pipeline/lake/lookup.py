@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from posthouse.journal.records import Record
+from posthouse.journal.digest import Record
 from posthouse.model.clock import format_utc
 from posthouse.model.event import MESSAGE, Event, decode_event
 from posthouse.pipeline.connector.feeds import JOURNAL

@@ -14,8 +14,8 @@ from typing import Any
 import apsw
 import msgspec
 
+from posthouse.journal.digest import Record
 from posthouse.journal.read import read_after
-from posthouse.journal.records import Record
 from posthouse.journal.verify import Rule
 from posthouse.keys import verify
 from posthouse.model.errors import PosthouseError

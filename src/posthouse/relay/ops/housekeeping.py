@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import structlog
 from blake3 import blake3
 
-from posthouse.journal.records import Record, canonical_line
+from posthouse.journal.digest import Record, canonical_line
 from posthouse.keys.identity import same_token
 from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError, error

@@ -18,8 +18,8 @@ import msgspec
 from msgspec.structs import replace
 
 from posthouse.journal.append import SQL as JOURNAL_SQL
+from posthouse.journal.digest import Record
 from posthouse.journal.read import read_after
-from posthouse.journal.records import Record
 from posthouse.journal.restore import rebuild_store, restore_in_place, restore_store
 from posthouse.journal.store import JOURNAL
 from posthouse.journal.verify import Damage, Rule, find_damage, verify_store

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from posthouse.journal.cursor import Extent
-from posthouse.journal.records import Record
+from posthouse.journal.digest import Record
 from posthouse.model.event import Coordinate
 from posthouse.model.fence_rules import FenceRule
 from posthouse.model.filters import Filter

@@ -23,7 +23,8 @@ def _by_row(entry: Entry) -> Iterator[KeyedFact]:
 
 def _by_message(entry: Entry) -> Iterator[KeyedFact]:
     if "conflicts_with" not in entry.body:  # the inbox compared the contents: it is another message
-        yield f"{entry.actor}\x1f{entry.body['client_message_id']}", entry.ref
+        sender = "/".join(filter(None, (entry.actor, entry.body.get("from_agent"))))
+        yield f"{sender}\x1f{entry.body['client_message_id']}", entry.ref
 
 
 class InboxRowAuditor(Auditor):

@@ -14,8 +14,8 @@ from typing import Any
 import apsw
 
 from posthouse.journal.cursor import Extent
+from posthouse.journal.digest import Record
 from posthouse.journal.read import read_after, read_extent
-from posthouse.journal.records import Record
 from posthouse.model.clock import Clock
 from posthouse.model.errors import error
 from posthouse.model.event import Coordinate
