@@ -187,12 +187,16 @@ class Agent:
         envelope.auth_response.CopyFrom(response)
         return envelope
 
+    def take(self, envelope: Envelope) -> None:
+        """Take an envelope that was just read; the relay sends a message again only until this agent answers a ping."""
+        self._came.put_nowait(envelope)
+
     async def _read(self, socket: aiohttp.ClientWebSocketResponse[bool]) -> None:
         """Keep reading, so that pings are answered while this agent is busy."""
         try:
             async for message in socket:
                 if message.type is aiohttp.WSMsgType.BINARY:
-                    self._came.put_nowait(Envelope.FromString(message.data))
+                    self.take(Envelope.FromString(message.data))
         finally:
             self._came.put_nowait(None)
 

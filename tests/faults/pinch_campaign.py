@@ -40,6 +40,7 @@ class Campaign:
         self.confirmed: list[str] = []
         self._ids: dict[str, str] = {}
         self._manner = manner
+        self._store = folder / "stored"
         self._child: Child | None = None
         self._runs = 0
         self._taken = 0
@@ -64,7 +65,7 @@ class Campaign:
     async def start_reader(self) -> None:
         """Start the reader's process."""
         self._runs, self._taken = self._runs + 1, 0
-        args = (self.relay.url, HOST, bytes(self.key).hex(), self._manner)
+        args = (self.relay.url, HOST, bytes(self.key).hex(), self._manner, str(self._store))
         self._child = await asyncio.to_thread(Child, "tests.faults.pinch_reader", *args)
 
     async def kill_reader(self) -> None:

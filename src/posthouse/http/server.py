@@ -147,6 +147,8 @@ class HttpConnection(RequestHandler):
         self.address: str | None = None
         #: ends what became of this connection, such as a WebSocket, when it has to make room
         self.on_displaced: Callable[[PosthouseError], None] | None = None
+        #: whether the connection broke instead of being closed
+        self.was_reset = False
         self._server = server
         self._handshake = handshake
         self._deadline: asyncio.TimerHandle | None = None
@@ -169,6 +171,7 @@ class HttpConnection(RequestHandler):
             self._deadline = self._loop.call_later(server.limits.header_s, self._expire, stream)
 
     def connection_lost(self, exc: BaseException | None) -> None:
+        self.was_reset = exc is not None
         if self._deadline is not None:
             self._deadline.cancel()
         self._server.admission.leave(self)

@@ -88,7 +88,8 @@ PINCH_PING_S = 25
 PINCH_PONG_S = 7
 PINCH_CHALLENGE_S = 10
 PINCH_RATE_PER_S = 1.0  # of one address; Pinch's own default
-PINCH_BURST = 10
+PINCH_BURST = 60  # thirty short tools in a row, which send at most two envelopes each
+PINCH_ATTEMPTS_MAX = 3  # a message that was sent and redelivered twice without any confirm is a dead letter
 PINCH_HOST_MAX_CHARS = 255
 PINCH_MESSAGE_ID_MAX_BYTES = 255  # a UUID has 36
 

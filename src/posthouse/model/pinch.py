@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from posthouse.model.errors import PosthouseError, error
@@ -119,6 +120,44 @@ def delivery_id(sender: str, message_id: bytes, accepted_at_ns: int, number: int
 MESSAGE_TYPE_MESSAGE = 4  # as pinch.proto numbers it; a test compares
 
 
-def is_confirmed_by_reader(message_type: int) -> bool:
-    """Return True if readers confirm envelopes of this type; all others are complete once they were read."""
-    return message_type == MESSAGE_TYPE_MESSAGE
+def is_confirmed_by_reader(message_type: int, has_message_id: bool) -> bool:
+    """Return True for a message, which its reader confirms by id; a control envelope is complete once it was read."""
+    return message_type == MESSAGE_TYPE_MESSAGE and has_message_id
+
+
+def overtaking_controls(waiting: Iterable[tuple[int, int, bool]]) -> list[int]:
+    """Return the control envelopes that may be sent before the messages that wait, in order.
+
+    `waiting` is (seq, sender, is a message) in the order of the queue. A control envelope overtakes messages of other
+    senders only, because it changes what its sender's messages mean.
+    """
+    controls: list[int] = []
+    senders_with_messages: set[int] = set()
+    for seq, sender, is_message in waiting:
+        if is_message:
+            senders_with_messages.add(sender)
+        elif sender not in senders_with_messages:
+            controls.append(seq)
+    return controls
+
+
+class SentMessage(NamedTuple):
+    """A message that was sent on a connection and is not confirmed; times are seconds of one steady clock."""
+
+    seq: int
+    written_s: float
+
+
+def read_by_close(sent: Iterable[SentMessage], closed_s: float, round_trip_s: float | None) -> list[int]:
+    """Return the messages that a clean close proves read: those written a round trip before the close arrived.
+
+    A younger message may have crossed the close on the wire. Without a known round trip a close proves nothing.
+    """
+    if round_trip_s is None:
+        return []
+    return [each.seq for each in sent if closed_s - each.written_s >= round_trip_s]
+
+
+def sent_without_progress(sent: Iterable[SentMessage], *, has_confirmed: bool) -> list[int]:
+    """Return the messages that count a delivery without progress; any confirm on the connection is progress for all."""
+    return [] if has_confirmed else [each.seq for each in sent]

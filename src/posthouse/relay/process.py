@@ -8,6 +8,7 @@ does nothing.
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
 import signal
 from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -21,6 +22,7 @@ import uvloop
 from posthouse.http.caller_address import AddressRule, parse_networks
 from posthouse.http.server import freeze_heap
 from posthouse.keys import public_key
+from posthouse.model.errors import error
 from posthouse.model.pinch import validate_host
 from posthouse.model.rate import Rate
 from posthouse.model.settings_sources import Resolved
@@ -104,10 +106,17 @@ def _deliveries(given: Mapping[str, Any]) -> DeliverySettings:
     )
 
 
+#: with these a Pinch relay lets only approved keys connect
+_APPROVAL_VARIABLES = ("PINCH_TURNSTILE_SECRET_KEY", "PINCH_TURNSTILE_SITE_KEY")
+
+
 def _pinch(given: Mapping[str, Any]) -> PinchSettings | None:
     origins = NO_ORIGINS if given["pinch_origins"] is None else parse_patterns(given["pinch_origins"])
     if given["pinch_host"] is None:
         return None
+    for variable in _APPROVAL_VARIABLES:
+        if os.environ.get(variable):
+            raise error("pinch_approval_unsupported", variable=variable)
     return PinchSettings(
         host=validate_host(given["pinch_host"]),
         rate_per_s=given["pinch_rate"],

@@ -14,6 +14,7 @@ from posthouse.model.clock import FakeClock
 from posthouse.model.event import encode_event
 from posthouse.model.rate import Rate
 from posthouse.relay.engine import EngineSettings, RelayEngine
+from posthouse.relay.messages.reader_session import ReaderSession
 from posthouse.relay.messages.settings import DeliverySettings
 from tests.relay.authors import Author
 from tests.relay.messages.checked import findings
@@ -116,7 +117,9 @@ class Machine:
     async def timeout(self, id_: str) -> None:
         seq = (await self.core.store.known([id_]))[id_]
         closed = await self.core.store.submit(
-            lambda unit: unit.deliveries.count_attempts("main", READER.node, [seq], is_timeout=True)
+            lambda unit: unit.deliveries.count_attempts(
+                "main", READER.node, [seq], ReaderSession.attempt_bounds, is_timeout=True
+            )
         )
         row = self.model.rows[id_]
         if id_ in self.model.queue:

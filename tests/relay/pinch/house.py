@@ -25,7 +25,7 @@ HOST = "relay.test"
 QUEUE_FULL = MessageType.MESSAGE_TYPE_QUEUE_FULL
 QUEUE_STATUS = MessageType.MESSAGE_TYPE_QUEUE_STATUS
 RATE_LIMITED = MessageType.MESSAGE_TYPE_RATE_LIMITED
-FAST = PinchSettings(HOST, rate_per_s=1e6, burst=1_000_000)
+FAST = PinchSettings(HOST, rate_per_s=1e6, burst=1_000_000, settle_s=0.0)
 _ENVELOPES = "posthouse_relay_pinch_envelopes_total"
 
 

@@ -55,6 +55,11 @@ class Raw:
             pass
         return received
 
+    def abort(self) -> None:
+        """Drop the connection without a close frame, as a killed process does."""
+        response: Any = self.socket._response
+        response.connection.transport.abort()
+
     async def answer(self, agent: Agent) -> AuthResult:
         """Log in as an agent and return the result."""
         await self.socket.send_bytes(agent.answer(self.challenge.nonce, self.challenge.relay_host).SerializeToString())

@@ -98,7 +98,7 @@ async def test_unknown_address_is_answered_with_the_id(alice: PinchParty, addres
     assert refusal.queue_full.reason == "unknown address"
 
 
-@pytest.mark.parametrize("message_id", [b"", b"\xff\xfe", b"a\0b", b"x" * 256])
+@pytest.mark.parametrize("message_id", [b"\xff\xfe", b"a\0b", b"x" * 256])
 async def test_message_without_a_usable_id_is_refused(alice: PinchParty, bob: PinchParty, message_id: bytes) -> None:
     envelope = alice.agent.compose(bob.address, "which one")
     envelope.message_id = message_id
@@ -120,8 +120,8 @@ async def test_unknown_fields_and_a_changed_payload_pass_unharmed(edge: Edge, al
         assert bob.read(envelope) == "x"
 
 
-@pytest.mark.parametrize("type_", [0, 1, 2, 3, 8, 9, 13, 14, 15, 16, 4_000])
-async def test_other_types_are_tolerated(alice: PinchParty, bob: PinchParty, type_: int) -> None:
+@pytest.mark.parametrize("type_", [0, 2, 3, 9, 13, 14, 15])
+async def test_types_of_the_relay_itself_are_ignored(alice: PinchParty, bob: PinchParty, type_: int) -> None:
     await bob.connect()
     assert await bob.silence() == []
     for _ in range(3):
@@ -130,6 +130,31 @@ async def test_other_types_are_tolerated(alice: PinchParty, bob: PinchParty, typ
     assert [each.id for each in await bob.receive(1)] == [sent]
     assert await bob.silence() == []
     assert await alice.silence() == []
+
+
+@pytest.mark.parametrize("type_", [1, 8, 16, 4_000], ids=["handshake", "heartbeat", "unknown", "far"])
+async def test_type_without_a_meaning_for_the_relay_is_routed(alice: PinchParty, bob: PinchParty, type_: int) -> None:
+    await alice.agent.send(Envelope(version=1, from_address=alice.address, to_address=bob.address, type=type_))  # type: ignore[arg-type]
+    await alice.agent.send(Envelope(version=1, from_address=alice.address, type=type_))  # type: ignore[arg-type]
+    sent = await alice.send(bob, "after it")
+    await bob.connect()
+    assert await bob.pending() == 2
+    assert [each.id for each in await bob.receive(1)] == [sent]
+    assert [each.type for each in bob.other] == [type_]
+    assert await alice.silence() == []
+
+
+async def test_message_without_an_id_is_complete_once_it_was_read(alice: PinchParty, bob: PinchParty) -> None:
+    envelope = alice.agent.compose(bob.address, "no id")
+    envelope.message_id = b""
+    await alice.agent.send(envelope)
+    await bob.connect()
+    (received,) = await bob.messages(1)
+    assert bob.agent.read(received) == "no id"
+    await bob.silence()
+    await bob.disconnect()
+    await bob.connect()
+    assert await bob.silence() == []
 
 
 async def test_frames_that_are_not_envelopes_are_ignored_up_to_a_limit(edge: Edge) -> None:
@@ -281,6 +306,7 @@ async def test_envelope_that_was_sent_but_not_proved_read_is_sent_again(alice: P
     async with logged_in(edge, bob) as deaf:  # it takes frames and answers no ping
         await alice.agent.ask(bob.address, "are you there?")
         assert (await deaf.routed()).type == REQUEST
+        deaf.abort()
     await until(lambda: endpoint(edge).logged_in == 1)
     again = PinchParty(edge, bob)
     await again.connect()

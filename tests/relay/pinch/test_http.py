@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from examples.pinch_agent.agent import Agent
+from posthouse.model.errors import PosthouseError
 from posthouse.model.pinch import address_of
+from posthouse.model.settings_sources import resolve_settings
+from posthouse.relay.process import server_settings
 from tests.relay.edge import Edge, running
 from tests.relay.pinch.house import HOST, PinchParty, endpoint, until
 
@@ -17,6 +20,23 @@ async def connections(edge: Edge) -> int:
     reply = await edge.get("/health")
     assert reply.status == 200
     return int(reply.value["connections"])
+
+
+@pytest.mark.parametrize("variable", ["PINCH_TURNSTILE_SECRET_KEY", "PINCH_TURNSTILE_SITE_KEY"])
+def test_environment_that_asks_for_approval_of_keys_stops_the_start(
+    monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    values = resolve_settings(flags={"relay.pinch_host": HOST})
+    assert server_settings(values).pinch is not None
+    monkeypatch.setenv(variable, "key")
+    with pytest.raises(PosthouseError, match=variable) as caught:
+        server_settings(values)
+    assert caught.value.code == "pinch_approval_unsupported"
+
+
+async def test_claim_answers_that_keys_need_no_approval(edge: Edge) -> None:
+    for reply in (await edge.get("/claim"), await edge.post("/agents/claim", {})):
+        assert (reply.status, reply.value["code"]) == (404, "pinch_claim_needless")
 
 
 async def test_health_counts_agents_that_are_logged_in(edge: Edge, alice: PinchParty, bob: PinchParty) -> None:

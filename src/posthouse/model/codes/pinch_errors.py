@@ -26,6 +26,19 @@ PINCH: tuple[ErrorSpec, ...] = (
         exit=Exit.USAGE,
     ),
     ErrorSpec(
+        "pinch_approval_unsupported",
+        400,
+        "{variable} asks for the approval of keys, which this relay does not have: any key could connect",
+        "Remove the variable to let any agent connect that proves its key, or keep the Pinch relay.",
+        exit=Exit.USAGE,
+    ),
+    ErrorSpec(
+        "pinch_claim_needless",
+        404,
+        "this relay approves no keys, so there is nothing to claim",
+        "Connect the agent: any key that is proved at the login may use this relay.",
+    ),
+    ErrorSpec(
         "pinch_key_invalid",
         400,
         "the public key is invalid: {reason}",

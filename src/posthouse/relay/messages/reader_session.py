@@ -16,10 +16,10 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from posthouse.model.clock import Clock
-from posthouse.model.limits import DELIVERY_BATCH
+from posthouse.model.limits import DELIVERY_BATCH, FLAP_ATTEMPTS_MAX, TIMEOUT_ATTEMPTS_MAX
 from posthouse.relay.accept.submission import Confirmed
 from posthouse.relay.store.delivery_protocol import SessionReads
-from posthouse.relay.wire.delivery_rows import ConfirmationPage, DeliveryPage
+from posthouse.relay.wire.delivery_rows import AttemptBounds, ConfirmationPage, DeliveryPage
 
 _encode = msgspec.json.Encoder().encode
 _GATHER_S = 0.002  # a moment for more confirmations, so that a page is worth its read
@@ -75,9 +75,7 @@ class SessionHost(Protocol):
 
     async def settled(self, name: tuple[str, str]) -> None: ...
 
-    async def send_roster(self, session: ReaderSession) -> None: ...
-
-    async def send_queue_status(self, session: ReaderSession) -> bool: ...
+    async def send_greeting(self, session: ReaderSession) -> bool: ...
 
     async def read_page(self, session: ReaderSession, after: int, limit: int) -> DeliveryPage: ...
 
@@ -311,6 +309,8 @@ class ReaderSession(TailCursor[Offer, DeliveryPage]):
     page_limit = DELIVERY_BATCH
     #: whether the node must have the right to read the mesh all the time
     needs_mesh_right = True
+    #: attempts after which a delivery is parked
+    attempt_bounds = AttemptBounds(TIMEOUT_ATTEMPTS_MAX, FLAP_ATTEMPTS_MAX)
 
     def __init__(
         self, host: SessionHost, peer: Peer, mesh: str, node: str, window: int, instance: str | None = None
@@ -360,6 +360,14 @@ class ReaderSession(TailCursor[Offer, DeliveryPage]):
             await self.catch_up()
         self._is_idle.set()
 
+    def on_sent(self, seqs: Sequence[int], needs_no_confirm: Sequence[int]) -> None:
+        """Take note that deliveries were written to the peer."""
+
+    def attempted(self, *, is_timeout: bool) -> list[int]:
+        """Return the deliveries that count an attempt because the connection has ended."""
+        seqs = self.in_flight.seqs
+        return seqs if is_timeout else seqs[:1]
+
     async def idle(self) -> None:
         """Wait until the session has sent everything it can send now."""
         await self._is_idle.wait()
@@ -408,8 +416,7 @@ class ReaderSession(TailCursor[Offer, DeliveryPage]):
         self.in_flight.add(seqs, self.host.clock.boot_ns())
         self.peer.deliver(page.text, page.size)
         self.host.note_sent(self, page.seqs, was_stored=True, record_body=page.record_body)
-        if page.needs_no_confirm:
-            self._close_when_read(page.needs_no_confirm)
+        self.on_sent(page.seqs, page.needs_no_confirm)
 
     def send_fresh(self, fresh: Sequence[Offer]) -> None:
         for start in range(0, len(fresh), DELIVERY_BATCH):
@@ -422,8 +429,7 @@ class ReaderSession(TailCursor[Offer, DeliveryPage]):
 
     async def _begin(self) -> bool:
         """Send what comes before all messages; return True if some wait."""
-        await self.host.send_roster(self)
-        return await self.host.send_queue_status(self)
+        return await self.host.send_greeting(self)
 
     def _send_batch(self, offers: Sequence[Offer]) -> None:
         self.position, count = offers[-1].seq, len(offers)
@@ -434,9 +440,4 @@ class ReaderSession(TailCursor[Offer, DeliveryPage]):
         self.in_flight.add(seqs, self.host.clock.boot_ns())
         self.peer.deliver(text, count)
         self.host.note_sent(self, seqs, was_stored=False, record_body=_encode(body).decode())
-        if needs_no_confirm:
-            self._close_when_read(needs_no_confirm)
-
-    def _close_when_read(self, seqs: Sequence[int]) -> None:
-        """Close deliveries that need no confirm, once the peer has answered a ping behind them."""
-        self.peer.ping(lambda: self.host.note_read(self, seqs))
+        self.on_sent(seqs, needs_no_confirm)

@@ -228,16 +228,25 @@ class ReaderSessions:
             if not self.may_read(session):
                 self.close(session, SessionEnd.HARMLESS)
 
-    async def send_roster(self, session: ReaderSession) -> None:
-        """Send the ROSTER; from then on the session gets PRESENCE."""
+    async def send_greeting(self, session: ReaderSession) -> bool:
+        """Send ROSTER, and QUEUE_STATUS if messages wait; return True if some do.
+
+        Both go in one frame, so that a client knows both when it has read its answer to RECEIVE. From then on the
+        session gets PRESENCE.
+        """
         mesh = self._meshes.find(session.mesh)
         nodes = [*mesh.members, *self._presence.online(session.mesh)][:MAX_PROFILES]
         found = await self.reads.profiles(session.mesh, list(dict.fromkeys(nodes)), self.clock.wall_ns())
         profiles = shown_profiles(found)
+        count = await self.count_waiting(session)
         if not session.is_closed:
             entries = roster(mesh, self._presence.online(session.mesh), profiles)
-            session.peer.deliver(command_text("ROSTER", session.mesh, entries), 1)
+            commands = [command_text("ROSTER", session.mesh, entries)]
+            if count:
+                commands.append(command_text("QUEUE_STATUS", count))
+            session.peer.deliver(session.peer.separator.join(commands), len(commands))
             session.has_roster = True
+        return count > 0
 
     def set_agents(self, session: ReaderSession, agents: Sequence[str]) -> None:
         """Note which agents of a node are online; the mesh gets it as PRESENCE."""
@@ -246,21 +255,14 @@ class ReaderSessions:
 
     async def count_waiting(self, session: ReaderSession) -> int:
         """Return how many messages wait for the reader of a session."""
-        return await self.reads.waiting(session.mesh, session.node, self._opened_since_ns())
-
-    async def send_queue_status(self, session: ReaderSession) -> bool:
-        """Send QUEUE_STATUS if messages wait; return True if some do."""
-        count = await self.count_waiting(session)
-        if count and not session.is_closed:
-            session.peer.deliver(command_text("QUEUE_STATUS", count), 1)
-        return count > 0
+        return await self.reads.waiting(session.mesh, session.node, self.opened_since_ns())
 
     async def read_page(self, session: ReaderSession, after: int, limit: int) -> DeliveryPage:
         """Return the next deliveries of a session."""
         if len(self._open.get(session.name, ())) > 1:
             await self.settled(session.name)  # this session must see what another one just sent as sent
         now_ns = self.clock.wall_ns()
-        return await session.reads.page(*session.name, after, self._opened_since_ns(), now_ns, limit)
+        return await session.reads.page(*session.name, after, self.opened_since_ns(), now_ns, limit)
 
     def note_sent(self, session: ReaderSession, seqs: Sequence[int], *, was_stored: bool, record_body: str) -> None:
         """Mark deliveries as sent, in the background."""
@@ -275,11 +277,15 @@ class ReaderSessions:
     def note_read(self, session: ReaderSession, seqs: Sequence[int]) -> None:
         """Close deliveries that need no confirm and were provably read, in the background."""
         mesh, node = session.name
-        self._deferred.defer(session.name, lambda unit: unit.deliveries.note_read(mesh, node, seqs), self.apply_closed)
+        self.defer(session.name, lambda unit: unit.deliveries.note_read(mesh, node, seqs))
 
     def drop_confirmations(self, name: Name, through_seq: int) -> None:
         """Drop confirmations that their sender has read, in the background."""
         self._deferred.defer(name, lambda unit: unit.deliveries.drop_confirmations(*name, through_seq))
+
+    def defer(self, name: Name, work: Callable[[Unit], ClosedDeliveries]) -> None:
+        """Write in the background, then take what ended out of flight."""
+        self._deferred.defer(name, work, self.apply_closed)
 
     def note_flushed(self, elapsed_ns: int) -> None:
         """Record the time from RECEIVE to the end of the backlog."""
@@ -339,16 +345,12 @@ class ReaderSessions:
         self.close(older, SessionEnd.HARMLESS)
 
     def _count_attempts(self, session: ReaderSession, end: SessionEnd) -> None:
-        seqs = session.in_flight.seqs
-        if end is SessionEnd.HARMLESS or not seqs:
-            return
-        counted = seqs if end is SessionEnd.TIMEOUT else seqs[:1]
-        mesh, node = session.name
-        self._deferred.defer(
-            session.name,
-            lambda unit: unit.deliveries.count_attempts(mesh, node, counted, is_timeout=end is SessionEnd.TIMEOUT),
-            self.apply_closed,
-        )
+        is_timeout, bounds = end is SessionEnd.TIMEOUT, session.attempt_bounds
+        counted = [] if end is SessionEnd.HARMLESS else session.attempted(is_timeout=is_timeout)
+        if counted:
+            name = session.name
+            self.defer(name, lambda unit: unit.deliveries.count_attempts(*name, counted, bounds, is_timeout=is_timeout))
 
-    def _opened_since_ns(self) -> int:
+    def opened_since_ns(self) -> int:
+        """Return the time before which open deliveries have expired."""
         return self.clock.wall_ns() - self.settings.queue_ttl_ns

@@ -1,8 +1,8 @@
 """One Pinch connection: handles envelopes by type, answers them, and owns the reader session of its address.
 
 Frames are handled in order, and the next one is read only while few submissions are unanswered. A refusal names the
-message it refuses. Envelopes of other types (heartbeats, handshakes, types of later versions) are ignored. A signature
-proved the address at login, so no mesh decides about its right to read.
+message it refuses. Envelopes of types that it does not know are routed like any other if they have a recipient.
+A close frame of the agent is answered after what a short tool still gets.
 """
 
 from __future__ import annotations
@@ -18,68 +18,36 @@ from aiohttp import WSCloseCode
 from posthouse.keys import verify
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.limits import MILLISECOND_NS, PINCH_ENVELOPE_MAX_BYTES, PINCH_MESSAGE_ID_MAX_BYTES
-from posthouse.model.node import PINCH_MESH, node_from_key
+from posthouse.model.node import node_from_key
 from posthouse.model.pinch import confirm_bytes, parse_address
-from posthouse.relay.messages.reader_session import ReaderSession
-from posthouse.relay.messages.sessions import CODE_CONFIRM_TIMEOUT, ReaderSessions, SessionEnd
+from posthouse.relay.messages.sessions import CODE_CONFIRM_TIMEOUT, SessionEnd
 from posthouse.relay.pinch.envelopes import (
     BLOCK,
     CONFIRM,
     MESSAGE,
-    ROUTED,
+    NOT_ROUTED,
     UNBLOCK,
     decode_envelope,
     queue_full,
-    queue_status,
     rate_limited,
 )
-from posthouse.relay.pinch.pinch_settings import TOKENS_PER_ENVELOPE, PinchSettings
+from posthouse.relay.pinch.pinch_session import PinchReaderSession
+from posthouse.relay.pinch.pinch_settings import TOKENS_PER_ENVELOPE
 from posthouse.relay.pinch.schema.pinch_pb2 import DeliveryConfirm, Envelope
 from posthouse.relay.pinch.service import Pinch
 from posthouse.relay.pinch.submissions import ConfirmSubmission, EnvelopeSubmission, Outcome, PinchSubmission
-from posthouse.relay.wire.frames import binary_frame
+from posthouse.relay.wire.frames import binary_frame, close_frame
 from posthouse.relay.wire.websocket import INTERNAL_ERROR, POLICY_VIOLATION, Frame, WebSocket, WebSocketConnection
-from posthouse.relay.wire.write_buffer import WriteBuffer
-
-
-class PinchReaderSession(ReaderSession):
-    """The reader session of a logged-in address.
-
-    Delivery starts once a pong proves that the agent has read AUTH_RESULT, or after a short time.
-    """
-
-    #: the address was proved by a signature; no mesh decides about it
-    needs_mesh_right = False
-
-    def __init__(
-        self, sessions: ReaderSessions, connection: PinchConnection, address: str, settings: PinchSettings
-    ) -> None:
-        super().__init__(sessions, connection, PINCH_MESH, address, settings.window)
-        self.reads = sessions.store.pinch
-        self._pinch_sessions = sessions
-        self._greeting_s = settings.greeting_s
-
-    async def _begin(self) -> bool:
-        await self._wait_for_login_read()
-        count = await self._pinch_sessions.count_waiting(self)
-        if count and not self.is_closed:
-            now_ms = self._pinch_sessions.clock.wall_ns() // MILLISECOND_NS
-            self.peer.deliver(binary_frame(queue_status(now_ms, self.node, count)), 1)
-        return count > 0
-
-    async def _wait_for_login_read(self) -> None:
-        read = asyncio.Event()
-        self.peer.ping(read.set)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._greeting_s):
-                await read.wait()
+from posthouse.relay.wire.write_buffer import CLOSE_S, RoundTrip, WriteBuffer
 
 
 def take_envelope(connection: PinchConnection, envelope: Envelope, raw: bytes) -> None:
-    """Handle an envelope by its type."""
+    """Handle an envelope by its type; every type that is not the relay's own and has a recipient is routed."""
     handler = _HANDLERS.get(envelope.type)
     if handler is not None:
         handler(connection, envelope, raw)
+    elif envelope.type == MESSAGE or (envelope.to_address and envelope.type not in NOT_ROUTED):
+        _post(connection, envelope, raw)
 
 
 def _post(connection: PinchConnection, envelope: Envelope, raw: bytes) -> None:
@@ -88,7 +56,7 @@ def _post(connection: PinchConnection, envelope: Envelope, raw: bytes) -> None:
         connection.refuse(envelope, error("pinch_sender_spoofed"))
     elif not _is_local_address(envelope.to_address, connection.settings.host):
         connection.refuse(envelope, error("pinch_address_unknown"))
-    elif not _is_message_id(envelope.message_id) and (envelope.message_id or envelope.type == MESSAGE):
+    elif envelope.message_id and not _is_message_id(envelope.message_id):
         connection.refuse(envelope, error("pinch_message_id_invalid"))
     elif connection.spend_rate(envelope):
         on_outcome = partial(connection.settle, envelope)
@@ -162,6 +130,7 @@ REPLACED = "replaced by a newer connection"
 NO_PONG = "no pong"
 _MAX_UNANSWERED = 256  # submissions of one connection; with more, its next frame is not read
 _MAX_FAULTS = 50  # frames in a row that are no envelope, after which a connection is closed
+_UNKNOWN = RoundTrip(0.0, 0.0)
 _RETRY_MS = 1_000  # for a store that accepts nothing now
 
 
@@ -190,7 +159,15 @@ class PinchConnection(WebSocketConnection):
         self._on_close = on_close
         self._session: PinchReaderSession | None = None
         self._unanswered = 0
+        self._is_answered = asyncio.Event()
+        self._is_answered.set()
         self._faults = 0
+        #: encoded frames that wait for `uncork`
+        self._corked: list[bytes] | None = None
+        self._corked_pings: list[Callable[[], None]] = []
+        self._shortest_ping_s: float | None = None
+        #: whether the agent has sent a close frame
+        self.is_closing = False
 
     @property
     def now_ms(self) -> int:
@@ -215,8 +192,27 @@ class PinchConnection(WebSocketConnection):
 
     def deliver(self, text: bytes, count: int) -> None:
         """Send encoded frames."""
-        if self.ending is None:  # nothing follows a close frame
+        if self._corked is not None:
+            self._corked.append(text)
+        elif self.ending is None:  # nothing follows a close frame
             self.write_buffer.write(text)
+
+    def cork(self) -> None:
+        """Collect what is sent until `uncork`.
+
+        The skill waits until as many envelopes have come as QUEUE_STATUS says, and closes with the last one, before it
+        confirms. If they come together with QUEUE_STATUS, it has confirmed them before it looks.
+        """
+        self._corked = []
+
+    def uncork(self) -> None:
+        """Send what was collected in one write, then the pings."""
+        corked, self._corked = self._corked, None
+        if corked:
+            self.deliver(b"".join(corked), len(corked))
+        pings, self._corked_pings = self._corked_pings, []
+        for on_pong in pings:
+            self.ping(on_pong)
 
     def send_frame(self, frame: bytes) -> None:
         """Send nothing: this wire has no presence."""
@@ -257,6 +253,7 @@ class PinchConnection(WebSocketConnection):
     def submit(self, submission: PinchSubmission) -> None:
         """Submit an envelope or a confirm; its outcome comes back to `settle`."""
         self._unanswered += 1
+        self._is_answered.clear()
         if self._unanswered >= _MAX_UNANSWERED:
             self.hold_back(True)
         self.pinch.submissions.submit(submission)
@@ -264,9 +261,13 @@ class PinchConnection(WebSocketConnection):
     def settle(self, envelope: Envelope, outcome: Outcome) -> None:
         """Answer the sender of an envelope, unless it was accepted."""
         self._unanswered -= 1
+        if not self._unanswered:
+            self._is_answered.set()
         self.hold_back(False)
         self.pinch.note_outcome(envelope.type, outcome)
         if envelope.type == CONFIRM:
+            if self._session is not None and outcome is Outcome.ACCEPTED:
+                self._session.note_confirm()
             return
         if outcome in (Outcome.DUPLICATE, Outcome.BUSY):
             self.pinch.rates.give_back(self.address, TOKENS_PER_ENVELOPE)
@@ -275,10 +276,53 @@ class PinchConnection(WebSocketConnection):
         elif outcome is Outcome.QUEUE_FULL:
             self.refuse(envelope, error("queue_full", id=envelope.message_id.decode(), recipient=envelope.to_address))
 
+    def ping(self, on_pong: Callable[[], None]) -> None:
+        if self._corked is not None:
+            self._corked_pings.append(on_pong)
+            return
+        sent_s = asyncio.get_running_loop().time()
+
+        def answered() -> None:
+            elapsed_s = asyncio.get_running_loop().time() - sent_s
+            self._shortest_ping_s = min(elapsed_s, self._shortest_ping_s or elapsed_s)
+            on_pong()
+
+        super().ping(answered)
+
+    async def answer_close(self) -> None:
+        """Answer the agent's close frame; a tool that leaves before delivery has started first gets what it can use."""
+        self.is_closing = True
+        session = self._session
+        self.uncork()
+        if session is not None and self.ending is None:
+            session.note_close(self._round_trip_s())
+            if not session.has_begun:
+                with contextlib.suppress(TimeoutError, PosthouseError):
+                    await self._send_while_closing(session)
+        await super().answer_close()
+
+    async def _send_while_closing(self, session: PinchReaderSession) -> None:
+        async with asyncio.timeout(CLOSE_S):
+            await self._is_answered.wait()  # an answer of the agent decides which control envelopes it still needs
+            batch = await session.send_while_closing()
+        loop, floor_s = asyncio.get_running_loop(), (self.write_buffer.tcp_round_trip() or _UNKNOWN).shortest_s
+        self.write_buffer.write(close_frame(WSCloseCode.OK, ""))
+        written_s = loop.time()
+        # a tool closes the connection once it has read the close frame; one that left before does so too early
+        if await self._socket.wait_for_peer_close() and loop.time() - written_s >= floor_s:
+            session.note_closing_batch_read(batch)
+
+    def _round_trip_s(self) -> float | None:
+        """Return how long a round trip takes; behind a proxy only a ping measures all of it."""
+        measured = self.write_buffer.tcp_round_trip()
+        known = [each for each in (measured and measured.smoothed_s, self._shortest_ping_s) if each is not None]
+        return max(known, default=None)
+
     def close_session(self) -> None:
         """Stop delivering on this connection."""
         if self._session is not None:
             self.pinch.engine.sessions.close(self._session, self._session_end())
+            self._session.park_read()
 
     async def close(self) -> None:
         self._on_close(self)
@@ -311,7 +355,6 @@ class PinchConnection(WebSocketConnection):
 
 
 _HANDLERS: dict[int, Callable[[PinchConnection, Envelope, bytes], None]] = {
-    **dict.fromkeys(ROUTED, _post),
     CONFIRM: _confirm,
     BLOCK: _take_block,
     UNBLOCK: _take_unblock,

@@ -1,4 +1,4 @@
-"""/ws, /health and /agents/register: the Pinch routes, the login, and which address is connected.
+"""/ws, /health, /agents/register and /claim: the Pinch routes, the login, and which address is connected.
 
 A login nonce is valid once and for a few seconds, and the signature covers the relay's name. A failed login gets no
 reason. An address has one connection: a second login wins only if the first connection fails to answer a ping, so an
@@ -154,6 +154,9 @@ class PinchEndpoint:
             gate = self._gates[address] = asyncio.Lock()
         async with gate:
             present = self._by_address.get(address)
+            if present is not None and present.is_closing:
+                await present.ended.wait()  # bounded; else this login would get what the other one still takes
+                present = None
             if present is not None and await present.answers_ping():
                 return False
             if present is not None:
@@ -196,7 +199,7 @@ class Registered(msgspec.Struct):
 
 
 #: the paths on which relay.pinch_origins holds
-PINCH_PATHS = frozenset({"/ws", "/health", "/agents/register"})
+PINCH_PATHS = frozenset({"/ws", "/health", "/agents/register", "/agents/claim", "/claim"})
 
 
 def pinch_routes(endpoint: PinchEndpoint) -> tuple[Route[RelayCall], ...]:
@@ -218,7 +221,20 @@ def pinch_routes(endpoint: PinchEndpoint) -> tuple[Route[RelayCall], ...]:
         key = _read_key((await call.body(Registration)).public_key)
         return json_response(Registered(address_of(key, pinch.settings.host), pinch.claim_code(key)))
 
+    async def claim(_call: RelayCall) -> HttpResponse:
+        """Answer that keys need no approval here."""
+        raise error("pinch_claim_needless")
+
     return (
+        Route("GET", "/claim", claim, "Learn that Pinch keys need no approval", is_public=True, responses={404: None}),
+        Route(
+            "POST",
+            "/agents/claim",
+            claim,
+            "Learn that a Pinch key needs no claim",
+            is_public=True,
+            responses={404: None},
+        ),
         Route("GET", "/ws", ws, "Open a Pinch connection", is_public=True, responses={101: None}, may_wait=True),
         Route(
             "GET",

@@ -24,13 +24,16 @@ CONFIRM = MessageType.MESSAGE_TYPE_DELIVERY_CONFIRM
 AUTH_RESPONSE = MessageType.MESSAGE_TYPE_AUTH_RESPONSE
 BLOCK = MessageType.MESSAGE_TYPE_BLOCK_NOTIFICATION
 UNBLOCK = MessageType.MESSAGE_TYPE_UNBLOCK_NOTIFICATION
-#: types that go from agent to agent through the queue
-ROUTED = frozenset(
+#: types that only the relay sends, or that belong to the login; every other type goes from agent to agent
+NOT_ROUTED = frozenset(
     {
-        MESSAGE,
-        MessageType.MESSAGE_TYPE_CONNECTION_REQUEST,
-        MessageType.MESSAGE_TYPE_CONNECTION_RESPONSE,
-        MessageType.MESSAGE_TYPE_CONNECTION_REVOKE,
+        MessageType.MESSAGE_TYPE_UNSPECIFIED,
+        MessageType.MESSAGE_TYPE_AUTH_CHALLENGE,
+        AUTH_RESPONSE,
+        MessageType.MESSAGE_TYPE_AUTH_RESULT,
+        MessageType.MESSAGE_TYPE_QUEUE_STATUS,
+        MessageType.MESSAGE_TYPE_QUEUE_FULL,
+        MessageType.MESSAGE_TYPE_RATE_LIMITED,
     }
 )
 

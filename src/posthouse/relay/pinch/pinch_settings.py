@@ -76,8 +76,10 @@ class PinchSettings:
     challenge_s: float = float(PINCH_CHALLENGE_S)
     #: unconfirmed messages on one connection; some agents read everything before they confirm
     window: int = RECEIVE_WINDOW_MAX
-    #: how long delivery waits for the pong that proves that the agent has read AUTH_RESULT
+    #: how long delivery waits at most for the pongs that prove that the agent reads and stays
     greeting_s: float = 1.0
+    #: an agent that is still connected after this time stays; the skill's short tools are gone by then
+    settle_s: float = 0.2
 
     @property
     def rate(self) -> Rate:

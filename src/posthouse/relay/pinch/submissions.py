@@ -99,6 +99,7 @@ class GroupEnvelopes:
     ) -> None:
         self._unit = unit
         self._settings = settings
+        self._effects = effects
         self._queues = GroupQueues(
             unit,
             settings,
@@ -138,6 +139,17 @@ class GroupEnvelopes:
         if plans:
             self._unit.pinch.add(envelopes)
             self._unit.deliveries.open((), (), deliveries, ())
+        for sender, recipient in dict.fromkeys((plan.submission.sender, plan.submission.recipient) for plan in plans):
+            self._close_answered(self._queue(sender), self._queue(recipient))
+
+    def _close_answered(self, reader: GroupQueue, other: GroupQueue) -> None:
+        """Close the control envelopes that a reader got from another agent and now answers.
+
+        A second delivery of them would overwrite the state that the answer stands for.
+        """
+        answered = self._unit.pinch.sent_controls(reader.queue_id, other.queue_id) if reader.rows else []
+        if answered:
+            self._effects.closed.append(self._unit.deliveries.note_read(PINCH_MESH, reader.node, answered))
 
     def _write(self, plan: _Plan, envelopes: list[NewEnvelope], deliveries: list[NewDelivery]) -> None:
         submission, now_ns = plan.submission, self._unit.now_ns
@@ -150,7 +162,7 @@ class GroupEnvelopes:
             deliveries.append((seq, reader, "pinch", key, sender, seq, "blocked", now_ns, now_ns))
             return
         deliveries.append((seq, reader, "pinch", key, sender, seq, "queued", now_ns, None))
-        needs_no_confirm = not is_confirmed_by_reader(submission.message_type)
+        needs_no_confirm = not is_confirmed_by_reader(submission.message_type, bool(submission.message_id))
         offer = Offer(seq, key.hex(), binary_frame(submission.raw), needs_no_confirm)
         self.offers.setdefault(submission.recipient, []).append(offer)
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from posthouse.relay.wire.delivery_rows import (
+    AttemptBounds,
     ClosedDeliveries,
     ConfirmationPage,
     DeliveryPage,
@@ -18,6 +19,7 @@ from posthouse.relay.wire.delivery_rows import (
     KnownMessages,
     NewDedupeRecord,
     NewDelivery,
+    PendingEnvelopes,
     QueuedDelivery,
     QueueDepth,
     QueueTotals,
@@ -93,7 +95,9 @@ class DeliveryUnit(Protocol):
         """Park an open delivery; return its state, "" if there is no such delivery."""
         ...
 
-    def count_attempts(self, mesh: str, node: str, seqs: Sequence[int], *, is_timeout: bool) -> ClosedDeliveries:
+    def count_attempts(
+        self, mesh: str, node: str, seqs: Sequence[int], bounds: AttemptBounds, *, is_timeout: bool
+    ) -> ClosedDeliveries:
         """Count an attempt for deliveries and park those that reached their bound."""
         ...
 
@@ -192,6 +196,18 @@ class PinchUnit(Protocol):
         """Return the latest delivery of a message id from one queue to another."""
         ...
 
+    def sent_controls(self, reader: int, sender: int) -> list[int]:
+        """Return the open deliveries that were sent to a reader, came from a sender and need no confirm."""
+        ...
+
+    def mark_read(self, mesh: str, node: str, seqs: Sequence[int]) -> None:
+        """Mark messages that their reader has provably read: they are not sent again unless they are requeued."""
+        ...
+
+    def park_read(self, mesh: str, node: str) -> ClosedDeliveries:
+        """Park open deliveries that were read and not confirmed."""
+        ...
+
     def message_ids(self, seqs: Sequence[int]) -> list[bytes]:
         """Return the message ids of envelopes, in the order they were accepted."""
         ...
@@ -201,5 +217,13 @@ class PinchUnit(Protocol):
         ...
 
 
-#: Pages and confirmations come as frames that are ready for the wire.
-PinchReads = SessionReads
+class PinchReads(SessionReads, Protocol):
+    """Reads of Pinch sessions; pages and confirmations come as frames that are ready for the wire."""
+
+    async def pending(self, mesh: str, node: str, opened_since_ns: int) -> PendingEnvelopes:
+        """Return how many envelopes wait for an address."""
+        ...
+
+    async def controls(self, mesh: str, node: str, opened_since_ns: int, limit: int) -> DeliveryPage:
+        """Return the next envelopes that need no confirm and may overtake the messages that wait."""
+        ...

@@ -29,6 +29,8 @@ class State(enum.StrEnum):
 
 
 OPEN = frozenset({State.QUEUED, State.SENT})
+#: the reason of a dead letter whose reader has provably read it
+READ_UNCONFIRMED = "read_unconfirmed"
 PARKED = frozenset({State.REJECTED, State.DEAD})
 #: mesh, sender, the sender's agent, client_message_id
 DedupeKey = tuple[str, str, str, str]
@@ -128,6 +130,15 @@ class ClosedDeliveries(NamedTuple):
     state: str = ""
 
 
+class AttemptBounds(NamedTuple):
+    """How many connections may end before a delivery is parked."""
+
+    #: because the reader made no progress
+    timeouts: int
+    #: for any other reason
+    lost: int
+
+
 NO_DELIVERIES = ClosedDeliveries("", "", [])
 
 
@@ -177,6 +188,16 @@ class QueueTotals(NamedTuple):
     confirmation_ids: int
     #: when the oldest open delivery was opened
     oldest_ns: int | None
+
+
+class PendingEnvelopes(NamedTuple):
+    """The envelopes that wait for a Pinch address."""
+
+    #: deliveries that will be sent
+    deliveries: int
+    #: deliveries that were read and not confirmed, so that they are not sent again
+    read: int
+    confirmations: int
 
 
 _encode = msgspec.json.Encoder().encode

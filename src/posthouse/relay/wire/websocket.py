@@ -9,13 +9,14 @@ A peer is alive while it answers pings or keeps reading. What a frame means is u
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, MutableMapping
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import structlog
-from aiohttp import WSCloseCode, WSMsgType, web
+from aiohttp import EofStream, WSCloseCode, WSMsgType, web
 
 from posthouse.http.outbound import OutboundAccount
 from posthouse.http.server import HttpConnection
@@ -42,7 +43,12 @@ class WebSocket(web.WebSocketResponse[Literal[False]]):
 
     def __init__(self, max_frame_bytes: int) -> None:
         super().__init__(
-            timeout=CLOSE_S, autoping=False, compress=False, max_msg_size=max_frame_bytes, decode_text=False
+            timeout=CLOSE_S,
+            autoclose=False,
+            autoping=False,
+            compress=False,
+            max_msg_size=max_frame_bytes,
+            decode_text=False,
         )
         self.on_too_large: Callable[[], None] | None = None
         self.has_sent_close = False
@@ -80,6 +86,18 @@ class WebSocket(web.WebSocketResponse[Literal[False]]):
             self._protocol._payload_parser = limited.parser
         self._strangers_parser = None
         return self._protocol.promote() if isinstance(self._protocol, HttpConnection) else None
+
+    async def wait_for_peer_close(self) -> bool:
+        """Wait up to CLOSE_S until the peer has closed the connection; return True if it did so in order."""
+        reader = self._reader
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                try:
+                    while reader is not None:
+                        await reader.read()
+                except EofStream:
+                    return not getattr(self._protocol, "was_reset", True)
+        return False
 
     async def close(self, *, code: int = WSCloseCode.OK, message: bytes = b"", drain: bool = True) -> bool:
         if code == WSCloseCode.MESSAGE_TOO_BIG and self.on_too_large is not None and not self.closed:
@@ -183,7 +201,13 @@ class WebSocketConnection(ABC):
             elif kind is WSMsgType.PONG:
                 self._take_pong(message.data)
             else:
+                if kind is WSMsgType.CLOSE:
+                    await self.answer_close()
                 return None
+
+    async def answer_close(self) -> None:
+        """Answer the close frame of the peer and close the connection."""
+        await self._socket.close(drain=False)
 
     def accept_member(self) -> PosthouseError | None:
         """Lift the limits for strangers, or return why the relay has no room for another member."""

@@ -1,18 +1,30 @@
 """The write buffer of one WebSocket: frames go straight to the transport, so connections can share one bytes object.
 
 The buffer asks the transport how many bytes are unsent, so a slow reader is measured, not guessed. It knows which
-events among them the peer has not taken.
+events among them the peer has not taken, and how long the peer's kernel takes to acknowledge.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket as sockets
+import sys
 from collections import deque
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 from posthouse.http.outbound import Outlet
 
 CLOSE_S = 2.0  # for the closing handshake; a peer that does not answer it by then is dropped
+# Linux's struct tcp_info: the end, and the place of tcpi_rtt and tcpi_min_rtt, in microseconds
+_TCP_INFO_BYTES, _TCP_INFO_RTT = 152, (68, 148)
+
+
+class RoundTrip(NamedTuple):
+    """How long the kernel of the peer takes to acknowledge."""
+
+    smoothed_s: float
+    shortest_s: float
 
 
 class WriteBuffer:
@@ -56,6 +68,20 @@ class WriteBuffer:
     def unsent_events(self) -> int:
         self._drop_sent()
         return self._unsent_events
+
+    def tcp_round_trip(self) -> RoundTrip | None:
+        """Return the round trip that TCP has measured, or None where the kernel does not tell."""
+        socket, option = self._transport.get_extra_info("socket"), getattr(sockets, "TCP_INFO", None)
+        if socket is None or option is None:
+            return None
+        try:
+            info = socket.getsockopt(sockets.IPPROTO_TCP, option, _TCP_INFO_BYTES)
+        except OSError:  # not TCP, or gone
+            return None
+        if len(info) < _TCP_INFO_BYTES:
+            return None
+        smoothed_us, shortest_us = (int.from_bytes(info[at : at + 4], sys.byteorder) for at in _TCP_INFO_RTT)
+        return RoundTrip(smoothed_us / 1e6, shortest_us / 1e6)
 
     def write(self, frame: bytes, events: int = 0) -> None:
         """Write an encoded frame that carries this number of events."""

@@ -16,12 +16,12 @@ import apsw
 import msgspec
 
 from posthouse.journal.append import JournalTransaction
-from posthouse.model.limits import FLAP_ATTEMPTS_MAX, TIMEOUT_ATTEMPTS_MAX
 from posthouse.relay.store.sqlite.meshes_and_locks import read_mesh_rows
 from posthouse.relay.wire.delivery_rows import (
     NO_DELIVERIES,
     OPEN,
     PARKED,
+    AttemptBounds,
     ClosedDeliveries,
     DeliveryRow,
     KnownMessage,
@@ -86,21 +86,25 @@ class ClosingDeliveries:
         self._tx.append("delivery.rejected", mesh=mesh, actor=node, ref=message_id, body={"reason": reason})
         return "rejected", ClosedDeliveries(mesh, node, [row.seq], "rejected")
 
-    def count_attempts(self, mesh: str, node: str, seqs: Sequence[int], *, is_timeout: bool) -> ClosedDeliveries:
+    def count_attempts(
+        self, mesh: str, node: str, seqs: Sequence[int], bounds: AttemptBounds, *, is_timeout: bool
+    ) -> ClosedDeliveries:
         queue_id = self._queue_id(mesh, node)
         keys = _ints(seqs)
         self._db.execute(CLOSE_SQL.count_timeouts if is_timeout else CLOSE_SQL.count_flaps, (queue_id, keys))
-        spent: list[Any] = self._db.execute(
-            CLOSE_SQL.spent, (queue_id, keys, TIMEOUT_ATTEMPTS_MAX, FLAP_ATTEMPTS_MAX)
-        ).fetchall()
-        if queue_id is None or not spent:
+        spent: list[Any] = self._db.execute(CLOSE_SQL.spent, (queue_id, keys, *bounds)).fetchall()
+        return self.park(mesh, node, spent, "confirm_timeout" if is_timeout else "connection_lost")
+
+    def park(self, mesh: str, node: str, rows: Sequence[Any], reason: str) -> ClosedDeliveries:
+        """Make open deliveries dead letters; a row is (seq, id, sends)."""
+        queue_id = self._queue_id(mesh, node)
+        if queue_id is None or not rows:
             return NO_DELIVERIES
-        reason = "confirm_timeout" if is_timeout else "connection_lost"
-        self._close(queue_id, "dead", [row[0] for row in spent], reason, parked=len(spent))
-        for _seq, id_, sends, _timeouts, _flaps in spent:
+        self._close(queue_id, "dead", [row[0] for row in rows], reason, parked=len(rows))
+        for _seq, id_, sends in rows:
             body = {"attempts": sends, "reason": reason}
             self._tx.append("delivery.dead", mesh=mesh, actor=node, ref=id_, body=body)
-        return ClosedDeliveries(mesh, node, [row[0] for row in spent], "dead")
+        return ClosedDeliveries(mesh, node, [row[0] for row in rows], "dead")
 
     def expire(self, mesh: str, node: str, before_ns: int, limit: int) -> ClosedDeliveries:
         queue_id = self._queue_id(mesh, node)

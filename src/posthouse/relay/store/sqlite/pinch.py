@@ -12,13 +12,18 @@ from typing import Any
 import apsw
 import msgspec
 
-from posthouse.model.pinch import is_confirmed_by_reader
+from posthouse.journal.append import JournalTransaction
+from posthouse.model.pinch import is_confirmed_by_reader, overtaking_controls
 from posthouse.relay.store.delivery_protocol import NewEnvelope
+from posthouse.relay.store.sqlite.deliveries import SqliteDeliveries
 from posthouse.relay.wire.delivery_rows import (
     NO_PAGE,
+    READ_UNCONFIRMED,
+    ClosedDeliveries,
     ConfirmationPage,
     DeliveryPage,
     DeliveryRow,
+    PendingEnvelopes,
     decode_stored_confirms,
 )
 from posthouse.relay.wire.frames import binary_frame
@@ -35,8 +40,9 @@ _ENVELOPES = BulkInsert(PINCH_SQL.insert_envelopes, 7)
 class SqlitePinch:
     """Implements posthouse.relay.store.delivery_protocol.PinchUnit."""
 
-    def __init__(self, db: apsw.Connection) -> None:
-        self._db = db
+    def __init__(self, tx: JournalTransaction) -> None:
+        self._tx = tx
+        self._db = tx.db
 
     def is_known(self, sender: int, message_id: bytes, since_ns: int) -> bool:
         return bool(self._db.execute(PINCH_SQL.find_known, (message_id, sender, since_ns)).get)
@@ -50,6 +56,16 @@ class SqlitePinch:
             return None
         id_, seq, state, was_stored, opened_at_ns, from_ = found
         return DeliveryRow(id_, seq, state, bool(was_stored), opened_at_ns, from_)
+
+    def sent_controls(self, reader: int, sender: int) -> list[int]:
+        return self._seqs(PINCH_SQL.sent_controls, (reader, sender))
+
+    def mark_read(self, mesh: str, node: str, seqs: Sequence[int]) -> None:
+        self._db.execute(PINCH_SQL.mark_read, (mesh, node, _ints(seqs)))
+
+    def park_read(self, mesh: str, node: str) -> ClosedDeliveries:
+        rows: list[Any] = self._db.execute(PINCH_SQL.read_rows, (mesh, node)).fetchall()
+        return SqliteDeliveries(self._tx).park(mesh, node, rows, READ_UNCONFIRMED)
 
     def message_ids(self, seqs: Sequence[int]) -> list[bytes]:
         if not seqs:
@@ -94,6 +110,26 @@ class SqlitePinchReads:
 
         return await self._pool.run(read)
 
+    async def pending(self, mesh: str, node: str, opened_since_ns: int) -> PendingEnvelopes:
+        def read(db: apsw.Connection) -> PendingEnvelopes:
+            queue_id = _queue_id(db, mesh, node)
+            counts: Any = db.execute(PINCH_SQL.pending, (queue_id, opened_since_ns)).fetchone()
+            deliveries, read_ones = counts
+            return PendingEnvelopes(deliveries, read_ones, db.execute(PINCH_SQL.pending_confirmations, (queue_id,)).get)
+
+        return await self._pool.run(read)
+
+    async def controls(self, mesh: str, node: str, opened_since_ns: int, limit: int) -> DeliveryPage:
+        def read(db: apsw.Connection) -> DeliveryPage:
+            queue_id = _queue_id(db, mesh, node)
+            kinds = db.execute(PINCH_SQL.open_kinds, (queue_id, opened_since_ns))
+            waiting = [(seq, sender, is_confirmed_by_reader(type_, has_id)) for seq, sender, type_, has_id in kinds]
+            seqs = overtaking_controls(waiting)[:limit]
+            rows: list[Any] = db.execute(PINCH_SQL.page_of_seqs, (queue_id, _ints(seqs))).fetchall() if seqs else []
+            return _page(rows) if rows else NO_PAGE
+
+        return await self._pool.run(read)
+
     async def confirmations(self, mesh: str, node: str, after_seq: int, limit: int) -> ConfirmationPage:
         def read(db: apsw.Connection) -> ConfirmationPage:
             bindings = (_queue_id(db, mesh, node), after_seq, limit)
@@ -105,9 +141,10 @@ class SqlitePinchReads:
 
 
 def _page(rows: list[Any]) -> DeliveryPage:
-    positions, seqs, ids, was_stored, attempts, types, envelopes = zip(*rows, strict=True)
+    positions, seqs, ids, was_stored, attempts, types, has_id, envelopes = zip(*rows, strict=True)
     body = {"ids": ids, "was_stored": [bool(stored) for stored in was_stored], "attempts": attempts}
-    needs_no_confirm = [seq for seq, type_ in zip(seqs, types, strict=True) if not is_confirmed_by_reader(type_)]
+    kinds = zip(seqs, types, has_id, strict=True)
+    needs_no_confirm = [seq for seq, type_, has_one in kinds if not is_confirmed_by_reader(type_, has_one)]
     text = b"".join(map(binary_frame, envelopes))
     return DeliveryPage(list(positions), list(seqs), text, _encode(body).decode(), needs_no_confirm)
 

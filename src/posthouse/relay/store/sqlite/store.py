@@ -66,7 +66,7 @@ class SqliteUnit(MeshTables, LockTables, RetentionTables):
 
     @cached_property
     def pinch(self) -> SqlitePinch:
-        return SqlitePinch(self._db)
+        return SqlitePinch(self._tx)
 
     @property
     def boot_ns(self) -> int:

@@ -37,7 +37,7 @@ UPDATE deliveries SET flaps = flaps + 1
 WHERE mailbox = ? AND seq IN (SELECT value FROM carray(?)) AND closed_at_ns IS NULL
 
 -- :name spent
-SELECT seq, lower(hex(id)), sends, timeouts, flaps FROM deliveries
+SELECT seq, lower(hex(id)), sends FROM deliveries
 WHERE mailbox = ? AND seq IN (SELECT value FROM carray(?)) AND closed_at_ns IS NULL
 AND (timeouts >= ? OR flaps >= ?) ORDER BY position
 

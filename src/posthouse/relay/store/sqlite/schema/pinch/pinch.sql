@@ -35,10 +35,52 @@ DELETE FROM pinch_envelopes WHERE seq IN (SELECT value FROM carray(?))
 SELECT mailbox FROM mailboxes WHERE mesh = ? AND node = ?
 
 -- :name page
-SELECT d.position, d.seq, lower(hex(d.id)), coalesce(d.was_stored, 1), d.sends + 1, p.message_type, p.envelope
+SELECT d.position, d.seq, lower(hex(d.id)), coalesce(d.was_stored, 1), d.sends + 1, p.message_type, p.message_id != x'',
+    p.envelope
 FROM deliveries AS d CROSS JOIN pinch_envelopes AS p ON p.seq = d.seq
 WHERE d.mailbox = ? AND d.closed_at_ns IS NULL AND d.position > ? AND d.opened_at_ns >= ? AND p.envelope IS NOT NULL
+AND p.read_position IS NOT d.position
 ORDER BY d.position LIMIT ?
+
+-- :name open_kinds
+SELECT d.seq, d.sender, p.message_type, p.message_id != x''
+FROM deliveries AS d CROSS JOIN pinch_envelopes AS p ON p.seq = d.seq
+WHERE d.mailbox = ? AND d.closed_at_ns IS NULL AND d.opened_at_ns >= ? AND p.envelope IS NOT NULL
+AND p.read_position IS NOT d.position
+ORDER BY d.position
+
+-- :name page_of_seqs
+SELECT d.position, d.seq, lower(hex(d.id)), coalesce(d.was_stored, 1), d.sends + 1, p.message_type, p.message_id != x'',
+    p.envelope
+FROM deliveries AS d CROSS JOIN pinch_envelopes AS p ON p.seq = d.seq
+WHERE d.mailbox = ? AND d.seq IN (SELECT value FROM carray(?))
+ORDER BY d.position
+
+-- :name pending
+SELECT coalesce(sum(p.read_position IS NOT d.position), 0),
+    coalesce(sum(p.read_position IS d.position), 0)
+FROM deliveries AS d CROSS JOIN pinch_envelopes AS p ON p.seq = d.seq
+WHERE d.mailbox = ? AND d.closed_at_ns IS NULL AND d.opened_at_ns >= ? AND p.envelope IS NOT NULL
+
+-- :name pending_confirmations
+SELECT count(*) FROM waiting_confirmations WHERE mailbox = ?
+
+-- :name sent_controls
+SELECT d.seq FROM deliveries AS d CROSS JOIN pinch_envelopes AS p ON p.seq = d.seq
+WHERE d.mailbox = ? AND d.closed_at_ns IS NULL AND d.state = 'sent' AND d.sender = ?
+AND (p.message_type != 4 OR p.message_id = x'')
+
+-- :name mark_read
+UPDATE pinch_envelopes SET read_position = d.position
+FROM deliveries AS d JOIN mailboxes AS m ON m.mailbox = d.mailbox
+WHERE m.mesh = ? AND m.node = ? AND d.seq IN (SELECT value FROM carray(?)) AND d.closed_at_ns IS NULL
+AND pinch_envelopes.seq = d.seq
+
+-- :name read_rows
+SELECT d.seq, lower(hex(d.id)), d.sends
+FROM mailboxes AS m CROSS JOIN deliveries AS d ON d.mailbox = m.mailbox CROSS JOIN pinch_envelopes AS p ON p.seq = d.seq
+WHERE m.mesh = ? AND m.node = ? AND d.closed_at_ns IS NULL AND p.read_position = d.position
+ORDER BY d.position
 
 -- :name confirmation_page
 SELECT seq, items FROM waiting_confirmations WHERE mailbox = ? AND seq > ? ORDER BY seq LIMIT ?
