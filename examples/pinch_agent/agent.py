@@ -69,10 +69,11 @@ class Agent:
         if self._socket is not None and self._session is not None:
             await self._socket.close()
             await self._session.close()
-        if self._reading is not None:
-            self._reading.cancel()
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            reading.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._reading
+                await reading
 
     async def __aenter__(self) -> Self:
         return self
@@ -197,6 +198,8 @@ class Agent:
             async for message in socket:
                 if message.type is aiohttp.WSMsgType.BINARY:
                     self.take(Envelope.FromString(message.data))
+        except ConnectionError:  # a pong found the connection gone: `receive` reports it
+            pass
         finally:
             self._came.put_nowait(None)
 

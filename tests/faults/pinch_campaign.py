@@ -96,6 +96,16 @@ class Campaign:
                 self._read()
         await self.sender.disconnect()
 
+    async def hear_waiting(self) -> None:
+        """Come back as the sender and hear the confirms that wait now; there must be some."""
+        await self.sender.connect(self.relay.url)
+        async with asyncio.timeout(PATIENCE_S):
+            while (envelope := await self.sender.receive()).type != QUEUE_STATUS:
+                self._hear(envelope)
+            for _ in range(envelope.queue_status.pending_count):
+                self._hear(await self.sender.receive())
+        await self.sender.disconnect()
+
     @property
     def texts(self) -> list[str]:
         """What the reader has seen, each once, in the order it saw it first."""

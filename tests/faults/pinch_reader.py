@@ -4,13 +4,14 @@
 
 Lines: `D connection text` for each message. A connection that ends is followed by the next one. A careful reader stores
 each message in FILE before it answers a ping behind it, and confirms what FILE holds when it connects. `hasty` confirms
-first and writes down a moment later; for the control only.
+what it reads and writes it down later; for the control only.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -20,7 +21,7 @@ from examples.pinch_agent.agent import MESSAGE, Agent, LoginRefused
 from examples.pinch_agent.pinch_pb2 import Envelope
 
 _PAUSE_S = 0.02
-_LATE_S = 0.01  # between confirming and writing down, of hasty ones
+_LATE_S = 0.01  # between two messages that a hasty one writes down
 
 
 class StoringAgent(Agent):
@@ -40,47 +41,49 @@ class StoringAgent(Agent):
 
     def take(self, envelope: Envelope) -> None:
         if envelope.type == MESSAGE:
-            sys.stdout.write(f"D {self.connection} {self.read(envelope)}\n")
-            sys.stdout.flush()
+            print(f"D {self.connection} {self.read(envelope)}", flush=True)  # noqa: T201 - the campaign reads it
             with self._path.open("a") as file:
                 file.write(f"{envelope.from_address} {envelope.message_id.decode()}\n")
         super().take(envelope)
 
 
-async def main(url: str, agent: Agent, manner: str) -> None:
+class HastyAgent(Agent):
+    """An agent that confirms each message when it reads it and writes it down later, one after the other."""
+
+    def __init__(self, relay: str, key: SigningKey) -> None:
+        super().__init__(relay, key)
+        self.connection = 0
+        self._late_s = 0.0
+
+    def stored(self) -> list[Envelope]:
+        """Return nothing: what was confirmed need not be confirmed again."""
+        return []
+
+    def take(self, envelope: Envelope) -> None:
+        if envelope.type == MESSAGE:
+            self._late_s += _LATE_S
+            line = f"D {self.connection} {self.read(envelope)}"
+            asyncio.get_running_loop().call_later(self._late_s, partial(print, line, flush=True))
+        super().take(envelope)
+
+
+async def main(url: str, agent: StoringAgent | HastyAgent) -> None:
     """Read until the process ends."""
-    connection = 0
     while True:
         try:
-            connection += 1
-            if isinstance(agent, StoringAgent):
-                agent.connection = connection
+            agent.connection += 1
             await agent.connect(url)
-            if isinstance(agent, StoringAgent):
-                for envelope in agent.stored():
+            for envelope in agent.stored():
+                await agent.confirm(envelope)
+            while True:
+                envelope = await agent.receive()
+                if envelope.type == MESSAGE:
                     await agent.confirm(envelope)
-            await read(agent, connection, manner)
         except (ConnectionError, LoginRefused, aiohttp.ClientError, TypeError):  # TypeError: closed before the login
             await asyncio.sleep(_PAUSE_S)
 
 
-async def read(agent: Agent, connection: int, manner: str) -> None:
-    """Read until the connection ends."""
-    while True:
-        envelope = await agent.receive()
-        if envelope.type != MESSAGE:
-            continue
-        if manner == "hasty":
-            await agent.confirm(envelope)
-            await asyncio.sleep(_LATE_S)
-            sys.stdout.write(f"D {connection} {agent.read(envelope)}\n")
-            sys.stdout.flush()
-        else:
-            await agent.confirm(envelope)
-
-
 if __name__ == "__main__":
-    key = SigningKey(bytes.fromhex(sys.argv[3]))
-    is_careful = sys.argv[4] == "careful"
-    reader = StoringAgent(sys.argv[2], key, Path(sys.argv[5])) if is_careful else Agent(sys.argv[2], key)
-    asyncio.run(main(sys.argv[1], reader, sys.argv[4]))
+    url, host, key_hex, manner, file = sys.argv[1:]
+    key = SigningKey(bytes.fromhex(key_hex))
+    asyncio.run(main(url, StoringAgent(host, key, Path(file)) if manner == "careful" else HastyAgent(host, key)))

@@ -63,12 +63,10 @@ async def test_control_an_agent_that_confirms_before_it_writes_down_loses_some(t
     campaign = Campaign(tmp_path, manner="hasty")
     try:
         await begin(campaign, 1)
-        for _ in range(3):
-            await campaign.await_lines(20)
-            await campaign.kill_reader()
-            await campaign.start_reader()
-        findings = await end(campaign)
+        await campaign.await_lines(20)
+        await campaign.kill_reader()
+        await campaign.hear_waiting()
     finally:
         await campaign.kill_reader()
         campaign.relay.kill()
-    assert "lost" in {finding.partition(":")[0] for finding in findings}, findings[:3]
+    assert set(campaign.confirmed) - set(campaign.texts), "everything confirmed was written down"

@@ -78,6 +78,25 @@ async def test_unread_messages_are_redelivered_twice_and_then_parked(
     assert await dead_letters(edge) == [(bob.address, "connection_lost")] * count
 
 
+async def test_any_confirm_lets_unread_messages_be_redelivered_twice_again(
+    edge: Edge, alice: PinchParty, bob: PinchParty
+) -> None:
+    kept = (await alice.send(bob, "never confirmed")).encode()
+    for _ in range(2):
+        assert await take_and_vanish(edge, bob.agent, 1) == [kept]
+    confirmed = (await alice.send(bob, "confirmed")).encode()
+    async with logged_in(edge, bob.agent) as connection:
+        while (envelope := await connection.envelope()).message_id != confirmed:
+            pass
+        await connection.socket.send_bytes(bob.agent.confirmation(envelope).SerializeToString())
+        assert [each.id for each in await alice.confirmed(1)] == [confirmed.decode()]
+        connection.abort()
+    await until(lambda: not is_connected(endpoint(edge), bob.address))
+    for _ in range(3):
+        assert await take_and_vanish(edge, bob.agent, 1) == [kept]
+    assert await dead_letters(edge) == [(bob.address, "connection_lost")]
+
+
 def test_close_proves_read_what_was_written_a_round_trip_before() -> None:
     sent = [SentMessage(1, 10.0), SentMessage(2, 10.5), SentMessage(3, 11.0)]
     assert read_by_close(sent, closed_s=11.0, round_trip_s=0.5) == [1, 2]

@@ -76,8 +76,10 @@ class PinchReaderSession(ReaderSession):
         self._has_confirmed = False
 
     def note_confirm(self) -> None:
-        """Take note that the address has confirmed a message."""
-        self._has_confirmed = True
+        """Take note that the address has confirmed a message: what it gets again counts its attempts from zero."""
+        if not self._has_confirmed:
+            self._has_confirmed = True
+            self._sessions.defer(self.name, lambda unit: _forget_attempts(unit, self.name))
 
     def note_close(self, round_trip_s: float | None) -> None:
         """Take note that the agent has closed the connection cleanly."""
@@ -173,4 +175,9 @@ class PinchReaderSession(ReaderSession):
 
 def _mark_read(unit: Unit, name: tuple[str, str], seqs: Sequence[int]) -> ClosedDeliveries:
     unit.pinch.mark_read(*name, seqs)
+    return NO_DELIVERIES
+
+
+def _forget_attempts(unit: Unit, name: tuple[str, str]) -> ClosedDeliveries:
+    unit.pinch.forget_attempts(*name)
     return NO_DELIVERIES

@@ -208,6 +208,10 @@ class PinchUnit(Protocol):
         """Park open deliveries that were read and not confirmed."""
         ...
 
+    def forget_attempts(self, mesh: str, node: str) -> None:
+        """Count the attempts of open deliveries from zero again, because their reader makes progress."""
+        ...
+
     def message_ids(self, seqs: Sequence[int]) -> list[bytes]:
         """Return the message ids of envelopes, in the order they were accepted."""
         ...

@@ -67,6 +67,9 @@ class SqlitePinch:
         rows: list[Any] = self._db.execute(PINCH_SQL.read_rows, (mesh, node)).fetchall()
         return SqliteDeliveries(self._tx).park(mesh, node, rows, READ_UNCONFIRMED)
 
+    def forget_attempts(self, mesh: str, node: str) -> None:
+        self._db.execute(PINCH_SQL.forget_attempts, (mesh, node))
+
     def message_ids(self, seqs: Sequence[int]) -> list[bytes]:
         if not seqs:
             return []

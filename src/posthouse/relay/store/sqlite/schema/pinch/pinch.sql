@@ -82,6 +82,11 @@ FROM mailboxes AS m CROSS JOIN deliveries AS d ON d.mailbox = m.mailbox CROSS JO
 WHERE m.mesh = ? AND m.node = ? AND d.closed_at_ns IS NULL AND p.read_position = d.position
 ORDER BY d.position
 
+-- :name forget_attempts
+UPDATE deliveries SET timeouts = 0, flaps = 0
+WHERE mailbox = (SELECT mailbox FROM mailboxes WHERE mesh = ? AND node = ?) AND closed_at_ns IS NULL
+AND (timeouts > 0 OR flaps > 0)
+
 -- :name confirmation_page
 SELECT seq, items FROM waiting_confirmations WHERE mailbox = ? AND seq > ? ORDER BY seq LIMIT ?
 
