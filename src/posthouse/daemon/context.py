@@ -12,7 +12,6 @@ import contextlib
 from dataclasses import dataclass, field
 
 from posthouse.daemon.agents.marks import Marks
-from posthouse.daemon.agents.pauses import Pauses
 from posthouse.daemon.agents.registry import AgentRegistry
 from posthouse.daemon.event_hub import EventHub
 from posthouse.daemon.inbox.inbox import Inbox
@@ -22,6 +21,7 @@ from posthouse.daemon.roster import Roster
 from posthouse.daemon.send import Sending
 from posthouse.daemon.settings import DaemonSettings
 from posthouse.daemon.uplink import Uplink
+from posthouse.daemon.wake.waker import Waker
 from posthouse.http.call import Call, T, WaitLimit, read_arguments
 from posthouse.keys import NodeKey
 from posthouse.model.address import AGENT_HEADER, DEFAULT_INBOX
@@ -40,10 +40,10 @@ class DaemonContext:
     inbox: Inbox
     agents: AgentRegistry
     marks: Marks
-    pauses: Pauses
     roster: Roster
     uplink: Uplink
     sending: Sending
+    waker: Waker
     events: EventHub
     meters: Meters
     #: boot time at which the daemon started

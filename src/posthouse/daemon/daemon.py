@@ -19,7 +19,6 @@ import structlog
 from posthouse.client.messages.sender import Composer
 from posthouse.client.trust.signing import Signer, open_content
 from posthouse.daemon.agents.marks import Marks
-from posthouse.daemon.agents.pauses import Pauses
 from posthouse.daemon.agents.registry import AgentRegistry
 from posthouse.daemon.bridge import Bridge
 from posthouse.daemon.context import DaemonContext
@@ -39,11 +38,14 @@ from posthouse.daemon.roster import Roster
 from posthouse.daemon.send import Sending
 from posthouse.daemon.settings import DaemonSettings
 from posthouse.daemon.uplink import Uplink
+from posthouse.daemon.wake.announcements import Announcer
+from posthouse.daemon.wake.waker import Waker
 from posthouse.journal.store import exit_process
 from posthouse.keys import NodeKey
+from posthouse.model.address import Address
 from posthouse.model.errors import Fatal, PosthouseError, error
 from posthouse.model.limits import BODY_MAX_BYTES
-from posthouse.model.node import validate_mesh_name
+from posthouse.model.node import KEY_PREFIX_MIN_DIGITS, node_hex, validate_mesh_name
 from posthouse.model.ulid import UlidGenerator
 
 log = structlog.get_logger(__name__)
@@ -57,11 +59,11 @@ class Daemon:
     outbox: Outbox
     inbox: Inbox
     agents: AgentRegistry
-    pauses: Pauses
     roster: Roster
     uplink: Uplink
     drain: Drain
     sending: Sending
+    waker: Waker
     pressure: Pressure
     housekeeper: Housekeeper
     context: DaemonContext
@@ -141,6 +143,8 @@ class Daemon:
         self._opened.push_async_callback(self.drain.close)
         await self.drain.start()
         self._start_task(self.housekeeper.run())
+        self._opened.push_async_callback(self.waker.close)
+        self.waker.commands.start()
         await self._listen()
         self.directory.write_pid()
         if self.settings.ttl_s is not None:
@@ -165,8 +169,6 @@ class Daemon:
         self._opened.callback(self.inbox.close)
         self.agents = AgentRegistry(directory.agents, clock, on_fatal=end_with)
         self._opened.callback(self.agents.close)
-        self.pauses = Pauses(self.agents.store, self.clock)
-        self.agents.on_change.append(self.pauses.reload)
         self.key = await load_identity(directory, self.outbox, is_ephemeral=settings.is_ephemeral)
         reopened = await self.outbox.recover()
         if reopened:
@@ -206,6 +208,8 @@ class Daemon:
             lambda: self.pressure.capacity_bytes,
             clock,
         )
+        announcer = Announcer(lambda: (self.inbox,), self.roster.name_of)
+        self.waker = Waker(self.agents, announcer, self._address_of, clock)
         self.housekeeper = Housekeeper(self.outbox, self.inbox, self.agents, self.drain, self.pressure, settings)
         self.context = DaemonContext(
             settings,
@@ -215,10 +219,10 @@ class Daemon:
             self.inbox,
             self.agents,
             Marks(self.agents.store),
-            self.pauses,
             self.roster,
             self.uplink,
             self.sending,
+            self.waker,
             self.events,
             self.meters,
             self._started_ns,
@@ -229,6 +233,7 @@ class Daemon:
         events, uplink, drain, meters = self.events, self.uplink, self.drain, self.meters
         self.outbox.on_queued = drain.wake
         self.inbox.on_new.append(self._publish_messages)
+        self.inbox.on_new.append(lambda items: self.waker.on_mail(item.agent for item in items))
         events.on_event = lambda event: meters.count("posthouse_daemon_events_total", event)
         uplink.on_status = lambda status: events.publish("broker_status", status=status)
         uplink.on_presence = lambda presence: events.publish(
@@ -277,6 +282,10 @@ class Daemon:
             await asyncio.gather(task, return_exceptions=True)
 
         self._opened.push_async_callback(cancel)
+
+    def _address_of(self, agent: str) -> str:
+        node = self.key.node
+        return str(Address(agent, self.roster.name_of(node) or node_hex(node)[:KEY_PREFIX_MIN_DIGITS]))
 
     # callbacks
 

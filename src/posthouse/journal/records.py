@@ -316,7 +316,6 @@ _BUS = (
 _ROW = "the outbox row's id"
 _CLIENT_ID = {"client_message_id": "the caller's id of the message, always"}
 _ACCEPTED_AT_RELAY = {"message_id": "the event id at the relay, always", "history_id": "its seq at the relay, always"}
-_PAUSE = {"until_ns": "wall time of its end, always", "set_by": "the agent itself, person or hook; always"}
 # Ids, sizes and states, never bodies.
 _DAEMON = (
     RecordType(
@@ -360,12 +359,22 @@ _DAEMON = (
         },
     ),
     RecordType("inbox.seen", "the id of the last row", {"ids": "the inbox rows, always", "agent": "whose inbox"}),
+    RecordType("inbox.announced", "the agent that was told", {"count": "number of messages, always"}),
     RecordType("inbox.deleted", "the id of the last row", {"count": "number of rows above the retention, always"}),
     RecordType("agent.added", "the agent's name", {"program": "the program that uses it"}),
     RecordType("agent.renamed", "the agent's name", {"to": "the new name, always"}),
+    RecordType("agent.on_mail_set", "the agent's name", {"is_set": "False if the command was removed, always"}),
+    RecordType(
+        "agent.command_run",
+        "the agent's name",
+        {
+            "kind": "on_mail or codex_queue, always",
+            "exit": "exit code; minus the signal that ended it, always",
+            "ms": "how long it ran, always",
+            "timeout": "True if it was ended after its time limit",
+        },
+    ),
     RecordType("agent.retired", "the agent's name", {"reason": "why it takes no more mail, always"}),
-    RecordType("agent.paused", "the agent's name", _PAUSE),
-    RecordType("agent.resumed", "the agent's name", _PAUSE),
 )
 # actor is a Pinch address; envelopes are opaque.
 _PINCH = (

@@ -9,7 +9,7 @@ from typing import Any
 
 from posthouse.daemon.context import LocalCall
 from posthouse.daemon.directory import SCHEMA_VERSION
-from posthouse.daemon.ipc import agent_routes, inbox_routes, mesh_routes, outbox_routes
+from posthouse.daemon.ipc import agent_routes, hook_routes, inbox_routes, mesh_routes, outbox_routes
 from posthouse.daemon.metrics import CONTENT_TYPE
 from posthouse.http.response import HttpResponse, json_response
 from posthouse.http.router import Route
@@ -112,10 +112,10 @@ ROUTES: tuple[Route[LocalCall], ...] = (
     Route("GET", "/v1/agents/{id}", agent_routes.show_agent),
     Route("POST", "/v1/agents/rename", agent_routes.rename_agent),
     Route("POST", "/v1/agents/retire", agent_routes.retire_agent),
-    Route("POST", "/v1/agents/pause", agent_routes.pause_agents),
-    Route("POST", "/v1/agents/resume", agent_routes.resume_agents),
+    Route("POST", "/v1/agents/on-mail", agent_routes.set_on_mail),
     Route("GET", "/v1/peers", mesh_routes.list_peers),
     Route("POST", "/v1/profile", mesh_routes.update_profile),
+    Route("POST", "/v1/hooks/{program}/{event}", hook_routes.run_hook),
     Route("GET", "/v1/version", show_version),
     Route("GET", "/v1/health", show_health),
     Route("GET", "/v1/metrics", show_metrics),

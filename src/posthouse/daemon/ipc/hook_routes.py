@@ -1,0 +1,66 @@
+"""Routes for the hooks of coding agents: POST /v1/hooks/{program}/{event}.
+
+The body is the JSON that the program gives its hook; the answer is what the hook prints, with its exit code in the
+header Posthouse-Exit. `posthouse hook` is the only client, and it is silent about refusals.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from posthouse.daemon.context import LocalCall
+from posthouse.daemon.wake.programs import EVENTS, PROGRAMS, STATUS, WAIT, HookAnswer, HookInput
+from posthouse.daemon.wake.sessions import find_program
+from posthouse.http.response import HttpResponse, json_response
+from posthouse.model.errors import error
+from posthouse.model.limits import KIB
+
+INPUT_MAX_BYTES = 128 * KIB
+EXIT_HEADER = "Posthouse-Exit"
+NAME_HEADER = "Posthouse-Agent"
+
+
+class _HookQuery(msgspec.Struct):
+    #: process that started the hook
+    pid: int
+    #: name that the hook asks for; empty: the program's
+    as_: str = msgspec.field(default="", name="as")
+
+
+async def run_hook(call: LocalCall) -> HttpResponse:
+    """Answer a hook."""
+    program, event = call.params["program"], call.params["event"]
+    if program not in PROGRAMS:
+        raise error("parameter_invalid", name="program", reason=f"one of {', '.join(PROGRAMS)}")
+    if event not in EVENTS:
+        raise error("parameter_invalid", name="event", reason=f"one of {', '.join(sorted(EVENTS))}")
+    arguments, given = call.arguments(_HookQuery), await _input(call)
+    waker = call.context.waker
+    if event == STATUS:
+        return json_response({"sessions": [session.to_api() for session in waker.sessions.of_program(program)]})
+    process = find_program(arguments.pid)
+    if given.agent_id is not None or process is None:
+        return _response(HookAnswer())
+    session = await waker.session_of(program, arguments.as_, process, given)
+    if event != WAIT:
+        return _response(await waker.on_event(session, event, given))
+    with call.waiting(call.context.waiters):
+        answer = await waker.wait(session, given, call.context)
+    if call.context.is_stopping and not answer.exit:
+        raise error("daemon_stopping")  # the waiter waits for the next daemon
+    return _response(answer)
+
+
+async def _input(call: LocalCall) -> HookInput:
+    data = await call.read(INPUT_MAX_BYTES)
+    try:
+        return msgspec.json.decode(data or b"{}", type=HookInput)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as fault:
+        raise error("body_invalid", reason=str(fault)) from fault
+
+
+def _response(answer: HookAnswer) -> HttpResponse:
+    headers = {EXIT_HEADER: str(answer.exit)}
+    if answer.agent is not None:
+        headers[NAME_HEADER] = answer.agent
+    return HttpResponse(200, answer.body, "text/plain; charset=utf-8", headers)

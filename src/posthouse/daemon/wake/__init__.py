@@ -1,0 +1,1 @@
+"""How agents learn of their mail: announcements to hooks, waiters, commands."""

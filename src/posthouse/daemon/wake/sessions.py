@@ -1,0 +1,131 @@
+"""Sessions of coding agents on this host, as their hooks report them: one per process of a program.
+
+A hook runs as a child of its program, so its parent names the session; ids of sessions change with /clear and resume,
+the process does not. A session that no hook reports stays until its process has ended. All of it is in memory: after a
+restart of the daemon the next hook brings a session back, and the registry knows the name of its process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from posthouse.daemon.agents.processes import ProcessRef, find_process
+from posthouse.model.clock import Clock, format_utc
+from posthouse.model.limits import SECOND_NS
+
+BUSY_S = 60  # after the last hook of a turn: an interrupted turn has no end that a hook reports
+_SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "fish", "env"})
+_ANCESTORS_MAX = 8
+
+
+class Waiter:
+    """One hook that waits for mail."""
+
+    def __init__(self) -> None:
+        self.wakeup = asyncio.Event()
+        self.is_ended = False
+
+    def end(self) -> None:
+        """Let the waiter end without waking its program."""
+        self.is_ended = True
+        self.wakeup.set()
+
+
+class Session:
+    """One process of a coding agent."""
+
+    def __init__(self, process: ProcessRef, program: str, agent: str) -> None:
+        self.process = process
+        self.program = program
+        self.agent = agent
+        #: the program's own id of the session, as of its last hook
+        self.session_id = ""
+        self.event = ""
+        self.at_ns = 0
+        self.waiter: Waiter | None = None
+        self._busy_until_ns = 0
+
+    def note(self, event: str, session_id: str, clock: Clock, *, is_turn: bool) -> None:
+        """Take note of a hook; `is_turn` says whether the program is in a turn now."""
+        self.event, self.at_ns = event, clock.wall_ns()
+        self.session_id = session_id or self.session_id
+        self._busy_until_ns = clock.boot_ns() + BUSY_S * SECOND_NS if is_turn else 0
+
+    def is_busy(self, clock: Clock) -> bool:
+        """Return True in a turn: the program's own hooks announce mail then."""
+        return clock.boot_ns() < self._busy_until_ns
+
+    def begin_wait(self) -> Waiter:
+        """Return a new waiter; it ends the one before."""
+        if self.waiter is not None:
+            self.waiter.end()
+        self.waiter = Waiter()
+        return self.waiter
+
+    def end_wait(self, waiter: Waiter) -> None:
+        """Forget a waiter, unless another one has taken its place."""
+        if self.waiter is waiter:
+            self.waiter = None
+
+    def to_api(self) -> dict[str, Any]:
+        """Return the session as `connect --status` shows it."""
+        return {
+            "agent": self.agent,
+            "program": self.program,
+            "pid": self.process.pid,
+            "session_id": self.session_id,
+            "event": self.event,
+            "at": format_utc(self.at_ns),
+            "is_waiting": self.waiter is not None,
+        }
+
+
+class Sessions:
+    """The sessions of one home."""
+
+    def __init__(self) -> None:
+        self._by_process: dict[ProcessRef, Session] = {}
+
+    def find(self, process: ProcessRef) -> Session | None:
+        """Return the session of a process."""
+        return self._by_process.get(process)
+
+    def add(self, session: Session) -> None:
+        """Add a session, and drop those whose process has ended."""
+        self._by_process = {ref: each for ref, each in self._by_process.items() if ref.is_running()}
+        self._by_process[session.process] = session
+
+    def of_agent(self, agent: str) -> list[Session]:
+        """Return the sessions of an agent."""
+        return [each for each in self._by_process.values() if each.agent == agent]
+
+    def of_program(self, program: str) -> list[Session]:
+        """Return the sessions of a program that still run."""
+        return [each for each in self._by_process.values() if each.program == program and each.process.is_running()]
+
+    def end(self, process: ProcessRef) -> None:
+        """End the session of a process, and its waiter."""
+        session = self._by_process.pop(process, None)
+        if session is not None and session.waiter is not None:
+            session.waiter.end()
+
+
+def find_program(pid: int, root: Path = Path("/proc")) -> ProcessRef | None:
+    """Return the process of the program that started a hook: the nearest ancestor that is not a shell."""
+    for _ in range(_ANCESTORS_MAX):
+        try:
+            name, parent = _name_and_parent(root / str(pid) / "stat")
+        except (OSError, ValueError):
+            break
+        if name not in _SHELLS or parent <= 1:
+            break
+        pid = parent
+    return find_process(pid, root)
+
+
+def _name_and_parent(stat: Path) -> tuple[str, int]:
+    text = stat.read_text(encoding="utf-8", errors="replace")
+    head, _, rest = text.rpartition(")")
+    return head.partition("(")[2], int(rest.split()[1])

@@ -1,0 +1,158 @@
+"""Answers the hooks of coding agents: gives each process its agent, announces mail, and holds the waiters.
+
+One waiter waits per process of a program; a newer one ends the older. A waiter wakes its program for mail that no hook
+has announced, not while the program is in a turn, and at most once in 30 seconds per agent. Hooks of subagents hear
+nothing: the mail is the main agent's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+import structlog
+
+from posthouse.daemon.agents.processes import ProcessRef
+from posthouse.daemon.agents.registry import AgentFields, AgentRegistry
+from posthouse.daemon.wake.announcements import Announcer
+from posthouse.daemon.wake.commands import MailCommands, WakeLimit
+from posthouse.daemon.wake.programs import (
+    PROGRAMS,
+    PROMPT,
+    SESSION_END,
+    SESSION_START,
+    TOOL,
+    TURN_END,
+    WAIT,
+    HookAnswer,
+    HookInput,
+    announcement,
+    context_answer,
+    follow_up_answer,
+    introduction,
+    wake_answer,
+)
+from posthouse.daemon.wake.sessions import Session, Sessions
+from posthouse.model.address import DEFAULT_INBOX
+from posthouse.model.clock import Clock
+
+log = structlog.get_logger(__name__)
+#: between looks at the program's process while a waiter waits
+WATCH_S = 1.0
+
+
+class Waiting(Protocol):
+    """What a waiter needs of the server that it waits in."""
+
+    @property
+    def is_stopping(self) -> bool:
+        """True once the daemon stops."""
+        ...
+
+    async def wait_for(self, event: asyncio.Event, seconds: float) -> None:
+        """Wait until the event is set, the time is over, or the daemon stops."""
+        ...
+
+
+class Waker:
+    """Wakes the agents of one home."""
+
+    def __init__(
+        self, agents: AgentRegistry, announcer: Announcer, address_of: Callable[[str], str], clock: Clock
+    ) -> None:
+        self._agents = agents
+        self._announcer = announcer
+        self._address_of = address_of
+        self._clock = clock
+        self._limit = WakeLimit(clock)
+        self.sessions = Sessions()
+        self.commands = MailCommands(agents, announcer, self.sessions, self._limit)
+        self._reloading: asyncio.Task[None] | None = None
+        agents.on_change.append(self._on_agents_changed)
+
+    async def session_of(self, program: str, name: str, process: ProcessRef, given: HookInput) -> Session:
+        """Return the session of a process; the first hook gives the process its agent."""
+        found = self.sessions.find(process)
+        if found is not None and not self._agents.agents[found.agent].is_retired:
+            return found
+        bound = [agent.name for agent in self._agents.agents.values() if agent.process == process]
+        fields = AgentFields(program=program, project=given.cwd)
+        registered = await self._agents.register(bound[0] if bound else name or PROGRAMS[program], fields, process)
+        session = Session(process, program, registered.agent.name)
+        self.sessions.add(session)
+        return session
+
+    async def on_event(self, session: Session, event: str, given: HookInput) -> HookAnswer:
+        """Return the answer to a hook that does not wait."""
+        session.note(event, given.session, self._clock, is_turn=event in (PROMPT, TOOL))
+        agent = session.agent
+        if event == SESSION_START:
+            claim = await self._announcer.claim_all(agent)
+            text = introduction(self._address_of(agent), claim.waiting)
+            return context_answer(session.program, given, text, agent)
+        if event in (PROMPT, TOOL):
+            return context_answer(
+                session.program, given, announcement((await self._announcer.claim_new(agent)).waiting)
+            )
+        if event == TURN_END:
+            return await self._on_turn_end(session)
+        if event == SESSION_END:
+            self.sessions.end(session.process)
+        return HookAnswer()
+
+    async def wait(self, session: Session, given: HookInput, server: Waiting) -> HookAnswer:
+        """Wait until mail wakes the program.
+
+        The answer is empty if a newer waiter came, the program is gone, or the daemon stops.
+        """
+        session.note(WAIT, given.session, self._clock, is_turn=False)
+        waiter = session.begin_wait()
+        try:
+            while not (waiter.is_ended or server.is_stopping) and session.process.is_running():
+                waiter.wakeup.clear()
+                text = "" if session.is_busy(self._clock) else await self._claim_wake(session.agent)
+                if text:
+                    return wake_answer(text)
+                await server.wait_for(waiter.wakeup, WATCH_S)
+        finally:
+            session.end_wait(waiter)
+        return HookAnswer()
+
+    def on_mail(self, agents: Iterable[str]) -> None:
+        """Let the waiters and commands of these agents look at their mail."""
+        named = {agent for agent in agents if agent != DEFAULT_INBOX}
+        for agent in named:
+            for session in self.sessions.of_agent(agent):
+                if session.waiter is not None:
+                    session.waiter.wakeup.set()
+        self.commands.look(named)
+
+    async def close(self) -> None:
+        """Stop every command."""
+        if self._reloading is not None:
+            await self._reloading
+        await self.commands.close()
+
+    def end(self, process: ProcessRef) -> None:
+        """End the waiter of a process: its program has closed its connection."""
+        self.sessions.end(process)
+
+    def _on_agents_changed(self) -> None:
+        self._reloading = asyncio.get_running_loop().create_task(self.commands.reload())
+
+    async def _on_turn_end(self, session: Session) -> HookAnswer:
+        if session.program != "cursor":
+            self.commands.look([session.agent])
+            return HookAnswer()
+        return follow_up_answer(session.program, await self._claim_wake(session.agent))
+
+    async def _claim_wake(self, agent: str) -> str:
+        """Return the announcement that may wake an agent now; empty if it has no new mail or was woken just now."""
+        if self._limit.left_s(agent):
+            return ""
+        text = announcement((await self._announcer.claim_new(agent)).waiting)
+        if text:
+            self._limit.note(agent)
+            log.info("agent_woken", agent=agent)
+        return text
