@@ -159,6 +159,7 @@ async def test_old_messages_are_deleted_and_their_places_not_given_out_again(tmp
     inbox = Inbox(tmp_path / "inbox.db", "main", clock)
     try:
         [first] = await inbox.put([item(1)])
+        await inbox.mark_seen([first.id])
         clock.advance(31 * 86_400)
         assert await inbox.delete_before(clock.wall_ns() - 30 * 86_400 * 10**9) == 1
         [second] = await inbox.put([item(2)])

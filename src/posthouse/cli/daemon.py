@@ -178,7 +178,10 @@ def status(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = P
         health = daemon.health()
         directory = daemon.place.directory
     values = {**msgspec.structs.asdict(health), "directory": str(directory)}
-    output.result(values, "\n".join(f"{name:<14}{value}" for name, value in values.items() if value is not None))
+    lines = [f"{name:<20}{value}" for name, value in values.items() if value is not None]
+    output.result(values, "\n".join(lines))
+    if health.clock_warning is not None:
+        output.note(health.clock_warning)
 
 
 def version(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:

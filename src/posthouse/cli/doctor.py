@@ -1,8 +1,9 @@
 """`posthouse doctor`: check this installation, one line per check; exit code 1 if a check fails.
 
-Checks of the machine (interpreter, libraries, kernel limits, clock) and of the home directory (permissions, key,
-settings, disk space). Checks never repair: a file mode that is too wide may mean that another user has read the
-file. A check that raises OSError is itself a finding, and the others still run.
+Checks of the machine (interpreter, libraries, kernel limits, clock), of the home directory (permissions, key,
+settings, disk space) and of the daemons that run from it (stores, relay, clock). Checks never repair: a file mode that
+is too wide may mean that another user has read the file. A check that raises OSError is itself a finding, and the
+others still run.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from posthouse.model.settings_sources import Source
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from posthouse.client.daemon import Health
 
 
 State = Literal["ok", "warn", "fail"]
@@ -183,6 +186,7 @@ SYSTEM_CHECKS: tuple[Callable[[], Finding | Iterator[Finding]], ...] = (
 _MIB = 1 << 20
 _LOW_DISK = 1024 * _MIB  # a journal may grow to 1 GB before it prunes itself
 _NO_DISK = 64 * _MIB  # not enough for a WAL and its checkpoint
+_DAEMON_S = 10.0  # for the answer of a daemon on this machine
 #: Environment variables of posthouse that are not settings.
 _OTHER_VARIABLES = {HOME_ENV, TEST_CLOCK_ENV, AGENT_ENV, "POSTHOUSE_FENCING_TOKEN", "POSTHOUSE_FAULTS"}
 
@@ -278,6 +282,37 @@ def check_disk(home: Home) -> Finding:
     return ok("disk", text)
 
 
+def check_daemons(home: Home) -> Iterator[Finding]:
+    """Check that each running daemon can write, reaches its relay and agrees with it about the time."""
+    from posthouse.client.daemon import DaemonClient
+    from posthouse.client.daemon.locate import DaemonAddress, DaemonState, daemon_state
+
+    root = home.path / "daemon"
+    for directory in (root, *sorted(path for path in root.glob("*") if path.is_dir())):
+        if daemon_state(DaemonAddress(directory)) is not DaemonState.LISTENING:
+            continue
+        name = "daemon" if directory == root else f"daemon {directory.name}"
+        try:
+            with DaemonClient(directory, timeout_s=_DAEMON_S) as daemon:
+                yield from _examine_daemon(name, daemon.health())
+        except PosthouseError as failure:
+            yield fail(name, str(failure), failure.hint)
+
+
+def _examine_daemon(name: str, health: Health) -> Iterator[Finding]:
+    if not health.writable:
+        states = f"outbox {health.outbox_state}, inbox {health.inbox_state}, agents {health.agents_state}"
+        yield fail(name, f"it cannot write: {states}", "Free space on its disk; writing then resumes automatically.")
+    elif health.connected:
+        yield ok(name, f"connected to {health.relay}")
+    else:
+        reason = health.relay_error or f"it is not connected to {health.relay}"
+        yield warn(name, reason, "Messages wait in the outbox. `posthouse daemon logs` shows more.")
+    if health.clock_warning is not None:
+        report = warn if health.clock_trusted else fail
+        yield report("clock", health.clock_warning, "Set the clock, for example with `timedatectl set-ntp true`.")
+
+
 def _is_wide(path: Path) -> bool:
     try:
         found = path.lstat()
@@ -287,7 +322,7 @@ def _is_wide(path: Path) -> bool:
     return not stat.S_ISLNK(found.st_mode) and bool(found.st_mode & refused)
 
 
-HOME_CHECKS: tuple[Callable[[Home], Finding], ...] = (
+HOME_CHECKS: tuple[Callable[[Home], Finding | Iterator[Finding]], ...] = (
     check_home,
     check_inside,
     check_key,
@@ -295,6 +330,7 @@ HOME_CHECKS: tuple[Callable[[Home], Finding], ...] = (
     check_environment,
     check_bus_files,
     check_disk,
+    check_daemons,
 )
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 

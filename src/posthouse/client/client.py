@@ -86,7 +86,7 @@ class Client:
         self._pins = pins or Pins.of_home()
         self._clock = clock or system_clock()
         self._signer = Signer(key, self._clock)
-        self._transport = Transport(url, self.options)
+        self._transport = Transport(url, self.options, self._clock)
         self._requests = Requests(self._transport, self._signer, self._check_relay)
         self._events = StoredEvents(self._requests, is_verifying=self.options.is_verifying)
         #: meshes, members, access, topics, invites
@@ -142,6 +142,16 @@ class Client:
     def supports(self, feature: str) -> bool:
         """Return True if the relay of the present connection announced a feature in its HELLO."""
         return self._link.supports(feature)
+
+    @property
+    def connect_error(self) -> PosthouseError | None:
+        """Why the last attempt to connect failed; None while there is a connection."""
+        return self._link.last_error
+
+    @property
+    def clock_difference_s(self) -> int | None:
+        """How far this clock is ahead of the relay's, in whole seconds; None before the relay told its time."""
+        return self._transport.clock_difference_s
 
     async def close(self) -> None:
         """Close every connection; subscriptions and mailboxes end, open calls raise client_closed.

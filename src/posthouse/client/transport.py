@@ -2,9 +2,10 @@
 
 Certificates are always verified. A refused connection, an unknown host, a timeout and an untrusted certificate
 become different errors, because the remedy differs. Requests carry this node's token, which is fetched at first use
-and again when the relay rejects it. The relay's key is checked before this node signs anything for it. Response
-bodies are bounded, so a relay cannot fill the client's memory, and every body is decoded into its type here: a body
-of another form raises answer_invalid.
+and again when the relay rejects it. The relay's key is checked before this node signs anything for it. The Date of
+each response shows how far this clock is from the relay's; a login that fails because of it raises clock_differs.
+Response bodies are bounded, so a relay cannot fill the client's memory, and every body is decoded into its type here:
+a body of another form raises answer_invalid.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import asyncio
 import os
 import ssl
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
@@ -26,8 +28,9 @@ from yarl import URL
 from posthouse.client.failures import error_from
 from posthouse.client.relay_url import RelayUrl
 from posthouse.client.trust.signing import Signer
+from posthouse.model.clock import Clock, system_clock
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.limits import MIB, STREAM_BUFFER_BYTES, STREAM_BUFFER_EVENTS
+from posthouse.model.limits import CREATED_AT_MAX_AHEAD_NS, MIB, SECOND_NS, STREAM_BUFFER_BYTES, STREAM_BUFFER_EVENTS
 from posthouse.version import __version__
 
 
@@ -61,15 +64,19 @@ class ClientOptions:
     heartbeat_s: float = 30.0
 
 
+_PROOF_REFUSED_S = CREATED_AT_MAX_AHEAD_NS // SECOND_NS - 2  # a Date has whole seconds
 MAX_FRAME_BYTES = 16 * MIB  # far above a relay's frames, far below what would exhaust memory
 
 
 class Transport:
     """The HTTP session to one relay, opened at first use inside a running loop."""
 
-    def __init__(self, url: RelayUrl, options: ClientOptions) -> None:
+    def __init__(self, url: RelayUrl, options: ClientOptions, clock: Clock | None = None) -> None:
         self.url = url
         self._options = options
+        self._clock = clock or system_clock()
+        #: how far this clock is ahead of the relay's, in whole seconds, as of the last response that told the time
+        self.clock_difference_s: int | None = None
         self._session: aiohttp.ClientSession | None = None
 
     @property
@@ -81,8 +88,24 @@ class Transport:
                 total=self._options.request_timeout_s, sock_connect=self._options.connect_timeout_s
             )
             headers = {"User-Agent": f"posthouse/{__version__}"}
-            self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers)
+            tracing = aiohttp.TraceConfig()
+            tracing.on_request_end.append(self._note_time)
+            self._session = aiohttp.ClientSession(
+                connector=connector, timeout=timeout, headers=headers, trace_configs=[tracing]
+            )
         return self._session
+
+    def explain_refusal(self, refusal: PosthouseError) -> PosthouseError:
+        """Return clock_differs for a proof that the relay refused because of its time; else the refusal itself."""
+        difference_s = self.clock_difference_s
+        if refusal.code != "proof_invalid" or difference_s is None or abs(difference_s) < _PROOF_REFUSED_S:
+            return refusal
+        return error("clock_differs", relay=self.url.origin, seconds=difference_s)
+
+    async def _note_time(self, _session: object, _context: object, ended: aiohttp.TraceRequestEndParams) -> None:
+        with suppress(ValueError, KeyError):  # no Date, or one that is none
+            told = parsedate_to_datetime(ended.response.headers["Date"]).timestamp()
+            self.clock_difference_s = self._clock.wall_ns() // SECOND_NS - round(told)
 
     async def open_stream(self) -> aiohttp.ClientWebSocketResponse[bool]:
         """Open the WebSocket of the stream; the caller sets the timeout."""
@@ -240,7 +263,7 @@ class Requests:
             return
         if response.content_type != "application/problem+json":
             raise error("answer_invalid", relay=self.origin, reason=f"status {response.status} without a problem")
-        raise error_from(self.decode(data, dict[str, Any]), self.origin)
+        raise self._transport.explain_refusal(error_from(self.decode(data, dict[str, Any]), self.origin))
 
 
 def _address(origin: str, path: str, parameters: Parameters | None) -> URL:

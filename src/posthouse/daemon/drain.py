@@ -36,8 +36,8 @@ _HOUR_NS = 3_600 * SECOND_NS
 _STORE_AGAIN_S = 2.0
 #: HTTP statuses of refusals that time or a new connection can lift
 _TEMPORARY_STATUSES = frozenset({401, 408, 425, 429})
-#: codes that say nothing about the message: this side closed, or the relay's answer could not be read
-_UNRELATED_CODES = frozenset({"client_closed", "answer_invalid", "answer_missing"})
+#: codes that say nothing about the message: this side closed, the relay's answer could not be read, a clock is wrong
+_UNRELATED_CODES = frozenset({"client_closed", "answer_invalid", "answer_missing", "event_created_at_ahead"})
 Submit = Callable[[Sequence[Event]], Awaitable[list[Published | PosthouseError]]]
 
 
@@ -86,6 +86,11 @@ class SendGate(Protocol):
         """True if messages can be sent now."""
         ...
 
+    @property
+    def trusts_clock(self) -> bool:
+        """True if this machine's clock may decide what is too old."""
+        ...
+
 
 class Drain:
     """Sends the rows of one outbox."""
@@ -107,6 +112,11 @@ class Drain:
         #: callback(count) for rows that the relay has taken
         self.on_sent: Callable[[int], None] = lambda _count: None
 
+    @property
+    def trusts_clock(self) -> bool:
+        """True if this machine's clock may decide what is too old."""
+        return self._gate.trusts_clock
+
     async def start(self) -> None:
         """Begin with the rows that are in the outbox."""
         for destination in await self._outbox.open_destinations():
@@ -127,7 +137,9 @@ class Drain:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def expire(self) -> None:
-        """Give up every pending row that is too old."""
+        """Give up every pending row that is too old, unless the clock may be wrong."""
+        if not self._gate.trusts_clock:
+            return
         while expired := await self._outbox.expire(self._oldest_ns()):
             for row_id, client_message_id in expired:
                 self.on_dead(row_id, client_message_id, MAX_AGE)
@@ -178,6 +190,8 @@ class Drain:
 
     def _split_expired(self, rows: Sequence[Claimed]) -> tuple[list[Claimed], list[SendOutcome]]:
         """Return the rows that may be sent, and the outcomes of those that are too old."""
+        if not self._gate.trusts_clock:
+            return list(rows), []
         oldest_ns = self._oldest_ns()
         fresh = [row for row in rows if row.enqueued_at_ns >= oldest_ns]
         return fresh, [GivenUp(row, MAX_AGE, MAX_AGE_TEXT) for row in rows if row.enqueued_at_ns < oldest_ns]

@@ -115,7 +115,13 @@ class Housekeeper:
             await self._outbox.append_pressure(depth.bytes, self._pressure.capacity_bytes)
 
     async def sweep(self) -> None:
-        """Expire rows that are too old, delete messages and events that were kept long enough, prune the journals."""
+        """Expire rows that are too old, delete messages and events that were kept long enough, prune the journals.
+
+        While the clock may be wrong nothing is old.
+        """
+        if not self._drain.trusts_clock:
+            log.info("sweep_waits", reason="the relay has not confirmed this clock")
+            return
         await self._drain.expire()
         now_ns = self._settings.clock.wall_ns()
         while await self._outbox.strip_done(now_ns - KEEP_DAYS * DAY_S * SECOND_NS):

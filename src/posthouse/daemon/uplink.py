@@ -17,6 +17,7 @@ from typing import Any
 import structlog
 
 from posthouse.client import Client, Delivery, Mailbox, Pins, Presence, Published
+from posthouse.daemon.clock_watch import TOLERANCE_NS, ClockWatch
 from posthouse.daemon.features import Offer, bounded_max_age_h, read_offer
 from posthouse.daemon.inbox.inbox import Inbox, NewItem
 from posthouse.daemon.roster import Retained, Roster
@@ -26,7 +27,7 @@ from posthouse.model.budget import encode_mesh_budget
 from posthouse.model.codes.spec import Exit
 from posthouse.model.errors import PosthouseError, Refused, Transient, error
 from posthouse.model.event import Event
-from posthouse.model.limits import RECEIVE_WINDOW_MAX
+from posthouse.model.limits import RECEIVE_WINDOW_MAX, SECOND_NS
 
 log = structlog.get_logger(__name__)
 UNDECRYPTABLE = "undecryptable"
@@ -121,6 +122,7 @@ class Uplink:
         #: waits until the relay has admitted this node again
         self._admission: asyncio.Task[None] | None = None
         self.is_admitted = False
+        self.clock_watch = ClockWatch(settings.clock)
         #: callback(task) when a task beside `run` ends
         self.on_task_end: Callable[[asyncio.Task[None]], None] = lambda _task: None
         #: callback("connected" or "disconnected")
@@ -140,6 +142,16 @@ class Uplink:
     def may_send(self) -> bool:
         """True if messages can be sent now."""
         return self._sending.is_set()
+
+    @property
+    def trusts_clock(self) -> bool:
+        """True if this machine's clock may decide what is too old."""
+        return self.clock_watch.is_plausible
+
+    @property
+    def connect_error(self) -> PosthouseError | None:
+        """Why there is no connection; None while there is one, or before the first attempt has failed."""
+        return None if self._client is None else self._client.connect_error
 
     async def wait_sending(self) -> None:
         """Wait until messages can be sent."""
@@ -301,6 +313,9 @@ class Uplink:
         return client
 
     def _check_features(self, features: Mapping[str, Any]) -> None:
+        difference_s = None if self._client is None else self._client.clock_difference_s
+        if difference_s is not None and abs(difference_s) * SECOND_NS > TOLERANCE_NS:
+            self.clock_watch.refuse(difference_s)  # unless the login that follows succeeds
         offer = read_offer(features)
         hours = bounded_max_age_h(offer.retention_days, self._settings.outbox_max_age_h)
         self._roster.set_retention(Retained(offer.retention_days))
@@ -308,6 +323,7 @@ class Uplink:
 
     def _on_connected(self) -> None:
         log.info("relay_connected", relay=self._settings.relay)
+        self.clock_watch.confirm(None if self._client is None else self._client.clock_difference_s)
         if self._mailbox is not None:
             self._admission = asyncio.create_task(self._wait_admitted(self._mailbox))
             self._admission.add_done_callback(self.on_task_end)

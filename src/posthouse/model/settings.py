@@ -313,7 +313,7 @@ _DAEMON: tuple[Setting, ...] = (
         87_600,
     ),
     Setting("outbox.max_bytes", int, 5 * GB, "Maximum size of the outbox.", "bytes", MIB, SAFE_INTEGER_MAX),
-    Setting("inbox.keep_days", int, 30, "Retention of messages in the inbox.", "days", 1, 36_500),
+    Setting("inbox.keep_days", int, 30, "Retention of messages in the inbox, after they were read.", "days", 1, 36_500),
     Setting(
         "clone.policy",
         str,

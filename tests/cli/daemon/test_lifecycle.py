@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import stat
 import time
@@ -212,3 +213,41 @@ def _await_connected(daemon: DaemonProcess) -> None:
                 return
             time.sleep(0.05)  # the connection may have come up before the test could listen for it
     raise AssertionError("the daemon did not reach its relay")
+
+
+def test_status_and_doctor_say_how_far_the_clock_is_from_the_relays(
+    cli: CommandLine, hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offsets = tmp_path / "clock.json"
+    offsets.write_text(json.dumps({"wall_offset_ns": 100_000 * 10**9}))
+    monkeypatch.setenv("POSTHOUSE_TEST_CLOCK", str(offsets))
+    directory = cli.home / "daemon" / "main"
+    assert cli("daemon", "up", "--persistent", "--no-tcp", "--relay", hosts.relay.url).exit == 0
+    try:
+        with DaemonClient(directory) as daemon:
+            ends_at = time.monotonic() + 60
+            while daemon.health().clock_difference_s is None and time.monotonic() < ends_at:
+                time.sleep(0.02)
+        status = cli("daemon", "status")
+        assert re.search("this clock differs by (99999|10000[01]) s from the relay's", status.out + status.err)
+        findings = cli("doctor", "--json").value["checks"]
+        clocks = [each for each in findings if each["name"] == "clock" and "differs" in each["text"]]
+        assert [each["state"] for each in clocks] == ["fail"]
+    finally:
+        cli("daemon", "down")
+
+
+def test_doctor_is_green_after_a_daemon_ran_and_everything_in_the_home_is_private(
+    cli: CommandLine, hosts: Hosts
+) -> None:
+    assert cli("keys", "new").exit == 0
+    for _ in range(2):
+        assert cli("daemon", "up", "--persistent", "--relay", hosts.relay.url).exit == 0
+        running = cli("doctor", "--json")
+        assert cli("daemon", "down").exit == 0
+        stopped = cli("doctor", "--json")
+        for outcome in (running, stopped):
+            failed = [each for each in outcome.value["checks"] if each["state"] == "fail"]
+            assert failed == []
+        files = [path for path in cli.home.rglob("*") if not path.is_symlink()]
+        assert {stat.S_IMODE(path.lstat().st_mode) for path in files} == {0o600, 0o700}

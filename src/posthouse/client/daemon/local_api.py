@@ -24,6 +24,9 @@ class Page(list[T]):
         self.mark = mark
 
 
+CLOCK_WARNED_S = 5  # less is usual between machines, and the relay tells whole seconds
+
+
 class Accepted(msgspec.Struct, frozen=True):
     """A message that the daemon has stored on disk; it survives a power loss."""
 
@@ -158,12 +161,26 @@ class Health(msgspec.Struct, frozen=True):
     inflight: int
     uptime_s: int
     is_ephemeral: bool = False
+    #: why there is no connection
+    relay_error: str | None = None
+    #: how far this clock is ahead of the relay's, once the relay told its time
+    clock_difference_s: int | None = None
+    #: False: nothing is given up or deleted by its age, because the clock may be wrong
+    clock_trusted: bool = True
     #: False while a store cannot be written: the states below say why
     writable: bool = True
     #: open, full, locked, damaged or failed
     outbox_state: str = "open"
     inbox_state: str = "open"
     agents_state: str = "open"
+
+    @property
+    def clock_warning(self) -> str | None:
+        """How far this clock is from the relay's, as a sentence; None if they agree."""
+        seconds = self.clock_difference_s
+        if seconds is None or abs(seconds) < CLOCK_WARNED_S:
+            return None
+        return f"this clock differs by {seconds} s from the relay's"
 
 
 class DaemonVersion(msgspec.Struct, frozen=True):

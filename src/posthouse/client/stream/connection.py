@@ -144,7 +144,7 @@ async def dial(
                 features = await _authenticate(socket, origin, signer, check_relay, check_features)
             except PosthouseError as refusal:
                 await _refuse(socket, refusal)
-                raise
+                raise transport.explain_refusal(refusal) from refusal
             except BaseException:
                 await socket.close()
                 raise

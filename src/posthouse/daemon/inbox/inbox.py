@@ -221,7 +221,7 @@ class Inbox:
         ), budget
 
     async def delete_before(self, before_ns: int) -> int:
-        """Delete messages received before a time; return how many, zero once there are none left."""
+        """Delete messages that were read before a time; return how many, zero once there are none left."""
         return await self.store.writer.run(lambda tx: _delete(tx, before_ns, self.mesh))
 
     # for the bridge

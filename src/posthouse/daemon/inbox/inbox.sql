@@ -42,5 +42,11 @@ FROM inbox WHERE bridge = 'waiting' AND position > ? ORDER BY position LIMIT ?
 UPDATE inbox SET bridge = ? WHERE position = ?
 
 -- :name delete_old
-DELETE FROM inbox WHERE position IN (SELECT position FROM inbox WHERE received_at_ns < ? ORDER BY position LIMIT ?)
+-- only what every agent has read, or the bus has: unread mail is never deleted by its age
+DELETE FROM inbox WHERE position IN (
+    SELECT position FROM inbox
+    WHERE received_at_ns < ?1 AND (bridge = 'published' OR NOT EXISTS (
+        SELECT 1 FROM inbox_agent
+        WHERE inbox_agent.position = inbox.position AND (read_at_ns IS NULL OR read_at_ns >= ?1)))
+    ORDER BY position LIMIT ?2)
 RETURNING position, id

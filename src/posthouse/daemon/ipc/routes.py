@@ -69,6 +69,9 @@ async def read_health(call: LocalCall) -> dict[str, Any]:
     return {
         "writable": all(state == "open" for state in states.values()),
         "connected": context.uplink.is_up,
+        "relay_error": None if context.uplink.connect_error is None else str(context.uplink.connect_error),
+        "clock_difference_s": _rounded(context.uplink.clock_watch.difference_s),
+        "clock_trusted": context.uplink.trusts_clock,
         "lag_ms": await _lag_ns(call) // MILLISECOND_NS,
         "queue_depth": depth.pending,
         "inflight": depth.inflight,
@@ -79,6 +82,10 @@ async def read_health(call: LocalCall) -> dict[str, Any]:
         "is_ephemeral": context.settings.is_ephemeral,
         "uptime_s": (context.clock.boot_ns() - context.started_ns) // SECOND_NS,
     } | states
+
+
+def _rounded(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds)
 
 
 async def _lag_ns(call: LocalCall) -> int:

@@ -85,6 +85,12 @@ CLIENT: tuple[ErrorSpec, ...] = (
         "the relay did not answer within {seconds} s; the event {id} may have been stored",
         "Send the same signed event again: the answer says if the relay already has it.",
     ),
+    transient(
+        "clock_differs",
+        503,
+        "this clock differs by {seconds} s from the clock of the relay at {relay}, which therefore admits nothing",
+        "Set the clock of this machine, for example with `timedatectl set-ntp true`. Nothing is lost meanwhile.",
+    ),
     fatal(
         "answer_invalid",
         502,
