@@ -136,7 +136,10 @@ async def test_every_agent_has_its_own_copy_and_its_own_read_state(tmp_path: Pat
         assert failure.value.code == "inbox_item_unknown"
         await inbox.rename_agent("ben", "bob")
         assert [each.body for each in await inbox.items(InboxFilter(agent="bob"))] == ["m1", "m2"]
-        assert await inbox.delete_before(FakeClock().wall_ns() + 10**18) == 2
+        later_ns = FakeClock().wall_ns() + 10**18
+        assert await inbox.delete_before(later_ns) == 0, "bob has read none of it"
+        await inbox.mark_seen([each.id for each in fresh], "bob")
+        assert await inbox.delete_before(later_ns) == 2
         assert await inbox.unread_counts() == {}
     finally:
         inbox.close()

@@ -278,6 +278,7 @@ async def test_with_a_lake_only_records_that_it_has_committed_are_pruned(tmp_pat
         store = host.daemon.outbox.store
         assert await count_records(store, "outbox.queued") == 600
         note_committed(lake, store.epoch, 500)
+        host.daemon.uplink.clock_watch.confirm()
         await host.daemon.housekeeper.sweep()
         assert store.extent().pruned_through == 500
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -117,22 +118,25 @@ class Housekeeper:
     async def sweep(self) -> None:
         """Expire rows that are too old, delete messages and events that were kept long enough, prune the journals.
 
-        While the clock may be wrong nothing is old.
+        While the clock may be wrong nothing is old, and journals are pruned by their size alone.
         """
-        if not self._drain.trusts_clock:
-            log.info("sweep_waits", reason="the relay has not confirmed this clock")
-            return
+        retention = self._settings.retention
+        if self._drain.trusts_clock:
+            await self._delete_old()
+        else:
+            retention = replace(retention, keep_days=None)
+        await self._inbox.index()
+        await prune_journal(self._outbox.store, retention, lambda tx: {"outbox": read_depth(tx.db)._asdict()})
+        await prune_journal(self._inbox.store, retention, lambda tx: {"inbox": newest_position(tx.db)})
+        await prune_journal(self._agents.store, retention, lambda tx: {"agents": list(read_agents(tx.db))})
+
+    async def _delete_old(self) -> None:
         await self._drain.expire()
         now_ns = self._settings.clock.wall_ns()
         while await self._outbox.strip_done(now_ns - KEEP_DAYS * DAY_S * SECOND_NS):
             pass
         while await self._inbox.delete_before(now_ns - self._settings.inbox_keep_days * DAY_S * SECOND_NS):
             pass
-        await self._inbox.index()
-        retention = self._settings.retention
-        await prune_journal(self._outbox.store, retention, lambda tx: {"outbox": read_depth(tx.db)._asdict()})
-        await prune_journal(self._inbox.store, retention, lambda tx: {"inbox": newest_position(tx.db)})
-        await prune_journal(self._agents.store, retention, lambda tx: {"agents": list(read_agents(tx.db))})
 
 
 async def prune_journal(store: Store, retention: Retention, read_state: ReadState) -> int:
@@ -148,6 +152,8 @@ def _prune_some(tx: JournalTransaction, retention: Retention, read_state: ReadSt
     pruned_through, body_bytes = extent
     through = min(pruned_through + _PRUNE_MAX_RECORDS, prunable_through(tx, retention.lake))
     if body_bytes <= retention.max_bytes:
+        if retention.keep_days is None:
+            return 0
         horizon_ns = tx.now_ns - round(retention.keep_days * DAY_S * SECOND_NS)
         through = tx.db.execute(_SQL.newest_before, (pruned_through, through, horizon_ns)).get or 0
     if through - pruned_through < _PRUNE_MIN_RECORDS:

@@ -20,7 +20,8 @@ from posthouse.model.rate import Rate
 class Retention:
     """Which records of a journal may be pruned."""
 
-    keep_days: float = JOURNAL_KEEP_DAYS
+    #: None: by their size alone
+    keep_days: float | None = JOURNAL_KEEP_DAYS
     max_bytes: int = JOURNAL_MAX_BYTES
     #: if set, only records that this lake has committed
     lake: str | None = None
