@@ -1,4 +1,4 @@
-"""`posthouse agent`: add, list, rename and retire the agents of this host.
+"""`posthouse agent`: add, list, rename, retire and pause the agents of this host.
 
 Every agent has its own inbox; mail to `claude@laptop` goes to the agent `claude` on the host `laptop`. A retired agent
 takes no more mail and keeps its inbox.
@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from posthouse.cli.commands import noun
-from posthouse.cli.options import DEFAULT_DAEMON, DaemonOptions
+from posthouse.cli.options import DEFAULT_DAEMON, DaemonOptions, parse_duration
 from posthouse.cli.output import PLAIN, Output, table
+from posthouse.model.errors import error
 
 if TYPE_CHECKING:
     from posthouse.client.daemon import Agent
@@ -115,6 +116,59 @@ def retire(
     output.result(agent, f"{agent.name} takes no more mail: {agent.retired_reason}")
 
 
+Names = Annotated[str, Parameter(help="Names of the agents; by default the one you act as.")]
+Program = Annotated[str | None, Parameter(help="All agents of this program; they usually share an account.")]
+
+
+def pause(
+    *names: Names,
+    program: Program = None,
+    until: Annotated[str | None, Parameter(help="End of the pause: a time such as 2026-01-31T09:30:00Z.")] = None,
+    for_: Annotated[str | None, Parameter(name="--for", help="Length of the pause: 90s, 15m, 2h, 1d.")] = None,
+    reason: Annotated[str, Parameter(help="Shown to senders.")] = "",
+    daemon_options: DaemonOptions = DEFAULT_DAEMON,
+    output: Output = PLAIN,
+) -> None:
+    """Let the mail of agents wait until a time: nothing wakes them, and senders see the state.
+
+    At the end the mail that waited comes one message at a time.
+
+    For example:
+
+        posthouse agent pause claude --for 2h --reason "usage limit"
+        posthouse agent pause --program claude-code --until 2026-01-31T06:00:00Z --reason night
+    """
+    from posthouse.model.clock import format_utc, system_clock
+    from posthouse.model.limits import SECOND_NS
+
+    if (until is None) == (for_ is None):
+        raise error("usage", text="give either --until TIME or --for DURATION")
+    if for_ is not None:
+        until = format_utc(system_clock().wall_ns() + round(parse_duration(for_) * SECOND_NS))
+    with daemon_options.client() as daemon:
+        agents = daemon.pause_agents(*names, until=str(until), reason=reason, program=program)
+    output.result({"items": agents}, "\n".join(f"{agent.name} is paused until {until}" for agent in agents))
+
+
+def resume(
+    *names: Names,
+    program: Program = None,
+    daemon_options: DaemonOptions = DEFAULT_DAEMON,
+    output: Output = PLAIN,
+) -> None:
+    """End the pauses of agents; the mail that waited comes one message at a time.
+
+    For example:
+
+        posthouse agent resume claude
+        posthouse agent resume --program claude-code
+    """
+    with daemon_options.client() as daemon:
+        agents = daemon.resume_agents(*names, program=program)
+    text = "\n".join(f"{agent.name} is awake" for agent in agents) or "none of them was paused"
+    output.result({"items": agents}, text)
+
+
 def set_(
     name: Name,
     /,
@@ -143,12 +197,16 @@ def set_(
 def _state(agent: Agent) -> str:
     if agent.retired_at is not None:
         return f"retired: {agent.retired_reason}"
+    if agent.paused is not None:
+        return f"paused until {agent.paused.until}" + (f": {agent.paused.reason}" if agent.paused.reason else "")
     return f"running, {agent.status}" if agent.is_running else agent.status
 
 
-app = noun("agent", "Add, list, rename and retire the agents of this host; each has its own inbox.")
+app = noun("agent", "Add, list, rename, retire and pause the agents of this host; each has its own inbox.")
 app.command(add, name="add")
 app.command(ls, name="ls")
 app.command(rename, name="rename")
 app.command(retire, name="retire")
+app.command(pause, name="pause")
+app.command(resume, name="resume")
 app.command(set_, name="set")

@@ -12,6 +12,7 @@ import contextlib
 from dataclasses import dataclass, field
 
 from posthouse.daemon.agents.marks import Marks
+from posthouse.daemon.agents.pauses import Pauses
 from posthouse.daemon.agents.registry import AgentRegistry
 from posthouse.daemon.event_hub import EventHub
 from posthouse.daemon.inbox.inbox import Inbox
@@ -40,6 +41,7 @@ class DaemonContext:
     inbox: Inbox
     agents: AgentRegistry
     marks: Marks
+    pauses: Pauses
     roster: Roster
     uplink: Uplink
     sending: Sending

@@ -19,6 +19,7 @@ import structlog
 from posthouse.client.messages.sender import Composer
 from posthouse.client.trust.signing import Signer, open_content
 from posthouse.daemon.agents.marks import Marks
+from posthouse.daemon.agents.pauses import Pauses
 from posthouse.daemon.agents.registry import AgentRegistry
 from posthouse.daemon.bridge import Bridge
 from posthouse.daemon.context import DaemonContext
@@ -59,6 +60,7 @@ class Daemon:
     outbox: Outbox
     inbox: Inbox
     agents: AgentRegistry
+    pauses: Pauses
     roster: Roster
     uplink: Uplink
     drain: Drain
@@ -169,6 +171,8 @@ class Daemon:
         self._opened.callback(self.inbox.close)
         self.agents = AgentRegistry(directory.agents, clock, on_fatal=end_with)
         self._opened.callback(self.agents.close)
+        self.pauses = Pauses(self.agents.store, self.clock)
+        self.agents.on_change.append(self.pauses.reload)
         self.key = await load_identity(directory, self.outbox, is_ephemeral=settings.is_ephemeral)
         reopened = await self.outbox.recover()
         if reopened:
@@ -219,6 +223,7 @@ class Daemon:
             self.inbox,
             self.agents,
             Marks(self.agents.store),
+            self.pauses,
             self.roster,
             self.uplink,
             self.sending,

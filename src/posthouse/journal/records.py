@@ -316,6 +316,7 @@ _BUS = (
 _ROW = "the outbox row's id"
 _CLIENT_ID = {"client_message_id": "the caller's id of the message, always"}
 _ACCEPTED_AT_RELAY = {"message_id": "the event id at the relay, always", "history_id": "its seq at the relay, always"}
+_PAUSE = {"until_ns": "wall time of its end, always", "set_by": "the agent itself, person or hook; always"}
 # Ids, sizes and states, never bodies.
 _DAEMON = (
     RecordType(
@@ -375,6 +376,8 @@ _DAEMON = (
         },
     ),
     RecordType("agent.retired", "the agent's name", {"reason": "why it takes no more mail, always"}),
+    RecordType("agent.paused", "the agent's name", _PAUSE),
+    RecordType("agent.resumed", "the agent's name", _PAUSE),
 )
 # actor is a Pinch address; envelopes are opaque.
 _PINCH = (

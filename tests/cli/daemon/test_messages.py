@@ -211,6 +211,17 @@ def test_mail_is_listed_page_by_page_searched_and_marked_by_conditions(
     assert len(rows["items"]) == 2 and older[0]["id"] < rows["items"][1]["id"]
 
 
+def test_an_agent_is_paused_for_a_time_listed_as_paused_and_resumed(cli: CommandLine, hosts: Hosts, bob: Run) -> None:
+    bob("agent", "add", "night-owl", "--program", "owl")
+    bob("agent", "pause", "night-owl", "--for", "2h", "--reason", "usage limit")
+    listed = cli("agent", "ls", "--dir", str(hosts.bob.directory)).out
+    assert "paused until" in listed and "usage limit" in listed
+    assert [each["name"] for each in bob("agent", "resume", "--program", "owl")["items"]] == ["night-owl"]
+    assert bob("agent", "resume", "night-owl")["items"] == []
+    for wrong in (("--for", "2h", "--until", "2099-01-01T00:00:00Z"), (), ("--until", "2001-01-01T00:00:00Z")):
+        assert cli("agent", "pause", "night-owl", *wrong, "--dir", str(hosts.bob.directory)).exit == Exit.USAGE
+
+
 def test_without_a_daemon_send_connects_itself_and_says_so(
     cli: CommandLine, hosts: Hosts, bob: Run, tmp_path: Path
 ) -> None:

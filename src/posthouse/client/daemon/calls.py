@@ -326,6 +326,16 @@ def retire_agent(name: str, reason: str | None) -> Call[Agent]:
     return Call("POST", "/v1/agents/retire", as_struct(Agent), body=body, is_repeatable=False)
 
 
+def pause_agents(names: Sequence[str], program: str | None, until: str, reason: str) -> Call[Page[Agent]]:
+    body = drop_none(names=list(names) or None, program=program, until=until, reason=reason)
+    return Call("POST", "/v1/agents/pause", as_page(Agent), body=body)
+
+
+def resume_agents(names: Sequence[str], program: str | None) -> Call[Page[Agent]]:
+    body = drop_none(names=list(names) or None, program=program)
+    return Call("POST", "/v1/agents/resume", as_page(Agent), body=body)
+
+
 def set_on_mail(name: str, command: str | None) -> Call[dict[str, Any]]:
     return Call("POST", "/v1/agents/on-mail", as_object, body=drop_none(name=name, command=command))
 

@@ -274,6 +274,17 @@ class DaemonClient:
         """Let an agent of this host take no more mail; senders are told the reason."""
         return self._transport.execute(calls.retire_agent(name, reason))
 
+    def pause_agents(self, *names: str, until: str, reason: str = "", program: str | None = None) -> list[Agent]:
+        """Let the mail of agents wait until a time (UTC, as text): nothing wakes them, and senders see the state.
+
+        Without names it means every agent of `program`, and without that the agent that this client acts for.
+        """
+        return self._transport.execute(calls.pause_agents(names, program, until, reason))
+
+    def resume_agents(self, *names: str, program: str | None = None) -> list[Agent]:
+        """End the pauses of agents; return those that were paused."""
+        return self._transport.execute(calls.resume_agents(names, program))
+
     def set_on_mail(self, name: str, command: str | None) -> dict[str, Any]:
         """Set the command that the daemon runs when mail for an agent arrives; None removes it."""
         return self._transport.execute(calls.set_on_mail(name, command))

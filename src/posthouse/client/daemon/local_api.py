@@ -118,6 +118,16 @@ class RequeuedRow(msgspec.Struct, frozen=True):
     new_client_message_id: str | None = None
 
 
+class PausedState(msgspec.Struct, frozen=True):
+    """Why and until when an agent is paused."""
+
+    #: UTC, as text
+    until: str
+    reason: str
+    #: the agent itself, person or hook
+    set_by: str
+
+
 class Agent(msgspec.Struct, frozen=True):
     """An agent of this host."""
 
@@ -140,6 +150,8 @@ class Agent(msgspec.Struct, frozen=True):
     #: the process that used the name last
     pid: int | None = None
     is_running: bool = False
+    #: None unless its mail waits and nothing wakes it
+    paused: PausedState | None = None
 
 
 class Health(msgspec.Struct, frozen=True):

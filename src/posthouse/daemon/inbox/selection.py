@@ -45,6 +45,11 @@ class InboxFilter(NamedTuple):
     #: whose inbox; "" for the default inbox
     agent: str = DEFAULT_INBOX
 
+    @property
+    def has_conditions(self) -> bool:
+        """True if mail of some senders, topics or times is left out."""
+        return any((self.topic, self.sender, self.search, self.since_ns, self.until_ns, self.before))
+
     def condition(self) -> tuple[str, list[int | str]]:
         """Return the WHERE clause and its values."""
         given: tuple[tuple[str, int | str | None], ...] = (

@@ -1,4 +1,4 @@
-"""Routes for the agents of this host: /v1/agents (add, list, rename, retire).
+"""Routes for the agents of this host: /v1/agents (add, list, rename, retire, pause, resume).
 
 A program that gives its pid gets a name of its own: if another running process uses the name, it gets the next
 numbered one. These routes accept the name of an agent that does not exist yet in the agent header.
@@ -6,14 +6,17 @@ numbered one. These routes accept the name of an agent that does not exist yet i
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from posthouse.daemon.agents.processes import require_process
-from posthouse.daemon.agents.registry import AgentFields
+from posthouse.daemon.agents.registry import Agent, AgentFields
 from posthouse.daemon.context import LocalCall
 from posthouse.http.response import HttpResponse, json_response
+from posthouse.model.address import AGENTS_MAX, DEFAULT_INBOX
+from posthouse.model.clock import parse_utc
+from posthouse.model.errors import error
 
 Status = Literal["idle", "working", "dnd"]
 # The profile of a host lists 64 agents and is an event: these bounds keep it far below the size of one.
@@ -47,6 +50,21 @@ class _RetireBody(msgspec.Struct, forbid_unknown_fields=True):
     reason: Line | None = None
 
 
+class _Agents(msgspec.Struct, forbid_unknown_fields=True):
+    """Which agents a request means; without a name, the one that it acts for."""
+
+    names: Annotated[list[str], msgspec.Meta(max_length=AGENTS_MAX)] | None = None
+    #: every active agent of this program: they usually share an account
+    program: str | None = None
+
+
+class _PauseBody(_Agents, kw_only=True):
+    #: a time, UTC or with a zone
+    until: str
+    #: shown to senders
+    reason: Line = ""
+
+
 class _OnMailBody(msgspec.Struct, forbid_unknown_fields=True):
     name: str
     #: for a shell; None removes it
@@ -59,18 +77,18 @@ async def register_agent(call: LocalCall) -> HttpResponse:
     given = AgentFields(body.program, body.project, body.summary, body.capabilities, body.status, body.receipts)
     process = None if body.pid is None else require_process(body.pid)
     agent, is_new = await call.context.agents.register(body.name, given, process)
-    return json_response(agent.to_api(), 201 if is_new else 200)
+    return json_response(_shown(call, agent), 201 if is_new else 200)
 
 
 async def list_agents(call: LocalCall) -> HttpResponse:
     """Return the agents of this host, retired ones included."""
     agents = sorted(call.context.agents.agents.values(), key=lambda agent: (agent.is_retired, agent.name))
-    return json_response({"items": [agent.to_api() for agent in agents]})
+    return json_response({"items": [_shown(call, agent) for agent in agents]})
 
 
 async def show_agent(call: LocalCall) -> HttpResponse:
     """Return one agent by its name."""
-    return json_response(call.context.agents.require(call.id).to_api())
+    return json_response(_shown(call, call.context.agents.require(call.id)))
 
 
 async def rename_agent(call: LocalCall) -> HttpResponse:
@@ -83,6 +101,41 @@ async def retire_agent(call: LocalCall) -> HttpResponse:
     """Let an agent take no more mail."""
     body = await call.body(_RetireBody)
     return json_response((await call.context.agents.retire(body.name, body.reason)).to_api())
+
+
+async def pause_agents(call: LocalCall) -> HttpResponse:
+    """Let the mail of agents wait until a time: nothing wakes them, and senders see the state."""
+    body = await call.body(_PauseBody)
+    names = _named(call, body)
+    set_by = "person" if call.agent == DEFAULT_INBOX else call.agent
+    await call.context.pauses.pause(names, parse_utc(body.until), body.reason, set_by)
+    return json_response({"items": [_shown(call, call.context.agents.require(name)) for name in names]})
+
+
+async def resume_agents(call: LocalCall) -> HttpResponse:
+    """End the pauses of agents; return those that were paused."""
+    names = await call.context.pauses.resume(_named(call, await call.body(_Agents)))
+    return json_response({"items": [_shown(call, call.context.agents.require(name)) for name in names]})
+
+
+def _named(call: LocalCall, body: _Agents) -> list[str]:
+    agents = call.context.agents
+    if body.names is not None and body.program is not None:
+        raise error("body_invalid", reason="give either names or program")
+    if body.program is not None:
+        found = [each.name for each in agents.agents.values() if each.program == body.program and not each.is_retired]
+        if not found:
+            raise error("body_invalid", reason=f"no agent of this host runs in {body.program}")
+        return found
+    names = body.names or [call.agent]
+    if names == [DEFAULT_INBOX]:
+        raise error("body_invalid", reason="name the agents, or act as one with the agent header")
+    return [agents.require_active(name).name for name in dict.fromkeys(names)]
+
+
+def _shown(call: LocalCall, agent: Agent) -> dict[str, Any]:
+    pause = call.context.pauses.find(agent.name)
+    return agent.to_api() | {"paused": None if pause is None else pause.to_api()}
 
 
 async def set_on_mail(call: LocalCall) -> HttpResponse:

@@ -28,6 +28,7 @@ DEFAULT_LIMIT = 100
 MAX_LIMIT = 1_000
 MAX_WAIT_S = 600.0
 MAX_SEEN = 1_000
+_HELD_MIN_S = 0.05  # between looks at a pause that is about to end
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT")  # how a time begins; ids of messages have no hyphen
 
 
@@ -85,7 +86,8 @@ async def list_inbox(call: LocalCall) -> HttpResponse:
         inbox = call.context.inbox
         reached = await call.context.marks.position(call.agent, mark, inbox.mesh, inbox.store.epoch)
         wanted = wanted._replace(after=max(wanted.after, reached))
-    items = await call.context.inbox.items(wanted)
+    # a reader with a mark would be woken by its mail; any other request reads what there is
+    items = await (call.context.inbox.items(wanted) if mark is None else _wakeful_items(call, wanted))
     if not items and arguments.wait_s:
         items = await _wait_for_items(call, wanted, arguments.wait_s)
     shown = items[: arguments.limit]
@@ -159,23 +161,43 @@ async def _wait_for_items(call: LocalCall, wanted: InboxFilter, wait_s: float) -
     """Wait until a matching message arrives, then return all that match."""
     has_arrived = asyncio.Event()
 
-    def on_new(_items: Sequence[InboxItem]) -> None:
+    def wake(_changed: Sequence[object]) -> None:
         has_arrived.set()
 
     context = call.context
-    context.inbox.on_new.append(on_new)
+    context.inbox.on_new.append(wake)
+    context.pauses.on_change.append(wake)
     try:
         with call.waiting(context.waiters):
             deadline_s = asyncio.get_running_loop().time() + wait_s
             while True:
                 has_arrived.clear()
-                items = await context.inbox.items(wanted)  # one may have arrived before the callback was registered
+                # one may have arrived before the callback was registered
+                items = await _wakeful_items(call, wanted)
                 left_s = deadline_s - asyncio.get_running_loop().time()
                 if items or left_s <= 0 or context.is_stopping:
                     return items
-                await context.wait_for(has_arrived, left_s)
+                held_s = context.pauses.held_s(call.agent)
+                await context.wait_for(has_arrived, min(left_s, max(held_s, _HELD_MIN_S)) if held_s else left_s)
     finally:
-        context.inbox.on_new.remove(on_new)
+        context.inbox.on_new.remove(wake)
+        context.pauses.on_change.remove(wake)
+
+
+async def _wakeful_items(call: LocalCall, wanted: InboxFilter) -> list[InboxItem]:
+    """Return the messages that may wake the agent: none while it is paused, then one at a time of those that waited."""
+    pauses, agent = call.context.pauses, call.agent
+    if pauses.held_s(agent):
+        return []
+    items = await call.context.inbox.items(wanted)
+    if not pauses.is_releasing(agent):
+        return items
+    if not items:
+        if not wanted.has_conditions:
+            await pauses.finish(agent)
+        return []
+    await pauses.note_release(agent)
+    return items[:1]
 
 
 _PAGE = 200

@@ -119,6 +119,8 @@ ROUTES: tuple[Route[LocalCall], ...] = (
     Route("GET", "/v1/agents/{id}", agent_routes.show_agent),
     Route("POST", "/v1/agents/rename", agent_routes.rename_agent),
     Route("POST", "/v1/agents/retire", agent_routes.retire_agent),
+    Route("POST", "/v1/agents/pause", agent_routes.pause_agents),
+    Route("POST", "/v1/agents/resume", agent_routes.resume_agents),
     Route("POST", "/v1/agents/on-mail", agent_routes.set_on_mail),
     Route("GET", "/v1/peers", mesh_routes.list_peers),
     Route("POST", "/v1/profile", mesh_routes.update_profile),

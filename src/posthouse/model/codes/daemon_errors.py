@@ -159,6 +159,13 @@ _AGENTS: tuple[ErrorSpec, ...] = (
         "Retire one that is no longer used with `posthouse agent retire NAME`.",
     ),
     ErrorSpec(
+        "pause_invalid",
+        400,
+        "an agent cannot be paused until {until}",
+        "A pause ends in the future and lasts at most {days} days.",
+        exit=Exit.USAGE,
+    ),
+    ErrorSpec(
         "process_unknown",
         404,
         "there is no process {pid} on this machine",

@@ -1,0 +1,136 @@
+"""Paused agents: mail waits and wakes nothing, senders and people see the state, the end comes gently."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from posthouse.client.daemon import AsyncDaemonClient, DaemonClient
+from posthouse.daemon.agents.pauses import FIRST_GAP_S, GAP_S
+from posthouse.model.clock import FakeClock, format_utc
+from posthouse.model.limits import SECOND_NS
+from tests.client.waiting import until
+from tests.daemon.hosts import Host, make_host, restart, running
+from tests.daemon.test_inbox import item
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+async def host(tmp_path: Path, clock: FakeClock) -> AsyncIterator[Host]:
+    """A daemon without a relay, with two agents of one program, on a clock that the test moves."""
+    made = make_host(tmp_path, "ws://127.0.0.1:9", "a", clock=clock)
+    async with running(made):
+        for name in ("claude", "claude-2"):
+            await made.post("/v1/agents", name=name, program="claude-code")
+        yield made
+
+
+def acting(host: Host, agent: str = "claude") -> AsyncDaemonClient:
+    return AsyncDaemonClient(DaemonClient(host.settings.directory).place, agent=agent)
+
+
+def at(clock: FakeClock, seconds: float) -> str:
+    return format_utc(clock.wall_ns() + round(seconds * SECOND_NS))
+
+
+async def put(host: Host, *numbers: int) -> None:
+    await host.daemon.inbox.put([item(number) for number in numbers])
+
+
+async def waited(client: AsyncDaemonClient) -> list[str | None]:
+    return [each.body for each in await client.wait(0)]
+
+
+async def test_mail_of_a_paused_agent_waits_and_is_readable(host: Host, clock: FakeClock) -> None:
+    client = acting(host)
+    try:
+        await client.pause_agents(until=at(clock, 3600), reason="usage limit")
+        await put(host, 1, 2)
+        assert await waited(client) == []
+        assert [each.body for each in await client.inbox(unread=True)] == ["m1", "m2"]
+    finally:
+        await client.close()
+
+
+async def test_after_a_pause_mail_comes_one_by_one_with_gaps_then_freely(host: Host, clock: FakeClock) -> None:
+    client = acting(host)
+    try:
+        await client.pause_agents(until=at(clock, 3600))
+        await put(host, 1, 2)
+        clock.advance(3600 + FIRST_GAP_S[1])
+        assert await waited(client) == ["m1"]
+        assert await waited(client) == []
+        clock.advance(GAP_S[1])
+        assert await waited(client) == ["m2"]
+        clock.advance(GAP_S[1])
+        assert await waited(client) == []
+        await put(host, 3, 4)
+        assert await waited(client) == ["m3", "m4"]
+    finally:
+        await client.close()
+
+
+async def test_a_pause_survives_a_restart_and_a_rename(host: Host, clock: FakeClock) -> None:
+    await host.post("/v1/agents/pause", names=["claude"], until=at(clock, 3600), reason="night")
+    await restart(host)
+    shown = (await host.get("/v1/agents/claude"))["paused"]
+    assert (shown["reason"], shown["set_by"]) == ("night", "person")
+    await host.post("/v1/agents/rename", name="claude", to="planner")
+    assert (await host.get("/v1/agents/planner"))["paused"]["reason"] == "night"
+
+
+async def test_agents_that_share_an_account_pause_together_and_start_apart(host: Host, clock: FakeClock) -> None:
+    answer = await host.post("/v1/agents/pause", program="claude-code", until=at(clock, 60), reason="usage limit")
+    assert [each["name"] for each in answer["items"]] == ["claude", "claude-2"]
+    pauses = host.daemon.pauses
+    held = [pauses.held_s(name) for name in ("claude", "claude-2")]
+    assert held[0] != held[1] and all(60 <= each <= 60 + FIRST_GAP_S[1] for each in held)
+
+
+async def test_a_resumed_agent_wakes_at_once(host: Host, clock: FakeClock) -> None:
+    client = acting(host)
+    try:
+        await client.pause_agents(until=at(clock, 3600))
+        await put(host, 1)
+        waiting = asyncio.create_task(client.wait(30))
+        await until(lambda: host.daemon.context.waiters.count == 1)
+        assert [each.name for each in await client.resume_agents()] == ["claude"]
+        assert [each.body for each in await waiting] == ["m1"]
+        assert await client.resume_agents() == []
+    finally:
+        await client.close()
+
+
+async def test_the_pause_of_one_agent_holds_back_no_other(host: Host, clock: FakeClock) -> None:
+    await host.post("/v1/agents/pause", names=["claude"], until=at(clock, 3600))
+    await host.daemon.inbox.put([item(1)])
+    client = acting(host, "claude-2")
+    try:
+        assert await waited(client) == ["m1"]
+    finally:
+        await client.close()
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({"names": ["claude"], "until": "2001-01-01T00:00:00Z"}, "pause_invalid"),
+        ({"names": ["claude"], "until": "2099-01-01T00:00:00Z"}, "pause_invalid"),
+        ({"names": ["claude"], "until": "tomorrow"}, "value_invalid"),
+        ({"names": ["nobody"], "until": "2099-01-01T00:00:00Z"}, "agent_unknown"),
+        ({"program": "none", "until": "2099-01-01T00:00:00Z"}, "body_invalid"),
+        ({"until": "2099-01-01T00:00:00Z"}, "body_invalid"),
+    ],
+)
+async def test_a_pause_that_makes_no_sense_is_refused(host: Host, body: dict[str, Any], code: str) -> None:
+    answer = await host.post("/v1/agents/pause", **body)
+    assert answer["error"] == code
+    assert host.daemon.pauses.find("claude") is None
