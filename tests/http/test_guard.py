@@ -80,6 +80,13 @@ def test_a_trusted_transport_needs_neither_host_nor_token() -> None:
     assert refusal(replace(RIGHT, hosts=[], authorizations=[]), Guard(UNIX)) is None
 
 
+def test_requests_without_the_token_do_not_use_up_the_rate() -> None:
+    guard = Guard(LOCAL, RULE, rate=Rate(per_s=1, burst=2), clock=FakeClock())
+    without = replace(RIGHT, authorizations=())
+    assert {refusal(without, guard) for _ in range(50)} == {RULE.missing_code}
+    assert refusal(RIGHT, guard) is None
+
+
 def test_requests_beyond_the_rate_wait_for_the_clock() -> None:
     clock = FakeClock()
     guard = Guard(LOCAL, RULE, rate=Rate(per_s=1, burst=2), clock=clock)

@@ -165,12 +165,12 @@ class Guard:
         """
         if head.has_token_in_query:
             raise self._logged(head, error("token_in_query"))
-        self._charge()
         if not self._site.serves(head.hosts):
             raise self._logged(head, error("host_refused", host=", ".join(head.hosts)[:200]))
         foreign = self._check_origin(head)
         if self._token is not None:
             self._check_token(head, self._token)
+        self._charge()  # last: requests without the token must not use up the rate of its holder
         return foreign
 
     def _charge(self) -> None:

@@ -332,3 +332,29 @@ async def test_the_token_stays_over_restarts(house: House, tmp_path: Path) -> No
             tokens.append(host.daemon.directory.token())
     assert tokens[0] == tokens[1]
     assert len(tokens[0]) == 43
+
+
+async def test_idle_connections_of_strangers_do_not_keep_the_holder_of_the_token_out(tcp: Host) -> None:
+    idle = [await asyncio.open_connection("127.0.0.1", tcp.daemon.port) for _ in range(200)]
+    try:
+        assert (await over_tcp(tcp, "/v1/health")).status == 200
+        async with asyncio.timeout(30):
+            oldest = await idle[0][0].read()
+        assert b"connections_exhausted" in oldest
+    finally:
+        for _reader, writer in idle:
+            writer.close()
+
+
+async def test_connection_that_showed_the_token_is_not_displaced_by_strangers(tcp: Host) -> None:
+    token = tcp.daemon.directory.token()
+    ask = f"GET /v1/health HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n".encode()
+    reader, writer = await asyncio.open_connection("127.0.0.1", tcp.daemon.port)
+    writer.write(ask)
+    async with asyncio.timeout(30):
+        await reader.readuntil(b"\r\n\r\n")
+        idle = [await asyncio.open_connection("127.0.0.1", tcp.daemon.port) for _ in range(100)]
+        writer.write(ask)
+        assert b" 200 OK" in await reader.readuntil(b"\r\n\r\n")
+    for _reader, each in [*idle, (reader, writer)]:
+        each.close()

@@ -13,6 +13,7 @@ import socket
 import struct
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -21,18 +22,23 @@ from posthouse.daemon.context import DaemonContext, LocalCall, check_agent
 from posthouse.daemon.directory import DaemonDirectory
 from posthouse.daemon.metrics import Meters
 from posthouse.daemon.settings import DaemonSettings
+from posthouse.http.admission import AdmissionLimits
 from posthouse.http.call import BodyLimits
 from posthouse.http.dispatch import Dispatcher, RequestLimits, ServerCodes
 from posthouse.http.guard import LOCAL, UNIX, Guard, TokenRule
 from posthouse.http.response import HttpResponse, error_object_format
 from posthouse.http.router import Route, Router
-from posthouse.http.server import ConnectionLimits, HttpServer, listen_tcp, listen_unix
+from posthouse.http.server import ConnectionLimits, HttpConnection, HttpServer, listen_tcp, listen_unix
 from posthouse.keys import same_token
 from posthouse.model.errors import PosthouseError, error
 
 log = structlog.get_logger(__name__)
 LOOPBACK = "127.0.0.1"
 _CONNECTIONS = ConnectionLimits(header_bytes=16_384, headers=128)
+#: any user of the machine can connect to loopback: connections that never showed the token make room for newer ones
+_TCP_CONNECTIONS = replace(
+    _CONNECTIONS, header_s=10.0, admission=AdmissionLimits(connections=512, strangers_per_address=64)
+)
 _CODES = ServerCodes(busy="daemon_busy", stopping="daemon_stopping")
 _TOO_LARGE_HINT = "A message has at most 48 KiB."
 _CLOSE_S = 2.0  # for running requests when the daemon stops
@@ -58,7 +64,7 @@ class LocalServer:
             _CODES,
             error_object_format("posthouse daemon"),
             _RequestCounter(context.meters),
-            check_agent,
+            _admit,
         )
         #: port on loopback, if it listens there
         self.port: int | None = None
@@ -80,22 +86,22 @@ class LocalServer:
         await self._opened.aclose()
 
     async def _listen_unix(self) -> None:
-        server = self._make_server(Guard(UNIX), check_peer=True)
+        server = self._make_server(Guard(UNIX), _CONNECTIONS, check_peer=True)
         self._close_later(await listen_unix(server, self._directory.socket), server)
 
     async def _listen_tcp(self, token: str) -> None:
         rule = TokenRule(lambda given: same_token(given, token), "local_token_missing", "local_token_wrong")
         guard = Guard(LOCAL, rule, rate=self._settings.limits.tcp_rate, clock=self._settings.clock)
-        server = self._make_server(guard)
+        server = self._make_server(guard, _TCP_CONNECTIONS)
         listening, self.port = await listen_tcp(server, LOOPBACK, 0)
         self._close_later(listening, server)
         self._directory.write_port(self.port)
 
-    def _make_server(self, guard: Guard, *, check_peer: bool = False) -> HttpServer:
+    def _make_server(self, guard: Guard, limits: ConnectionLimits, *, check_peer: bool = False) -> HttpServer:
         # a waiting request ends as soon as its client leaves
         return HttpServer(
             self.dispatcher,
-            _CONNECTIONS,
+            limits,
             guard=guard,
             check_peer=foreign_peer_error if check_peer else None,
             cancels_handlers=True,
@@ -108,6 +114,15 @@ class LocalServer:
             await server.shutdown(_CLOSE_S)
 
         self._opened.push_async_callback(close)
+
+
+def _admit(call: LocalCall) -> None:
+    """Count the connection as one of a caller that the guard let in, and check the agent of the request."""
+    connection = call.request.protocol
+    refusal = connection.promote() if isinstance(connection, HttpConnection) else None
+    if refusal is not None:
+        raise refusal
+    check_agent(call)
 
 
 class _RequestCounter:
