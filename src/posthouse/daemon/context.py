@@ -11,11 +11,13 @@ import asyncio
 import contextlib
 from dataclasses import dataclass, field
 
+from posthouse.daemon.addresses import AddressBook
 from posthouse.daemon.agents.marks import Marks
 from posthouse.daemon.agents.pauses import Pauses
 from posthouse.daemon.agents.registry import AgentRegistry
 from posthouse.daemon.event_hub import EventHub
 from posthouse.daemon.inbox.inbox import Inbox
+from posthouse.daemon.mailroom import Mailroom
 from posthouse.daemon.metrics import Meters
 from posthouse.daemon.outbox.outbox import Outbox
 from posthouse.daemon.roster import Roster
@@ -44,6 +46,8 @@ class DaemonContext:
     pauses: Pauses
     roster: Roster
     uplink: Uplink
+    addresses: AddressBook
+    mailroom: Mailroom
     sending: Sending
     waker: Waker
     events: EventHub

@@ -18,6 +18,7 @@ import structlog
 
 from posthouse.client.messages.sender import Composer
 from posthouse.client.trust.signing import Signer, open_content
+from posthouse.daemon.addresses import AddressBook
 from posthouse.daemon.agents.marks import Marks
 from posthouse.daemon.agents.pauses import Pauses
 from posthouse.daemon.agents.registry import AgentRegistry
@@ -32,6 +33,7 @@ from posthouse.daemon.identity import check_host, load_identity, read_host
 from posthouse.daemon.inbox.inbox import Inbox, InboxItem
 from posthouse.daemon.ipc.local_server import LocalServer
 from posthouse.daemon.ipc.routes import ROUTES
+from posthouse.daemon.mailroom import LocalLane, Mailroom
 from posthouse.daemon.metrics import Meters
 from posthouse.daemon.outbox.outbox import Outbox
 from posthouse.daemon.recovery import check_outbox, quarantine_inbox
@@ -63,6 +65,8 @@ class Daemon:
     pauses: Pauses
     roster: Roster
     uplink: Uplink
+    addresses: AddressBook
+    mailroom: Mailroom
     drain: Drain
     sending: Sending
     waker: Waker
@@ -139,6 +143,7 @@ class Daemon:
         await self._open_stores()
         self._assemble()
         self._check_max_age()
+        await self.mailroom.move_renamed()
         await self._open_bridge()
         await self.housekeeper.measure()
         self._start_task(self.uplink.run())
@@ -199,15 +204,20 @@ class Daemon:
     def _assemble(self) -> None:
         settings, clock, key = self.settings, self.clock, self.key
         self.roster = Roster(self.directory.roster)
-        self.uplink = Uplink(settings, key, self.inbox, self.roster)
+        mailroom = self.mailroom = Mailroom(self.inbox, self.agents)
+        self.uplink = Uplink(settings, key, self.inbox, mailroom, self.roster)
+        self.addresses = AddressBook(key.node, self.uplink, self.roster, self.agents)
         self.drain = Drain(self.outbox, self.uplink.submit, self.uplink, clock)
+        self.drain.lanes[key.node] = LocalLane(
+            mailroom, self.inbox, lambda event: open_content(key, event), self.roster.name_of
+        )
         self.pressure = Pressure(settings.outbox_max_bytes, self.directory.root)
         self.sending = Sending(
             settings.mesh,
             Composer(Signer(key, clock), UlidGenerator(clock)),
             self.outbox,
             self.inbox,
-            self.uplink.resolve,
+            self.addresses.resolve,
             lambda event: open_content(key, event),
             lambda: self.pressure.capacity_bytes,
             clock,
@@ -226,6 +236,8 @@ class Daemon:
             self.pauses,
             self.roster,
             self.uplink,
+            self.addresses,
+            self.mailroom,
             self.sending,
             self.waker,
             self.events,

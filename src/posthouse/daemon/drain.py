@@ -92,6 +92,14 @@ class SendGate(Protocol):
         ...
 
 
+class Lane(SendGate, Protocol):
+    """A way to a destination that is not the relay."""
+
+    async def submit(self, events: Sequence[Event]) -> list[Published | PosthouseError]:
+        """Send events as one list; return the answer to each, in order."""
+        ...
+
+
 class Drain:
     """Sends the rows of one outbox."""
 
@@ -100,6 +108,8 @@ class Drain:
         self._submit = submit
         self._gate = gate
         self._clock = clock
+        #: destinations that do not go over the relay
+        self.lanes: dict[str, Lane] = {}
         self._chance = random.SystemRandom()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         #: destinations that got rows since their task last claimed
@@ -148,14 +158,15 @@ class Drain:
         failures = 0
         rows: list[Claimed] = []
         loop = asyncio.get_running_loop()
+        lane = self.lanes.get(destination)
         while True:
             if not rows:
-                await self._gate.wait_sending()
+                await (lane or self._gate).wait_sending()
                 self._woken.discard(destination)
                 rows = await self._claim(destination)
             if rows:
                 began_s, accepted, is_full = loop.time(), self._outbox.accepted, len(rows) == FRAME_ROWS
-                failures, rows = await self._send_frame(destination, rows, failures)
+                failures, rows = await self._send_frame(destination, lane, rows, failures)
                 accepted, took_s = self._outbox.accepted - accepted, loop.time() - began_s
                 pause_s = throttle_s(is_full=is_full, accepted=accepted, took_s=took_s, destinations=len(self._tasks))
                 await asyncio.sleep(pause_s)
@@ -170,21 +181,24 @@ class Drain:
             except Transient as failure:
                 await self._wait_store(failure)
 
-    async def _send_frame(self, destination: str, rows: Sequence[Claimed], failures: int) -> tuple[int, list[Claimed]]:
+    async def _send_frame(
+        self, destination: str, lane: Lane | None, rows: Sequence[Claimed], failures: int
+    ) -> tuple[int, list[Claimed]]:
         """Send rows and settle them; return the number of frames in a row without progress, and the next rows."""
+        submit, gate = (self._submit, self._gate) if lane is None else (lane.submit, lane)
         fresh, outcomes = self._split_expired(rows)
-        answers = await self._submit([decode_event(row.event) for row in fresh]) if fresh else []
+        answers = await submit([decode_event(row.event) for row in fresh]) if fresh else []
         refusal = next((each for each in answers if isinstance(each, PosthouseError)), None)
-        final = [self._final_outcome(row, answer) for row, answer in zip(fresh, answers, strict=True)]
+        final = [_final_outcome(row, answer, gate) for row, answer in zip(fresh, answers, strict=True)]
         has_progress = any(each is not None for each in final)
         failures = 0 if refusal is None else 1 if has_progress else failures + 1
         delay_s = 0.0 if refusal is None else backoff_s(failures, refusal, self._chance)
         next_ns = self._clock.wall_ns() + round(delay_s * SECOND_NS)
         for row, answer, outcome in zip(fresh, answers, final, strict=True):
             outcomes.append(outcome or _deferred(row, answer, next_ns))
-        following = await self._settle(outcomes, destination, 0 if refusal or not self._gate.may_send else FRAME_ROWS)
+        following = await self._settle(outcomes, destination, 0 if refusal or not gate.may_send else FRAME_ROWS)
         self._notify(outcomes)
-        if delay_s and self._gate.may_send:  # without a connection, the next one ends the wait
+        if delay_s and gate.may_send:  # without a connection, the next one ends the wait
             await asyncio.sleep(delay_s)
         return failures, following
 
@@ -198,14 +212,6 @@ class Drain:
 
     def _oldest_ns(self) -> int:
         return self._clock.wall_ns() - self.max_age_h * _HOUR_NS
-
-    def _final_outcome(self, row: Claimed, answer: Published | PosthouseError) -> SendOutcome | None:
-        """Return the outcome of a row that needs no other attempt, or None."""
-        if isinstance(answer, Published):
-            return Sent(row, str(answer.answer.get("id", answer.event.id)), answer.seq)
-        if is_permanent(answer, is_admitted=self._gate.is_admitted):
-            return GivenUp(row, answer.code, str(answer))
-        return None
 
     async def _settle(self, outcomes: Sequence[SendOutcome], destination: str, limit: int) -> list[Claimed]:
         """Write outcomes, however long the store cannot be written: the relay may already have the messages.
@@ -231,6 +237,15 @@ class Drain:
                 log.warning("outbox_dead", id=outcome.row.id, code=outcome.code)
                 self.on_dead(outcome.row.id, outcome.row.client_message_id, outcome.code)
         self.on_sent(sent)
+
+
+def _final_outcome(row: Claimed, answer: Published | PosthouseError, gate: SendGate) -> SendOutcome | None:
+    """Return the outcome of a row that needs no other attempt, or None."""
+    if isinstance(answer, Published):
+        return Sent(row, str(answer.answer.get("id", answer.event.id)), answer.seq)
+    if is_permanent(answer, is_admitted=gate.is_admitted):
+        return GivenUp(row, answer.code, str(answer))
+    return None
 
 
 def _deferred(row: Claimed, answer: Published | PosthouseError, next_ns: int) -> Deferred:

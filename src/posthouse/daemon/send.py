@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from posthouse.client.messages.sender import Composer, MessageOptions, Request
-from posthouse.daemon.inbox.inbox import Inbox
+from posthouse.daemon.inbox.inbox import Inbox, sender_ref
 from posthouse.daemon.outbox.outbox import Outbox
 from posthouse.daemon.outbox.transitions import NewRow, OutboxRow
+from posthouse.model.address import DEFAULT_INBOX, Recipient
 from posthouse.model.budget import (
     MeshBudget,
     charge_mesh_budget,
@@ -33,8 +34,8 @@ from posthouse.model.outbox_rules import AcceptAction
 from posthouse.model.strict_json import parse_jcs
 from posthouse.model.ulid import UlidGenerator
 
-#: from a name, prefix, node id or #topic to a node id or #topic
-Resolve = Callable[[str], Awaitable[str]]
+#: from an address, name, prefix, node id or #topic to a node id or #topic, and the agent there
+Resolve = Callable[[str], Awaitable[Recipient]]
 
 
 class SendRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -83,14 +84,18 @@ class Sending:
         self.max_payload = BODY_MAX_BYTES
 
     async def send(
-        self, request: SendRequest, header_id: str | None = None, budget: MeshBudget | None = None
+        self,
+        request: SendRequest,
+        header_id: str | None = None,
+        budget: MeshBudget | None = None,
+        agent: str = DEFAULT_INBOX,
     ) -> SendResult:
-        """Accept a message; `header_id` is the Idempotency-Key, `budget` the one that it inherits from the bus."""
+        """Accept a message of an agent; `header_id` is the Idempotency-Key, `budget` what it inherits from the bus."""
         client_message_id = header_id if header_id is not None else request.client_message_id
         if client_message_id is None:
             client_message_id = self._minter.mint()
         try:
-            row = self._sign(await self._build_request(request, client_message_id, budget))
+            row = self._sign(await self._build_request(request, client_message_id, budget, agent))
             outcome = await self._outbox.accept(row, self._capacity_bytes())
         except PosthouseError as failure:
             raise _with_client_message_id(failure, client_message_id) from failure
@@ -99,9 +104,11 @@ class Sending:
             body["hint"] = "Use a new client_message_id for a new message; repeat a request unchanged to retry it."
         return SendResult(outcome.status, body)
 
-    async def requeue(self, key: str, new_id: str | None, message: str | None) -> dict[str, Any]:
+    async def requeue(
+        self, key: str, new_id: str | None, message: str | None, agent: str = DEFAULT_INBOX
+    ) -> dict[str, Any]:
         """Replace a dead or pending row by a new one with a new id and the same or another message."""
-        row = await self._outbox.find(key)
+        row = await self._outbox.find(key, agent)
         request = await self._request_of_row(row, new_id, message)
         try:
             await self._outbox.requeue(row, successor := self._sign(request), self._capacity_bytes())
@@ -113,21 +120,25 @@ class Sending:
             "new_client_message_id": successor.client_message_id,
         }
 
-    async def _build_request(self, given: SendRequest, client_message_id: str, budget: MeshBudget | None) -> Request:
+    async def _build_request(
+        self, given: SendRequest, client_message_id: str, budget: MeshBudget | None, agent: str
+    ) -> Request:
         validate_client_message_id(client_message_id)
-        destination = await self._resolve(given.to)
+        destination, to_agent = await self._resolve(given.to)
         options: MessageOptions = {
             "client_message_id": client_message_id,
             "reply_to": given.reply_to_id,
             "priority": given.priority,
             "meta": given.meta,
+            "from_agent": agent,
+            "to_agent": to_agent,
         }
         if given.mentions:
             options["mentions"] = [await self._resolve_mention(name) for name in given.mentions]
         request = self._composer.request(destination, given.message, self._mesh, options)
         self._check_payload(request)
         if given.reply_to_id is not None or budget is not None:
-            request = request._replace(budget=await self._message_budget(destination, given.reply_to_id, budget))
+            request = request._replace(budget=await self._message_budget(request, given.reply_to_id, budget))
         return request
 
     def _check_payload(self, request: Request) -> None:
@@ -136,13 +147,13 @@ class Sending:
             raise error("body_too_large", bytes=size, limit=self.max_payload)
 
     async def _resolve_mention(self, name: str) -> str:
-        node = await self._resolve(name)
+        node = (await self._resolve(name)).destination
         if node.startswith("#"):
             raise error("value_invalid", name="mentions", reason="a topic cannot be mentioned")
         return node
 
     async def _message_budget(
-        self, destination: str, reply_to: str | None, given: MeshBudget | None
+        self, request: Request, reply_to: str | None, given: MeshBudget | None
     ) -> MeshBudget | None:
         """Return the budget of a message: a reply inherits what the original has left, less one hop if it is no return.
 
@@ -156,6 +167,7 @@ class Sending:
         if found is None:
             return effective_mesh_budget(now_ms, given=given, is_return=given is not None and given.is_return)
         cause, original = found
+        destination = f"#{request.topic}" if request.node is None else sender_ref(request.node, request.to_agent)
         is_return = find_answered(destination, [cause]) is not None if given is None else given.is_return
         inherited = effective_mesh_budget(now_ms, original or first_mesh_budget(now_ms), is_return=is_return)
         reason = check_mesh_budget(inherited, now_ms)
@@ -185,6 +197,8 @@ class Sending:
             event.id,
             encode_event(event),
             destination,
+            request.from_agent,
+            request.to_agent,
         )
 
 
@@ -196,6 +210,8 @@ def _options(message: Message, client_message_id: str) -> MessageOptions:
         "meta": parse_jcs(message.meta) if message.meta else None,
         "budget": message.budget,
         "mentions": message.mentions,
+        "from_agent": message.from_agent,
+        "to_agent": message.to_agent,
     }
 
 

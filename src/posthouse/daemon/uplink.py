@@ -12,29 +12,31 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 
 from posthouse.client import Client, Delivery, Mailbox, Pins, Presence, Published
+from posthouse.client.messages.receiver import AGENTS_FEATURE
 from posthouse.daemon.clock_watch import TOLERANCE_NS, ClockWatch
 from posthouse.daemon.features import Offer, bounded_max_age_h, read_offer
 from posthouse.daemon.inbox.inbox import Inbox, NewItem
+from posthouse.daemon.mailroom import Mailroom, new_item, rejection_reason
 from posthouse.daemon.roster import Retained, Roster
 from posthouse.daemon.settings import DaemonSettings
 from posthouse.keys import NodeKey
-from posthouse.model.budget import encode_mesh_budget
 from posthouse.model.codes.spec import Exit
 from posthouse.model.errors import PosthouseError, Refused, Transient, error
-from posthouse.model.event import Event
+from posthouse.model.event import PROFILE, Coordinate, Event
 from posthouse.model.limits import RECEIVE_WINDOW_MAX, SECOND_NS
+from posthouse.model.profile import AgentProfile, read_agents
 
 log = structlog.get_logger(__name__)
 UNDECRYPTABLE = "undecryptable"
 
 
 async def receive_into_inbox(
-    mailbox: Mailbox, inbox: Inbox, roster: Roster, refresh: Callable[[], Awaitable[None]]
+    mailbox: Mailbox, inbox: Inbox, mailroom: Mailroom, roster: Roster, refresh: Callable[[], Awaitable[None]]
 ) -> None:
     """Store messages and confirm them until the mailbox is closed; raises what the store or the mailbox raises.
 
@@ -44,30 +46,23 @@ async def receive_into_inbox(
     while deliveries := await mailbox.take():
         if any(roster.name_of(delivery.sender) is None for delivery in deliveries):
             await refresh()
-        items = [read_item(delivery, inbox.minter.mint(), roster) for delivery in deliveries]
-        await inbox.put(items)
-        _confirm_or_reject(mailbox, deliveries, items)
+        accepted: list[tuple[Delivery, NewItem]] = []
+        for delivery in deliveries:
+            try:
+                agents = await mailroom.recipients(delivery.message)
+            except PosthouseError as refusal:
+                log.info("mail_refused", message_id=delivery.id, code=refusal.code)
+                mailbox.reject(delivery, rejection_reason(refusal))
+            else:
+                accepted.append((delivery, read_item(delivery, inbox.minter.mint(), roster)._replace(agents=agents)))
+        await inbox.put([item for _delivery, item in accepted])
+        _confirm_or_reject(mailbox, accepted)
 
 
 def read_item(delivery: Delivery, item_id: str, roster: Roster) -> NewItem:
     """Return the inbox item of a delivery."""
     body, reason = _decrypt(delivery)
-    message = delivery.message
-    return NewItem(
-        id=item_id,
-        client_message_id=message.client_message_id,
-        message_id=delivery.id,
-        mesh=delivery.mesh,
-        topic=delivery.topic,
-        sender=delivery.sender,
-        sender_name=roster.name_of(delivery.sender),
-        body=body,
-        meta=message.meta,
-        reply_to_id=message.reply_to,
-        priority=message.priority.value,
-        budget=None if message.budget is None else encode_mesh_budget(message.budget),
-        undecryptable=reason,
-    )
+    return new_item(delivery.event, delivery.message, item_id, roster.name_of(delivery.sender), body, reason)
 
 
 def _decrypt(delivery: Delivery) -> tuple[str | None, str | None]:
@@ -78,11 +73,11 @@ def _decrypt(delivery: Delivery) -> tuple[str | None, str | None]:
         return None, failure.code
 
 
-def _confirm_or_reject(mailbox: Mailbox, deliveries: Sequence[Delivery], items: Sequence[NewItem]) -> None:
-    readable = [delivery for delivery, item in zip(deliveries, items, strict=True) if item.undecryptable is None]
+def _confirm_or_reject(mailbox: Mailbox, stored: Sequence[tuple[Delivery, NewItem]]) -> None:
+    readable = [delivery for delivery, item in stored if item.undecryptable is None]
     if readable:
         mailbox.confirm(*readable)
-    for delivery, item in zip(deliveries, items, strict=True):
+    for delivery, item in stored:
         if item.undecryptable is not None:
             mailbox.reject(delivery, UNDECRYPTABLE)
 
@@ -105,19 +100,35 @@ _ENDING = frozenset(
 )
 
 
+class AgentListing(NamedTuple):
+    """What a host's profile says about its agents."""
+
+    #: None if it has no list
+    agents: tuple[AgentProfile, ...] | None
+
+
+def _has_agent(event: Event) -> bool:
+    return any(tag[0] == "to" for tag in event.tags)
+
+
 class Uplink:
     """The connection to the relay."""
 
-    def __init__(self, settings: DaemonSettings, key: NodeKey, inbox: Inbox, roster: Roster) -> None:
+    def __init__(
+        self, settings: DaemonSettings, key: NodeKey, inbox: Inbox, mailroom: Mailroom, roster: Roster
+    ) -> None:
         self._settings = settings
         self._key = key
         self._inbox = inbox
+        self._mailroom = mailroom
         self._roster = roster
         self._pins = Pins.of_home() if settings.pins is None else Pins(settings.pins)
         self._instance = secrets.token_hex(8)
         self._refreshed_ns = -_REFRESH_MIN_NS
         self._sending = asyncio.Event()
         self._client: Client | None = None
+        #: agents in profiles fetched on the present connection, by node
+        self._fetched: dict[str, tuple[AgentProfile, ...] | None] = {}
         self._mailbox: Mailbox | None = None
         #: waits until the relay has admitted this node again
         self._admission: asyncio.Task[None] | None = None
@@ -161,10 +172,23 @@ class Uplink:
         """Send events as one list; without a connection the answer to each is relay_unreachable."""
         if self._client is None:
             return [self._unreachable()] * len(events)
+        if not self.supports(AGENTS_FEATURE) and any(_has_agent(event) for event in events):
+            return await self._submit_without_agents(events)
         try:
             return await self._client.submit(events)
         except PosthouseError as failure:
             return [failure] * len(events)
+
+    async def _submit_without_agents(self, events: Sequence[Event]) -> list[Published | PosthouseError]:
+        """Send what is for hosts; mail to agents waits, because this relay would mix up their ids."""
+        refusal = error("relay_too_old", feature=AGENTS_FEATURE, purpose="mail to an agent of another host")
+        plain = [event for event in events if not _has_agent(event)]
+        answers = iter(await self.submit(plain) if plain else [])
+        return [refusal if _has_agent(event) else next(answers) for event in events]
+
+    def supports(self, feature: str) -> bool:
+        """Return True if the relay of the present connection offers a feature."""
+        return self._client is not None and self._client.supports(feature)
 
     @property
     def client(self) -> Client:
@@ -177,6 +201,32 @@ class Uplink:
     def online(self) -> Mapping[str, Any]:
         """The roster of the open mailbox by node; empty without one."""
         return {} if self._mailbox is None or not self.is_up else self._mailbox.roster
+
+    def listed_agents(self) -> Mapping[str, tuple[AgentProfile, ...] | None]:
+        """Return the agents that the present connection has shown, by node."""
+        shown = {node: entry.agents for node, entry in self.online.items() if entry.agents is not None}
+        return self._fetched | shown
+
+    async def agents_of(self, node: str) -> AgentListing | None:
+        """Return the agents that a host lists, fetched on this connection; None without a connection."""
+        listed = self.listed_agents()
+        if node in listed:
+            return AgentListing(listed[node])
+        if not self.is_up:
+            return None
+        try:
+            async with asyncio.timeout(_REFRESH_TIMEOUT_S):
+                stored = await self.client.address(Coordinate(PROFILE, node, ""))
+            agents = read_agents(stored.event.content)
+        except TimeoutError:
+            return None
+        except PosthouseError as failure:
+            if failure.code not in ("address_unknown", "profile_malformed"):
+                log.info("profile_not_fetched", code=failure.code)
+                return None
+            agents = None
+        self._fetched[node] = agents
+        return AgentListing(agents)
 
     async def refresh(self) -> None:
         """Read the members and topics of the mesh from the relay."""
@@ -264,7 +314,7 @@ class Uplink:
 
     async def _read(self, mailbox: Mailbox) -> None:
         try:
-            await receive_into_inbox(mailbox, self._inbox, self._roster, self._refresh_throttled)
+            await receive_into_inbox(mailbox, self._inbox, self._mailroom, self._roster, self._refresh_throttled)
         except Transient as failure:  # the inbox cannot be written; the relay keeps the messages
             log.error("inbox_not_writable", code=failure.code, reason=str(failure))
         finally:
@@ -343,6 +393,7 @@ class Uplink:
     def _on_lost(self, code: int | None, reason: str) -> None:
         log.info("relay_lost", relay=self._settings.relay, code=code, reason=reason)
         self._stop_sending()
+        self._fetched.clear()
         self.on_status("disconnected")
 
     def _stop_sending(self) -> None:

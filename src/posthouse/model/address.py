@@ -49,6 +49,15 @@ class Address(NamedTuple):
         return f"{self.agent}@{self.host}" if self.agent else self.host
 
 
+class Recipient(NamedTuple):
+    """A destination after resolution."""
+
+    #: node id, or #topic
+    destination: str
+    #: agent of a node, "" for its default inbox
+    agent: str = DEFAULT_INBOX
+
+
 def parse_address(text: str) -> Address:
     """Return the parts of `agent@host`, or raise agent_name_invalid or address_invalid."""
     agent, mark, host = text.partition("@")

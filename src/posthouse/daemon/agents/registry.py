@@ -145,6 +145,13 @@ class AgentRegistry:
         """Return an agent that takes mail; raises agent_unknown or agent_retired."""
         return _active(self.require(name))
 
+    def present_name(self, name: str) -> str:
+        """Return the name that an agent has after all renames."""
+        passed = {name}
+        while (later := self._agents[name].renamed_to) is not None and later not in passed:
+            passed.add(name := later)
+        return name
+
     # changing
 
     async def register(self, name: str, given: AgentFields, process: ProcessRef | None = None) -> Registered:

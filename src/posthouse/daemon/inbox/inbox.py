@@ -185,6 +185,11 @@ class Inbox:
         """Return how many messages are unread, by agent; agents without unread mail are absent."""
         return await self.store.pool.run(lambda db: dict(db.execute(SQL.unread_counts)))
 
+    async def unread_count(self, agent: str) -> int:
+        """Return how many messages of an agent are unread."""
+        found: Any = await self.store.pool.run(lambda db: db.execute(SQL.unread_count, (agent,)).get)
+        return int(found)
+
     async def rename_agent(self, name: str, to: str) -> None:
         """Move the mail of an agent to its new name; a second call does nothing."""
         await self.store.writer.run(lambda tx: tx.db.execute(SQL.rename_agent, (to, name)).fetchall())

@@ -27,6 +27,9 @@ WHERE agent = ? AND read_at_ns IS NULL AND position IN (SELECT position FROM inb
 -- :name unread_counts
 SELECT agent, count(*) FROM inbox_agent WHERE read_at_ns IS NULL GROUP BY agent
 
+-- :name unread_count
+SELECT count(*) FROM inbox_agent WHERE agent = ? AND read_at_ns IS NULL
+
 -- :name rename_agent
 UPDATE OR REPLACE inbox_agent SET agent = ? WHERE agent = ?
 

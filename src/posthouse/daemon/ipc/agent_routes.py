@@ -94,7 +94,9 @@ async def show_agent(call: LocalCall) -> HttpResponse:
 async def rename_agent(call: LocalCall) -> HttpResponse:
     """Give an agent another name; its mail moves with it."""
     body = await call.body(_RenameBody)
-    return json_response((await call.context.agents.rename(body.name, body.to)).to_api())
+    agent = await call.context.agents.rename(body.name, body.to)
+    await call.context.mailroom.move_renamed()
+    return json_response(agent.to_api())
 
 
 async def retire_agent(call: LocalCall) -> HttpResponse:

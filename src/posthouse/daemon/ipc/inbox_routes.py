@@ -108,7 +108,7 @@ async def move_mark(call: LocalCall) -> HttpResponse:
     """Move a reader's mark behind messages that it has; a mark never moves back."""
     body = await call.body(_MarkBody)
     inbox = call.context.inbox
-    newest = max([(await inbox.find(each)).position for each in body.ids])
+    newest = max([(await inbox.find(each, call.agent)).position for each in body.ids])
     await call.context.marks.move(call.agent, body.mark, InboxPosition(inbox.mesh, inbox.store.epoch, newest))
     return json_response({"mark": body.mark})
 

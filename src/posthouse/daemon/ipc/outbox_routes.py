@@ -54,8 +54,11 @@ async def post_to_topic(call: LocalCall) -> HttpResponse:
 
 async def _accept_message(call: LocalCall, request: SendRequest) -> HttpResponse:
     meters = call.context.meters
+    agent = call.agent
+    if agent:
+        call.context.agents.require_active(agent)
     try:
-        status, body = await call.context.sending.send(request, call.request.headers.get(_KEY_HEADER))
+        status, body = await call.context.sending.send(request, call.request.headers.get(_KEY_HEADER), agent=agent)
     except PosthouseError as failure:
         meters.count("posthouse_daemon_sends_total", str(failure.spec.status))
         raise
@@ -119,7 +122,7 @@ async def show_outbox_row(call: LocalCall) -> HttpResponse:
 async def requeue_outbox_row(call: LocalCall) -> HttpResponse:
     """Replace a dead or pending row by a new one."""
     body = await call.body(_RequeueBody)
-    answer = await call.context.sending.requeue(body.id, body.new_client_message_id, body.message)
+    answer = await call.context.sending.requeue(body.id, body.new_client_message_id, body.message, call.agent)
     return json_response(answer)
 
 

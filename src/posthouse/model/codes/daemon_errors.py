@@ -153,6 +153,24 @@ _AGENTS: tuple[ErrorSpec, ...] = (
         "Write to another agent or to the host itself; `posthouse agent add` on its host brings it back.",
     ),
     ErrorSpec(
+        "agent_full",
+        409,
+        "the agent {name!r} has {limit} unread messages, the limit",
+        "Wait until it has read some, or write to the host itself.",
+    ),
+    ErrorSpec(
+        "recipient_agent_unknown",
+        404,
+        "{host} has no agent {agent!r}",
+        "`posthouse peers` lists the hosts and their agents.",
+    ),
+    transient(
+        "relay_too_old",
+        503,
+        "the relay does not offer {feature}, which {purpose} needs",
+        "Update the relay. Agents of one host can write to each other without it.",
+    ),
+    ErrorSpec(
         "agents_full",
         409,
         "this host has {limit} agents, the limit",

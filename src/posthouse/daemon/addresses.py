@@ -1,0 +1,106 @@
+"""Which host and agent a text names: `claude@laptop`, `claude`, a member, a key, or #topic.
+
+A plain name is an agent of this host, else a member, else an agent that exactly one host of the mesh lists; a name
+with several meanings is refused with its candidates, never guessed. A mistyped name is refused with near misses. An
+agent of another host is refused only if that host's list is known on the present connection: otherwise the message is
+queued, and the host itself refuses what it cannot deliver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from posthouse.client.messages.receiver import AGENTS_FEATURE
+from posthouse.daemon.agents.registry import AgentRegistry
+from posthouse.daemon.roster import TOPIC_MARK, Roster
+from posthouse.daemon.uplink import Uplink
+from posthouse.model.address import Address, Recipient, is_agent_name, near_misses, parse_address
+from posthouse.model.errors import PosthouseError, error
+from posthouse.model.profile import AgentProfile
+
+
+class AddressBook:
+    """Resolves recipients for the senders of one host."""
+
+    def __init__(self, node: str, uplink: Uplink, roster: Roster, agents: AgentRegistry) -> None:
+        self._node = node
+        self._uplink = uplink
+        self._roster = roster
+        self._agents = agents
+
+    async def resolve(self, to: str) -> Recipient:
+        """Return the node id or #topic that a text names, and the agent there; or raise why it names none."""
+        if to.startswith(TOPIC_MARK):
+            return Recipient(await self._uplink.resolve(to))
+        if "@" in to:
+            return await self._resolve_agent(parse_address(to))
+        own = self._agents.agents.get(to)
+        if own is not None and not own.is_retired:
+            return Recipient(self._node, to)
+        try:
+            return Recipient(await self._uplink.resolve(to))
+        except PosthouseError as unknown:
+            if unknown.code != "member_name_unknown":
+                raise
+            return self._resolve_name(to, unknown)
+
+    def addresses(self) -> Iterator[tuple[Address, str, AgentProfile]]:
+        """Yield the active agents that other hosts list: address, node id, profile."""
+        for node, agents in self._uplink.listed_agents().items():
+            for agent in agents or ():
+                if node != self._node and not agent.retired:
+                    yield Address(agent.name, self._roster.name_of(node) or node), node, agent
+
+    def _resolve_name(self, name: str, unknown: PosthouseError) -> Recipient:
+        """Return the one agent of the mesh with a name; raises recipient_ambiguous, or `unknown` with near misses."""
+        found = [(address, node) for address, node, _agent in self.addresses() if address.agent == name]
+        if len(found) > 1:
+            candidates = ", ".join(sorted(str(address) for address, _node in found))
+            raise error("recipient_ambiguous", to=name, candidates=candidates)
+        if found:
+            return Recipient(found[0][1], name)
+        if is_agent_name(name) and name in self._agents.agents:
+            self._agents.require_active(name)
+        raise self._with_near_misses(unknown, name)
+
+    async def _resolve_agent(self, address: Address) -> Recipient:
+        try:
+            node = await self._uplink.resolve(address.host)
+        except PosthouseError as unknown:
+            if unknown.code != "member_name_unknown":
+                raise
+            raise self._with_near_misses(unknown, str(address)) from unknown
+        if node == self._node:
+            return Recipient(node, self._agents.require_active(address.agent).name)
+        if self._uplink.is_up and not self._uplink.supports(AGENTS_FEATURE):
+            raise error("relay_too_old", feature=AGENTS_FEATURE, purpose=f"mail to {address}")
+        if (listing := await self._uplink.agents_of(node)) is not None:
+            self._check_listed(address, listing.agents)
+        return Recipient(node, address.agent)
+
+    def _check_listed(self, address: Address, listed: tuple[AgentProfile, ...] | None) -> None:
+        """Raise why a host does not take mail for an agent; `listed` is None for a host that lists none."""
+        if not listed:
+            hint = f"Write to {address.host} itself."
+            raise error("recipient_agent_unknown", agent=address.agent, host=address.host, hint=hint)
+        found = next((agent for agent in listed if agent.name == address.agent), None)
+        if found is None:
+            active = [agent.name for agent in listed if not agent.retired]
+            close = near_misses(address.agent, active) or sorted(active)
+            names = ", ".join(f"{name}@{address.host}" for name in close[:5])
+            raise error(
+                "recipient_agent_unknown", agent=address.agent, host=address.host, hint=f"Did you mean {names}?"
+            )
+        if found.retired:
+            raise error("agent_retired", name=str(address), reason=found.retired_reason or "it was retired")
+
+    def _with_near_misses(self, unknown: PosthouseError, text: str) -> PosthouseError:
+        members = [member.name for member in self._roster.members if member.name]
+        own = [name for name, agent in self._agents.agents.items() if not agent.is_retired]
+        host = self._roster.name_of(self._node)
+        known = [*members, *own, *(str(address) for address, _node, _agent in self.addresses())]
+        known += [f"{name}@{host}" for name in own if host]
+        close = near_misses(text, known)
+        if not close:
+            return unknown
+        return type(unknown)(unknown.spec, unknown.fields, f"Did you mean {', '.join(close)}? {unknown.hint}")

@@ -1,0 +1,126 @@
+"""The mailroom of a host: in whose inboxes a message goes, and mail between agents of the host.
+
+A direct message goes to the agent that it names, or to the default inbox. An agent that is unknown, retired or has
+too much unread mail refuses it, so that its sender learns the reason; mail never waits in an inbox that no program
+reads. `LocalLane` carries direct mail between agents of one host from the outbox into the inbox without a relay;
+delivering a message twice stores it once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from posthouse.client import Published
+from posthouse.daemon.agents.registry import AgentRegistry
+from posthouse.daemon.inbox.inbox import Inbox, NewItem
+from posthouse.model.address import DEFAULT_INBOX
+from posthouse.model.budget import encode_mesh_budget
+from posthouse.model.errors import PosthouseError, error
+from posthouse.model.event import Event
+from posthouse.model.message import Message, read_message
+
+UNREAD_MAX = 10_000  # direct messages that wait unread for one agent
+_REASON_MAX_CHARS = 200
+
+
+class Mailroom:
+    """Assigns the mail of one host to the inboxes of its agents."""
+
+    def __init__(self, inbox: Inbox, agents: AgentRegistry) -> None:
+        self._inbox = inbox
+        self._agents = agents
+
+    async def recipients(self, message: Message) -> tuple[str, ...]:
+        """Return the agents whose inboxes get a message; raises agent_unknown, agent_retired or agent_full."""
+        if message.recipient is None or message.to_agent == DEFAULT_INBOX:
+            return (DEFAULT_INBOX,)
+        agent = self._agents.require_active(message.to_agent)
+        if await self._inbox.unread_count(agent.name) >= UNREAD_MAX:
+            raise error("agent_full", name=agent.name, limit=UNREAD_MAX)
+        return (agent.name,)
+
+    async def move_renamed(self) -> None:
+        """Move the mail of renamed agents to their present names; a second call does nothing.
+
+        The name changes in another store than the mail, so this also runs at each start.
+        """
+        for name, agent in self._agents.agents.items():
+            if agent.renamed_to is not None:
+                await self._inbox.rename_agent(name, self._agents.present_name(name))
+
+
+def rejection_reason(refusal: PosthouseError) -> str:
+    """Return the reason that the sender of a refused message is told."""
+    reason = refusal.fields.get("reason")
+    return f"{refusal.code}: {reason}"[:_REASON_MAX_CHARS] if reason else refusal.code
+
+
+def new_item(
+    event: Event, message: Message, item_id: str, sender_name: str | None, body: str | None, undecryptable: str | None
+) -> NewItem:
+    """Return the inbox item of a message; without a body, `undecryptable` is the code of the reason."""
+    return NewItem(
+        id=item_id,
+        client_message_id=message.client_message_id,
+        message_id=event.id,
+        mesh=message.mesh,
+        topic=None if message.recipient is not None else message.destination_ref,
+        sender=event.pubkey,
+        sender_name=sender_name,
+        body=body,
+        meta=message.meta,
+        reply_to_id=message.reply_to,
+        priority=message.priority.value,
+        budget=None if message.budget is None else encode_mesh_budget(message.budget),
+        undecryptable=undecryptable,
+        from_agent=message.from_agent,
+        to_agent=message.to_agent,
+    )
+
+
+class LocalLane:
+    """Delivers direct mail to agents of this host: the drain uses it like the connection to a relay."""
+
+    is_admitted = True
+    may_send = True
+    trusts_clock = True
+
+    def __init__(
+        self,
+        mailroom: Mailroom,
+        inbox: Inbox,
+        open_event: Callable[[Event], str],
+        name_of: Callable[[str], str | None],
+    ) -> None:
+        self._mailroom = mailroom
+        self._inbox = inbox
+        self._open_event = open_event
+        self._name_of = name_of
+
+    async def wait_sending(self) -> None:
+        """Return at once: nothing has to be reached."""
+
+    async def submit(self, events: Sequence[Event]) -> list[Published | PosthouseError]:
+        """Store messages in the inboxes of their agents; return the answer to each, in order."""
+        answers: list[Published | PosthouseError] = []
+        items: list[NewItem] = []
+        for event in events:
+            try:
+                items.append(await self._read(event))
+            except PosthouseError as refusal:
+                answers.append(refusal)
+            else:
+                answers.append(Published(event, None, False, {"id": event.id}))
+        try:
+            await self._inbox.put(items)
+        except PosthouseError as failure:  # nothing was stored
+            return [failure if isinstance(answer, Published) else answer for answer in answers]
+        return answers
+
+    async def _read(self, event: Event) -> NewItem:
+        message = read_message(event)
+        agents = await self._mailroom.recipients(message)
+        item = new_item(
+            event, message, self._inbox.minter.mint(), self._name_of(event.pubkey), self._open_event(event), None
+        )
+        return item._replace(agents=agents)

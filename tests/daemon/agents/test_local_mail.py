@@ -1,0 +1,145 @@
+"""Mail between agents of one host: no relay, own inboxes, own ids, refusals instead of phantom inboxes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from posthouse.daemon import mailroom
+from tests.daemon.hosts import Host, eventually, make_host, restart, running
+
+NOWHERE = "ws://127.0.0.1:9"
+
+
+async def bodies(program: Host, **params: str) -> list[str]:
+    return [item["body"] for item in (await program.get("/v1/inbox", order="oldest", **params))["items"]]
+
+
+async def test_an_agent_writes_to_another_one_without_any_relay(tmp_path: Path) -> None:
+    host = make_host(tmp_path, NOWHERE)
+    async with running(host):
+        ann, ben = await host.add_agent("ann"), await host.add_agent("ben")
+        sent = await ann.send("ben", "hello", meta={"k": 1}, client_message_id="m-1")
+        assert sent.status == 202, sent.body
+        row = await ann.until_status("m-1", "done")
+        assert (row["from_agent"], row["to_agent"], row["history_id"]) == ("ann", "ben", None)
+        [item] = (await ben.get("/v1/inbox"))["items"]
+        assert (item["body"], item["from_agent"], item["meta"]) == ("hello", "ann", {"k": 1})
+        assert (item["sender"], item["message_id"]) == (host.node, sent["message_id"])
+        assert await bodies(ann) == await bodies(host) == []
+
+
+async def test_the_host_and_its_agents_write_to_each_other(tmp_path: Path) -> None:
+    host = make_host(tmp_path, NOWHERE)
+    async with running(host):
+        ann = await host.add_agent("ann")
+        await host.send("ann", "to the agent")
+        await ann.send(host.node, "to the person")
+        assert await eventually(lambda: bodies(ann), lambda seen: bool(seen)) == ["to the agent"]
+        assert await eventually(lambda: bodies(host), lambda seen: bool(seen)) == ["to the person"]
+
+
+async def test_one_id_to_two_agents_is_a_conflict_and_of_two_agents_two_messages(tmp_path: Path) -> None:
+    host = make_host(tmp_path, NOWHERE)
+    async with running(host):
+        ann, ben = await host.add_agent("ann"), await host.add_agent("ben")
+        cat = await host.add_agent("cat")
+        assert (await ann.send("cat", "same", client_message_id="c")).status == 202
+        other = await ann.send("ben", "same", client_message_id="c")
+        assert (other.status, other["error"]) == (409, "idempotency_key_reused")
+        assert (await ben.send("cat", "same", client_message_id="c")).status == 202
+        assert (await ann.send("cat", "same", client_message_id="c")).status in (200, 202)
+        await ann.until_status("c", "done")
+        await ben.until_status("c", "done")
+        items = (await cat.get("/v1/inbox", order="oldest"))["items"]
+        assert sorted(item["from_agent"] for item in items) == ["ann", "ben"]
+        assert [item["conflicts_with"] for item in items] == [None, None]
+
+
+async def test_read_state_belongs_to_one_agent(tmp_path: Path) -> None:
+    host = make_host(tmp_path, NOWHERE)
+    async with running(host):
+        ann, ben = await host.add_agent("ann"), await host.add_agent("ben")
+        await host.send("ann", "one", client_message_id="1")
+        await host.send("ben", "two", client_message_id="2")
+        await host.until_status("2", "done")
+        [mine] = (await ann.get("/v1/inbox", wait_s=10))["items"]
+        assert (await ben.get(f"/v1/inbox/{mine['id']}"))["error"] == "inbox_item_unknown"
+        assert (await ben.post("/v1/inbox/seen", ids=[mine["id"]]))["count"] == 0
+        assert (await ann.post("/v1/inbox/seen", all=True))["count"] == 1
+        assert (await bodies(ann, unread="true"), await bodies(ben, unread="true")) == ([], ["two"])
+
+
+async def test_mail_to_an_unknown_or_retired_agent_is_refused_before_anything_is_stored(tmp_path: Path) -> None:
+    host = make_host(tmp_path, NOWHERE)
+    async with running(host):
+        ann = await host.add_agent("ann")
+        await host.add_agent("reviewer")
+        wrong = await ann.send("reviewr", "hello")
+        assert (wrong.status, wrong["error"]) == (404, "member_name_unknown")
+        assert "Did you mean reviewer?" in wrong["hint"]
+        there = await ann.send(f"reviewr@{host.node}", "hello")
+        assert (there.status, there["error"]) == (404, "agent_unknown")
+        await host.post("/v1/agents/retire", name="reviewer", reason="ask ann")
+        retired = await ann.send("reviewer", "hello")
+        assert (retired.status, retired["error"]) == (409, "agent_retired")
+        assert "ask ann" in retired["detail"]
+        for bad in ("a@b@c", "@x", "ann@", "Ann@host"):
+            assert (await ann.send(bad, "hello")).status == 400, bad
+        assert (await ann.get("/v1/outbox"))["items"] == []
+
+
+async def test_a_retired_agent_cannot_send(tmp_path: Path) -> None:
+    host = make_host(tmp_path, NOWHERE)
+    async with running(host):
+        ann = await host.add_agent("ann")
+        await host.post("/v1/agents/retire", name="ann")
+        assert (await ann.send(host.node, "hello"))["error"] == "agent_retired"
+        assert (await ann.get("/v1/inbox")).status == 200, "it can still read what it has"
+
+
+async def test_a_full_agent_refuses_more_until_it_has_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mailroom, "UNREAD_MAX", 2)
+    host = make_host(tmp_path, NOWHERE)
+    async with running(host):
+        ann = await host.add_agent("ann")
+        for number in range(3):
+            await host.send("ann", f"m{number}", client_message_id=f"{number}")
+            await host.until_status(f"{number}", "dead" if number == 2 else "done")
+        assert "agent_full" in (await host.row("2"))["last_error"]
+        await ann.post("/v1/inbox/seen", all=True)
+        await host.send("ann", "later", client_message_id="later")
+        await host.until_status("later", "done")
+        assert await bodies(ann, unread="true") == ["later"]
+
+
+async def test_mail_moves_with_a_renamed_agent_and_survives_a_restart(tmp_path: Path) -> None:
+    host = make_host(tmp_path, NOWHERE)
+    async with running(host):
+        await host.add_agent("claude")
+        await host.send("claude", "before", client_message_id="1")
+        await host.until_status("1", "done")
+        await host.post("/v1/agents/rename", name="claude", to="reviewer")
+        refused = await host.send("claude", "after")
+        assert "reviewer" in refused["detail"]
+        await restart(host)
+        assert await bodies(host.acting_as("reviewer")) == ["before"]
+        assert await bodies(host.acting_as("claude")) == []
+
+
+async def test_an_event_stream_shows_the_mail_of_its_agent_only(tmp_path: Path) -> None:
+    host = make_host(tmp_path, NOWHERE)
+    async with running(host):
+        ann, ben = await host.add_agent("ann"), await host.add_agent("ben")
+        url, headers = "http://localhost/v1/events", {"Posthouse-Agent": "ben"}
+        async with host.session.get(url, headers=headers) as stream:
+            await stream.content.readuntil(b"\n\n")
+            await ann.send(host.node, "not for ben")
+            await host.send("ann", "not for ben either")
+            await ann.send("ben", "for ben")
+            text = (await stream.content.readuntil(b"\n\n")).decode()
+        assert "event: message" in text
+        assert "for ben" in text
+        assert "not for ben" not in text
+        assert await bodies(ben) == ["for ben"]
