@@ -223,7 +223,7 @@ class Daemon:
             clock,
         )
         announcer = Announcer(lambda: (self.inbox,), self.roster.name_of)
-        self.waker = Waker(self.agents, announcer, self._address_of, clock)
+        self.waker = Waker(self.agents, self.pauses, announcer, self._address_of, clock)
         self.housekeeper = Housekeeper(self.outbox, self.inbox, self.agents, self.drain, self.pressure, settings)
         self.context = DaemonContext(
             settings,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -61,19 +61,20 @@ class Ended(NamedTuple):
 
 
 class WakeLimit:
-    """At most one wake per agent and 30 seconds, whichever way it is woken."""
+    """At most one wake per agent and 30 seconds, whichever way it is woken, and none while the agent is paused."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, paused_s: Callable[[str], float] = lambda _agent: 0.0) -> None:
         self._clock = clock
+        self._paused_s = paused_s
         #: agent -> boot time of its last wake
         self._woken_ns: dict[str, int] = {}
 
     def left_s(self, agent: str) -> float:
         """Return how long the agent must not be woken, zero if it may be."""
-        last_ns = self._woken_ns.get(agent)
+        paused_s, last_ns = self._paused_s(agent), self._woken_ns.get(agent)
         if last_ns is None:
-            return 0.0
-        return max(0.0, WAKE_EVERY_S - (self._clock.boot_ns() - last_ns) / SECOND_NS)
+            return paused_s
+        return max(paused_s, WAKE_EVERY_S - (self._clock.boot_ns() - last_ns) / SECOND_NS)
 
     def note(self, agent: str) -> None:
         """Take note that an agent was woken."""
@@ -157,12 +158,12 @@ class MailCommands:
         if command is not None and not 0 < len(command) <= COMMAND_MAX_CHARS:
             raise error("value_invalid", name="on_mail", reason=f"1 to {COMMAND_MAX_CHARS} characters")
         await self._agents.store.writer.run(lambda tx: _set_command(tx, agent, command))
-        await self.reload()
+        self.reload()
         self.look([agent])
 
-    async def reload(self) -> None:
+    def reload(self) -> None:
         """Read the commands again, as after an agent got another name."""
-        self._on_mail = await self._agents.store.pool.run(_read_commands)
+        self._on_mail = self._agents.store.pool.run_blocking(_read_commands)
 
     def look(self, agents: Iterable[str]) -> None:
         """Run the commands of agents that have new mail."""
@@ -187,7 +188,8 @@ class MailCommands:
         """Run the command of an agent until it succeeds, or there is nothing left to announce."""
         retry_s = WAKE_EVERY_S
         while True:
-            await self._pause(self._limit.left_s(agent))
+            while (left_s := self._limit.left_s(agent)) > 0:
+                await self._pause(min(left_s, WAKE_EVERY_S))  # a pause may end early
             if self._command(agent, "") is None:
                 return  # its program has a waiter of its own now, or is in a turn
             claim = await self._announcer.claim_new(agent)

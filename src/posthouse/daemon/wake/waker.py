@@ -1,8 +1,8 @@
 """Answers the hooks of coding agents: gives each process its agent, announces mail, and holds the waiters.
 
 One waiter waits per process of a program; a newer one ends the older. A waiter wakes its program for mail that no hook
-has announced, not while the program is in a turn, and at most once in 30 seconds per agent. Hooks of subagents hear
-nothing: the mail is the main agent's.
+has announced, not while the program is in a turn or the agent is paused, and at most once in 30 seconds per agent.
+Hooks of subagents hear nothing: the mail is the main agent's.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Protocol
 
 import structlog
 
+from posthouse.daemon.agents.pauses import Pauses
 from posthouse.daemon.agents.processes import ProcessRef
 from posthouse.daemon.agents.registry import AgentFields, AgentRegistry
 from posthouse.daemon.wake.announcements import Announcer
@@ -59,17 +60,22 @@ class Waker:
     """Wakes the agents of one home."""
 
     def __init__(
-        self, agents: AgentRegistry, announcer: Announcer, address_of: Callable[[str], str], clock: Clock
+        self,
+        agents: AgentRegistry,
+        pauses: Pauses,
+        announcer: Announcer,
+        address_of: Callable[[str], str],
+        clock: Clock,
     ) -> None:
         self._agents = agents
         self._announcer = announcer
         self._address_of = address_of
         self._clock = clock
-        self._limit = WakeLimit(clock)
+        self._limit = WakeLimit(clock, pauses.held_s)
         self.sessions = Sessions()
         self.commands = MailCommands(agents, announcer, self.sessions, self._limit)
-        self._reloading: asyncio.Task[None] | None = None
-        agents.on_change.append(self._on_agents_changed)
+        agents.on_change.append(self.commands.reload)
+        pauses.on_change.append(self.on_mail)
 
     async def session_of(self, program: str, name: str, process: ProcessRef, given: HookInput) -> Session:
         """Return the session of a process; the first hook gives the process its agent."""
@@ -130,16 +136,11 @@ class Waker:
 
     async def close(self) -> None:
         """Stop every command."""
-        if self._reloading is not None:
-            await self._reloading
         await self.commands.close()
 
     def end(self, process: ProcessRef) -> None:
         """End the waiter of a process: its program has closed its connection."""
         self.sessions.end(process)
-
-    def _on_agents_changed(self) -> None:
-        self._reloading = asyncio.get_running_loop().create_task(self.commands.reload())
 
     async def _on_turn_end(self, session: Session) -> HookAnswer:
         if session.program != "cursor":
@@ -149,7 +150,7 @@ class Waker:
 
     async def _claim_wake(self, agent: str) -> str:
         """Return the announcement that may wake an agent now; empty if it has no new mail or was woken just now."""
-        if self._limit.left_s(agent):
+        if self._limit.left_s(agent) > 0:
             return ""
         text = announcement((await self._announcer.claim_new(agent)).waiting)
         if text:
