@@ -9,6 +9,7 @@ import pytest
 
 from posthouse.journal.cursor import read_committed
 from posthouse.model.errors import PosthouseError
+from posthouse.pipeline.audit.audit import Sources
 from posthouse.pipeline.connector.source_access import Access
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.run.copy_feeds import Copier, RunStep
@@ -103,3 +104,26 @@ def test_two_runs_that_planned_the_same_batch_commit_it_once(
         late.copy()
     assert refused.value.code == "lake_busy"
     assert [row[1].seq for row in journal_rows(spark, lake)] == list(range(1, 31))
+
+
+def test_a_store_whose_older_file_was_put_back_is_refused_and_the_audit_finds_it(
+    spark: SparkSession, lake: Lake, store: GrowingStore
+) -> None:
+    access = Access(str(store.path))
+    copier = Copier(spark, lake, access, store.clock, 1000, lambda _step: None)
+    store.grow(30)
+    older = store.back_up("older")
+    store.grow(10)
+    copier.copy()
+    store.path.write_bytes(older.read_bytes())
+    with pytest.raises(PosthouseError) as short:
+        copier.copy()
+    found = {finding.code for finding in Sources(spark, [access]).compare(lake)}
+    store.grow(20)  # past what the lake has, with other records in their place
+    with pytest.raises(PosthouseError) as different:
+        copier.copy()
+    assert (short.value.code, different.value.code) == ("source_went_back", "source_went_back")
+    assert "it ends at record 30" in str(short.value)
+    assert "its records 1..40 differ" in str(different.value)
+    assert found == {"store_lacks_records"}
+    assert [row[1].seq for row in journal_rows(spark, lake)] == list(range(1, 41))

@@ -47,6 +47,14 @@ PIPELINE: tuple[ErrorSpec, ...] = (
         "Check the store (`posthouse relay verify`, `posthouse doctor`); the lake is unchanged.",
         exit=Exit.BROKEN,
     ),
+    ErrorSpec(
+        "source_went_back",
+        409,
+        "{url} is not the store that this lake has copied: {reason}",
+        "Nothing was copied. An older file was put in its place. Bring the newer file back, or begin a new epoch with "
+        "`posthouse relay restore --in-place`, which keeps both histories apart.",
+        exit=Exit.BROKEN,
+    ),
     transient(
         "lake_busy",
         409,

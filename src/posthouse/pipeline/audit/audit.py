@@ -76,11 +76,22 @@ class Sources:
     def compare(self, lake: Lake) -> Iterator[Finding]:
         """Compare the journals that the sources still hold with the lake's seals; the content of events may expire."""
         seals = [commit.seal for commit in lake.sealed_commits("bronze_journal") if self._is_held(commit.seal)]
+        yield from self._missing_records(seals)
         held = [block for seal in seals for block in self._held_blocks(seal)]
         rows = self._rows(JOURNAL, ("epoch", *JOURNAL.columns))
         leaves = [tuple(row) for row in leaves_of_rows(rows, held, JOURNAL.columns).where("after >= 0").collect()]
         for finding in check_seals(held, leaves, "store_altered", JOURNAL.name):
             yield finding._replace(store=self._kind(finding.epoch))
+
+    def _missing_records(self, seals: Sequence[Seal]) -> Iterator[Finding]:
+        """Yield a finding for each source whose current epoch ends below its newest seal; restores begin new epochs."""
+        for _access, history in self._histories:
+            sealed = max((seal.to for seal in seals if seal.epoch == history.epoch), default=0)
+            if sealed > history.head:
+                detail = f"the lake committed the records up to {sealed}, the store ends at {history.head}"
+                yield Finding(
+                    "store_lacks_records", history.store, history.epoch, JOURNAL.name, history.head + 1, detail
+                )
 
     def check_published(self, published: Sequence[RootEvent]) -> Iterator[Finding]:
         """Compare the sources with the roots that lakes published of them."""

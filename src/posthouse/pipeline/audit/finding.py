@@ -51,6 +51,7 @@ CODES = MappingProxyType(
         "pinch_unknown": "a Pinch confirm names an envelope that was never accepted",
         "lake_altered": "rows of the lake differ from the committed rows",
         "store_altered": "records of a store differ from those that the lake committed",
+        "store_lacks_records": "a store no longer has records that the lake committed",
         "lake_lacks_rows": "the lake holds fewer rows than its commits declare",
         "store_damaged": "a store violates its own rules; see `posthouse relay check`",
     }

@@ -23,6 +23,7 @@ import msgspec
 from posthouse.files import fsync_dir, private_dir, sync_file
 from posthouse.journal.cursor import note_committed
 from posthouse.model.clock import Clock
+from posthouse.model.errors import error
 from posthouse.model.limits import DAY_S, SECOND_NS
 from posthouse.pipeline.connector.feeds import Feed
 from posthouse.pipeline.connector.source_access import Access, read_history
@@ -30,7 +31,7 @@ from posthouse.pipeline.epochs import Epoch, History, Segment
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.lake.data_file import DataFile, describe_file
 from posthouse.pipeline.lake.delta import Commit
-from posthouse.pipeline.lake.merkle import BLOCK_ROWS, NOTE, Seal, leaves_of, root
+from posthouse.pipeline.lake.merkle import BLOCK_ROWS, NOTE, Seal, blocks, canonical_lines, leaf, leaves_of, root
 from posthouse.pipeline.session.spark import run_in_workers
 from posthouse.pipeline.tables.bronze import COPIES, DAY, EPOCHS_TABLE, application_id, copy_schema, epochs_schema
 
@@ -63,6 +64,7 @@ def ignore_step(_step: RunStep) -> None:
 
 
 _DAY_NS = DAY_S * SECOND_NS
+_JOURNAL_TABLE = "bronze_journal"
 _LONG_TEXTS = ("body", "event")  # their values rarely repeat: a dictionary would only cost time
 
 
@@ -97,6 +99,25 @@ def copy_range(task: CopyTask) -> Copied:
             rows += table.num_rows
             files.write(table)
     return Copied(task.segment.after, rows, files.described(), tuple(leaves))
+
+
+@dataclass(frozen=True)
+class LeafTask:
+    """Compute the Merkle leaf of a block that a source holds."""
+
+    access: Access
+    feed: Feed
+    segment: Segment
+
+
+def read_leaf(task: LeafTask) -> str:
+    """Return the leaf of a block, in hex."""
+    import pyarrow as pa
+
+    with task.access.open() as store:
+        tables = list(store.read(task.feed, task.segment.after, task.segment.to))
+    rows = pa.concat_tables([task.feed.schema().empty_table(), *tables])
+    return leaf(canonical_lines(rows)).hex()
 
 
 def _by_blocks(tables: Iterator[pa.Table], task: CopyTask) -> Iterator[tuple[int, int, pa.Table]]:
@@ -199,6 +220,7 @@ class Copier:
     def copy(self) -> list[Seal]:
         """Copy every feed up to the current head of the source; return the seals of the commits."""
         (history,) = run_in_workers(self._spark, read_history, [self._access])
+        self._refuse_older_store(history)
         note_epochs(self._lake, history, self._access.address.url, self._clock)
         seals: list[Seal] = []
         for table, feed in COPIES.items():
@@ -207,6 +229,29 @@ class Copier:
                     seals.append(self._commit(table, feed, segment))
         self._note_committed(history)
         return seals
+
+    def _refuse_older_store(self, history: History) -> None:
+        """Raise source_went_back if the store lacks records that the lake has, or has others in their place.
+
+        Only the journal is compared: its rows never change, while the content of events may expire.
+        """
+        newest = None
+        for commit in self._lake.sealed_commits(_JOURNAL_TABLE):
+            if commit.seal.epoch == history.epoch:
+                newest = commit.seal
+        if newest is None:
+            return
+        if newest.to > history.head:
+            reason = f"it ends at record {history.head}, the lake has its records up to {newest.to}"
+            raise error("source_went_back", url=self._access.url, reason=reason)
+        (*_, last) = blocks(newest.after, newest.to)
+        if last.after < history.pruned_through:
+            return
+        task = LeafTask(self._access, COPIES[_JOURNAL_TABLE], Segment(history.epoch, last.after, last.to))
+        (found,) = run_in_workers(self._spark, read_leaf, [task])
+        if found != newest.leaves[-1]:
+            reason = f"its records {last.after + 1}..{last.to} differ from those that the lake has"
+            raise error("source_went_back", url=self._access.url, reason=reason)
 
     def _note_committed(self, history: History) -> None:
         """Allow the store to prune the rows that every copy holds; called after all commits."""
