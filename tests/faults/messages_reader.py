@@ -12,7 +12,7 @@ import asyncio
 import sys
 from collections.abc import Sequence
 
-from posthouse.client import Client, ClientOptions, Delivery, Mailbox, Pins, Receipt
+from posthouse.client import Client, ClientOptions, ConfirmAnswer, Delivery, Mailbox, Pins
 from posthouse.keys import NodeKey
 
 #: nothing under test: patient enough for a relay that is killed on a busy machine
@@ -47,7 +47,7 @@ def _tell(connection: int, deliveries: Sequence[Delivery]) -> None:
 def _confirm(mailbox: Mailbox, deliveries: Sequence[Delivery]) -> None:
     numbers = {each.id: each.body for each in deliveries}
 
-    def answered(done: asyncio.Future[Receipt]) -> None:
+    def answered(done: asyncio.Future[ConfirmAnswer]) -> None:
         if not done.cancelled() and done.exception() is None:
             for message_id in done.result().confirmed:
                 sys.stdout.write(f"C {numbers[message_id]}\n")

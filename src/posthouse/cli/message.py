@@ -179,6 +179,7 @@ def _states_table(found: MessageStates) -> RenderableType:
     from rich.console import Group
 
     from posthouse.cli.output import format_moment
+    from posthouse.model.limits import MILLISECOND_NS
 
     target = f"#{found.destination_ref}" if found.destination_kind == "topic" else found.destination_ref
     accepted = format_moment(found.first_seen_at_ns)
@@ -186,16 +187,17 @@ def _states_table(found: MessageStates) -> RenderableType:
     rows = [
         (
             each.recipient,
-            each.state,
+            each.receipt or each.state,
             each.attempts,
             format_moment(each.queued_at_ns),
             format_moment(each.sent_at_ns),
             format_moment(each.closed_at_ns),
-            each.reason or "",
+            format_moment(None if each.receipt_at_ms is None else each.receipt_at_ms * MILLISECOND_NS),
+            each.receipt_reason or each.reason or "",
         )
         for each in found.deliveries
     ]
-    return Group(head, table(("recipient", "state", "attempts", "queued", "sent", "closed", "reason"), rows))
+    return Group(head, table(("recipient", "state", "attempts", "queued", "sent", "closed", "receipt", "reason"), rows))
 
 
 app = noun("message", "Send messages to a relay without a daemon, receive them, and show their delivery state.")

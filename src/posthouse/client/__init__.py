@@ -4,8 +4,9 @@ from posthouse.client.client import Client
 from posthouse.client.locks.held_lock import Held, Lock
 from posthouse.client.locks.lock_calls import LockCalls
 from posthouse.client.meshes import Access, ActiveInvite, Member, Meshes
-from posthouse.client.messages.confirmations import Confirmed, Delivery, Presence, Receipt
+from posthouse.client.messages.confirmations import ConfirmAnswer, Confirmed, Delivery, Presence
 from posthouse.client.messages.queues import Queues
+from posthouse.client.messages.receipts import Receipt
 from posthouse.client.messages.receiver import Mailbox
 from posthouse.client.messages.sender import Sent
 from posthouse.client.relay_url import Invite, RelayUrl, parse_invite, parse_relay_url
@@ -23,6 +24,7 @@ __all__ = [
     "ActiveInvite",
     "Client",
     "ClientOptions",
+    "ConfirmAnswer",
     "Confirmed",
     "Delivery",
     "DeliveryState",

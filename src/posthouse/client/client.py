@@ -26,6 +26,7 @@ from posthouse.client.locks.lock_calls import LockCalls, LockCommands, LockMode
 from posthouse.client.meshes import Meshes
 from posthouse.client.messages.confirmations import Confirmations, Confirmed, Presence
 from posthouse.client.messages.queues import Queues
+from posthouse.client.messages.receipts import Receipt, Receipts
 from posthouse.client.messages.receiver import Mailbox, Receiver
 from posthouse.client.messages.sender import TOPIC_MARK, Composer, MessageOptions, Request, Sender, Sent, sent_from
 from posthouse.client.relay_url import Invite, RelayUrl, parse_relay_url
@@ -96,7 +97,9 @@ class Client:
         # participants resume in this order: confirmations must reach the relay before RECEIVE
         commands = PendingCommands(self._link)
         self._publisher = Publisher(commands, self.options)
-        self._receiver = Receiver(self._link, key, Confirmations(commands, self._signer))
+        #: tells senders which of their direct messages were read
+        self.receipts = Receipts(commands, self._signer)
+        self._receiver = Receiver(self._link, key, Confirmations(commands, self._signer), self.receipts)
         self._subscriptions = Subscriptions(self._link, self.options)
         #: the state of messages, and the operator's view of queues
         self.queues = Queues(self._requests)
@@ -156,7 +159,7 @@ class Client:
     async def close(self) -> None:
         """Close every connection; subscriptions and mailboxes end, open calls raise client_closed.
 
-        Confirmations get a few seconds to be answered first.
+        Confirmations and receipts get a few seconds to be answered first.
         """
         await self._receiver.settle()
         await self._link.close()
@@ -243,17 +246,20 @@ class Client:
         instance: str | None = None,
         on_confirmed: Callable[[Sequence[Confirmed]], None] | None = None,
         on_presence: Callable[[Presence], None] | None = None,
+        on_receipts: Callable[[Sequence[Receipt]], None] | None = None,
     ) -> Mailbox:
         """Open the mailbox of this node in a mesh: an async iterator over its messages, in order.
 
         The relay sends at most `window` unconfirmed messages. `instance` identifies this reader over its reconnects.
         `on_confirmed` is called when readers confirm messages of this node; without it `Mailbox.confirmed` yields
         them. `on_presence` is called when a member or one of its agents comes online or goes offline, and when its
-        profile changes; `Mailbox.roster` has the whole state.
+        profile changes; `Mailbox.roster` has the whole state. `on_receipts` is called when agents of other hosts have
+        read or rejected messages of this node.
         """
         await self.connect()
         name = instance or self._instance
-        mailbox = Mailbox(self._receiver, mesh or self.mesh, window, name, on_confirmed, on_presence)
+        where = mesh or self.mesh
+        mailbox = Mailbox(self._receiver, where, window, name, on_confirmed, on_presence, on_receipts)
         self._receiver.open(mailbox)
         try:
             await mailbox.wait_open()

@@ -107,6 +107,18 @@ _DELIVERIES = (
             "or empty if the answer to a ping proved that it was read",
         },
     ),
+    # after delivery.confirmed, or without it; it ends nothing
+    RecordType(
+        "delivery.receipt",
+        "the reader's node id",
+        {
+            "ids": _IDS,
+            "states": "for each id, read or rejected, always",
+            "at_ms": "for each id, the time by the clock of the reader's host, always",
+            "receipt": "the event id of the receipt, always",
+            "agent": "the agent of the reader's host, unless it is the default inbox",
+        },
+    ),
     RecordType("delivery.rejected", "the message id", {"reason": "the reason that the reader gave, always"}),
     RecordType("delivery.expired", "the reader's node id", {"ids": _IDS}),
     RecordType(

@@ -22,6 +22,12 @@ class DeliveryState(msgspec.Struct, frozen=True):
     sent_at_ns: int | None
     closed_at_ns: int | None
     reason: str | None
+    #: what became of it after it was confirmed: read or rejected; from the reader's host
+    receipt: str | None = None
+    #: when, by the clock of the reader's host
+    receipt_at_ms: int | None = None
+    #: why it was rejected
+    receipt_reason: str | None = None
 
 
 class MessageStates(msgspec.Struct, frozen=True):

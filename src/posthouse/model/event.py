@@ -40,6 +40,7 @@ from posthouse.model.strict_json import refuse_duplicate_keys
 
 MESSAGE = 1000
 CONFIRMATION = 1001
+RECEIPT = 1002
 KEY_ROTATION = 10001
 PROFILE = 10002
 PRESENCE = 20001
@@ -48,6 +49,10 @@ AUTHENTICATION = 22242
 LAKE_ROOT = 30101
 #: kinds that are reserved and mean nothing yet -> what for; publishing one would fix its meaning by accident
 RESERVED_KINDS = {KEY_ROTATION: "key rotation", PRESENCE: "presence", SIGNAL: "signals"}
+
+
+#: kinds that readers of messages publish about them: the right to read is enough
+READER_KINDS = frozenset({CONFIRMATION, RECEIPT})
 
 
 class KindClass(enum.StrEnum):

@@ -116,7 +116,7 @@ class Confirmed(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
+class ConfirmAnswer:
     """The relay's answer to a confirmation."""
 
     #: ids that it closed, or that the same confirmation had closed before
@@ -144,7 +144,7 @@ class _Ignored(msgspec.Struct):
     reason: str
 
 
-class _ConfirmAnswer(msgspec.Struct):
+class _IgnoredIds(msgspec.Struct):
     ignored: list[_Ignored] | None = None
 
 
@@ -153,7 +153,7 @@ class _ConfirmCall:
 
     __slots__ = ("_confirmed", "_ignored", "_remaining", "future")
 
-    def __init__(self, remaining: int, future: asyncio.Future[Receipt]) -> None:
+    def __init__(self, remaining: int, future: asyncio.Future[ConfirmAnswer]) -> None:
         self.future = future
         self._remaining = remaining
         self._confirmed: list[str] = []
@@ -164,7 +164,7 @@ class _ConfirmCall:
         self._ignored |= {id_: ignored[id_] for id_ in ids if id_ in ignored}
         self._remaining -= len(ids)
         if not self._remaining and not self.future.done():
-            self.future.set_result(Receipt(tuple(self._confirmed), self._ignored))
+            self.future.set_result(ConfirmAnswer(tuple(self._confirmed), self._ignored))
 
 
 class _Batch(Pending):
@@ -225,7 +225,7 @@ class Confirmations:
     def __contains__(self, message_id: str) -> bool:
         return message_id in self._confirming or message_id in self._rejecting
 
-    def confirm(self, deliveries: Sequence[Delivery]) -> asyncio.Future[Receipt]:
+    def confirm(self, deliveries: Sequence[Delivery]) -> asyncio.Future[ConfirmAnswer]:
         """Confirm deliveries; the future has the relay's answer, and the caller need not await it."""
         new = {each.id: (each.mesh, each.sender) for each in deliveries if each.id not in self._confirming}
         loop = asyncio.get_running_loop()
@@ -307,7 +307,7 @@ class Confirmations:
         elif not answer.get("ignored"):
             return {}
         try:
-            ignored = msgspec.convert({"ignored": answer.get("ignored")}, _ConfirmAnswer).ignored or ()
+            ignored = msgspec.convert({"ignored": answer.get("ignored")}, _IgnoredIds).ignored or ()
         except msgspec.ValidationError as invalid:
             relay = self._commands.link.origin
             raise error("answer_invalid", relay=relay, reason=f"OK is malformed: {invalid}") from invalid

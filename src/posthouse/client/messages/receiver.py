@@ -20,7 +20,8 @@ from typing import Any, Self
 import msgspec
 
 from posthouse.client.failures import error_from
-from posthouse.client.messages.confirmations import Confirmations, Confirmed, Delivery, Presence, Receipt
+from posthouse.client.messages.confirmations import ConfirmAnswer, Confirmations, Confirmed, Delivery, Presence
+from posthouse.client.messages.receipts import Receipt, Receipts
 from posthouse.client.stream.frames import (
     ConfirmedMessages,
     DeliveredMessage,
@@ -30,6 +31,7 @@ from posthouse.client.stream.frames import (
     ProfileChange,
     ProfileEntry,
     QueueStatus,
+    ReceivedReceipt,
     Roster,
     RosterEntry,
     write_command,
@@ -41,6 +43,7 @@ from posthouse.model.errors import PosthouseError, Transient, error
 from posthouse.model.event import MESSAGE, Event
 from posthouse.model.limits import CONFIRMATION_RESERVE, RECEIVE_WINDOW, RECEIVE_WINDOW_MAX
 from posthouse.model.message import Message, read_confirmation, read_message
+from posthouse.model.receipt import read_receipt
 
 log = logging.getLogger(__name__)  # the standard logging: a library is silent unless its user configures it
 
@@ -56,6 +59,7 @@ class Mailbox:
         instance: str = "",
         on_confirmed: Callable[[Sequence[Confirmed]], None] | None = None,
         on_presence: Callable[[Presence], None] | None = None,
+        on_receipts: Callable[[Sequence[Receipt]], None] | None = None,
     ) -> None:
         self.mesh = mesh
         self.window = window
@@ -70,6 +74,7 @@ class Mailbox:
         self._failure: PosthouseError | None = None
         self._on_confirmed = on_confirmed
         self._on_presence = on_presence
+        self._on_receipts = on_receipts
         #: members of the mesh by node id, with their presence and profiles
         self.roster: dict[str, RosterEntry] = {}
         #: agents of this node that are online
@@ -106,7 +111,7 @@ class Mailbox:
         count = min(limit or self.window, len(self._deliveries))
         return [self._deliveries.popleft() for _ in range(count)]
 
-    def confirm(self, *deliveries: Delivery) -> Awaitable[Receipt]:
+    def confirm(self, *deliveries: Delivery) -> Awaitable[ConfirmAnswer]:
         """Confirm messages: the relay removes them from the queue and informs their senders.
 
         Awaiting the result is optional: it is the relay's answer. Without it, an unanswered confirmation is still
@@ -221,6 +226,11 @@ class Mailbox:
             self.missed += 1
         self._has_confirmed.set()
 
+    def on_receipts(self, receipts: Sequence[Receipt]) -> None:
+        """Take receipts of this node's messages."""
+        if self._on_receipts is not None:
+            self._on_receipts(receipts)
+
     def fail(self, failure: PosthouseError) -> None:
         """End the mailbox with an error, which the reader gets after the messages in the buffer."""
         if not self._is_closed:
@@ -254,15 +264,17 @@ _RECEIVE_REFUSALS = frozenset({"mesh_unknown", "not_member", "right_missing", "v
 class Receiver:
     """Passes the relay's commands to the open mailbox of a client; messages that do not verify are rejected."""
 
-    def __init__(self, link: Link, key: NodeKey, confirmations: Confirmations) -> None:
+    def __init__(self, link: Link, key: NodeKey, confirmations: Confirmations, receipts: Receipts) -> None:
         self._link = link
         self._key = key
         self._mailbox: Mailbox | None = None
         self.origin = link.origin
         self.confirmations = confirmations
+        self._receipts = receipts
         handlers: dict[type, Callable[[Any], None]] = {
             DeliveredMessage: self._on_delivered,
             ConfirmedMessages: self._on_confirmed,
+            ReceivedReceipt: self._on_receipt,
             InvalidMessage: self._on_invalid,
             QueueStatus: self._on_queue_status,
             Roster: self._on_roster,
@@ -287,10 +299,11 @@ class Receiver:
                 self._link.restart()
 
     async def settle(self) -> None:
-        """Wait a bounded time until the last confirmations and rejections are answered."""
+        """Wait a bounded time until the last confirmations, rejections and receipts are answered."""
         try:
             async with asyncio.timeout(_SETTLE_S if self._link.is_up else 0):
                 await self.confirmations.settled()
+                await self._receipts.settled()
         except TimeoutError:
             pass  # the relay delivers an unanswered message again
 
@@ -367,6 +380,28 @@ class Receiver:
         reader = confirmation.reader
         mailbox.on_confirmed(
             [Confirmed(each.id, reader, each.was_stored, each.at_ns, event) for each in confirmed.items]
+        )
+
+    def _on_receipt(self, received: ReceivedReceipt) -> None:
+        mailbox, event = self._mailbox, received.event
+        if mailbox is None:
+            return
+        try:
+            receipt = read_receipt(event)
+        except PosthouseError as invalid:
+            self._refuse(mailbox, None, invalid)
+            return
+        if receipt.sender != self._key.node:
+            reason = f"{event.id} is no receipt of messages of this node"
+            self._refuse(mailbox, None, error("answer_invalid", relay=self.origin, reason=reason))
+            return
+        listed = {item.id for item in received.items}
+        mailbox.on_receipts(
+            [
+                Receipt(each.id, receipt.reader, receipt.agent, each.state, each.at_ms, each.reason, event)
+                for each in receipt.items
+                if each.id in listed
+            ]
         )
 
     def _on_invalid(self, invalid: InvalidMessage) -> None:

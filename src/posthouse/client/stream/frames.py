@@ -182,8 +182,21 @@ class ConfirmedMessages(NamedTuple):
     event: Event
 
 
+class ReceiptCommandItem(msgspec.Struct, frozen=True):
+    """One message in a receipt."""
+
+    id: str
+
+
+class ReceivedReceipt(NamedTuple):
+    """A receipt of messages that this node sent."""
+
+    items: tuple[ReceiptCommandItem, ...]
+    event: Event
+
+
 class InvalidMessage(NamedTuple):
-    """A message or confirmation whose event does not verify."""
+    """A message, confirmation or receipt whose event does not verify."""
 
     #: the id that a delivery claims, if it has the form of one; None for a confirmation
     delivery_id: str | None
@@ -225,6 +238,17 @@ class _ConfirmedCommand(msgspec.Struct, array_like=True, tag="CONFIRMED"):
             return InvalidMessage(None, invalid)
 
 
+class _ReceiptCommand(msgspec.Struct, array_like=True, tag="RECEIPT"):
+    items: tuple[ReceiptCommandItem, ...]
+    event: msgspec.Raw
+
+    def decode(self) -> ReceivedReceipt | InvalidMessage:
+        try:
+            return ReceivedReceipt(self.items, decode_event(self.event))
+        except PosthouseError as invalid:
+            return InvalidMessage(None, invalid)
+
+
 class _Claimed(msgspec.Struct):
     id: str
 
@@ -241,18 +265,20 @@ _Plain = (
     Hello | Authed | Notice | OkAnswer | LockAnswer | EndOfStored | Closed | QueueStatus | Roster | PresenceChange
     | ProfileChange
 )  # fmt: skip
-_WithEvent = _EventCommand | _DeliverCommand | _ConfirmedCommand
+_WithEvent = _EventCommand | _DeliverCommand | _ConfirmedCommand | _ReceiptCommand
 #: a command from the relay, decoded
-Command = _Plain | SubscribedEvent | InvalidEvent | DeliveredMessage | ConfirmedMessages | InvalidMessage
+Command = (
+    _Plain | SubscribedEvent | InvalidEvent | DeliveredMessage | ConfirmedMessages | ReceivedReceipt | InvalidMessage
+)
 
 _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
 _VERB = msgspec.json.Decoder(str)
 _COMMAND: msgspec.json.Decoder[_Plain | _WithEvent] = msgspec.json.Decoder(_Plain | _WithEvent)
 _KNOWN_VERBS = frozenset(
     {"HELLO", "AUTHED", "NOTICE", "OK", "LOCKED", "EOSE", "CLOSED", "QUEUE_STATUS", "ROSTER", "PRESENCE", "PROFILE"}
-    | {"EVENT", "DELIVER", "CONFIRMED"}
+    | {"EVENT", "DELIVER", "CONFIRMED", "RECEIPT"}
 )
-_CARRIERS = (SubscribedEvent, DeliveredMessage, ConfirmedMessages)
+_CARRIERS = (SubscribedEvent, DeliveredMessage, ConfirmedMessages, ReceivedReceipt)
 
 
 async def read_frame(data: str, relay: str, *, is_verifying: bool) -> list[Command]:
@@ -286,7 +312,7 @@ def _decode_command(text: str | msgspec.Raw) -> Command | None:
         if verb in _KNOWN_VERBS:
             raise ValueError(f"{verb} is malformed: {invalid}") from invalid
         return None
-    if isinstance(command, _EventCommand | _DeliverCommand | _ConfirmedCommand):
+    if isinstance(command, _WithEvent):
         return command.decode()
     return command
 
@@ -305,7 +331,7 @@ def _mark_invalid(commands: Sequence[Command], errors: Sequence[PosthouseError |
 
 
 def _invalid(
-    command: SubscribedEvent | DeliveredMessage | ConfirmedMessages, invalid: PosthouseError | None
+    command: SubscribedEvent | DeliveredMessage | ConfirmedMessages | ReceivedReceipt, invalid: PosthouseError | None
 ) -> Command:
     if invalid is None:
         return command

@@ -27,6 +27,12 @@ _DELIVERIES: tuple[ErrorSpec, ...] = (
         "`ignored` gives the reason for each id; a duplicate was confirmed before and needs no action.",
     ),
     ErrorSpec(
+        "receipt_without_effect",
+        409,
+        "the receipt says nothing new about the messages that it names",
+        "`ignored` gives the reason for each id; a duplicate has its receipt and needs no action.",
+    ),
+    ErrorSpec(
         "mailbox_open",
         409,
         "the mailbox of the mesh {mesh!r} is already open on this connection",

@@ -196,6 +196,12 @@ _EVENTS: tuple[ErrorSpec, ...] = (
         "the confirmation is malformed: {reason}",
         "A confirmation has 1 to 50 e tags of one sender and one p tag that names that sender.",
     ),
+    ErrorSpec(
+        "receipt_malformed",
+        400,
+        "the receipt is malformed: {reason}",
+        "A receipt has one p tag with the sender, and 1 to 50 e tags with id, read or rejected, and milliseconds.",
+    ),
 )
 
 VALUES: tuple[ErrorSpec, ...] = _JSON + _NAMES + _EVENTS

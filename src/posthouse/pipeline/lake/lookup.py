@@ -62,6 +62,9 @@ def _opened(node: str, at_ns: int, state: str) -> dict[str, Any]:
         "sent_at_ns": None,
         "closed_at_ns": None,
         "reason": None,
+        "receipt": None,
+        "receipt_at_ms": None,
+        "receipt_reason": None,
     }
 
 
@@ -69,6 +72,8 @@ def _apply(found: dict[str, dict[str, Any]], message_id: str, record: Record) ->
     body = record.decoded_body()
     if record.type == "delivery.sent" and message_id in body["ids"]:
         _sent(found.get(str(record.actor)), body, body["ids"].index(message_id), record.at_ns)
+    elif record.type == "delivery.receipt" and message_id in body["ids"]:
+        _receipt(found.get(str(record.ref)), body, body["ids"].index(message_id))
     elif record.type in _ENDS_MANY and message_id in body["ids"]:
         _close(found.get(str(record.ref)), _ENDS_MANY[record.type], record.at_ns)
     elif record.type in _PARKS and record.ref == message_id:
@@ -87,6 +92,11 @@ def _sent(delivery: dict[str, Any] | None, body: dict[str, Any], index: int, at_
         delivery.update(sent_at_ns=at_ns, was_stored=body["was_stored"][index])
     if delivery["state"] == "queued":  # an end may overtake the sent record
         delivery["state"] = "sent"
+
+
+def _receipt(delivery: dict[str, Any] | None, body: dict[str, Any], index: int) -> None:
+    if delivery is not None:
+        delivery.update(receipt=body["states"][index], receipt_at_ms=body["at_ms"][index])
 
 
 def _close(delivery: dict[str, Any] | None, state: str, at_ns: int, reason: str | None = None) -> None:

@@ -17,7 +17,7 @@ from functools import partial
 
 from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.event import CONFIRMATION, RESERVED_KINDS, Event, check_times
+from posthouse.model.event import READER_KINDS, RESERVED_KINDS, Event, check_times
 from posthouse.model.fence_rules import FenceRule, missing_fence
 from posthouse.model.limits import CREATED_AT_MAX_AHEAD_NS, MILLISECOND_NS, SECOND_NS
 from posthouse.model.node import name_skeleton
@@ -394,7 +394,7 @@ def _kind_error(row: EventRow) -> PosthouseError | None:
 
 
 def _right_for(kind: int) -> Right:
-    return Right.READ if kind == CONFIRMATION else Right.WRITE
+    return Right.READ if kind in READER_KINDS else Right.WRITE
 
 
 def _time_error(row: EventRow, wall_ns: int) -> PosthouseError | None:

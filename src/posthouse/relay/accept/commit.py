@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.event import CONFIRMATION, PROFILE
+from posthouse.model.event import PROFILE, READER_KINDS
 from posthouse.model.lease import FenceTag, fence_error
 from posthouse.relay.accept.submission import CommitEffects, Job, Submission
 from posthouse.relay.store.event_rows import EventRow
@@ -87,7 +87,7 @@ def commit_group(unit: Unit, submissions: Sequence[Submission], kind_handlers: K
         blocked: set[Destination] = set()
         for job in submission.jobs:
             is_refused = group.add(job, blocked)
-            if is_refused and submission.is_list and job.row is not None and job.row.event.kind != CONFIRMATION:
+            if is_refused and submission.is_list and job.row is not None and job.row.event.kind not in READER_KINDS:
                 blocked.add(destination_of(job.row))
     return CommittedGroup(group.write(), group.effects)
 
@@ -181,7 +181,7 @@ class _Group:
         if row is None:
             return refusal or error("internal", reason="a job without a row and without a refusal")
         event_id, kind = row.event.id, row.event.kind
-        if refusal is None and blocked and kind != CONFIRMATION and destination_of(row) in blocked:
+        if refusal is None and blocked and kind not in READER_KINDS and destination_of(row) in blocked:
             refusal = error("earlier_refused")
         known_seq = self._known.get(event_id)
         if (handler := self._handlers.get(type(row.payload))) is not None:

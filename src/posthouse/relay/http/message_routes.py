@@ -37,6 +37,12 @@ class DeliveryState(msgspec.Struct):
     closed_at_ns: int | None
     #: reason of the reader that rejected it, or the limit that made it dead
     reason: str | None
+    #: what became of a direct message after it was confirmed: read or rejected
+    receipt: str | None = None
+    #: when, by the clock of the reader's host
+    receipt_at_ms: int | None = None
+    #: why it was rejected
+    receipt_reason: str | None = None
 
 
 class MessageStates(msgspec.Struct):

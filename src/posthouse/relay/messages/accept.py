@@ -3,7 +3,7 @@
 One object serves the messages of one group. Where the messages of a sender to a destination go is worked out once
 per group. Only rows are left behind, so the writer may run a group again. A message is a duplicate if its sender
 and agent used its client_message_id before (the dedupe record says so) or, once the record may have been swept, if
-its event id is known. `MessageHandlers` gives the accept path the handlers of messages and confirmations.
+its event id is known. `MessageHandlers` gives the accept path the handlers of messages, confirmations and receipts.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import msgspec
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.limits import DAY_S, SECOND_NS
 from posthouse.model.message import Confirmation
+from posthouse.model.receipt import Receipt
 from posthouse.relay.accept.commit import Decision, GroupHandler, Repeat
 from posthouse.relay.accept.submission import CommitEffects, QueuedMessage
 from posthouse.relay.messages.audience import Audience, GroupQueue, GroupQueues, MeshAudience
-from posthouse.relay.messages.confirmations import Confirmations
+from posthouse.relay.messages.confirmations import Confirmations, Receipts
 from posthouse.relay.messages.settings import DEFAULT_SETTINGS, DeliverySettings
 from posthouse.relay.store.event_rows import EventRow
 from posthouse.relay.store.protocol import Unit
@@ -85,6 +86,8 @@ class MessageHandlers:
             handlers[Addressed] = Messages(unit, self.settings, self._audience, messages, effects)
         if confirmations:
             handlers[Confirmation] = Confirmations(unit, self.settings, effects)
+        if any(isinstance(row.payload, Receipt) for row in rows):
+            handlers[Receipt] = Receipts(unit, self.settings, effects)
         return handlers
 
 

@@ -1,8 +1,9 @@
-"""Accept confirmations inside the transaction: each id counts for itself, and the answer lists the outcome of each.
+"""Accept confirmations and receipts inside the transaction: each id counts for itself, and the answer lists each.
 
 A confirmation closes deliveries of its author that are open or parked; never one that has expired, was purged or
-blocked, or was confirmed before. A confirmation without any effect is not stored. A copy for the sender is kept
-until the sender provably read it.
+blocked, or was confirmed before. A receipt says what became of a direct message at its reader's host; the first one
+of a delivery counts, and it closes nothing. Neither is stored without any effect. A copy for the sender is kept until
+the sender provably read it.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ import msgspec
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.limits import INT64_MAX
 from posthouse.model.message import Confirmation
+from posthouse.model.receipt import Receipt, ReceiptItem
 from posthouse.relay.accept.commit import Decision, Repeat
 from posthouse.relay.accept.submission import CommitEffects, Confirmed
 from posthouse.relay.messages.settings import DeliverySettings
 from posthouse.relay.store.event_rows import ConfirmationRecord, EventRow
 from posthouse.relay.store.protocol import Unit
-from posthouse.relay.wire.accept_results import Accepted, ConfirmationAccepted, Ignored
-from posthouse.relay.wire.delivery_rows import OPEN, PARKED, ClosedDeliveries, DeliveryRow
+from posthouse.relay.wire.accept_results import Accepted, ConfirmationAccepted, Ignored, ReceiptAccepted
+from posthouse.relay.wire.delivery_rows import OPEN, PARKED, ClosedDeliveries, DeliveryRow, ReceiptRow, State
 from posthouse.relay.wire.frames import command_text
 
 _encode = msgspec.json.Encoder().encode
@@ -105,6 +107,106 @@ class Confirmations:
         self._unit.deliveries.keep_confirmation(effect.sender, seq, len(ids), text, reserve)
         self._unit.append("delivery.confirmed", mesh=row.mesh, actor=reader, ref=reader, body=body)
         return ConfirmationAccepted(event_id, seq, False, tuple(ids), effect.ignored)
+
+
+class _ReceiptItem(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """A message in the RECEIPT command."""
+
+    id: str
+    state: str
+    at_ms: int
+    reason: str | None = None
+
+
+class _ReceiptEffect(NamedTuple):
+    #: queue id of the sender
+    sender: int
+    items: list[ReceiptItem]
+    ignored: tuple[Ignored, ...]
+
+
+class Receipts:
+    """The receipts of one group."""
+
+    #: duplicates are detected by their event id only
+    check_ids_through_ns = INT64_MAX
+
+    def __init__(self, unit: Unit, settings: DeliverySettings, effects: CommitEffects) -> None:
+        self._unit = unit
+        self._settings = settings
+        self._commit_effects = effects
+        #: event id -> what the receipt does
+        self._effects: dict[str, _ReceiptEffect] = {}
+
+    def decide(self, row: EventRow, known_seq: int | None, refusal: PosthouseError | None) -> Decision:
+        """Keep what a receipt says about deliveries that have none; one with an effect is free, as a confirmation."""
+        if known_seq is not None:
+            return Accepted(row.event.id, known_seq, True)
+        if row.event.id in self._effects:
+            return Repeat(row.event.id)
+        if refusal is not None and refusal.code != "rate_limited":
+            return refusal
+        effect = self._keep(row, _receipt(row))
+        if not effect.items:
+            return refusal or error("receipt_without_effect", id=row.event.id, ignored=_shown(effect.ignored))
+        self._effects[row.event.id] = effect
+        return row
+
+    def write(self, accepted: Sequence[tuple[EventRow, int]]) -> list[Accepted]:
+        """Record what receipts say and keep a copy for each sender; return the answers in order."""
+        return [self._write(row, seq, self._effects[row.event.id]) for row, seq in accepted]
+
+    def _keep(self, row: EventRow, receipt: Receipt) -> _ReceiptEffect:
+        deliveries = self._unit.deliveries
+        queues = deliveries.queues(row.mesh, (receipt.reader, receipt.sender))
+        reader, sender = queues.get(receipt.reader), queues.get(receipt.sender)
+        sender_id = 0 if sender is None else sender.queue_id
+        ids = [item.id for item in receipt.items]
+        found = {} if reader is None else {each.id: each for each in deliveries.receipt_rows(reader.queue_id, ids)}
+        reasons = {id_: _unreceipted_reason(found.get(id_), sender_id) for id_ in ids}
+        kept = [item for item in receipt.items if reasons[item.id] is None]
+        if reader is not None and kept:
+            queue_id = reader.queue_id
+            deliveries.add_receipts(
+                [(found[each.id].seq, queue_id, each.state.value, each.at_ms, each.reason) for each in kept]
+            )
+        ignored = tuple([Ignored(id_, reason) for id_, reason in reasons.items() if reason is not None])
+        return _ReceiptEffect(sender_id, kept, ignored)
+
+    def _write(self, row: EventRow, seq: int, effect: _ReceiptEffect) -> ReceiptAccepted:
+        event_id, receipt = row.event.id, _receipt(row)
+        items = [_ReceiptItem(each.id, each.state.value, each.at_ms, each.reason) for each in effect.items]
+        ids = tuple([each.id for each in items])
+        command = command_text("RECEIPT", items, msgspec.Raw(row.raw))
+        self._commit_effects.confirmed.append(Confirmed(row.mesh, receipt.reader, receipt.sender, (), seq, command))
+        text, reserve = _encode(items).decode(), self._settings.confirmation_reserve
+        self._unit.deliveries.keep_confirmation(effect.sender, seq, len(ids), text, reserve)
+        body = {"ids": ids, "states": [each.state for each in items], "at_ms": [each.at_ms for each in items]}
+        body |= {"receipt": event_id} | ({"agent": receipt.agent} if receipt.agent else {})
+        self._unit.append("delivery.receipt", mesh=row.mesh, actor=receipt.reader, ref=receipt.reader, body=body)
+        return ReceiptAccepted(event_id, seq, False, ids, effect.ignored)
+
+
+def _receipt(row: EventRow) -> Receipt:
+    assert isinstance(row.payload, Receipt)
+    return row.payload
+
+
+def _unreceipted_reason(row: ReceiptRow | None, sender_id: int) -> str | None:
+    """Return why a receipt says nothing about an id, or None if it does."""
+    if row is None:
+        return "unknown"
+    if row.sender != sender_id:
+        return "foreign"
+    if row.is_topic:
+        return "topic"
+    if row.has_receipt:
+        return "duplicate"
+    return row.state if row.state in _SILENT else None
+
+
+#: states in which the sender must not, or need not, learn anything
+_SILENT = frozenset({State.EXPIRED, State.PURGED, State.BLOCKED})
 
 
 def _confirmation(row: EventRow) -> Confirmation:

@@ -53,6 +53,7 @@ class DeliverySettings:
 
 DEFAULT_SETTINGS = DeliverySettings()
 AGENTS_VERSION = 1  # of the tags from and to, and of the agents in profiles and PRESENCE
+RECEIPTS_VERSION = 1
 DEDUPE_VERSION = 2  # of the fingerprint rules, see docs/protocol.md
 
 
@@ -62,6 +63,7 @@ def message_features(settings: DeliverySettings) -> dict[str, Any]:
     return {
         "messages": True,
         "agents": {"version": AGENTS_VERSION},
+        "receipts": {"version": RECEIPTS_VERSION},
         "client_message_id_dedupe": {
             "version": DEDUPE_VERSION,
             "mode": "permanent" if days is None else "retention",

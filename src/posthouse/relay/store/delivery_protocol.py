@@ -19,10 +19,12 @@ from posthouse.relay.wire.delivery_rows import (
     KnownMessages,
     NewDedupeRecord,
     NewDelivery,
+    NewReceipt,
     PendingEnvelopes,
     QueuedDelivery,
     QueueDepth,
     QueueTotals,
+    ReceiptRow,
     SweptRecords,
 )
 from posthouse.relay.wire.mesh_rows import MeshRows
@@ -71,6 +73,14 @@ class DeliveryUnit(Protocol):
 
     def confirm(self, queue_id: int, seqs: Sequence[int], opened: int, parked: int) -> None:
         """Close deliveries as confirmed; the last two arguments say how many of them were open and parked."""
+        ...
+
+    def receipt_rows(self, queue_id: int, ids: Sequence[str]) -> list[ReceiptRow]:
+        """Return the deliveries of a queue with these message ids, and whether they have a receipt."""
+        ...
+
+    def add_receipts(self, receipts: Sequence[NewReceipt]) -> None:
+        """Keep what became of deliveries that have no receipt yet."""
         ...
 
     def note_read(self, mesh: str, node: str, seqs: Sequence[int]) -> ClosedDeliveries:

@@ -23,6 +23,7 @@ from posthouse.model.event import (
     EPHEMERAL_KINDS,
     MESSAGE,
     PROFILE,
+    RECEIPT,
     REPLACEABLE_KINDS,
     Coordinate,
     Event,
@@ -34,6 +35,7 @@ from posthouse.model.lease import FenceTag
 from posthouse.model.limits import INT64_MAX, QUERY_PAGE_BYTES
 from posthouse.model.message import Confirmation, message_fingerprint, read_confirmation, read_message
 from posthouse.model.profile import read_agents
+from posthouse.model.receipt import Receipt, read_receipt
 from posthouse.relay.wire.delivery_rows import Addressed, MessageRecord
 
 
@@ -46,7 +48,7 @@ class EventRow(msgspec.Struct, frozen=True, gc=False):
     #: bytes of the canonical form
     size: int
     mesh: str
-    #: the only node beside the author that may read it, for a direct message and its confirmations
+    #: the only node beside the author that may read it, for a direct message, its confirmations and receipts
     recipient: str | None
     expiration_s: int | None
     #: see the functions below
@@ -57,8 +59,8 @@ class EventRow(msgspec.Struct, frozen=True, gc=False):
     record_type: str
     #: without fields for messages and confirmations, until the commit decides about recipients and effects
     record_body: str
-    #: the tags of a message or a confirmation, parsed
-    payload: Addressed | Confirmation | None = None
+    #: the tags of a message, a confirmation or a receipt, parsed
+    payload: Addressed | Confirmation | Receipt | None = None
     is_ephemeral: bool = False
     #: of a fenced event; only replaceable and addressable events have one
     fence: FenceTag | None = None
@@ -224,13 +226,16 @@ def event_row(event: Event, canonical: bytes, text: bytes | None = None) -> Even
     """
     size, mesh, kind, expiration_s = len(canonical), event.mesh, event.kind, event.expiration_s
     record_type, record_body, recipient = "event.accepted", _NO_FIELDS, None
-    payload: Addressed | Confirmation | None = None
+    payload: Addressed | Confirmation | Receipt | None = None
     if kind == MESSAGE:
         payload = _addressed(event, size)
         record_type, recipient = "message.accepted", payload.message.recipient
     elif kind == CONFIRMATION:
         payload = read_confirmation(event)
         record_type, recipient = "confirmation.accepted", payload.sender
+    elif kind == RECEIPT:
+        payload = read_receipt(event)
+        record_body, recipient = f'{{"kind":{kind},"size":{size}}}', payload.sender
     else:
         if kind == PROFILE:
             read_agents(event.content)

@@ -83,10 +83,10 @@ QUEUE_FULL = "queue_full"
 
 
 class Ignored(msgspec.Struct, frozen=True, gc=False):
-    """An id of a confirmation that had no effect."""
+    """An id of a confirmation or a receipt that had no effect."""
 
     id: str
-    #: unknown, foreign, duplicate, expired, purged or blocked
+    #: unknown, foreign, duplicate, expired, purged, blocked or, in a receipt, topic
     reason: str
 
 
@@ -105,6 +105,13 @@ class MessageKnown(Accepted, frozen=True, gc=False):
     history_available: bool = True
     #: ISO-8601, UTC
     first_seen_at: str = ""
+
+
+class ReceiptAccepted(Accepted, frozen=True, gc=False):
+    """The receipt says something new: 201, or 200 if it was accepted before."""
+
+    received: tuple[str, ...] = ()
+    ignored: tuple[Ignored, ...] = ()
 
 
 class ConfirmationAccepted(Accepted, frozen=True, gc=False):

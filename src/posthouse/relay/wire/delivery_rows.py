@@ -120,6 +120,22 @@ class DeliveryRow(NamedTuple):
     sender: int
 
 
+class ReceiptRow(NamedTuple):
+    """A delivery that a receipt names."""
+
+    id: str
+    seq: int
+    state: str
+    #: queue id of the sender
+    sender: int
+    is_topic: bool
+    has_receipt: bool
+
+
+#: seq, queue id, state, at_ms, reason
+NewReceipt = tuple[int, int, str, int, str | None]
+
+
 class ClosedDeliveries(NamedTuple):
     """Deliveries of one queue that were closed together."""
 

@@ -28,8 +28,10 @@ from posthouse.relay.wire.delivery_rows import (
     KnownMessages,
     NewDedupeRecord,
     NewDelivery,
+    NewReceipt,
     QueuedDelivery,
     QueueDepth,
+    ReceiptRow,
     SweptRecords,
 )
 from posthouse.relay.wire.mesh_rows import MeshRows
@@ -42,6 +44,7 @@ ACCEPT_SQL = Statements(_DELIVERIES_SCHEMA, "accept.sql")
 CLOSE_SQL = Statements(_DELIVERIES_SCHEMA, "close.sql")
 CHECK_SQL = Statements(_DELIVERIES_SCHEMA, "check.sql")
 READ_SQL = Statements(_DELIVERIES_SCHEMA, "read.sql")
+_RECEIPTS = BulkInsert(CLOSE_SQL.insert_receipts, 5)
 _encode = msgspec.json.Encoder().encode
 _rows = msgspec.json.Decoder(list[list[Any]]).decode
 
@@ -60,6 +63,13 @@ class ClosingDeliveries:
             DeliveryRow(id_, seq, state, was_stored != 0, at_ns, sender)
             for id_, seq, state, was_stored, at_ns, sender in found
         ]
+
+    def receipt_rows(self, queue_id: int, ids: Sequence[str]) -> list[ReceiptRow]:
+        keys = apsw.carray(tuple(bytes.fromhex(id_) for id_ in ids))
+        return [ReceiptRow(*row) for row in _rows(self._db.execute(CLOSE_SQL.receipt_rows, (queue_id, keys)).get)]
+
+    def add_receipts(self, receipts: Sequence[NewReceipt]) -> None:
+        _RECEIPTS.run(self._db, receipts)
 
     def confirm(self, queue_id: int, seqs: Sequence[int], opened: int, parked: int) -> None:
         self._db.execute(CLOSE_SQL.confirm, (self._tx.now_ns, queue_id, _ints(seqs)))
@@ -130,6 +140,7 @@ class ClosingDeliveries:
     def archive(self, seqs: Sequence[int]) -> None:
         """Delete the ended deliveries of messages whose content is gone; their dedupe records stay, marked."""
         self.prune_records(seqs)
+        self._db.execute(CLOSE_SQL.delete_receipts, (_ints(seqs),))
         self._db.execute(CLOSE_SQL.delete_deliveries, (_ints(seqs),))
 
     def block(self, mesh: str, node: str, sender: str) -> ClosedDeliveries:
@@ -179,6 +190,7 @@ class ClosingDeliveries:
             for statement in (
                 CLOSE_SQL.note_swept,
                 CLOSE_SQL.delete_mentions,
+                CLOSE_SQL.delete_receipts,
                 CLOSE_SQL.delete_deliveries,
                 CLOSE_SQL.delete_records,
             ):

@@ -29,6 +29,7 @@ _RECORD_FIELDS = (
 )  # fmt: skip
 _STATE_FIELDS = (
     "recipient", "state", "was_stored", "attempts", "queued_at_ns", "sent_at_ns", "closed_at_ns", "reason",
+    "receipt", "receipt_at_ms", "receipt_reason",
 )  # fmt: skip
 _QUEUE_FIELDS = ("recipient", "depth", "parked", "confirmations", "oldest_ns")
 _ROW_FIELDS = (

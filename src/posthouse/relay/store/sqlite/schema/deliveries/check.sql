@@ -30,8 +30,12 @@ SELECT w.seq FROM waiting_confirmations AS w
 LEFT JOIN events AS e ON e.seq = w.seq
 LEFT JOIN mailboxes AS m ON m.mailbox = w.mailbox
 WHERE w.ids != json_array_length(w.items) OR m.mailbox IS NULL
-OR (m.node NOT GLOB 'pinch:*' AND (e.seq IS NULL OR e.kind != 1001 OR e.raw IS NULL
+OR (m.node NOT GLOB 'pinch:*' AND (e.seq IS NULL OR e.kind NOT IN (1001, 1002) OR e.raw IS NULL
     OR 'ed25519:' || lower(hex(e.recipient)) != m.node OR e.mesh != m.mesh))
+
+-- :name wrong_receipts
+SELECT x.seq FROM receipts AS x LEFT JOIN deliveries AS d ON d.seq = x.seq AND d.mailbox = x.mailbox
+LEFT JOIN message_records AS r ON r.seq = x.seq WHERE d.seq IS NULL OR r.topic IS NOT NULL
 
 -- :name wrong_mentions
 SELECT n.seq FROM mentions AS n LEFT JOIN message_records AS r ON r.seq = n.seq WHERE r.seq IS NULL

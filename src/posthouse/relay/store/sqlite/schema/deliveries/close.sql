@@ -7,6 +7,19 @@ FROM carray(?2) AS c CROSS JOIN events AS e INDEXED BY events_by_id
     ON substr(e.id, 1, 8) = substr(c.value, 1, 8) AND e.id = c.value
 CROSS JOIN deliveries AS d ON d.seq = e.seq AND d.mailbox = ?1
 
+-- :name receipt_rows
+SELECT json_group_array(json_array(
+    lower(hex(d.id)), d.seq, d.state, d.sender, json(iif(r.topic IS NULL, 'false', 'true')),
+    json(iif(x.seq IS NULL, 'false', 'true'))))
+FROM carray(?2) AS c CROSS JOIN events AS e INDEXED BY events_by_id
+    ON substr(e.id, 1, 8) = substr(c.value, 1, 8) AND e.id = c.value
+CROSS JOIN deliveries AS d ON d.seq = e.seq AND d.mailbox = ?1
+CROSS JOIN message_records AS r ON r.seq = d.seq
+LEFT JOIN receipts AS x ON x.seq = d.seq AND x.mailbox = d.mailbox
+
+-- :name insert_receipts
+INSERT INTO receipts (seq, mailbox, state, at_ms, reason) VALUES
+
 -- :name confirm
 UPDATE deliveries SET state = 'confirmed', closed_at_ns = ?, was_stored = coalesce(was_stored, 1)
 WHERE mailbox = ? AND seq IN (SELECT value FROM carray(?))
@@ -91,6 +104,9 @@ DELETE FROM message_records WHERE seq IN (SELECT value FROM carray(?))
 
 -- :name delete_deliveries
 DELETE FROM deliveries WHERE seq IN (SELECT value FROM carray(?))
+
+-- :name delete_receipts
+DELETE FROM receipts WHERE seq IN (SELECT value FROM carray(?))
 
 -- :name delete_mentions
 DELETE FROM mentions WHERE seq IN (SELECT value FROM carray(?))

@@ -24,9 +24,9 @@ WHERE mailbox = ?1 AND closed_at_ns IS NULL AND position >= (
     WHERE mailbox = ?1 AND closed_at_ns IS NULL AND opened_at_ns >= ?2 ORDER BY position LIMIT 1)
 
 -- :name confirmation_page
-SELECT count(*), max(seq), CAST(group_concat('["CONFIRMED",' || items || ',' || raw || ']', ',') AS BLOB)
+SELECT count(*), max(seq), CAST(group_concat('["' || verb || '",' || items || ',' || raw || ']', ',') AS BLOB)
 FROM (
-    SELECT w.seq, w.items, e.raw FROM waiting_confirmations AS w CROSS JOIN events AS e ON e.seq = w.seq
+    SELECT w.seq, w.items, e.raw, iif(e.kind = 1002, 'RECEIPT', 'CONFIRMED') AS verb FROM waiting_confirmations AS w CROSS JOIN events AS e ON e.seq = w.seq
     WHERE w.mailbox = ? AND w.seq > ? AND e.raw IS NOT NULL ORDER BY w.seq LIMIT ?)
 
 -- :name queue_id_of
@@ -55,8 +55,10 @@ FROM events AS e CROSS JOIN message_records AS r ON r.seq = e.seq JOIN mailboxes
 WHERE substr(e.id, 1, 8) = substr(?1, 1, 8) AND e.id = ?1
 
 -- :name states_of_message
-SELECT m.node, d.state, d.was_stored, d.sends, d.opened_at_ns, d.sent_at_ns, d.closed_at_ns, d.reason
+SELECT m.node, d.state, d.was_stored, d.sends, d.opened_at_ns, d.sent_at_ns, d.closed_at_ns, d.reason,
+    x.state, x.at_ms, x.reason
 FROM deliveries AS d JOIN mailboxes AS m ON m.mailbox = d.mailbox
+LEFT JOIN receipts AS x ON x.seq = d.seq AND x.mailbox = d.mailbox
 WHERE d.seq = ?1 AND (?2 IS NULL OR m.node = ?2) ORDER BY m.node
 
 -- :name mentions_of_message
