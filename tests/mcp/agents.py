@@ -1,4 +1,4 @@
-"""Agents to test with: the official SDK's client, at real servers over both transports, each a process of its own."""
+"""Agents to test with: the official SDK's client, at real daemons, through the pipe and over HTTP."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +16,8 @@ from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, TextContent
 
-from posthouse.mcp.server import ERROR_META
+from posthouse.mcp.protocol import ERROR_META
+from tests.daemon.hosts import Host
 
 BOUND_S = 60
 Way = Literal["stdio", "http"]
@@ -33,7 +33,7 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def command(directory: Path, *flags: str) -> list[str]:
-    """Return the arguments to Python that start a server for the daemon in a directory."""
+    """Return the arguments to Python that start the pipe to the daemon in a directory."""
     return ["-W", "error", "-m", "posthouse.cli.main", "mcp", "--dir", str(directory), *flags]
 
 
@@ -44,8 +44,8 @@ class Agent:
         self.client = client
 
     async def call(self, tool: str, /, **arguments: Any) -> dict[str, Any]:
-        """Call a tool that must succeed; return its structured content, which must be its text too."""
-        return structured(await self.client.call_tool(tool, arguments))
+        """Call a tool that must succeed; return its answer."""
+        return answer_of(await self.client.call_tool(tool, arguments))
 
     async def refused(self, tool: str, /, **arguments: Any) -> dict[str, Any]:
         """Call a tool that must fail; return the error as the model reads it."""
@@ -65,13 +65,13 @@ class Agent:
             raise AssertionError(f"it stayed at {seen}") from late
 
 
-def structured(result: CallToolResult) -> dict[str, Any]:
-    """Return the structured content of a success; what is shown as text is the same value."""
+def answer_of(result: CallToolResult) -> dict[str, Any]:
+    """Return the answer of a success; structured content, if there is any, is the same value as the text."""
     assert not result.is_error, result.content
     [content] = result.content
     assert isinstance(content, TextContent)
-    assert json.loads(content.text) == result.structured_content
-    value: dict[str, Any] = result.structured_content
+    value: dict[str, Any] = json.loads(content.text)
+    assert result.structured_content in (None, value)
     return value
 
 
@@ -89,7 +89,7 @@ def problem(result: CallToolResult) -> dict[str, Any]:
 
 @asynccontextmanager
 async def stdio_agent(directory: Path, *flags: str, mode: str = "auto") -> AsyncIterator[Agent]:
-    """An agent whose program has started the server itself."""
+    """An agent whose program has started the pipe itself."""
     server = StdioServerParameters(
         command=sys.executable, args=command(directory, *flags), env=environment(directory.parent)
     )
@@ -97,59 +97,28 @@ async def stdio_agent(directory: Path, *flags: str, mode: str = "auto") -> Async
         yield Agent(client)
 
 
-@dataclass
-class HttpServer:
-    """A running `posthouse mcp --http`."""
-
-    process: asyncio.subprocess.Process
-    url: str
-    token: str
-
-    @property
-    def authorization(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.token}"}
+def url_of(host: Host) -> str:
+    """Return the address of MCP over HTTP."""
+    return f"http://127.0.0.1:{host.daemon.port}/mcp"
 
 
-def token_in(file: str) -> str:
-    """Return the token that a server said lies in a file."""
-    return Path(file).read_text().strip()
+def authorization(host: Host) -> dict[str, str]:
+    """Return the header with the token for the tools."""
+    return {"Authorization": f"Bearer {(host.settings.directory / 'mcp_token').read_text().strip()}"}
 
 
 @asynccontextmanager
-async def http_server(directory: Path, *flags: str) -> AsyncIterator[HttpServer]:
-    """A server on a free port of loopback, until the end of the block."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *command(directory, "--http", "--port", "0", "--json", *flags),
-        env=environment(directory.parent),
-        stdout=asyncio.subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    try:
-        async with asyncio.timeout(BOUND_S):
-            ready = json.loads(await process.stdout.readline())
-        yield HttpServer(process, ready["url"], token_in(ready["token_file"]))
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-
-
-@asynccontextmanager
-async def http_agent(server: HttpServer, mode: str = "auto") -> AsyncIterator[Agent]:
-    """An agent that reaches a server over HTTP."""
-    async with httpx2.AsyncClient(headers=server.authorization, timeout=httpx2.Timeout(BOUND_S)) as http:
-        transport = streamable_http_client(server.url, http_client=http)
+async def http_agent(host: Host, mode: str = "auto", query: str = "") -> AsyncIterator[Agent]:
+    """An agent that reaches the daemon over HTTP."""
+    async with httpx2.AsyncClient(headers=authorization(host), timeout=httpx2.Timeout(BOUND_S)) as http:
+        transport = streamable_http_client(url_of(host) + query, http_client=http)
         async with Client(transport, mode=mode, read_timeout_seconds=BOUND_S) as client:
             yield Agent(client)
 
 
 @asynccontextmanager
-async def agent_at(way: Way, directory: Path, *flags: str, mode: str = "auto") -> AsyncIterator[Agent]:
+async def agent_at(way: Way, host: Host, mode: str = "auto") -> AsyncIterator[Agent]:
     """An agent at a daemon, by either transport."""
-    if way == "stdio":
-        async with stdio_agent(directory, *flags, mode=mode) as agent:
-            yield agent
-        return
-    async with http_server(directory, *flags) as server, http_agent(server, mode) as agent:
+    made = http_agent(host, mode) if way == "http" else stdio_agent(host.settings.directory, mode=mode)
+    async with made as agent:
         yield agent

@@ -34,7 +34,7 @@ async def bob(house: House) -> AsyncIterator[Host]:
 @asynccontextmanager
 async def named(house: House, name: str) -> AsyncIterator[Host]:
     """A daemon at a relay whose administrator has given its node a name."""
-    async with host_at(house, name) as host, house.client(ADMIN) as admin:
+    async with host_at(house, name, tcp="on") as host, house.client(ADMIN) as admin:
         await admin.meshes.add_member("main", host.node, name.rpartition("/")[2])
         yield host
 

@@ -7,20 +7,24 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 
-from posthouse.mcp.server import TOOLS
+from posthouse.mcp import pipe
+from posthouse.mcp.protocol import INSTRUCTIONS
+from posthouse.mcp.server import TOOLS, default_definitions
 from tests.mcp.agents import BOUND_S, command, environment
 
 #: brings its vocabularies along: counting needs no network
 openai: Any = importlib.import_module("rs_bpe.bpe").openai
-MOST_TOOLS = 8
-MOST_TOKENS = 1_500
+MOST_TOOLS = 10
+#: of the line that answers tools/list, without output schemas and with them
+MOST_TOKENS = 700
+MOST_TOKENS_WITH_SCHEMAS = 1_200
+WITH_SCHEMA = {"send", "status", "lock"}
 TOKENIZERS = {"o200k_base": openai.o200k_base, "cl100k_base": openai.cl100k_base}
 VERSIONS = ("2025-06-18", "2025-11-25", "2026-07-28")
 
@@ -77,36 +81,51 @@ def tools(line: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_there_are_at_most_eight_tools_in_a_fixed_order(tools: list[dict[str, Any]]) -> None:
+def without_schemas(line: str) -> str:
+    """Return the line without output schemas."""
+    value = json.loads(line)
+    for tool in value["result"]["tools"]:
+        tool.pop("outputSchema", None)
+    return json.dumps(value, separators=(",", ":"))
+
+
+def test_there_are_at_most_ten_tools_in_a_fixed_order(tools: list[dict[str, Any]]) -> None:
     names = [tool["name"] for tool in tools]
-    assert names == ["send", "inbox", "wait", "read", "who", "history", "lock", "status"]
+    assert names == list(TOOLS)
     assert len(names) <= MOST_TOOLS
 
 
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)
-def test_definitions_are_below_1500_tokens_on_the_wire(line: str, tokenizer: str) -> None:
+def test_definitions_take_few_tokens_on_the_wire(line: str, tokenizer: str) -> None:
     counted = TOKENIZERS[tokenizer]()
     assert counted.decode(counted.encode(line)) == line
-    assert len(counted.encode(line)) < MOST_TOKENS
+    assert len(counted.encode(line)) <= MOST_TOKENS_WITH_SCHEMAS
+    assert len(counted.encode(without_schemas(line))) <= MOST_TOKENS
 
 
 def test_control_the_count_would_find_definitions_that_are_too_long(line: str) -> None:
-    value = json.loads(line)
+    value = json.loads(without_schemas(line))
     for tool in value["result"]["tools"]:
         tool["description"] += " and much more about it than anybody wants to read at every single turn"
     assert len(openai.o200k_base().encode(json.dumps(value, separators=(",", ":")))) > MOST_TOKENS
 
 
-def test_every_tool_has_schemas_and_hints(tools: list[dict[str, Any]]) -> None:
+def test_every_tool_has_an_input_schema_and_hints_and_few_an_output_schema(tools: list[dict[str, Any]]) -> None:
     for tool in tools:
         for name in ("inputSchema", "outputSchema"):
-            assert tool[name]["type"] == "object"
-            jsonschema.Draft202012Validator.check_schema(tool[name])
-        assert tool["inputSchema"]["additionalProperties"] is False
+            schema = tool.get(name, {"type": "object"})
+            assert schema["type"] == "object"
+            jsonschema.Draft202012Validator.check_schema(schema)
         assert tool["description"]
-    read_only = {tool["name"] for tool in tools if tool["annotations"]["readOnlyHint"]}
+    assert {tool["name"] for tool in tools if "outputSchema" in tool} == WITH_SCHEMA
+    read_only = {tool["name"] for tool in tools if tool["annotations"].get("readOnlyHint")}
     assert read_only == {"inbox", "wait", "who", "history", "status"}
     assert all(tool["annotations"]["destructiveHint"] is False for tool in tools if tool["name"] not in read_only)
+
+
+def test_the_pipe_knows_the_tools_without_a_daemon() -> None:
+    path = Path(pipe.__file__).with_name("definitions.json")
+    assert path.read_bytes() == default_definitions(), "run `python -m posthouse.mcp.server` and keep what it prints"
 
 
 def test_no_tool_lets_a_caller_say_who_it_is(tools: list[dict[str, Any]]) -> None:
@@ -114,34 +133,14 @@ def test_no_tool_lets_a_caller_say_who_it_is(tools: list[dict[str, Any]]) -> Non
     assert not offered & {"from", "sender", "as", "author", "node", "member", "budget", "ttl", "hops"}
 
 
-def fields(schema: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(schema, dict):
-        yield from schema.get("properties", {}).items()
-        for value in schema.values():
-            yield from fields(value)
-
-
-def test_text_of_others_has_no_other_place_than_the_untrusted_field(tools: list[dict[str, Any]]) -> None:
-    for tool in tools:
-        found = dict(fields(tool["outputSchema"]))
-        outside = {name for name in found if name not in dict(fields(found.get("untrusted", {})))}
-        assert not outside & {"text", "body", "message", "content", "meta"}
-        if "untrusted" in found:
-            assert found["untrusted"]["required"] == ["origin"]
-
-
 def test_bound_of_a_wait_is_the_one_in_the_schema(tmp_path: Path) -> None:
     wait = next(tool for tool in json.loads(listed(tmp_path, VERSIONS[0]))["result"]["tools"] if tool["name"] == "wait")
     assert wait["inputSchema"]["properties"]["seconds"]["maximum"] == 50
 
 
-def test_instructions_are_short_and_promise_no_wake_up(tmp_path: Path) -> None:
-    hello = {"protocolVersion": VERSIONS[0], "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
-    [answer] = exchange(tmp_path, {"id": 0, "method": "initialize", "params": hello})
-    result = json.loads(answer)["result"]
-    assert "Nothing wakes you" in result["instructions"]
-    assert len(openai.o200k_base().encode(result["instructions"])) < 100
-    assert result["capabilities"] == {"tools": {"listChanged": False}}
+def test_instructions_are_short_and_mark_what_is_untrusted() -> None:
+    assert "untrusted" in INSTRUCTIONS
+    assert len(openai.o200k_base().encode(INSTRUCTIONS)) < 80
 
 
 def test_every_tool_is_documented() -> None:

@@ -20,39 +20,40 @@ def directory(host: Host) -> Path:
 @pytest.mark.parametrize("way", WAYS)
 async def test_two_agents_find_each_other_and_exchange_messages(way: Way, mode: str, alice: Host, bob: Host) -> None:
     async with (
-        agent_at(way, directory(alice), mode=mode) as north,
-        agent_at(way, directory(bob), mode=mode) as south,
+        agent_at(way, alice, mode=mode) as north,
+        agent_at(way, bob, mode=mode) as south,
     ):
-        seen = await north.until("who", lambda found: {"alice", "bob"} <= {m.get("name") for m in found["members"]})
-        others = {member["name"]: member for member in seen["members"] if "name" in member}
+        seen = await north.until("who", lambda found: "bob" in {each["name"] for each in found["agents"]})
         assert seen["mesh"] == "main" and seen["connected"]
-        assert others["alice"]["me"] and others["alice"]["node"] == alice.node
-        assert "me" not in others["bob"]
+        assert seen["you"].endswith("@alice")
+        assert {"name": "bob", "online": True}.items() <= next(
+            each for each in seen["agents"] if each["name"] == "bob"
+        ).items()
 
         sent = await north.call("send", to="bob", message="are the horses ready?")
         assert sent["state"] in ("queued", "sent")
         [asked] = (await south.call("wait", seconds=30))["messages"]
         assert asked["id"] == sent["id"]
-        assert asked["untrusted"] == {"origin": alice.node, "text": "are the horses ready?"}
+        assert (asked["from"], asked["untrusted"]) == ("alice", {"text": "are the horses ready?"})
         whole = await south.call("read", id=asked["id"])
         assert whole["untrusted"]["text"] == "are the horses ready?"
         assert (await south.call("inbox"))["messages"] == []
 
-        await south.call("send", to=whole["untrusted"]["origin"], message="they are", reply_to=asked["id"])
+        await south.call("send", to=whole["from"], message="they are", reply_to=asked["id"])
         [answer] = (await north.call("wait", seconds=30))["messages"]
         assert answer["reply_to"] == asked["id"]
-        assert answer["untrusted"] == {"origin": bob.node, "text": "they are"}
+        assert (answer["from"], answer["untrusted"]) == ("bob", {"text": "they are"})
         done = await north.until("status", lambda found: found["state"] == "confirmed", id=sent["id"])
         assert [(each["node"], each["state"]) for each in done["recipients"]] == [(bob.node, "confirmed")]
 
         said = (await north.call("history", of="bob"))["messages"]
         assert [message["untrusted"]["text"] for message in said] == ["they are", "are the horses ready?"]
-        assert [message["untrusted"]["origin"] for message in said] == [bob.node, alice.node]
+        assert [message["from"] for message in said] == ["bob", "alice"]
 
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_lock_goes_from_one_agent_to_the_other(way: Way, alice: Host, bob: Host) -> None:
-    async with agent_at(way, directory(alice)) as north, agent_at(way, directory(bob)) as south:
+    async with agent_at(way, alice) as north, agent_at(way, bob) as south:
         mine = await north.call("lock", action="acquire", resource="db/main", lease_s=600)
         assert mine["held"] and 0 < mine["valid_for_s"] <= 600
         refused = await south.refused("lock", action="acquire", resource="db/main")
@@ -105,13 +106,13 @@ async def test_mail_waits_while_the_relay_is_away_and_arrives_when_it_is_back(
 
 
 async def test_a_topic_reaches_its_subscribers_and_reports_when_there_are_none(alice: Host, bob: Host) -> None:
-    await alice.post("/v1/topic/create", topic="ops")
     async with stdio_agent(directory(alice)) as north, stdio_agent(directory(bob)) as south:
+        await north.call("topic", action="create", topic="#ops")
         assert "#ops" in (await north.call("who"))["topics"]
         alone = await north.call("send", to="#ops", message="anybody?")
         status = await north.until("status", lambda found: "recipients" in found, id=alone["id"])
         assert (status["state"], status["recipients"]) == ("sent", [])
-        await bob.post("/v1/topic/subscribe", topic="ops")
+        assert await south.call("topic", action="follow", topic="#ops") == {"topic": "#ops", "following": True}
         await north.call("send", to="#ops", message="now somebody")
         [message] = (await south.call("wait", seconds=30))["messages"]
         assert (message["topic"], message["untrusted"]["text"]) == ("#ops", "now somebody")

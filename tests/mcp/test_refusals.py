@@ -12,7 +12,7 @@ from mcp_types import INVALID_PARAMS
 from posthouse.mcp.server import TOOLS
 from posthouse.model.errors import ERROR_CODES
 from tests.daemon.hosts import Host
-from tests.mcp.agents import MODES, WAYS, Way, agent_at, stdio_agent
+from tests.mcp.agents import MODES, stdio_agent
 
 ID = "f" * 64
 #: arguments that are right
@@ -23,6 +23,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "read": {"id": ID},
     "who": {},
     "history": {"of": "bob"},
+    "topic": {"action": "follow", "topic": "ops"},
     "lock": {"action": "acquire", "resource": "r"},
     "status": {"id": ID},
 }
@@ -34,6 +35,7 @@ BAD: dict[str, list[dict[str, Any]]] = {
     "read": [{}, {"id": 7}, {"ids": [ID]}],
     "who": [{"name": "bob"}],
     "history": [{}, {"topic": "ops"}, {"of": {}}, {"of": "bob", "before": []}],
+    "topic": [{}, {"action": "delete", "topic": "ops"}, {"action": "follow"}],
     "lock": [
         {},
         {"action": "acquire"},
@@ -54,6 +56,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("send", {"to": "#nowhere", "message": "x"}, "topic_unknown"),
     ("send", {"to": "", "message": "x"}, "member_name_unknown"),
     ("send", {"to": "bob", "message": "x" * 50_000}, "body_too_large"),
+    ("send", {"to": "bob", "message": " \n"}, "tool_arguments_invalid"),
+    ("topic", {"action": "create", "topic": "no spaces"}, "topic_invalid"),
     ("send", {"to": "bob", "message": "x", "reply_to": "yesterday"}, "id_invalid"),
     ("send", {"to": "bob", "message": "x", "idempotency_key": "a\nb"}, "id_invalid"),
     ("send", {"to": "bob", "message": "x", "idempotency_key": ""}, "id_invalid"),
@@ -96,23 +100,13 @@ async def test_an_absent_argument_may_be_null_and_a_number_may_be_text(alice: Ho
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("way", WAYS)
-async def test_every_tool_reports_a_daemon_that_is_down(way: Way, mode: str, tmp_path: Path) -> None:
-    async with agent_at(way, tmp_path / "nobody", mode=mode) as agent:
+async def test_every_tool_reports_a_daemon_that_is_down(mode: str, tmp_path: Path) -> None:
+    async with stdio_agent(tmp_path / "nobody", mode=mode) as agent:
+        assert {tool.name for tool in (await agent.client.list_tools()).tools} == set(TOOLS)
         for tool, arguments in GOOD.items():
             refused = await agent.refused(tool, **arguments)
             assert refused["code"] == "daemon_unreachable", tool
             assert "posthouse daemon up" in refused["hint"]
-
-
-@pytest.mark.parametrize("way", WAYS)
-async def test_a_daemon_that_comes_back_is_used_without_a_restart_of_the_server(way: Way, alice: Host) -> None:
-    async with agent_at(way, alice.settings.directory) as agent:
-        assert (await agent.call("inbox"))["messages"] == []
-        await alice.down()
-        assert (await agent.refused("inbox"))["code"] == "daemon_unreachable"
-        await alice.up()
-        assert (await agent.call("inbox"))["messages"] == []
 
 
 async def test_a_tool_that_does_not_exist_is_an_error_of_the_protocol(tmp_path: Path) -> None:

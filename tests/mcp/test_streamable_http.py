@@ -1,149 +1,200 @@
-"""The MCP server over HTTP keeps out other users, web pages and other machines."""
+"""MCP over HTTP: what each version of the protocol asks of it, and how it keeps out web pages and other users."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import socket
 import stat
-import sys
-from pathlib import Path
 from typing import Any
 
 import httpx2
+import pytest
 
-from tests.mcp.agents import BOUND_S, HttpServer, command, environment, http_server, token_in
+from posthouse.mcp import protocol
+from tests.client.waiting import until
+from tests.daemon.hosts import Host, restart
+from tests.mcp.agents import BOUND_S, authorization, http_agent, url_of
 
-LIST: dict[str, Any] = {
+ABOUT = {"name": "test-client", "version": "1"}
+HELLO: dict[str, Any] = {
     "jsonrpc": "2.0",
     "id": 1,
     "method": "initialize",
-    "params": {
-        "protocolVersion": "2025-06-18",
-        "capabilities": {},
-        "clientInfo": {"name": "test", "version": "1"},
-    },
+    "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": ABOUT},
+}
+META = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientInfo": ABOUT,
+    "io.modelcontextprotocol/clientCapabilities": {},
 }
 ACCEPT = {"Accept": "application/json, text/event-stream"}
 
 
-async def post(server: HttpServer, headers: dict[str, str], query: str = "", body: Any = LIST) -> httpx2.Response:
+async def post(
+    host: Host, body: Any = HELLO, headers: dict[str, str] | None = None, query: str = ""
+) -> httpx2.Response:
+    given = authorization(host) if headers is None else headers
     async with httpx2.AsyncClient(timeout=httpx2.Timeout(BOUND_S)) as http:
-        return await http.post(server.url + query, json=body, headers=ACCEPT | headers)
+        return await http.post(url_of(host) + query, json=body, headers=ACCEPT | given)
 
 
-async def test_every_request_needs_the_token_the_host_and_no_foreign_origin(tmp_path: Path) -> None:
-    async with http_server(tmp_path / "d") as server:
-        right = server.authorization
-        port = server.url.split(":")[2].partition("/")[0]
-        assert (await post(server, right)).status_code == 200
-        assert (await post(server, right | {"Origin": f"http://localhost:{port}"})).status_code == 200
-        cases: list[tuple[dict[str, str], str, int, str]] = [
-            ({}, "", 401, "mcp_token_missing"),
-            ({"Authorization": "Bearer wrong"}, "", 401, "mcp_token_wrong"),
-            ({"Authorization": f"Basic {server.token}"}, "", 401, "mcp_token_wrong"),
-            ({"Authorization": f"Bearer {server.token}x"}, "", 401, "mcp_token_wrong"),
-            ({}, f"?token={server.token}", 400, "token_in_query"),
-            (right, f"?token={server.token}", 400, "token_in_query"),
-            (right | {"Host": "evil.example"}, "", 403, "host_refused"),
-            (right | {"Host": f"127.0.0.1.evil.example:{port}"}, "", 403, "host_refused"),
-            (right | {"Origin": "https://evil.example"}, "", 403, "origin_refused"),
-            (right | {"Origin": "null"}, "", 403, "origin_refused"),
-            (right | {"Origin": "http://localhost:1"}, "", 403, "origin_refused"),
-        ]
-        for headers, query, status, code in cases:
-            answer = await post(server, headers, query)
-            assert (answer.status_code, answer.json()["error"]) == (status, code), (headers, query)
-            assert answer.json()["hint"]
-            assert "access-control-allow-origin" not in answer.headers
+def stateless(method: str, **params: Any) -> dict[str, Any]:
+    """Return a request of the version without a handshake."""
+    return {"jsonrpc": "2.0", "id": 7, "method": method, "params": params | {"_meta": META}}
 
 
-async def test_other_paths_and_methods_need_the_token_too(tmp_path: Path) -> None:
-    async with http_server(tmp_path / "d") as server, httpx2.AsyncClient(timeout=httpx2.Timeout(BOUND_S)) as http:
-        base = server.url.removesuffix("/mcp")
-        for method, path in (("GET", "/"), ("GET", "/mcp"), ("OPTIONS", "/mcp"), ("DELETE", "/mcp"), ("GET", "/docs")):
-            assert (await http.request(method, base + path)).status_code == 401, (method, path)
-        assert (await http.get(base + "/", headers=server.authorization)).status_code == 404
+async def test_every_request_needs_the_token_the_host_and_no_foreign_origin(alice: Host) -> None:
+    right = authorization(alice)
+    token = right["Authorization"].removeprefix("Bearer ")
+    port = alice.daemon.port
+    assert (await post(alice)).status_code == 200
+    assert (await post(alice, headers=right | {"Origin": f"http://localhost:{port}"})).status_code == 200
+    local_token = (alice.settings.directory / "local_token").read_text().strip()
+    cases: list[tuple[dict[str, str], str, int, str]] = [
+        ({}, "", 401, "mcp_token_missing"),
+        ({"Authorization": "Bearer wrong"}, "", 401, "mcp_token_wrong"),
+        ({"Authorization": f"Basic {token}"}, "", 401, "mcp_token_wrong"),
+        ({"Authorization": f"Bearer {token}x"}, "", 401, "mcp_token_wrong"),
+        ({"Authorization": f"Bearer {local_token}"}, "", 401, "mcp_token_wrong"),
+        ({}, f"?token={token}", 400, "token_in_query"),
+        (right, f"?token={token}", 400, "token_in_query"),
+        (right | {"Host": "evil.example"}, "", 403, "host_refused"),
+        (right | {"Host": f"127.0.0.1.evil.example:{port}"}, "", 403, "host_refused"),
+        (right | {"Origin": "https://evil.example"}, "", 403, "origin_refused"),
+        (right | {"Origin": "null"}, "", 403, "origin_refused"),
+        (right | {"Origin": "http://localhost:1"}, "", 403, "origin_refused"),
+    ]
+    for headers, query, status, code in cases:
+        answer = await post(alice, headers=headers, query=query)
+        assert (answer.status_code, answer.json()["error"]) == (status, code), (headers, query)
+        assert answer.json()["hint"]
+        assert "access-control-allow-origin" not in answer.headers
 
 
-async def test_a_body_that_is_too_large_is_refused(tmp_path: Path) -> None:
-    async with http_server(tmp_path / "d") as server:
-        assert (await post(server, server.authorization, body={"x": "y" * (1 << 20)})).status_code == 413
+async def test_the_token_for_the_tools_opens_nothing_else(alice: Host) -> None:
+    async with httpx2.AsyncClient(timeout=httpx2.Timeout(BOUND_S), headers=authorization(alice)) as http:
+        base = url_of(alice).removesuffix("/mcp")
+        for path in ("/v1/inbox", "/v1/version", "/v1/mcp"):
+            answer = await http.get(base + path)
+            assert (answer.status_code, answer.json()["error"]) == (401, "local_token_wrong"), path
 
 
-def listening_at(port: int) -> list[str]:
-    """Return the addresses of this machine that listen on a port, as the kernel writes them."""
-    rows = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()]
-    return [row[1] for row in rows if row[3] == "0A" and row[1].endswith(f":{port:04X}")]
+async def test_the_token_is_private_and_stays_the_same(alice: Host) -> None:
+    path = alice.settings.directory / "mcp_token"
+    token = path.read_text()
+    assert len(token.strip()) == 43
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    await restart(alice)
+    assert path.read_text() == token
 
 
-async def test_the_server_listens_on_loopback_alone(tmp_path: Path) -> None:
-    async with http_server(tmp_path / "d") as server:
-        port = int(server.url.split(":")[2].partition("/")[0])
-        assert listening_at(port) == [f"0100007F:{port:04X}"]
+async def test_the_port_is_a_setting(alice: Host) -> None:
+    port = alice.daemon.port
+    await restart(alice, port=port)
+    assert alice.daemon.port == port
+    assert (await post(alice)).status_code == 200
 
 
-async def test_the_token_is_private_and_stays_the_same(tmp_path: Path) -> None:
-    tokens = []
-    for _ in range(2):
-        async with http_server(tmp_path / "d") as server:
-            tokens.append(server.token)
-    assert tokens[0] == tokens[1] and len(tokens[0]) == 43
-    assert stat.S_IMODE((tmp_path / "d" / "mcp_token").stat().st_mode) == 0o600
-    assert stat.S_IMODE((tmp_path / "d").stat().st_mode) == 0o700
+async def test_a_body_that_is_too_large_is_refused(alice: Host) -> None:
+    answer = await post(alice, {"x": "y" * (1 << 20)})
+    assert (answer.status_code, answer.json()["error"]) == (413, "request_too_large")
 
 
-async def test_a_token_that_others_could_read_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "d").mkdir(mode=0o700)
-    (tmp_path / "d" / "mcp_token").write_text("x" * 43)
-    (tmp_path / "d" / "mcp_token").chmod(0o644)
-    code, body, _ = await ended(tmp_path, "--port", "0")
-    assert (code, body["code"]) == (4, "file_not_private")
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ([HELLO], protocol.INVALID_REQUEST),
+        ("hello", protocol.INVALID_REQUEST),
+        ({"id": 1, "method": "ping"}, protocol.INVALID_REQUEST),
+        ({"jsonrpc": "2.0", "id": 1, "method": 7}, protocol.INVALID_REQUEST),
+        ({"jsonrpc": "2.0", "id": True, "method": "ping"}, protocol.INVALID_REQUEST),
+        ({"jsonrpc": "2.0", "id": 1, "method": "ping", "params": []}, protocol.INVALID_PARAMS),
+    ],
+)
+async def test_a_body_that_is_no_request_gets_an_error_of_the_protocol(body: Any, code: int, alice: Host) -> None:
+    answer = await post(alice, body)
+    assert answer.status_code == 400
+    assert (answer.json()["id"], answer.json()["error"]["code"]) == (None, code)
 
 
-async def test_a_port_in_use_is_an_error_with_a_code(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        code, body, _ = await ended(tmp_path, "--port", str(taken.getsockname()[1]))
-    assert body["code"] == "listen_failed"
-    assert code != 0
+@pytest.mark.parametrize(
+    ("asked", "given"), [("2024-11-05", "2024-11-05"), ("2025-11-25",) * 2, ("1999", "2025-11-25")]
+)
+async def test_the_handshake_agrees_on_a_version(asked: str, given: str, alice: Host) -> None:
+    hello = HELLO | {"params": HELLO["params"] | {"protocolVersion": asked}}
+    result = (await post(alice, hello)).json()["result"]
+    assert result["protocolVersion"] == given
+    assert result["serverInfo"]["name"] == "posthouse"
 
 
-async def test_the_token_is_never_logged(tmp_path: Path) -> None:
-    process = await asyncio.create_subprocess_exec(
-        *programme(tmp_path), "--port", "0",
-        env=environment(tmp_path) | {"POSTHOUSE_LOG_LEVEL": "debug"},
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    assert process.stdout is not None
-    try:
-        async with asyncio.timeout(BOUND_S):
-            ready = json.loads(await process.stdout.readline())
-        token = token_in(ready["token_file"])
-        server = HttpServer(process, ready["url"], token)
-        await post(server, {}, f"?token={token}")
-        await post(server, server.authorization | {"Host": "evil.example"})
-        process.terminate()
-        async with asyncio.timeout(BOUND_S):
-            out, err = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    assert b"token_in_query" in err and b"host_refused" in err
-    assert token.encode() not in out + err
+async def test_a_session_goes_on_after_a_restart_of_the_daemon(alice: Host) -> None:
+    async with http_agent(alice, mode="legacy") as agent:
+        before = await agent.call("who")
+        await restart(alice, port=alice.daemon.port)
+        assert (await agent.call("who"))["you"] == before["you"]
 
 
-def programme(folder: Path) -> list[str]:
-    return [sys.executable, *command(folder / "d", "--http", "--json")]
+async def test_a_session_id_that_is_none_is_unknown(alice: Host) -> None:
+    answer = await post(alice, headers=authorization(alice) | {"Mcp-Session-Id": "../../x"})
+    assert (answer.status_code, answer.json()["error"]) == (404, "mcp_session_unknown")
 
 
-async def ended(folder: Path, *flags: str) -> tuple[int, Any, bytes]:
-    """Run a server that does not start; return its exit code and problem."""
-    process = await asyncio.create_subprocess_exec(
-        *programme(folder), *flags,
-        env=environment(folder), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    async with asyncio.timeout(BOUND_S):
-        out, err = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, json.loads(err.splitlines()[-1]), out
+async def test_notifications_are_accepted_and_there_is_no_stream_to_get(alice: Host) -> None:
+    note = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+    answer = await post(alice, note)
+    assert (answer.status_code, answer.content) == (202, b"")
+    async with httpx2.AsyncClient(timeout=httpx2.Timeout(BOUND_S), headers=authorization(alice)) as http:
+        refused = await http.get(url_of(alice), headers={"Accept": "text/event-stream"})
+        assert (refused.status_code, refused.headers["Allow"]) == (405, "POST, DELETE")
+
+
+async def test_the_end_of_a_session_ends_its_calls(alice: Host) -> None:
+    session = authorization(alice) | {"Mcp-Session-Id": f"test.{'0' * 32}"}
+    call = {"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": {"name": "wait", "arguments": {"seconds": 50}}}
+    async with asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(post(alice, call, session))
+        await until(lambda: alice.daemon.context.waiters.count == 1)
+        async with httpx2.AsyncClient(timeout=httpx2.Timeout(BOUND_S), headers=session) as http:
+            assert (await http.delete(url_of(alice))).status_code == 204
+        assert (await waiting).status_code == 202
+    await until(lambda: alice.daemon.context.waiters.count == 0)
+
+
+async def test_headers_of_the_newest_version_must_say_what_the_body_says(alice: Host) -> None:
+    request = stateless("tools/call", name="inbox", arguments={})
+    right = {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "inbox"}
+    answer = await post(alice, request, authorization(alice) | right)
+    assert answer.status_code == 200
+    result = answer.json()["result"]
+    assert result["resultType"] == "complete"
+    assert result["_meta"]["io.modelcontextprotocol/serverInfo"]["name"] == "posthouse"
+    assert "Mcp-Session-Id" not in answer.headers
+    for name in right:
+        for headers in (right | {name: "other"}, {key: value for key, value in right.items() if key != name}):
+            refused = await post(alice, request, authorization(alice) | headers)
+            assert refused.status_code == 400, headers
+            assert refused.json()["error"]["code"] == protocol.HEADER_MISMATCH, headers
+
+
+@pytest.mark.parametrize(
+    ("method", "meta", "status", "code"),
+    [
+        ("tools/sing", META, 404, protocol.METHOD_NOT_FOUND),
+        ("ping", META, 404, protocol.METHOD_NOT_FOUND),
+        ("tools/list", META | {protocol.VERSION_META: "2031-01-01"}, 400, protocol.UNSUPPORTED_VERSION),
+        ("tools/list", {protocol.VERSION_META: "2026-07-28"}, 400, protocol.INVALID_PARAMS),
+    ],
+)
+async def test_requests_of_the_newest_version_that_cannot_be_served_have_a_status(
+    method: str, meta: dict[str, Any], status: int, code: int, alice: Host
+) -> None:
+    headers = {"MCP-Protocol-Version": meta[protocol.VERSION_META], "Mcp-Method": method}
+    request = {"jsonrpc": "2.0", "id": 7, "method": method, "params": {"_meta": meta}}
+    answer = await post(alice, request, authorization(alice) | headers)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+
+
+async def test_a_program_over_http_is_the_agent_that_its_address_names(alice: Host) -> None:
+    async with http_agent(alice, query="?as=reviewer") as agent:
+        assert (await agent.call("who"))["you"] == "reviewer@alice"
+    async with http_agent(alice, "legacy", query="?as=reviewer") as agent:
+        assert (await agent.call("who"))["you"] == "reviewer@alice"

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from posthouse.daemon.daemon import Daemon
     from posthouse.daemon.directory import DaemonDirectory
 else:
-    DaemonFlags = flags_of("outbox", "inbox", "clone", "daemon")
+    DaemonFlags = flags_of("outbox", "inbox", "clone", "daemon", "mcp")
 
 
 _SWITCH = Parameter(negative=(), show_default=False)

@@ -71,6 +71,8 @@ def daemon_settings(options: StartOptions, flags: Mapping[str, Any] | None) -> t
         is_ephemeral=is_ephemeral,
         ttl_s=options.ttl_s,
         tcp=options.tcp,
+        port=values.integer("mcp.port"),
+        tool_wait_max_s=values.integer("mcp.wait_max_s"),
         clone_policy=ClonePolicy(values.text("clone.policy")),
         outbox_max_age_h=values.integer("outbox.max_age_h") if has_max_age else None,
         outbox_max_bytes=values.integer("outbox.max_bytes"),

@@ -34,10 +34,6 @@ _EXTRAS = {
     "deltalake": "pipeline",
     "pyarrow": "pipeline",
     "pyspark": "pipeline",
-    "mcp": "mcp",
-    "mcp_types": "mcp",
-    "anyio": "mcp",
-    "uvicorn": "mcp",
 }
 
 

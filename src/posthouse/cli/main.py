@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 #: first word -> module; its `run(words)` returns an exit code, or None to leave the words to the whole command line
-EARLY: dict[str, str] = {"hook": "posthouse.cli.hook"}
+EARLY: dict[str, str] = {"hook": "posthouse.cli.hook", "mcp": "posthouse.mcp.pipe"}
 
 
 def main(tokens: Sequence[str] | None = None) -> None:

@@ -1,8 +1,7 @@
-"""`posthouse mcp`: serve the Model Context Protocol over stdio or HTTP; and the command line that starts it.
+"""`posthouse mcp`: the help of the pipe, the address for MCP over HTTP, and the command line that starts the pipe.
 
-A caller acts as the daemon's member; over HTTP every request needs the token in the file mcp_token of the daemon's
-directory. `posthouse connect` writes the command line that `server_entry` returns: it names this installation of
-posthouse by its path and the chosen daemon.
+The pipe itself is in `posthouse.mcp.pipe`, which loads none of this. `posthouse connect` writes the command line that
+`server_entry` returns: it names this installation of posthouse by its path and the chosen daemon.
 """
 
 from __future__ import annotations
@@ -10,20 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from cyclopts import Parameter
 
-from posthouse.cli.config import flags_of
 from posthouse.cli.options import DEFAULT_DAEMON, DaemonOptions
 from posthouse.cli.output import PLAIN, Output
 from posthouse.files import HOME_ENV, home_directory
-
-if TYPE_CHECKING:
-    from posthouse.cli.config import Flags as McpFlags
-    from posthouse.mcp.streamable_http import Listening
-else:
-    McpFlags = flags_of("mcp")
 
 
 @dataclass(frozen=True)
@@ -56,45 +48,44 @@ def server_entry(
 
 def mcp(
     *,
+    as_: Annotated[
+        str | None,
+        Parameter(name="--as", help="Name of the agent. Default: the name of the program that starts this."),
+    ] = None,
     http: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="Serve streamable HTTP on 127.0.0.1 instead of stdio.")
+        bool, Parameter(negative=(), show_default=False, help="Show the address of MCP over HTTP and end.")
     ] = False,
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
-    flags: McpFlags | None = None,
     output: Output = PLAIN,
-) -> None:
-    """Serve the Model Context Protocol to agents, over stdin and stdout or over HTTP.
+) -> int | None:
+    """Connect an agent's program, on stdin and stdout, to the daemon, which speaks the Model Context Protocol.
 
-    The agent acts as the daemon's member. Over HTTP every request needs the token in the file mcp_token of the
-    daemon's directory. `posthouse connect` adds the server to the configuration of an agent.
+    Each program is one agent of this host; a second one of the same name gets NAME-2. Without a daemon every tool
+    answers how to start it. `posthouse connect` adds this command to the configuration of a program.
 
     For example:
 
         posthouse mcp
-        posthouse mcp --mesh team
-        posthouse mcp --http --port 7421
+        posthouse mcp --as reviewer
+        posthouse mcp --http
     """
-    from posthouse.cli.config import load_settings
-    from posthouse.cli.log import log_to_stderr
+    if http:
+        _show_http(daemon_options, output)
+        return 0
+    from posthouse.mcp.pipe import run
+    from posthouse.model.address import validate_agent_name
 
-    values = load_settings(flags.given() if flags is not None else None)
-    log_to_stderr(values)
-    wait_max_s = values.integer("mcp.wait_max_s")
-    if not http:
-        from posthouse.mcp.server import serve_stdio
-
-        serve_stdio(daemon_options.location(), wait_max_s)
-        return
-    from posthouse.mcp.streamable_http import serve_http
-
-    serve_http(
-        daemon_options.location(),
-        wait_max_s,
-        values.integer("mcp.port"),
-        lambda listening: _announce(listening, output),
-    )
+    options = {
+        "--as": None if as_ is None else validate_agent_name(as_),
+        "--dir": None if daemon_options.directory is None else str(daemon_options.directory),
+        "--mesh": daemon_options.mesh,
+    }
+    return run([f"{name}={value}" for name, value in options.items() if value is not None])
 
 
-def _announce(listening: Listening, output: Output) -> None:
-    value = {"url": listening.url, "token_file": listening.token_file}
-    output.result(value, f"the MCP server listens on {listening.url}; the token is in {listening.token_file}")
+def _show_http(daemon_options: DaemonOptions, output: Output) -> None:
+    from posthouse.mcp.streamable_http import PATH
+
+    daemon = daemon_options.location()
+    url, token_file = f"http://127.0.0.1:{daemon.port()}{PATH}", str(daemon.directory / "mcp_token")
+    output.result({"url": url, "token_file": token_file}, f"MCP over HTTP is at {url}; the token is in {token_file}")

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 from dataclasses import dataclass, field
 
+from posthouse.client.daemon import DaemonAddress
 from posthouse.daemon.addresses import AddressBook
 from posthouse.daemon.agents.marks import Marks
 from posthouse.daemon.agents.pauses import Pauses
@@ -27,6 +28,7 @@ from posthouse.daemon.uplink import Uplink
 from posthouse.daemon.wake.waker import Waker
 from posthouse.http.call import Call, T, WaitLimit, read_arguments
 from posthouse.keys import NodeKey
+from posthouse.mcp.server import McpServer
 from posthouse.model.address import AGENT_HEADER, DEFAULT_INBOX
 from posthouse.model.clock import Clock
 from posthouse.model.errors import error
@@ -59,12 +61,15 @@ class DaemonContext:
     waiters: WaitLimit = field(init=False)
     #: event streams
     streams: WaitLimit = field(init=False)
+    mcp: McpServer = field(init=False)
     _waiting: set[asyncio.Event] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         limits = self.settings.limits
         self.waiters = WaitLimit(limits.sleepers, "daemon_busy")
         self.streams = WaitLimit(limits.streams, "too_many_streams")
+        # its tools use the local API, like every other client
+        self.mcp = McpServer(DaemonAddress(self.settings.directory), self.settings.tool_wait_max_s)
 
     async def wait_for(self, event: asyncio.Event, seconds: float) -> None:
         """Wait until the event is set, the time is over, or the daemon stops."""

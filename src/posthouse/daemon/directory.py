@@ -1,7 +1,7 @@
 """The directory of a daemon: its files, their modes, and the lock that admits one daemon at a time.
 
     0700  .
-    0600  pid sock local_token keypair.json host_fingerprint.json roster.json outbox.db inbox.db agents.db
+    0600  pid sock local_token mcp_token keypair.json host_fingerprint.json roster.json outbox.db inbox.db agents.db
           daemon.lock
     0644  http.port config.toml schema_version daemon.log
 
@@ -79,9 +79,17 @@ class DaemonDirectory:
 
     def token(self) -> str:
         """Return the local token; create it the first time."""
-        try:
-            return read_private(self.local_token).decode().strip()
-        except FileNotFoundError:
-            token = new_token()
-            write_atomic(self.local_token, f"{token}\n".encode())
-            return token
+        return _keep_token(self.local_token)
+
+    def mcp_token(self) -> str:
+        """Return the token for MCP over HTTP, which opens the tools only; create it the first time."""
+        return _keep_token(self.root / "mcp_token")
+
+
+def _keep_token(path: Path) -> str:
+    try:
+        return read_private(path).decode().strip()
+    except FileNotFoundError:
+        token = new_token()
+        write_atomic(path, f"{token}\n".encode())
+        return token

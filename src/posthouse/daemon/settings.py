@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from posthouse.client import ClientOptions
+from posthouse.mcp.server import DEFAULT_WAIT_MAX_S
 from posthouse.model.clock import Clock, system_clock
 from posthouse.model.limits import GB, JOURNAL_KEEP_DAYS, JOURNAL_MAX_BYTES, MIB
 from posthouse.model.rate import Rate
@@ -71,6 +72,10 @@ class DaemonSettings:
     ttl_s: float | None = None
     #: auto: off in containers
     tcp: Literal["auto", "on", "off"] = "auto"
+    #: on loopback; 0: a free one
+    port: int = 0
+    #: longest wait of one MCP tool call
+    tool_wait_max_s: int = DEFAULT_WAIT_MAX_S
     clone_policy: ClonePolicy = ClonePolicy.REFUSE
     #: None: the default, bounded by how long the relay remembers ids
     outbox_max_age_h: int | None = None

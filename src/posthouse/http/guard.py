@@ -4,14 +4,13 @@ A web page can make a browser connect to any server, loopback included. So an Or
 that the operator listed, and a server with known names refuses a Host that is none of them: otherwise a page could
 point its own host name at the server and become the server's own origin. A request without an Origin does not come
 from a page of another site. A token in the query is refused even if it is right, because addresses end up in logs.
-Log entries never contain the query or the headers, and floods of refusals are logged in part. The guard knows no HTTP
-library: MCP builds a RequestHead from an ASGI scope.
+Log entries never contain the query or the headers, and floods of refusals are logged in part.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -145,13 +144,18 @@ class Guard:
         site: Site = LOCAL,
         token: TokenRule | None = None,
         *,
+        path_tokens: Mapping[str, TokenRule] | None = None,
         rate: Rate | None = None,
         allows_on_path: Callable[[str, str], bool] = lambda _path, _origin: False,
         clock: Clock | None = None,
     ) -> None:
-        """Make a guard; without a token rule the routes authorize, `allows_on_path` adds origins for some paths."""
+        """Make a guard; without a token rule the routes authorize, `allows_on_path` adds origins for some paths.
+
+        The paths of `path_tokens` have a token of their own instead.
+        """
         self._site = site
         self._token = token
+        self._path_tokens = path_tokens or {}
         self._rate = rate
         self._allows_on_path = allows_on_path
         self._clock = clock or system_clock()
@@ -168,8 +172,9 @@ class Guard:
         if not self._site.serves(head.hosts):
             raise self._logged(head, error("host_refused", host=", ".join(head.hosts)[:200]))
         foreign = self._check_origin(head)
-        if self._token is not None:
-            self._check_token(head, self._token)
+        rule = self._path_tokens.get(head.path, self._token)
+        if rule is not None:
+            self._check_token(head, rule)
         self._charge()  # last: requests without the token must not use up the rate of its holder
         return foreign
 

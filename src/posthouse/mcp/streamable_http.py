@@ -1,152 +1,166 @@
-"""MCP over streamable HTTP, on loopback only: token, guard, server.
+"""MCP over streamable HTTP: one POST per message, for programs that do not start `posthouse mcp` themselves.
 
-The shared guard checks every request before the MCP SDK sees it; refusals look like those of the daemon. The token is
-a secret of its own in the daemon's directory: it opens the tools and nothing else, and survives restarts. The socket
-is bound before the server starts, so a port in use is an error with a code.
+The server keeps nothing between requests that a restart would lose: a session id is the name of its agent and a random
+part, and any well-formed one is accepted, because the token has already said that the caller may use the tools. A
+response is plain JSON unless the call reports progress; then it is a stream of events that ends with the response. A
+client that leaves cancels its call. The server never sends on its own, so there is no stream to GET.
 """
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
+import base64
+import binascii
+import re
+import secrets
+from typing import Any
 
-import anyio
-import uvicorn
-from mcp.server.transport_security import TransportSecuritySettings
-from starlette.datastructures import Headers, QueryParams
-from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+import msgspec
+from aiohttp import web
 
-from posthouse.client.daemon import DaemonAddress
-from posthouse.files import create_atomic, private_dir, read_private
-from posthouse.http.guard import LOCAL, Guard, RequestHead, TokenRule, has_token_in_query
-from posthouse.http.response import SAFETY_HEADERS, HttpResponse, error_object_format
-from posthouse.keys import new_token, same_token
-from posthouse.mcp.server import ToolServer
-from posthouse.model.errors import PosthouseError, error
+from posthouse.http.call import Call
+from posthouse.http.response import SAFETY_HEADERS, HttpResponse
+from posthouse.mcp import protocol
+from posthouse.mcp.protocol import Message, ProtocolError
+from posthouse.mcp.server import McpServer, McpSession
+from posthouse.model.errors import error
+from posthouse.model.limits import MIB
 
-TOKEN_NAME = "mcp_token"
-
-
-def keep_token(directory: Path) -> str:
-    """Return the token in a directory; create it the first time."""
-    path = private_dir(directory) / TOKEN_NAME
-    with suppress(FileExistsError):
-        create_atomic(path, f"{new_token()}\n".encode())
-    return read_private(path).decode().strip()
-
-
-_format_error = error_object_format("posthouse mcp")
-
-
-class GuardedApp:
-    """An ASGI application behind a guard: a refused request never reaches the MCP SDK."""
-
-    def __init__(self, app: ASGIApp, guard: Guard) -> None:
-        self._app = app
-        self._guard = guard
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or answer why it is refused."""
-        if scope["type"] != "lifespan":
-            try:
-                self._guard.check(_head_of(scope))
-            except PosthouseError as failure:
-                await _to_starlette(_format_error(failure))(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
-
-
-def _head_of(scope: Scope) -> RequestHead:
-    headers = Headers(scope=scope)
-    return RequestHead(
-        method=scope.get("method", ""),
-        path=scope.get("path", ""),
-        has_token_in_query=has_token_in_query(QueryParams(scope["query_string"]).multi_items()),
-        hosts=headers.getlist("host"),
-        origins=headers.getlist("origin"),
-        authorizations=headers.getlist("authorization"),
-    )
-
-
-def _to_starlette(response: HttpResponse) -> Response:
-    headers = {**SAFETY_HEADERS, **response.headers}
-    return Response(response.body, response.status, headers, response.media_type)
-
-
-LOOPBACK = "127.0.0.1"
 PATH = "/mcp"
-BODY_MAX_BYTES = 1 << 20
-SESSIONS_MAX = 64
-SESSION_IDLE_S = 30 * 60
-CONNECTIONS_MAX = 256
-STOP_S = 2  # for waiting calls when the process ends
+BODY_MAX_BYTES = MIB
+SESSION_HEADER = "Mcp-Session-Id"
+_VERSION_HEADER = "MCP-Protocol-Version"
+_EVENTS = "text/event-stream"
+_SESSION = re.compile(r"([a-z0-9][a-z0-9-]{0,31})\.[0-9a-f]{32}")
+_WRAPPED = re.compile(r"=\?base64\?(.*)\?=")
+#: JSON-RPC code -> status, for requests of the stateless versions
+_STATUS = {
+    protocol.PARSE_ERROR: 400,
+    protocol.INVALID_REQUEST: 400,
+    protocol.INVALID_PARAMS: 400,
+    protocol.HEADER_MISMATCH: 400,
+    protocol.UNSUPPORTED_VERSION: 400,
+    protocol.METHOD_NOT_FOUND: 404,
+}
 
 
-@dataclass(frozen=True)
-class Listening:
-    """The address of the server."""
+class HttpQuery(msgspec.Struct):
+    """What the address of a client says about it."""
 
-    url: str
-    #: file that holds the token
-    token_file: str
+    #: name of the agent
+    as_: str | None = msgspec.field(default=None, name="as")
 
 
-def serve_http(place: DaemonAddress, wait_max_s: int, port: int, ready: Callable[[Listening], None]) -> None:
-    """Serve until SIGINT or SIGTERM; call `ready` once connections are accepted."""
-    token = keep_token(place.directory)
-    bound = _bind(port)
-    address = Listening(f"http://{LOOPBACK}:{bound.getsockname()[1]}{PATH}", str(place.directory / TOKEN_NAME))
-    server = _Server(_config(place, wait_max_s, token), lambda: ready(address))
-    with bound:
-        anyio.run(server.serve, [bound])
-
-
-def _config(place: DaemonAddress, wait_max_s: int, token: str) -> uvicorn.Config:
-    app = ToolServer(place, wait_max_s).server.streamable_http_app(
-        streamable_http_path=PATH,
-        max_request_body_size=BODY_MAX_BYTES,
-        session_idle_timeout=SESSION_IDLE_S,
-        max_sessions=SESSIONS_MAX,
-        # the guard checks Host and Origin, and knows the port
-        transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
-    )
-    rule = TokenRule(lambda given: same_token(given, token), "mcp_token_missing", "mcp_token_wrong")
-    return uvicorn.Config(
-        GuardedApp(app, Guard(LOCAL, rule)),
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        ws="none",
-        lifespan="on",
-        limit_concurrency=CONNECTIONS_MAX,
-        timeout_graceful_shutdown=STOP_S,
-        proxy_headers=False,
-    )
-
-
-def _bind(port: int) -> socket.socket:
-    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+async def post_message(call: Call[Any]) -> HttpResponse:
+    """Answer one message."""
+    server: McpServer = call.context.mcp
+    name = call.arguments(HttpQuery).as_
     try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind((LOOPBACK, port))
-    except OSError as failure:
-        bound.close()
-        raise error("listen_failed", listen=f"{LOOPBACK}:{port}", reason=failure.strerror or str(failure)) from failure
-    return bound
+        message = protocol.parse(await call.read(BODY_MAX_BYTES))
+        is_stateless = check_headers(call.request, message)
+    except ProtocolError as failure:
+        return HttpResponse(400, protocol.encode(protocol.error_response(None, failure)))
+    if is_stateless:
+        session = McpSession(server, name=name, program=_program_of(message))
+        return await _Exchange(call.request, has_status=True).answer(session, message)
+    return await _answer_in_session(call.request, server, message, name)
 
 
-class _Server(uvicorn.Server):
-    """Calls back once it accepts connections."""
+async def delete_session(call: Call[Any]) -> HttpResponse:
+    """End a session: its running calls are cancelled."""
+    server: McpServer = call.context.mcp
+    session = server.http_sessions.get(call.request.headers.get(SESSION_HEADER, ""))
+    if session is not None:
+        session.cancel_all()
+    return HttpResponse(204)
 
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._ready = ready
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self.started:
-            self._ready()
+async def _answer_in_session(
+    request: web.BaseRequest, server: McpServer, message: Message, name: str | None
+) -> HttpResponse:
+    given = request.headers.get(SESSION_HEADER)
+    found = None if given is None else _SESSION.fullmatch(given)
+    if given is not None and found is None:
+        raise error("mcp_session_unknown")
+    session = server.http_sessions.get(given or "")
+    if session is None:
+        session = McpSession(server, name=found[1] if found else name, program=_program_of(message))
+    session_id = given or f"{session.wanted_name}.{secrets.token_hex(16)}"
+    server.http_sessions[session_id] = session
+    try:
+        response = await _Exchange(request).answer(session, message)
+    finally:
+        if not session.running:
+            server.http_sessions.pop(session_id, None)
+    if message.get("method") == "initialize":
+        response.headers[SESSION_HEADER] = session_id
+    return response
+
+
+def _program_of(message: Message) -> str | None:
+    return protocol.client_name(message) if protocol.is_request(message) else None
+
+
+class _Exchange:
+    """One request and its response, which becomes a stream with the first notification."""
+
+    def __init__(self, request: web.BaseRequest, *, has_status: bool = False) -> None:
+        self._request = request
+        self._has_status = has_status
+        self._stream: web.StreamResponse | None = None
+
+    async def answer(self, session: McpSession, message: Message) -> HttpResponse:
+        answer = await session.answer(message, self._notify)
+        if self._stream is not None:
+            if answer is not None:
+                await self._write(self._stream, answer)
+            await self._stream.write_eof()
+            return HttpResponse(response=self._stream)
+        if answer is None:
+            return HttpResponse(202)
+        code = answer.get("error", {}).get("code")
+        return HttpResponse(_STATUS.get(code, 200) if self._has_status else 200, protocol.encode(answer))
+
+    async def _notify(self, message: Message) -> None:
+        if self._stream is None:
+            if _EVENTS not in self._request.headers.get("Accept", ""):
+                return
+            self._stream = web.StreamResponse(headers={"Content-Type": _EVENTS, **SAFETY_HEADERS})
+            await self._stream.prepare(self._request)
+        await self._write(self._stream, message)
+
+    async def _write(self, stream: web.StreamResponse, message: Message) -> None:
+        await stream.write(b"event: message\ndata: " + protocol.encode(message) + b"\n\n")
+
+
+def check_headers(request: web.BaseRequest, message: Message) -> bool:
+    """Return True for a request of a stateless version; raise if its headers do not say what its body says."""
+    headers = request.headers
+    version = headers.get(_VERSION_HEADER)
+    method = message.get("method", "")
+    if not protocol.is_request(message):
+        return version in protocol.STATELESS_VERSIONS
+    if not protocol.is_stateless(message):
+        if version is not None and version not in protocol.HANDSHAKE_VERSIONS:
+            raise ProtocolError(
+                protocol.INVALID_REQUEST, f"the version in {_VERSION_HEADER} needs _meta in the request"
+            )
+        return False
+    expected = {_VERSION_HEADER: protocol.meta_of(message)[protocol.VERSION_META], "Mcp-Method": method}
+    if method == "tools/call":
+        expected["Mcp-Name"] = protocol.params_of(message).get("name")
+    for name, value in expected.items():
+        given = headers.getall(name, [])
+        if len(given) != 1 or _unwrapped(given[0]) != value:
+            raise ProtocolError(protocol.HEADER_MISMATCH, f"the header {name} does not say what the request says")
+    return True
+
+
+def _unwrapped(value: str) -> str | None:
+    """Return a header's text; one that a header cannot carry is wrapped in base64."""
+    wrapped = _WRAPPED.fullmatch(value)
+    if wrapped is None:
+        return value
+    try:
+        return base64.b64decode(wrapped[1], validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return None

@@ -1,19 +1,21 @@
-"""One MCP tool and one call of it: definition, what its handler may use, progress, idempotency key.
+"""One MCP tool and one call of it: definition, schema, arguments, progress, idempotency key.
 
-A handler uses the daemon only. The sender is never an argument: it is the member of that daemon. The protocol has no
+A handler uses the daemon only. The sender is never an argument: it is the agent of the connection. The protocol has no
 idempotency key, so it is an argument, or comes from `_meta`: under our own name, or under that of a client known to
-repeat the same id when it repeats a call. It becomes the client_message_id (request_id of a lock), which the daemon
-stores on disk, so it survives a restart of any process.
+repeat the same id when it repeats a call; else it is the id of the request within its connection. It becomes the
+client_message_id (request_id of a lock), which the daemon stores on disk, so it survives a restart of any process.
+Every agent pays for each definition at every turn: schemas have no titles and no descriptions, and only answers that
+programs evaluate have one.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import anyio
 import msgspec
 
 from posthouse.client.daemon import AsyncDaemonClient
@@ -29,10 +31,10 @@ ReportProgress = Callable[[float, float, str], Awaitable[None]]
 META_NAMES = ("posthouse/idempotencyKey", "claudecode/toolUseId")
 
 
-def meta_key(meta: Mapping[str, Any] | None) -> str | None:
+def meta_key(meta: Mapping[str, Any]) -> str | None:
     """Return the idempotency key in `_meta` of a request; an invalid one is refused, never ignored."""
     for name in META_NAMES:
-        value = (meta or {}).get(name)
+        value = meta.get(name)
         if value is not None:
             return validate_client_message_id(value if isinstance(value, str) else str(value))
     return None
@@ -44,19 +46,25 @@ class ToolCall:
 
     tool: str
     daemon: AsyncDaemonClient
+    #: the agent that calls
+    agent: str
     #: reports to the client that the call still waits
     report_progress: ReportProgress
-    #: idempotency key from `_meta`, if any
-    meta_key: str | None
+    #: idempotency key, unless the arguments have one
+    key: str
     #: longest wait of a call
     wait_max_s: int
     progress_every_s: float = PROGRESS_EVERY_S
     clock: Clock = field(default_factory=system_clock)
 
+    def invalid(self, reason: str) -> Exception:
+        """Return the refusal of arguments that fit the schema but not each other."""
+        return error("tool_arguments_invalid", tool=self.tool, reason=reason)
+
     def check_wait(self, name: str, seconds: float) -> float:
         """Return a wait, or refuse one that is longer than a call may take."""
         if seconds > self.wait_max_s:
-            raise error("tool_arguments_invalid", tool=self.tool, reason=f"{name} is above {self.wait_max_s}")
+            raise self.invalid(f"{name} is above {self.wait_max_s}")
         return seconds
 
     def since_s(self, start_ns: int) -> float:
@@ -70,19 +78,15 @@ class ToolCall:
 
         async def report() -> None:
             while True:
-                await anyio.sleep(self.progress_every_s)
+                await asyncio.sleep(self.progress_every_s)
                 await self.report_progress(min(self.since_s(start_ns), total_s), total_s, message)
 
-        failure: BaseException | None = None
-        async with anyio.create_task_group() as group:
-            group.start_soon(report)
-            try:
-                yield
-            except Exception as raised:  # noqa: BLE001 - raised below, outside of the group that would wrap it
-                failure = raised
-            group.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
+        reporting = asyncio.create_task(report())
+        try:
+            yield
+        finally:
+            reporting.cancel()
+            await asyncio.gather(reporting, return_exceptions=True)
 
 
 @dataclass(frozen=True)
@@ -90,12 +94,74 @@ class ToolSpec:
     """One tool."""
 
     name: str
-    #: every agent pays for each word at every turn
     description: str
     arguments: type[msgspec.Struct]
     answer: type[msgspec.Struct]
     run: Callable[[ToolCall, Any], Awaitable[msgspec.Struct]]
     #: True: the tool changes nothing, not even which messages are unread
     is_read_only: bool = False
+    #: True: the definition has the schema of the answer, and answers come as structured content too
+    has_output_schema: bool = False
     #: arguments whose maximum is the longest wait of a call
     bounded_by_wait: tuple[str, ...] = ()
+
+    def definition(self, wait_max_s: int) -> dict[str, Any]:
+        """Return the tool as `tools/list` shows it."""
+        arguments = schema_of(self.arguments)
+        for name in self.bounded_by_wait:
+            arguments["properties"][name]["maximum"] = wait_max_s
+        shown: dict[str, Any] = {"name": self.name, "description": self.description, "inputSchema": arguments}
+        if self.has_output_schema:
+            shown["outputSchema"] = schema_of(self.answer)
+        shown["annotations"] = {"readOnlyHint": True} if self.is_read_only else {"destructiveHint": False}
+        return shown
+
+    def read_arguments(self, given: object) -> msgspec.Struct:
+        """Validate arguments; null counts as absent, and a number may be given as text."""
+        if given is not None and not isinstance(given, dict):
+            raise error("tool_arguments_invalid", tool=self.name, reason="they are not an object")
+        present = {name: value for name, value in (given or {}).items() if value is not None}
+        try:
+            return msgspec.convert(present, self.arguments, strict=False)
+        except msgspec.ValidationError as fault:
+            raise error("tool_arguments_invalid", tool=self.name, reason=str(fault)) from fault
+
+    def result(self, answer: msgspec.Struct) -> dict[str, Any]:
+        """Return the result of a call."""
+        shown: dict[str, Any] = {"content": [{"type": "text", "text": msgspec.json.encode(answer).decode()}]}
+        if self.has_output_schema:
+            shown["structuredContent"] = msgspec.to_builtins(answer)
+        return shown
+
+
+#: the arguments refuse unknown names; a schema that says so costs every agent tokens at every turn
+_OMITTED_KEYWORDS = frozenset({"title", "default", "description", "additionalProperties"})
+_REFERENCE = "#/$defs/"
+
+
+def schema_of(struct: type[msgspec.Struct]) -> dict[str, Any]:
+    """Return the JSON schema of a struct with all references inlined."""
+    schema = msgspec.json.schema(struct)
+    inlined: dict[str, Any] = _inline(schema, schema.get("$defs", {}))
+    return inlined
+
+
+def _inline(node: Any, definitions: dict[str, Any]) -> Any:
+    if isinstance(node, list):
+        return [_inline(each, definitions) for each in node]
+    if not isinstance(node, dict):
+        return node
+    if "$ref" in node:
+        return _inline(definitions[node["$ref"].removeprefix(_REFERENCE)], definitions)
+    return {name: _member(name, value, definitions) for name, value in node.items() if _is_kept(name, value)}
+
+
+def _member(name: str, value: Any, definitions: dict[str, Any]) -> Any:
+    # the names below `properties` are field names, not keywords
+    if name == "properties":
+        return {field: _inline(schema, definitions) for field, schema in value.items()}
+    return _inline(value, definitions)
+
+
+def _is_kept(name: str, value: Any) -> bool:
+    return name not in _OMITTED_KEYWORDS and not (name == "required" and value == [])

@@ -242,6 +242,7 @@ def _explain(fault: str) -> PosthouseError:
 
 
 _HEX_64 = re.compile(r"[0-9a-f]{64}")
+_SHORT_ID = re.compile(r"[0-9a-f]{8,63}")
 _HEX_128 = re.compile(r"[0-9a-f]{128}")
 _DECIMAL = re.compile(r"0|[1-9][0-9]{0,18}")
 _ARMOR_BEGIN = "-----BEGIN SSH SIGNATURE-----\n"
@@ -298,6 +299,11 @@ def check_times(event: Event, now_ns: int) -> None:
 def is_event_id(text: str) -> bool:
     """Return True if a text has the form of an event id."""
     return _HEX_64.fullmatch(text) is not None
+
+
+def is_short_event_id(text: str) -> bool:
+    """Return True if a text has the form of the beginning of an event id, long enough to name one message of a host."""
+    return _SHORT_ID.fullmatch(text) is not None
 
 
 def check_tags(kind: int, tags: Sequence[Tag]) -> None:

@@ -324,7 +324,7 @@ _DAEMON: tuple[Setting, ...] = (
     Setting("daemon.bridge", bool, True, "Bridge messages between the mesh and the bus of this host."),
 )
 _MCP: tuple[Setting, ...] = (
-    Setting("mcp.port", int, 7421, "Loopback port of the HTTP transport; 0 picks a free port.", "", 0, 65_535),
+    Setting("mcp.port", int, 0, "Loopback port of the daemon, for MCP over HTTP; 0 picks a free port.", "", 0, 65_535),
     Setting(
         "mcp.wait_max_s",
         int,

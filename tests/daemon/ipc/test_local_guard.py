@@ -55,7 +55,8 @@ async def test_every_route_needs_the_token_on_loopback(tcp: Host) -> None:
         missing = await over_tcp(tcp, route.path, route.method, token=None)
         wrong = await over_tcp(tcp, route.path, route.method, token="x" * 43)
         codes = (missing.status, missing["error"], wrong.status, wrong["error"])
-        if codes != (401, "local_token_missing", 401, "local_token_wrong"):
+        secret = "mcp_token" if route.path == "/mcp" else "local_token"
+        if codes != (401, f"{secret}_missing", 401, f"{secret}_wrong"):
             open_routes.append((route.name, codes))
     assert open_routes == []
 

@@ -26,6 +26,7 @@ from posthouse.model.address import DEFAULT_INBOX
 from posthouse.model.budget import Cause, MeshBudget, decode_mesh_budget
 from posthouse.model.clock import Clock, format_utc
 from posthouse.model.errors import Fatal, error
+from posthouse.model.event import is_short_event_id
 from posthouse.model.ulid import UlidGenerator
 from posthouse.sqlite.schema import Component
 from posthouse.sqlite.statements import Statements
@@ -327,9 +328,15 @@ def newest_position(db: apsw.Connection) -> int:
 
 
 def find_item(db: apsw.Connection, key: str, agent: str) -> InboxItem | None:
-    """Return a message of an agent's inbox by its id there or its message id."""
+    """Return a message of an agent's inbox by its id there or the beginning of its message id."""
     for column in ("id", "message_id"):
         found: Any = db.execute(f"{SQL.columns} WHERE {column} = ? AND agent = ?", (key, agent)).fetchone()
         if found is not None:
             return InboxItem(*found)
-    return None
+    if not is_short_event_id(key):
+        return None
+    condition = "message_id BETWEEN ? AND ? AND agent = ?"
+    rows: Any = db.execute(f"{SQL.columns} WHERE {condition} LIMIT 2", (key, key + "g", agent)).fetchall()
+    if len(rows) > 1:
+        raise error("id_ambiguous", id=key)
+    return InboxItem(*rows[0]) if rows else None

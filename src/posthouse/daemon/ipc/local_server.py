@@ -30,6 +30,7 @@ from posthouse.http.response import HttpResponse, error_object_format
 from posthouse.http.router import Route, Router
 from posthouse.http.server import ConnectionLimits, HttpConnection, HttpServer, listen_tcp, listen_unix
 from posthouse.keys import same_token
+from posthouse.mcp.streamable_http import PATH as MCP_PATH
 from posthouse.model.errors import PosthouseError, error
 
 log = structlog.get_logger(__name__)
@@ -51,6 +52,7 @@ class LocalServer:
     """Serves the local API of one daemon."""
 
     def __init__(self, context: DaemonContext, directory: DaemonDirectory, routes: Sequence[Route[LocalCall]]) -> None:
+        self._context = context
         self._settings: DaemonSettings = context.settings
         self._directory = directory
         self._opened = AsyncExitStack()
@@ -77,6 +79,7 @@ class LocalServer:
             tcp = self._settings.tcp
             if tcp == "on" or (tcp == "auto" and not is_container()):
                 await self._listen_tcp(token)
+            self._opened.push_async_callback(self._context.mcp.close)
         except BaseException:
             await self.close()
             raise
@@ -91,9 +94,12 @@ class LocalServer:
 
     async def _listen_tcp(self, token: str) -> None:
         rule = TokenRule(lambda given: same_token(given, token), "local_token_missing", "local_token_wrong")
-        guard = Guard(LOCAL, rule, rate=self._settings.limits.tcp_rate, clock=self._settings.clock)
+        tools = self._directory.mcp_token()
+        tools_rule = TokenRule(lambda given: same_token(given, tools), "mcp_token_missing", "mcp_token_wrong")
+        limits = self._settings.limits
+        guard = Guard(LOCAL, rule, path_tokens={MCP_PATH: tools_rule}, rate=limits.tcp_rate, clock=self._settings.clock)
         server = self._make_server(guard, _TCP_CONNECTIONS)
-        listening, self.port = await listen_tcp(server, LOOPBACK, 0)
+        listening, self.port = await listen_tcp(server, LOOPBACK, self._settings.port)
         self._close_later(listening, server)
         self._directory.write_port(self.port)
 

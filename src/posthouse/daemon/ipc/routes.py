@@ -13,6 +13,9 @@ from posthouse.daemon.ipc import agent_routes, hook_routes, inbox_routes, mesh_r
 from posthouse.daemon.metrics import CONTENT_TYPE
 from posthouse.http.response import HttpResponse, json_response
 from posthouse.http.router import Route
+from posthouse.mcp.line_stream import serve_pipe
+from posthouse.mcp.streamable_http import PATH as MCP_PATH
+from posthouse.mcp.streamable_http import delete_session, post_message
 from posthouse.model.limits import MILLISECOND_NS, SECOND_NS
 from posthouse.version import __version__
 
@@ -29,6 +32,7 @@ FEATURES = (
     "peers",
     "profile",
     "agents",
+    "mcp",
 )
 
 
@@ -128,4 +132,7 @@ ROUTES: tuple[Route[LocalCall], ...] = (
     Route("GET", "/v1/version", show_version),
     Route("GET", "/v1/health", show_health),
     Route("GET", "/v1/metrics", show_metrics),
+    Route("POST", "/v1/mcp", serve_pipe, may_wait=True),
+    Route("POST", MCP_PATH, post_message, may_wait=True),
+    Route("DELETE", MCP_PATH, delete_session),
 )

@@ -20,6 +20,7 @@ from posthouse.journal.store import Store, exit_process
 from posthouse.model.address import DEFAULT_INBOX
 from posthouse.model.clock import Clock
 from posthouse.model.errors import Fatal, error
+from posthouse.model.event import is_short_event_id
 from posthouse.model.outbox_rules import AcceptAction, AcceptOutcome
 
 CHAIN_MAX = 1_000  # rows shown of one chain of requeues
@@ -168,13 +169,18 @@ def read_depth(db: apsw.Connection) -> Depth:
 
 
 def find_row(db: apsw.Connection, key: str, agent: str = DEFAULT_INBOX) -> OutboxRow | None:
-    """Return a row by its id, its client_message_id or its message id; the agent's own row, else the newest."""
+    """Return a row by its id, client_message_id or (part of the) message id; the agent's own, else the newest."""
     order = "ORDER BY from_agent = ? DESC, position DESC LIMIT 1"
     for column in ("id", "client_message_id", "event_id"):
         found: Any = db.execute(f"{SQL.columns} WHERE {column} = ? {order}", (key, agent)).fetchone()
         if found is not None:
             return OutboxRow(*found)
-    return None
+    if not is_short_event_id(key):
+        return None
+    rows: Any = db.execute(f"{SQL.columns} WHERE event_id BETWEEN ? AND ? LIMIT 2", (key, key + "g")).fetchall()
+    if len(rows) > 1:
+        raise error("id_ambiguous", id=key)
+    return OutboxRow(*rows[0]) if rows else None
 
 
 def list_rows(db: apsw.Connection, wanted: OutboxFilter) -> list[OutboxRow]:

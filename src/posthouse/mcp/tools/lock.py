@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from posthouse.mcp.tool import ToolCall, ToolSpec
 from posthouse.model.api import LockGrant
-from posthouse.model.errors import PosthouseError, error
+from posthouse.model.errors import PosthouseError
 from posthouse.model.limits import LEASE_MAX_MS
 from posthouse.model.message import validate_client_message_id
 
@@ -45,7 +45,7 @@ async def run(call: ToolCall, arguments: Arguments) -> Answer:
     if arguments.action == "acquire":
         return await _acquire(call, arguments, lease_s)
     if arguments.token is UNSET:
-        raise error("tool_arguments_invalid", tool=call.tool, reason=f"{arguments.action} needs the token of the grant")
+        raise call.invalid(f"{arguments.action} needs the token of the grant")
     if arguments.action == "release":
         await call.daemon.lock_release(arguments.resource, arguments.token)
         return Answer(arguments.resource, held=False, token=arguments.token, valid_for_s=0)
@@ -57,9 +57,9 @@ async def run(call: ToolCall, arguments: Arguments) -> Answer:
 
 async def _acquire(call: ToolCall, arguments: Arguments, lease_s: int) -> Answer:
     if arguments.token is not UNSET:
-        raise error("tool_arguments_invalid", tool=call.tool, reason="acquire takes no token, it gives one")
+        raise call.invalid("acquire takes no token, it gives one")
     wait_s = 0.0 if arguments.wait_s is UNSET else call.check_wait("wait_s", arguments.wait_s)
-    key = call.meta_key if arguments.idempotency_key is UNSET else validate_client_message_id(arguments.idempotency_key)
+    key = call.key if arguments.idempotency_key is UNSET else validate_client_message_id(arguments.idempotency_key)
     start_ns = call.clock.boot_ns()
     async with call.with_progress(wait_s, "the lock is held"):
         grant = await call.daemon.lock_acquire(
@@ -89,9 +89,10 @@ def _held(call: ToolCall, grant: LockGrant, start_ns: int) -> Answer:
 
 LOCK = ToolSpec(
     "lock",
-    "Hold a lock for lease_s. Send token with each write it protects; renew within valid_for_s.",
+    "Hold a lock for lease_s; renew within valid_for_s. Send token with each write it protects.",
     Arguments,
     Answer,
     run,
+    has_output_schema=True,
     bounded_by_wait=("wait_s",),
 )

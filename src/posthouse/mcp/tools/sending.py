@@ -17,9 +17,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from posthouse.mcp.tool import ToolCall, ToolSpec
-from posthouse.model.clock import system_clock
+from posthouse.mcp.tools.reading import short_id
+from posthouse.model.errors import PosthouseError
 from posthouse.model.message import validate_client_message_id
-from posthouse.model.ulid import UlidGenerator
 
 MessageState = Literal["queued", "sent", "confirmed", "dead"]
 _WAITING = frozenset({"pending", "queued", "inflight"})
@@ -50,9 +50,6 @@ def _combined_state(recipients: Sequence[str]) -> MessageState:
     return "dead" if all(state in _LOST for state in recipients) else "sent"
 
 
-_MINTER = UlidGenerator(system_clock())
-
-
 class SendArguments(msgspec.Struct, forbid_unknown_fields=True):
     to: str
     message: str
@@ -63,36 +60,45 @@ class SendArguments(msgspec.Struct, forbid_unknown_fields=True):
 class SendAnswer(msgspec.Struct, omit_defaults=True):
     id: str
     state: MessageState
-    #: a call repeated with this key does not send twice
-    idempotency_key: str
     #: True: a message with this key was sent before, and the relay has it
     duplicate: bool | UnsetType = UNSET
 
 
 async def run_send(call: ToolCall, arguments: SendArguments) -> SendAnswer:
-    key = call.meta_key or _MINTER.mint() if arguments.idempotency_key is UNSET else arguments.idempotency_key
-    validate_client_message_id(key)
+    if not arguments.message.strip():
+        raise call.invalid("message is empty")
+    key = call.key if arguments.idempotency_key is UNSET else validate_client_message_id(arguments.idempotency_key)
     accepted = await call.daemon.send(
         arguments.to,
         arguments.message,
-        reply_to_id=None if arguments.reply_to is UNSET else arguments.reply_to,
+        reply_to_id=None if arguments.reply_to is UNSET else await _whole_id(call, arguments.reply_to),
         client_message_id=key,
     )
+    message_id = accepted.message_id or accepted.broker_message_id
     return SendAnswer(
-        id=accepted.message_id or accepted.broker_message_id or key,
+        id=key if message_id is None else short_id(message_id),
         state=outbox_state(accepted.status),
-        idempotency_key=accepted.client_message_id,
         duplicate=accepted.duplicate or UNSET,
     )
 
 
+async def _whole_id(call: ToolCall, given: str) -> str:
+    """Return the id of the message that a reply answers; one that this agent has not received is passed on."""
+    try:
+        return (await call.daemon.item(given)).message_id
+    except PosthouseError as failure:
+        if failure.code != "inbox_item_unknown":
+            raise
+        return given
+
+
 SEND = ToolSpec(
     "send",
-    "Send to a member or #topic, as yourself. Give reply_to when answering: its budget is inherited. "
-    "The same idempotency_key sends once.",
+    "Send to a name or #topic. To answer give reply_to: its budget is inherited. The same idempotency_key sends once.",
     SendArguments,
     SendAnswer,
     run_send,
+    has_output_schema=True,
 )
 MAX_RECIPIENTS = 100
 
@@ -123,7 +129,7 @@ async def run_status(call: ToolCall, arguments: StatusArguments) -> StatusAnswer
     recipients = None if relay is None else [_recipient(each) for each in relay["deliveries"]]
     state = message_state(row, None if recipients is None else [each.state for each in recipients])
     return StatusAnswer(
-        id=row["message_id"] if row is not None else relay["id"],
+        id=short_id(row["message_id"] if row is not None else relay["id"]),
         state=state,
         recipients=UNSET if recipients is None else recipients[:MAX_RECIPIENTS],
         reason=_reason(state, row, found["relay_error"]),
@@ -145,9 +151,10 @@ def _reason(state: MessageState, row: dict[str, Any] | None, relay_error: str | 
 
 STATUS = ToolSpec(
     "status",
-    "How far a message is: queued here, sent (relay has it), confirmed (recipient's host has it, maybe unread), dead.",
+    "How far a sent message is: queued here, sent to the relay, confirmed by the recipient's host, dead.",
     StatusArguments,
     StatusAnswer,
     run_status,
     is_read_only=True,
+    has_output_schema=True,
 )

@@ -1,6 +1,6 @@
-"""`who`: the members of the mesh with their presence, the topics, and which member this agent is.
+"""The tools `who` and `topic`: the agents and members of the mesh, what they are good for, and the topics.
 
-A member chooses its status freely, so only the known values are shown; any other text would be untrusted.
+What a member says about itself is untrusted. Of its status only the known words are shown as such.
 """
 
 from __future__ import annotations
@@ -16,43 +16,46 @@ from posthouse.mcp.tool import ToolCall, ToolSpec
 MAX_MEMBERS = 200
 #: the values of a status that are shown
 Presence = Literal["idle", "working", "dnd"]
-
-
 _PRESENCES: dict[str, Presence] = {word: word for word in get_args(Presence)}
 
 
-class Arguments(msgspec.Struct, forbid_unknown_fields=True):
+class WhoArguments(msgspec.Struct, forbid_unknown_fields=True):
     pass
 
 
 class Member(msgspec.Struct, omit_defaults=True):
-    node: str
+    #: what `to` of send accepts
+    name: str
     online: bool
-    name: str | UnsetType = UNSET
     status: Presence | UnsetType = UNSET
-    #: True for this agent
-    me: bool | UnsetType = UNSET
 
 
-class Answer(msgspec.Struct, omit_defaults=True):
+class WhoAnswer(msgspec.Struct, omit_defaults=True):
+    #: this agent
+    you: str
     mesh: str
     #: to the relay; without a connection the answer is cached
     connected: bool
-    members: list[Member]
+    agents: list[Member]
     topics: list[str]
+    #: the topics and patterns whose messages come to this agent
+    following: list[str] | UnsetType = UNSET
     #: True: there are more members
     more: bool | UnsetType = UNSET
 
 
-async def run(call: ToolCall, arguments: Arguments) -> Answer:
+async def run_who(call: ToolCall, arguments: WhoArguments) -> WhoAnswer:
     peers = await call.daemon.peers()
     topics = await call.daemon.topics()
-    members = sorted((show_member(peer) for peer in peers["peers"]), key=_order)
-    return Answer(
+    host = next((show_member(peer).name for peer in peers["peers"] if peer.get("is_self")), None)
+    members = sorted((show_member(peer) for peer in peers["peers"] if not peer.get("is_self")), key=_order)
+    return WhoAnswer(
+        you=call.agent if host is None else f"{call.agent}@{host}",
         mesh=peers["mesh"],
         connected=not peers["is_cached"],
-        members=members[:MAX_MEMBERS],
+        agents=members[:MAX_MEMBERS],
         topics=[f"#{name}" for name in topics["topics"]],
+        following=[f"#{name}" for name in topics["subscriptions"] or ()] or UNSET,
         more=True if len(members) > MAX_MEMBERS else UNSET,
     )
 
@@ -60,23 +63,51 @@ async def run(call: ToolCall, arguments: Arguments) -> Answer:
 def show_member(peer: Mapping[str, object]) -> Member:
     """Return a member from the daemon's list of peers."""
     return Member(
-        node=str(peer["node"]),
+        name=str(peer.get("name") or peer["node"]),
         online=bool(peer["online"]),
-        name=str(peer["name"]) if peer.get("name") else UNSET,
         status=_PRESENCES.get(str(peer.get("status")), UNSET),
-        me=True if peer.get("is_self") else UNSET,
     )
 
 
-def _order(member: Member) -> tuple[bool, bool, str]:
-    return member.me is UNSET, not member.online, member.node if member.name is UNSET else member.name
+def _order(member: Member) -> tuple[bool, str]:
+    return not member.online, member.name
 
 
 WHO = ToolSpec(
     "who",
-    "List members, who is online, and topics.",
-    Arguments,
-    Answer,
-    run,
+    "List yourself, the others with what they are good for, and topics.",
+    WhoArguments,
+    WhoAnswer,
+    run_who,
     is_read_only=True,
+)
+
+
+class TopicArguments(msgspec.Struct, forbid_unknown_fields=True):
+    action: Literal["follow", "unfollow", "create"]
+    topic: str
+
+
+class TopicAnswer(msgspec.Struct):
+    topic: str
+    following: bool
+
+
+async def run_topic(call: ToolCall, arguments: TopicArguments) -> TopicAnswer:
+    topic = arguments.topic.removeprefix("#")
+    if arguments.action == "create":
+        await call.daemon.create_topic(topic)
+    if arguments.action == "unfollow":
+        await call.daemon.unsubscribe(topic)
+    else:
+        await call.daemon.subscribe(topic)
+    return TopicAnswer(f"#{topic}", following=arguments.action != "unfollow")
+
+
+TOPIC = ToolSpec(
+    "topic",
+    "Follow a #topic to get its messages; create also follows.",
+    TopicArguments,
+    TopicAnswer,
+    run_topic,
 )

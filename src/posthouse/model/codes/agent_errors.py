@@ -1,4 +1,4 @@
-"""Error codes for agents: MCP tools, and the configuration files of coding agents."""
+"""Error codes for agents: MCP tools and sessions, and the configuration files of coding agents."""
 
 from __future__ import annotations
 
@@ -25,6 +25,14 @@ _TOOLS: tuple[ErrorSpec, ...] = (
         "the token does not belong to this MCP server",
         "Read the file mcp_token in the daemon's directory again.",
         exit=Exit.IDENTITY,
+    ),
+)
+_SESSIONS: tuple[ErrorSpec, ...] = (
+    ErrorSpec(
+        "mcp_session_unknown",
+        404,
+        "this is not the id of an MCP session of this daemon",
+        "Begin a new session with `initialize`.",
     ),
 )
 _CONFIGURATIONS: tuple[ErrorSpec, ...] = (
@@ -61,4 +69,4 @@ _CONFIGURATIONS: tuple[ErrorSpec, ...] = (
         exit=Exit.USAGE,
     ),
 )
-AGENTS = _TOOLS + _CONFIGURATIONS
+AGENTS = _TOOLS + _SESSIONS + _CONFIGURATIONS

@@ -117,6 +117,9 @@ _ROWS: tuple[ErrorSpec, ...] = (
         "inbox_item_unknown", 404, "there is no message {id!r} in the inbox", "`posthouse inbox` lists the messages."
     ),
     ErrorSpec(
+        "id_ambiguous", 409, "{id!r} is the beginning of several message ids", "Give more digits of the id, or all 64."
+    ),
+    ErrorSpec(
         "budget_exceeded",
         409,
         "the message that this one replies to has used up its budget: {reason}",

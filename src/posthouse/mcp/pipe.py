@@ -1,0 +1,354 @@
+"""`posthouse mcp`: a pipe from an agent's program, on stdin and stdout, to the daemon, on its Unix socket.
+
+The daemon speaks MCP; the pipe only carries lines, so it is small and starts in milliseconds: it imports nothing but
+the standard library. It outlives the daemon: while none runs it answers for it, with the list of tools and a clear
+error for every call, and it goes on as soon as there is one. A request that a lost daemon has not answered is sent
+again to the next one; its id within this session makes that safe (`posthouse.mcp.tool`).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import sys
+import time
+
+from posthouse.mcp import protocol
+
+TYPE_CHECKING = False  # see posthouse.cli.main
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from posthouse.mcp.protocol import Message
+    from posthouse.model.errors import PosthouseError
+
+ANSWER_S = 10.0  # for the daemon to accept the connection
+GRACE_S = 10.0  # for a lost daemon to come back before the calls that wait for it fail
+RETRY_S = 0.1  # between attempts to reach a lost daemon while calls wait
+IDLE_RETRY_S = 5.0  # while no call waits
+DRAIN_S = 5.0  # for running calls after the end of the input
+SENDS_MAX = 3  # of one request: one that ends every daemon must not do so for ever
+_CHUNK_BYTES = 65_536
+_NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
+_OPTIONS = ("--as", "--dir", "--mesh")
+
+
+def run(words: Sequence[str]) -> int | None:
+    """Serve until stdin ends; None if the words are not options of the pipe."""
+    options = read_options(words)
+    if options is None:
+        return None
+    pipe = Pipe(directories(options.get("--dir"), options.get("--mesh")), options.get("--as"))
+    try:
+        pipe.serve()
+    except (KeyboardInterrupt, BrokenPipeError):
+        return 0  # the program has ended; nothing here can get lost
+    return 0
+
+
+def read_options(words: Sequence[str]) -> dict[str, str] | None:
+    """Return the options by name, or None if the words are anything else, such as --help or an invalid name."""
+    options: dict[str, str] = {}
+    rest = list(words)
+    while rest:
+        name, separator, value = rest.pop(0).partition("=")
+        if name not in _OPTIONS or not (separator or rest):
+            return None
+        options[name] = value if separator else rest.pop(0)
+    name = options.get("--as", "x")
+    is_name = 0 < len(name) <= 32 and not name.startswith("-") and _NAME_CHARACTERS.issuperset(name)
+    return options if is_name and all(options.values()) else None
+
+
+def directories(given: str | None, mesh: str | None) -> list[str]:
+    """Return where the daemon may be: in the given directory, else in that of the home."""
+    if given is not None:
+        return [os.path.abspath(os.path.expanduser(given))]  # noqa: PTH100, PTH111
+    home = os.path.expanduser(os.environ.get("POSTHOUSE_HOME") or "~/.posthouse")  # noqa: PTH111
+    return [os.path.abspath(f"{home}/daemon"), os.path.abspath(f"{home}/daemon/{mesh or 'main'}")]  # noqa: PTH100
+
+
+class Pipe:
+    """One session of a program."""
+
+    def __init__(self, places: Sequence[str], name: str | None, stdin: int = 0, stdout: int = 1) -> None:
+        self._places = places
+        self._name = name
+        self._stdin = stdin
+        self._stdout = stdout
+        self._program: str | None = None
+        self._project = os.getcwd()  # noqa: PTH109 - pathlib is slow to load
+        self._key = os.urandom(8).hex()
+        #: requests without an answer, by id: the line and how often it was sent
+        self._waiting: dict[object, tuple[bytes, int]] = {}
+        self._input = LineBuffer()
+        self._daemon: DaemonStream | None = None
+        self._failure: PosthouseError | None = None
+        self._is_input_over = False
+        #: until then calls wait for the daemon that was lost
+        self._grace_until = 0.0
+        self._retry_at = 0.0
+
+    def serve(self) -> None:
+        """Carry messages until the input ends."""
+        end_at = float("inf")
+        while not (self._is_input_over and (not self._waiting or time.monotonic() >= end_at)):
+            for descriptor in self._poll():
+                if descriptor == self._stdin:
+                    self._read_input()
+                    end_at = time.monotonic() + DRAIN_S if self._is_input_over else end_at
+                elif descriptor == self._stdout:
+                    raise BrokenPipeError
+                else:
+                    self._read_daemon()
+            if self._daemon is None and self._program is not None and time.monotonic() >= self._retry_at:
+                self._reach_daemon()
+
+    def _poll(self) -> list[int]:
+        poll = select.poll()
+        poll.register(self._stdout, 0)  # only for its end
+        if not self._is_input_over:
+            poll.register(self._stdin, select.POLLIN)
+        if self._daemon is not None:
+            poll.register(self._daemon.descriptor, select.POLLIN)
+        wait_s = IDLE_RETRY_S if self._daemon is not None else max(0.0, self._retry_at - time.monotonic())
+        return [descriptor for descriptor, _ in poll.poll(min(wait_s, IDLE_RETRY_S) * 1000)]
+
+    # from the program
+
+    def _read_input(self) -> None:
+        data = os.read(self._stdin, _CHUNK_BYTES)
+        self._is_input_over = not data
+        for line in self._input.take(data):
+            self._take(line)
+
+    def _take(self, line: bytes) -> None:
+        """Carry one message to the daemon, or answer it here."""
+        try:
+            message = protocol.parse(line)
+        except protocol.ProtocolError as failure:
+            return self._write(protocol.error_response(None, failure))
+        if protocol.is_request(message):
+            self._program = protocol.client_name(message) or self._program or ""
+            self._waiting[message["id"]] = (line, 0)
+        elif message.get("method") == "notifications/cancelled":
+            self._waiting.pop(protocol.params_of(message).get("requestId"), None)
+        if self._daemon is None:
+            self._reach_daemon()
+        elif protocol.is_request(message):
+            self._send(message["id"])
+        else:
+            self._carry(line)
+        return None
+
+    def _send(self, request_id: object) -> None:
+        line, sends = self._waiting[request_id]
+        if sends >= SENDS_MAX:
+            self._refuse(request_id)
+        else:
+            self._waiting[request_id] = (line, sends + 1)
+            self._carry(line)
+
+    def _carry(self, line: bytes) -> None:
+        if self._daemon is not None:
+            try:
+                self._daemon.write(line)
+            except OSError as failure:
+                self._lose(failure)
+
+    # from the daemon
+
+    def _read_daemon(self) -> None:
+        assert self._daemon is not None
+        try:
+            lines = self._daemon.read()
+        except (OSError, ValueError) as failure:
+            return self._lose(failure)
+        for line in lines:
+            self._forget_answered(line)
+            self._write_line(line)
+        return None
+
+    def _forget_answered(self, line: bytes) -> None:
+        message = protocol.parse(line)
+        if "method" not in message:
+            self._waiting.pop(message.get("id"), None)
+
+    def _lose(self, failure: OSError | ValueError) -> None:
+        if self._daemon is not None:
+            self._daemon.close()
+            self._daemon = None
+        self._failure = _unreachable(self._places[0], failure)
+        self._grace_until = time.monotonic() + GRACE_S
+        self._retry_at = 0.0
+
+    # the connection
+
+    def _reach_daemon(self) -> None:
+        """Connect and send what waits; if no daemon answers, answer for it."""
+        try:
+            self._daemon = self._connect()
+        except (OSError, ValueError) as failure:
+            self._failure = self._failure or _unreachable(self._places[0], failure)
+        now = time.monotonic()
+        if self._daemon is not None:
+            self._failure = None
+            for request_id in list(self._waiting):
+                self._send(request_id)
+        elif now < self._grace_until and self._waiting:
+            self._retry_at = now + RETRY_S
+        else:
+            self._retry_at = now + IDLE_RETRY_S
+            for request_id in list(self._waiting):
+                self._refuse(request_id)
+            self._failure = None
+
+    def _connect(self) -> DaemonStream:
+        query = {"as": self._name, "program": self._program, "project": self._project, "key": self._key}
+        pairs = [f"{name}={_quote(value)}" for name, value in query.items() if value]
+        target = f"/v1/mcp?pid={os.getppid()}&{'&'.join(pairs)}"
+        for place in self._places[:-1]:
+            if os.path.exists(f"{place}/sock"):  # noqa: PTH110 - pathlib is slow to load
+                return DaemonStream(place, target)
+        return DaemonStream(self._places[-1], target)
+
+    # answers of the pipe itself
+
+    def _refuse(self, request_id: object) -> None:
+        """Answer a request that no daemon answers."""
+        line, _ = self._waiting.pop(request_id)
+        message = protocol.parse(line)
+        failure = self._failure or _unreachable(self._places[0], ValueError("it ended during this call"))
+        notice = f"{protocol.INSTRUCTIONS} {failure}. {failure.hint}"
+        try:
+            result = protocol.simple_result(message, _definitions(), notice)
+            if result is None:
+                body = protocol.error_body(failure.code, str(failure), failure.hint, failure.fields)
+                result = protocol.refused_call(body)
+            answer = protocol.response(message, result)
+        except protocol.ProtocolError as fault:
+            answer = protocol.error_response(message["id"], fault)
+        self._write(answer)
+
+    def _write(self, message: Message) -> None:
+        self._write_line(protocol.encode(message))
+
+    def _write_line(self, line: bytes) -> None:
+        rest = line + b"\n"
+        while rest:
+            rest = rest[os.write(self._stdout, rest) :]
+
+
+class LineBuffer:
+    """Splits a stream of bytes into lines."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def take(self, data: bytes) -> list[bytes]:
+        """Return the lines that the data completes; empty ones are dropped."""
+        self._rest += data
+        if b"\n" not in data:
+            return []
+        *lines, rest = self._rest.split(b"\n")
+        self._rest = rest
+        return [bytes(line) for line in lines if line.strip()]
+
+
+class DaemonStream:
+    """A request to the daemon whose body and response stay open: chunks out, chunks in."""
+
+    def __init__(self, place: str, target: str) -> None:
+        """Connect; raise OSError if no daemon answers, ValueError if it refuses."""
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._received = b""
+        self._lines = LineBuffer()
+        try:
+            self._open(place, target)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def _open(self, place: str, target: str) -> None:
+        # the address of a socket has at most 107 bytes, the path of a home may be longer
+        here = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fchdir(here)
+        finally:
+            os.close(here)
+        self._socket.settimeout(ANSWER_S)
+        self._socket.connect("sock")
+        head = f"POST {target} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        self._socket.sendall(head.encode())
+        while b"\r\n\r\n" not in self._received:
+            self._receive()
+        status, _, self._received = self._received.partition(b"\r\n\r\n")
+        if status.split(b" ", 2)[1] != b"200":
+            raise ValueError("it does not serve MCP; it may be older than this command: restart it")
+
+    @property
+    def descriptor(self) -> int:
+        """What to poll."""
+        return self._socket.fileno()
+
+    def write(self, line: bytes) -> None:
+        """Send one line."""
+        self._socket.sendall(b"%x\r\n%s\n\r\n" % (len(line) + 1, line))
+
+    def read(self) -> list[bytes]:
+        """Return the lines that have arrived; raise ConnectionError at the end of the stream."""
+        self._receive()
+        lines: list[bytes] = []
+        while (chunk := self._next_chunk()) is not None:
+            lines += self._lines.take(chunk)
+        return lines
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+
+    def _receive(self) -> None:
+        data = self._socket.recv(_CHUNK_BYTES)
+        if not data:
+            raise ConnectionResetError("it closed the connection")
+        self._received += data
+
+    def _next_chunk(self) -> bytes | None:
+        size, separator, rest = self._received.partition(b"\r\n")
+        if not separator:
+            return None
+        end = int(size, 16)
+        if len(rest) < end + 2:
+            return None
+        self._received = rest[end + 2 :]
+        return rest[:end]
+
+
+def _quote(text: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in text.encode("utf-8", "replace"))
+
+
+def _definitions() -> list[Message]:
+    """Return the tools of a daemon with default settings."""
+    import json
+
+    with open(f"{__file__.rpartition('/')[0]}/definitions.json", encoding="utf-8") as file:  # noqa: PTH123
+        tools: list[Message] = json.load(file)
+    return tools
+
+
+def _unreachable(place: str, failure: OSError | ValueError) -> PosthouseError:
+    from posthouse.model.errors import error
+
+    if isinstance(failure, FileNotFoundError):
+        reason = "there is no socket"
+    elif isinstance(failure, TimeoutError):
+        reason = "it did not answer in time"
+    else:
+        reason = getattr(failure, "strerror", None) or str(failure)
+    return error("daemon_unreachable", daemon=f"{place}/sock", reason=reason)
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1:]) or 0)
