@@ -385,7 +385,7 @@ async def test_newer_connection_of_a_stranger_takes_the_place_of_the_oldest_and_
     async with serving(connections=limits) as there:
         opened = [await there.connect() for _ in range(2)]
         await until(lambda: there.server.open == 2)
-        there.server.admission.promote(next(reversed(there.server.admission._strangers)))
+        there.server.admission.promote(next(reversed(there.server.admission._strangers)), "member")
         opened += [await there.connect() for _ in range(2)]
         async with asyncio.timeout(BOUND_S):
             status, problem = parse(await opened[0][0].read())

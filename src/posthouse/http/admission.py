@@ -1,9 +1,11 @@
-"""Which connections a server keeps: strangers make room for newer strangers, members are never displaced.
+"""Which connections a server keeps: strangers make room for newer strangers, members and guests are never displaced.
 
 A connection is a stranger until a request or a login on it has proved the key of a member. Strangers are bounded per
 address and in all. A new connection always gets in: where there is no room, the oldest stranger of the same bound
-goes, so a flood of silent connections stops neither a login nor a health check. Members are bounded too; with no room
-for another one the login is refused. Counting only; the server closes what `enter` returns.
+goes, so a flood of silent connections stops neither a login nor a health check. Members are bounded per node, per
+address and in all; with no room for another one the login is refused. A guest has proved a key that anybody can make:
+guests have the bound of strangers per address and half of all connections, so they take no place of members.
+Counting only; the server closes what `enter` returns.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from posthouse.model.errors import PosthouseError, error
 
@@ -26,9 +28,23 @@ class AdmissionLimits:
     connections: int | None = None
     members_per_address: int | None = None
     strangers_per_address: int | None = None
+    members_per_node: int | None = None
+
+    @property
+    def guests(self) -> int | None:
+        """Guests in all."""
+        return None if self.connections is None else max(1, self.connections // 2)
 
 
 NO_LIMITS = AdmissionLimits()
+
+
+class _Place(NamedTuple):
+    """What a member's or guest's connection counts for."""
+
+    address: str | None
+    #: None: a guest
+    node: str | None
 
 
 class Admission(Generic[ConnectionT]):
@@ -38,12 +54,15 @@ class Admission(Generic[ConnectionT]):
         self._limits = limits
         #: strangers with their address, oldest first; None: not counted per address
         self._strangers: dict[ConnectionT, str | None] = {}
-        self._members: dict[ConnectionT, str | None] = {}
         self._strangers_at: dict[str, dict[ConnectionT, None]] = {}
+        self._places: dict[ConnectionT, _Place] = {}
+        self._guests = 0
         self._members_at: Counter[str] = Counter()
+        self._guests_at: Counter[str] = Counter()
+        self._members_of: Counter[str] = Counter()
 
     def __len__(self) -> int:
-        return len(self._strangers) + len(self._members)
+        return len(self._strangers) + len(self._places)
 
     @property
     def strangers(self) -> int:
@@ -60,7 +79,7 @@ class Admission(Generic[ConnectionT]):
             if limits.strangers_per_address is not None and len(neighbours) >= limits.strangers_per_address:
                 gone.append(next(iter(neighbours)))
         if not gone and limits.connections is not None:
-            room = max(RESERVE, limits.connections - len(self._members))
+            room = max(RESERVE, limits.connections - len(self._places))
             if len(self._strangers) >= room:
                 gone.append(next(iter(self._strangers)))
         for each in gone:
@@ -70,32 +89,54 @@ class Admission(Generic[ConnectionT]):
             self._strangers_at.setdefault(address, {})[connection] = None
         return gone
 
-    def promote(self, connection: ConnectionT) -> PosthouseError | None:
-        """Make a stranger a member, or return why there is no room for it."""
+    def promote(self, connection: ConnectionT, node: str = "") -> PosthouseError | None:
+        """Make a stranger a member, or return why there is no room for it; a server without nodes names none."""
         if connection not in self._strangers:
             return None  # a member already, or gone
-        address, limits = self._strangers[connection], self._limits
-        if limits.connections is not None and len(self._members) >= limits.connections:
-            return error("connections_exhausted", limit=limits.connections)
-        if address is not None:
-            most = limits.members_per_address
-            if most is not None and self._members_at[address] >= most:
-                return error("connections_exhausted", limit=most)
-            self._members_at[address] += 1
-        self._drop_stranger(connection)
-        self._members[connection] = address
-        return None
+        limits, address = self._limits, self._strangers[connection]
+        bounds = [
+            (len(self._places) - self._guests, limits.connections),
+            (0 if address is None else self._members_at[address], limits.members_per_address),
+            (self._members_of[node], limits.members_per_node),
+        ]
+        return self._give_place(connection, _Place(address, node), bounds)
+
+    def admit_guest(self, connection: ConnectionT) -> PosthouseError | None:
+        """Make a stranger a guest, or return why there is no room for it."""
+        if connection not in self._strangers:
+            return None
+        limits, address = self._limits, self._strangers[connection]
+        bounds = [
+            (self._guests, limits.guests),
+            (0 if address is None else self._guests_at[address], limits.strangers_per_address),
+        ]
+        return self._give_place(connection, _Place(address, None), bounds)
 
     def leave(self, connection: ConnectionT) -> None:
         """Remove a connection, if it is there."""
         if connection in self._strangers:
             self._drop_stranger(connection)
-        elif connection in self._members:
-            address = self._members.pop(connection)
-            if address is not None:
-                self._members_at[address] -= 1
-                if not self._members_at[address]:
-                    del self._members_at[address]
+        elif (place := self._places.pop(connection, None)) is not None:
+            self._count(place, -1)
+
+    def _give_place(
+        self, connection: ConnectionT, place: _Place, bounds: list[tuple[int, int | None]]
+    ) -> PosthouseError | None:
+        for count, most in bounds:
+            if most is not None and count >= most:
+                return error("connections_exhausted", limit=most)
+        self._drop_stranger(connection)
+        self._places[connection] = place
+        self._count(place, 1)
+        return None
+
+    def _count(self, place: _Place, step: int) -> None:
+        if place.node is None:
+            self._guests += step
+        else:
+            _add(self._members_of, place.node, step)
+        if place.address is not None:
+            _add(self._guests_at if place.node is None else self._members_at, place.address, step)
 
     def _drop_stranger(self, connection: ConnectionT) -> None:
         address = self._strangers.pop(connection)
@@ -104,3 +145,9 @@ class Admission(Generic[ConnectionT]):
             del neighbours[connection]
             if not neighbours:
                 del self._strangers_at[address]
+
+
+def _add(counts: Counter[str], key: str, step: int) -> None:
+    counts[key] += step
+    if not counts[key]:
+        del counts[key]

@@ -184,9 +184,13 @@ class HttpConnection(RequestHandler):
         if self.address is None and address is not None:
             self._server.enter(self, address)
 
-    def promote(self) -> PosthouseError | None:
+    def promote(self, node: str = "") -> PosthouseError | None:
         """Count the connection as one whose caller is a member, or return why there is no room for it."""
-        return self._server.admission.promote(self)
+        return self._server.admission.promote(self, node)
+
+    def admit_guest(self) -> PosthouseError | None:
+        """Count the connection as one whose caller has proved some key, or return why there is no room for it."""
+        return self._server.admission.admit_guest(self)
 
     def displace(self) -> None:
         """Close the connection to make room for a newer one."""

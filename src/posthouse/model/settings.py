@@ -248,6 +248,15 @@ _RELAY_BOUNDS: tuple[Setting, ...] = (
         1,
         _MAX,
     ),
+    Setting(
+        "relay.connections_per_node",
+        int,
+        1_024,
+        "Authenticated connections of one key at once.",
+        "connections",
+        1,
+        _MAX,
+    ),
     Setting("relay.ping_s", float, float(STREAM_PING_S), "Interval of pings on a stream.", "s", 0.05, 3_600),
     Setting(
         "relay.writer_max_items", int, 10_000, "Maximum items that wait for the group-commit writer.", "items", 1, _MAX

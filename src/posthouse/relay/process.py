@@ -86,6 +86,7 @@ def _limits(given: Mapping[str, Any]) -> EdgeLimits:
         ping_s=given["ping_s"],
         connections=given["connections_max"],
         connections_per_address=given["connections_per_address"],
+        connections_per_node=given["connections_per_node"],
     )
 
 

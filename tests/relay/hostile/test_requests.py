@@ -192,6 +192,18 @@ async def test_members_of_an_address_are_bounded_and_the_login_beyond_is_refused
             assert await third.receive() == ["END", 1013]
 
 
+async def test_one_member_cannot_take_all_connections(tmp_path: Path) -> None:
+    greedy = Author()
+    async with running(tmp_path / "relay", connections_per_node=2) as edge, AsyncExitStack() as stack:
+        for _ in range(2):
+            await stack.enter_async_context(edge.stream(greedy))
+        async with edge.stream() as third:
+            await third.send("AUTH", greedy.proof(edge.relay, ("challenge", third.hello["challenge"])))
+            assert await third.notice() == "connections_exhausted"
+            assert await third.receive() == ["END", 1013]
+        await stack.enter_async_context(edge.stream(Author()))
+
+
 BEGUN = b"POST /v1/events HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,8 @@ from examples.pinch_agent.agent import Agent, LoginRefused
 from examples.pinch_agent.pinch_pb2 import Envelope, MessageType
 from posthouse.model.clock import FakeClock
 from posthouse.model.limits import PINCH_CHALLENGE_S
-from posthouse.relay.pinch.pinch_settings import parse_patterns
-from tests.relay.edge import Edge
+from posthouse.relay.pinch.pinch_settings import PinchSettings, parse_patterns
+from tests.relay.edge import Author, Edge, running
 from tests.relay.pinch.house import HOST, PinchParty, endpoint, pinching, until, wire
 from tests.relay.pinch.raw import Raw, logged_in, raw
 
@@ -219,3 +220,14 @@ async def test_origin_is_checked_when_a_list_is_given(tmp_path: Path) -> None:
         for path, origin in (("/ws", "https://evil.test"), ("/v1/info", "https://good.test")):
             reply = await edge.send("GET", path, headers={"Origin": origin})
             assert (reply.status, reply.code) == (403, "origin_refused"), "the list holds for the Pinch wire only"
+
+
+async def test_pinch_logins_take_no_place_of_members(tmp_path: Path) -> None:
+    async with running(tmp_path / "relay", pinch=PinchSettings(HOST), connections=4) as edge, AsyncExitStack() as stack:
+        for _ in range(2):
+            await stack.enter_async_context(logged_in(edge))
+        async with raw(edge) as third:
+            refused = await third.answer(Agent(HOST))
+            assert (refused.success, "connections" in refused.error_message) == (False, True)
+        for _ in range(4):
+            await stack.enter_async_context(edge.stream(Author()))

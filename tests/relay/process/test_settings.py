@@ -237,11 +237,17 @@ async def test_metrics_token_file_that_holds_no_token_is_refused_at_start(tmp_pa
         assert refused.value.code == "metrics_token_invalid"
 
 
-async def dial(server: RelayServer, stack: AsyncExitStack, session: aiohttp.ClientSession, **headers: str) -> str:
+async def dial(
+    server: RelayServer,
+    stack: AsyncExitStack,
+    session: aiohttp.ClientSession,
+    headers: dict[str, str] | None = None,
+    author: Author | None = None,
+) -> str:
     """Log in on a new stream, which stays open, and return the verb of the answer."""
     stream = await stack.enter_async_context(session.ws_connect(f"http://{server.address}/v1/stream", headers=headers))
     hello = await stream.receive_json()
-    proof = Author().proof(hello[1]["relay"], ("challenge", hello[1]["challenge"]))
+    proof = (author or Author()).proof(hello[1]["relay"], ("challenge", hello[1]["challenge"]))
     await stream.send_json(["AUTH", proof])
     return str((await stream.receive_json())[0])
 
@@ -258,6 +264,18 @@ async def test_authenticated_connections_are_bounded(tmp_path: Path, source: str
 
 
 @pytest.mark.parametrize("source", SOURCES)
+async def test_authenticated_connections_of_one_key_are_bounded(tmp_path: Path, source: str) -> None:
+    greedy = Author()
+    async with (
+        relay(tmp_path, source, connections_per_node=1) as server,
+        aiohttp.ClientSession() as session,
+        AsyncExitStack() as stack,
+    ):
+        answers = [await dial(server, stack, session, author=author) for author in (greedy, greedy, Author())]
+        assert answers == ["AUTHED", "NOTICE", "AUTHED"]
+
+
+@pytest.mark.parametrize("source", SOURCES)
 async def test_connections_behind_a_trusted_proxy_count_for_their_callers(tmp_path: Path, source: str) -> None:
     given = {"trusted_proxies": "127.0.0.0/8,::1", "connections_per_address": 1}
     async with (
@@ -266,9 +284,7 @@ async def test_connections_behind_a_trusted_proxy_count_for_their_callers(tmp_pa
         AsyncExitStack() as stack,
     ):
         callers = ("203.0.113.1", "203.0.113.2", "203.0.113.1", "2001:db8::1", "2001:db8::2")
-        answers = [
-            await dial(server, stack, session, **{"X-Forwarded-For": f"198.51.100.9, {each}"}) for each in callers
-        ]
+        answers = [await dial(server, stack, session, {"X-Forwarded-For": f"198.51.100.9, {each}"}) for each in callers]
         assert answers == ["AUTHED", "AUTHED", "NOTICE", "AUTHED", "NOTICE"]
 
 
@@ -280,6 +296,6 @@ async def test_unknown_proxy_keeps_limits_per_address_off_and_the_relay_says_so(
             aiohttp.ClientSession() as session,
             AsyncExitStack() as stack,
         ):
-            assert [await dial(server, stack, session, Host="relay.example") for _ in range(3)] == ["AUTHED"] * 3
+            assert [await dial(server, stack, session, {"Host": "relay.example"}) for _ in range(3)] == ["AUTHED"] * 3
     (warned,) = [entry for entry in entries if entry["event"] == "address_limits_off"]
     assert "relay.trusted_proxies" in warned["reason"]

@@ -89,7 +89,7 @@ def authorize(call: RelayCall) -> None:
     if not call.route.is_public and not call.has_metrics_token:
         _ = call.node
     if not call.is_stranger and isinstance(call.request.protocol, HttpConnection):
-        call.request.protocol.promote()
+        call.request.protocol.promote(call.node)
 
 
 class _RequestCounter:
@@ -120,5 +120,10 @@ def _connection_limits(limits: EdgeLimits) -> ConnectionLimits:
         headers=limits.headers,
         keepalive_s=limits.keepalive_s,
         header_s=limits.header_s,
-        admission=AdmissionLimits(limits.connections, limits.connections_per_address, limits.strangers_per_address),
+        admission=AdmissionLimits(
+            limits.connections,
+            limits.connections_per_address,
+            limits.strangers_per_address,
+            limits.connections_per_node,
+        ),
     )

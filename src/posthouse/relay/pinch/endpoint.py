@@ -135,9 +135,13 @@ class PinchEndpoint:
             async with asyncio.timeout(pinch.settings.challenge_s):
                 frame = await connection.next_frame()
         address = None if frame is None or frame.is_text else login.check(frame.data)
-        if address is None or connection.accept_member() is not None:
+        if address is None:
             pinch.meters.count("posthouse_relay_pinch_logins_total", "failed")
             _refuse_login(connection, AUTHENTICATION_FAILED)
+            return False
+        if (no_room := connection.accept_guest()) is not None:
+            pinch.meters.count("posthouse_relay_pinch_logins_total", "no_room")
+            _refuse_login(connection, str(no_room))
             return False
         if not await self._admit(connection, address):
             pinch.meters.count("posthouse_relay_pinch_logins_total", "already_connected")

@@ -115,7 +115,7 @@ class Connection(WebSocketConnection):
         """Lift the limits for strangers if the node is a member of a mesh: anyone can make keys that are not."""
         if self._is_admitted or not self.context.engine.meshes.has_member(node):
             return None
-        refusal = self.accept_member()
+        refusal = self.accept_member(node)
         if refusal is None:
             self._is_admitted = True
             self._submitter.payer = node

@@ -38,6 +38,8 @@ class EdgeLimits:
     #: connections of one address whose caller has proved the key of a member, and those where it has not
     connections_per_address: int = 2_048
     strangers_per_address: int = 256
+    #: connections of one member, whatever their address
+    connections_per_node: int = 1_024
     #: from the opening of a stream to its AUTH
     login_s: float = 10.0
     requests_running: int = 512

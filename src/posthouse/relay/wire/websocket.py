@@ -79,13 +79,21 @@ class WebSocket(web.WebSocketResponse[Literal[False]]):
         if self._strangers_parser is not None:
             self._strangers_parser.waiting_bytes = 0
 
-    def accept_member(self) -> PosthouseError | None:
+    def accept_member(self, node: str) -> PosthouseError | None:
         """Lift the limits for strangers because the peer is a member; return an error if there is no room."""
+        self._lift_limits()
+        return self._protocol.promote(node) if isinstance(self._protocol, HttpConnection) else None
+
+    def accept_guest(self) -> PosthouseError | None:
+        """Lift the limits for strangers because the peer has proved a key; return an error if there is no room."""
+        self._lift_limits()
+        return self._protocol.admit_guest() if isinstance(self._protocol, HttpConnection) else None
+
+    def _lift_limits(self) -> None:
         limited = self._strangers_parser
         if limited is not None and self._protocol._payload_parser is limited:
             self._protocol._payload_parser = limited.parser
         self._strangers_parser = None
-        return self._protocol.promote() if isinstance(self._protocol, HttpConnection) else None
 
     async def wait_for_peer_close(self) -> bool:
         """Wait up to CLOSE_S until the peer has closed the connection; return True if it did so in order."""
@@ -209,9 +217,13 @@ class WebSocketConnection(ABC):
         """Answer the close frame of the peer and close the connection."""
         await self._socket.close(drain=False)
 
-    def accept_member(self) -> PosthouseError | None:
-        """Lift the limits for strangers, or return why the relay has no room for another member."""
-        return self._socket.accept_member()
+    def accept_member(self, node: str) -> PosthouseError | None:
+        """Lift the limits for strangers, or return why the relay has no room for another connection of a member."""
+        return self._socket.accept_member(node)
+
+    def accept_guest(self) -> PosthouseError | None:
+        """Lift the limits for strangers, or return why the relay has no room for another key that anybody can make."""
+        return self._socket.accept_guest()
 
     def hold_back(self, is_held_back: bool) -> None:
         """Stop or resume reading frames."""
