@@ -97,6 +97,17 @@ async def test_newer_waiter_of_a_process_ends_the_older_one(host: Host, start: S
     assert ended(await waiters[3])[:2] == (200, "2")
 
 
+async def test_first_hooks_of_a_process_at_the_same_time_leave_one_waiter(host: Host, start: Start) -> None:
+    program = start()
+    waiters = [asyncio.create_task(hook(host, program, "wait")) for _ in range(8)]
+    left = set(waiters)
+    while len(left) > 1:
+        done, left = await asyncio.wait(left, timeout=20, return_when=asyncio.FIRST_COMPLETED)
+        assert done
+    await deliver(host, "claude")
+    assert ended(await left.pop())[1] == "2"
+
+
 async def test_waiters_of_two_processes_do_not_end_each_other(host: Host, start: Start) -> None:
     first = await begin_wait(host, start())
     second = asyncio.create_task(hook(host, start(), "wait"))

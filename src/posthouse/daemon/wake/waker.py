@@ -79,15 +79,21 @@ class Waker:
 
     async def session_of(self, program: str, name: str, process: ProcessRef, given: HookInput) -> Session:
         """Return the session of a process; the first hook gives the process its agent."""
-        found = self.sessions.find(process)
-        if found is not None and not self._agents.agents[found.agent].is_retired:
+        found = self._known_session(process)
+        if found is not None:
             return found
         bound = [agent.name for agent in self._agents.agents.values() if agent.process == process]
         fields = AgentFields(program=program, project=given.cwd)
         registered = await self._agents.register(bound[0] if bound else name or PROGRAMS[program], fields, process)
-        session = Session(process, program, registered.agent.name)
-        self.sessions.add(session)
-        return session
+        found = self._known_session(process)  # another hook of the process may have come first
+        if found is None:
+            found = Session(process, program, registered.agent.name)
+            self.sessions.add(found)
+        return found
+
+    def _known_session(self, process: ProcessRef) -> Session | None:
+        found = self.sessions.find(process)
+        return None if found is None or self._agents.agents[found.agent].is_retired else found
 
     async def on_event(self, session: Session, event: str, given: HookInput) -> HookAnswer:
         """Return the answer to a hook that does not wait."""
