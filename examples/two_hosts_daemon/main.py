@@ -26,7 +26,7 @@ class Host:
     def __init__(self, name: str, home: Path) -> None:
         self.name = name
         self.home = home
-        self.directory = home / "daemon" / "main"
+        self.directory = home / "daemon"
 
     def posthouse(self, *words: str) -> dict[str, Any]:
         """Run a command on this host and return its result."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ import aiohttp
 
 from posthouse.client import ClientOptions
 from posthouse.daemon.daemon import Daemon
-from posthouse.daemon.settings import DaemonSettings
+from posthouse.daemon.mesh_node import MeshNode
+from posthouse.daemon.settings import DaemonSettings, MeshSettings
 from tests.client.house import House
 from tests.client.waiting import PATIENCE_S
 
@@ -41,8 +42,13 @@ class Host:
         self._session: aiohttp.ClientSession | None = None
 
     @property
+    def mesh(self) -> MeshNode:
+        """The first mesh of the daemon."""
+        return next(iter(self.daemon.meshes.nodes.values()))
+
+    @property
     def node(self) -> str:
-        return self.daemon.key.node
+        return self.mesh.key.node
 
     async def up(self) -> None:
         """Start the daemon, or raise why it does not."""
@@ -102,7 +108,7 @@ class Host:
     async def connected(self) -> None:
         """Wait until the relay has let this daemon in."""
         async with asyncio.timeout(PATIENCE_S):
-            await self.daemon.uplink.wait_sending()
+            await self.mesh.uplink.wait_sending()
 
     async def until_status(self, key: str, status: str) -> Any:
         """Wait until an outbox row has a status, and return it."""
@@ -152,7 +158,24 @@ def make_host(folder: Path, relay: str, name: str = "a", **settings: Any) -> Hos
         "client": QUICK,
         "pins": folder / f"{name}-pins.json",
     }
-    return Host(DaemonSettings(directory=folder / name, relay=relay, **(given | settings)))
+    return Host(settings_of(folder / name, relay=relay, **(given | settings)))
+
+
+_MESH_FIELDS = {each.name for each in fields(MeshSettings)}
+
+
+def settings_of(directory: Path, **given: Any) -> DaemonSettings:
+    """Return the settings of a daemon with one mesh; each value goes where it belongs."""
+    mesh = {name: value for name, value in given.items() if name in _MESH_FIELDS}
+    shared = {name: value for name, value in given.items() if name not in _MESH_FIELDS or name == "clock"}
+    return DaemonSettings(directory=directory, meshes=(MeshSettings(**mesh),), **shared)
+
+
+def change(settings: DaemonSettings, **given: Any) -> DaemonSettings:
+    """Return settings with other values, for the daemon and for each of its meshes."""
+    mesh = {name: value for name, value in given.items() if name in _MESH_FIELDS}
+    shared = {name: value for name, value in given.items() if name not in _MESH_FIELDS or name == "clock"}
+    return replace(settings, meshes=tuple(replace(each, **mesh) for each in settings.meshes), **shared)
 
 
 @asynccontextmanager
@@ -181,5 +204,5 @@ async def host_at(house: House, name: str = "a", **settings: Any) -> AsyncIterat
 async def restart(host: Host, **settings: Any) -> None:
     """End a daemon and start it again in its directory."""
     await host.down()
-    host.settings = replace(host.settings, **settings)
+    host.settings = change(host.settings, **settings)
     await host.up()

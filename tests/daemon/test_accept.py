@@ -48,9 +48,9 @@ async def arrange(house: House, host: Host, state: str, **request: Any) -> None:
     submits = {"inflight": never, "dead": refuse, "aborted": refuse}
     if state == "pending":
         await house.down()
-        await until(lambda: not host.daemon.uplink.may_send)
+        await until(lambda: not host.mesh.uplink.may_send)
     elif state in submits:
-        host.daemon.drain._submit = submits[state]
+        host.mesh.drain._submit = submits[state]
     assert (await host.post("/v1/send", **request)).status == 202
     await host.until_status(request["client_message_id"], "dead" if state == "aborted" else state)
     if state == "aborted":
@@ -215,7 +215,7 @@ async def test_fifty_posts_of_one_id_at_once_make_one_row(alice: Host, house: Ho
     assert len({answer["message_id"] for answer in answers}) == 1
     assert len((await alice.get("/v1/outbox"))["items"]) == 1
     await alice.until_status("id-1", "done")
-    assert await alice.daemon.uplink.client.count({"kinds": [1000]}) == 1
+    assert await alice.mesh.uplink.client.count({"kinds": [1000]}) == 1
 
 
 async def test_fifty_different_requests_under_one_id_make_one_row(alice: Host) -> None:
@@ -248,4 +248,4 @@ async def test_fifty_processes_posting_one_id_at_once_make_one_row(alice: Host) 
     assert set(statuses) <= {"200", "202"}
     assert len((await alice.get("/v1/outbox"))["items"]) == 1
     await alice.until_status("id-1", "done")
-    assert await alice.daemon.uplink.client.count({"kinds": [1000]}) == 1
+    assert await alice.mesh.uplink.client.count({"kinds": [1000]}) == 1

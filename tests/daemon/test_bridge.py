@@ -46,7 +46,7 @@ async def collect(bus: Bus, subject: str) -> list[Envelope]:
 
 
 async def bridge_states(host: Host) -> list[str]:
-    rows = await host.daemon.inbox.store.pool.run(
+    rows = await host.mesh.inbox.store.pool.run(
         lambda db: list(db.execute("SELECT bridge FROM inbox ORDER BY position"))
     )
     return [str(state) for (state,) in rows]
@@ -151,7 +151,7 @@ async def test_the_users_time_limit_for_handlers_does_not_cut_the_retries_of_the
 async def test_the_bridge_is_exempt_from_the_rate_limit(house: House, alice: Host) -> None:
     reliability = Reliability(rate_limit=RateLimit(max_per_window=5))
     async with bridged(house, "bob", reliability=reliability) as (bob, bus):
-        (bob.settings.bus_dir or Path()).joinpath("config.json").write_text(
+        (bob.mesh.settings.bus_dir or Path()).joinpath("config.json").write_text(
             '{"reliability": {"rateLimit": {"enabled": true, "windowSecs": 60, "maxPerWindow": 5}}}'
         )
         found = await collect(bus, "mesh.main.in.dm.>")
@@ -186,7 +186,7 @@ async def test_mail_that_came_before_a_restart_is_published_after_it(house: Hous
         found = await collect(bus, "mesh.main.in.dm.>")
         await alice.send(bob.node, "one")
         await until(lambda: len(found) == 1)
-        await bob.daemon.inbox.store.writer.run(
+        await bob.mesh.inbox.store.writer.run(
             lambda tx: tx.db.execute("UPDATE inbox SET bridge = 'waiting'").fetchall()
         )
         await bob.down()
@@ -256,7 +256,7 @@ async def test_return_to_a_member_without_a_bus_carries_is_return_in_its_budget(
 
 async def received_budget(host: Host, item: dict[str, Any]) -> MeshBudget:
     """Return the budget with which a message came."""
-    found = await host.daemon.inbox.find_cause(item["message_id"])
+    found = await host.mesh.inbox.find_cause(item["message_id"])
     assert found is not None and found[1] is not None
     return found[1]
 

@@ -60,7 +60,7 @@ async def test_nothing_is_given_up_or_deleted_while_the_clock_is_a_month_ahead(h
         await house.down()
         waiting = await alice.send(bob.node, "in the outbox")
         clock.ahead_s = 2 * MONTH_S
-        await alice.daemon.housekeeper.sweep()
+        await alice.mesh.housekeeper.sweep()
         assert (await alice.row(waiting["client_message_id"]))["status"] in ("pending", "inflight")
         assert await alice.bodies() == ["read long ago"]
         await house.up()
@@ -77,7 +77,7 @@ async def test_unread_mail_is_kept_and_read_mail_is_deleted_by_age(house: House,
         items = (await alice.get("/v1/inbox"))["items"]
         await alice.post("/v1/inbox/seen", ids=[item["id"] for item in items if item["body"] == "read"])
         later_ns = alice.daemon.clock.wall_ns() + 10 * DAY_S * SECOND_NS
-        assert await alice.daemon.inbox.delete_before(later_ns) == 1
+        assert await alice.mesh.inbox.delete_before(later_ns) == 1
         assert await alice.bodies() == ["unread"]
 
 

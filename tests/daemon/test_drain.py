@@ -34,7 +34,7 @@ async def test_messages_of_one_destination_arrive_in_the_order_they_were_accepte
 
 async def test_rows_accepted_while_the_relay_is_away_are_sent_when_it_is_back(house: House, alice: Host) -> None:
     await house.down()
-    await until(lambda: not alice.daemon.uplink.is_up)
+    await until(lambda: not alice.mesh.uplink.is_up)
     answers = [await alice.send(READER, f"m{number}", client_message_id=f"c{number}") for number in range(100)]
     assert {answer.status for answer in answers} == {202}
     health = await alice.get("/v1/health")
@@ -62,18 +62,18 @@ async def test_rows_in_flight_when_a_daemon_ended_are_sent_after_its_restart(hou
         await asyncio.Event().wait()
         raise AssertionError
 
-    alice.daemon.drain._submit = never
+    alice.mesh.drain._submit = never
     await alice.send(READER, "hello", client_message_id="c")
     await reached.wait()
     assert (await alice.row("c"))["status"] == "inflight"
     await restart(alice)
     row = await alice.until_status("c", "done")
     assert row["attempts"] == 2
-    assert await alice.daemon.uplink.client.count({"kinds": [1000]}) == 1
+    assert await alice.mesh.uplink.client.count({"kinds": [1000]}) == 1
 
 
 async def test_a_frame_the_relay_stored_but_never_answered_is_a_duplicate_there(house: House, alice: Host) -> None:
-    submit = alice.daemon.drain._submit
+    submit = alice.mesh.drain._submit
     lost: list[int] = []
 
     async def lose_answers(events: Sequence[Event]) -> list[Published | PosthouseError]:
@@ -83,11 +83,11 @@ async def test_a_frame_the_relay_stored_but_never_answered_is_a_duplicate_there(
         lost.append(len(answers))
         return [error("answer_missing", seconds=1, id="x")] * len(answers)
 
-    alice.daemon.drain._submit = lose_answers
+    alice.mesh.drain._submit = lose_answers
     await alice.send(READER, "hello", client_message_id="c")
     row = await alice.until_status("c", "done")
     assert row["attempts"] == 2
-    assert await alice.daemon.uplink.client.count({"kinds": [1000]}) == 1
+    assert await alice.mesh.uplink.client.count({"kinds": [1000]}) == 1
 
 
 async def test_a_full_queue_delays_only_its_own_destination(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ async def test_an_unreachable_destination_waits_longer_each_time(house: House, a
         frames.append([event.id for event in events])
         return [error("queue_full", recipient=READER)] * len(events)
 
-    alice.daemon.drain._submit = refuse
+    alice.mesh.drain._submit = refuse
     await alice.send(READER, "hello", client_message_id="c")
     row = await eventually(lambda: alice.row("c"), lambda row: row["attempts"] == 2 and row["next_attempt_at"])
     assert row["status"] == "pending"
@@ -124,7 +124,7 @@ async def test_an_unreachable_destination_waits_longer_each_time(house: House, a
 
 
 async def test_at_most_64_rows_travel_in_one_frame_and_one_frame_at_a_time(house: House, alice: Host) -> None:
-    submit = alice.daemon.drain._submit
+    submit = alice.mesh.drain._submit
     sizes: list[int] = []
     running_now = 0
 
@@ -139,10 +139,10 @@ async def test_at_most_64_rows_travel_in_one_frame_and_one_frame_at_a_time(house
             running_now -= 1
 
     await house.down()
-    await until(lambda: not alice.daemon.uplink.may_send)
+    await until(lambda: not alice.mesh.uplink.may_send)
     for number in range(150):
         await alice.send(READER, f"m{number}", client_message_id=f"c{number}")
-    alice.daemon.drain._submit = watch
+    alice.mesh.drain._submit = watch
     await house.up()
     await alice.until_status("c149", "done")
     assert sum(sizes) == 150
@@ -164,7 +164,7 @@ async def test_a_permanent_refusal_makes_a_row_dead_and_publishes_an_event(house
 
 
 async def test_rows_behind_a_dead_row_still_arrive(house: House, alice: Host) -> None:
-    submit = alice.daemon.drain._submit
+    submit = alice.mesh.drain._submit
 
     async def refuse_first(events: Sequence[Event]) -> list[Published | PosthouseError]:
         bad = [event for event in events if event.value("c") == "c0"]
@@ -173,10 +173,10 @@ async def test_rows_behind_a_dead_row_still_arrive(house: House, alice: Host) ->
         return await submit(events)
 
     await house.down()
-    await until(lambda: not alice.daemon.uplink.may_send)
+    await until(lambda: not alice.mesh.uplink.may_send)
     for number in range(3):
         await alice.send(READER, f"m{number}", client_message_id=f"c{number}")
-    alice.daemon.drain._submit = refuse_first
+    alice.mesh.drain._submit = refuse_first
     await house.up()
     await alice.until_status("c2", "done")
     assert [(await alice.row(f"c{number}"))["status"] for number in range(3)] == ["dead", "done", "done"]
@@ -193,7 +193,7 @@ async def test_a_row_that_is_too_old_is_dead_and_never_sent(tmp_path: Path, hous
         clock.advance(100 * 3600)
         await host.send(READER, "young", client_message_id="young")
         clock.advance(68 * 3600 + 1)
-        await host.daemon.drain.expire()
+        await host.mesh.drain.expire()
         assert (await host.row("old"))["status"] == "dead"
         assert "max_age_exceeded" in (await host.row("old"))["last_error"]
         assert (await host.row("young"))["status"] == "pending"
@@ -207,8 +207,8 @@ async def test_a_claimed_row_that_is_too_old_is_given_up_before_it_is_sent(house
         sent.extend(events)
         return []
 
-    alice.daemon.drain._submit = watch
-    alice.daemon.drain.max_age_h = -1
+    alice.mesh.drain._submit = watch
+    alice.mesh.drain.max_age_h = -1
     await alice.send(READER, "old", client_message_id="old")
     await alice.until_status("old", "dead")
     assert sent == []
@@ -267,8 +267,8 @@ async def test_done_rows_lose_their_event_after_thirty_days_and_keep_their_id(tm
     async with host_at(house, "alice") as host:
         await host.send(READER, "hello", client_message_id="c")
         row = await host.until_status("c", "done")
-        assert await host.daemon.outbox.strip_done(host.daemon.clock.wall_ns() + 1) == 1
-        depth = await host.daemon.outbox.depth()
+        assert await host.mesh.outbox.strip_done(host.daemon.clock.wall_ns() + 1) == 1
+        depth = await host.mesh.outbox.depth()
         assert depth.bytes == 0
         again = await host.send(READER, "hello", client_message_id="c")
         assert (again.status, again["broker_message_id"]) == (200, row["broker_message_id"])
@@ -279,7 +279,7 @@ async def test_journal_records_the_states_of_a_row_without_its_body(house: House
     secret = "a body nobody should find"
     await alice.send(READER, secret, client_message_id="c")
     row = await alice.until_status("c", "done")
-    records = await alice.daemon.outbox.store.pool.run(
+    records = await alice.mesh.outbox.store.pool.run(
         lambda db: list(db.execute("SELECT type, ref, body FROM journal ORDER BY seq"))
     )
     kinds = [record[0] for record in records if record[0].startswith("outbox.")]

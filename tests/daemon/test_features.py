@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from posthouse.model.errors import PosthouseError
 from posthouse.model.outbox_rules import default_max_age_h, max_age_bound_h
 from posthouse.relay.messages.settings import DeliverySettings
 from tests.client.house import open_house
-from tests.daemon.hosts import host_at, make_host, running
+from tests.daemon.hosts import change, host_at, make_host, running
 from tests.daemon.offering_relay import OFFER, offering
 
 DEDUPE = "client_message_id_dedupe"
@@ -82,8 +81,8 @@ async def test_an_override_above_the_bound_refuses_the_relay(tmp_path: Path) -> 
 async def test_a_maximum_age_above_the_last_offer_of_the_relay_refuses_to_start(tmp_path: Path) -> None:
     deliveries = DeliverySettings(record_retention_days=7)
     async with open_house(tmp_path, deliveries=deliveries) as house, host_at(house, "a") as host:
-        assert host.daemon.drain.max_age_h == 144
-    late = Daemon(replace(host.settings, outbox_max_age_h=145))
+        assert host.mesh.drain.max_age_h == 144
+    late = Daemon(change(host.settings, outbox_max_age_h=145))
     with pytest.raises(PosthouseError) as refused:
         await late.start()
     assert refused.value.code == "outbox_max_age_above_dedupe_window"
@@ -104,5 +103,5 @@ def test_a_relay_that_never_forgets_needs_no_days() -> None:
 
 async def test_a_real_relay_offers_enough(tmp_path: Path) -> None:
     async with open_house(tmp_path) as house, host_at(house, "a") as host:
-        assert host.daemon.drain.max_age_h == 168
-        assert host.daemon.roster.retention == Retained(365)
+        assert host.mesh.drain.max_age_h == 168
+        assert host.mesh.roster.retention == Retained(365)

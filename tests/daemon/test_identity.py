@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import structlog
 
-from posthouse.daemon import daemon as daemon_module
-from posthouse.daemon.directory import DaemonDirectory
+from posthouse.daemon import mesh_node as daemon_module
+from posthouse.daemon.directory import MeshDirectory
 from posthouse.daemon.identity import (
     HostFingerprint,
     accept_host,
@@ -105,7 +105,7 @@ async def test_another_card_is_the_same_machine(house: House, tmp_path: Path, mo
     await started_at(host, HERE, monkeypatch)
     moved = HostFingerprint(HERE.host_id, "99:99:99:99:99:99")
     await started_at(host, moved, monkeypatch)
-    written = json.loads(host.daemon.directory.host_fingerprint.read_text())
+    written = json.loads(host.mesh.directory.host_fingerprint.read_text())
     assert written["fingerprint"] == moved.digest
 
 
@@ -126,7 +126,7 @@ async def test_accepting_the_host_lets_a_moved_identity_start(
 ) -> None:
     host = make_host(tmp_path, house.url)
     node = await started_at(host, HERE, monkeypatch)
-    accept_host(host.daemon.directory.host_fingerprint, ELSEWHERE)
+    accept_host(host.mesh.directory.host_fingerprint, ELSEWHERE)
     assert await started_at(host, ELSEWHERE, monkeypatch) == node
 
 
@@ -134,10 +134,10 @@ async def test_a_reminted_identity_is_a_new_node_of_this_machine(house: House, t
     host = make_host(tmp_path, house.url)
     async with running(host):
         before = host.node
-    assert remint(host.daemon.directory, "main", FakeClock())[0] == before
+    assert remint(host.mesh.directory, FakeClock())[0] == before
     async with running(host):
         assert host.node != before
-    assert [path.name for path in host.daemon.directory.root.glob("keypair.*.json")]
+    assert [path.name for path in host.mesh.directory.root.glob("keypair.*.json")]
 
 
 async def test_remint_refuses_while_rows_wait_unless_they_are_given_up(tmp_path: Path) -> None:
@@ -146,12 +146,12 @@ async def test_remint_refuses_while_rows_wait_unless_they_are_given_up(tmp_path:
         node = host.node
         await host.send(READER, "hello", client_message_id="c")
         with pytest.raises(PosthouseError) as refused:
-            remint(host.daemon.directory, "main", FakeClock())
+            remint(host.mesh.directory, FakeClock())
         assert refused.value.code == "daemon_running"
     with pytest.raises(PosthouseError) as refused:
-        remint(host.daemon.directory, "main", host.settings.clock)
+        remint(host.mesh.directory, host.settings.clock)
     assert refused.value.code == "remint_pending"
-    before, after = remint(host.daemon.directory, "main", host.settings.clock, abort_pending=True)
+    before, after = remint(host.mesh.directory, host.settings.clock, abort_pending=True)
     assert before == node != after
     async with running(host):
         row = await host.row("c")
@@ -161,7 +161,7 @@ async def test_remint_refuses_while_rows_wait_unless_they_are_given_up(tmp_path:
 
 def test_accept_this_host_writes_the_fingerprint(tmp_path: Path) -> None:
     host = make_host(tmp_path, "http://127.0.0.1:9")
-    directory = DaemonDirectory(host.settings.directory)
+    directory = MeshDirectory(host.settings.directory / "main")
     directory.prepare()
     accept_this_host(directory)
     assert json.loads(directory.host_fingerprint.read_text())["fingerprint"] == read_host().digest
@@ -191,7 +191,7 @@ async def test_an_ephemeral_daemon_has_another_key_each_time_and_keeps_none(hous
     for _ in range(2):
         async with running(host):
             nodes.append(host.node)
-            assert not host.daemon.directory.key.exists()
+            assert not host.mesh.directory.key.exists()
     assert nodes[0] != nodes[1]
 
 

@@ -255,7 +255,7 @@ async def test_a_sleeper_that_goes_away_leaves_its_place(bob: Host) -> None:
     await until(lambda: bob.daemon.context.waiters.count == 1)
     asked.cancel()
     await until(lambda: bob.daemon.context.waiters.count == 0)
-    assert bob.daemon.inbox.on_new == [bob.daemon._publish_messages]
+    assert bob.mesh.inbox.on_new == [bob.mesh._publish_messages, bob.mesh.on_new]
 
 
 # mail that cannot be opened
@@ -299,7 +299,7 @@ async def test_messages_behind_an_undecryptable_one_still_arrive(house: House, a
 async def test_a_daemon_that_cannot_write_its_inbox_does_not_receive_until_it_can(
     house: House, alice: Host, bob: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put, probe = bob.daemon.inbox.put, bob.daemon.inbox.probe
+    put, probe = bob.mesh.inbox.put, bob.mesh.inbox.probe
     is_full = True
 
     async def refuse(*_given: object) -> None:
@@ -314,11 +314,11 @@ async def test_a_daemon_that_cannot_write_its_inbox_does_not_receive_until_it_ca
         await refuse()
         await probe()
 
-    monkeypatch.setattr(bob.daemon.inbox, "put", put_or_refuse)
-    monkeypatch.setattr(bob.daemon.inbox, "probe", probe_or_refuse)
+    monkeypatch.setattr(bob.mesh.inbox, "put", put_or_refuse)
+    monkeypatch.setattr(bob.mesh.inbox, "probe", probe_or_refuse)
     monkeypatch.setattr("posthouse.daemon.uplink._PROBE_S", 0.05)
     sent = await alice.send(bob.node, "later")
-    await until(lambda: bob.daemon.uplink._mailbox is None)
+    await until(lambda: bob.mesh.uplink._mailbox is None)
     await alice.until_status(sent["client_message_id"], "done")
     states = await alice.get(f"/v1/messages/{sent['message_id']}")
     assert states["relay"]["deliveries"][0]["state"] in ("queued", "sent")
@@ -334,7 +334,7 @@ async def test_a_repeated_message_is_confirmed_and_announced_once(house: House, 
     def swallow(mailbox: Mailbox, *deliveries: Delivery) -> object:
         if not swallowed:
             swallowed.extend(deliveries)
-            bob.daemon.uplink.client._link.restart()
+            bob.mesh.uplink.client._link.restart()
             return None
         return confirm(mailbox, *deliveries)
 

@@ -66,7 +66,7 @@ async def send_over(socket: Path, **request: str) -> int | None:
 
 
 async def messages_at(host: Host) -> int:
-    return await host.daemon.uplink.client.count({"kinds": [1000]})
+    return await host.mesh.uplink.client.count({"kinds": [1000]})
 
 
 async def test_killed_between_the_commit_of_the_outbox_and_the_answer(house: House) -> None:

@@ -24,7 +24,7 @@ async def mail(tmp_path: Path) -> Any:
     """A daemon without a relay whose inbox has 25 messages of two senders."""
     host = make_host(tmp_path, "ws://127.0.0.1:9", "a")
     async with running(host):
-        await host.daemon.inbox.put([item(number, sender=f"s{number % 2}") for number in range(1, 26)])
+        await host.mesh.inbox.put([item(number, sender=f"s{number % 2}") for number in range(1, 26)])
         yield host
 
 
@@ -90,7 +90,7 @@ async def test_an_unknown_place_to_start_from_is_an_error(mail: Host) -> None:
 
 async def test_search_finds_words_phrases_and_beginnings(mail: Host) -> None:
     texts = ["Deploy of the Café service failed", "roll back the deploy", "back to roll one", "deployment src/api.py"]
-    await mail.daemon.inbox.put([item(100 + n, body=text) for n, text in enumerate(texts)])
+    await mail.mesh.inbox.put([item(100 + n, body=text) for n, text in enumerate(texts)])
     assert await bodies(mail, search="deploy", order="oldest") == texts[:2]
     assert await bodies(mail, search="cafe FAILED") == texts[:1]
     assert await bodies(mail, search='"roll back"') == [texts[1]]

@@ -25,7 +25,7 @@ async def host(tmp_path: Path) -> AsyncIterator[Host]:
 
 
 async def put(host: Host, *numbers: int, **more: Any) -> None:
-    await host.daemon.inbox.put([item(number, **more) for number in numbers])
+    await host.mesh.inbox.put([item(number, **more) for number in numbers])
 
 
 async def waited(client: AsyncDaemonClient, **given: Any) -> list[str | None]:
@@ -85,7 +85,7 @@ async def test_each_agent_has_its_own_mark(host: Host) -> None:
     await put(host, 1)
     page = await host.get("/v1/inbox", reader="wait")
     await host.post("/v1/inbox/mark", mark=page["mark"], ids=[page["items"][0]["id"]])
-    epoch = host.daemon.inbox.store.epoch
+    epoch = host.mesh.inbox.store.epoch
     assert await marks.position("", "wait", "main", epoch) == 1
     assert await marks.position("claude", "wait", "main", epoch) == 0
 
@@ -103,7 +103,7 @@ async def test_a_mark_of_a_lost_inbox_hides_nothing_in_the_new_one(host: Host) -
         await put(host, 1, 2, 3)
         await client.wait(0)
         await host.down()
-        host.daemon.directory.inbox.unlink()
+        host.mesh.directory.inbox.unlink()
         await host.up()
         await put(host, 4)
         assert await waited(client) == ["m4"]

@@ -42,7 +42,7 @@ def at(clock: FakeClock, seconds: float) -> str:
 
 
 async def put(host: Host, *numbers: int) -> None:
-    await host.daemon.inbox.put([item(number) for number in numbers])
+    await host.mesh.inbox.put([item(number) for number in numbers])
 
 
 async def waited(client: AsyncDaemonClient) -> list[str | None]:
@@ -111,7 +111,7 @@ async def test_a_resumed_agent_wakes_at_once(host: Host, clock: FakeClock) -> No
 
 async def test_the_pause_of_one_agent_holds_back_no_other(host: Host, clock: FakeClock) -> None:
     await host.post("/v1/agents/pause", names=["claude"], until=at(clock, 3600))
-    await host.daemon.inbox.put([item(1)])
+    await host.mesh.inbox.put([item(1)])
     client = acting(host, "claude-2")
     try:
         assert await waited(client) == ["m1"]

@@ -48,7 +48,7 @@ def test_a_copied_identity_exits_with_4_and_says_what_helps(tmp_path: Path, rela
     folder = tmp_path / "a"
     with daemon(folder, relay) as first:
         first.wait_lines(1, START_S)
-    path = folder / "host_fingerprint.json"
+    path = folder / "main" / "host_fingerprint.json"
     other = json.loads(path.read_text()) | {"fingerprint": "0" * 64, "host": "1" * 64}
     path.write_text(json.dumps(other))
     with daemon(folder, relay) as second:
@@ -64,5 +64,5 @@ def test_the_log_has_json_lines_others_may_read_and_no_secret(tmp_path: Path, re
     assert stat.S_IMODE((folder / "daemon.log").stat().st_mode) == 0o600
     assert "daemon_started" in [line["event"] for line in logged(folder)]
     text = (folder / "daemon.log").read_text()
-    assert keyfile.load(folder / "keypair.json").reveal_seed().hex() not in text
+    assert keyfile.load(folder / "main" / "keypair.json").reveal_seed().hex() not in text
     assert (folder / "local_token").read_text().strip() not in text

@@ -19,15 +19,15 @@ READER = NodeKey(b"r" * 32).node
 
 async def dead_row(host: Host, client_id: str = "c", to: str = READER, **more: object) -> str:
     """Make a row the relay refused for good; return its id."""
-    submit = host.daemon.drain._submit
+    submit = host.mesh.drain._submit
 
     async def refuse(events: Sequence[Event]) -> list[Published | PosthouseError]:
         return [error("message_malformed", reason="x")] * len(events)
 
-    host.daemon.drain._submit = refuse
+    host.mesh.drain._submit = refuse
     await host.send(to, "hello", client_message_id=client_id, **more)
     row = await host.until_status(client_id, "dead")
-    host.daemon.drain._submit = submit
+    host.mesh.drain._submit = submit
     return str(row["id"])
 
 
@@ -59,7 +59,7 @@ async def test_a_patched_message_has_another_fingerprint_and_the_same_destinatio
 
 async def test_a_pending_row_can_be_requeued(house: House, alice: Host) -> None:
     await house.down()
-    await until(lambda: not alice.daemon.uplink.may_send)
+    await until(lambda: not alice.mesh.uplink.may_send)
     await alice.send(READER, "hello", client_message_id="c")
     answer = await alice.post("/v1/outbox/requeue", id="c", new_client_message_id="c2")
     assert answer.status == 200
@@ -115,7 +115,7 @@ async def test_inspect_shows_the_chain_from_any_of_its_rows(alice: Host) -> None
     async def refuse(events: Sequence[Event]) -> list[Published | PosthouseError]:
         return [error("message_malformed", reason="x")] * len(events)
 
-    alice.daemon.drain._submit = refuse
+    alice.mesh.drain._submit = refuse
     for number in range(3):
         answer = await alice.post("/v1/outbox/requeue", id=ids[-1], new_client_message_id=f"again-{number}")
         await alice.until_status(f"again-{number}", "dead")

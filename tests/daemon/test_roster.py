@@ -118,7 +118,7 @@ async def test_names_and_topics_work_while_the_relay_is_away(house: House, alice
     assert (await alice.send("bob", "with the relay")).status == 202
     assert (await alice.send("#news", "with the relay")).status == 202
     await house.down()
-    await until(lambda: not alice.daemon.uplink.is_up)
+    await until(lambda: not alice.mesh.uplink.is_up)
     assert (await alice.send("bob", "without")).status == 202
     assert (await alice.send("#news", "without")).status == 202
     assert (await alice.send("nobody", "without")).status == 404
@@ -137,7 +137,7 @@ async def test_a_daemon_that_is_no_member_waits_and_loses_nothing(house: House, 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("posthouse.daemon.uplink._AGAIN_S", 0.05)
         async with running(host):
-            await until(lambda: host.daemon.uplink.is_up)
+            await until(lambda: host.mesh.uplink.is_up)
             assert (await host.send(ADMIN.node, "hello", client_message_id="c")).status == 202
             assert (await host.row("c"))["status"] == "pending"
             await admin.meshes.add_member("team", host.node, "late")
@@ -150,8 +150,8 @@ async def test_a_member_has_its_name_in_health_and_mail(house: House) -> None:
         admin = house.client(ADMIN)
         await admin.meshes.add_member("main", alice.node, "alice")
         await admin.meshes.add_member("main", bob.node, "bob")
-        await alice.daemon.uplink.refresh()
-        await bob.daemon.uplink.refresh()
+        await alice.mesh.uplink.refresh()
+        await bob.mesh.uplink.refresh()
         assert (await alice.get("/v1/health"))["member"] == "alice"
         await alice.send("bob", "hello")
         [item] = (await bob.get("/v1/inbox", wait_s=10))["items"]
@@ -169,10 +169,10 @@ async def test_a_member_that_was_put_out_loses_nothing_until_it_is_let_in_again(
             await host.connected()
             await admin.meshes.remove_member("team", host.node)
             await house.down()
-            await until(lambda: not host.daemon.uplink.is_up)
+            await until(lambda: not host.mesh.uplink.is_up)
             assert (await host.send(ADMIN.node, "hello", client_message_id="c")).status == 202
             await house.up()
-            await until(lambda: host.daemon.uplink.is_up and not host.daemon.uplink.is_admitted)
+            await until(lambda: host.mesh.uplink.is_up and not host.mesh.uplink.is_admitted)
             assert (await host.row("c"))["status"] == "pending"
             await admin.meshes.add_member("team", host.node, "member")
             await host.until_status("c", "done")
@@ -190,7 +190,7 @@ async def test_a_member_that_is_removed_while_it_is_connected_is_out_at_once_and
             await admin.meshes.add_member("team", host.node, "member")
             await host.connected()
             await admin.meshes.remove_member("team", host.node)
-            await until(lambda: not host.daemon.uplink.is_admitted)
+            await until(lambda: not host.mesh.uplink.is_admitted)
             assert (await host.send(ADMIN.node, "hello", client_message_id="c")).status == 202
             await admin.meshes.add_member("team", host.node, "member")
             await host.until_status("c", "done")
@@ -204,7 +204,7 @@ async def test_one_changed_key_stops_only_messages_to_that_name(house: House, al
     dave = (await admin.meshes.resolve("dave", "main"),)
     await admin.meshes.remove_member("main", *dave)
     await admin.meshes.add_member("main", impostor.node, "dave")
-    await alice.daemon.uplink.refresh()
+    await alice.mesh.uplink.refresh()
     refusal = await alice.send("dave", "secret")
     assert (refusal.status, refusal["error"]) == (409, "member_key_changed")
     assert f"posthouse trust dave --mesh main --node {impostor.node}" in refusal["hint"]

@@ -35,15 +35,15 @@ async def use_everything(alice: Host, bob: Host) -> str:
             for address in (url, url.partition("?")[0]):
                 async with session.get(address, headers=headers) as response:
                     answers.append(await response.json())
-    broken = alice.daemon.outbox.depth
+    broken = alice.mesh.outbox.depth
 
     async def fail() -> object:
         secret = (token, BODY)
         raise RuntimeError(f"{len(secret)} values")
 
-    alice.daemon.outbox.depth = fail  # type: ignore[method-assign, assignment]
+    alice.mesh.outbox.depth = fail  # type: ignore[method-assign, assignment]
     answers.append(await alice.get("/v1/health"))
-    alice.daemon.outbox.depth = broken  # type: ignore[method-assign]
+    alice.mesh.outbox.depth = broken  # type: ignore[method-assign]
     return json.dumps([getattr(answer, "body", answer) for answer in answers], default=repr)
 
 
@@ -52,7 +52,7 @@ async def test_no_secret_is_logged_or_answered(house: House) -> None:
         async with host_at(house, "alice", tcp="on") as alice, host_at(house, "bob") as bob:
             answered = await use_everything(alice, bob)
             directory = alice.daemon.directory
-            seed = keyfile.load(directory.key).reveal_seed().hex()
+            seed = keyfile.load(alice.mesh.directory.key).reveal_seed().hex()
             token = directory.token()
     text = json.dumps(logged, default=repr)
     assert "security" in text
@@ -67,5 +67,5 @@ async def test_the_outbox_keeps_no_direct_message_in_the_clear(house: House) -> 
     async with host_at(house, "alice") as alice:
         await alice.send(alice.node, BODY, client_message_id="c")
         await alice.until_status("c", "done")
-    for path in alice.daemon.directory.root.glob("outbox.db*"):
+    for path in alice.mesh.directory.root.glob("outbox.db*"):
         assert BODY.encode() not in path.read_bytes()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from posthouse.client import Published
-from posthouse.daemon.directory import DaemonDirectory
+from posthouse.daemon.directory import MeshDirectory
 from posthouse.daemon.housekeeping import Pressure
 from posthouse.daemon.outbox.outbox import Outbox, OutboxFilter
 from posthouse.daemon.outbox.transitions import OUTBOX, Claimed, Depth, NewRow, SendOutcome
@@ -47,7 +47,7 @@ def damage(path: Path, *, at: float = 0.5, size: int = 4_096) -> None:
 async def test_a_damaged_outbox_refuses_to_start_and_stays_as_it_is(tmp_path: Path) -> None:
     host = make_host(tmp_path, NOWHERE)
     await filled(host)
-    path = host.daemon.directory.outbox
+    path = host.mesh.directory.outbox
     damage(path)
     before = path.read_bytes()
     with pytest.raises(PosthouseError) as refused:
@@ -62,8 +62,8 @@ async def test_a_damaged_outbox_refuses_to_start_and_stays_as_it_is(tmp_path: Pa
 async def test_recover_saves_the_readable_rows_and_puts_the_rest_aside(tmp_path: Path) -> None:
     host = make_host(tmp_path, NOWHERE)
     await filled(host)
-    damage(host.daemon.directory.outbox)
-    recovered = recover_outbox(host.daemon.directory, "main", host.settings.clock)
+    damage(host.mesh.directory.outbox)
+    recovered = recover_outbox(host.mesh.directory, host.settings.clock)
     assert recovered.aside is not None
     assert recovered.aside.exists()
     assert 100 < recovered.rows <= 300
@@ -84,8 +84,8 @@ async def test_recover_of_a_sound_outbox_keeps_every_row(house: House, tmp_path:
         await house.down()
         await host.send(READER, "hello", client_message_id="waits")
         before = (await host.get("/v1/outbox"))["items"]
-    assert recover_outbox(host.daemon.directory, "main", host.settings.clock).rows == 2
-    assert damage_of(host.daemon.directory.outbox, counters=True) is None
+    assert recover_outbox(host.mesh.directory, host.settings.clock).rows == 2
+    assert damage_of(host.mesh.directory.outbox, counters=True) is None
     async with running(host):
         assert [row["id"] for row in (await host.get("/v1/outbox"))["items"]] == [row["id"] for row in before]
 
@@ -121,17 +121,17 @@ async def test_an_outbox_of_the_first_version_keeps_its_rows_and_ids(tmp_path: P
 
 
 async def test_recover_saves_the_rows_of_an_older_outbox(tmp_path: Path) -> None:
-    directory = DaemonDirectory(tmp_path / "d")
+    directory = MeshDirectory(tmp_path / "d")
     directory.prepare()
     make_old_store(directory.outbox, OUTBOX, 1, _OLD_OUTBOX)
-    assert recover_outbox(directory, "main", FakeClock())[:2] == (2, 1)
+    assert recover_outbox(directory, FakeClock())[:2] == (2, 1)
 
 
 async def test_counters_that_lie_are_damage(tmp_path: Path) -> None:
     host = make_host(tmp_path, NOWHERE)
     async with running(host):
         await host.send(READER, "hello")
-        await host.daemon.outbox.store.writer.run(
+        await host.mesh.outbox.store.writer.run(
             lambda tx: tx.db.execute("UPDATE outbox_state SET pending = 7").fetchall()
         )
     with pytest.raises(PosthouseError) as refused:
@@ -145,7 +145,7 @@ async def test_a_damaged_inbox_is_put_aside_and_a_fresh_one_begins(house: House,
             await alice.send(bob.node, f"m{number} " + "x" * 500)
         await bob.until_bodies(60)
         await bob.down()
-        path = bob.daemon.directory.inbox
+        path = bob.mesh.directory.inbox
         damage(path)
         await bob.up()
         assert list(path.parent.glob("inbox.db.corrupt-*"))
@@ -158,7 +158,7 @@ async def test_a_file_that_is_no_database_is_damage(tmp_path: Path) -> None:
     host = make_host(tmp_path, NOWHERE)
     async with running(host):
         pass
-    host.daemon.directory.outbox.write_bytes(b"not a database at all" * 500)
+    host.mesh.directory.outbox.write_bytes(b"not a database at all" * 500)
     with pytest.raises(PosthouseError) as refused:
         await host.up()
     assert refused.value.code == "outbox_corrupt"
@@ -180,10 +180,10 @@ async def test_a_full_outbox_refuses_new_messages_with_507_and_answers_old_ones(
         assert statuses[-1] == 507
         assert answer["error"] == "insufficient_storage"
         assert answer["client_message_id"] == f"c{len(statuses) - 1}"
-        depth = await host.daemon.outbox.depth()
+        depth = await host.mesh.outbox.depth()
         assert 0.8 * 10_000 < depth.bytes <= 0.95 * 10_000
         assert (await host.send(READER, "x" * 500, client_message_id="c0")).status == 202
-        host.daemon.pressure.update(depth)
+        host.mesh.pressure.update(depth)
         events = [each for each in await listener.next_batch(5) if each.event == "outbox_pressure"]
         assert events[0].data["is_high"] is True
         assert (await host.row(f"c{len(statuses) - 1}")).get("error") == "outbox_row_unknown"
@@ -196,7 +196,7 @@ async def test_sending_makes_no_room_but_stripping_does(house: House, tmp_path: 
         assert answer.status == 507
         for row in (await host.get("/v1/outbox"))["items"]:
             await host.until_status(row["id"], "done")
-        await host.daemon.outbox.strip_done(host.daemon.clock.wall_ns() + 1)
+        await host.mesh.outbox.strip_done(host.daemon.clock.wall_ns() + 1)
         assert (await host.send(READER, "x" * 300)).status == 202
 
 
@@ -220,7 +220,7 @@ def test_pressure_includes_the_free_space_of_the_disk(tmp_path: Path) -> None:
 
 async def test_a_settled_frame_is_written_however_long_the_store_is_full(house: House, alice: Host) -> None:
 
-    settle = alice.daemon.outbox.settle
+    settle = alice.mesh.outbox.settle
     failures = 2
 
     async def fail_twice(results: Sequence[SendOutcome], destination: str, limit: int) -> list[Claimed]:
@@ -231,7 +231,7 @@ async def test_a_settled_frame_is_written_however_long_the_store_is_full(house: 
         return await settle(results, destination, limit)
 
     frames: list[int] = []
-    submit = alice.daemon.drain._submit
+    submit = alice.mesh.drain._submit
 
     async def count(events: Sequence[Event]) -> list[Published | PosthouseError]:
         frames.append(len(events))
@@ -239,8 +239,8 @@ async def test_a_settled_frame_is_written_however_long_the_store_is_full(house: 
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("posthouse.daemon.drain._STORE_AGAIN_S", 0.01)
-        patch.setattr(alice.daemon.outbox, "settle", fail_twice)
-        patch.setattr(alice.daemon.drain, "_submit", count)
+        patch.setattr(alice.mesh.outbox, "settle", fail_twice)
+        patch.setattr(alice.mesh.drain, "_submit", count)
         await alice.send(READER, "hello", client_message_id="c")
         await alice.until_status("c", "done")
     assert frames == [1]
@@ -256,16 +256,16 @@ async def test_old_records_go_below_a_snapshot_and_rows_stay(tmp_path: Path) -> 
         for number in range(600):
             await host.send(READER, "x", client_message_id=f"c{number}")
         clock.advance(31 * 86_400)
-        store = host.daemon.outbox.store
+        store = host.mesh.outbox.store
         before = store.extent()
-        await host.daemon.housekeeper.sweep()
+        await host.mesh.housekeeper.sweep()
         after = store.extent()
         assert after.epoch == before.epoch
         assert await count_records(store, "journal.snapshot") == 1
         assert await count_records(store, "outbox.queued") <= 100
         assert await count_records(store, "outbox.dead") > 0
         assert (await host.row("c0"))["status"] == "dead"
-    assert verify_store(host.daemon.directory.outbox) == []
+    assert verify_store(host.mesh.directory.outbox) == []
 
 
 async def test_with_a_lake_only_records_that_it_has_committed_are_pruned(tmp_path: Path) -> None:
@@ -274,12 +274,12 @@ async def test_with_a_lake_only_records_that_it_has_committed_are_pruned(tmp_pat
     async with running(host):
         for number in range(600):
             await host.send(READER, "x", client_message_id=f"c{number}")
-        await host.daemon.housekeeper.sweep()
-        store = host.daemon.outbox.store
+        await host.mesh.housekeeper.sweep()
+        store = host.mesh.outbox.store
         assert await count_records(store, "outbox.queued") == 600
         note_committed(lake, store.epoch, 500)
-        host.daemon.uplink.clock_watch.confirm()
-        await host.daemon.housekeeper.sweep()
+        host.mesh.uplink.clock_watch.confirm()
+        await host.mesh.housekeeper.sweep()
         assert store.extent().pruned_through == 500
 
 
@@ -288,8 +288,8 @@ async def test_a_journal_that_is_too_large_is_pruned_before_its_age(tmp_path: Pa
     async with running(host):
         for number in range(600):
             await host.send(READER, "x", client_message_id=f"c{number}")
-        await host.daemon.housekeeper.sweep()
-        assert await count_records(host.daemon.outbox.store, "outbox.queued") == 0
+        await host.mesh.housekeeper.sweep()
+        assert await count_records(host.mesh.outbox.store, "outbox.queued") == 0
         assert (await host.get("/v1/health"))["queue_depth"] == 600
 
 
@@ -303,13 +303,13 @@ async def test_pressure_is_recorded_once(tmp_path: Path) -> None:
     async with running(host):
         while (await host.send(READER, "x" * 300)).status == 202:
             pass
-        await host.daemon.housekeeper.measure()
-        await host.daemon.housekeeper.measure()
-        assert await count_records(host.daemon.outbox.store, "outbox.pressure") == 1
+        await host.mesh.housekeeper.measure()
+        await host.mesh.housekeeper.measure()
+        assert await count_records(host.mesh.outbox.store, "outbox.pressure") == 1
 
 
 async def test_a_body_the_relay_would_not_take_is_refused_before_anything_is_written(house: House, alice: Host) -> None:
-    alice.daemon.sending.max_payload = 10
+    alice.mesh.sending.max_payload = 10
     answer = await alice.send(READER, "x" * 11, client_message_id="c")
     assert (answer.status, answer["error"], answer["limit"]) == (413, "body_too_large", 10)
     assert (await alice.get("/v1/outbox"))["items"] == []

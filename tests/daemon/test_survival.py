@@ -60,8 +60,8 @@ async def test_daemon_on_a_full_disk_goes_on_by_itself_once_there_is_room(
         await eventually(lambda: health(host), lambda state: state["writable"] is True)
         again = await eventually(lambda: host.send(bob.node, "after"), lambda said: said.status == 202)
         await host.until_status(again["client_message_id"], "done")
-    assert verify_store(small_disk / "a" / "inbox.db") == []
-    assert verify_store(small_disk / "a" / "outbox.db") == []
+    assert verify_store(small_disk / "a" / "main" / "inbox.db") == []
+    assert verify_store(small_disk / "a" / "main" / "outbox.db") == []
 
 
 @pytest.mark.parametrize("name", ["new", "known"])
@@ -113,7 +113,7 @@ async def test_task_that_dies_ends_the_daemon_with_the_reason(house: House) -> N
         async def fail(*_given: object) -> list[Any]:
             raise ZeroDivisionError("a defect in a drain task")
 
-        host.daemon.drain._submit = fail
+        host.mesh.drain._submit = fail
         await host.send(NodeKey.generate().node, "hello")
         with pytest.raises(PosthouseError, match="a defect in a drain task"):
             async with asyncio.timeout(PATIENCE_S):
@@ -124,13 +124,13 @@ async def test_roster_that_could_not_be_saved_is_saved_when_there_is_room(small_
     host = make_host(small_disk, house.url, "a", pins=small_disk / "pins.json")
     async with running(host):
         await host.connected()
-        roster = host.daemon.roster
+        roster = host.mesh.roster
         ballast = fill(small_disk)
         roster.set_topics(["builds"])
         assert roster.topics == ["builds"]
         ballast.unlink()
         roster.set_topics(["builds"])
-    assert "builds" in (small_disk / "a" / "roster.json").read_text()
+    assert "builds" in (small_disk / "a" / "main" / "roster.json").read_text()
 
 
 async def test_commit_without_a_change_does_not_end_the_state_of_a_full_store(small_disk: Path) -> None:

@@ -63,7 +63,7 @@ class Campaign:
     def stores(self) -> list[Path]:
         """Return the files of every store of the campaign."""
         names = ("outbox.db", "inbox.db")
-        daemons = [daemon.directory / name for daemon in self.daemons.values() for name in names]
+        daemons = [daemon.directory / "main" / name for daemon in self.daemons.values() for name in names]
         return [self.relay.data_dir / "relay.db", *daemons]
 
     @asynccontextmanager
@@ -183,7 +183,7 @@ class Campaign:
 
     async def _until_read(self) -> None:
         """Wait until the reader's queue at the relay is empty: each of its messages is in the inbox then."""
-        key = keyfile.load(self.daemons["c"].directory / "keypair.json")
+        key = keyfile.load(self.daemons["c"].directory / "main" / "keypair.json")
         async with Client(self.relay.url, key, pins=Pins(None)) as client, asyncio.timeout(PATIENCE_S):
             while await client.queues.rows("main", key.node, limit=1):  # noqa: ASYNC110 - nobody announces it
                 await asyncio.sleep(_PAUSE_S)

@@ -22,7 +22,7 @@ async def hand(house: House, host: Host, budget: MeshBudget) -> tuple[str, str]:
 
 async def travelling(host: Host, message_id: str) -> MeshBudget:
     """Return the budget with which a message came."""
-    found = await host.daemon.inbox.find_cause((await host.daemon.inbox.find(message_id)).message_id)
+    found = await host.mesh.inbox.find_cause((await host.mesh.inbox.find(message_id)).message_id)
     assert found is not None and found[1] is not None
     return found[1]
 

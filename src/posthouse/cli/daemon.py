@@ -28,8 +28,9 @@ from posthouse.model.errors import error
 if TYPE_CHECKING:
     from posthouse.cli.config import Flags as DaemonFlags
     from posthouse.cli.daemon_start import StartOptions
+    from posthouse.client.daemon.local_api import MeshState
     from posthouse.daemon.daemon import Daemon
-    from posthouse.daemon.directory import DaemonDirectory
+    from posthouse.daemon.directory import MeshDirectory
 else:
     DaemonFlags = flags_of("outbox", "inbox", "clone", "daemon", "mcp")
 
@@ -81,6 +82,9 @@ def up(
     if foreground:
         _run(options, given, output)
         return
+    if (running := _join_running(options)) is not None:
+        output.result(running, f"already running: {_ready_line(running)}")
+        return
     from posthouse.cli.detach import start_detached
 
     words = ("daemon", "up", "--foreground", "--json", *options.tokens(), *setting_tokens(given))
@@ -88,12 +92,35 @@ def up(
     output.result(started, _ready_line(started))
 
 
+def _join_running(options: StartOptions) -> dict[str, Any] | None:
+    """Let a daemon that runs already serve the mesh, and return its description; None if none runs."""
+    location = options.daemon_options.location()
+    pid = _daemon_pid(options.daemon_options)
+    if pid is None or location.is_former:
+        return None
+    if options.is_ephemeral:
+        raise error("daemon_running", directory=str(location.directory))
+    with options.daemon_options.client() as daemon:
+        health = daemon.add_mesh(options.daemon_options.chosen_mesh(), options.relay)
+    return {
+        "node": health.node,
+        "mesh": health.mesh,
+        "relay": health.relay,
+        "directory": str(location.directory),
+        "socket": str(location.socket),
+        "port": None,
+        "pid": pid,
+        "is_ephemeral": health.is_ephemeral,
+    }
+
+
 def _run(options: StartOptions, flags: dict[str, Any], output: Output) -> None:
     from posthouse.cli.daemon_start import daemon_settings, record_relay, run_daemon
 
     settings, values = daemon_settings(options, flags)
-    if options.relay is not None:
-        record_relay(settings)
+    if options.relay is not None and not settings.is_ephemeral:
+        first = settings.meshes[0]
+        record_relay(settings.directory / first.mesh, first.relay)
     run_daemon(settings, values, lambda daemon: _announce(daemon, output))
 
 
@@ -103,10 +130,11 @@ def _announce(daemon: Daemon, output: Output) -> None:
 
 
 def _started_value(daemon: Daemon) -> dict[str, Any]:
+    first = next(iter(daemon.meshes))
     return {
-        "node": daemon.key.node,
-        "mesh": daemon.settings.mesh,
-        "relay": daemon.settings.relay,
+        "node": first.key.node,
+        "mesh": first.mesh,
+        "relay": first.settings.relay,
         "directory": str(daemon.directory.root),
         "socket": str(daemon.directory.socket),
         "port": daemon.port,
@@ -177,11 +205,17 @@ def status(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = P
     with daemon_options.client() as daemon:
         health = daemon.health()
         directory = daemon.place.directory
-    values = {**msgspec.structs.asdict(health), "directory": str(directory)}
-    lines = [f"{name:<20}{value}" for name, value in values.items() if value is not None]
-    output.result(values, "\n".join(lines))
+    values: dict[str, Any] = {**msgspec.to_builtins(health), "directory": str(directory)}
+    shown = [f"{name:<20}{value}" for name, value in values.items() if value is not None and name != "meshes"]
+    output.result(values, "\n".join([*shown, *(_mesh_line(mesh) for mesh in health.meshes)]))
     if health.clock_warning is not None:
         output.note(health.clock_warning)
+
+
+def _mesh_line(mesh: MeshState) -> str:
+    state = mesh.state if mesh.admitted or mesh.state != "connected" else "connected, not admitted"
+    reason = "" if mesh.reason is None else f": {mesh.reason}"
+    return f"{'mesh':<20}{mesh.mesh} at {mesh.relay} is {state}{reason}"
 
 
 def version(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
@@ -244,14 +278,18 @@ def _line(entry: dict[str, Any]) -> str:
     return "  ".join(leading + rest)
 
 
-def existing_directory(daemon_options: DaemonOptions) -> DaemonDirectory:
-    """Return the daemon's directory, or raise a usage error that names it if it does not exist."""
+def existing_directory(daemon_options: DaemonOptions) -> MeshDirectory:
+    """Return the directory of a mesh, or raise a usage error that names it if it does not exist."""
     from posthouse.daemon.directory import DaemonDirectory
 
-    root = daemon_options.location().directory
-    if not root.is_dir():
-        raise error("usage", text=f"there is no daemon in {root}", hint="Give its directory with --dir, or its --mesh.")
-    return DaemonDirectory(root)
+    daemon, mesh = DaemonDirectory(daemon_options.root()), daemon_options.chosen_mesh()
+    if daemon.root.is_dir():
+        daemon.upgrade_stopped(mesh)
+    directory = daemon.mesh(mesh)
+    if not directory.root.is_dir():
+        text = f"there is no daemon of mesh {mesh} in {daemon.root}"
+        raise error("usage", text=text, hint="Give its directory with --dir, or its --mesh.")
+    return directory
 
 
 def accept_host(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
@@ -291,12 +329,9 @@ def remint(
     """
     from posthouse.daemon.identity import remint as remint_identity
     from posthouse.model.clock import system_clock
-    from posthouse.model.node import DEFAULT_MESH
 
     directory = existing_directory(daemon_options)
-    before, after = remint_identity(
-        directory, daemon_options.mesh or DEFAULT_MESH, system_clock(), abort_pending=abort_pending
-    )
+    before, after = remint_identity(directory, system_clock(), abort_pending=abort_pending)
     output.result({"before": before or None, "node": after}, f"the daemon is now {after}")
 
 
@@ -312,9 +347,8 @@ def recover(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = 
     """
     from posthouse.daemon.recovery import recover_outbox
     from posthouse.model.clock import system_clock
-    from posthouse.model.node import DEFAULT_MESH
 
-    found = recover_outbox(existing_directory(daemon_options), daemon_options.mesh or DEFAULT_MESH, system_clock())
+    found = recover_outbox(existing_directory(daemon_options), system_clock())
     if found.aside is None:
         output.result(found._asdict(), "there is no outbox to recover")
         return

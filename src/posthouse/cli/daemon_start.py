@@ -1,7 +1,8 @@
 """Starting a daemon: its options and settings.
 
-config.toml in the daemon's directory has the same form as the one in the home directory and overrides it; the first
-start records the relay there. uvloop and posthouse.daemon are imported inside the functions that run the daemon.
+config.toml in the directory of a mesh has the same form as the one in the home directory and overrides it for that
+mesh; the first start records the relay there. uvloop and posthouse.daemon are imported inside the functions that run
+the daemon.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from posthouse.cli.options import DaemonOptions, client_options
 
 if TYPE_CHECKING:
     from posthouse.daemon.daemon import Daemon
-    from posthouse.daemon.settings import DaemonSettings
+    from posthouse.daemon.settings import DaemonSettings, MeshSettings
     from posthouse.model.settings_sources import Resolved
 
 DAEMON_CONFIG_NAME = "config.toml"
@@ -40,7 +41,7 @@ class StartOptions:
         """Return the command-line options that give another process these values."""
         options = {
             "--mesh": self.daemon_options.mesh,
-            "--dir": str(self.daemon_options.location().directory),
+            "--dir": None if self.daemon_options.directory is None else str(self.daemon_options.root()),
             "--relay": self.relay,
             "--ttl": None if self.ttl_s is None else f"{self.ttl_s:.0f}s",
         }
@@ -54,25 +55,53 @@ class StartOptions:
 
 
 def daemon_settings(options: StartOptions, flags: Mapping[str, Any] | None) -> tuple[DaemonSettings, Settings]:
-    """Return the settings of the daemon, and all settings."""
+    """Return the settings of the daemon with every mesh of its directory, and all settings."""
+    from posthouse.client import Memberships
+    from posthouse.daemon.directory import DaemonDirectory
     from posthouse.daemon.identity import is_ephemeral_by_default
-    from posthouse.daemon.settings import ClonePolicy, DaemonSettings, Retention
-    from posthouse.model.node import DEFAULT_MESH, validate_mesh_name
+    from posthouse.daemon.settings import DaemonSettings
 
-    mesh = validate_mesh_name(options.daemon_options.mesh or DEFAULT_MESH)
-    directory = options.daemon_options.location().directory
-    values = _load_values(directory, {**(flags or {}), "client.relay": options.relay})
-    has_max_age, has_lake = (values[name].value is not None for name in ("outbox.max_age_h", "journal.lake"))
+    root = options.daemon_options.root()
+    named, given = options.daemon_options.chosen_mesh(), flags or {}
     is_ephemeral = is_ephemeral_by_default() if options.is_ephemeral is None else options.is_ephemeral
+    others = [] if is_ephemeral else [mesh for mesh in DaemonDirectory(root).meshes() if mesh != named]
+
+    def load_mesh(mesh: str, relay: str | None) -> MeshSettings:
+        if relay is not None:
+            record_relay(root / mesh, relay)
+        return _mesh_settings(root, mesh, relay, given, is_ephemeral=is_ephemeral)
+
+    values = _load_values(root / named, given)
     settings = DaemonSettings(
-        directory=directory,
-        relay=_relay(values, mesh, directory, options.relay),
-        mesh=mesh,
-        is_ephemeral=is_ephemeral,
+        directory=root,
+        meshes=(
+            _mesh_settings(root, named, options.relay, given, is_ephemeral=is_ephemeral),
+            *(load_mesh(mesh, None) for mesh in others),
+        ),
         ttl_s=options.ttl_s,
         tcp=options.tcp,
         port=values.integer("mcp.port"),
         tool_wait_max_s=values.integer("mcp.wait_max_s"),
+        load_mesh=load_mesh,
+        chosen_mesh=Memberships.of_home().chosen if options.daemon_options.directory is None else lambda: named,
+    )
+    return settings, values
+
+
+def _mesh_settings(
+    root: Path, mesh: str, relay: str | None, flags: Mapping[str, Any], *, is_ephemeral: bool
+) -> MeshSettings:
+    from posthouse.daemon.settings import ClonePolicy, MeshSettings, Retention
+
+    directory = root / mesh
+    if not directory.exists() and (root / DAEMON_CONFIG_NAME).exists():  # a directory of an earlier version
+        directory = root
+    values = _load_values(directory, {**flags, "client.relay": relay})
+    has_max_age, has_lake = (values[name].value is not None for name in ("outbox.max_age_h", "journal.lake"))
+    return MeshSettings(
+        mesh=mesh,
+        relay=_relay(values, mesh, directory, relay),
+        is_ephemeral=is_ephemeral,
         clone_policy=ClonePolicy(values.text("clone.policy")),
         outbox_max_age_h=values.integer("outbox.max_age_h") if has_max_age else None,
         outbox_max_bytes=values.integer("outbox.max_bytes"),
@@ -85,17 +114,15 @@ def daemon_settings(options: StartOptions, flags: Mapping[str, Any] | None) -> t
         bus_dir=values.path("bus.dir") if values.is_on("daemon.bridge") else None,
         client=client_options(values),
     )
-    return settings, values
 
 
-def record_relay(settings: DaemonSettings) -> None:
-    """Record the relay for later starts, unless the file has settings that were not written here."""
+def record_relay(directory: Path, relay: str) -> None:
+    """Record the relay of a mesh for later starts, unless the file has settings that were not written here."""
     from posthouse.files import private_dir, write_atomic
 
-    directory = private_dir(settings.directory)
-    path, before = directory / DAEMON_CONFIG_NAME, recorded_relay(directory)
+    path, before = private_dir(directory) / DAEMON_CONFIG_NAME, recorded_relay(directory)
     if not path.exists() or (before is not None and path.read_text(encoding="utf-8") == _relay_record(before)):
-        write_atomic(path, _relay_record(settings.relay).encode())
+        write_atomic(path, _relay_record(relay).encode())
 
 
 def _relay_record(relay: str) -> str:
@@ -105,7 +132,7 @@ def _relay_record(relay: str) -> str:
 
 
 def recorded_relay(directory: Path) -> str | None:
-    """Return the relay in the daemon's own settings file, if any."""
+    """Return the relay in the settings file of a mesh, if any."""
     relay = read_settings_file(directory / DAEMON_CONFIG_NAME).get("client", {}).get("relay")
     return relay if isinstance(relay, str) else None
 
@@ -115,7 +142,7 @@ def _load_values(directory: Path, flags: Mapping[str, Any]) -> Settings:
 
 
 def _relay(values: Settings, mesh: str, directory: Path, given: str | None) -> str:
-    """Return the relay: from the option, the daemon's own file, the membership of the mesh, or the setting."""
+    """Return the relay: from the option, the mesh's own file, the membership of the mesh, or the setting."""
     from posthouse.client import Memberships, parse_relay_url
 
     is_named = given is not None or recorded_relay(directory) is not None

@@ -40,7 +40,7 @@ def server_entry(
     options = [] if agent is None else ["--as", agent]
     options += [] if daemon_options.mesh is None else ["--mesh", daemon_options.mesh]
     if daemon_options.directory is not None:
-        options += ["--dir", str(daemon_options.location().directory)]
+        options += ["--dir", str(daemon_options.root())]
     command, *rest = program()
     env = {HOME_ENV: str(home_directory(environ))} if environ.get(HOME_ENV) else {}
     return ServerEntry(command, (*rest, "mcp", *options), env)

@@ -127,9 +127,9 @@ _DAEMON_GROUP = Group("Daemon", sort_key=4)
 class DaemonOptions:
     """Which daemon to use; part of the signature of every command that connects to one."""
 
-    mesh: Annotated[str | None, Parameter(help="Mesh of the daemon. Default: main.")] = None
+    mesh: Annotated[str | None, Parameter(help="Mesh to use. Default: the one chosen with `posthouse use`.")] = None
     directory: Annotated[
-        Path | None, Parameter(name="--dir", help="Directory of the daemon. Default: ~/.posthouse/daemon/MESH.")
+        Path | None, Parameter(name="--dir", help="Directory of the daemon. Default: ~/.posthouse/daemon.")
     ] = None
     agent: Annotated[
         str | None, Parameter(help="Agent of this host to act for. Default: POSTHOUSE_AGENT, else the host itself.")
@@ -140,6 +140,25 @@ class DaemonOptions:
         from posthouse.client.daemon import daemon_address
 
         return daemon_address(self.directory, self.mesh)
+
+    def root(self) -> Path:
+        """Return the directory of the daemon of this version, also while one of an earlier version runs."""
+        location = self.location()
+        return location.directory.parent if location.is_former else location.directory
+
+    def chosen_mesh(self) -> str:
+        """Return the mesh: the given one, the chosen one, `main`, or the first that the daemon has."""
+        from posthouse.client import Memberships
+        from posthouse.daemon.directory import DaemonDirectory
+        from posthouse.model.node import DEFAULT_MESH, validate_mesh_name
+
+        named = self.location().mesh
+        if named is not None:
+            return validate_mesh_name(named)
+        present = DaemonDirectory(self.root()).meshes()
+        chosen = Memberships.of_home().chosen() if self.directory is None else None
+        wanted = (chosen, DEFAULT_MESH, *present)
+        return next((name for name in wanted if name in present), None) or chosen or DEFAULT_MESH
 
     def client(self, timeout_s: float = 30.0) -> DaemonClient:
         """Return a client of the daemon; it is not connected yet."""

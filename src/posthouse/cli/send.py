@@ -118,7 +118,7 @@ def _send_to_relay(
 
     from posthouse.cli.daemon_start import recorded_relay
 
-    directory = daemon_options.location().directory
+    directory = daemon_options.root() / daemon_options.chosen_mesh()
     daemon_key = directory / "keypair.json"
     if relay_options.key_file is None and daemon_key.exists():
         relay_options = replace(relay_options, key_file=daemon_key)

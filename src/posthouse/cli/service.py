@@ -184,10 +184,8 @@ def write_service(service: ServiceDefinition, *, show: bool, output: Output) -> 
 
 def _define_service(daemon_options: DaemonOptions, relay: str | None) -> ServiceDefinition:
     from posthouse.files import HOME_ENV, home_directory, private_dir
-    from posthouse.model.node import DEFAULT_MESH, validate_mesh_name
 
-    mesh = validate_mesh_name(daemon_options.mesh or DEFAULT_MESH)
-    directory = daemon_options.location().directory
+    mesh, directory = daemon_options.chosen_mesh(), daemon_options.root()
     words = ["daemon", "up", "--foreground", "--persistent", "--mesh", mesh, "--dir", str(directory)]
     if relay is not None:
         words += ["--relay", relay]
@@ -218,9 +216,7 @@ def uninstall_service(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output:
         posthouse daemon uninstall-service
         posthouse daemon uninstall-service --mesh team --json
     """
-    from posthouse.model.node import DEFAULT_MESH, validate_mesh_name
-
-    mesh = validate_mesh_name(daemon_options.mesh or DEFAULT_MESH)
+    mesh = daemon_options.chosen_mesh()
     remove_service(_service_name(mesh), "daemon", output)
 
 

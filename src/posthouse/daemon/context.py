@@ -12,26 +12,24 @@ import contextlib
 from dataclasses import dataclass, field
 
 from posthouse.client.daemon import DaemonAddress
-from posthouse.daemon.addresses import AddressBook
+from posthouse.client.daemon.locate import MESH_HEADER
 from posthouse.daemon.agents.marks import Marks
 from posthouse.daemon.agents.pauses import Pauses
 from posthouse.daemon.agents.registry import AgentRegistry
 from posthouse.daemon.event_hub import EventHub
-from posthouse.daemon.inbox.inbox import Inbox
-from posthouse.daemon.mailroom import Mailroom
+from posthouse.daemon.mesh_node import MeshNode
+from posthouse.daemon.meshes import MeshTable
 from posthouse.daemon.metrics import Meters
-from posthouse.daemon.outbox.outbox import Outbox
-from posthouse.daemon.roster import Roster
-from posthouse.daemon.send import Sending
 from posthouse.daemon.settings import DaemonSettings
-from posthouse.daemon.uplink import Uplink
 from posthouse.daemon.wake.waker import Waker
 from posthouse.http.call import Call, T, WaitLimit, read_arguments
-from posthouse.keys import NodeKey
 from posthouse.mcp.server import McpServer
 from posthouse.model.address import AGENT_HEADER, DEFAULT_INBOX
 from posthouse.model.clock import Clock
 from posthouse.model.errors import error
+
+#: query parameters that every route accepts
+_MESH_PARAMETER, _AGENT_PARAMETER = "mesh", "agent"
 
 
 @dataclass(slots=True)
@@ -40,17 +38,10 @@ class DaemonContext:
 
     settings: DaemonSettings
     clock: Clock
-    key: NodeKey
-    outbox: Outbox
-    inbox: Inbox
+    meshes: MeshTable
     agents: AgentRegistry
     marks: Marks
     pauses: Pauses
-    roster: Roster
-    uplink: Uplink
-    addresses: AddressBook
-    mailroom: Mailroom
-    sending: Sending
     waker: Waker
     events: EventHub
     meters: Meters
@@ -92,12 +83,29 @@ class DaemonContext:
 
 @dataclass(slots=True)
 class LocalCall(Call[DaemonContext]):
-    """A request to the daemon's local API."""
+    """A request to the daemon's local API.
+
+    It may name its mesh in the header Posthouse-Mesh, in the parameter `mesh`, or in the body.
+    """
+
+    #: mesh that the body names
+    _body_mesh: str | None = None
 
     @property
     def id(self) -> str:
         """The id in the path of the route."""
         return self.params["id"]
+
+    @property
+    def mesh(self) -> MeshNode:
+        """The mesh that the request names, else the default one."""
+        return self.context.meshes.get(self._named_mesh())
+
+    @property
+    def meshes(self) -> list[MeshNode]:
+        """The mesh that the request names, else all of them."""
+        named = self._named_mesh()
+        return list(self.context.meshes) if named is None else [self.context.meshes.get(named)]
 
     @property
     def agent(self) -> str:
@@ -115,13 +123,26 @@ class LocalCall(Call[DaemonContext]):
         return named.pop() if named else DEFAULT_INBOX
 
     def arguments(self, type: type[T]) -> T:  # noqa: A002 - the domain's word
-        """Return the query parameters as a struct, without the agent, which every route accepts."""
-        return read_arguments([given for given in self.target.query if given[0] != _AGENT_PARAMETER], type)
+        """Return the query parameters as a struct, without mesh and agent, which every route accepts."""
+        shared = (_MESH_PARAMETER, _AGENT_PARAMETER)
+        return read_arguments([given for given in self.target.query if given[0] not in shared], type)
+
+    async def body(self, type: type[T]) -> T:  # noqa: A002
+        """Return the JSON body as a struct, and use the mesh that its field `mesh` names."""
+        value = await Call.body(self, type)
+        self._body_mesh = getattr(value, "mesh", None)
+        return value
+
+    def _named_mesh(self) -> str | None:
+        named = {value for name, value in self.target.query if name == _MESH_PARAMETER}
+        named |= {value for value in (self.request.headers.get(MESH_HEADER), self._body_mesh) if value is not None}
+        if len(named) > 1:
+            raise error("parameter_invalid", name=_MESH_PARAMETER, reason="the request names two meshes")
+        return named.pop() if named else None
 
 
-_AGENT_PARAMETER = "agent"
 #: routes about the daemon as a whole, and those that register the agent
-_WITHOUT_AGENT = frozenset({"/v1/version", "/v1/health", "/v1/metrics"})
+_WITHOUT_AGENT = frozenset({"/v1/version", "/v1/health", "/v1/metrics", "/v1/meshes"})
 _AGENT_ROUTES = "/v1/agents"
 
 

@@ -22,7 +22,7 @@ from posthouse.daemon.drain import Drain
 from posthouse.daemon.inbox.inbox import Inbox, newest_position
 from posthouse.daemon.outbox.outbox import Outbox, read_depth
 from posthouse.daemon.outbox.transitions import Depth
-from posthouse.daemon.settings import KEEP_DAYS, DaemonSettings, Retention
+from posthouse.daemon.settings import KEEP_DAYS, MeshSettings, Retention
 from posthouse.journal.append import JournalTransaction
 from posthouse.journal.prune import prunable_through, prune_prefix
 from posthouse.journal.store import Store
@@ -73,20 +73,11 @@ class Pressure:
 
 
 class Housekeeper:
-    """Runs the housekeeping of one daemon."""
+    """Runs the housekeeping of one mesh."""
 
-    def __init__(
-        self,
-        outbox: Outbox,
-        inbox: Inbox,
-        agents: AgentRegistry,
-        drain: Drain,
-        pressure: Pressure,
-        settings: DaemonSettings,
-    ) -> None:
+    def __init__(self, outbox: Outbox, inbox: Inbox, drain: Drain, pressure: Pressure, settings: MeshSettings) -> None:
         self._outbox = outbox
         self._inbox = inbox
-        self._agents = agents
         self._drain = drain
         self._pressure = pressure
         self._settings = settings
@@ -106,11 +97,8 @@ class Housekeeper:
 
     async def measure(self) -> None:
         """Measure how full the outbox is, and record when it becomes nearly full; raise if a writer has ended."""
-        for store in (self._outbox.store, self._inbox.store, self._agents.store):
-            if store.writer.state == "failed":
-                raise error("store_failed", path=str(store.path), reason="its writer has ended")
-            if store.writer.state != "open":  # no message may come for a long time: ask the disk for room now
-                await store.probe()
+        await check_writer(self._outbox.store)
+        await check_writer(self._inbox.store)
         depth = await self._outbox.depth()
         if self._pressure.update(depth):
             await self._outbox.append_pressure(depth.bytes, self._pressure.capacity_bytes)
@@ -128,7 +116,6 @@ class Housekeeper:
         await self._inbox.index()
         await prune_journal(self._outbox.store, retention, lambda tx: {"outbox": read_depth(tx.db)._asdict()})
         await prune_journal(self._inbox.store, retention, lambda tx: {"inbox": newest_position(tx.db)})
-        await prune_journal(self._agents.store, retention, lambda tx: {"agents": list(read_agents(tx.db))})
 
     async def _delete_old(self) -> None:
         await self._drain.expire()
@@ -137,6 +124,28 @@ class Housekeeper:
             pass
         while await self._inbox.delete_before(now_ns - self._settings.inbox_keep_days * DAY_S * SECOND_NS):
             pass
+
+
+async def keep_agents(agents: AgentRegistry, retention: Retention) -> None:
+    """Run the housekeeping of what belongs to the home, until cancelled."""
+    measures = 0
+    while True:
+        try:
+            await check_writer(agents.store)
+            if measures % _MEASURES_PER_SWEEP == 0:
+                await prune_journal(agents.store, retention, lambda tx: {"agents": list(read_agents(tx.db))})
+        except Transient as failure:  # a full disk: the next round may find space
+            log.warning("housekeeping_failed", code=failure.code, reason=str(failure))
+        measures += 1
+        await asyncio.sleep(_MEASURE_EVERY_S)
+
+
+async def check_writer(store: Store) -> None:
+    """Raise store_failed if the writer of a store has ended; try again a store that could not be written."""
+    if store.writer.state == "failed":
+        raise error("store_failed", path=str(store.path), reason="its writer has ended")
+    if store.writer.state != "open":  # no message may come for a long time: ask the disk for room now
+        await store.probe()
 
 
 async def prune_journal(store: Store, retention: Retention, read_state: ReadState) -> int:

@@ -22,7 +22,7 @@ from typing import Literal
 import msgspec
 import structlog
 
-from posthouse.daemon.directory import DaemonDirectory
+from posthouse.daemon.directory import MeshDirectory
 from posthouse.daemon.outbox.outbox import Outbox, read_depth
 from posthouse.daemon.outbox.transitions import abort_open_rows
 from posthouse.daemon.settings import ClonePolicy
@@ -139,7 +139,7 @@ def is_ephemeral_by_default(environ: Mapping[str, str] = os.environ) -> bool:
     return any(environ.get(name, "").lower() not in ("", "0", "false") for name in _CI)
 
 
-async def load_identity(directory: DaemonDirectory, outbox: Outbox, *, is_ephemeral: bool) -> NodeKey:
+async def load_identity(directory: MeshDirectory, outbox: Outbox, *, is_ephemeral: bool) -> NodeKey:
     """Return the key of the daemon; create it the first time, and at each start of an ephemeral daemon."""
     if not is_ephemeral:
         return keyfile.load_or_create(directory.key)
@@ -149,7 +149,7 @@ async def load_identity(directory: DaemonDirectory, outbox: Outbox, *, is_epheme
     return NodeKey.generate()
 
 
-def accept_this_host(directory: DaemonDirectory) -> None:
+def accept_this_host(directory: MeshDirectory) -> None:
     """Record this machine as the one of the identity; the daemon must not run."""
     lock = directory.lock()
     try:
@@ -158,13 +158,13 @@ def accept_this_host(directory: DaemonDirectory) -> None:
         lock.close()
 
 
-def remint(directory: DaemonDirectory, mesh: str, clock: Clock, *, abort_pending: bool = False) -> tuple[str, str]:
+def remint(directory: MeshDirectory, clock: Clock, *, abort_pending: bool = False) -> tuple[str, str]:
     """Create a new identity; return the node ids before and after. Raises remint_pending while rows are pending."""
     directory.prepare()
     lock = directory.lock()
     try:
         before = keyfile.load(directory.key).node if directory.key.exists() else ""
-        _abort_rows(directory, mesh, clock, abort_pending=abort_pending)
+        _abort_rows(directory, clock, abort_pending=abort_pending)
         if before:
             directory.key.rename(directory.key.with_name(f"keypair.{before.rpartition(':')[2][:16]}.json"))
         key = keyfile.create(directory.key)
@@ -174,15 +174,15 @@ def remint(directory: DaemonDirectory, mesh: str, clock: Clock, *, abort_pending
         lock.close()
 
 
-def _abort_rows(directory: DaemonDirectory, mesh: str, clock: Clock, *, abort_pending: bool) -> None:
+def _abort_rows(directory: MeshDirectory, clock: Clock, *, abort_pending: bool) -> None:
     if not directory.outbox.exists():
         return
-    outbox = Outbox(directory.outbox, mesh, clock)
+    outbox = Outbox(directory.outbox, directory.mesh, clock)
     try:
         depth = outbox.store.pool.run_blocking(read_depth)
         rows = depth.pending + depth.inflight
         if rows and not abort_pending:
             raise error("remint_pending", rows=rows)
-        outbox.store.writer.run_blocking(lambda tx: abort_open_rows(tx, mesh))
+        outbox.store.writer.run_blocking(lambda tx: abort_open_rows(tx, directory.mesh))
     finally:
         outbox.close()

@@ -28,7 +28,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("posthouse_daemon_outbox_inflight", "gauge", "Outbox rows in flight."),
     Metric("posthouse_daemon_outbox_bytes", "gauge", "Bytes of events in the outbox."),
     Metric("posthouse_daemon_outbox_lag_seconds", "gauge", "Age of the oldest pending row."),
-    Metric("posthouse_daemon_connected", "gauge", "1 while there is a connection to the relay."),
+    Metric("posthouse_daemon_connected", "gauge", "Meshes with a connection to their relay."),
     Metric("posthouse_daemon_streams", "gauge", "Event streams open now."),
     Metric("posthouse_daemon_requests_running", "gauge", "Requests being answered now."),
     Metric("posthouse_daemon_outbox_wal_bytes", "gauge", "Size of the outbox's write-ahead log."),

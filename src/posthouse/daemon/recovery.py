@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import apsw
 import structlog
 
-from posthouse.daemon.directory import DaemonDirectory
+from posthouse.daemon.directory import MeshDirectory
 from posthouse.daemon.outbox.outbox import Outbox
 from posthouse.daemon.outbox.transitions import SQL
 from posthouse.journal.append import JournalTransaction
@@ -96,7 +96,7 @@ class Recovered(NamedTuple):
     aside: Path | None
 
 
-def recover_outbox(directory: DaemonDirectory, mesh: str, clock: Clock) -> Recovered:
+def recover_outbox(directory: MeshDirectory, clock: Clock) -> Recovered:
     """Move the outbox aside and start a new one with the rows that can be read; the daemon must not run."""
     lock = directory.lock()
     try:
@@ -104,7 +104,7 @@ def recover_outbox(directory: DaemonDirectory, mesh: str, clock: Clock) -> Recov
             return Recovered(0, 0, None)
         rows = {int(row["position"]): row for row in _readable_rows(directory.outbox)}
         aside = _move_aside(directory.outbox, clock)
-        outbox = Outbox(directory.outbox, mesh, clock)
+        outbox = Outbox(directory.outbox, directory.mesh, clock)
         try:
             outbox.store.writer.run_blocking(lambda tx: _insert_all(tx, rows))
         finally:

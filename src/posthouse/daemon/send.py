@@ -48,6 +48,7 @@ class SendRequest(msgspec.Struct, forbid_unknown_fields=True):
     reply_to_id: str | None = None
     mentions: list[str] | None = None
     client_message_id: str | None = None
+    mesh: str | None = None
 
 
 class SendResult(NamedTuple):

@@ -1,4 +1,4 @@
-"""Settings of one daemon: its directory, relay and mesh, the limits of its local API, and its retention times.
+"""Settings of a daemon: its directory, its meshes with their relays, the limits of its local API.
 
 Plain frozen values. Nothing here reads a file or the environment; the command line builds them.
 """
@@ -6,6 +6,7 @@ Plain frozen values. Nothing here reads a file or the environment; the command l
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -61,21 +62,12 @@ class IpcLimits:
 
 
 @dataclass(frozen=True)
-class DaemonSettings:
-    """One daemon: a user, a mesh, a relay."""
+class MeshSettings:
+    """One mesh of a daemon, and the relay that carries it."""
 
-    directory: Path
-    relay: str
     mesh: str
+    relay: str
     is_ephemeral: bool = False
-    #: lifetime of an ephemeral daemon; None: until it is stopped
-    ttl_s: float | None = None
-    #: auto: off in containers
-    tcp: Literal["auto", "on", "off"] = "auto"
-    #: on loopback; 0: a free one
-    port: int = 0
-    #: longest wait of one MCP tool call
-    tool_wait_max_s: int = DEFAULT_WAIT_MAX_S
     clone_policy: ClonePolicy = ClonePolicy.REFUSE
     #: None: the default, bounded by how long the relay remembers ids
     outbox_max_age_h: int | None = None
@@ -87,5 +79,31 @@ class DaemonSettings:
     #: file of pinned relay keys; None: the file of the user
     pins: Path | None = None
     client: ClientOptions = field(default_factory=ClientOptions)
+    clock: Clock = field(default_factory=system_clock)
+
+
+@dataclass(frozen=True)
+class DaemonSettings:
+    """One daemon: the process of a home, with every mesh of it."""
+
+    directory: Path
+    meshes: tuple[MeshSettings, ...]
+    #: lifetime of an ephemeral daemon; None: until it is stopped
+    ttl_s: float | None = None
+    #: auto: off in containers
+    tcp: Literal["auto", "on", "off"] = "auto"
+    #: on loopback; 0: a free one
+    port: int = 0
+    #: longest wait of one MCP tool call
+    tool_wait_max_s: int = DEFAULT_WAIT_MAX_S
     limits: IpcLimits = IpcLimits()
     clock: Clock = field(default_factory=system_clock)
+    #: returns the settings of a mesh that is added while the daemon runs, given its relay if the caller names one
+    load_mesh: Callable[[str, str | None], MeshSettings] | None = None
+    #: returns the mesh that the user has chosen for requests that name none
+    chosen_mesh: Callable[[], str | None] = lambda: None
+
+    @property
+    def is_ephemeral(self) -> bool:
+        """True if the identities of this daemon end with its process."""
+        return any(mesh.is_ephemeral for mesh in self.meshes)

@@ -23,7 +23,7 @@ from posthouse.daemon.features import Offer, bounded_max_age_h, read_offer
 from posthouse.daemon.inbox.inbox import Inbox, NewItem
 from posthouse.daemon.mailroom import Mailroom, new_item, rejection_reason
 from posthouse.daemon.roster import Retained, Roster
-from posthouse.daemon.settings import DaemonSettings
+from posthouse.daemon.settings import MeshSettings
 from posthouse.keys import NodeKey
 from posthouse.model.codes.spec import Exit
 from posthouse.model.errors import PosthouseError, Refused, Transient, error
@@ -114,9 +114,7 @@ def _has_agent(event: Event) -> bool:
 class Uplink:
     """The connection to the relay."""
 
-    def __init__(
-        self, settings: DaemonSettings, key: NodeKey, inbox: Inbox, mailroom: Mailroom, roster: Roster
-    ) -> None:
+    def __init__(self, settings: MeshSettings, key: NodeKey, inbox: Inbox, mailroom: Mailroom, roster: Roster) -> None:
         self._settings = settings
         self._key = key
         self._inbox = inbox

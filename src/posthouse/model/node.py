@@ -57,9 +57,14 @@ def node_from_hex(digits: str) -> str:
     return f"{NODE_SCHEME}:{digits}"
 
 
+def is_mesh_name(text: str) -> bool:
+    """Return True if a text can be the name of a mesh."""
+    return _MESH.fullmatch(text) is not None
+
+
 def validate_mesh_name(mesh: str) -> str:
     """Return the mesh name unchanged, or raise mesh_name_invalid."""
-    if type(mesh) is not str or _MESH.fullmatch(mesh) is None:
+    if type(mesh) is not str or not is_mesh_name(mesh):
         raise error("mesh_name_invalid", mesh=mesh)
     return mesh
 

@@ -44,7 +44,7 @@ class Place:
         return outcome.value
 
     def spoil_fingerprint(self) -> None:
-        path = self.directory / "host_fingerprint.json"
+        path = self.directory / "main" / "host_fingerprint.json"
         content = json.loads(path.read_text()) | {"fingerprint": "0" * 64, "host": "1" * 64}
         path.write_text(json.dumps(content))
 
@@ -66,10 +66,12 @@ def test_daemon_detaches_answers_and_ends(place: Place) -> None:
     assert place.value("daemon", "down") == {"stopped": False, "pid": None}
 
 
-def test_second_daemon_in_one_directory_is_refused_with_the_reason_of_the_child(place: Place) -> None:
+def test_second_start_finds_the_daemon_that_runs(place: Place) -> None:
     first = place.up().value
-    refused = place.up()
-    assert (refused.exit, refused.problem["code"]) == (Exit.REFUSED, "daemon_running")
+    again = place.up()
+    assert (again.exit, again.value["pid"], again.value["node"]) == (0, first["pid"], first["node"])
+    for refused in (place.up("--foreground"), place.run("daemon", "up", "--ephemeral", "--relay", NOWHERE)):
+        assert (refused.exit, refused.problem["code"]) == (Exit.REFUSED, "daemon_running")
     assert place.value("daemon", "status")["node"] == first["node"]
 
 
@@ -83,7 +85,7 @@ def test_daemon_keeps_its_identity_and_its_relay_over_a_restart(place: Place) ->
 def test_another_relay_is_noted_unless_somebody_wrote_the_file(place: Place) -> None:
     place.up()
     place.run("daemon", "down")
-    config = place.directory / "config.toml"
+    config = place.directory / "main" / "config.toml"
     place.run("daemon", "up", "--persistent", "--relay", "127.0.0.1:2")
     place.run("daemon", "down")
     assert 'relay = "http://127.0.0.1:2"' in config.read_text()
@@ -94,16 +96,18 @@ def test_another_relay_is_noted_unless_somebody_wrote_the_file(place: Place) -> 
 
 def test_all_files_are_private(place: Place) -> None:
     place.up()
-    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in place.directory.iterdir()}
+    files = [path for path in place.directory.rglob("*") if not path.is_dir()]
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in files}
     assert {"pid", "sock", "local_token", "keypair.json", "outbox.db", "inbox.db", "schema_version"} <= modes.keys()
     assert set(modes.values()) == {0o600}, modes
-    assert stat.S_IMODE(place.directory.stat().st_mode) == 0o700
+    for folder in (place.directory, place.directory / "main"):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
 def test_logs_are_shown_without_a_daemon_and_hold_no_secret(place: Place) -> None:
     place.up()
     token = (place.directory / "local_token").read_text().strip()
-    seed = json.loads((place.directory / "keypair.json").read_text())
+    seed = json.loads((place.directory / "main" / "keypair.json").read_text())
     place.run("daemon", "down")
     outcome = place.run("daemon", "logs")
     entries = [json.loads(line) for line in outcome.out.splitlines()]
@@ -154,7 +158,7 @@ def test_damaged_outbox_is_refused_and_recovered(place: Place) -> None:
     place.up()
     place.value("send", BOB, "keep me")
     place.run("daemon", "down")
-    outbox = place.directory / "outbox.db"
+    outbox = place.directory / "main" / "outbox.db"
     data = bytearray(outbox.read_bytes())
     data[:100] = bytes(100)
     outbox.write_bytes(data)
@@ -170,7 +174,7 @@ def test_damaged_outbox_is_refused_and_recovered(place: Place) -> None:
 def test_ephemeral_daemon_keeps_no_key_and_ends_in_time(place: Place) -> None:
     answer = place.run("daemon", "up", "--ephemeral", "--ttl", "1s", "--relay", NOWHERE).value
     assert answer["is_ephemeral"] is True
-    assert not (place.directory / "keypair.json").exists()
+    assert not (place.directory / "main" / "keypair.json").exists()
     _await_end(answer["pid"])
 
 

@@ -14,7 +14,7 @@ import pytest
 from posthouse import DaemonClient
 from posthouse.client.daemon import DaemonEvent
 from posthouse.daemon.daemon import Daemon
-from posthouse.daemon.settings import DaemonSettings
+from posthouse.daemon.settings import DaemonSettings, MeshSettings
 from posthouse.model.errors import PosthouseError, Refused, Transient
 from tests.client.house import QUICK, House, open_house
 
@@ -34,14 +34,12 @@ async def host(house: House, name: str) -> AsyncIterator[Daemon]:
 
 
 def settings(house: House, name: str) -> DaemonSettings:
-    return DaemonSettings(
-        directory=house.folder / name,
-        relay=house.url,
-        mesh="main",
-        tcp="on",
-        pins=house.folder / f"{name}-pins.json",
-        client=QUICK,
-    )
+    mesh = MeshSettings("main", house.url, pins=house.folder / f"{name}-pins.json", client=QUICK)
+    return DaemonSettings(house.folder / name, (mesh,), tcp="on")
+
+
+def node_of(daemon: Daemon) -> str:
+    return next(iter(daemon.meshes.nodes.values())).key.node
 
 
 @pytest.fixture
@@ -68,7 +66,7 @@ async def test_blocking_client_sends_waits_reads_and_marks_as_read(hosts: tuple[
     def send() -> str:
         with DaemonClient(here.directory.root, tcp=tcp) as daemon:
             assert daemon.version().ipc_api == 1
-            return daemon.send(there.key.node, "hello", meta={"k": 1}, client_message_id="m").client_message_id
+            return daemon.send(node_of(there), "hello", meta={"k": 1}, client_message_id="m").client_message_id
 
     def read() -> list[str | None]:
         with DaemonClient(there.directory.root, tcp=tcp) as daemon:
@@ -88,7 +86,7 @@ async def test_async_client_does_the_same(hosts: tuple[Daemon, Daemon], tcp: boo
     here, there = hosts
     async with DaemonClient(here.directory.root, tcp=tcp) as one, DaemonClient(there.directory.root, tcp=tcp) as other:
         waiting = asyncio.create_task(other.wait(BOUND_S))
-        accepted = await one.send(there.key.node, "hello")
+        accepted = await one.send(node_of(there), "hello")
         (item,) = await waiting
         assert (item.body, item.client_message_id) == ("hello", accepted.client_message_id)
         await other.send(item.sender, "answer", reply_to_id=item.message_id)
@@ -109,7 +107,7 @@ async def test_topics_peers_profile_locks_and_history(hosts: tuple[Daemon, Daemo
         await one.post("news", "extra")
         assert [item.body for item in await other.wait(BOUND_S, topic="news")] == ["extra"]
         assert [each["body"] for each in (await other.history(topic="news"))["messages"]] == ["extra"]
-        assert {peer["node"] for peer in (await one.peers())["peers"]} >= {here.key.node, there.key.node}
+        assert {peer["node"] for peer in (await one.peers())["peers"]} >= {node_of(here), node_of(there)}
         assert (await one.profile(status="dnd"))["applied"] == {"status": "dnd"}
         grant = await one.lock_acquire("db", lease_ms=5_000)
         with pytest.raises(PosthouseError) as held:
@@ -136,9 +134,9 @@ async def connected(*health: Callable[[], Awaitable[object]]) -> None:
 async def test_refusal_has_code_hint_and_fields(hosts: tuple[Daemon, Daemon]) -> None:
     here, there = hosts
     async with DaemonClient(here.directory.root) as daemon:
-        await daemon.send(there.key.node, "one", client_message_id="same")
+        await daemon.send(node_of(there), "one", client_message_id="same")
         with pytest.raises(Refused) as caught:
-            await daemon.send(there.key.node, "two", client_message_id="same")
+            await daemon.send(node_of(there), "two", client_message_id="same")
     failure = caught.value
     assert failure.code == "idempotency_key_reused"
     assert failure.fields["client_message_id"] == "same"
@@ -150,7 +148,7 @@ async def test_requeue_inspect_and_drop(house: House, hosts: tuple[Daemon, Daemo
     here, there = hosts
     await house.down()
     async with DaemonClient(here.directory.root) as daemon:
-        sent = await daemon.send(there.key.node, "one")
+        sent = await daemon.send(node_of(there), "one")
         assert sent.id is not None
         async with asyncio.timeout(BOUND_S):  # a row that is on its way cannot be requeued
             while (await daemon.outbox_row(sent.id)).row.status != "pending":  # noqa: ASYNC110 - no event
@@ -209,7 +207,7 @@ async def test_call_on_a_closed_kept_connection_is_sent_on_a_new_one(house: Hous
 
 async def test_wait_survives_a_restart_of_the_daemon(house: House) -> None:
     async with host(house, "a") as here, host(house, "b") as there:
-        node = there.key.node
+        node = node_of(there)
         async with DaemonClient(there.directory.root) as reader, DaemonClient(here.directory.root) as sender:
             waiting = asyncio.create_task(reader.wait(BOUND_S))
             await asyncio.wait([waiting], timeout=0.05)
@@ -233,7 +231,7 @@ async def test_events_continue_without_a_gap_over_restarts(house: House) -> None
     async with host(house, "a") as here:
         there = Daemon(settings(house, "b"))
         await there.start()
-        node, place = there.key.node, there.directory.root
+        node, place = node_of(there), there.directory.root
         async with DaemonClient(here.directory.root) as sender:
             listening = asyncio.create_task(listen(place))
             await until(lambda: there.context.streams.count == 1)

@@ -12,7 +12,7 @@ from typing import Any
 
 from posthouse.client import ClientOptions
 from posthouse.daemon.daemon import Daemon
-from posthouse.daemon.settings import DaemonSettings
+from posthouse.daemon.settings import DaemonSettings, MeshSettings
 
 
 def die_after(work: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
@@ -27,11 +27,12 @@ def die_after(work: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[An
 
 def doom(daemon: Daemon, point: str) -> None:
     """Let the daemon die right after one of its steps."""
+    mesh = next(iter(daemon.meshes))
     owner, name = {
-        "outbox_committed": (daemon.outbox, "accept"),
-        "rows_claimed": (daemon.outbox, "claim"),
-        "relay_committed": (daemon.drain, "_submit"),
-        "inbox_inserted": (daemon.inbox, "put"),
+        "outbox_committed": (mesh.outbox, "accept"),
+        "rows_claimed": (mesh.outbox, "claim"),
+        "relay_committed": (mesh.drain, "_submit"),
+        "inbox_inserted": (mesh.inbox, "put"),
     }[point]
     setattr(owner, name, die_after(getattr(owner, name)))
 
@@ -39,13 +40,14 @@ def doom(daemon: Daemon, point: str) -> None:
 async def main(point: str, directory: str, relay: str, pins: str) -> None:
     client = ClientOptions(reconnect_most_s=0.2)
     settings = DaemonSettings(
-        directory=Path(directory), relay=relay, mesh="main", tcp="off", pins=Path(pins), client=client
+        Path(directory), (MeshSettings("main", relay, pins=Path(pins), client=client),), tcp="off"
     )
     daemon = Daemon(settings)
     await daemon.start()
     doom(daemon, point)
-    await daemon.uplink.wait_sending()
-    sys.stdout.write(f"{daemon.key.node}\n")
+    mesh = next(iter(daemon.meshes))
+    await mesh.uplink.wait_sending()
+    sys.stdout.write(f"{mesh.key.node}\n")
     sys.stdout.flush()
     await daemon.wait()
 

@@ -146,12 +146,14 @@ async def test_files_are_private_whatever_the_umask(house: House) -> None:
     try:
         async with host_at(house, "alice", tcp="on") as host:
             root = host.daemon.directory.root
-            modes = {path.name: stat.S_IMODE(path.lstat().st_mode) for path in root.iterdir()}
+            found = {path.name: path.lstat().st_mode for path in root.rglob("*")}
             assert stat.S_IMODE(root.stat().st_mode) == 0o700
     finally:
         os.umask(before)
+    modes = {name: stat.S_IMODE(mode) for name, mode in found.items() if not stat.S_ISDIR(mode)}
     assert {"pid", "sock", "http.port", "local_token", "keypair.json", "outbox.db", "inbox.db"} < set(modes)
     assert set(modes.values()) == {0o600}, modes
+    assert [stat.S_IMODE(mode) for mode in found.values() if stat.S_ISDIR(mode)] == [0o700]
 
 
 _ASK_AS_NOBODY = """

@@ -73,7 +73,7 @@ async def test_states_of_a_message_are_shown_with_and_without_the_relay(house: H
     assert received["outbox"] is None
     assert received["relay"]["id"] == sent["message_id"]
     await house.down()
-    await until(lambda: not alice.daemon.uplink.is_up)
+    await until(lambda: not alice.mesh.uplink.is_up)
     away = await alice.get(f"/v1/messages/{sent['message_id']}")
     assert (away["relay"], away["relay_error"]) == (None, "relay_unreachable")
     assert away["outbox"]["status"] == "done"
@@ -88,8 +88,8 @@ async def test_peers_with_presence(house: House, alice: Host) -> None:
     admin = house.client(ADMIN)
     async with host_at(house, "bob") as bob:
         await admin.meshes.add_member("main", bob.node, "bob")
-        await alice.daemon.uplink.refresh()
-        await until(lambda: bob.node in alice.daemon.uplink.online)
+        await alice.mesh.uplink.refresh()
+        await until(lambda: bob.node in alice.mesh.uplink.online)
         peers = {peer["node"]: peer for peer in (await alice.get("/v1/peers"))["peers"]}
         assert peers[bob.node].items() >= {"name": "bob", "online": True, "is_self": False}.items()
         assert peers[alice.node]["is_self"] is True
@@ -136,7 +136,7 @@ async def test_locks_as_the_relay_has_them(alice: Host, bob: Host) -> None:
 
 async def test_requests_that_need_the_relay_are_refused_at_once_without_it(house: House, alice: Host) -> None:
     await house.down()
-    await until(lambda: not alice.daemon.uplink.is_up)
+    await until(lambda: not alice.mesh.uplink.is_up)
     for path, body in (
         ("/v1/topic/create", {"topic": "news"}),
         ("/v1/profile", {"status": "idle"}),
@@ -151,7 +151,7 @@ async def test_requests_that_need_the_relay_are_refused_at_once_without_it(house
 
 async def test_version_and_health(alice: Host) -> None:
     version = await alice.get("/v1/version")
-    assert (version["version"], version["ipc_api"], version["schema"]) == (__version__, 1, 1)
+    assert (version["version"], version["ipc_api"], version["schema"]) == (__version__, 1, 2)
     assert "send" in version["features"]
     health = await alice.get("/v1/health")
     contract = {"connected", "lag_ms", "queue_depth", "inflight", "mesh", "member", "uptime_s"}

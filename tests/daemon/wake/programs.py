@@ -89,5 +89,5 @@ async def deliver(host: Host, agent: str, sender: str = "ed25519:" + "ab" * 32, 
         to_agent=agent,
         agents=(agent,),
     )
-    await host.daemon.inbox.put([item])
+    await host.mesh.inbox.put([item])
     return item.id

@@ -37,14 +37,14 @@ async def write_letters(folder: Path) -> list[Path]:
 
 
 async def _replace(sender: Host, reader: Host, client_id: str) -> None:
-    submit = sender.daemon.drain._submit
+    submit = sender.mesh.drain._submit
 
     async def refuse(events: Sequence[Event]) -> list[Published | PosthouseError]:
         return [error("message_malformed", reason="x")] * len(events)
 
-    sender.daemon.drain._submit = refuse
+    sender.mesh.drain._submit = refuse
     await sender.send(reader.node, client_id, client_message_id=client_id)
     row = await sender.until_status(client_id, "dead")
-    sender.daemon.drain._submit = submit
+    sender.mesh.drain._submit = submit
     answer = await sender.post("/v1/outbox/requeue", id=row["id"])
     await sender.until_status(answer["new_client_message_id"], "done")

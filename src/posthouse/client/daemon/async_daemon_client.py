@@ -35,6 +35,7 @@ from posthouse.client.daemon.local_api import (
     DaemonVersion,
     Health,
     InboxItem,
+    MeshState,
     OutboxChain,
     OutboxRow,
     Page,
@@ -259,6 +260,18 @@ class AsyncDaemonClient:
     async def health(self) -> Health:
         """Return the state of the daemon."""
         return await self._transport.execute(calls.health())
+
+    async def meshes(self) -> list[MeshState]:
+        """Return every mesh of the daemon with its state."""
+        return await self._transport.execute(calls.meshes())
+
+    async def add_mesh(self, mesh: str, relay: str | None = None) -> Health:
+        """Let the daemon serve one more mesh, or try again one that has failed."""
+        return await self._transport.execute(calls.add_mesh(mesh, relay))
+
+    async def remove_mesh(self, mesh: str) -> None:
+        """Let the daemon stop serving a mesh; its files stay."""
+        await self._transport.execute(calls.remove_mesh(mesh))
 
     async def version(self) -> DaemonVersion:
         """Return the version and the features of the daemon."""

@@ -21,6 +21,7 @@ from posthouse.client.daemon.local_api import (
     DaemonVersion,
     Health,
     InboxItem,
+    MeshState,
     OutboxChain,
     OutboxRow,
     Page,
@@ -353,6 +354,18 @@ def profile(given: ProfileFields) -> Call[dict[str, Any]]:
 
 def health() -> Call[Health]:
     return Call("GET", "/v1/health", as_struct(Health))
+
+
+def meshes() -> Call[list[MeshState]]:
+    return Call("GET", "/v1/meshes", lambda value: msgspec.convert(value["items"], list[MeshState]))
+
+
+def add_mesh(mesh: str, relay: str | None) -> Call[Health]:
+    return Call("POST", "/v1/meshes", as_struct(Health), body=drop_none(mesh=mesh, relay=relay))
+
+
+def remove_mesh(mesh: str) -> Call[dict[str, Any]]:
+    return Call("DELETE", f"/v1/meshes/{_part(mesh)}", as_object)
 
 
 def version() -> Call[DaemonVersion]:

@@ -48,6 +48,7 @@ from posthouse.client.daemon.local_api import (
     DaemonVersion,
     Health,
     InboxItem,
+    MeshState,
     OutboxChain,
     OutboxRow,
     Page,
@@ -70,10 +71,11 @@ class DaemonClient:
         timeout_s: float = 30.0,
         agent: str | None = None,
     ) -> None:
-        """Make a client of the daemon in `directory`, or of the daemon of `mesh`; it connects at first use.
+        """Make a client of the daemon in `directory`, by default that of the home; it connects at first use.
 
-        Every call acts for `agent`: it sends as that agent and reads that agent's inbox. By default this is the agent
-        in POSTHOUSE_AGENT; "" is the host itself with its default inbox. With `tcp` it connects to 127.0.0.1 with the
+        With `mesh`, every call means that mesh; without, sending means the default mesh and reading means all. Every
+        call acts for `agent`: it sends as that agent and reads that agent's inbox. By default this is the agent in
+        POSTHOUSE_AGENT; "" is the host itself with its default inbox. With `tcp` it connects to 127.0.0.1 with the
         token in the directory instead of to the Unix socket.
         """
         self.place = daemon_address(directory, mesh, is_tcp=tcp)
@@ -302,6 +304,18 @@ class DaemonClient:
     def health(self) -> Health:
         """Return the state of the daemon."""
         return self._transport.execute(calls.health())
+
+    def meshes(self) -> list[MeshState]:
+        """Return every mesh of the daemon with its state."""
+        return self._transport.execute(calls.meshes())
+
+    def add_mesh(self, mesh: str, relay: str | None = None) -> Health:
+        """Let the daemon serve one more mesh, or try again one that has failed."""
+        return self._transport.execute(calls.add_mesh(mesh, relay))
+
+    def remove_mesh(self, mesh: str) -> None:
+        """Let the daemon stop serving a mesh; its files stay."""
+        self._transport.execute(calls.remove_mesh(mesh))
 
     def version(self) -> DaemonVersion:
         """Return the version and the features of the daemon."""

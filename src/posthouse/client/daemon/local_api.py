@@ -101,6 +101,7 @@ class OutboxRow(msgspec.Struct, frozen=True):
     from_agent: str = ""
     #: agent of the recipient, "" for its default inbox
     to_agent: str = ""
+    mesh: str | None = None
 
 
 class OutboxChain(msgspec.Struct, frozen=True):
@@ -154,6 +155,25 @@ class Agent(msgspec.Struct, frozen=True):
     paused: PausedState | None = None
 
 
+class MeshState(msgspec.Struct, frozen=True):
+    """One mesh of a daemon."""
+
+    mesh: str
+    #: connected, connecting or failed
+    state: str
+    #: True once the relay has let this node in
+    admitted: bool
+    relay: str
+    node: str | None
+    member: str | None
+    #: True for the mesh of requests that name none
+    is_default: bool = False
+    #: code, text and hint of what made it fail
+    error: str | None = None
+    reason: str | None = None
+    hint: str | None = None
+
+
 class Health(msgspec.Struct, frozen=True):
     """The state of a daemon."""
 
@@ -185,6 +205,10 @@ class Health(msgspec.Struct, frozen=True):
     outbox_state: str = "open"
     inbox_state: str = "open"
     agents_state: str = "open"
+    #: True once the relay has let this node in
+    admitted: bool = False
+    #: every mesh of the daemon
+    meshes: list[MeshState] = []
 
     @property
     def clock_warning(self) -> str | None:

@@ -1,4 +1,7 @@
-"""The address of a daemon: its directory, Unix socket, TCP port and token.
+"""The address of a daemon: its directory, Unix socket, TCP port and token; and the mesh that requests mean.
+
+There is one daemon for each home, in `daemon/`, with one directory inside it for each mesh. A daemon of an earlier
+version, which had its socket in the directory of its mesh, is found there while it still runs.
 
 The Unix socket is open to its user and needs no token. For TCP, `http.port` and `local_token` are read again for each
 connection, because a restarted daemon may have new ones. A path too long for a socket address is reached through a
@@ -18,12 +21,13 @@ from pathlib import Path
 from posthouse.files import home_directory, open_locked, read_private
 from posthouse.model.address import AGENT_ENV, AGENT_HEADER, DEFAULT_INBOX
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.node import DEFAULT_MESH, validate_mesh_name
+from posthouse.model.node import DEFAULT_MESH, is_mesh_name, validate_mesh_name
 
 SOCKET_NAME = "sock"
 PORT_NAME = "http.port"
 TOKEN_NAME = "local_token"
 LOCK_NAME = "daemon.lock"
+MESH_HEADER = "Posthouse-Mesh"
 ADDRESS_MAX_BYTES = 107  # of a Unix socket address on Linux, without its ending NUL
 
 
@@ -34,6 +38,10 @@ class DaemonAddress:
     directory: Path
     #: connect to 127.0.0.1 with the token instead of to the Unix socket
     is_tcp: bool = False
+    #: mesh that requests mean; None: the default one of the daemon
+    mesh: str | None = None
+    #: True for a daemon of an earlier version, in the directory of its mesh
+    is_former: bool = False
 
     @property
     def socket(self) -> Path:
@@ -117,10 +125,19 @@ def _is_locked(path: Path) -> bool:
 def daemon_address(
     directory: str | os.PathLike[str] | None, mesh: str | None, *, is_tcp: bool = False
 ) -> DaemonAddress:
-    """Return the address of the daemon in a directory, by default the directory of a mesh."""
+    """Return the address of the daemon in a directory, by default the daemon of the home."""
+    if mesh is not None:
+        validate_mesh_name(mesh)
+    root = home_directory() / "daemon"
     if directory is not None:
-        return DaemonAddress(Path(directory).expanduser().absolute(), is_tcp)
-    return DaemonAddress(home_directory() / "daemon" / validate_mesh_name(mesh or DEFAULT_MESH), is_tcp)
+        given = Path(directory).expanduser().absolute()
+        if given.parent != root or not is_mesh_name(given.name):
+            return DaemonAddress(given, is_tcp, mesh)
+        mesh = mesh or given.name  # the directory of a mesh was that of its own daemon before
+    former = root / (mesh or DEFAULT_MESH)
+    if not (root / SOCKET_NAME).exists() and (former / SOCKET_NAME).exists():
+        return DaemonAddress(former, is_tcp, mesh, is_former=True)
+    return DaemonAddress(root, is_tcp, mesh)
 
 
 def acting_agent(given: str | None) -> str:
@@ -129,8 +146,10 @@ def acting_agent(given: str | None) -> str:
 
 
 def request_headers(address: DaemonAddress, agent: str, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers of a request: the given ones, the agent, and the token over TCP."""
+    """Return the headers of a request: the given ones, the mesh, the agent, and the token over TCP."""
     headers = dict(given)
+    if address.mesh is not None:
+        headers[MESH_HEADER] = address.mesh
     if agent:
         headers[AGENT_HEADER] = agent
     if address.is_tcp:

@@ -1,5 +1,7 @@
 """Pinned keys of relays and members, and the meshes this user has joined: two private JSON files.
 
+The mesh that the user has chosen for commands that name none is a third file, `default_mesh`, with its name alone.
+
 An address and a name are claims; the key behind them is the identity. It is pinned at first use, and another key is
 refused until a person trusts it; other names are not concerned. Members are pinned per relay key and mesh, because
 names are unique only there. A mesh name stands for one relay; joining the same name elsewhere replaces it. Readers of a
@@ -22,6 +24,7 @@ import msgspec
 
 from posthouse.files import home_directory, locked, private_dir, read_private, write_atomic
 from posthouse.model.errors import PosthouseError, error
+from posthouse.model.node import is_mesh_name
 
 T = TypeVar("T", bound=msgspec.Struct)
 R = TypeVar("R")
@@ -211,3 +214,19 @@ class Memberships:
             return before
 
         return self._file.change(edit)
+
+    @property
+    def _choice(self) -> Path:
+        return self._file.path.with_name("default_mesh")
+
+    def chosen(self) -> str | None:
+        """Return the mesh that the user has chosen for commands that name none, or None."""
+        try:
+            name = self._choice.read_text(encoding="utf-8").strip()
+        except FileNotFoundError:
+            return None
+        return name if is_mesh_name(name) else None
+
+    def choose(self, mesh: str) -> None:
+        """Make a mesh the one of commands that name none."""
+        write_atomic(self._choice, f"{mesh}\n".encode())

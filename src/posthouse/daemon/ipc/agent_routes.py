@@ -95,7 +95,8 @@ async def rename_agent(call: LocalCall) -> HttpResponse:
     """Give an agent another name; its mail moves with it."""
     body = await call.body(_RenameBody)
     agent = await call.context.agents.rename(body.name, body.to)
-    await call.context.mailroom.move_renamed()
+    for node in call.context.meshes:
+        await node.mailroom.move_renamed()
     return json_response(agent.to_api())
 
 

@@ -1,14 +1,16 @@
 """Routes for incoming messages: /v1/inbox (read, wait, move a mark, mark seen), GET /v1/events (server-sent events).
 
-With Last-Event-ID a stream first sends the stored messages after that one. It subscribes to live events before it
+Without a mesh in the request they read every mesh of the daemon, merged by time. With Last-Event-ID a stream first
+sends the stored messages after that one. It subscribes to live events before it
 reads the stored messages, so it misses none, and it skips live events of messages that it has already sent.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 import msgspec
@@ -16,13 +18,16 @@ from aiohttp import web
 
 from posthouse.daemon.agents.marks import InboxPosition, mark_name
 from posthouse.daemon.context import LocalCall
-from posthouse.daemon.event_hub import MESSAGE, Listener, message_event
+from posthouse.daemon.event_hub import MESSAGE, DaemonEvent, Listener, message_event
 from posthouse.daemon.inbox.inbox import InboxItem
 from posthouse.daemon.inbox.selection import InboxFilter, search_expression
+from posthouse.daemon.ipc.merged import Boundary, bounds_in, find_inbox_item, merge_by_time, resolve_in_meshes
+from posthouse.daemon.mesh_node import MeshNode
 from posthouse.daemon.roster import TOPIC_MARK
 from posthouse.http.response import HttpResponse, json_response
 from posthouse.model.clock import parse_utc
 from posthouse.model.errors import error
+from posthouse.model.limits import SECOND_NS
 
 DEFAULT_LIMIT = 100
 MAX_LIMIT = 1_000
@@ -44,6 +49,7 @@ class _Selection(msgspec.Struct, forbid_unknown_fields=True):
     from_: str | None = msgspec.field(default=None, name="from")
     #: words and "phrases" that the text must have
     search: str | None = None
+    mesh: str | None = None
 
 
 class _InboxQuery(_Selection):
@@ -63,6 +69,7 @@ class _MarkBody(msgspec.Struct, forbid_unknown_fields=True):
     mark: str
     #: messages that the reader has
     ids: Annotated[list[str], msgspec.Meta(min_length=1, max_length=MAX_LIMIT)]
+    mesh: str | None = None
 
 
 class _SeenBody(_Selection):
@@ -76,18 +83,19 @@ async def list_inbox(call: LocalCall) -> HttpResponse:
     arguments = call.arguments(_InboxQuery)
     after = arguments.since if arguments.after is None else arguments.after
     is_oldest_first = arguments.unread or after is not None or arguments.reader is not None
-    wanted = (await _inbox_filter(call, arguments, after))._replace(
-        is_unread=arguments.unread,
-        is_newest_first=not is_oldest_first if arguments.order is None else arguments.order == "newest",
-        limit=arguments.limit + 1,  # one more shows that there is a next page
-    )
+    is_newest_first = not is_oldest_first if arguments.order is None else arguments.order == "newest"
     mark = _mark(arguments)
-    if mark is not None:
-        inbox = call.context.inbox
-        reached = await call.context.marks.position(call.agent, mark, inbox.mesh, inbox.store.epoch)
-        wanted = wanted._replace(after=max(wanted.after, reached))
+    wanted = {
+        node: filter_._replace(
+            after=max(filter_.after, await _reached(call, node, mark)),
+            is_unread=arguments.unread,
+            is_newest_first=is_newest_first,
+            limit=arguments.limit + 1,  # one more shows that there is a next page
+        )
+        for node, filter_ in (await _inbox_filters(call, arguments, after)).items()
+    }
     # a reader with a mark would be woken by its mail; any other request reads what there is
-    items = await (call.context.inbox.items(wanted) if mark is None else _wakeful_items(call, wanted))
+    items = await (_matching_items(wanted) if mark is None else _wakeful_items(call, wanted))
     if not items and arguments.wait_s:
         items = await _wait_for_items(call, wanted, arguments.wait_s)
     shown = items[: arguments.limit]
@@ -104,18 +112,29 @@ def _mark(arguments: _InboxQuery) -> str | None:
     return mark_name(arguments.reader, {"from": arguments.from_, "topic": arguments.topic, "search": arguments.search})
 
 
+async def _reached(call: LocalCall, node: MeshNode, mark: str | None) -> int:
+    """Return the position of a mark in one mesh, zero without a mark."""
+    if mark is None:
+        return 0
+    return await call.context.marks.position(call.agent, mark, node.mesh, node.inbox.store.epoch)
+
+
 async def move_mark(call: LocalCall) -> HttpResponse:
     """Move a reader's mark behind messages that it has; a mark never moves back."""
     body = await call.body(_MarkBody)
-    inbox = call.context.inbox
-    newest = max([(await inbox.find(each, call.agent)).position for each in body.ids])
-    await call.context.marks.move(call.agent, body.mark, InboxPosition(inbox.mesh, inbox.store.epoch, newest))
+    newest: dict[MeshNode, int] = {}
+    for each in body.ids:
+        node, item = await find_inbox_item(call, each)
+        newest[node] = max(newest.get(node, 0), item.position)
+    for node, position in newest.items():
+        to = InboxPosition(node.mesh, node.inbox.store.epoch, position)
+        await call.context.marks.move(call.agent, body.mark, to)
     return json_response({"mark": body.mark})
 
 
 async def show_inbox_item(call: LocalCall) -> HttpResponse:
     """Return one message, by its id in the inbox or its message id."""
-    return json_response((await call.context.inbox.find(call.id, call.agent)).to_api())
+    return json_response((await find_inbox_item(call, call.id))[1].to_api())
 
 
 async def mark_seen(call: LocalCall) -> HttpResponse:
@@ -126,38 +145,47 @@ async def mark_seen(call: LocalCall) -> HttpResponse:
     if (body.ids is not None) == is_selection:
         raise error("body_invalid", reason="give either ids, or conditions, or all")
     if body.ids is None:
-        wanted = await _inbox_filter(call, body, body.after)
-        return json_response({"count": await call.context.inbox.mark_all_seen(wanted)})
+        wanted = await _inbox_filters(call, body, body.after)
+        return json_response({"count": sum([await node.inbox.mark_all_seen(each) for node, each in wanted.items()])})
     if len(body.ids) > MAX_SEEN:
         raise error("body_invalid", reason=f"at most {MAX_SEEN} ids at once")
-    return json_response({"count": await call.context.inbox.mark_seen(body.ids, call.agent)})
+    return json_response({"count": sum([await node.inbox.mark_seen(body.ids, call.agent) for node in call.meshes])})
 
 
-async def _inbox_filter(call: LocalCall, given: _Selection, after: str | None) -> InboxFilter:
-    first, since_ns = await _boundary(call, after)
-    last, until_ns = await _boundary(call, given.before)
-    return InboxFilter(
-        after=first or 0,
-        before=last,
-        since_ns=since_ns or 0,
-        until_ns=until_ns,
-        topic=None if given.topic is None else given.topic.removeprefix(TOPIC_MARK),
-        sender=None if given.from_ is None else await call.context.uplink.resolve(given.from_),
-        search=None if given.search is None else search_expression(given.search),
-        agent=call.agent,
-    )
+#: the filter of each mesh that a request reads
+_Wanted = Mapping[MeshNode, InboxFilter]
 
 
-async def _boundary(call: LocalCall, text: str | None) -> tuple[int | None, int | None]:
-    """Return the position of a message, or the time, that a text names."""
+async def _inbox_filters(call: LocalCall, given: _Selection, after: str | None) -> _Wanted:
+    first, last = await _boundary(call, after), await _boundary(call, given.before)
+    topic = None if given.topic is None else given.topic.removeprefix(TOPIC_MARK)
+    search = None if given.search is None else search_expression(given.search)
+    return {
+        node: InboxFilter(
+            **bounds_in(node, first, last)._asdict(), topic=topic, sender=sender, search=search, agent=call.agent
+        )
+        for node, sender in (await resolve_in_meshes(call, given.from_)).items()
+    }
+
+
+async def _boundary(call: LocalCall, text: str | None) -> Boundary | None:
+    """Return the message, or the time, that a text names."""
     if text is None:
-        return None, None
+        return None
     if _TIME.match(text):
-        return None, parse_utc(text)
-    return (await call.context.inbox.find(text, call.agent)).position, None
+        return Boundary(parse_utc(text))
+    node, item = await find_inbox_item(call, text)
+    return Boundary(item.received_at_ns, node.mesh, item.position)
 
 
-async def _wait_for_items(call: LocalCall, wanted: InboxFilter, wait_s: float) -> list[InboxItem]:
+async def _matching_items(wanted: _Wanted) -> list[InboxItem]:
+    """Return what the filters select, over all meshes."""
+    pages = [await node.inbox.items(filter_) for node, filter_ in wanted.items()]
+    is_newest_first = any(filter_.is_newest_first for filter_ in wanted.values())
+    return merge_by_time(pages, lambda item: item.received_at_ns, newest_first=is_newest_first)
+
+
+async def _wait_for_items(call: LocalCall, wanted: _Wanted, wait_s: float) -> list[InboxItem]:
     """Wait until a matching message arrives, then return all that match."""
     has_arrived = asyncio.Event()
 
@@ -165,7 +193,8 @@ async def _wait_for_items(call: LocalCall, wanted: InboxFilter, wait_s: float) -
         has_arrived.set()
 
     context = call.context
-    context.inbox.on_new.append(wake)
+    for node in wanted:
+        node.inbox.on_new.append(wake)
     context.pauses.on_change.append(wake)
     try:
         with call.waiting(context.waiters):
@@ -180,20 +209,21 @@ async def _wait_for_items(call: LocalCall, wanted: InboxFilter, wait_s: float) -
                 held_s = context.pauses.held_s(call.agent)
                 await context.wait_for(has_arrived, min(left_s, max(held_s, _HELD_MIN_S)) if held_s else left_s)
     finally:
-        context.inbox.on_new.remove(wake)
+        for node in wanted:
+            node.inbox.on_new.remove(wake)
         context.pauses.on_change.remove(wake)
 
 
-async def _wakeful_items(call: LocalCall, wanted: InboxFilter) -> list[InboxItem]:
+async def _wakeful_items(call: LocalCall, wanted: _Wanted) -> list[InboxItem]:
     """Return the messages that may wake the agent: none while it is paused, then one at a time of those that waited."""
     pauses, agent = call.context.pauses, call.agent
     if pauses.held_s(agent):
         return []
-    items = await call.context.inbox.items(wanted)
+    items = await _matching_items(wanted)
     if not pauses.is_releasing(agent):
         return items
     if not items:
-        if not wanted.has_conditions:
+        if not any(each.has_conditions for each in wanted.values()):
             await pauses.finish(agent)
         return []
     await pauses.note_release(agent)
@@ -201,6 +231,7 @@ async def _wakeful_items(call: LocalCall, wanted: InboxFilter) -> list[InboxItem
 
 
 _PAGE = 200
+_OVERLAP_NS = 5 * SECOND_NS  # longer than a commit takes
 _WRITE_S = 30.0
 _COMMENT = b": still here\n\n"
 _HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -212,12 +243,12 @@ async def stream_events(call: LocalCall) -> HttpResponse:
     with call.waiting(call.context.streams):
         listener = context.events.subscribe(context.settings.limits.stream_events)
         try:
-            after = await _resume_position(call)
+            stored = await _resume_filters(call)
             response = web.StreamResponse(headers=_HEADERS)
             await response.prepare(call.request)
             await _write(response, _COMMENT)
-            sent = 0 if after is None else await _send_stored(call, response, after)
-            await _send_live(call, response, listener, sent)
+            await _send_stored(response, stored)
+            await _send_live(call, response, listener, {node.mesh: each.after for node, each in stored.items()})
         finally:
             context.events.unsubscribe(listener)
     return HttpResponse(response=response)
@@ -227,28 +258,62 @@ def _frame(item: InboxItem) -> bytes:
     return message_event(item.id, item.position, item.to_api(), item.received_at_ns, item.agent).frame()
 
 
-async def _resume_position(call: LocalCall) -> int | None:
+async def _resume_filters(call: LocalCall) -> dict[MeshNode, InboxFilter]:
+    """Return the stored messages that a stream begins with: those after Last-Event-ID, none without it.
+
+    The other meshes begin a little earlier than that message, because two commits may become visible in another order
+    than their times: their last messages are repeated, and none is left out.
+    """
     last = call.request.headers.get("Last-Event-ID")
     if last is None:
-        return None
-    return (await call.context.inbox.find(last, call.agent)).position
+        return {}
+    here, item = await find_inbox_item(call, last)
+    since_ns = max(1, item.received_at_ns - _OVERLAP_NS)
+    others = InboxFilter(since_ns=since_ns, limit=_PAGE, agent=call.agent)
+    rest = InboxFilter(after=item.position, limit=_PAGE, agent=call.agent)
+    return {node: rest if node is here else others for node in call.meshes}
 
 
-async def _send_stored(call: LocalCall, response: web.StreamResponse, after: int) -> int:
-    while items := await call.context.inbox.items(InboxFilter(after=after, limit=_PAGE, agent=call.agent)):
+async def _send_stored(response: web.StreamResponse, wanted: dict[MeshNode, InboxFilter]) -> None:
+    """Send the stored messages, oldest first over all meshes; leave in `wanted` the positions that were sent."""
+    while True:
+        pages = {node: await node.inbox.items(filter_) for node, filter_ in wanted.items()}
+        if not any(pages.values()):
+            return
+        # beyond the end of a full page its mesh may have older messages than another mesh
+        full = [page[-1].received_at_ns for page in pages.values() if len(page) == _PAGE]
+        through_ns = min(full) if full and len(pages) > 1 else None
+        if through_ns is not None:
+            pages = {node: _until(page, through_ns) for node, page in pages.items()}
+        for node, page in pages.items():
+            if page:
+                wanted[node] = wanted[node]._replace(after=page[-1].position)
+        items = merge_by_time(pages.values(), lambda item: item.received_at_ns, newest_first=False)
         await _write(response, b"".join(_frame(item) for item in items))
-        after = items[-1].position
-    return after
 
 
-async def _send_live(call: LocalCall, response: web.StreamResponse, listener: Listener, sent: int) -> None:
+def _until(page: Sequence[InboxItem], through_ns: int) -> list[InboxItem]:
+    return list(itertools.takewhile(lambda item: item.received_at_ns <= through_ns, page))
+
+
+async def _send_live(
+    call: LocalCall, response: web.StreamResponse, listener: Listener, sent: Mapping[str, int]
+) -> None:
     agent = call.agent
     comment_s = call.context.settings.limits.comment_s
     while not listener.is_closed:
         events = await listener.next_batch(comment_s)
-        fresh = [each for each in events if each.event != MESSAGE or (each.agent == agent and each.position > sent)]
+        fresh = [each for each in events if _is_unsent(each, call, agent, sent)]
         if fresh or not events:
             await _write(response, b"".join(each.frame() for each in fresh) or _COMMENT)
+
+
+def _is_unsent(event: DaemonEvent, call: LocalCall, agent: str, sent: Mapping[str, int]) -> bool:
+    """Return True if an event is to be sent: of a mesh that the request reads, and no message sent from the store."""
+    mesh = event.data.get("mesh")
+    if mesh is not None and not any(node.mesh == mesh for node in call.meshes):
+        return False
+    return event.event != MESSAGE or (event.agent == agent and event.position > sent.get(str(mesh), 0))
 
 
 async def _write(response: web.StreamResponse, data: bytes) -> None:

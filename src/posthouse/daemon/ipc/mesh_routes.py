@@ -7,12 +7,15 @@ answer with cached values. The owner of a lock is the daemon's node.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
 
 from posthouse.client import Client, Stored
 from posthouse.daemon.context import LocalCall
+from posthouse.daemon.ipc.merged import find_outbox_row
+from posthouse.daemon.mesh_node import MeshNode
 from posthouse.daemon.roster import TOPIC_MARK
 from posthouse.http.response import HttpResponse, json_response
 from posthouse.model.errors import PosthouseError, error
@@ -34,11 +37,11 @@ class _HistoryQuery(msgspec.Struct):
 
 async def show_message(call: LocalCall) -> HttpResponse:
     """Return the outbox row of a message and its state per recipient; the id is the message's or the row's."""
-    row = await _outbox_row(call)
-    if row is None and not is_event_id(call.id):
+    found = await _outbox_row(call)
+    if found is None and not is_event_id(call.id):
         raise error("outbox_row_unknown", id=call.id)
-    message_id = call.id if row is None else row["message_id"]
-    relay, failure = await _relay_states(call, message_id)
+    nodes, row = (call.meshes, None) if found is None else ([found[0]], found[1])
+    relay, failure = await _relay_states(nodes, call.id if row is None else row["message_id"])
     if row is None and relay is None and failure is not None:
         raise failure
     return json_response({"outbox": row, "relay": relay, "relay_error": None if failure is None else failure.code})
@@ -49,12 +52,12 @@ async def show_history(call: LocalCall) -> HttpResponse:
     arguments = call.arguments(_HistoryQuery)
     if (arguments.topic is None) == (arguments.with_ is None):
         raise error("parameter_invalid", name="topic", reason="give either topic or with")
-    client = call.context.uplink.client
-    filter_: dict[str, Any] = {"kinds": [MESSAGE], "mesh": call.context.settings.mesh}
+    client = call.mesh.uplink.client
+    filter_: dict[str, Any] = {"kinds": [MESSAGE], "mesh": call.mesh.mesh}
     if arguments.topic is not None:
         filter_["#t"] = [arguments.topic.removeprefix(TOPIC_MARK)]
     else:
-        both = [client.key.node, await call.context.uplink.resolve(str(arguments.with_))]
+        both = [client.key.node, await call.mesh.uplink.resolve(str(arguments.with_))]
         filter_ |= {"authors": both, "#p": both}
     page = await client.query(filter_, limit=arguments.limit, order="desc", cursor=arguments.before)
     messages = [_history_entry(client, call, stored) for stored in page.events]
@@ -67,23 +70,28 @@ def _history_entry(client: Client, call: LocalCall, stored: Stored) -> dict[str,
         body, undecryptable = client.open(event), None
     except PosthouseError as failure:
         body, undecryptable = None, failure.code
-    return history_item(stored.seq, event, call.context.roster.name_of(event.pubkey), body, undecryptable)
+    return history_item(stored.seq, event, call.mesh.roster.name_of(event.pubkey), body, undecryptable)
 
 
-async def _outbox_row(call: LocalCall) -> dict[str, Any] | None:
+async def _outbox_row(call: LocalCall) -> tuple[MeshNode, dict[str, Any]] | None:
     try:
-        return (await call.context.outbox.find(call.id)).to_api()
+        node, row = await find_outbox_row(call, call.id)
     except PosthouseError as failure:
         if failure.code != "outbox_row_unknown":
             raise
         return None
+    return node, row.to_api() | {"mesh": node.mesh}
 
 
-async def _relay_states(call: LocalCall, message_id: str) -> tuple[Any, PosthouseError | None]:
-    try:
-        return msgspec.to_builtins(await call.context.uplink.client.message(message_id)), None
-    except PosthouseError as failure:
-        return None, failure
+async def _relay_states(nodes: Sequence[MeshNode], message_id: str) -> tuple[Any, PosthouseError | None]:
+    """Return what the first relay that knows a message says of it, or why none does."""
+    refusal: PosthouseError | None = None
+    for node in nodes:
+        try:
+            return msgspec.to_builtins(await node.uplink.client.message(message_id)), None
+        except PosthouseError as failure:
+            refusal = refusal or failure
+    return None, refusal
 
 
 class _ProfileBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -94,32 +102,34 @@ class _ProfileBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
     title: str | None = None
     bio: str | None = None
     capabilities: list[str] | None = None
+    mesh: str | None = None
 
 
 async def list_peers(call: LocalCall) -> HttpResponse:
     """Return the members and their presence; without a connection, the cached members."""
-    context = call.context
-    await context.uplink.refresh_for_reader()
-    online = context.uplink.online
+    mesh = call.mesh
+    await mesh.uplink.refresh_for_reader()
+    online = mesh.uplink.online
     listed = {
         member.node: {"name": member.name, "role": member.role, "pinned": member.pinned}
-        for member in context.roster.members
+        for member in mesh.roster.members
     }
     for node, entry in online.items():
         listed.setdefault(node, {"name": entry.name, "role": entry.role, "pinned": None})
     peers = [
-        {"node": node, **about, **_presence(online.get(node)), "is_self": node == context.key.node}
+        {"node": node, **about, **_presence(online.get(node)), "is_self": node == mesh.key.node}
         for node, about in listed.items()
     ]
-    return json_response({"peers": peers, "mesh": context.settings.mesh, "is_cached": not context.uplink.is_up})
+    return json_response({"peers": peers, "mesh": mesh.mesh, "is_cached": not mesh.uplink.is_up})
 
 
 async def update_profile(call: LocalCall) -> HttpResponse:
     """Change the profile of this node; fields that are not given stay."""
     changes = msgspec.to_builtins(await call.body(_ProfileBody))
-    client = call.context.uplink.client
+    changes.pop("mesh", None)
+    client = call.mesh.uplink.client
     applied = await _current_profile(client) | changes
-    await client.publish(msgspec.json.encode(applied).decode(), kind=PROFILE, mesh=call.context.settings.mesh)
+    await client.publish(msgspec.json.encode(applied).decode(), kind=PROFILE, mesh=call.mesh.mesh)
     return json_response({"applied": applied})
 
 
@@ -143,43 +153,44 @@ def _presence(entry: Any) -> dict[str, Any]:
 class _TopicBody(msgspec.Struct, forbid_unknown_fields=True):
     #: a name, or a pattern to subscribe with; a leading # is removed
     topic: str
+    mesh: str | None = None
 
 
 async def create_topic(call: LocalCall) -> HttpResponse:
     """Create a topic."""
     topic = await _read_topic(call)
-    await call.context.uplink.client.meshes.create_topic(call.context.settings.mesh, topic)
-    call.context.roster.add_topic(topic)
+    await call.mesh.uplink.client.meshes.create_topic(call.mesh.mesh, topic)
+    call.mesh.roster.add_topic(topic)
     return json_response({"topic": topic}, 201)
 
 
 async def subscribe_topic(call: LocalCall) -> HttpResponse:
     """Subscribe this node to topics that match a pattern."""
     pattern = await _read_topic(call)
-    await call.context.uplink.client.meshes.subscribe(call.context.settings.mesh, pattern)
+    await call.mesh.uplink.client.meshes.subscribe(call.mesh.mesh, pattern)
     return json_response({"topic": pattern, "subscribed": True})
 
 
 async def unsubscribe_topic(call: LocalCall) -> HttpResponse:
     """End a subscription."""
     pattern = await _read_topic(call)
-    await call.context.uplink.client.meshes.unsubscribe(call.context.settings.mesh, pattern)
+    await call.mesh.uplink.client.meshes.unsubscribe(call.mesh.mesh, pattern)
     return json_response({"topic": pattern, "subscribed": False})
 
 
 async def list_topics(call: LocalCall) -> HttpResponse:
     """List the topics and this node's subscriptions; without a connection, cached topics and no subscriptions."""
-    context = call.context
+    mesh = call.mesh
     try:
-        client = context.uplink.client
-        context.roster.set_topics(await client.meshes.topics(context.settings.mesh))
-        subscriptions: list[str] | None = await client.meshes.subscriptions(context.settings.mesh)
+        client = mesh.uplink.client
+        mesh.roster.set_topics(await client.meshes.topics(mesh.mesh))
+        subscriptions: list[str] | None = await client.meshes.subscriptions(mesh.mesh)
     except PosthouseError as failure:
         if failure.code != "relay_unreachable":
             raise
         subscriptions = None
     return json_response(
-        {"topics": list(context.roster.topics), "subscriptions": subscriptions, "is_cached": subscriptions is None}
+        {"topics": list(mesh.roster.topics), "subscriptions": subscriptions, "is_cached": subscriptions is None}
     )
 
 
@@ -211,13 +222,13 @@ class _ReleaseBody(msgspec.Struct, forbid_unknown_fields=True):
 async def acquire_lock(call: LocalCall) -> HttpResponse:
     """Acquire a lock."""
     body = await call.body(_AcquireBody)
-    locks = call.context.uplink.client.locks
+    locks = call.mesh.uplink.client.locks
     grant = locks.acquire(
         body.resource,
         lease_ms=body.lease_ms,
         wait_ms=body.wait_ms,
         request_id=body.request_id,
-        mesh=body.mesh,
+        mesh=call.mesh.mesh,
         # agents share the daemon's node: each request is a session, so that they exclude each other
         session=body.request_id or secrets.token_hex(8),
     )
@@ -230,12 +241,12 @@ async def acquire_lock(call: LocalCall) -> HttpResponse:
 async def renew_lock(call: LocalCall) -> HttpResponse:
     """Renew a lease."""
     body = await call.body(_RenewBody)
-    locks = call.context.uplink.client.locks
-    return json_response(await locks.renew(body.resource, body.token, lease_ms=body.lease_ms, mesh=body.mesh))
+    locks = call.mesh.uplink.client.locks
+    return json_response(await locks.renew(body.resource, body.token, lease_ms=body.lease_ms, mesh=call.mesh.mesh))
 
 
 async def release_lock(call: LocalCall) -> HttpResponse:
     """Release a lock."""
     body = await call.body(_ReleaseBody)
-    await call.context.uplink.client.locks.release(body.resource, body.token, mesh=body.mesh)
+    await call.mesh.uplink.client.locks.release(body.resource, body.token, mesh=call.mesh.mesh)
     return json_response({"resource": body.resource, "released": True})

@@ -11,7 +11,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from posthouse.daemon.context import LocalCall
+from posthouse.daemon.ipc.merged import Boundary, bounds_in, find_outbox_row, merge_by_time, resolve_in_meshes
+from posthouse.daemon.mesh_node import MeshNode
 from posthouse.daemon.outbox.outbox import OutboxFilter
+from posthouse.daemon.outbox.transitions import OutboxRow
 from posthouse.daemon.roster import TOPIC_MARK
 from posthouse.daemon.send import SendRequest
 from posthouse.http.response import HttpResponse, json_response
@@ -28,6 +31,7 @@ class _PostBody(msgspec.Struct, forbid_unknown_fields=True):
     reply_to_id: str | None = None
     mentions: list[str] | None = None
     client_message_id: str | None = None
+    mesh: str | None = None
 
 
 async def send_message(call: LocalCall) -> HttpResponse:
@@ -58,7 +62,7 @@ async def _accept_message(call: LocalCall, request: SendRequest) -> HttpResponse
     if agent:
         call.context.agents.require_active(agent)
     try:
-        status, body = await call.context.sending.send(request, call.request.headers.get(_KEY_HEADER), agent=agent)
+        status, body = await call.mesh.sending.send(request, call.request.headers.get(_KEY_HEADER), agent=agent)
     except PosthouseError as failure:
         meters.count("posthouse_daemon_sends_total", str(failure.spec.status))
         raise
@@ -87,47 +91,65 @@ class _RequeueBody(msgspec.Struct, forbid_unknown_fields=True):
     id: str
     new_client_message_id: str | None = None
     message: str | None = None
+    mesh: str | None = None
 
 
 class _DropBody(msgspec.Struct, forbid_unknown_fields=True):
     id: str
+    mesh: str | None = None
 
 
 async def list_outbox(call: LocalCall) -> HttpResponse:
-    """Return a page of rows and where the next one begins."""
+    """Return a page of rows over all meshes and where the next one begins."""
     arguments = call.arguments(_OutboxQuery)
-    context = call.context
-    order = arguments.order or ("newest" if arguments.after is None else "oldest")
-    wanted = OutboxFilter(
-        after=0 if arguments.after is None else (await context.outbox.find(arguments.after)).position,
-        before=None if arguments.before is None else (await context.outbox.find(arguments.before)).position,
-        status=arguments.status,
-        destination=None if arguments.to is None else await context.uplink.resolve(arguments.to),
-        is_newest_first=order == "newest",
-        limit=arguments.limit + 1,  # one more shows that there is a next page
-    )
-    rows = await context.outbox.rows(wanted)
+    is_newest_first = (arguments.order or ("newest" if arguments.after is None else "oldest")) == "newest"
+    after, before = await _boundary(call, arguments.after), await _boundary(call, arguments.before)
+    meshes: dict[str, str] = {}  # of rows, by their ids
+    pages = []
+    for node, destination in (await resolve_in_meshes(call, arguments.to)).items():
+        wanted = OutboxFilter(
+            **bounds_in(node, after, before)._asdict(),
+            status=arguments.status,
+            destination=destination,
+            is_newest_first=is_newest_first,
+            limit=arguments.limit + 1,  # one more shows that there is a next page
+        )
+        pages.append(await node.outbox.rows(wanted))
+        meshes |= dict.fromkeys((row.id for row in pages[-1]), node.mesh)
+    rows = merge_by_time(pages, lambda row: row.enqueued_at_ns, newest_first=is_newest_first)
     shown = rows[: arguments.limit]
     following = shown[-1].id if len(rows) > arguments.limit else None
-    return json_response({"items": [row.to_api() for row in shown], "next": following})
+    return json_response({"items": [row.to_api() | {"mesh": meshes[row.id]} for row in shown], "next": following})
+
+
+async def _boundary(call: LocalCall, key: str | None) -> Boundary | None:
+    if key is None:
+        return None
+    node, row = await find_outbox_row(call, key)
+    return Boundary(row.enqueued_at_ns, node.mesh, row.position)
 
 
 async def show_outbox_row(call: LocalCall) -> HttpResponse:
     """Return one row with the chain of rows it was requeued from and into, oldest first."""
-    row = await call.context.outbox.find(call.id)
-    chain = await call.context.outbox.chain(row)
-    return json_response(row.to_api() | {"chain": [each.to_api() for each in chain]})
+    node, row = await find_outbox_row(call, call.id)
+    chain = await node.outbox.chain(row)
+    return json_response(_row_of(node, row) | {"chain": [_row_of(node, each) for each in chain]})
 
 
 async def requeue_outbox_row(call: LocalCall) -> HttpResponse:
     """Replace a dead or pending row by a new one."""
     body = await call.body(_RequeueBody)
-    answer = await call.context.sending.requeue(body.id, body.new_client_message_id, body.message, call.agent)
-    return json_response(answer)
+    node, row = await find_outbox_row(call, body.id)
+    return json_response(await node.sending.requeue(row.id, body.new_client_message_id, body.message, call.agent))
 
 
 async def drop_outbox_row(call: LocalCall) -> HttpResponse:
     """Abort a dead or pending row."""
-    row = await call.context.outbox.find((await call.body(_DropBody)).id)
-    await call.context.outbox.drop(row)
+    body = await call.body(_DropBody)
+    node, row = await find_outbox_row(call, body.id)
+    await node.outbox.drop(row)
     return json_response({"aborted_row_id": row.id})
+
+
+def _row_of(node: MeshNode, row: OutboxRow) -> dict[str, Any]:
+    return row.to_api() | {"mesh": node.mesh}

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from posthouse.daemon.context import LocalCall
 from posthouse.daemon.directory import SCHEMA_VERSION
 from posthouse.daemon.ipc import agent_routes, hook_routes, inbox_routes, mesh_routes, outbox_routes
+from posthouse.daemon.mesh_node import MeshNode
 from posthouse.daemon.metrics import CONTENT_TYPE
 from posthouse.http.response import HttpResponse, json_response
 from posthouse.http.router import Route
+from posthouse.journal.store import Store
 from posthouse.mcp.line_stream import serve_pipe
 from posthouse.mcp.streamable_http import PATH as MCP_PATH
 from posthouse.mcp.streamable_http import delete_session, post_message
@@ -33,6 +37,7 @@ FEATURES = (
     "profile",
     "agents",
     "mcp",
+    "meshes",
 )
 
 
@@ -46,45 +51,76 @@ async def show_health(call: LocalCall) -> HttpResponse:
     return json_response(await read_health(call))
 
 
+async def list_meshes(call: LocalCall) -> HttpResponse:
+    """Return every mesh of this daemon with its state."""
+    return json_response({"items": call.context.meshes.states()})
+
+
+class _MeshBody(msgspec.Struct, forbid_unknown_fields=True):
+    mesh: str
+    relay: str | None = None
+
+
+async def add_mesh(call: LocalCall) -> HttpResponse:
+    """Serve one more mesh, or try again one that has failed."""
+    body = await call.body(_MeshBody)
+    await call.context.meshes.add(body.mesh, body.relay)
+    return json_response(await read_health(call))
+
+
+async def remove_mesh(call: LocalCall) -> HttpResponse:
+    """Stop serving a mesh; its files stay."""
+    await call.context.meshes.remove(call.params["mesh"])
+    return json_response({"mesh": call.params["mesh"]})
+
+
 async def show_metrics(call: LocalCall) -> HttpResponse:
     """Return the metrics in the Prometheus text format."""
-    context = call.context
-    depth = await context.outbox.depth()
+    context, nodes = call.context, call.meshes
+    depths = [await node.outbox.depth() for node in nodes]
+    lag_ns = max([await _lag_ns(call, node) for node in nodes], default=0)
     gauges = {
-        "posthouse_daemon_outbox_pending": depth.pending,
-        "posthouse_daemon_outbox_inflight": depth.inflight,
-        "posthouse_daemon_outbox_bytes": depth.bytes,
-        "posthouse_daemon_outbox_lag_seconds": await _lag_ns(call) / SECOND_NS,
-        "posthouse_daemon_connected": float(context.uplink.is_up),
+        "posthouse_daemon_outbox_pending": sum(depth.pending for depth in depths),
+        "posthouse_daemon_outbox_inflight": sum(depth.inflight for depth in depths),
+        "posthouse_daemon_outbox_bytes": sum(depth.bytes for depth in depths),
+        "posthouse_daemon_outbox_lag_seconds": lag_ns / SECOND_NS,
+        "posthouse_daemon_connected": sum(node.uplink.is_up for node in nodes),
         "posthouse_daemon_streams": context.streams.count,
         "posthouse_daemon_requests_running": call.slots.running,
-        "posthouse_daemon_outbox_wal_bytes": context.outbox.store.statistics().get("wal_bytes", 0),
-        "posthouse_daemon_inbox_wal_bytes": context.inbox.store.statistics().get("wal_bytes", 0),
+        "posthouse_daemon_outbox_wal_bytes": sum(wal_bytes(node.outbox.store) for node in nodes),
+        "posthouse_daemon_inbox_wal_bytes": sum(wal_bytes(node.inbox.store) for node in nodes),
     }
     return HttpResponse(200, context.meters.render(gauges), CONTENT_TYPE)
 
 
+def wal_bytes(store: Store) -> int:
+    """Return the size of a store's write-ahead log."""
+    return int(store.statistics().get("wal_bytes", 0))
+
+
 async def read_health(call: LocalCall) -> dict[str, Any]:
-    """Return the fields of /v1/health."""
-    context = call.context
-    depth = await context.outbox.depth()
-    stores = {"outbox": context.outbox.store, "inbox": context.inbox.store, "agents": context.agents.store}
+    """Return the fields of /v1/health: those of the request's mesh, and the states of all."""
+    context, node = call.context, call.mesh
+    depth = await node.outbox.depth()
+    stores = {"outbox": node.outbox.store, "inbox": node.inbox.store, "agents": context.agents.store}
     states = {f"{name}_state": store.writer.state for name, store in stores.items()}
     return {
         "writable": all(state == "open" for state in states.values()),
-        "connected": context.uplink.is_up,
-        "relay_error": None if context.uplink.connect_error is None else str(context.uplink.connect_error),
-        "clock_difference_s": _rounded(context.uplink.clock_watch.difference_s),
-        "clock_trusted": context.uplink.trusts_clock,
-        "lag_ms": await _lag_ns(call) // MILLISECOND_NS,
+        "connected": node.uplink.is_up,
+        "admitted": node.uplink.is_up and node.uplink.is_admitted,
+        "relay_error": None if node.uplink.connect_error is None else str(node.uplink.connect_error),
+        "clock_difference_s": _rounded(node.uplink.clock_watch.difference_s),
+        "clock_trusted": node.uplink.trusts_clock,
+        "lag_ms": await _lag_ns(call, node) // MILLISECOND_NS,
         "queue_depth": depth.pending,
         "inflight": depth.inflight,
-        "mesh": context.settings.mesh,
-        "member": context.roster.name_of(context.key.node),
-        "node": context.key.node,
-        "relay": context.settings.relay,
-        "is_ephemeral": context.settings.is_ephemeral,
+        "mesh": node.mesh,
+        "member": node.roster.name_of(node.key.node),
+        "node": node.key.node,
+        "relay": node.settings.relay,
+        "is_ephemeral": node.settings.is_ephemeral,
         "uptime_s": (context.clock.boot_ns() - context.started_ns) // SECOND_NS,
+        "meshes": context.meshes.states(),
     } | states
 
 
@@ -92,8 +128,8 @@ def _rounded(seconds: float | None) -> int | None:
     return None if seconds is None else round(seconds)
 
 
-async def _lag_ns(call: LocalCall) -> int:
-    oldest_ns = await call.context.outbox.oldest_pending_ns()
+async def _lag_ns(call: LocalCall, node: MeshNode) -> int:
+    oldest_ns = await node.outbox.oldest_pending_ns()
     return 0 if oldest_ns is None else max(0, call.context.clock.wall_ns() - oldest_ns)
 
 
@@ -129,6 +165,9 @@ ROUTES: tuple[Route[LocalCall], ...] = (
     Route("GET", "/v1/peers", mesh_routes.list_peers),
     Route("POST", "/v1/profile", mesh_routes.update_profile),
     Route("POST", "/v1/hooks/{program}/{event}", hook_routes.run_hook),
+    Route("GET", "/v1/meshes", list_meshes),
+    Route("POST", "/v1/meshes", add_mesh),
+    Route("DELETE", "/v1/meshes/{mesh}", remove_mesh),
     Route("GET", "/v1/version", show_version),
     Route("GET", "/v1/health", show_health),
     Route("GET", "/v1/metrics", show_metrics),

@@ -33,6 +33,10 @@ class OutboxFilter(NamedTuple):
     after: int = 0
     #: only rows before this position
     before: int | None = None
+    #: only rows queued at or after this wall time
+    since_ns: int = 0
+    #: only rows queued before this wall time
+    until_ns: int | None = None
     status: str | None = None
     #: node id, or #topic; a row forgets it when its event is removed
     destination: str | None = None
@@ -188,6 +192,8 @@ def list_rows(db: apsw.Connection, wanted: OutboxFilter) -> list[OutboxRow]:
     given: tuple[tuple[str, int | str | None], ...] = (
         ("position > ?", wanted.after),
         ("position < ?", wanted.before),
+        ("enqueued_at_ns >= ?", wanted.since_ns or None),
+        ("enqueued_at_ns < ?", wanted.until_ns),
         ("status = ?", wanted.status),
         ("destination = ?", wanted.destination),
     )

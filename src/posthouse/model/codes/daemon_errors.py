@@ -8,6 +8,12 @@ _LIST = "`posthouse daemon outbox list` shows the rows and their states."
 
 _STARTING: tuple[ErrorSpec, ...] = (
     ErrorSpec(
+        "mesh_not_served",
+        404,
+        "the daemon does not serve the mesh {mesh}; it serves: {served}",
+        "Start it with `posthouse daemon up --mesh MESH`, or join it with `posthouse join`.",
+    ),
+    ErrorSpec(
         "daemon_running",
         409,
         "a daemon is already running in {directory}",

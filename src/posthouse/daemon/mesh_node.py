@@ -1,0 +1,254 @@
+"""One mesh of a daemon: this host as a node of it, with its key, stores, uplink, drain and bridge.
+
+Start: the directory and its lock, the identity checked against this machine, the stores after a check for damage, the
+bridge, then the uplink. Stop: the reverse. Nothing of it needs the relay to be reachable. An uplink that fails for
+good leaves the stores open, so that mail stays readable; `failure` says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+import structlog
+
+from posthouse.client.messages.sender import Composer
+from posthouse.client.trust.signing import Signer, open_content
+from posthouse.daemon.addresses import AddressBook
+from posthouse.daemon.agents.registry import AgentRegistry
+from posthouse.daemon.bridge import Bridge
+from posthouse.daemon.directory import MeshDirectory
+from posthouse.daemon.drain import Drain
+from posthouse.daemon.event_hub import EventHub
+from posthouse.daemon.features import Offer, bounded_max_age_h
+from posthouse.daemon.housekeeping import Housekeeper, Pressure
+from posthouse.daemon.identity import check_host, load_identity, read_host
+from posthouse.daemon.inbox.inbox import Inbox, InboxItem
+from posthouse.daemon.mailroom import LocalLane, Mailroom
+from posthouse.daemon.metrics import Meters
+from posthouse.daemon.outbox.outbox import Outbox
+from posthouse.daemon.recovery import check_outbox, quarantine_inbox
+from posthouse.daemon.roster import Roster
+from posthouse.daemon.send import Sending
+from posthouse.daemon.settings import MeshSettings
+from posthouse.daemon.uplink import Uplink
+from posthouse.keys import NodeKey
+from posthouse.model.errors import Fatal, PosthouseError
+from posthouse.model.limits import BODY_MAX_BYTES
+from posthouse.model.ulid import UlidGenerator
+
+log = structlog.get_logger(__name__)
+
+
+class MeshNode:
+    """This host in one mesh."""
+
+    key: NodeKey
+    outbox: Outbox
+    inbox: Inbox
+    roster: Roster
+    uplink: Uplink
+    addresses: AddressBook
+    mailroom: Mailroom
+    drain: Drain
+    sending: Sending
+    pressure: Pressure
+    housekeeper: Housekeeper
+
+    def __init__(
+        self,
+        settings: MeshSettings,
+        directory: MeshDirectory,
+        agents: AgentRegistry,
+        events: EventHub,
+        meters: Meters,
+        on_fatal: Callable[[Fatal], None],
+    ) -> None:
+        self.settings = settings
+        self.directory = directory
+        self._agents = agents
+        self._clock = settings.clock
+        self._events = events
+        self._meters = meters
+        #: callback(failure), on any thread, when a store can write no more
+        self._on_fatal = on_fatal
+        self._opened = AsyncExitStack()
+        self.is_open = False
+        #: why the mesh cannot be used, or why its uplink has ended
+        self.failure: PosthouseError | None = None
+        #: callback(new messages of a commit)
+        self.on_new: Callable[[Sequence[InboxItem]], None] = lambda _items: None
+        #: callback(failure) after the uplink has ended for good
+        self.on_failed: Callable[[PosthouseError], None] = lambda _failure: None
+        #: callback(task) when any other task ends
+        self.on_task_end: Callable[[asyncio.Task[None]], None] = lambda _task: None
+
+    @property
+    def mesh(self) -> str:
+        """The name of the mesh."""
+        return self.settings.mesh
+
+    async def open(self) -> None:
+        """Open everything, or raise why not, with nothing left open."""
+        try:
+            await self._open()
+        except BaseException as failure:
+            if isinstance(failure, PosthouseError):
+                self.failure = failure
+            await self._opened.aclose()
+            raise
+        self.failure = None
+        self.is_open = True
+
+    async def close(self) -> None:
+        """Stop gracefully: accepted messages are committed, and rows in flight are sent again after the next start."""
+        self.is_open = False
+        await self._opened.aclose()
+
+    # opening
+
+    async def _open(self) -> None:
+        self.directory.prepare()
+        self._opened.callback(self.directory.lock().close)
+        if not self.settings.is_ephemeral:
+            self._check_host()
+        await self._open_stores()
+        self._assemble()
+        self._check_max_age()
+        await self.mailroom.move_renamed()
+        await self._open_bridge()
+        await self.housekeeper.measure()
+        self._start_task(self.uplink.run(), self._on_uplink_end)
+        self._opened.push_async_callback(self.drain.close)
+        await self.drain.start()
+        self._start_task(self.housekeeper.run(), self.on_task_end)
+
+    def _check_host(self) -> None:
+        directory = self.directory
+        if not directory.key.exists():  # a new identity belongs to this machine
+            directory.host_fingerprint.unlink(missing_ok=True)
+        check_host(directory.host_fingerprint, read_host(), self.settings.clone_policy, directory.root)
+
+    async def _open_stores(self) -> None:
+        settings, directory = self.settings, self.directory
+        check_outbox(directory.outbox)
+        quarantined = quarantine_inbox(directory.inbox, self._clock)
+        self.outbox = Outbox(directory.outbox, settings.mesh, self._clock, on_fatal=self._on_fatal)
+        self._opened.callback(self.outbox.close)
+        is_bridged = settings.bus_dir is not None
+        self.inbox = Inbox(directory.inbox, settings.mesh, self._clock, is_bridged=is_bridged, on_fatal=self._on_fatal)
+        self._opened.callback(self.inbox.close)
+        self.key = await load_identity(directory, self.outbox, is_ephemeral=settings.is_ephemeral)
+        reopened = await self.outbox.recover()
+        if reopened:
+            log.info("outbox_reopened", mesh=settings.mesh, rows=reopened)
+        if quarantined is not None:
+            self._publish("system", state="inbox_quarantined", path=str(quarantined))
+
+    def _assemble(self) -> None:
+        settings, clock, key = self.settings, self._clock, self.key
+        self.roster = Roster(self.directory.roster)
+        mailroom = self.mailroom = Mailroom(self.inbox, self._agents)
+        self.uplink = Uplink(settings, key, self.inbox, mailroom, self.roster)
+        self.addresses = AddressBook(key.node, self.uplink, self.roster, self._agents)
+        self.drain = Drain(self.outbox, self.uplink.submit, self.uplink, clock)
+        self.drain.lanes[key.node] = LocalLane(
+            mailroom, self.inbox, lambda event: open_content(key, event), self.roster.name_of
+        )
+        self.pressure = Pressure(settings.outbox_max_bytes, self.directory.root)
+        self.sending = Sending(
+            settings.mesh,
+            Composer(Signer(key, clock), UlidGenerator(clock)),
+            self.outbox,
+            self.inbox,
+            self.addresses.resolve,
+            lambda event: open_content(key, event),
+            lambda: self.pressure.capacity_bytes,
+            clock,
+        )
+        self.housekeeper = Housekeeper(self.outbox, self.inbox, self.drain, self.pressure, settings)
+        self._connect_parts()
+
+    def _connect_parts(self) -> None:
+        uplink, drain, meters = self.uplink, self.drain, self._meters
+        self.outbox.on_queued = drain.wake
+        self.inbox.on_new += [self._publish_messages, self.on_new]
+        uplink.on_status = lambda status: self._publish("broker_status", status=status)
+        uplink.on_presence = lambda presence: self._publish(
+            "peer_join" if presence.is_online else "peer_leave",
+            node=presence.node,
+            name=self.roster.name_of(presence.node),
+        )
+        uplink.on_offer = self._apply_offer
+        uplink.on_task_end = self.on_task_end
+        drain.on_sent = lambda count: meters.count("posthouse_daemon_outbox_sent_total", by=count)
+        drain.on_dead = self._publish_dead
+        drain.on_task_end = self.on_task_end
+        self.pressure.on_change = lambda used, capacity, is_high: self._publish(
+            "outbox_pressure", bytes=used, max_bytes=capacity, is_high=is_high
+        )
+
+    def _check_max_age(self) -> None:
+        """Check a configured maximum age against the relay's last known offer, before the relay is connected."""
+        max_age_h = self.settings.outbox_max_age_h
+        retention = self.roster.retention
+        if retention is not None:
+            self.drain.max_age_h = bounded_max_age_h(retention.days, max_age_h)
+        elif max_age_h is not None:
+            self.drain.max_age_h = max_age_h
+
+    async def _open_bridge(self) -> None:
+        if self.settings.bus_dir is not None:
+            bridge = Bridge(
+                self.settings.bus_dir, self.settings.mesh, self.inbox, self.outbox, self.sending, self._clock
+            )
+            bridge.on_task_end = self.on_task_end
+            await bridge.start()
+            self._opened.push_async_callback(bridge.close)
+
+    def _start_task(self, work: Coroutine[Any, Any, None], on_end: Callable[[asyncio.Task[None]], None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(on_end)
+
+        async def cancel() -> None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+        self._opened.push_async_callback(cancel)
+
+    # callbacks
+
+    def _on_uplink_end(self, task: asyncio.Task[None]) -> None:
+        failure = None if task.cancelled() else task.exception()
+        if not isinstance(failure, PosthouseError) or isinstance(failure, Fatal):
+            self.on_task_end(task)
+            return
+        log.error("uplink_ended", mesh=self.mesh, code=failure.code, reason=str(failure))
+        self.failure = failure
+        self._publish("mesh_failed", error=failure.code, reason=str(failure))
+        self.on_failed(failure)
+
+    def _publish(self, event: str, /, **data: Any) -> None:
+        self._events.publish(event, mesh=self.mesh, **data)
+
+    def _publish_messages(self, items: Sequence[InboxItem]) -> None:
+        self._meters.count("posthouse_daemon_inbox_received_total", by=len({item.id for item in items}))
+        for item in items:
+            self._events.publish_message(item.id, item.position, item.to_api(), item.received_at_ns, item.agent)
+
+    def _publish_dead(self, row_id: str, client_message_id: str, reason: str) -> None:
+        self._meters.count("posthouse_daemon_outbox_dead_total", reason)
+        self._publish("outbox_dead", row_id=row_id, client_message_id=client_message_id, reason=reason)
+
+    def _apply_offer(self, offer: Offer, max_age_h: int) -> None:
+        self.drain.max_age_h = max_age_h
+        self.sending.max_payload = min(offer.max_payload, BODY_MAX_BYTES)
+        log.info(
+            "relay_offer",
+            mesh=self.mesh,
+            retention_days=offer.retention_days,
+            policy=offer.policy,
+            max_age_h=max_age_h,
+        )

@@ -1,0 +1,164 @@
+"""The meshes of a running daemon: which there are, which one a request means, and what happens when one fails.
+
+A request that names no mesh means the mesh that the user has chosen, else `main`, else the first. A mesh that cannot
+be opened, or whose uplink ends for good, is listed as failed while the others go on; the daemon ends with its failure
+only if no mesh is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import structlog
+
+from posthouse.daemon.agents.registry import AgentRegistry
+from posthouse.daemon.directory import DaemonDirectory
+from posthouse.daemon.event_hub import EventHub
+from posthouse.daemon.inbox.inbox import InboxItem
+from posthouse.daemon.mesh_node import MeshNode
+from posthouse.daemon.metrics import Meters
+from posthouse.daemon.settings import DaemonSettings, MeshSettings
+from posthouse.model.address import Address
+from posthouse.model.errors import Fatal, PosthouseError, error
+from posthouse.model.node import DEFAULT_MESH, KEY_PREFIX_MIN_DIGITS, node_hex, validate_mesh_name
+
+log = structlog.get_logger(__name__)
+#: another process has the files: no mesh may be served beside it
+_BLOCKING = frozenset({"daemon_running"})
+
+
+class MeshTable:
+    """The meshes of one daemon by name."""
+
+    def __init__(
+        self,
+        settings: DaemonSettings,
+        directory: DaemonDirectory,
+        agents: AgentRegistry,
+        events: EventHub,
+        meters: Meters,
+        on_fatal: Callable[[Fatal], None],
+    ) -> None:
+        self._settings = settings
+        self._directory = directory
+        self._agents = agents
+        self._events = events
+        self._meters = meters
+        self._on_fatal = on_fatal
+        #: every mesh, also those that could not be opened
+        self.nodes: dict[str, MeshNode] = {}
+        #: callback(new messages of a commit) for every mesh
+        self.on_new: Callable[[Sequence[InboxItem]], None] = lambda _items: None
+        #: callback(failure) once no mesh is left
+        self.on_all_failed: Callable[[PosthouseError], None] = lambda _failure: None
+        #: callback(task) when a task of a mesh ends that must not end
+        self.on_task_end: Callable[[asyncio.Task[None]], None] = lambda _task: None
+
+    # finding
+
+    def __iter__(self) -> Iterator[MeshNode]:
+        """Yield the meshes whose stores are open."""
+        return (node for node in tuple(self.nodes.values()) if node.is_open)
+
+    def get(self, mesh: str | None) -> MeshNode:
+        """Return a mesh, by default the one of requests that name none; raises mesh_not_served or its failure."""
+        node = self.nodes.get(self.default if mesh is None else mesh)
+        if node is None:
+            served = ", ".join(sorted(self.nodes))
+            raise error("mesh_not_served", mesh=mesh or self.default, served=served)
+        if not node.is_open:
+            raise node.failure or error("mesh_not_served", mesh=node.mesh, served="")
+        return node
+
+    @property
+    def default(self) -> str:
+        """The mesh of requests that name none."""
+        chosen = self._settings.chosen_mesh()
+        names = tuple(self.nodes)
+        return next((name for name in (chosen, DEFAULT_MESH, *names) if name in self.nodes), DEFAULT_MESH)
+
+    def name_of(self, node: str) -> str | None:
+        """Return the member name of a node in the first mesh that knows one."""
+        return next((name for each in self if (name := each.roster.name_of(node)) is not None), None)
+
+    def address_of(self, agent: str) -> str:
+        """Return the address of an agent of this host, in the default mesh."""
+        node = self.get(None)
+        host = node.roster.name_of(node.key.node) or node_hex(node.key.node)[:KEY_PREFIX_MIN_DIGITS]
+        return str(Address(agent, host))
+
+    def states(self) -> list[dict[str, Any]]:
+        """Return one description of each mesh."""
+        return [_state(node, is_default=node.mesh == self.default) for node in self.nodes.values()]
+
+    # opening and closing
+
+    async def open_all(self) -> None:
+        """Open every mesh of the settings; raises the first failure if none can be opened."""
+        for settings in self._settings.meshes:
+            try:
+                await self._open(settings)
+            except PosthouseError as failure:
+                if failure.code in _BLOCKING or len(self._settings.meshes) == 1:
+                    raise
+                log.error("mesh_not_opened", mesh=settings.mesh, code=failure.code, reason=str(failure))
+        if not any(node.is_open for node in self.nodes.values()):
+            raise next(node.failure for node in self.nodes.values() if node.failure is not None)
+
+    async def add(self, mesh: str, relay: str | None) -> MeshNode:
+        """Serve one more mesh, or one that has failed again, or one at another relay."""
+        load = self._settings.load_mesh
+        if load is None:
+            raise error("mesh_not_served", mesh=mesh, served=", ".join(sorted(self.nodes)))
+        settings = load(validate_mesh_name(mesh), relay)
+        former = self.nodes.get(mesh)
+        if former is not None:
+            if former.is_open and former.failure is None and former.settings.relay == settings.relay:
+                return former
+            await former.close()
+        return await self._open(settings)
+
+    async def remove(self, mesh: str) -> None:
+        """Stop serving a mesh; its files stay."""
+        node = self.nodes.pop(mesh, None)
+        if node is not None:
+            await node.close()
+
+    async def close(self) -> None:
+        """Close every mesh."""
+        for node in reversed(tuple(self.nodes.values())):
+            await node.close()
+
+    async def _open(self, settings: MeshSettings) -> MeshNode:
+        directory = self._directory.mesh(settings.mesh)
+        node = MeshNode(settings, directory, self._agents, self._events, self._meters, self._on_fatal)
+        node.on_failed, node.on_task_end, node.on_new = self._on_failed, self.on_task_end, self.on_new
+        self.nodes[settings.mesh] = node
+        await node.open()
+        log.info("mesh_opened", mesh=node.mesh, node=node.key.node, relay=settings.relay)
+        return node
+
+    def _on_failed(self, failure: PosthouseError) -> None:
+        if all(node.failure is not None for node in self.nodes.values()):
+            self.on_all_failed(failure)
+
+
+def _state(node: MeshNode, *, is_default: bool) -> dict[str, Any]:
+    failure = node.failure
+    is_up = node.is_open and node.uplink.is_up
+    admitted = is_up and node.uplink.is_admitted
+    state = "failed" if failure is not None else "connected" if is_up else "connecting"
+    return {
+        "mesh": node.mesh,
+        "state": state,
+        "admitted": admitted,
+        "relay": node.settings.relay,
+        "node": node.key.node if node.is_open else None,
+        "member": node.roster.name_of(node.key.node) if node.is_open else None,
+        "is_default": is_default,
+        "error": None if failure is None else failure.code,
+        "reason": None if failure is None else str(failure),
+        "hint": None if failure is None else failure.hint,
+    }
