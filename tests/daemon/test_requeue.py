@@ -7,12 +7,13 @@ from collections.abc import Sequence
 import pytest
 
 from posthouse.client import Published
+from posthouse.daemon import drain
 from posthouse.keys import NodeKey
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import Event
 from tests.client.house import House
 from tests.client.waiting import until
-from tests.daemon.hosts import Host
+from tests.daemon.hosts import Host, eventually
 
 READER = NodeKey(b"r" * 32).node
 
@@ -67,6 +68,59 @@ async def test_a_pending_row_can_be_requeued(house: House, alice: Host) -> None:
     await house.up()
     await alice.until_status("c2", "done")
     assert (await alice.row("c"))["status"] == "aborted"
+
+
+async def test_a_message_that_the_relay_has_is_not_sent_again(
+    alice: Host, bob: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drain, "backoff_s", lambda *_given: 3600.0)
+    submit = alice.mesh.drain._submit
+
+    async def lose_answers(events: Sequence[Event]) -> list[Published | PosthouseError]:
+        await submit(events)
+        return [error("relay_unreachable", relay="x", reason="the answer was lost")] * len(events)
+
+    alice.mesh.drain._submit = lose_answers
+    await alice.send(bob.node, "hello", client_message_id="c")
+    assert await bob.until_bodies(1) == ["hello"]
+    row = await alice.until_status("c", "pending")
+    answer = await alice.post("/v1/outbox/requeue", id="c", message="hello again")
+    assert (answer.status, answer["error"]) == (409, "outbox_row_accepted")
+    done = await alice.row("c")
+    assert (done["status"], done["broker_message_id"]) == ("done", row["message_id"])
+
+
+async def test_a_row_that_may_have_been_sent_is_not_requeued_while_the_relay_cannot_be_asked(
+    house: House, alice: Host, bob: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drain, "backoff_s", lambda *_given: 3600.0)
+
+    async def fail(events: Sequence[Event]) -> list[Published | PosthouseError]:
+        return [error("relay_unreachable", relay="x", reason="the connection was lost")] * len(events)
+
+    alice.mesh.drain._submit = fail
+    await alice.send(bob.node, "hello", client_message_id="c")
+    await eventually(lambda: alice.row("c"), lambda row: row["status"] == "pending" and row["attempts"] > 0)
+    await house.down()
+    await until(lambda: not alice.mesh.uplink.may_send)
+    answer = await alice.post("/v1/outbox/requeue", id="c")
+    assert answer["error"] == "relay_unreachable"
+    assert (await alice.row("c"))["status"] == "pending"
+
+
+async def test_same_id_of_an_outbox_that_was_lost_is_the_same_message(alice: Host, bob: Host) -> None:
+    await alice.send(bob.node, "hello", client_message_id="c")
+    first = await alice.until_status("c", "done")
+    directory = alice.mesh.outbox.store.path.parent
+    await alice.down()
+    for file in directory.glob("outbox.db*"):
+        file.unlink()
+    await alice.up()
+    await alice.send(bob.node, "hello", client_message_id="c")
+    again = await alice.until_status("c", "done")
+    assert (again["broker_message_id"], again["history_id"]) == (first["broker_message_id"], first["history_id"])
+    assert again["message_id"] != first["message_id"]
+    assert await bob.until_bodies(1) == ["hello"]
 
 
 @pytest.mark.parametrize("status", ["done", "aborted"])

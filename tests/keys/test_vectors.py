@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from blake3 import blake3
 from nacl.bindings import crypto_sign_ed25519_pk_to_curve25519
 
+from posthouse.client.messages.sender import Composer, MessageOptions
+from posthouse.client.trust.signing import Signer
 from posthouse.keys import NodeKey, public_key, read_public_line, sign_native, sign_sshsig, verify, write_public_line
 from posthouse.keys.sealing import open_age, open_box, seal_box_with_nonce
 from posthouse.keys.ssh import read_private_key, write_private_key
+from posthouse.model.clock import FakeClock
 from posthouse.model.errors import Refused
 from posthouse.model.event import canonical_event_bytes, event_id
 from posthouse.model.message import fingerprint, meta_field
+from posthouse.model.ulid import UlidGenerator
 from tests.keys import edwards, vectors
 from tests.keys.refusal import refused
 
@@ -117,6 +121,16 @@ def test_age_content_opens_for_its_readers(vector: Vector) -> None:
         assert open_age(KEYS[name], vector["content"]) == vector["plaintext"].encode()
     with refused("sealed_unopened"):
         open_age(KEYS["alice"], vector["content"])
+
+
+@pytest.mark.parametrize("vector", SEALING["repeatable"], ids=lambda vector: vector["client_message_id"])
+def test_repeatable_boxes_come_out_as_published(vector: Vector) -> None:
+    sender, reader = KEYS[vector["sender"]], KEYS[vector["reader"]]
+    composer = Composer(Signer(sender, FakeClock()), UlidGenerator(FakeClock()))
+    options = {"client_message_id": vector["client_message_id"], "from_agent": vector["from"], "to_agent": vector["to"]}
+    request = composer.request(reader.node, vector["plaintext"], vector["mesh"], cast(MessageOptions, options))
+    assert composer.seal_and_sign(request).content == vector["content"]
+    assert vector["content"] in PROTOCOL
 
 
 @pytest.mark.parametrize("vector", FINGERPRINTS, ids=lambda vector: vector["fingerprint"][:8])

@@ -168,6 +168,7 @@ class MeshNode:
             lambda: self.pressure.capacity_bytes,
             clock,
         )
+        self.sending.find_at_relay = self.uplink.find_message
         self.housekeeper = Housekeeper(self.outbox, self.inbox, self.drain, self.pressure, settings)
         self._connect_parts()
 

@@ -15,8 +15,9 @@ import msgspec
 from posthouse.client.messages.sender import Composer, MessageOptions, Request
 from posthouse.daemon.inbox.inbox import Inbox, sender_ref
 from posthouse.daemon.outbox.outbox import Outbox
-from posthouse.daemon.outbox.transitions import NewRow, OutboxRow
+from posthouse.daemon.outbox.transitions import MAX_AGE, NewRow, OutboxRow
 from posthouse.model.address import DEFAULT_INBOX, Recipient
+from posthouse.model.api import MessageStates
 from posthouse.model.budget import (
     MeshBudget,
     charge_mesh_budget,
@@ -30,7 +31,7 @@ from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import Event, decode_event, encode_event
 from posthouse.model.limits import BODY_MAX_BYTES, MILLISECOND_NS
 from posthouse.model.message import Message, read_message, validate_client_message_id
-from posthouse.model.outbox_rules import AcceptAction
+from posthouse.model.outbox_rules import AcceptAction, OutboxStatus
 from posthouse.model.strict_json import parse_jcs
 from posthouse.model.ulid import UlidGenerator
 
@@ -81,6 +82,8 @@ class Sending:
         self._capacity_bytes = capacity_bytes
         self._clock = clock
         self._minter = UlidGenerator(clock)
+        #: returns a message that the relay has, by its id; raises if the relay cannot be asked now
+        self.find_at_relay: Callable[[str], Awaitable[MessageStates | None]] = _find_nothing
         #: largest body that the relay accepts, in bytes
         self.max_payload = BODY_MAX_BYTES
 
@@ -108,8 +111,16 @@ class Sending:
     async def requeue(
         self, key: str, new_id: str | None, message: str | None, agent: str = DEFAULT_INBOX
     ) -> dict[str, Any]:
-        """Replace a dead or pending row by a new one with a new id and the same or another message."""
+        """Replace a dead or pending row by a new one with a new id and the same or another message.
+
+        A row that was sent may be at the relay although no answer came: then it is done, and nothing is sent again.
+        """
         row = await self._outbox.find(key, agent)
+        if row.status in (OutboxStatus.DEAD, OutboxStatus.PENDING) and _may_be_at_relay(row):
+            found = await self.find_at_relay(row.event_id)
+            if found is not None:
+                await self._outbox.note_accepted(row, found.id, found.seq)
+                raise error("outbox_row_accepted", id=row.id, message_id=found.id)
         request = await self._request_of_row(row, new_id, message)
         try:
             await self._outbox.requeue(row, successor := self._sign(request), self._capacity_bytes())
@@ -201,6 +212,16 @@ class Sending:
             request.from_agent,
             request.to_agent,
         )
+
+
+async def _find_nothing(_message_id: str) -> MessageStates | None:
+    return None
+
+
+def _may_be_at_relay(row: OutboxRow) -> bool:
+    """Return True unless the row was never sent, or a refusal of the relay made it dead."""
+    is_refused = row.status == OutboxStatus.DEAD and not (row.last_error or "").startswith(f"{MAX_AGE}:")
+    return row.attempts > 0 and not is_refused
 
 
 def _options(message: Message, client_message_id: str) -> MessageOptions:

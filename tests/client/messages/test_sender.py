@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,6 +79,37 @@ async def test_a_message_for_an_impossible_agent_is_refused_before_it_is_sent(ho
         await two.alice.send("#news", "hi", to_agent="claude")
     with pytest.raises(Refused, match="'a/b'"):
         await two.alice.send(two.bob.key.node, "hi", from_agent="a/b")
+
+
+async def test_same_request_of_another_process_is_the_same_message(house: House) -> None:
+    two = pair(house)
+    options: dict[str, Any] = {"client_message_id": "c-1", "from_agent": "claude", "to_agent": "codex"}
+    first = await two.alice.send(two.bob.key.node, "hi", **options)
+    other = house.client(two.alice.key)
+    again = await other.send(two.bob.key.node, "hi", **options)
+    assert (again.id, again.duplicate) == (first.id, True) and again.event.id != first.id
+    async with opened(two.bob) as box:
+        assert bodies(await some(box, 1)) == ["hi"]
+    with pytest.raises(Refused) as conflict:
+        await house.client(two.alice.key).send(two.bob.key.node, "ho", **options)
+    assert conflict.value.code == "idempotency_key_reused"
+
+
+async def test_sealed_bodies_are_equal_only_for_the_same_request(house: House) -> None:
+    two = pair(house)
+    variants: list[dict[str, Any]] = [
+        {},
+        {"client_message_id": "c-2"},
+        {"from_agent": "claude"},
+        {"to_agent": "claude"},
+        {"mesh": "lab"},
+    ]
+    made = [
+        await two.alice.compose(two.bob.key.node, "hi", **({"client_message_id": "c-1"} | variant))
+        for variant in [*variants, {}]
+    ]
+    assert made[0].content == made[-1].content
+    assert len({event.content for event in made}) == len(variants)
 
 
 async def test_topic_message_reaches_the_subscribers_of_the_topic(house: House) -> None:

@@ -1,10 +1,9 @@
 """Make the event of a message: a request is sealed and signed once, and every retry sends that same event.
 
-Direct messages are sealed for their reader unless the caller opts out; topics are in the clear. A request has a
-fingerprint over its plaintext, because sealing the same text twice gives different bytes. The last requests are kept
-with their events by client_message_id: repeating a request sends the same event and gets the relay's original answer,
-and another request under the same id is refused here. To retry after the process has ended, compose first, keep the
-event, then send it.
+Direct messages are sealed for their reader unless the caller opts out; topics are in the clear. Sealing a request
+again gives the same bytes, so the relay recognizes a request that is repeated under its client_message_id by another
+process, after a restore or from another outbox, and answers with the original message. The last requests are kept
+with their events, by client_message_id and agent: another request under the same id is refused here.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ from typing import Any, NamedTuple, TypedDict
 import msgspec
 
 from posthouse.client.stream.publisher import Published
-from posthouse.client.trust.signing import Signer, seal_content, with_mesh
+from posthouse.client.trust.signing import Signer, with_mesh
+from posthouse.keys.sealing import BOX, seal_box_repeatably
 from posthouse.model.address import validate_agent_name
 from posthouse.model.budget import MeshBudget, encode_mesh_budget
 from posthouse.model.errors import error
@@ -121,13 +121,22 @@ class Composer:
         )
 
     def seal_and_sign(self, request: Request) -> Event:
-        """Return the event of a request; each call makes different bytes, so keep the event for retries."""
-        options = _option_tags(request)
+        """Return the event of a request.
+
+        Each call signs another time, hence another event, but seals the same bytes: a relay that has one of the events
+        takes every other one for its retry.
+        """
+        options, address = _option_tags(request), [_address_tag(request)]
+        content = request.body
         if request.node is not None and request.is_sealed:
-            content, address = seal_content(self._signer.key, [request.node], request.body)
-        else:
-            content, address = request.body, [_address_tag(request)]
+            content = seal_box_repeatably(self._signer.key, request.node, content.encode(), _purpose(request))
+            address = [("enc", BOX), *address]
         return self._signer.sign(MESSAGE, content, with_mesh([*address, *options], request.mesh))
+
+
+def _purpose(request: Request) -> str:
+    """Return what a sealed body is for beside its reader; none of the parts can contain a NUL."""
+    return "\0".join((request.mesh, request.from_agent, request.to_agent, request.client_message_id))
 
 
 def _address_tag(request: Request) -> tuple[str, str]:

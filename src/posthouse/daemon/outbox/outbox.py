@@ -116,6 +116,12 @@ class Outbox:
 
     # operator actions
 
+    async def note_accepted(self, row: OutboxRow, message_id: str, history_id: int) -> None:
+        """Settle a dead or pending row as done: the relay turned out to have its message."""
+        await self.store.writer.run(
+            lambda tx: transitions.note_accepted_row(tx, row.position, message_id, history_id, self._mesh)
+        )
+
     async def requeue(self, row: OutboxRow, successor: NewRow, capacity_bytes: int) -> None:
         """Abort a row and queue its successor."""
         await self.store.writer.run(

@@ -30,6 +30,10 @@ UPDATE outbox SET status = 'inflight', attempts = attempts + 1, next_attempt_at_
 UPDATE outbox SET status = 'done', delivered_at_ns = ?, broker_message_id = ?, history_id = ?, last_error = NULL
 WHERE position = ? AND status = 'inflight'
 
+-- :name mark_accepted
+UPDATE outbox SET status = 'done', delivered_at_ns = ?, broker_message_id = ?, history_id = ?, last_error = NULL,
+next_attempt_at_ns = NULL WHERE position = ?
+
 -- :name mark_deferred
 UPDATE outbox SET status = 'pending', next_attempt_at_ns = ?, last_error = ?
 WHERE position = ? AND status = 'inflight'

@@ -2,6 +2,7 @@
 
     pending -> inflight -> done | dead        a deferred row goes back to pending
     pending | dead -> aborted                 by an operator; inflight too when the identity is replaced
+    pending | dead -> done                    the relay had the message when it was to be requeued
 
 Each function is the work of one transaction and appends its journal records in it. Two requests with one
 client_message_id never both insert, because the writer runs them one after the other; a refusal writes nothing. A
@@ -298,6 +299,16 @@ def requeue_row(tx: JournalTransaction, position: int, successor: NewRow, mesh: 
     _check_capacity(tx, len(successor.event), capacity_bytes)
     _abort(tx, row, OPERATOR, successor.id, mesh)
     _insert_row(tx, successor, mesh)
+
+
+def note_accepted_row(tx: JournalTransaction, position: int, message_id: str, history_id: int, mesh: str) -> None:
+    """Settle a dead or pending row as done: the relay turned out to have its message."""
+    row = _changeable_row(tx, position)
+    tx.db.execute(SQL.mark_accepted, (tx.now_ns, message_id, history_id, position))
+    if row.status == OutboxStatus.PENDING:
+        tx.db.execute(SQL.add_state, (-1, 0, 0))
+    body = {"client_message_id": row.client_message_id, "message_id": message_id, "history_id": history_id}
+    tx.append("outbox.done", mesh=mesh, ref=row.id, body=body)
 
 
 def drop_row(tx: JournalTransaction, position: int, mesh: str) -> None:

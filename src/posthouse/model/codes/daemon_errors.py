@@ -118,6 +118,12 @@ _ROWS: tuple[ErrorSpec, ...] = (
         "Give the full node id, or more of its digits.",
     ),
     ErrorSpec("outbox_row_unknown", 404, "there is no outbox row {id!r}", _LIST),
+    ErrorSpec(
+        "outbox_row_accepted",
+        409,
+        "the relay has the message of the outbox row {id}, which is done now",
+        "Nothing needs to be sent again; `posthouse message show` shows how far the message has come.",
+    ),
     ErrorSpec("outbox_row_state", 409, "the outbox row {id} is {status}; this change needs {allowed}", _LIST),
     ErrorSpec(
         "inbox_item_unknown", 404, "there is no message {id!r} in the inbox", "`posthouse inbox` lists the messages."

@@ -19,7 +19,7 @@ TYPES = frozenset({f"outbox.{kind}" for kind in _KINDS} | {"journal.snapshot"})
 _AFTER = {
     "inflight": frozenset({"pending"}),
     "deferred": frozenset({"pending"}),
-    "done": frozenset({"pending"}),
+    "done": frozenset({"pending", "dead"}),
     "dead": frozenset({"pending"}),
     "aborted": frozenset({"pending", "dead"}),
 }
@@ -56,7 +56,7 @@ def _by_row(entry: Entry) -> Iterator[KeyedFact]:
 
 
 def _by_client_id(entry: Entry) -> Iterator[KeyedFact]:
-    yield entry.body["client_message_id"], entry.ref
+    yield f"{entry.body.get('from_agent', '')}\x1f{entry.body['client_message_id']}", entry.ref
 
 
 class OutboxRowAuditor(Auditor):
@@ -113,7 +113,8 @@ class OutboxClientIdAuditor(Auditor):
 
     def add_step(self, step: Step) -> Iterator[Finding]:
         if self._row_id is not None:
-            yield self.finding("outbox_id_reused", step, step.fact, f"{self.key!r} already names {self._row_id}")
+            client_id = self.key.rpartition("\x1f")[2]
+            yield self.finding("outbox_id_reused", step, step.fact, f"{client_id!r} already names {self._row_id}")
         self._row_id = step.fact
 
 
