@@ -17,6 +17,7 @@ import structlog
 
 from posthouse.client import Published
 from posthouse.client.failures import retry_after_s
+from posthouse.client.messages.sender import TOPIC_MARK
 from posthouse.daemon.outbox.outbox import Outbox
 from posthouse.daemon.outbox.transitions import MAX_AGE, MAX_AGE_TEXT, Claimed, Deferred, GivenUp, SendOutcome, Sent
 from posthouse.model.clock import Clock
@@ -119,6 +120,8 @@ class Drain:
         self.on_dead: Callable[[str, str, str], None] = lambda _id, _client_id, _code: None
         #: callback(task) when a task ends, also by a defect, which leaves its destination without a sender
         self.on_task_end: Callable[[asyncio.Task[None]], None] = lambda _task: None
+        #: callback() after the relay has taken posts to a topic
+        self.on_posted: Callable[[], None] = lambda: None
         #: callback(count) for rows that the relay has taken
         self.on_sent: Callable[[int], None] = lambda _count: None
 
@@ -198,6 +201,8 @@ class Drain:
             outcomes.append(outcome or _deferred(row, answer, next_ns))
         following = await self._settle(outcomes, destination, 0 if refusal or not gate.may_send else FRAME_ROWS)
         self._notify(outcomes)
+        if destination.startswith(TOPIC_MARK):
+            self.on_posted()
         if delay_s and gate.may_send:  # without a connection, the next one ends the wait
             await asyncio.sleep(delay_s)
         return failures, following

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from posthouse.client import Published
 from posthouse.daemon.agents.registry import AgentRegistry
+from posthouse.daemon.agents.subscriptions import Subscriptions
 from posthouse.daemon.inbox.inbox import Inbox, NewItem
 from posthouse.model.address import DEFAULT_INBOX
 from posthouse.model.budget import encode_mesh_budget
@@ -26,18 +27,28 @@ _REASON_MAX_CHARS = 200
 class Mailroom:
     """Assigns the mail of one host to the inboxes of its agents."""
 
-    def __init__(self, inbox: Inbox, agents: AgentRegistry) -> None:
+    def __init__(self, inbox: Inbox, agents: AgentRegistry, subscriptions: Subscriptions) -> None:
         self._inbox = inbox
         self._agents = agents
+        self._subscriptions = subscriptions
 
     async def recipients(self, message: Message) -> tuple[str, ...]:
-        """Return the agents whose inboxes get a message; raises agent_unknown, agent_retired or agent_full."""
-        if message.recipient is None or message.to_agent == DEFAULT_INBOX:
+        """Return the agents whose inboxes get a message; raises agent_unknown, agent_retired or agent_full.
+
+        A message of a topic that no agent follows any more goes to the default inbox: it was on its way.
+        """
+        if message.recipient is None:
+            return tuple(self._subscriptions.followers(message.destination_ref)) or (DEFAULT_INBOX,)
+        if message.to_agent == DEFAULT_INBOX:
             return (DEFAULT_INBOX,)
         agent = self._agents.require_active(message.to_agent)
         if await self._inbox.unread_count(agent.name) >= UNREAD_MAX:
             raise error("agent_full", name=agent.name, limit=UNREAD_MAX)
         return (agent.name,)
+
+    def other_followers(self, topic: str, author: str) -> tuple[str, ...]:
+        """Return the agents that follow a topic, without the author of a post to it."""
+        return tuple(agent for agent in self._subscriptions.followers(topic) if agent != author)
 
     async def move_renamed(self) -> None:
         """Move the mail of renamed agents to their present names; a second call does nothing.

@@ -18,6 +18,7 @@ from posthouse.client.messages.sender import Composer
 from posthouse.client.trust.signing import Signer, open_content
 from posthouse.daemon.addresses import AddressBook
 from posthouse.daemon.agents.registry import AgentRegistry
+from posthouse.daemon.agents.subscriptions import Subscriptions
 from posthouse.daemon.bridge import Bridge
 from posthouse.daemon.directory import MeshDirectory
 from posthouse.daemon.drain import Drain
@@ -29,7 +30,9 @@ from posthouse.daemon.inbox.inbox import Inbox, InboxItem
 from posthouse.daemon.mailroom import LocalLane, Mailroom
 from posthouse.daemon.metrics import Meters
 from posthouse.daemon.outbox.outbox import Outbox
+from posthouse.daemon.own_posts import OwnPosts
 from posthouse.daemon.recovery import check_outbox, quarantine_inbox
+from posthouse.daemon.registrar import Registrar
 from posthouse.daemon.roster import Roster
 from posthouse.daemon.send import Sending
 from posthouse.daemon.settings import MeshSettings
@@ -54,6 +57,8 @@ class MeshNode:
     mailroom: Mailroom
     drain: Drain
     sending: Sending
+    registrar: Registrar
+    own_posts: OwnPosts
     pressure: Pressure
     housekeeper: Housekeeper
 
@@ -121,6 +126,8 @@ class MeshNode:
         await self._open_bridge()
         await self.housekeeper.measure()
         self._start_task(self.uplink.run(), self._on_uplink_end)
+        self._start_task(self.registrar.run(), self.on_task_end)
+        self._start_task(self.own_posts.run(), self.on_task_end)
         self._opened.push_async_callback(self.drain.close)
         await self.drain.start()
         self._start_task(self.housekeeper.run(), self.on_task_end)
@@ -150,8 +157,13 @@ class MeshNode:
     def _assemble(self) -> None:
         settings, clock, key = self.settings, self._clock, self.key
         self.roster = Roster(self.directory.roster)
-        mailroom = self.mailroom = Mailroom(self.inbox, self._agents)
-        self.uplink = Uplink(settings, key, self.inbox, mailroom, self.roster)
+        subscriptions = Subscriptions(self._agents, settings.mesh)
+        mailroom = self.mailroom = Mailroom(self.inbox, self._agents, subscriptions)
+        self.own_posts = OwnPosts(self.outbox, self.inbox, mailroom, key.node, self.roster.name_of)
+        self.uplink = Uplink(settings, key, self.inbox, mailroom, self.own_posts, self.roster)
+        self._opened.callback(subscriptions.close)
+        self.registrar = Registrar(settings.mesh, self.uplink, self._agents, subscriptions)
+        self._opened.callback(self.registrar.close)
         self.addresses = AddressBook(key.node, self.uplink, self.roster, self._agents)
         self.drain = Drain(self.outbox, self.uplink.submit, self.uplink, clock)
         self.drain.lanes[key.node] = LocalLane(
@@ -186,6 +198,7 @@ class MeshNode:
         uplink.on_task_end = self.on_task_end
         drain.on_sent = lambda count: meters.count("posthouse_daemon_outbox_sent_total", by=count)
         drain.on_dead = self._publish_dead
+        drain.on_posted = self.own_posts.wake
         drain.on_task_end = self.on_task_end
         self.pressure.on_change = lambda used, capacity, is_high: self._publish(
             "outbox_pressure", bytes=used, max_bytes=capacity, is_high=is_high

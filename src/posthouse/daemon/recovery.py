@@ -32,7 +32,7 @@ _DAMAGE = (apsw.CorruptError, apsw.NotADBError, apsw.IOError, apsw.SQLError)
 #: column name -> value
 _Row = dict[str, Any]
 #: columns that an outbox of an older version does not have
-_LATER_COLUMNS: _Row = {"from_agent": DEFAULT_INBOX, "to_agent": DEFAULT_INBOX}
+_LATER_COLUMNS: _Row = {"from_agent": DEFAULT_INBOX, "to_agent": DEFAULT_INBOX, "own_post": "none"}
 
 
 def check_outbox(path: Path) -> None:

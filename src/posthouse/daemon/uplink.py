@@ -22,6 +22,7 @@ from posthouse.daemon.clock_watch import TOLERANCE_NS, ClockWatch
 from posthouse.daemon.features import Offer, bounded_max_age_h, read_offer
 from posthouse.daemon.inbox.inbox import Inbox, NewItem
 from posthouse.daemon.mailroom import Mailroom, new_item, rejection_reason
+from posthouse.daemon.own_posts import OwnPosts
 from posthouse.daemon.roster import Retained, Roster
 from posthouse.daemon.settings import MeshSettings
 from posthouse.keys import NodeKey
@@ -37,7 +38,12 @@ UNDECRYPTABLE = "undecryptable"
 
 
 async def receive_into_inbox(
-    mailbox: Mailbox, inbox: Inbox, mailroom: Mailroom, roster: Roster, refresh: Callable[[], Awaitable[None]]
+    mailbox: Mailbox,
+    inbox: Inbox,
+    mailroom: Mailroom,
+    own_posts: OwnPosts,
+    roster: Roster,
+    refresh: Callable[[], Awaitable[None]],
 ) -> None:
     """Store messages and confirm them until the mailbox is closed; raises what the store or the mailbox raises.
 
@@ -56,7 +62,7 @@ async def receive_into_inbox(
                 mailbox.reject(delivery, rejection_reason(refusal))
             else:
                 accepted.append((delivery, read_item(delivery, inbox.minter.mint(), roster)._replace(agents=agents)))
-        await inbox.put([item for _delivery, item in accepted])
+        await own_posts.put_with([(delivery.seq, item) for delivery, item in accepted])
         _confirm_or_reject(mailbox, accepted)
 
 
@@ -115,11 +121,20 @@ def _has_agent(event: Event) -> bool:
 class Uplink:
     """The connection to the relay."""
 
-    def __init__(self, settings: MeshSettings, key: NodeKey, inbox: Inbox, mailroom: Mailroom, roster: Roster) -> None:
+    def __init__(
+        self,
+        settings: MeshSettings,
+        key: NodeKey,
+        inbox: Inbox,
+        mailroom: Mailroom,
+        own_posts: OwnPosts,
+        roster: Roster,
+    ) -> None:
         self._settings = settings
         self._key = key
         self._inbox = inbox
         self._mailroom = mailroom
+        self._own_posts = own_posts
         self._roster = roster
         self._pins = Pins.of_home() if settings.pins is None else Pins(settings.pins)
         self._instance = secrets.token_hex(8)
@@ -132,6 +147,8 @@ class Uplink:
         #: waits until the relay has admitted this node again
         self._admission: asyncio.Task[None] | None = None
         self.is_admitted = False
+        #: number of connections so far
+        self.connections = 0
         self.clock_watch = ClockWatch(settings.clock)
         #: callback(task) when a task beside `run` ends
         self.on_task_end: Callable[[asyncio.Task[None]], None] = lambda _task: None
@@ -200,6 +217,11 @@ class Uplink:
     def online(self) -> Mapping[str, Any]:
         """The roster of the open mailbox by node; empty without one."""
         return {} if self._mailbox is None or not self.is_up else self._mailbox.roster
+
+    def show_online(self, agents: Sequence[str]) -> None:
+        """Show the mesh which agents of this host are online."""
+        if self._mailbox is not None and self._mailbox.agents != tuple(agents):
+            self._mailbox.set_agents(agents)
 
     def listed_agents(self) -> Mapping[str, tuple[AgentProfile, ...] | None]:
         """Return the agents that the present connection has shown, by node."""
@@ -322,7 +344,9 @@ class Uplink:
 
     async def _read(self, mailbox: Mailbox) -> None:
         try:
-            await receive_into_inbox(mailbox, self._inbox, self._mailroom, self._roster, self._refresh_throttled)
+            await receive_into_inbox(
+                mailbox, self._inbox, self._mailroom, self._own_posts, self._roster, self._refresh_throttled
+            )
         except Transient as failure:  # the inbox cannot be written; the relay keeps the messages
             log.error("inbox_not_writable", code=failure.code, reason=str(failure))
         finally:
@@ -380,6 +404,7 @@ class Uplink:
         self.on_offer(offer, hours)
 
     def _on_connected(self) -> None:
+        self.connections += 1
         log.info("relay_connected", relay=self._settings.relay)
         self.clock_watch.confirm(None if self._client is None else self._client.clock_difference_s)
         if self._mailbox is not None:

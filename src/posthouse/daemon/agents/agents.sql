@@ -17,3 +17,12 @@ ON CONFLICT (name) DO UPDATE SET
 -- :name tables_with_agents
 SELECT listed.name FROM sqlite_schema AS listed JOIN pragma_table_info(listed.name) AS columns
 WHERE listed.type = 'table' AND columns.name = 'agent' ORDER BY listed.name
+
+-- :name subscriptions
+SELECT agent, pattern FROM subscriptions WHERE mesh = ?
+
+-- :name follow
+INSERT OR IGNORE INTO subscriptions (mesh, agent, pattern) VALUES (?, ?, ?)
+
+-- :name unfollow
+DELETE FROM subscriptions WHERE mesh = ? AND agent = ? AND pattern = ?

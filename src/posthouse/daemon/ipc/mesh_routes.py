@@ -13,13 +13,15 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from posthouse.client import Client, Stored
+from posthouse.daemon.agents.registry import AgentFields
 from posthouse.daemon.context import LocalCall
 from posthouse.daemon.ipc.merged import find_outbox_row
 from posthouse.daemon.mesh_node import MeshNode
+from posthouse.daemon.registrar import agent_profile
 from posthouse.daemon.roster import TOPIC_MARK
 from posthouse.http.response import HttpResponse, json_response
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.event import MESSAGE, PROFILE, Coordinate, is_event_id
+from posthouse.model.event import MESSAGE, is_event_id
 from posthouse.model.message import history_item
 
 DEFAULT_LIMIT = 50
@@ -117,33 +119,40 @@ async def list_peers(call: LocalCall) -> HttpResponse:
     for node, entry in online.items():
         listed.setdefault(node, {"name": entry.name, "role": entry.role, "pinned": None})
     peers = [
-        {"node": node, **about, **_presence(online.get(node)), "is_self": node == mesh.key.node}
+        {
+            "node": node,
+            **about,
+            **_presence(online.get(node)),
+            "is_self": node == mesh.key.node,
+            "agents": _agents(call, node, online.get(node)),
+        }
         for node, about in listed.items()
     ]
     return json_response({"peers": peers, "mesh": mesh.mesh, "is_cached": not mesh.uplink.is_up})
 
 
 async def update_profile(call: LocalCall) -> HttpResponse:
-    """Change the profile of this node; fields that are not given stay."""
-    changes = msgspec.to_builtins(await call.body(_ProfileBody))
-    changes.pop("mesh", None)
-    client = call.mesh.uplink.client
-    applied = await _current_profile(client) | changes
-    await client.publish(msgspec.json.encode(applied).decode(), kind=PROFILE, mesh=call.mesh.mesh)
-    return json_response({"applied": applied})
+    """Change the profile of this host, or of the agent that asks; fields that are not given stay."""
+    body = await call.body(_ProfileBody)
+    if not call.agent:
+        changes = msgspec.to_builtins(body)
+        changes.pop("mesh", None)
+        return json_response({"applied": await call.mesh.registrar.change_profile(changes)})
+    if any(value is not None for value in (body.visible, body.avatar, body.title, body.bio)):
+        raise error("body_invalid", reason="an agent has a summary, a status and capabilities; the rest is its host's")
+    given = AgentFields(summary=body.summary, status=body.status, capabilities=body.capabilities)
+    return json_response({"applied": (await call.context.agents.change(call.agent, given)).to_api()})
 
 
-async def _current_profile(client: Client) -> dict[str, Any]:
-    try:
-        stored = await client.address(Coordinate(PROFILE, client.key.node, ""))
-        value = msgspec.json.decode(stored.event.content)
-    except PosthouseError as failure:
-        if failure.code != "address_unknown":
-            raise
-        return {}
-    except msgspec.DecodeError:
-        return {}
-    return value if isinstance(value, dict) else {}
+def _agents(call: LocalCall, node: str, entry: Any) -> list[dict[str, Any]]:
+    """Return the agents of a host that take mail; those of this host are known without the relay."""
+    mesh = call.mesh
+    if node == mesh.key.node:
+        active = [agent for agent in call.context.agents.agents.values() if not agent.is_retired]
+        return [msgspec.to_builtins(agent_profile(agent)) | {"online": agent.is_running} for agent in active]
+    listed = mesh.uplink.listed_agents().get(node) or ()
+    online = () if entry is None else entry.online_agents
+    return [msgspec.to_builtins(agent) | {"online": agent.name in online} for agent in listed if not agent.retired]
 
 
 def _presence(entry: Any) -> dict[str, Any]:
@@ -165,26 +174,27 @@ async def create_topic(call: LocalCall) -> HttpResponse:
 
 
 async def subscribe_topic(call: LocalCall) -> HttpResponse:
-    """Subscribe this node to topics that match a pattern."""
+    """Let the agent that asks, or the default inbox, follow the topics that match a pattern."""
     pattern = await _read_topic(call)
-    await call.mesh.uplink.client.meshes.subscribe(call.mesh.mesh, pattern)
+    await call.mesh.registrar.subscribe(call.agent, pattern)
     return json_response({"topic": pattern, "subscribed": True})
 
 
 async def unsubscribe_topic(call: LocalCall) -> HttpResponse:
     """End a subscription."""
     pattern = await _read_topic(call)
-    await call.mesh.uplink.client.meshes.unsubscribe(call.mesh.mesh, pattern)
+    await call.mesh.registrar.unsubscribe(call.agent, pattern)
     return json_response({"topic": pattern, "subscribed": False})
 
 
 async def list_topics(call: LocalCall) -> HttpResponse:
-    """List the topics and this node's subscriptions; without a connection, cached topics and no subscriptions."""
+    """List the topics and the subscriptions of the agent that asks; without a connection, only cached topics."""
     mesh = call.mesh
     try:
         client = mesh.uplink.client
         mesh.roster.set_topics(await client.meshes.topics(mesh.mesh))
-        subscriptions: list[str] | None = await client.meshes.subscriptions(mesh.mesh)
+        await mesh.registrar.compare_subscriptions()
+        subscriptions: list[str] | None = mesh.registrar.subscriptions_of(call.agent)
     except PosthouseError as failure:
         if failure.code != "relay_unreachable":
             raise
@@ -229,8 +239,8 @@ async def acquire_lock(call: LocalCall) -> HttpResponse:
         wait_ms=body.wait_ms,
         request_id=body.request_id,
         mesh=call.mesh.mesh,
-        # agents share the daemon's node: each request is a session, so that they exclude each other
-        session=body.request_id or secrets.token_hex(8),
+        # agents share the daemon's node: each is a session, and so is each request of the host itself
+        session=call.agent or body.request_id or secrets.token_hex(8),
     )
     if not body.wait_ms:
         return json_response(await grant)
@@ -242,11 +252,15 @@ async def renew_lock(call: LocalCall) -> HttpResponse:
     """Renew a lease."""
     body = await call.body(_RenewBody)
     locks = call.mesh.uplink.client.locks
-    return json_response(await locks.renew(body.resource, body.token, lease_ms=body.lease_ms, mesh=call.mesh.mesh))
+    session = call.agent or None
+    return json_response(
+        await locks.renew(body.resource, body.token, lease_ms=body.lease_ms, mesh=call.mesh.mesh, session=session)
+    )
 
 
 async def release_lock(call: LocalCall) -> HttpResponse:
     """Release a lock."""
     body = await call.body(_ReleaseBody)
-    await call.mesh.uplink.client.locks.release(body.resource, body.token, mesh=call.mesh.mesh)
+    locks = call.mesh.uplink.client.locks
+    await locks.release(body.resource, body.token, mesh=call.mesh.mesh, session=call.agent or None)
     return json_response({"resource": body.resource, "released": True})

@@ -14,13 +14,24 @@ from typing import Any, NamedTuple
 import apsw
 
 from posthouse.daemon.outbox import transitions
-from posthouse.daemon.outbox.transitions import OUTBOX, SQL, Claimed, Depth, NewRow, OutboxRow, SendOutcome, accept_row
+from posthouse.daemon.outbox.transitions import (
+    OUTBOX,
+    SQL,
+    Claimed,
+    Depth,
+    NewRow,
+    OutboxRow,
+    OwnPost,
+    SendOutcome,
+    accept_row,
+)
 from posthouse.journal.append import JournalTransaction
 from posthouse.journal.store import Store, exit_process
 from posthouse.model.address import DEFAULT_INBOX
 from posthouse.model.clock import Clock
 from posthouse.model.errors import Fatal, error
 from posthouse.model.event import is_short_event_id
+from posthouse.model.limits import SAFE_INTEGER_MAX
 from posthouse.model.outbox_rules import AcceptAction, AcceptOutcome
 
 CHAIN_MAX = 1_000  # rows shown of one chain of requeues
@@ -113,6 +124,18 @@ class Outbox:
         await self.store.writer.run(
             lambda tx: tx.append("outbox.pressure", mesh=self._mesh, ref=str(self.store.path), body=body)
         )
+
+    async def own_posts(self, before_seq: int | None, limit: int) -> list[OwnPost]:
+        """Return topic posts that the host's other agents have not got, by their seq at the relay."""
+        bound = SAFE_INTEGER_MAX if before_seq is None else before_seq
+        return await self.store.pool.run(
+            lambda db: [OwnPost(*row) for row in db.execute(SQL.own_posts, (bound, limit))]
+        )
+
+    async def mark_given(self, posts: Sequence[OwnPost]) -> None:
+        """Record that the host's other agents have topic posts."""
+        positions = [(post.position,) for post in posts]
+        await self.store.writer.run(lambda tx: tx.db.executemany(SQL.mark_given, positions).fetchall())
 
     # operator actions
 

@@ -27,12 +27,21 @@ FROM outbox WHERE destination = ? AND status = 'pending' ORDER BY position LIMIT
 UPDATE outbox SET status = 'inflight', attempts = attempts + 1, next_attempt_at_ns = NULL WHERE position = ?
 
 -- :name mark_done
-UPDATE outbox SET status = 'done', delivered_at_ns = ?, broker_message_id = ?, history_id = ?, last_error = NULL
+UPDATE outbox SET status = 'done', delivered_at_ns = ?, broker_message_id = ?, history_id = ?, last_error = NULL,
+       own_post = CASE WHEN destination GLOB '#*' THEN 'waiting' ELSE 'none' END
 WHERE position = ? AND status = 'inflight'
 
 -- :name mark_accepted
 UPDATE outbox SET status = 'done', delivered_at_ns = ?, broker_message_id = ?, history_id = ?, last_error = NULL,
-next_attempt_at_ns = NULL WHERE position = ?
+       own_post = CASE WHEN destination GLOB '#*' THEN 'waiting' ELSE 'none' END, next_attempt_at_ns = NULL
+WHERE position = ?
+
+-- :name own_posts
+SELECT position, history_id, event FROM outbox
+WHERE own_post = 'waiting' AND history_id < ? AND event IS NOT NULL ORDER BY history_id LIMIT ?
+
+-- :name mark_given
+UPDATE outbox SET own_post = 'given' WHERE position = ?
 
 -- :name mark_deferred
 UPDATE outbox SET status = 'pending', next_attempt_at_ns = ?, last_error = ?
@@ -79,7 +88,7 @@ SELECT * FROM outbox NOT INDEXED
 INSERT OR IGNORE INTO outbox (position, id, client_message_id, request_fingerprint, event_id, event, destination,
                               enqueued_at_ns, attempts, status, next_attempt_at_ns, last_error, delivered_at_ns,
                               broker_message_id, history_id, aborted_at_ns, aborted_by, superseded_by, payload_bytes,
-                              from_agent, to_agent)
+                              from_agent, to_agent, own_post)
 VALUES (:position, :id, :client_message_id, :request_fingerprint, :event_id, :event, :destination, :enqueued_at_ns,
         :attempts, :status, :next_attempt_at_ns, :last_error, :delivered_at_ns, :broker_message_id, :history_id,
-        :aborted_at_ns, :aborted_by, :superseded_by, :payload_bytes, :from_agent, :to_agent)
+        :aborted_at_ns, :aborted_by, :superseded_by, :payload_bytes, :from_agent, :to_agent, :own_post)

@@ -71,6 +71,14 @@ class Claimed(NamedTuple):
     from_agent: str = DEFAULT_INBOX
 
 
+class OwnPost(NamedTuple):
+    """A topic post that the relay has answered."""
+
+    position: int
+    history_id: int
+    event: bytes
+
+
 class OutboxRow(NamedTuple):
     """One row without its event."""
 

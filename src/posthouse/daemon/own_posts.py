@@ -1,0 +1,100 @@
+"""Give a host's own topic posts to its other agents that follow the topic.
+
+The relay never delivers a post to its author's host. Once the relay has answered a post with its seq, the daemon puts
+the post into the inboxes of the host's other followers, in seq order with what the relay delivers: a post waits until
+a later delivery arrives, or until none has arrived for QUIET_S. A post is marked in the outbox after it is in the
+inbox, so a crash in between repeats the insert, which the inbox recognises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from posthouse.daemon.inbox.inbox import Inbox, NewItem
+from posthouse.daemon.mailroom import Mailroom, new_item
+from posthouse.daemon.outbox.outbox import Outbox
+from posthouse.daemon.outbox.transitions import OwnPost
+from posthouse.model.errors import Transient
+from posthouse.model.event import decode_event
+from posthouse.model.message import read_message
+
+log = structlog.get_logger(__name__)
+QUIET_S = 0.1  # an earlier message that the relay committed with the post is here by then
+_RETRY_S = 2.0
+_PAGE = 100
+#: a message with its seq at the relay
+Sequenced = tuple[int, NewItem]
+
+
+class OwnPosts:
+    """The topic posts of one host that its other agents have not got yet."""
+
+    def __init__(
+        self, outbox: Outbox, inbox: Inbox, mailroom: Mailroom, node: str, name_of: Callable[[str], str | None]
+    ) -> None:
+        self._outbox = outbox
+        self._inbox = inbox
+        self._mailroom = mailroom
+        self._node = node
+        self._name_of = name_of
+        self._lock = asyncio.Lock()
+        self._wakeup = asyncio.Event()
+        self._wakeup.set()  # posts may have waited since the last run
+        self._has_waiting = True
+        self._delivered_s = 0.0
+
+    def wake(self) -> None:
+        """Give posts that the relay has just answered."""
+        self._has_waiting = True
+        self._wakeup.set()
+
+    async def run(self) -> None:
+        """Give posts after a quiet moment, until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._wakeup.wait()
+            self._wakeup.clear()
+            await asyncio.sleep(QUIET_S)
+            if loop.time() < self._delivered_s + QUIET_S:
+                self._wakeup.set()
+                continue
+            try:
+                await self.put_with([])
+            except Transient as failure:
+                log.warning("own_posts_wait", code=failure.code)
+                self.wake()
+                await asyncio.sleep(_RETRY_S)
+
+    async def put_with(self, delivered: Sequence[Sequenced]) -> None:
+        """Store deliveries in the inbox, and before each the own posts with a lower seq; without any, all posts."""
+        async with self._lock:
+            if delivered:
+                self._delivered_s = asyncio.get_running_loop().time()
+            if not self._has_waiting:
+                await self._inbox.put([item for _seq, item in delivered])
+                return
+            before = max(seq for seq, _item in delivered) if delivered else None
+            self._has_waiting = before is not None  # before the first read: the relay may answer a post meanwhile
+            while posts := await self._outbox.own_posts(before, _PAGE):
+                merged = sorted([*delivered, *self._items(posts)], key=lambda pair: pair[0])
+                await self._inbox.put([item for _seq, item in merged])
+                await self._outbox.mark_given(posts)
+                delivered = []
+            await self._inbox.put([item for _seq, item in delivered])
+
+    def _items(self, posts: Sequence[OwnPost]) -> list[Sequenced]:
+        """Return the posts that other agents of this host follow."""
+        items: list[Sequenced] = []
+        for post in posts:
+            event = decode_event(post.event)
+            message = read_message(event)
+            agents = self._mailroom.other_followers(message.destination_ref, message.from_agent)
+            if agents:
+                item = new_item(
+                    event, message, self._inbox.minter.mint(), self._name_of(self._node), event.content, None
+                )
+                items.append((post.history_id, item._replace(agents=agents)))
+        return items
