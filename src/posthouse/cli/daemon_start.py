@@ -63,7 +63,9 @@ def daemon_settings(options: StartOptions, flags: Mapping[str, Any] | None) -> t
 
     root = options.daemon_options.root()
     named, given = options.daemon_options.chosen_mesh(), flags or {}
-    is_ephemeral = is_ephemeral_by_default() if options.is_ephemeral is None else options.is_ephemeral
+    is_ephemeral = options.is_ephemeral
+    if is_ephemeral is None:  # a machine that has an identity keeps using it
+        is_ephemeral = is_ephemeral_by_default() and not DaemonDirectory(root).is_persistent
     others = [] if is_ephemeral else [mesh for mesh in DaemonDirectory(root).meshes() if mesh != named]
 
     def load_mesh(mesh: str, relay: str | None) -> MeshSettings:

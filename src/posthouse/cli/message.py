@@ -7,6 +7,8 @@ makes a retry safe for topics and unsealed messages only; a daemon keeps the sea
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from posthouse.client import Client, Delivery, Mailbox, MessageStates, Sent
+    from posthouse.keys import NodeKey
 
 
 def send(
@@ -92,8 +95,8 @@ def receive(
 ) -> None:
     """Show messages as they arrive, oldest first, and confirm each one after it is shown.
 
-    Messages that cannot be opened are rejected. A queue has one reader: this command replaces a daemon that uses the
-    same key, and that daemon ends.
+    Messages that cannot be opened are rejected. A queue has one reader: while a daemon receives for this key, the
+    command is refused.
 
     For example:
 
@@ -110,7 +113,32 @@ def receive(
                 if shown == count:
                     return
 
-    relay_options.run(mesh, work)
+    with mailbox_of(relay_options.load_key(mesh), mesh):
+        relay_options.run(mesh, work)
+
+
+@contextmanager
+def mailbox_of(key: NodeKey, mesh: str) -> Iterator[None]:
+    """Keep the daemon of this home from receiving for a key meanwhile; raises daemon_has_it if it does."""
+    from posthouse.client.daemon.locate import daemon_address
+    from posthouse.daemon.directory import DaemonDirectory
+    from posthouse.keys import keyfile
+    from posthouse.model.errors import PosthouseError, error
+
+    directory = DaemonDirectory(daemon_address(None, None).directory).mesh(mesh)
+    if not directory.key.exists() or keyfile.load(directory.key).node != key.node:
+        yield
+        return
+    try:
+        lock = directory.lock()
+    except PosthouseError as failure:
+        if failure.code != "daemon_running":
+            raise
+        raise error("daemon_has_it", directory=str(directory.root)) from failure
+    try:
+        yield
+    finally:
+        lock.close()
 
 
 def _show_delivery(mailbox: Mailbox, delivery: Delivery, output: Output, *, peek: bool) -> None:

@@ -32,16 +32,43 @@ KeyFile = Annotated[
 ]
 
 
-def key_path(given: Path | None) -> Path:
-    """Return the key file to use."""
-    return given or find_home().key
+def key_path(given: Path | None, mesh: str | None = None) -> Path:
+    """Return the key file to use: the given one, else that of the daemon in the mesh, else that of the home.
+
+    A home key from before daemons had one key per mesh may have rights there, so it stays in use until
+    `posthouse daemon adopt` has moved them.
+    """
+    home = find_home()
+    if given is not None:
+        return given
+    directory = home.path / "daemon" / (mesh or default_mesh())
+    key = directory / "keypair.json"
+    return key if key.exists() and (not home.key.exists() or has_adopted(directory)) else home.key
 
 
-def load_key(given: Path | None) -> NodeKey:
+def has_adopted(directory: Path) -> bool:
+    """Return True if the key of a mesh has taken over the rights of the home key there."""
+    import msgspec
+
+    try:
+        return bool(msgspec.json.decode((directory / "identity.json").read_bytes()).get("is_adopted"))
+    except (OSError, ValueError):
+        return False
+
+
+def default_mesh() -> str:
+    """Return the mesh of commands that name none: the chosen one, else `main`."""
+    from posthouse.client import Memberships
+    from posthouse.model.node import DEFAULT_MESH
+
+    return Memberships.of_home().chosen() or DEFAULT_MESH
+
+
+def load_key(given: Path | None, mesh: str | None = None) -> NodeKey:
     """Return the key of this node; if there is none, the error says how to create one."""
     from posthouse.keys import keyfile
 
-    path = key_path(given)
+    path = key_path(given, mesh)
     try:
         return keyfile.load(path)
     except PosthouseError as failure:
@@ -87,7 +114,11 @@ class RelayOptions:
         from posthouse.client import Client
         from posthouse.model.node import DEFAULT_MESH
 
-        return Client(self.url(mesh), load_key(self.key_file), mesh=mesh or DEFAULT_MESH, options=self.options())
+        return Client(self.url(mesh), self.load_key(mesh), mesh=mesh or DEFAULT_MESH, options=self.options())
+
+    def load_key(self, mesh: str | None) -> NodeKey:
+        """Return the key of this node in a mesh."""
+        return load_key(self.key_file, mesh)
 
     def run(self, mesh: str | None, work: Callable[[Client], Awaitable[R]]) -> R:
         """Run `work` with a client of the relay and close the client afterwards."""

@@ -109,6 +109,8 @@ class Daemon:
     # opening
 
     async def _open(self) -> None:
+        if self.settings.is_ephemeral and self.directory.is_persistent:
+            raise error("identity_is_persistent", directory=str(self.directory.root))
         self.directory.prepare()
         self._opened.callback(self.directory.lock().close)
         self.directory.upgrade(self.settings.meshes[0].mesh)

@@ -3,7 +3,8 @@
     0700  .
     0600  daemon.lock pid sock local_token mcp_token agents.db http.port daemon.log schema_version
     0700  <mesh>/
-    0600  keypair.json host_fingerprint.json roster.json outbox.db inbox.db config.toml daemon.lock schema_version
+    0600  keypair.json identity.json host_fingerprint.json roster.json outbox.db inbox.db config.toml daemon.lock
+          schema_version
 
 Invariant: only the lock decides whether a daemon runs here; pid and sock are left-overs if no process holds it. The
 lock of a mesh also keeps out a daemon of version 1, which had one process and one directory for each mesh. If you
@@ -39,11 +40,18 @@ class MeshDirectory:
         self.outbox = root / "outbox.db"
         self.inbox = root / "inbox.db"
         self.config = root / "config.toml"
+        #: which mesh and key the directory is for
+        self.identity = root / "identity.json"
 
     @property
     def mesh(self) -> str:
         """The name of the mesh."""
         return self.root.name
+
+    @property
+    def is_persistent(self) -> bool:
+        """True if a key that is kept was used here, also if the key is lost."""
+        return any(path.exists() for path in (self.key, self.identity, self.host_fingerprint))
 
     def prepare(self) -> None:
         """Create the directory, or check that it is private and of a version that this daemon knows."""
@@ -83,6 +91,11 @@ class DaemonDirectory:
         """Create the directory, or check that it is private and of a version that this daemon knows."""
         private_dir(self.root)
         _read_version(self.root)
+
+    @property
+    def is_persistent(self) -> bool:
+        """True if a key that is kept was used in any mesh, or in a directory of version 1."""
+        return MeshDirectory(self.root).is_persistent or any(self.mesh(name).is_persistent for name in self.meshes())
 
     def lock(self) -> StoreLock:
         """Lock the directory for this process; raises daemon_running."""

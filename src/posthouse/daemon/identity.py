@@ -6,8 +6,11 @@ signed by one key: an ephemeral daemon aborts rows of an earlier key, and `remin
 
     fingerprint  sha256("v2" NUL host id NUL stable MAC); nothing of it leaves the machine
     file         {"format": "posthouse-host-v2", "fingerprint": "<64 hex>", "host": "<64 hex>"}
+    identity     {"format": "posthouse-identity-v1", "mesh": MESH, "node": NODE, "is_adopted": false}
 
-If you change the format: give it a new name, read the old one too, add a test with a file of each.
+A directory is for one mesh and one key. A key that is gone is an error, never a reason to make a new one: the relay
+and every member know the old one. If you change a format: give it a new name, read the old one too, add a test with
+a file of each.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from posthouse.daemon.settings import ClonePolicy
 from posthouse.files import read_private, write_atomic
 from posthouse.keys import NodeKey, keyfile
 from posthouse.model.clock import Clock
-from posthouse.model.errors import error
+from posthouse.model.errors import PosthouseError, error
 
 FINGERPRINT_VERSION = "v2"
 _HOST_ID_FILES = ("etc/machine-id", "var/lib/dbus/machine-id")
@@ -139,14 +142,57 @@ def is_ephemeral_by_default(environ: Mapping[str, str] = os.environ) -> bool:
     return any(environ.get(name, "").lower() not in ("", "0", "false") for name in _CI)
 
 
-async def load_identity(directory: MeshDirectory, outbox: Outbox, *, is_ephemeral: bool) -> NodeKey:
-    """Return the key of the daemon; create it the first time, and at each start of an ephemeral daemon."""
-    if not is_ephemeral:
-        return keyfile.load_or_create(directory.key)
+class _IdentityFile(msgspec.Struct):
+    format: Literal["posthouse-identity-v1"]
+    mesh: str
+    node: str
+    #: the command line acts with this key in the mesh, although the home has a key of its own
+    is_adopted: bool = False
+
+
+def persistent_identity(directory: MeshDirectory) -> NodeKey:
+    """Return the key that a directory is for; create it in a new directory. Raises what does not fit."""
+    known = _read_identity(directory)
+    if known is not None and known.mesh != directory.mesh:
+        raise _mismatch(directory, f"mesh {known.mesh}", f"mesh {directory.mesh}")
+    if not directory.key.exists() and directory.is_persistent:
+        node = "an earlier identity" if known is None else known.node
+        raise error("identity_lost", directory=str(directory.root), node=node)
+    key = keyfile.load_or_create(directory.key)
+    if known is not None and known.node != key.node:
+        raise _mismatch(directory, known.node, key.node)
+    record_identity(directory, key.node)
+    return key
+
+
+async def ephemeral_identity(outbox: Outbox) -> NodeKey:
+    """Return a new key that is kept nowhere, after the rows of an earlier one were aborted."""
     aborted = await outbox.abort_open()
     if aborted:
         log.warning("outbox_aborted", rows=aborted, reason="they were signed by an identity that is gone")
     return NodeKey.generate()
+
+
+def _mismatch(directory: MeshDirectory, expected: str, found: str) -> PosthouseError:
+    return error("identity_mismatch", directory=str(directory.root), expected=expected, found=found)
+
+
+def record_identity(directory: MeshDirectory, node: str, *, is_adopted: bool = False) -> None:
+    """Record the mesh and the key that a directory is for; a key that has adopted the home key's rights keeps them."""
+    known = _read_identity(directory)
+    is_adopted = is_adopted or (known is not None and known.is_adopted)
+    content = _IdentityFile("posthouse-identity-v1", directory.mesh, node, is_adopted)
+    if known != content:
+        write_atomic(directory.identity, msgspec.json.encode(content) + b"\n")
+
+
+def _read_identity(directory: MeshDirectory) -> _IdentityFile | None:
+    try:
+        return msgspec.json.decode(read_private(directory.identity), type=_IdentityFile)
+    except FileNotFoundError:
+        return None
+    except msgspec.MsgspecError as fault:
+        raise error("store_not_ours", path=str(directory.identity), expected="daemon", reason=str(fault)) from fault
 
 
 def accept_this_host(directory: MeshDirectory) -> None:
@@ -168,6 +214,7 @@ def remint(directory: MeshDirectory, clock: Clock, *, abort_pending: bool = Fals
         if before:
             directory.key.rename(directory.key.with_name(f"keypair.{before.rpartition(':')[2][:16]}.json"))
         key = keyfile.create(directory.key)
+        record_identity(directory, key.node)
         accept_host(directory.host_fingerprint, read_host())
         return before, key.node
     finally:

@@ -25,7 +25,7 @@ from posthouse.daemon.drain import Drain
 from posthouse.daemon.event_hub import EventHub
 from posthouse.daemon.features import Offer, bounded_max_age_h
 from posthouse.daemon.housekeeping import Housekeeper, Pressure
-from posthouse.daemon.identity import check_host, load_identity, read_host
+from posthouse.daemon.identity import check_host, ephemeral_identity, persistent_identity, read_host
 from posthouse.daemon.inbox.inbox import Inbox, InboxItem
 from posthouse.daemon.mailroom import LocalLane, Mailroom
 from posthouse.daemon.metrics import Meters
@@ -118,7 +118,9 @@ class MeshNode:
         self.directory.prepare()
         self._opened.callback(self.directory.lock().close)
         if not self.settings.is_ephemeral:
-            self._check_host()
+            self.key = persistent_identity(self.directory)
+            fingerprint, policy = self.directory.host_fingerprint, self.settings.clone_policy
+            check_host(fingerprint, read_host(), policy, self.directory.root)
         await self._open_stores()
         self._assemble()
         self._check_max_age()
@@ -132,12 +134,6 @@ class MeshNode:
         await self.drain.start()
         self._start_task(self.housekeeper.run(), self.on_task_end)
 
-    def _check_host(self) -> None:
-        directory = self.directory
-        if not directory.key.exists():  # a new identity belongs to this machine
-            directory.host_fingerprint.unlink(missing_ok=True)
-        check_host(directory.host_fingerprint, read_host(), self.settings.clone_policy, directory.root)
-
     async def _open_stores(self) -> None:
         settings, directory = self.settings, self.directory
         check_outbox(directory.outbox)
@@ -147,7 +143,8 @@ class MeshNode:
         is_bridged = settings.bus_dir is not None
         self.inbox = Inbox(directory.inbox, settings.mesh, self._clock, is_bridged=is_bridged, on_fatal=self._on_fatal)
         self._opened.callback(self.inbox.close)
-        self.key = await load_identity(directory, self.outbox, is_ephemeral=settings.is_ephemeral)
+        if settings.is_ephemeral:
+            self.key = await ephemeral_identity(self.outbox)
         reopened = await self.outbox.recover()
         if reopened:
             log.info("outbox_reopened", mesh=settings.mesh, rows=reopened)

@@ -8,6 +8,34 @@ _LIST = "`posthouse daemon outbox list` shows the rows and their states."
 
 _STARTING: tuple[ErrorSpec, ...] = (
     ErrorSpec(
+        "identity_lost",
+        409,
+        "{directory} was used with the key of {node}, and keypair.json is gone",
+        "Put keypair.json back, or restore a backup with `posthouse daemon restore`. `posthouse daemon remint` makes a "
+        "new identity, which has to join the mesh again.",
+        exit=Exit.IDENTITY,
+    ),
+    ErrorSpec(
+        "identity_mismatch",
+        409,
+        "{directory} belongs to {expected}, not to {found}",
+        "One directory is for one mesh and one key: put the files that belong there back, or use another directory.",
+        exit=Exit.IDENTITY,
+    ),
+    ErrorSpec(
+        "identity_is_persistent",
+        409,
+        "{directory} has a persistent identity, which an ephemeral daemon must not touch",
+        "Give an ephemeral daemon a directory of its own with --dir, or start without --ephemeral.",
+        exit=Exit.IDENTITY,
+    ),
+    ErrorSpec(
+        "daemon_has_it",
+        409,
+        "the daemon in {directory} receives the messages of this node; a second reader would end its connection",
+        "Read them with `posthouse inbox`, or stop the daemon first with `posthouse daemon down`.",
+    ),
+    ErrorSpec(
         "mesh_not_served",
         404,
         "the daemon does not serve the mesh {mesh}; it serves: {served}",
