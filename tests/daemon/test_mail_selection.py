@@ -10,12 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posthouse.daemon.inbox.inbox import Inbox
+from posthouse.daemon.inbox.inbox import INBOX, Inbox
 from posthouse.daemon.inbox.selection import InboxFilter, search_expression
+from posthouse.keys import NodeKey
 from posthouse.model.clock import FakeClock
 from posthouse.model.errors import PosthouseError
 from tests.client.house import House
 from tests.daemon.hosts import Host, host_at, make_host, running
+from tests.daemon.old_stores import make_old_store
 from tests.daemon.test_inbox import item
 
 
@@ -107,6 +109,7 @@ async def test_search_finds_mail_that_came_after_an_earlier_search_and_no_delete
     try:
         await inbox.put([item(1, body="a needle")])
         assert [each.body for each in await inbox.items(wanted)] == ["a needle"]
+        await inbox.mark_all_seen(InboxFilter())
         clock.advance(100)
         await inbox.put([item(2, body="another needle")])
         assert len(await inbox.items(wanted)) == 2
@@ -118,19 +121,21 @@ async def test_search_finds_mail_that_came_after_an_earlier_search_and_no_delete
 
 async def test_an_inbox_from_before_the_index_is_searchable(tmp_path: Path) -> None:
     path = tmp_path / "inbox.db"
-    inbox = Inbox(path, "main", FakeClock())
-    await inbox.put([item(number, body=f"old mail {number}") for number in range(1, 1_201)])
-    inbox.close()
-    db = apsw.Connection(str(path))
-    db.execute("DROP TABLE inbox_search; DROP TABLE inbox_search_state")
-    db.execute("UPDATE schema_versions SET version = 2 WHERE component = 'inbox'")
-    db.close()
+    make_old_store(path, INBOX, 2, OLD_MAIL)
     inbox = Inbox(path, "main", FakeClock())
     try:
         found = await inbox.items(InboxFilter(search=search_expression("mail 1200")))
         assert [each.body for each in found] == ["old mail 1200"]
+        assert (found[0].sent_at_ns, found[0].newer_from_sender) == (None, 0)
     finally:
         inbox.close()
+
+
+OLD_MAIL = """
+WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 1200)
+INSERT INTO inbox (id, client_message_id, message_id, mesh, sender, body, meta, received_at_ns, priority, bridge)
+SELECT printf('%026d', n), n, printf('%064x', n), 'main', 's', 'old mail ' || n, '', n, 'next', 'off' FROM numbers
+"""
 
 
 @given(st.text(max_size=60))
@@ -187,7 +192,7 @@ async def test_marking_without_a_clear_selection_is_refused(mail: Host, body: di
 async def test_pages_of_the_outbox_reach_every_row_once(tmp_path: Path) -> None:
     host = make_host(tmp_path, "ws://127.0.0.1:9", "a")
     async with running(host):
-        to = host.node
+        to = NodeKey.generate().node
         sent = [(await host.send(to, f"m{number}"))["id"] for number in range(12)]
         newest = [each["id"] for each in await all_pages(host, "/v1/outbox", "before", limit=5)]
         assert newest == sent[::-1]

@@ -11,11 +11,13 @@ import pytest
 
 from posthouse.client.daemon import AsyncDaemonClient, DaemonClient
 from posthouse.daemon.agents.pauses import FIRST_GAP_S, GAP_S
+from posthouse.daemon.wake.commands import WAKE_EVERY_S
 from posthouse.model.clock import FakeClock, format_utc
 from posthouse.model.limits import SECOND_NS
 from tests.client.waiting import until
-from tests.daemon.hosts import Host, make_host, restart, running
+from tests.daemon.hosts import Host, eventually, make_host, restart, running
 from tests.daemon.test_inbox import item
+from tests.daemon.wake.test_commands import lines
 
 
 @pytest.fixture
@@ -42,7 +44,11 @@ def at(clock: FakeClock, seconds: float) -> str:
 
 
 async def put(host: Host, *numbers: int) -> None:
-    await host.mesh.inbox.put([item(number) for number in numbers])
+    await host.mesh.inbox.put([item(number)._replace(**mailed_to("claude")) for number in numbers])
+
+
+def mailed_to(agent: str) -> dict[str, Any]:
+    return {"to_agent": agent, "agents": (agent,)}
 
 
 async def waited(client: AsyncDaemonClient) -> list[str | None]:
@@ -111,7 +117,7 @@ async def test_a_resumed_agent_wakes_at_once(host: Host, clock: FakeClock) -> No
 
 async def test_the_pause_of_one_agent_holds_back_no_other(host: Host, clock: FakeClock) -> None:
     await host.post("/v1/agents/pause", names=["claude"], until=at(clock, 3600))
-    await host.mesh.inbox.put([item(1)])
+    await host.mesh.inbox.put([item(1)._replace(**mailed_to("claude-2"))])
     client = acting(host, "claude-2")
     try:
         assert await waited(client) == ["m1"]
@@ -134,3 +140,37 @@ async def test_a_pause_that_makes_no_sense_is_refused(host: Host, body: dict[str
     answer = await host.post("/v1/agents/pause", **body)
     assert answer["error"] == code
     assert host.daemon.pauses.find("claude") is None
+
+
+# waking
+
+
+async def test_a_command_for_new_mail_runs_after_the_pause_one_message_at_a_time(
+    host: Host, clock: FakeClock, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    await host.post("/v1/agents/on-mail", name="claude", command=f"echo $POSTHOUSE_NEW >> {out}")
+    await host.post("/v1/agents/pause", names=["claude"], until=at(clock, 3600))
+    await put(host, 1, 2)
+    assert (await host.daemon.waker._announcer.claim_wake("claude")).waiting == ()
+    assert not out.exists()
+    await host.post("/v1/agents/resume", names=["claude"])
+    clock.advance(WAKE_EVERY_S)
+    await eventually(lambda: lines(out), lambda seen: seen == ["1"])
+    clock.advance(WAKE_EVERY_S)
+    await eventually(lambda: lines(out), lambda seen: seen == ["1", "1"])
+
+
+async def test_reports_of_failures_wake_no_agent_and_come_with_the_next_mail(host: Host) -> None:
+    client = acting(host)
+    announcer = host.daemon.waker._announcer
+    try:
+        failure = item(1)._replace(meta='{"failure":true}', **mailed_to("claude"))
+        await host.mesh.inbox.put([failure])
+        assert await waited(client) == []
+        assert (await announcer.claim_wake("claude")).waiting == ()
+        await put(host, 2)
+        assert await waited(client) == ["m1", "m2"]
+        assert len((await announcer.claim_wake("claude")).waiting) == 1
+    finally:
+        await client.close()

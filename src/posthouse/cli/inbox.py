@@ -17,6 +17,7 @@ from cyclopts.validators import Number
 from posthouse.cli.commands import noun
 from posthouse.cli.options import DEFAULT_DAEMON, DaemonOptions
 from posthouse.cli.output import PLAIN, Output, indented, one_line, short_node, shown_body, table
+from posthouse.model.freshness import age_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -69,15 +70,16 @@ def sender_name(item: InboxItem) -> str:
 def mail_table(items: Sequence[InboxItem]) -> RenderableType:
     """Return mail as a table."""
     rows = [
-        (item.id, item.received_at, sender_name(item), f"#{item.topic}" if item.topic else "", _text(item))
+        (item.id, age_text(item.age_s), sender_name(item), f"#{item.topic}" if item.topic else "", _text(item))
         for item in items
     ]
-    return table(("id", "received", "from", "topic", "text"), rows)
+    return table(("id", "age", "from", "topic", "text"), rows)
 
 
 def _text(item: InboxItem) -> str:
-    mark = "" if item.conflicts_with is None else f"(conflicts with {item.conflicts_with}) "
-    return mark + shown_body(item.body)
+    conflict = () if item.conflicts_with is None else (f"conflicts with {item.conflicts_with}",)
+    notices = "; ".join((*conflict, *item.notices))
+    return (f"({notices}) " if notices else "") + shown_body(item.body)
 
 
 def mail_lines(item: InboxItem) -> str:
@@ -90,8 +92,11 @@ def mail_lines(item: InboxItem) -> str:
         "answers": item.reply_to_id,
         "conflict": _conflict(item),
         "meta": item.meta or None,
+        "sent": item.sent_at,
         "received": item.received_at,
+        "age": age_text(item.age_s),
         "seen": item.seen_at,
+        "notice": "; ".join(item.notices) or None,
         "text": shown_body(item.body),
     }
     return "\n".join(f"{name:<9}{indented(str(value), 9)}" for name, value in named.items() if value is not None)

@@ -145,7 +145,7 @@ class Daemon:
         self.agents.on_change.append(self.pauses.reload)
         self._start_task(keep_agents(self.agents, self.settings.meshes[0].retention))
         self.meshes = MeshTable(self.settings, self.directory, self.agents, self.events, self.meters, end_with)
-        announcer = Announcer(lambda: [node.inbox for node in self.meshes], self.meshes.name_of)
+        announcer = Announcer(lambda: [node.inbox for node in self.meshes], self.meshes.name_of, self.pauses)
         self.waker = Waker(self.agents, self.pauses, announcer, self.meshes.address_of, self.clock)
         self.meshes.on_new = lambda items: self.waker.on_mail(item.agent for item in items)
         self.meshes.on_all_failed, self.meshes.on_task_end = self.end, self._on_task_end

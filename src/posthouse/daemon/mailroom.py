@@ -86,6 +86,7 @@ def new_item(
         undecryptable=undecryptable,
         from_agent=message.from_agent,
         to_agent=message.to_agent,
+        sent_at_ns=event.created_at_ns,
     )
 
 

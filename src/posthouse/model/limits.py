@@ -14,6 +14,8 @@ SECOND_NS = 1_000_000_000
 MILLISECOND_NS = 1_000_000
 MICROSECOND_NS = 1_000
 DAY_S = 86_400
+HOUR_S = 3_600
+MINUTE_S = 60
 
 # Subjects
 SUBJECT_MAX_TOKENS = 16  # bounds the depth of every trie walk

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 T = TypeVar("T")
+_NEWER_COUNTED = 100  # the daemon counts no further
 
 
 class Page(list[T]):
@@ -72,6 +73,37 @@ class InboxItem(msgspec.Struct, frozen=True):
     to_agent: str = ""
     #: whose inbox it is in
     agent: str = ""
+    #: by the sender's clock; None for mail from before it was kept
+    sent_at: str | None = None
+    #: since it was sent, when it was read from the daemon
+    age_s: float = 0.0
+    #: later messages of the same sender in this inbox; 100 means 100 or more
+    newer_from_sender: int = 0
+    #: the sender's limit
+    valid_until: str | None = None
+    #: True after that limit
+    is_stale: bool = False
+    #: True if it only reports a failure
+    is_failure: bool = False
+    #: inbox id of the later message of the same sender that supersedes or withdraws it
+    replaced_by: str | None = None
+    #: without a body if it was not read before
+    is_withdrawn: bool = False
+    #: when an earlier process of this agent had read it without an answer
+    read_before: str | None = None
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What a reader should know before it acts on the message, in words."""
+        newer = f"{self.newer_from_sender}{'+' if self.newer_from_sender >= _NEWER_COUNTED else ''}"
+        told = (
+            (self.is_withdrawn, "withdrawn by its sender"),
+            (self.replaced_by is not None and not self.is_withdrawn, "superseded by a later message"),
+            (self.is_stale, f"stale since {self.valid_until}: ask the sender to confirm it before you act on it"),
+            (self.read_before is not None, f"read before, at {self.read_before}, and not answered"),
+            (self.newer_from_sender > 0, f"{newer} newer from this sender"),
+        )
+        return tuple(text for is_so, text in told if is_so)
 
 
 class OutboxRow(msgspec.Struct, frozen=True):

@@ -19,6 +19,7 @@ import apsw
 import msgspec
 
 from posthouse.daemon.inbox import selection
+from posthouse.daemon.inbox.replacing import StoredMessage, replace_messages
 from posthouse.daemon.inbox.selection import InboxFilter, index_messages, select_rows
 from posthouse.journal.append import JournalTransaction
 from posthouse.journal.store import Store, exit_process
@@ -27,6 +28,8 @@ from posthouse.model.budget import Cause, MeshBudget, decode_mesh_budget
 from posthouse.model.clock import Clock, format_utc
 from posthouse.model.errors import Fatal, error
 from posthouse.model.event import is_short_event_id
+from posthouse.model.freshness import Freshness, read_freshness
+from posthouse.model.limits import SECOND_NS
 from posthouse.model.ulid import UlidGenerator
 from posthouse.sqlite.schema import Component
 from posthouse.sqlite.statements import Statements
@@ -62,6 +65,8 @@ class NewItem(NamedTuple):
     to_agent: str = DEFAULT_INBOX
     #: agents of this host whose inboxes get it
     agents: tuple[str, ...] = (DEFAULT_INBOX,)
+    #: by the sender's clock
+    sent_at_ns: int | None = None
 
 
 class InboxItem(NamedTuple):
@@ -89,9 +94,38 @@ class InboxItem(NamedTuple):
     to_agent: str
     #: whose inbox it is in
     agent: str
+    sent_at_ns: int | None = None
+    #: the sender's limit: after it, the message is stale
+    valid_until_ns: int | None = None
+    #: 1: it only reports a failure and wakes no agent
+    is_failure: int = 0
+    #: inbox id of the later message that supersedes or withdraws it
+    replaced_by: str | None = None
+    is_withdrawn: int = 0
+    #: set if the agent had not read it by then
+    replaced_at_ns: int | None = None
+    #: when an earlier process of the agent had read it without an answer
+    read_before_ns: int | None = None
+    #: later messages of the same sender in this inbox; counted up to 100
+    newer_from_sender: int = 0
 
-    def to_api(self) -> dict[str, Any]:
-        """Return the message as the local API shows it; without a body, `undecryptable` says why."""
+    @property
+    def wakes(self) -> bool:
+        """True if the message may wake an agent: reports of failures and mail that cannot be opened never do."""
+        return not self.is_failure and self.undecryptable is None
+
+    def age_s(self, now_ns: int) -> float:
+        """Return the age of the message: since it was sent, or received if the sender's clock is ahead."""
+        since_ns = self.received_at_ns if self.sent_at_ns is None else min(self.sent_at_ns, self.received_at_ns)
+        return max(0, now_ns - since_ns) / SECOND_NS
+
+    def to_api(self, now_ns: int | None = None) -> dict[str, Any]:
+        """Return the message as the local API shows it; without a body, `undecryptable` or `is_withdrawn` says why.
+
+        `now_ns` is the time of the read, by default that of the arrival.
+        """
+        now_ns = self.received_at_ns if now_ns is None else now_ns
+        is_hidden = self.is_withdrawn and self.replaced_at_ns is not None
         return {
             "id": self.id,
             "client_message_id": self.client_message_id,
@@ -100,18 +134,31 @@ class InboxItem(NamedTuple):
             "topic": self.topic,
             "sender": self.sender,
             "sender_name": self.sender_name,
-            "body": self.body,
+            "body": None if is_hidden else self.body,
             "meta": msgspec.json.decode(self.meta) if self.meta else None,
             "received_at": format_utc(self.received_at_ns),
             "reply_to_id": self.reply_to_id,
-            "seen_at": None if self.seen_at_ns is None else format_utc(self.seen_at_ns),
+            "seen_at": None if self.seen_at_ns is None or self.replaced_at_ns else format_utc(self.seen_at_ns),
             "priority": self.priority,
             "undecryptable": self.undecryptable,
             "conflicts_with": self.conflicts_with,
             "from_agent": self.from_agent,
             "to_agent": self.to_agent,
             "agent": self.agent,
+            "sent_at": _format_time(self.sent_at_ns),
+            "age_s": round(self.age_s(now_ns), 3),
+            "newer_from_sender": self.newer_from_sender,
+            "valid_until": _format_time(self.valid_until_ns),
+            "is_stale": self.valid_until_ns is not None and now_ns >= self.valid_until_ns,
+            "is_failure": bool(self.is_failure),
+            "replaced_by": self.replaced_by,
+            "is_withdrawn": bool(self.is_withdrawn),
+            "read_before": _format_time(self.read_before_ns),
         }
+
+
+def _format_time(at_ns: int | None) -> str | None:
+    return None if at_ns is None else format_utc(at_ns)
 
 
 _SWEEP_ROWS = 500  # per transaction
@@ -277,10 +324,13 @@ class _Known(NamedTuple):
 
 
 def _insert(tx: JournalTransaction, item: NewItem, conflicts_with: str | None, *, is_bridged: bool) -> list[InboxItem]:
+    said = read_freshness(msgspec.json.decode(item.meta)) if item.meta else Freshness()
     fields = {**item._asdict(), "received_at_ns": tx.now_ns, "conflicts_with": conflicts_with}
+    fields |= {"valid_until_ns": said.valid_until_ns, "is_failure": int(said.is_failure)}
     agents = fields.pop("agents")
-    bridge = "waiting" if is_bridged and item.undecryptable is None else "off"
-    position: Any = tx.db.execute(SQL.insert_row, {**fields, "bridge": bridge}).get
+    bridge = "waiting" if is_bridged and item.undecryptable is None and said.withdraws is None else "off"
+    replaces = {"replaces": said.withdraws or said.supersedes, "withdraws": said.withdraws is not None}
+    position: Any = tx.db.execute(SQL.insert_row, {**fields, **replaces, "bridge": bridge}).get
     body: dict[str, Any] = {
         "client_message_id": item.client_message_id,
         "message_id": item.message_id,
@@ -298,7 +348,9 @@ def _insert(tx: JournalTransaction, item: NewItem, conflicts_with: str | None, *
     if conflicts_with is not None:
         body["conflicts_with"] = conflicts_with
     tx.append("inbox.received", mesh=item.mesh, actor=item.sender, ref=item.id, body=body)
-    return [InboxItem(position=position, seen_at_ns=None, agent=agent, **fields) for agent in agents]
+    stored = StoredMessage(position, item.id, item.message_id, item.sender, item.from_agent, agents)
+    shown_to = replace_messages(tx, stored, said)
+    return [InboxItem(position=position, seen_at_ns=None, agent=agent, **fields) for agent in shown_to]
 
 
 def _mark_seen(tx: JournalTransaction, ids: Sequence[str], agent: str, mesh: str) -> int:

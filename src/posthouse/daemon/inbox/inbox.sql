@@ -4,9 +4,11 @@ FROM inbox WHERE sender = ? AND client_message_id = ? AND from_agent = ? ORDER B
 
 -- :name insert_row
 INSERT INTO inbox (id, client_message_id, message_id, mesh, topic, sender, sender_name, body, meta, received_at_ns,
-                   reply_to_id, priority, budget, undecryptable, bridge, conflicts_with, from_agent, to_agent)
+                   reply_to_id, priority, budget, undecryptable, bridge, conflicts_with, from_agent, to_agent,
+                   sent_at_ns, valid_until_ns, replaces, withdraws, is_failure)
 VALUES (:id, :client_message_id, :message_id, :mesh, :topic, :sender, :sender_name, :body, :meta, :received_at_ns,
-        :reply_to_id, :priority, :budget, :undecryptable, :bridge, :conflicts_with, :from_agent, :to_agent)
+        :reply_to_id, :priority, :budget, :undecryptable, :bridge, :conflicts_with, :from_agent, :to_agent,
+        :sent_at_ns, :valid_until_ns, :replaces, :withdraws, :is_failure)
 RETURNING position
 
 -- :name insert_agent
@@ -14,7 +16,13 @@ INSERT INTO inbox_agent (agent, position) VALUES (?, ?)
 
 -- :name columns
 SELECT inbox.position, id, client_message_id, message_id, mesh, topic, sender, sender_name, body, meta, received_at_ns,
-       reply_to_id, read_at_ns, priority, budget, undecryptable, conflicts_with, from_agent, to_agent, agent
+       reply_to_id, read_at_ns, priority, budget, undecryptable, conflicts_with, from_agent, to_agent, agent,
+       sent_at_ns, valid_until_ns, is_failure, replaced_by, is_withdrawn, replaced_at_ns, read_before_ns,
+       (SELECT count(*) FROM (
+           SELECT 1 FROM inbox AS newer JOIN inbox_agent AS other ON other.position = newer.position
+           WHERE newer.sender = inbox.sender AND newer.from_agent = inbox.from_agent
+             AND newer.position > inbox.position AND other.agent = inbox_agent.agent AND other.replaced_at_ns IS NULL
+           LIMIT 100))
 FROM inbox_agent JOIN inbox ON inbox.position = inbox_agent.position
 
 -- :name newest_position

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Literal
 
 import msgspec
@@ -94,13 +95,15 @@ async def list_inbox(call: LocalCall) -> HttpResponse:
         )
         for node, filter_ in (await _inbox_filters(call, arguments, after)).items()
     }
-    # a reader with a mark would be woken by its mail; any other request reads what there is
-    items = await (_matching_items(wanted) if mark is None else _wakeful_items(call, wanted))
+    # a reader with a mark is woken by its mail; any other request reads what there is
+    find = partial(_matching_items, wanted) if mark is None else partial(_wakeful_items, call, wanted)
+    items = await find()
     if not items and arguments.wait_s:
-        items = await _wait_for_items(call, wanted, arguments.wait_s)
+        items = await _wait_for_items(call, wanted, find, arguments.wait_s)
     shown = items[: arguments.limit]
     following = shown[-1].id if len(items) > arguments.limit else None
-    return json_response({"items": [item.to_api() for item in shown], "next": following, "mark": mark})
+    now_ns = call.context.clock.wall_ns()
+    return json_response({"items": [item.to_api(now_ns) for item in shown], "next": following, "mark": mark})
 
 
 def _mark(arguments: _InboxQuery) -> str | None:
@@ -134,7 +137,8 @@ async def move_mark(call: LocalCall) -> HttpResponse:
 
 async def show_inbox_item(call: LocalCall) -> HttpResponse:
     """Return one message, by its id in the inbox or its message id."""
-    return json_response((await find_inbox_item(call, call.id))[1].to_api())
+    _node, item = await find_inbox_item(call, call.id)
+    return json_response(item.to_api(call.context.clock.wall_ns()))
 
 
 async def mark_seen(call: LocalCall) -> HttpResponse:
@@ -185,7 +189,9 @@ async def _matching_items(wanted: _Wanted) -> list[InboxItem]:
     return merge_by_time(pages, lambda item: item.received_at_ns, newest_first=is_newest_first)
 
 
-async def _wait_for_items(call: LocalCall, wanted: _Wanted, wait_s: float) -> list[InboxItem]:
+async def _wait_for_items(
+    call: LocalCall, wanted: _Wanted, find: Callable[[], Awaitable[list[InboxItem]]], wait_s: float
+) -> list[InboxItem]:
     """Wait until a matching message arrives, then return all that match."""
     has_arrived = asyncio.Event()
 
@@ -202,7 +208,7 @@ async def _wait_for_items(call: LocalCall, wanted: _Wanted, wait_s: float) -> li
             while True:
                 has_arrived.clear()
                 # one may have arrived before the callback was registered
-                items = await _wakeful_items(call, wanted)
+                items = await find()
                 left_s = deadline_s - asyncio.get_running_loop().time()
                 if items or left_s <= 0 or context.is_stopping:
                     return items
@@ -220,12 +226,12 @@ async def _wakeful_items(call: LocalCall, wanted: _Wanted) -> list[InboxItem]:
     if pauses.held_s(agent):
         return []
     items = await _matching_items(wanted)
+    if not items and not any(each.has_conditions for each in wanted.values()):
+        await pauses.finish(agent)
+    if not any(item.wakes for item in items):
+        return []
     if not pauses.is_releasing(agent):
         return items
-    if not items:
-        if not any(each.has_conditions for each in wanted.values()):
-            await pauses.finish(agent)
-        return []
     await pauses.note_release(agent)
     return items[:1]
 

@@ -10,6 +10,23 @@ FROM inbox_agent JOIN inbox ON inbox.position = inbox_agent.position
 WHERE agent = ? AND read_at_ns IS NULL AND announced_at_ns IS NULL
 GROUP BY sender, from_agent, topic ORDER BY min(inbox.position)
 
+-- :name wakeful
+SELECT 1 FROM inbox_agent JOIN inbox ON inbox.position = inbox_agent.position
+WHERE agent = ? AND read_at_ns IS NULL AND announced_at_ns IS NULL AND NOT is_failure AND undecryptable IS NULL
+LIMIT 1
+
+-- :name next_unannounced
+SELECT sender, sender_name, from_agent, topic, 1
+FROM inbox_agent JOIN inbox ON inbox.position = inbox_agent.position
+WHERE agent = ? AND read_at_ns IS NULL AND announced_at_ns IS NULL
+ORDER BY inbox.position LIMIT 1
+
+-- :name announce_next
+UPDATE inbox_agent SET announced_at_ns = ?1 WHERE agent = ?2 AND position = (
+    SELECT min(position) FROM inbox_agent WHERE agent = ?2 AND read_at_ns IS NULL AND announced_at_ns IS NULL
+)
+RETURNING position
+
 -- :name announce
 UPDATE inbox_agent SET announced_at_ns = ? WHERE agent = ? AND read_at_ns IS NULL AND announced_at_ns IS NULL
 RETURNING position

@@ -192,12 +192,15 @@ class MailCommands:
                 await self._pause(min(left_s, WAKE_EVERY_S))  # a pause may end early
             if self._command(agent, "") is None:
                 return  # its program has a waiter of its own now, or is in a turn
-            claim = await self._announcer.claim_new(agent)
-            if not claim.waiting or await self._announce(agent, claim):
+            claim = await self._announcer.claim_wake(agent)
+            if not claim.waiting:
                 return
-            await self._announcer.release(agent, claim)
-            await self._pause(retry_s)
-            retry_s = min(_RETRY_MAX_S, retry_s * 2)
+            if not await self._announce(agent, claim):
+                await self._announcer.release(agent, claim)
+                await self._pause(retry_s)
+                retry_s = min(_RETRY_MAX_S, retry_s * 2)
+            elif not self._announcer.is_releasing(agent):
+                return
 
     async def _pause(self, seconds: float) -> None:
         """Sleep by the daemon's clock: a machine that was suspended has waited too."""

@@ -158,7 +158,7 @@ class Waker:
         """Return the announcement that may wake an agent now; empty if it has no new mail or was woken just now."""
         if self._limit.left_s(agent) > 0:
             return ""
-        text = announcement((await self._announcer.claim_new(agent)).waiting)
+        text = announcement((await self._announcer.claim_wake(agent)).waiting)
         if text:
             self._limit.note(agent)
             log.info("agent_woken", agent=agent)

@@ -50,6 +50,8 @@ class ShownMessage(msgspec.Struct, omit_defaults=True):
     origin: str | UnsetType = UNSET
     topic: str | UnsetType = UNSET
     reply_to: str | UnsetType = UNSET
+    #: what to know before acting on it: stale, superseded, newer mail of the sender
+    notice: str | UnsetType = UNSET
 
 
 def short_id(message_id: str) -> str:
@@ -77,13 +79,14 @@ class _Source(NamedTuple):
     undecryptable: str | None
     topic: str | None
     reply_to_id: str | None
+    notice: str = ""
 
 
 def of_item(item: InboxItem) -> _Source:
     """Return a message of the inbox."""
     return _Source(
         item.message_id,
-        item.received_at,
+        min(item.sent_at or item.received_at, item.received_at),
         item.sender,
         item.sender_name,
         item.body,
@@ -91,6 +94,7 @@ def of_item(item: InboxItem) -> _Source:
         item.undecryptable,
         item.topic,
         item.reply_to_id,
+        "; ".join(item.notices),
     )
 
 
@@ -137,6 +141,7 @@ def _show(source: _Source, now_ns: int, max_characters: int | None, *, is_unique
         origin=UNSET if is_unique or source.sender_name is None else source.sender,
         topic=UNSET if source.topic is None else f"#{source.topic}",
         reply_to=UNSET if source.reply_to_id is None else short_id(source.reply_to_id),
+        notice=source.notice or UNSET,
     )
 
 

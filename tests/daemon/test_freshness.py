@@ -1,0 +1,129 @@
+"""Fresh mail: age, newer mail of the sender, superseded, withdrawn and stale messages."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from posthouse.daemon.inbox.inbox import Inbox, NewItem
+from posthouse.daemon.inbox.selection import InboxFilter
+from posthouse.model.clock import FakeClock, format_utc
+from posthouse.model.limits import SECOND_NS
+from tests.daemon.test_inbox import item
+
+UNREAD = InboxFilter(is_unread=True)
+HOUR_NS = 3_600 * SECOND_NS
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def inbox(tmp_path: Path, clock: FakeClock) -> Any:
+    made = Inbox(tmp_path / "inbox.db", "main", clock)
+    yield made
+    made.close()
+
+
+def message(number: int, /, *, sender: str = "s", from_agent: str = "", **meta: Any) -> NewItem:
+    text = json.dumps(meta, sort_keys=True) if meta else ""
+    return item(number, sender=sender)._replace(meta=text, from_agent=from_agent)
+
+
+def message_id(number: int) -> str:
+    return item(number).message_id
+
+
+async def unread(inbox: Inbox) -> list[str | None]:
+    return [each.body for each in await inbox.items(UNREAD)]
+
+
+async def test_a_read_shows_how_old_the_message_is_and_what_is_newer(inbox: Inbox, clock: FakeClock) -> None:
+    sent_ns = clock.wall_ns() - 2 * HOUR_NS
+    await inbox.put([message(1)._replace(sent_at_ns=sent_ns), message(2), message(3, sender="t"), message(4)])
+    clock.advance(60)
+    first, second, *_ = [each.to_api(clock.wall_ns()) for each in await inbox.items(UNREAD)]
+    assert (first["age_s"], first["newer_from_sender"], first["sent_at"]) == (7260.0, 2, format_utc(sent_ns))
+    assert (second["age_s"], second["newer_from_sender"], second["sent_at"]) == (60.0, 1, None)
+
+
+async def test_a_sender_whose_clock_is_ahead_makes_no_mail_of_the_future(inbox: Inbox, clock: FakeClock) -> None:
+    await inbox.put([message(1)._replace(sent_at_ns=clock.wall_ns() + HOUR_NS)])
+    clock.advance(5)
+    [found] = await inbox.items(UNREAD)
+    assert found.age_s(clock.wall_ns()) == 5.0
+
+
+async def test_newer_mail_of_another_agent_of_the_same_host_does_not_count(inbox: Inbox) -> None:
+    await inbox.put([message(1, from_agent="claude"), message(2, from_agent="codex")])
+    assert [each.newer_from_sender for each in await inbox.items(UNREAD)] == [0, 0]
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_a_later_message_replaces_an_unread_one_in_either_order_of_arrival(inbox: Inbox, is_late: bool) -> None:
+    order = [message(1), message(2, supersedes=message_id(1))]
+    for each in reversed(order) if is_late else order:
+        await inbox.put([each])
+    assert await unread(inbox) == ["m2"]
+    old = (await inbox.find(message_id(1))).to_api()
+    assert (old["body"], old["replaced_by"], old["is_withdrawn"], old["seen_at"]) == (
+        "m1",
+        item(2).id,
+        False,
+        None,
+    )
+
+
+async def test_a_message_that_was_read_is_not_replaced(inbox: Inbox) -> None:
+    await inbox.put([message(1)])
+    await inbox.mark_seen([message_id(1)])
+    await inbox.put([message(2, supersedes=message_id(1))])
+    old = (await inbox.find(message_id(1))).to_api()
+    assert old["seen_at"] is not None and old["replaced_by"] == item(2).id
+    assert await unread(inbox) == ["m2"]
+
+
+@pytest.mark.parametrize("thief", [{"sender": "t"}, {"from_agent": "other"}])
+@pytest.mark.parametrize("how", ["supersedes", "withdraws"])
+async def test_only_its_own_sender_replaces_a_message(inbox: Inbox, thief: dict[str, Any], how: str) -> None:
+    await inbox.put([message(1), message(2, **thief, **{how: message_id(1)})])
+    assert "m1" in await unread(inbox)
+    assert (await inbox.find(message_id(1))).replaced_by is None
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_a_withdrawn_unread_message_is_gone_with_its_text(inbox: Inbox, is_late: bool) -> None:
+    told: list[str | None] = []
+    inbox.on_new.append(lambda fresh: told.extend(each.body for each in fresh))
+    order = [message(1), message(2, withdraws=message_id(1))]
+    for each in reversed(order) if is_late else order:
+        await inbox.put([each])
+    assert await unread(inbox) == []
+    old = (await inbox.find(message_id(1))).to_api()
+    assert (old["body"], old["is_withdrawn"], old["seen_at"]) == (None, True, None)
+    assert told == ([] if is_late else ["m1"])
+
+
+async def test_an_agent_that_has_read_a_message_hears_of_its_withdrawal(inbox: Inbox) -> None:
+    both = ("claude", "codex")
+    await inbox.put([message(1)._replace(agents=both)])
+    await inbox.mark_seen([message_id(1)], "claude")
+    await inbox.put([message(2, withdraws=message_id(1))._replace(agents=both)])
+    assert [each.body for each in await inbox.items(UNREAD._replace(agent="claude"))] == ["m2"]
+    assert await inbox.items(UNREAD._replace(agent="codex")) == []
+    assert (await inbox.find(message_id(1), "claude")).to_api()["body"] == "m1"
+    assert (await inbox.find(message_id(1), "codex")).to_api()["body"] is None
+
+
+async def test_a_message_is_stale_from_its_time_on(inbox: Inbox, clock: FakeClock) -> None:
+    until_ns = clock.wall_ns() + HOUR_NS
+    await inbox.put([message(1, valid_until=format_utc(until_ns)), message(2, valid_until="whenever")])
+    first, second = await inbox.items(UNREAD)
+    assert not first.to_api(until_ns - 1)["is_stale"]
+    assert first.to_api(until_ns)["is_stale"]
+    assert second.to_api(until_ns)["valid_until"] is None
