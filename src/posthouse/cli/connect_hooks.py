@@ -170,6 +170,15 @@ HOOKS: dict[str, HookFile] = {
     ),
 }
 
+#: the hook of `posthouse guard`: it may refuse an edit, so it is installed by a command of its own
+GUARD = HookFile(
+    "json",
+    HOOKS["claude-code"].files,
+    {"PreToolUse": _group("guard", matcher="Edit|MultiEdit|Write|NotebookEdit")},
+    {},
+    "",
+)
+
 
 def hook(
     program: Annotated[str, Parameter(help="The coding agent that runs the hook, such as claude-code.")],

@@ -2,7 +2,8 @@
 
 The hook hands its input to the daemon and prints the answer; the daemon makes the program's JSON. An answer never has
 the text of a message. A hook must never disturb the program: within one second it ends with exit code 0, silent if the
-daemon is down. Only `wait` stays, until the daemon answers or the program is gone. This module loads nothing but
+daemon is down. Only `wait` stays, until the daemon answers or the program is gone; and only `guard` may refuse, if the
+daemon says so or if it cannot be checked. This module loads nothing but
 `socket` and what it needs: a program runs it after every tool call.
 """
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 CONNECT_S = 0.1
 TOTAL_S = 1.0
+GUARD_S = 4.0  # an edit waits for it, and is refused after it; the program waits a second longer
+BLOCKED = 2  # exit code with which a hook of Claude Code refuses a tool
 #: between looks at the program while a waiter waits, and between attempts to reach the daemon
 WATCH_S = 1.0
 INPUT_MAX_BYTES = 65_536
@@ -41,6 +44,8 @@ def run(words: Sequence[str]) -> int | None:
         directory = options.get("--dir") or default_directory()
         if event == "wait":
             return _wait(program, directory, target)
+        if event == "guard":
+            return _guard(directory, target)
         deadline = time.monotonic() + TOTAL_S
         return _finish(exchange(directory, target, read_input(deadline), deadline))
     except (OSError, ValueError):
@@ -163,6 +168,27 @@ def _wait(program: str, directory: str, target: str) -> int:
             return _finish(answer)
         time.sleep(WATCH_S)
     return 0
+
+
+def _guard(directory: str, target: str) -> int:
+    """Ask whether the program may write a file; a daemon that is down allows it, one that fails does not."""
+    if os.environ.get("POSTHOUSE_GUARD") == "off":
+        return 0
+    deadline = time.monotonic() + GUARD_S
+    data = read_input(deadline)
+    try:
+        answer = exchange(directory, target, data, deadline)
+        reason = f"the daemon answered {answer.status}"
+    except (FileNotFoundError, ConnectionRefusedError):
+        os.write(1, b'{"systemMessage": "posthouse guard: no daemon runs, so this edit was not checked"}\n')
+        return 0
+    except (OSError, ValueError) as failure:
+        answer, reason = None, str(failure)
+    if answer is not None and answer.status == 200:
+        return _finish(answer)
+    text = f"posthouse guard: the edit could not be checked ({reason}). POSTHOUSE_GUARD=off switches the guard off.\n"
+    os.write(2, text.encode())
+    return BLOCKED
 
 
 def _options(tokens: Sequence[str]) -> dict[str, str]:

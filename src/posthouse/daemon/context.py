@@ -16,6 +16,8 @@ from posthouse.client.daemon.locate import MESH_HEADER
 from posthouse.daemon.agents.marks import Marks
 from posthouse.daemon.agents.pauses import Pauses
 from posthouse.daemon.agents.registry import AgentRegistry
+from posthouse.daemon.agents.repo_locks import RepoLocks
+from posthouse.daemon.agents.reservations import Reservations
 from posthouse.daemon.event_hub import EventHub
 from posthouse.daemon.mesh_node import MeshNode
 from posthouse.daemon.meshes import MeshTable
@@ -42,6 +44,8 @@ class DaemonContext:
     agents: AgentRegistry
     marks: Marks
     pauses: Pauses
+    reservations: Reservations
+    repo_locks: RepoLocks
     waker: Waker
     events: EventHub
     meters: Meters

@@ -19,6 +19,8 @@ import structlog
 from posthouse.daemon.agents.marks import Marks
 from posthouse.daemon.agents.pauses import Pauses
 from posthouse.daemon.agents.registry import AgentRegistry
+from posthouse.daemon.agents.repo_locks import RepoLocks
+from posthouse.daemon.agents.reservations import Reservations
 from posthouse.daemon.context import DaemonContext
 from posthouse.daemon.directory import DaemonDirectory
 from posthouse.daemon.event_hub import EventHub
@@ -44,6 +46,8 @@ class Daemon:
     meshes: MeshTable
     agents: AgentRegistry
     pauses: Pauses
+    reservations: Reservations
+    repo_locks: RepoLocks
     waker: Waker
     context: DaemonContext
     server: LocalServer
@@ -124,6 +128,8 @@ class Daemon:
             self.agents,
             Marks(self.agents.store),
             self.pauses,
+            self.reservations,
+            self.repo_locks,
             self.waker,
             self.events,
             self.meters,
@@ -143,7 +149,9 @@ class Daemon:
         self._opened.callback(self.agents.close)
         self.pauses = Pauses(self.agents.store, self.clock)
         self.agents.on_change.append(self.pauses.reload)
-        self._start_task(keep_agents(self.agents, self.settings.meshes[0].retention))
+        self.reservations = Reservations(self.agents, self.clock)
+        self.agents.on_change.append(self.reservations.reload)
+        self._start_task(keep_agents(self.agents, self.reservations, self.settings.meshes[0].retention))
         self.meshes = MeshTable(self.settings, self.directory, self.agents, self.events, self.meters, end_with)
         announcer = Announcer(lambda: [node.inbox for node in self.meshes], self.meshes.name_of, self.pauses)
         self.waker = Waker(self.agents, self.pauses, announcer, self.meshes.address_of, self.clock)
@@ -153,6 +161,9 @@ class Daemon:
         await self.meshes.open_all()
         self._opened.push_async_callback(self.waker.close)
         self.waker.commands.start()
+        self.repo_locks = RepoLocks(lambda: self.meshes.get(None).uplink.client.locks, lambda: self.reservations.active)
+        self.reservations.on_end = self.repo_locks.release_unused
+        self._start_task(self.repo_locks.run())
 
     def _store_failure_handler(self) -> Callable[[Fatal], None]:
         """Return the callback that a store calls, on any thread, when it can write no more.

@@ -18,6 +18,7 @@ from typing import Any
 import structlog
 
 from posthouse.daemon.agents.registry import AgentRegistry, read_agents
+from posthouse.daemon.agents.reservations import Reservations
 from posthouse.daemon.drain import Drain
 from posthouse.daemon.inbox.inbox import Inbox, newest_position
 from posthouse.daemon.outbox.outbox import Outbox, read_depth
@@ -126,12 +127,13 @@ class Housekeeper:
             pass
 
 
-async def keep_agents(agents: AgentRegistry, retention: Retention) -> None:
+async def keep_agents(agents: AgentRegistry, reservations: Reservations, retention: Retention) -> None:
     """Run the housekeeping of what belongs to the home, until cancelled."""
     measures = 0
     while True:
         try:
             await check_writer(agents.store)
+            await reservations.sweep()
             if measures % _MEASURES_PER_SWEEP == 0:
                 await prune_journal(agents.store, retention, lambda tx: {"agents": list(read_agents(tx.db))})
         except Transient as failure:  # a full disk: the next round may find space

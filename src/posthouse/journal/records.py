@@ -388,6 +388,24 @@ _DAEMON = (
         },
     ),
     RecordType("agent.retired", "the agent's name", {"reason": "why it takes no more mail, always"}),
+    RecordType(
+        "reservation.granted",
+        "the reservation's id",
+        {
+            "agent": "the agent that holds it, empty for a person, always",
+            "paths": "number of paths, always",
+            "ends_at_ns": "when it ends at the latest, always",
+        },
+    ),
+    RecordType(
+        "reservation.ended",
+        "the reservation's id",
+        {
+            "agent": "the agent that held it, always",
+            "paths": "number of paths that ended, always",
+            "reason": "released, forced, expired or program_gone, always",
+        },
+    ),
     RecordType("agent.paused", "the agent's name", _PAUSE),
     RecordType("agent.resumed", "the agent's name", _PAUSE),
 )

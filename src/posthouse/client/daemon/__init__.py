@@ -13,6 +13,7 @@ from posthouse.client.daemon.local_api import (
     OutboxRow,
     Page,
     RequeuedRow,
+    Reservation,
 )
 from posthouse.client.daemon.locate import DaemonAddress, daemon_address
 
@@ -30,5 +31,6 @@ __all__ = [
     "OutboxRow",
     "Page",
     "RequeuedRow",
+    "Reservation",
     "daemon_address",
 ]

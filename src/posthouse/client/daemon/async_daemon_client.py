@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 from posthouse.client.daemon import calls
 from posthouse.client.daemon.async_transport import AsyncTransport
@@ -40,6 +40,7 @@ from posthouse.client.daemon.local_api import (
     OutboxRow,
     Page,
     RequeuedRow,
+    Reservation,
 )
 from posthouse.client.daemon.locate import DaemonAddress, acting_agent
 from posthouse.model.api import LockGrant
@@ -242,6 +243,28 @@ class AsyncDaemonClient:
     async def resume_agents(self, *names: str, program: str | None = None) -> list[Agent]:
         """End the pauses of agents; return those that were paused."""
         return await self._transport.execute(calls.resume_agents(names, program))
+
+    async def reserve(
+        self,
+        *paths: str,
+        for_s: float = 1_800,
+        note: str = "",
+        mode: Literal["exclusive", "shared"] = "exclusive",
+        is_repo: bool = False,
+    ) -> list[Reservation]:
+        """Reserve absolute paths, with everything below them, all or none; raises reservation_conflict.
+
+        With `is_repo` the relay locks them too, for agents on other hosts.
+        """
+        return await self._transport.execute(calls.reserve(paths, for_s, note, mode, is_repo=is_repo))
+
+    async def reservations(self, path: str | None = None) -> list[Reservation]:
+        """Return the reservations of all agents; with a path, what keeps this agent from working on it."""
+        return await self._transport.execute(calls.reservations(path))
+
+    async def release(self, *paths: str, is_forced: bool = False) -> list[Reservation]:
+        """Release paths that this agent has reserved, by default all; `is_forced` also those of other agents."""
+        return await self._transport.execute(calls.release(paths, is_forced=is_forced))
 
     async def set_on_mail(self, name: str, command: str | None) -> dict[str, Any]:
         """Set the command that the daemon runs when mail for an agent arrives; None removes it."""

@@ -26,6 +26,7 @@ from posthouse.client.daemon.local_api import (
     OutboxRow,
     Page,
     RequeuedRow,
+    Reservation,
 )
 from posthouse.client.failures import error_from
 from posthouse.model.api import LockGrant
@@ -335,6 +336,20 @@ def pause_agents(names: Sequence[str], program: str | None, until: str, reason: 
 def resume_agents(names: Sequence[str], program: str | None) -> Call[Page[Agent]]:
     body = drop_none(names=list(names) or None, program=program)
     return Call("POST", "/v1/agents/resume", as_page(Agent), body=body)
+
+
+def reserve(paths: Sequence[str], for_s: float, note: str, mode: str, *, is_repo: bool) -> Call[Page[Reservation]]:
+    body = {"paths": list(paths), "for_s": for_s, "note": note, "mode": mode, "repo": is_repo}
+    return Call("POST", "/v1/reservations", as_page(Reservation), body=body)
+
+
+def reservations(path: str | None) -> Call[Page[Reservation]]:
+    return Call("GET", "/v1/reservations", as_page(Reservation), query={"path": path})
+
+
+def release(paths: Sequence[str], *, is_forced: bool) -> Call[Page[Reservation]]:
+    body = drop_none(paths=list(paths) or None, force=is_forced)
+    return Call("DELETE", "/v1/reservations", as_page(Reservation), body=body)
 
 
 def set_on_mail(name: str, command: str | None) -> Call[dict[str, Any]]:

@@ -20,7 +20,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Literal, Self, Unpack
 
 from posthouse.client.daemon import calls
 from posthouse.client.daemon.async_daemon_client import AsyncDaemonClient
@@ -53,6 +53,7 @@ from posthouse.client.daemon.local_api import (
     OutboxRow,
     Page,
     RequeuedRow,
+    Reservation,
 )
 from posthouse.client.daemon.locate import acting_agent, daemon_address
 from posthouse.model.api import LockGrant
@@ -286,6 +287,28 @@ class DaemonClient:
     def resume_agents(self, *names: str, program: str | None = None) -> list[Agent]:
         """End the pauses of agents; return those that were paused."""
         return self._transport.execute(calls.resume_agents(names, program))
+
+    def reserve(
+        self,
+        *paths: str,
+        for_s: float = 1_800,
+        note: str = "",
+        mode: Literal["exclusive", "shared"] = "exclusive",
+        is_repo: bool = False,
+    ) -> list[Reservation]:
+        """Reserve absolute paths, with everything below them, all or none; raises reservation_conflict.
+
+        With `is_repo` the relay locks them too, for agents on other hosts.
+        """
+        return self._transport.execute(calls.reserve(paths, for_s, note, mode, is_repo=is_repo))
+
+    def reservations(self, path: str | None = None) -> list[Reservation]:
+        """Return the reservations of all agents; with a path, what keeps this agent from working on it."""
+        return self._transport.execute(calls.reservations(path))
+
+    def release(self, *paths: str, is_forced: bool = False) -> list[Reservation]:
+        """Release paths that this agent has reserved, by default all; `is_forced` also those of other agents."""
+        return self._transport.execute(calls.release(paths, is_forced=is_forced))
 
     def set_on_mail(self, name: str, command: str | None) -> dict[str, Any]:
         """Set the command that the daemon runs when mail for an agent arrives; None removes it."""

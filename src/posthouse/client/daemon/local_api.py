@@ -206,6 +206,24 @@ class MeshState(msgspec.Struct, frozen=True):
     hint: str | None = None
 
 
+class Reservation(msgspec.Struct, frozen=True):
+    """A path that an agent has reserved, with everything below it."""
+
+    #: shared by the paths of one request
+    id: str
+    path: str
+    #: exclusive or shared
+    mode: str
+    note: str
+    made_at: str
+    ends_at: str
+    left_s: int
+    #: None: a person
+    agent: str | None = None
+    #: name of the relay's lock, if it has one
+    lock: str | None = None
+
+
 class Health(msgspec.Struct, frozen=True):
     """The state of a daemon."""
 

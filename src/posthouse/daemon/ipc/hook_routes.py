@@ -6,10 +6,23 @@ header Posthouse-Exit. `posthouse hook` is the only client, and it is silent abo
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 
+from posthouse.daemon.agents.reservations import real_path
 from posthouse.daemon.context import LocalCall
-from posthouse.daemon.wake.programs import EVENTS, PROGRAMS, STATUS, WAIT, HookAnswer, HookInput
+from posthouse.daemon.wake.programs import (
+    EVENTS,
+    GUARD,
+    PROGRAMS,
+    STATUS,
+    WAIT,
+    HookAnswer,
+    HookInput,
+    clean_name,
+    deny_answer,
+)
 from posthouse.daemon.wake.sessions import find_program
 from posthouse.http.response import HttpResponse, json_response
 from posthouse.model.errors import error
@@ -39,6 +52,9 @@ async def run_hook(call: LocalCall) -> HttpResponse:
     if event == STATUS:
         return json_response({"sessions": [session.to_api() for session in waker.sessions.of_program(program)]})
     process = find_program(arguments.pid)
+    if event == GUARD:
+        session = None if process is None else await waker.session_of(program, arguments.as_, process, given)
+        return _response(await _guard(call, given, arguments.as_ if session is None else session.agent))
     if given.agent_id is not None or process is None:
         return _response(HookAnswer())
     session = await waker.session_of(program, arguments.as_, process, given)
@@ -49,6 +65,22 @@ async def run_hook(call: LocalCall) -> HttpResponse:
     if call.context.is_stopping and not answer.exit:
         raise error("daemon_stopping")  # the waiter waits for the next daemon
     return _response(answer)
+
+
+async def _guard(call: LocalCall, given: HookInput, agent: str) -> HookAnswer:
+    """Deny a write to a file that another agent has reserved; subagents act for their agent."""
+    if given.file is None:
+        return HookAnswer()
+    context = call.context
+    held = context.reservations.conflict(await asyncio.to_thread(real_path, given.file), agent)
+    if held is None:
+        return HookAnswer()
+    note = f" ({clean_name(held.note)})" if held.note else ""
+    reason = (
+        f"{held.holder} has reserved {held.path} for {held.left_s(context.clock)} s more{note}. Work on other files, "
+        f"or ask for it: send {held.holder} a message with the posthouse tool `send` or `posthouse send`."
+    )
+    return deny_answer(given, reason)
 
 
 async def _input(call: LocalCall) -> HookInput:

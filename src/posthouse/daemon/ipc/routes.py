@@ -11,7 +11,7 @@ import msgspec
 
 from posthouse.daemon.context import LocalCall
 from posthouse.daemon.directory import SCHEMA_VERSION
-from posthouse.daemon.ipc import agent_routes, hook_routes, inbox_routes, mesh_routes, outbox_routes
+from posthouse.daemon.ipc import agent_routes, hook_routes, inbox_routes, mesh_routes, outbox_routes, reservation_routes
 from posthouse.daemon.mesh_node import MeshNode
 from posthouse.daemon.metrics import CONTENT_TYPE
 from posthouse.http.response import HttpResponse, json_response
@@ -38,6 +38,7 @@ FEATURES = (
     "agents",
     "mcp",
     "meshes",
+    "reservations",
 )
 
 
@@ -162,6 +163,9 @@ ROUTES: tuple[Route[LocalCall], ...] = (
     Route("POST", "/v1/agents/pause", agent_routes.pause_agents),
     Route("POST", "/v1/agents/resume", agent_routes.resume_agents),
     Route("POST", "/v1/agents/on-mail", agent_routes.set_on_mail),
+    Route("POST", "/v1/reservations", reservation_routes.reserve_paths),
+    Route("GET", "/v1/reservations", reservation_routes.list_reservations),
+    Route("DELETE", "/v1/reservations", reservation_routes.release_paths),
     Route("GET", "/v1/peers", mesh_routes.list_peers),
     Route("POST", "/v1/profile", mesh_routes.update_profile),
     Route("POST", "/v1/hooks/{program}/{event}", hook_routes.run_hook),

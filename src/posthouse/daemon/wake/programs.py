@@ -7,6 +7,7 @@ and stripped of control characters, because other hosts choose them.
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,8 +17,8 @@ import msgspec
 #: program -> name of its agent
 PROGRAMS = {"claude-code": "claude", "codex": "codex", "gemini-cli": "gemini", "cursor": "cursor"}
 SESSION_START, PROMPT, TOOL, TURN_END, SESSION_END = "session-start", "prompt", "tool", "turn-end", "session-end"
-WAIT, STATUS = "wait", "status"
-EVENTS = frozenset({SESSION_START, PROMPT, TOOL, TURN_END, SESSION_END, WAIT, STATUS})
+WAIT, STATUS, GUARD = "wait", "status", "guard"
+EVENTS = frozenset({SESSION_START, PROMPT, TOOL, TURN_END, SESSION_END, WAIT, STATUS, GUARD})
 #: exit code with which a waiter of Claude Code wakes the model
 WAKE_EXIT = 2
 _NAME_MAX_CHARS = 64
@@ -34,6 +35,15 @@ class HookInput(msgspec.Struct):
     agent_id: str | None = None
     hook_event_name: str = ""
     cwd: str | None = None
+    tool_input: dict[str, Any] = {}
+
+    @property
+    def file(self) -> str | None:
+        """The file that a tool is about to write, as an absolute path."""
+        found = self.tool_input.get("file_path") or self.tool_input.get("notebook_path")
+        if not isinstance(found, str):
+            return None
+        return found if self.cwd is None else posixpath.join(self.cwd, found)
 
     @property
     def session(self) -> str:
@@ -95,6 +105,16 @@ def follow_up_answer(program: str, text: str) -> HookAnswer:
     if program != "cursor" or not text:
         return HookAnswer()
     return HookAnswer(msgspec.json.encode({"followup_message": text}))
+
+
+def deny_answer(given: HookInput, reason: str) -> HookAnswer:
+    """Return the answer that keeps Claude Code from using a tool; the model reads the reason."""
+    decision = {
+        "hookEventName": given.hook_event_name or "PreToolUse",
+        "permissionDecision": "deny",
+        "permissionDecisionReason": reason,
+    }
+    return HookAnswer(msgspec.json.encode({"hookSpecificOutput": decision}))
 
 
 def wake_answer(text: str) -> HookAnswer:

@@ -227,6 +227,31 @@ _AGENTS: tuple[ErrorSpec, ...] = (
         exit=Exit.USAGE,
     ),
     ErrorSpec(
+        "reservation_conflict",
+        409,
+        "{holder} has reserved {held} for {left_s} s more: {note}",
+        "Work on other files, wait, or ask with `posthouse send {holder} ...`; `posthouse reserve` lists what is held.",
+    ),
+    ErrorSpec(
+        "guard_failed",
+        500,
+        "the guard could not check the files: {reason}",
+        "Set POSTHOUSE_GUARD=off to switch the guard off.",
+    ),
+    ErrorSpec(
+        "reservation_path_invalid",
+        400,
+        "{path!r} is not an absolute path",
+        "Give the whole path, from / on.",
+        exit=Exit.USAGE,
+    ),
+    ErrorSpec(
+        "reservation_repo_unknown",
+        400,
+        "{path} is not in a git repository with a commit: {reason}",
+        "Reserve it without --repo: agents on this host are kept off all the same.",
+    ),
+    ErrorSpec(
         "process_unknown",
         404,
         "there is no process {pid} on this machine",
