@@ -328,7 +328,7 @@ _BUS = (
 _ROW = "the outbox row's id"
 _CLIENT_ID = {"client_message_id": "the caller's id of the message, always"}
 _ACCEPTED_AT_RELAY = {"message_id": "the event id at the relay, always", "history_id": "its seq at the relay, always"}
-_RESERVED = {"agent": "the agent that holds it, empty for a person, always", "paths": "number of paths, always"}
+_RESERVATION = {"agent": "the agent that holds it, empty for a person, always", "paths": "number of paths, always"}
 _PAUSE = {"until_ns": "wall time of its end, always", "set_by": "the agent itself, person or hook; always"}
 # Ids, sizes and states, never bodies.
 _DAEMON = (
@@ -390,12 +390,12 @@ _DAEMON = (
     ),
     RecordType("agent.retired", "the agent's name", {"reason": "why it takes no more mail, always"}),
     RecordType(
-        "reservation.granted", "the reservation's id", _RESERVED | {"ends_at_ns": "its end at the latest, always"}
+        "reservation.granted", "the reservation's id", _RESERVATION | {"ends_at_ns": "its end at the latest, always"}
     ),
     RecordType(
         "reservation.ended",
         "the reservation's id",
-        _RESERVED | {"reason": "released, forced, expired or program_gone, always"},
+        _RESERVATION | {"reason": "released, forced, expired or program_gone, always"},
     ),
     RecordType("agent.paused", "the agent's name", _PAUSE),
     RecordType("agent.resumed", "the agent's name", _PAUSE),
