@@ -25,6 +25,7 @@ from posthouse.client.locks.held_lock import Lock
 from posthouse.client.locks.lock_calls import LockCalls, LockCommands, LockMode
 from posthouse.client.meshes import Meshes
 from posthouse.client.messages.confirmations import Confirmations, Confirmed, Presence
+from posthouse.client.messages.gaps import GapFiller
 from posthouse.client.messages.queues import Queues
 from posthouse.client.messages.receipts import Receipt, Receipts
 from posthouse.client.messages.receiver import Mailbox, Receiver
@@ -100,6 +101,7 @@ class Client:
         #: tells senders which of their direct messages were read
         self.receipts = Receipts(commands, self._signer)
         self._receiver = Receiver(self._link, key, Confirmations(commands, self._signer), self.receipts)
+        self._gaps = GapFiller(self._link, self._receiver, self._events, self.meshes, key)
         self._subscriptions = Subscriptions(self._link, self.options)
         #: the state of messages, and the operator's view of queues
         self.queues = Queues(self._requests)
@@ -247,6 +249,7 @@ class Client:
         on_confirmed: Callable[[Sequence[Confirmed]], None] | None = None,
         on_presence: Callable[[Presence], None] | None = None,
         on_receipts: Callable[[Sequence[Receipt]], None] | None = None,
+        fills_gaps: bool = False,
     ) -> Mailbox:
         """Open the mailbox of this node in a mesh: an async iterator over its messages, in order.
 
@@ -254,12 +257,13 @@ class Client:
         `on_confirmed` is called when readers confirm messages of this node; without it `Mailbox.confirmed` yields
         them. `on_presence` is called when a member or one of its agents comes online or goes offline, and when its
         profile changes; `Mailbox.roster` has the whole state. `on_receipts` is called when agents of other hosts have
-        read or rejected messages of this node.
+        read or rejected messages of this node. With `fills_gaps`, messages of topics that this node's queue had no room
+        for come too, from the history and perhaps a second time.
         """
         await self.connect()
         name = instance or self._instance
         where = mesh or self.mesh
-        mailbox = Mailbox(self._receiver, where, window, name, on_confirmed, on_presence, on_receipts)
+        mailbox = Mailbox(self._receiver, where, window, name, on_confirmed, on_presence, on_receipts, fills_gaps)
         self._receiver.open(mailbox)
         try:
             await mailbox.wait_open()

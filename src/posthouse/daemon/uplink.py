@@ -328,6 +328,7 @@ class Uplink:
                 instance=self._instance,
                 on_confirmed=lambda _items: None,
                 on_presence=self._on_presence,
+                fills_gaps=True,
             )
         except Refused as failure:
             if failure.spec.exit is Exit.IDENTITY:

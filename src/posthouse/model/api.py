@@ -30,6 +30,13 @@ class DeliveryState(msgspec.Struct, frozen=True):
     receipt_reason: str | None = None
 
 
+class NotQueued(msgspec.Struct, frozen=True):
+    """A reader of a topic that a message was not queued for."""
+
+    recipient: str
+    reason: str
+
+
 class MessageStates(msgspec.Struct, frozen=True):
     """A message and where it is."""
 
@@ -47,6 +54,8 @@ class MessageStates(msgspec.Struct, frozen=True):
     deliveries: tuple[DeliveryState, ...]
     #: the sender's agent; "" for the host itself, and from a relay that does not know agents
     from_agent: str = ""
+    #: readers of a topic whose queue had no room; they find it in the topic's history
+    not_queued: tuple[NotQueued, ...] = ()
 
 
 class Queue(msgspec.Struct, frozen=True):

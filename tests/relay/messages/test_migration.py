@@ -43,6 +43,7 @@ def make_old(path: Path) -> None:
         DROP TABLE new_deliveries;
         DROP TABLE swept_records;
         DROP TABLE receipts;
+        DROP TABLE gaps;
         DROP TRIGGER blocks_inserted;
         DROP TRIGGER blocks_deleted;
         UPDATE schema_versions SET version = 1 WHERE component = 'deliveries';

@@ -40,6 +40,7 @@ class Delivery:
         attempt: int,
         key: NodeKey,
         message: Message | None = None,
+        is_from_history: bool = False,
     ) -> None:
         #: the signed event, as its sender made it
         self.event = event
@@ -49,6 +50,10 @@ class Delivery:
         self.was_stored = was_stored
         #: how often it was sent, this time included
         self.attempt = attempt
+        #: True if it had no room in the queue and comes from the history of its topic
+        self.is_from_history = is_from_history
+        #: set once this reader has confirmed or rejected it
+        self.settled = asyncio.Event()
         self.mesh = event.mesh if message is None else message.mesh
         self._key = key
         if message is not None:
@@ -227,7 +232,11 @@ class Confirmations:
 
     def confirm(self, deliveries: Sequence[Delivery]) -> asyncio.Future[ConfirmAnswer]:
         """Confirm deliveries; the future has the relay's answer, and the caller need not await it."""
-        new = {each.id: (each.mesh, each.sender) for each in deliveries if each.id not in self._confirming}
+        new: dict[str, tuple[str, str]] = {}
+        for each in deliveries:
+            each.settled.set()
+            if each.id not in self._confirming and not each.is_from_history:
+                new[each.id] = (each.mesh, each.sender)
         loop = asyncio.get_running_loop()
         call = _ConfirmCall(len(new), loop.create_future())
         if not new:

@@ -60,8 +60,10 @@ class Mailbox:
         on_confirmed: Callable[[Sequence[Confirmed]], None] | None = None,
         on_presence: Callable[[Presence], None] | None = None,
         on_receipts: Callable[[Sequence[Receipt]], None] | None = None,
+        fills_gaps: bool = False,
     ) -> None:
         self.mesh = mesh
+        self.fills_gaps = fills_gaps
         self.window = window
         self.instance = instance
         self._receiver = receiver
@@ -124,6 +126,7 @@ class Mailbox:
 
         Awaiting the result is optional: it is True if the message was rejected, False if it had left the queue.
         """
+        delivery.settled.set()
         return self._receiver.confirmations.reject(delivery.id, reason)
 
     def set_agents(self, names: Sequence[str]) -> None:
@@ -283,6 +286,11 @@ class Receiver:
             Notice: self._on_notice,
         }
         link.join(handlers, on_up=self._reopen, on_lost=self._on_lost, on_end=self._fail)
+
+    @property
+    def mailbox(self) -> Mailbox | None:
+        """The open mailbox."""
+        return self._mailbox
 
     def open(self, mailbox: Mailbox) -> None:
         """Open a mailbox; a client has one at a time."""

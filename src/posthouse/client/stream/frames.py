@@ -134,6 +134,25 @@ class ProfileChange(msgspec.Struct, array_like=True, frozen=True, tag="PROFILE")
     profile: ProfileEntry
 
 
+class Gap(msgspec.Struct, frozen=True):
+    """Messages of a topic that this node's queue had no room for."""
+
+    topic: str
+    #: of the topic's history: the first of them comes behind it
+    cursor: str
+    #: of the last of them
+    last_seq: int
+    #: how many
+    messages: int
+
+
+class GapNotice(msgspec.Struct, array_like=True, frozen=True, tag="GAP"):
+    """The gaps of this node."""
+
+    mesh: str
+    gaps: tuple[Gap, ...]
+
+
 class DeliveryInfo(msgspec.Struct, frozen=True):
     """The relay's data about one delivery."""
 
@@ -263,7 +282,7 @@ def _claimed_id(event: msgspec.Raw) -> str | None:
 
 _Plain = (
     Hello | Authed | Notice | OkAnswer | LockAnswer | EndOfStored | Closed | QueueStatus | Roster | PresenceChange
-    | ProfileChange
+    | ProfileChange | GapNotice
 )  # fmt: skip
 _WithEvent = _EventCommand | _DeliverCommand | _ConfirmedCommand | _ReceiptCommand
 #: a command from the relay, decoded
@@ -275,8 +294,8 @@ _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
 _VERB = msgspec.json.Decoder(str)
 _COMMAND: msgspec.json.Decoder[_Plain | _WithEvent] = msgspec.json.Decoder(_Plain | _WithEvent)
 _KNOWN_VERBS = frozenset(
-    {"HELLO", "AUTHED", "NOTICE", "OK", "LOCKED", "EOSE", "CLOSED", "QUEUE_STATUS", "ROSTER", "PRESENCE", "PROFILE"}
-    | {"EVENT", "DELIVER", "CONFIRMED", "RECEIPT"}
+    {"HELLO", "AUTHED", "NOTICE", "OK", "LOCKED", "EOSE", "CLOSED", "QUEUE_STATUS", "ROSTER", "PRESENCE"}
+    | {"EVENT", "DELIVER", "CONFIRMED", "RECEIPT", "PROFILE", "GAP"}
 )
 _CARRIERS = (SubscribedEvent, DeliveredMessage, ConfirmedMessages, ReceivedReceipt)
 

@@ -48,6 +48,7 @@ def message_states(message_id: str, records: Sequence[Record]) -> dict[str, Any]
         "first_seen_at_ns": accepted.at_ns,
         "history_available": False,
         "mentions": body.get("mentions", []),
+        "not_queued": body.get("not_queued", []),
         "deliveries": [found[node] for node in sorted(found)],
     }
 

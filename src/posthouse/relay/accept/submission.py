@@ -146,5 +146,7 @@ class CommitEffects:
     confirmed: list[Confirmed] = field(default_factory=list)
     #: deliveries that expired to make room, or that a confirmation named although they had ended
     closed: list[ClosedDeliveries] = field(default_factory=list)
+    #: mesh and node of readers whose queue had no room for a message of a topic
+    gaps: set[tuple[str, str]] = field(default_factory=set)
     #: profiles that replaced others
     profiles: list[Event] = field(default_factory=list)

@@ -20,7 +20,7 @@ from posthouse.model.limits import QUERY_MAX_LIMIT
 from posthouse.relay.context import RelayCall
 from posthouse.relay.http.schemas import EVENT_ID, LIMIT, READER
 from posthouse.relay.messages.operator_view import states_named
-from posthouse.relay.wire.delivery_rows import State
+from posthouse.relay.wire.delivery_rows import NotQueued, State
 
 
 class DeliveryState(msgspec.Struct):
@@ -63,6 +63,8 @@ class MessageStates(msgspec.Struct):
     history_available: bool
     mentions: list[str]
     deliveries: list[DeliveryState]
+    #: readers of a topic whose queue had no room; they find the message in the topic's history
+    not_queued: list[NotQueued]
 
 
 async def show_message(call: RelayCall) -> HttpResponse:

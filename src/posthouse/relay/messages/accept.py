@@ -165,11 +165,19 @@ class Messages:
                 blocked.append((seq, queue.queue_id, "event", key, sender, seq, "blocked", now_ns, now_ns))
             if message.mentions:
                 mentions += [(node, seq) for node in message.mentions]
+            if recipients.not_queued and topic is not None:
+                self._note_gaps(row, seq, topic, recipients.not_queued)
             if recipients.readers:
                 self._effects.queued.append(QueuedMessage(seq, row.mesh, event.id, row.raw, recipients.readers))
             answers.append(MessageAccepted(event.id, seq, False, client_message_id, recipients.not_queued))
         self._unit.deliveries.open(records, queued, blocked, mentions)
         return answers
+
+    def _note_gaps(self, row: EventRow, seq: int, topic: str, not_queued: Sequence[NotQueued]) -> None:
+        """Let the readers without room find a message of a topic in its history later."""
+        names = [(row.mesh, each.recipient) for each in not_queued]
+        self._unit.deliveries.add_gaps([(self._queues.by_name[name].queue_id, topic, seq, seq, 1) for name in names])
+        self._effects.gaps.update(names)
 
     def _find_records(self, messages: Sequence[Addressed]) -> tuple[dict[DedupeKey, KnownMessage], int]:
         """Return the dedupe records of messages, and when the youngest message was first seen whose record is gone.

@@ -158,6 +158,8 @@ def check_deliveries(db: apsw.Connection) -> Iterator[str]:
         yield f"deliveries: the counters of {node} in {mesh} differ from the rows"
     for (seq,) in db.execute(SQL.wrong_confirmations):
         yield f"deliveries: the waiting confirmation {seq} differs from its event"
+    for (topic,) in db.execute(SQL.wrong_gaps):
+        yield f"deliveries: a gap of {topic} has no reader, or ends before it begins"
     for (seq,) in db.execute(SQL.wrong_receipts):
         yield f"deliveries: a receipt names {seq}, which is no direct message to its reader"
     for (seq,) in db.execute(SQL.wrong_mentions):

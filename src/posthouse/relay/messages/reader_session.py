@@ -77,6 +77,8 @@ class SessionHost(Protocol):
 
     async def send_greeting(self, session: ReaderSession) -> bool: ...
 
+    async def send_gaps(self, session: ReaderSession) -> None: ...
+
     async def read_page(self, session: ReaderSession, after: int, limit: int) -> DeliveryPage: ...
 
     def may_read(self, session: ReaderSession) -> bool: ...
@@ -326,6 +328,8 @@ class ReaderSession(TailCursor[Offer, DeliveryPage]):
         self.in_flight = InFlight(window)
         #: whether its ROSTER was sent: only then it gets PRESENCE
         self.has_roster = False
+        #: whether the queue may have had no room for messages of topics
+        self.has_gap = True
         #: agents of the node that are online
         self.agents: tuple[str, ...] = ()
         self.confirmations = ConfirmationCursor(self)
@@ -358,6 +362,9 @@ class ReaderSession(TailCursor[Offer, DeliveryPage]):
             self._has_work.clear()
             await self.confirmations.catch_up()
             await self.catch_up()
+            if self.has_gap and self.is_at_tail:
+                self.has_gap = False
+                await self.host.send_gaps(self)
         self._is_idle.set()
 
     def on_sent(self, seqs: Sequence[int], needs_no_confirm: Sequence[int]) -> None:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 import structlog
 
+from posthouse.journal.cursor import Cursor
 from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError, Transient
 from posthouse.model.limits import SECOND_NS
@@ -37,6 +38,7 @@ R = TypeVar("R")
 #: mesh and node
 Name = tuple[str, str]
 _MAX_REFUSED = 10_000  # deferred writes that wait for a store without room
+_MAX_GAPS = 500  # shown at once; the others follow when these are filled
 _FIRST_ATTEMPT = {"was_stored": False, "attempt": 1}
 
 REPLACED = "replaced_by_newer_connection"
@@ -189,6 +191,9 @@ class ReaderSessions:
             self.apply_closed(closed)
         if effects.confirmed:
             self._apply_confirmed(effects.confirmed)
+        for name in effects.gaps:
+            for session in self._open.get(name, ()):
+                session.has_gap = True
         for profile in effects.profiles:
             self._presence.announce_profile(profile)
 
@@ -256,6 +261,26 @@ class ReaderSessions:
     async def count_waiting(self, session: ReaderSession) -> int:
         """Return how many messages wait for the reader of a session."""
         return await self.reads.waiting(session.mesh, session.node, self.opened_since_ns())
+
+    async def send_gaps(self, session: ReaderSession) -> None:
+        """Send GAP if a full queue had no room for messages of topics that the reader has not read since."""
+        gaps = await self.reads.gaps(*session.name, _MAX_GAPS)
+        if gaps and not session.is_closed:
+            shown = [
+                {
+                    "topic": topic,
+                    "cursor": str(Cursor(self.store.epoch, first - 1)),
+                    "last_seq": last,
+                    "messages": count,
+                }
+                for topic, first, last, count in gaps
+            ]
+            session.peer.deliver(command_text("GAP", session.mesh, shown), 1)
+
+    def close_gap(self, session: ReaderSession, topic: str, through_seq: int) -> None:
+        """Forget a gap that a reader has filled, in the background."""
+        mesh, node = session.name
+        self._deferred.defer(session.name, lambda unit: unit.deliveries.close_gap(mesh, node, topic, through_seq))
 
     async def read_page(self, session: ReaderSession, after: int, limit: int) -> DeliveryPage:
         """Return the next deliveries of a session."""

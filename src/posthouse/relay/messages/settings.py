@@ -64,6 +64,7 @@ def message_features(settings: DeliverySettings) -> dict[str, Any]:
         "messages": True,
         "agents": {"version": AGENTS_VERSION},
         "receipts": {"version": RECEIPTS_VERSION},
+        "gaps": True,
         "client_message_id_dedupe": {
             "version": DEDUPE_VERSION,
             "mode": "permanent" if days is None else "retention",

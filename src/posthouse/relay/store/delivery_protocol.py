@@ -16,9 +16,11 @@ from posthouse.relay.wire.delivery_rows import (
     ConfirmationPage,
     DeliveryPage,
     DeliveryRow,
+    GapRow,
     KnownMessages,
     NewDedupeRecord,
     NewDelivery,
+    NewGap,
     NewReceipt,
     PendingEnvelopes,
     QueuedDelivery,
@@ -73,6 +75,14 @@ class DeliveryUnit(Protocol):
 
     def confirm(self, queue_id: int, seqs: Sequence[int], opened: int, parked: int) -> None:
         """Close deliveries as confirmed; the last two arguments say how many of them were open and parked."""
+        ...
+
+    def add_gaps(self, gaps: Sequence[NewGap]) -> None:
+        """Note messages that had no room in a queue, in the order of their seq."""
+        ...
+
+    def close_gap(self, mesh: str, node: str, topic: str, through_seq: int) -> None:
+        """Forget a gap up to a seq: its reader has the messages."""
         ...
 
     def receipt_rows(self, queue_id: int, ids: Sequence[str]) -> list[ReceiptRow]:
@@ -158,6 +168,10 @@ class DeliveryReads(SessionReads, Protocol):
 
     async def waiting(self, mesh: str, node: str, opened_since_ns: int) -> int:
         """Return how many deliveries wait, without expired ones."""
+        ...
+
+    async def gaps(self, mesh: str, node: str, limit: int) -> list[GapRow]:
+        """Return the gaps of a reader, the oldest first."""
         ...
 
     async def profiles(self, mesh: str, nodes: Sequence[str], now_ns: int) -> list[bytes]:

@@ -22,7 +22,7 @@ from posthouse.http.router import Route
 from posthouse.model.address import AGENTS_MAX, validate_agent_name
 from posthouse.model.errors import PosthouseError, Transient, error
 from posthouse.model.event import CONFIRMATION, is_event_id
-from posthouse.model.limits import LOCK_WATCHES_MAX, RECEIVE_WINDOW, RECEIVE_WINDOW_MAX
+from posthouse.model.limits import INT64_MAX, LOCK_WATCHES_MAX, RECEIVE_WINDOW, RECEIVE_WINDOW_MAX
 from posthouse.model.strict_json import parse_json
 from posthouse.relay.accept.authorize import Right
 from posthouse.relay.context import RelayCall, prove_challenge_now
@@ -129,6 +129,19 @@ def change_agents(connection: Connection, arguments: Sequence[bytes]) -> None:
     if session is None:
         raise error("frame_malformed", reason=f"{_AGENTS_FORM} follows RECEIVE of the same mesh")
     connection.context.engine.sessions.set_agents(session, _agents(parse_json(arguments[1])))
+
+
+_FILLED_FORM = '["FILLED", mesh, topic, seq]'
+
+
+def close_gap(connection: Connection, arguments: Sequence[bytes]) -> None:
+    """FILLED: say that the reader has the messages of a gap, up to a seq."""
+    expect(arguments, "FILLED", _FILLED_FORM, 3, 3)
+    mesh, topic, seq = map(parse_json, arguments)
+    session = connection.sessions.get(mesh) if type(mesh) is str else None
+    if session is None or type(topic) is not str or type(seq) is not int or not 0 <= seq <= INT64_MAX:
+        raise error("frame_malformed", reason=f"{_FILLED_FORM} follows RECEIVE of the same mesh")
+    connection.context.engine.sessions.close_gap(session, topic, seq)
 
 
 class _KindAndId(msgspec.Struct):
@@ -283,6 +296,7 @@ VERBS: dict[str, Verb] = {
     "CONFIRM": Verb(confirm_messages, has_own_rate=True),
     "COUNT": Verb(count_events),
     "EVENT": Verb(refuse_event),
+    "FILLED": Verb(close_gap),
     "LOCK": Verb(operate_lock, has_own_rate=True),
     "RECEIVE": Verb(open_reader_session),
     "REJECT": Verb(reject_message),

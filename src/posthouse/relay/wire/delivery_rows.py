@@ -132,6 +132,17 @@ class ReceiptRow(NamedTuple):
     has_receipt: bool
 
 
+class GapRow(NamedTuple):
+    """Messages of a topic that a queue had no room for."""
+
+    topic: str
+    first_seq: int
+    last_seq: int
+    messages: int
+
+
+#: queue id, topic, first seq, last seq, messages
+NewGap = tuple[int, str, int, int, int]
 #: seq, queue id, state, at_ms, reason
 NewReceipt = tuple[int, int, str, int, str | None]
 

@@ -28,6 +28,7 @@ from posthouse.relay.wire.delivery_rows import (
     KnownMessages,
     NewDedupeRecord,
     NewDelivery,
+    NewGap,
     NewReceipt,
     QueuedDelivery,
     QueueDepth,
@@ -232,6 +233,7 @@ def _ints(values: Sequence[int]) -> Any:
 _RECORDS = BulkInsert(ACCEPT_SQL.insert_records, 9)
 _QUEUED = BulkInsert(ACCEPT_SQL.insert_queued, 6)
 _DELIVERIES = BulkInsert(ACCEPT_SQL.insert_deliveries, 9)
+_GAPS = BulkInsert(ACCEPT_SQL.insert_gaps, 5, ACCEPT_SQL.widened)
 _MENTIONS = BulkInsert(ACCEPT_SQL.insert_mentions, 2)
 _GROW = BulkInsert(ACCEPT_SQL.grow_queues, 3, ACCEPT_SQL.grown)
 _queue_rows = msgspec.json.Decoder(list[tuple[str, int, int] | None]).decode
@@ -280,6 +282,14 @@ class SqliteDeliveries(ClosingDeliveries):
         _QUEUED.run(self._db, queued)
         _DELIVERIES.run(self._db, deliveries)
         _MENTIONS.run(self._db, mentions)
+
+    def add_gaps(self, gaps: Sequence[NewGap]) -> None:
+        _GAPS.run(self._db, gaps)
+
+    def close_gap(self, mesh: str, node: str, topic: str, through_seq: int) -> None:
+        bindings = (self._queue_id(mesh, node), topic, through_seq)
+        self._db.execute(ACCEPT_SQL.close_gap, bindings)
+        self._db.execute(ACCEPT_SQL.shorten_gap, bindings)
 
     def note_read(self, mesh: str, node: str, seqs: Sequence[int]) -> ClosedDeliveries:
         queue_id = self._queue_id(mesh, node)

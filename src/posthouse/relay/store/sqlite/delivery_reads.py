@@ -17,11 +17,20 @@ from posthouse.model.event import PROFILE, Coordinate
 from posthouse.model.limits import SECOND_NS
 from posthouse.relay.store.event_rows import address_term
 from posthouse.relay.store.sqlite.deliveries import READ_SQL as SQL
-from posthouse.relay.wire.delivery_rows import NO_PAGE, OPEN, PARKED, ConfirmationPage, DeliveryPage, QueueTotals
+from posthouse.relay.wire.delivery_rows import (
+    NO_PAGE,
+    OPEN,
+    PARKED,
+    ConfirmationPage,
+    DeliveryPage,
+    GapRow,
+    QueueTotals,
+)
 from posthouse.sqlite.read_pool import ReadPool
 
 R = TypeVar("R")
 _encode = msgspec.json.Encoder().encode
+_rows = msgspec.json.Decoder(list[dict[str, str]]).decode
 _numbers = msgspec.json.Decoder(list[int]).decode
 _RECORD_FIELDS = (
     "seq", "mesh", "sender", "from_agent", "client_message_id", "destination_kind", "destination_ref",
@@ -63,6 +72,11 @@ class SqliteDeliveryReads:
             return ConfirmationPage(count, through_seq or after_seq, text or b"")
 
         return await self._pool.run(read)
+
+    async def gaps(self, mesh: str, node: str, limit: int) -> list[GapRow]:
+        return await self._pool.run(
+            lambda db: [GapRow(*row) for row in db.execute(SQL.gaps, (_queue_id(db, mesh, node), limit))]
+        )
 
     async def profiles(self, mesh: str, nodes: Sequence[str], now_ns: int) -> list[bytes]:
         if not nodes:
@@ -116,6 +130,8 @@ def _message(db: apsw.Connection, message_id: str, only: str | None) -> dict[str
     record["history_available"] = bool(record["history_available"])
     states = db.execute(SQL.states_of_message, (record["seq"], only)).fetchall()
     record["mentions"] = [mentioned for (mentioned,) in db.execute(SQL.mentions_of_message, (record["seq"],))]
+    not_queued = db.execute(SQL.not_queued, (record["seq"],)).get
+    record["not_queued"] = [] if not_queued is None else _rows(not_queued)
     return record | {"deliveries": [_shown(_STATE_FIELDS, row) for row in states]}
 
 

@@ -9,6 +9,18 @@ INSERT INTO deliveries (seq, mailbox, id, sender, position, opened_at_ns) VALUES
 -- :name insert_deliveries
 INSERT INTO deliveries (seq, mailbox, source, id, sender, position, state, opened_at_ns, closed_at_ns) VALUES
 
+-- :name insert_gaps
+INSERT INTO gaps (mailbox, topic, first_seq, last_seq, messages) VALUES
+
+-- :name widened
+ON CONFLICT (mailbox, topic) DO UPDATE SET last_seq = excluded.last_seq, messages = messages + excluded.messages
+
+-- :name close_gap
+DELETE FROM gaps WHERE mailbox = ? AND topic = ? AND last_seq <= ?
+
+-- :name shorten_gap
+UPDATE gaps SET first_seq = ?3 + 1 WHERE mailbox = ?1 AND topic = ?2 AND first_seq <= ?3
+
 -- :name insert_mentions
 INSERT INTO mentions (node, seq) VALUES
 

@@ -33,6 +33,10 @@ WHERE w.ids != json_array_length(w.items) OR m.mailbox IS NULL
 OR (m.node NOT GLOB 'pinch:*' AND (e.seq IS NULL OR e.kind NOT IN (1001, 1002) OR e.raw IS NULL
     OR 'ed25519:' || lower(hex(e.recipient)) != m.node OR e.mesh != m.mesh))
 
+-- :name wrong_gaps
+SELECT g.topic FROM gaps AS g LEFT JOIN mailboxes AS m ON m.mailbox = g.mailbox
+WHERE m.mailbox IS NULL OR g.first_seq > g.last_seq
+
 -- :name wrong_receipts
 SELECT x.seq FROM receipts AS x LEFT JOIN deliveries AS d ON d.seq = x.seq AND d.mailbox = x.mailbox
 LEFT JOIN message_records AS r ON r.seq = x.seq WHERE d.seq IS NULL OR r.topic IS NOT NULL

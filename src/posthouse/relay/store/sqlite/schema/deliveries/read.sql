@@ -29,6 +29,12 @@ FROM (
     SELECT w.seq, w.items, e.raw, iif(e.kind = 1002, 'RECEIPT', 'CONFIRMED') AS verb FROM waiting_confirmations AS w CROSS JOIN events AS e ON e.seq = w.seq
     WHERE w.mailbox = ? AND w.seq > ? AND e.raw IS NOT NULL ORDER BY w.seq LIMIT ?)
 
+-- :name gaps
+SELECT topic, first_seq, last_seq, messages FROM gaps WHERE mailbox = ? ORDER BY first_seq LIMIT ?
+
+-- :name not_queued
+SELECT body ->> '$.not_queued' FROM journal WHERE seq = ?
+
 -- :name queue_id_of
 SELECT mailbox FROM mailboxes WHERE mesh = ? AND node = ?
 
