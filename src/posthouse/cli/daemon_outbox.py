@@ -53,12 +53,20 @@ def ls(
     with daemon_options.client() as daemon:
         rows = daemon.outbox(status=chosen[0] if chosen else None, to=to, after=after, before=before, limit=limit)
     shown = [
-        (row.id, row.status, row.enqueued_at, row.attempts, _shown_destination(row.destination), row.last_error or "")
+        (
+            row.id,
+            row.status,
+            row.state,
+            row.enqueued_at,
+            row.attempts,
+            _shown_destination(row.destination),
+            row.last_error or "",
+        )
         for row in rows
     ]
     output.result(
         {"items": rows, "next": rows.next},
-        table(("id", "status", "enqueued", "attempts", "to", "last error"), shown),
+        table(("id", "status", "state", "enqueued", "attempts", "to", "last error"), shown),
     )
     if rows.next is not None:
         output.note(f"more: {'--before' if after is None else '--after'} {rows.next}")

@@ -19,6 +19,7 @@ from posthouse.cli.output import PLAIN, Output, short_node, table
 from posthouse.model.clock import format_utc, parse_utc
 from posthouse.model.errors import PosthouseError
 from posthouse.model.event import is_event_id
+from posthouse.model.limits import MILLISECOND_NS
 
 if TYPE_CHECKING:
     from posthouse.client.daemon import DaemonClient, InboxItem
@@ -61,6 +62,10 @@ def outbox_steps(row: Mapping[str, Any]) -> Iterator[Step]:
         yield Step("outbox", f"aborted by {row.get('aborted_by')}{successor}", parse_utc(row["aborted_at"]))
     else:
         yield Step("outbox", f"{status} after {attempts} attempts{reason}", None)
+    if row.get("history_id") is None:  # between agents of this host: the outbox knows the whole way
+        for what in ("confirmed", "read", "rejected"):
+            if row.get(f"{what}_at"):
+                yield Step("outbox", f"{what} by {row['to_agent'] or 'the host'}", parse_utc(row[f"{what}_at"]))
 
 
 def relay_steps(states: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[Step]:
@@ -74,6 +79,10 @@ def relay_steps(states: Mapping[str, Any], names: Mapping[str, str]) -> Iterator
         if delivery["closed_at_ns"] is not None:
             reason = f" ({delivery['reason']})" if delivery.get("reason") else ""
             yield Step("relay", f"{delivery['state']} by {recipient}{reason}", delivery["closed_at_ns"])
+        if delivery.get("receipt"):
+            reason = f" ({delivery['receipt_reason']})" if delivery.get("receipt_reason") else ""
+            at_ns = delivery["receipt_at_ms"] * MILLISECOND_NS
+            yield Step("relay", f"{delivery['receipt']} at {recipient}{reason}", at_ns)
 
 
 def inbox_steps(item: Mapping[str, Any]) -> Iterator[Step]:
@@ -173,6 +182,8 @@ def trace(
         value = gather_steps(daemon, id)
     rows = [(each["at"] or "-", _since(each["after_ms"]), each["where"], each["what"]) for each in value["steps"]]
     output.result(value, table(("at", "after", "where", "what"), rows))
+    if value["state"]:
+        output.note(f"state: {shown_state(value['state'], value['has_receipts'])}")
     if value["relay_error"]:
         output.note(f"the steps of the relay are missing: {value['relay_error']}")
 
@@ -199,9 +210,13 @@ def gather_steps(daemon: DaemonClient, key: str) -> dict[str, Any]:
     event_id = row["message_id"] if row is not None else relay["id"] if relay is not None else message_id
     steps += bus_steps(event_id, None if row is None else row["client_message_id"], daemon.health().mesh)
     client_id = row["client_message_id"] if row is not None else None if item is None else item.client_message_id
+    if found.get("answered_at"):
+        steps.append(Step("inbox", "answered", parse_utc(found["answered_at"])))
     return {
         "message_id": event_id,
         "client_message_id": client_id,
+        "state": found.get("state"),
+        "has_receipts": found.get("has_receipts"),
         "steps": in_order(steps),
         "relay_error": found.get("relay_error"),
     }
@@ -231,6 +246,11 @@ def _is_in_lake(message_id: str, failure: PosthouseError) -> bool:
 
 def _names(daemon: DaemonClient) -> dict[str, str]:
     return {each["node"]: each["name"] for each in daemon.peers()["peers"] if each.get("name")}
+
+
+def shown_state(state: str, has_receipts: bool | None) -> str:
+    """Return the state of a message; a recipient without receipts never gets beyond `confirmed`."""
+    return "confirmed (no receipts)" if state == "confirmed" and has_receipts is False else state
 
 
 def _since(after_ms: float | None) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from posthouse.client.messages.receipts import RECEIPTS_FEATURE
 from posthouse.client.messages.receiver import AGENTS_FEATURE
 from posthouse.daemon.agents.registry import AgentRegistry
 from posthouse.daemon.roster import TOPIC_MARK, Roster
@@ -43,6 +44,17 @@ class AddressBook:
             if unknown.code != "member_name_unknown":
                 raise
             return self._resolve_name(to, unknown)
+
+    def sends_receipts(self, destination: str, agent: str) -> bool | None:
+        """Return whether the recipient of a message tells when it has read it; None if that is unknown."""
+        if destination.startswith(TOPIC_MARK) or not agent:
+            return False
+        if destination == self._node:
+            own = self._agents.agents.get(agent)
+            return own is not None and bool(own.receipts)
+        listed = self._uplink.listed_agents().get(destination)
+        found = next((each for each in listed or () if each.name == agent), None)
+        return None if found is None else found.receipts and self._uplink.supports(RECEIPTS_FEATURE)
 
     def addresses(self) -> Iterator[tuple[Address, str, AgentProfile]]:
         """Yield the active agents that other hosts list: address, node id, profile."""

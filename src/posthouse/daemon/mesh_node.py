@@ -31,6 +31,7 @@ from posthouse.daemon.mailroom import LocalLane, Mailroom
 from posthouse.daemon.metrics import Meters
 from posthouse.daemon.outbox.outbox import Outbox
 from posthouse.daemon.own_posts import OwnPosts
+from posthouse.daemon.receipts import ReceiptDesk
 from posthouse.daemon.recovery import check_outbox, quarantine_inbox
 from posthouse.daemon.registrar import Registrar
 from posthouse.daemon.roster import Roster
@@ -59,6 +60,7 @@ class MeshNode:
     sending: Sending
     registrar: Registrar
     own_posts: OwnPosts
+    receipts: ReceiptDesk
     pressure: Pressure
     housekeeper: Housekeeper
 
@@ -130,6 +132,7 @@ class MeshNode:
         self._start_task(self.uplink.run(), self._on_uplink_end)
         self._start_task(self.registrar.run(), self.on_task_end)
         self._start_task(self.own_posts.run(), self.on_task_end)
+        self._start_task(self.receipts.run(), self.on_task_end)
         self._opened.push_async_callback(self.drain.close)
         await self.drain.start()
         self._start_task(self.housekeeper.run(), self.on_task_end)
@@ -161,6 +164,7 @@ class MeshNode:
         self._opened.callback(subscriptions.close)
         self.registrar = Registrar(settings.mesh, self.uplink, self._agents, subscriptions)
         self._opened.callback(self.registrar.close)
+        self.receipts = ReceiptDesk(self.inbox, self.outbox, self._agents, self.uplink, key.node)
         self.addresses = AddressBook(key.node, self.uplink, self.roster, self._agents)
         self.drain = Drain(self.outbox, self.uplink.submit, self.uplink, clock)
         self.drain.lanes[key.node] = LocalLane(
@@ -192,6 +196,8 @@ class MeshNode:
             name=self.roster.name_of(presence.node),
         )
         uplink.on_offer = self._apply_offer
+        uplink.on_confirmed, uplink.on_receipts = self.receipts.on_confirmed, self.receipts.on_receipts
+        self.inbox.on_handed = self.receipts.wake
         uplink.on_task_end = self.on_task_end
         drain.on_sent = lambda count: meters.count("posthouse_daemon_outbox_sent_total", by=count)
         drain.on_dead = self._publish_dead

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from posthouse.client import Client, Delivery, Mailbox, Pins, Presence, Published
+from posthouse.client import Client, Confirmed, Delivery, Mailbox, Pins, Presence, Published, Receipt
 from posthouse.client.messages.receiver import AGENTS_FEATURE
 from posthouse.daemon.clock_watch import TOLERANCE_NS, ClockWatch
 from posthouse.daemon.features import Offer, bounded_max_age_h, read_offer
@@ -152,6 +152,10 @@ class Uplink:
         self.clock_watch = ClockWatch(settings.clock)
         #: callback(task) when a task beside `run` ends
         self.on_task_end: Callable[[asyncio.Task[None]], None] = lambda _task: None
+        #: callback(confirmations of own messages)
+        self.on_confirmed: Callable[[Sequence[Confirmed]], None] = lambda _items: None
+        #: callback(receipts of own messages)
+        self.on_receipts: Callable[[Sequence[Receipt]], None] = lambda _receipts: None
         #: callback("connected" or "disconnected")
         self.on_status: Callable[[str], None] = lambda _status: None
         self.on_presence: Callable[[Presence], None] = lambda _presence: None
@@ -326,7 +330,8 @@ class Uplink:
                 self._settings.mesh,
                 window=RECEIVE_WINDOW_MAX,
                 instance=self._instance,
-                on_confirmed=lambda _items: None,
+                on_confirmed=lambda items: self.on_confirmed(items),
+                on_receipts=lambda receipts: self.on_receipts(receipts),
                 on_presence=self._on_presence,
                 fills_gaps=True,
             )

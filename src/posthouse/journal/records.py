@@ -351,6 +351,11 @@ _DAEMON = (
         {"attempts": "number of attempts so far, always", "code": "the transient error, always"},
     ),
     RecordType("outbox.done", _ROW, _CLIENT_ID | _ACCEPTED_AT_RELAY),
+    RecordType(
+        "outbox.receipt",
+        _ROW,
+        {"state": "read or rejected, always", "at_ns": "when, by the clock of the reader's host, always"},
+    ),
     RecordType("outbox.dead", _ROW, _CLIENT_ID | {"code": "the permanent error, or the age limit; always"}),
     RecordType(
         "outbox.aborted",

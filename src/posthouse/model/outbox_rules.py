@@ -26,6 +26,40 @@ class OutboxStatus(enum.StrEnum):
     ABORTED = "aborted"
 
 
+class MessageState(enum.StrEnum):
+    """How far a message has come, as its sender sees it."""
+
+    QUEUED = "queued"
+    #: the relay has it
+    SENT = "sent"
+    #: the recipient's daemon has it
+    CONFIRMED = "confirmed"
+    #: the full text was handed to the program of the recipient's agent
+    READ = "read"
+    ANSWERED = "answered"
+    REJECTED = "rejected"
+    DEAD = "dead"
+    ABORTED = "aborted"
+    EXPIRED = "expired"
+    #: the recipient's queue had no room
+    NOT_QUEUED = "not_queued"
+
+
+#: states of a delivery at the relay that say more than what the sender's host knows
+_AT_RELAY = {"rejected": MessageState.REJECTED, "dead": MessageState.DEAD, "expired": MessageState.EXPIRED}
+
+
+def shown_state(known: MessageState, delivery: str | None, receipt: str | None, *, is_answered: bool) -> MessageState:
+    """Return the state of a direct message from what its host knows and what the relay says of its delivery."""
+    if is_answered:
+        return MessageState.ANSWERED
+    if receipt is not None and known in (MessageState.SENT, MessageState.CONFIRMED):
+        return MessageState(receipt)
+    if known is MessageState.SENT and delivery is not None:
+        return MessageState.CONFIRMED if delivery == "confirmed" else _AT_RELAY.get(delivery, known)
+    return known
+
+
 @dataclass(frozen=True, slots=True)
 class OutboxView:
     """The fields of an outbox row that the table depends on."""

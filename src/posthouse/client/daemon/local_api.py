@@ -134,6 +134,13 @@ class OutboxRow(msgspec.Struct, frozen=True):
     #: agent of the recipient, "" for its default inbox
     to_agent: str = ""
     mesh: str | None = None
+    #: queued, sent, confirmed, read, rejected, dead or aborted, as far as this host knows; `message` asks the relay too
+    state: str = "queued"
+    #: when the recipient's daemon got it, and when its agent's program was given the text
+    confirmed_at: str | None = None
+    read_at: str | None = None
+    rejected_at: str | None = None
+    reject_reason: str | None = None
 
 
 class OutboxChain(msgspec.Struct, frozen=True):

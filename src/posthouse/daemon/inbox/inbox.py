@@ -19,6 +19,7 @@ import apsw
 import msgspec
 
 from posthouse.daemon.inbox import selection
+from posthouse.daemon.inbox.receipts import note_handed
 from posthouse.daemon.inbox.replacing import StoredMessage, replace_messages
 from posthouse.daemon.inbox.selection import InboxFilter, index_messages, select_rows
 from posthouse.journal.append import JournalTransaction
@@ -185,6 +186,8 @@ class Inbox:
         self.minter = UlidGenerator(clock)
         self.mesh = mesh
         self._is_bridged = is_bridged
+        #: callback() after messages were handed to an agent's program
+        self.on_handed: Callable[[], None] = lambda: None
         #: callbacks(new messages of a commit)
         self.on_new: list[Callable[[Sequence[InboxItem]], None]] = []
 
@@ -227,7 +230,15 @@ class Inbox:
 
     async def mark_seen(self, ids: Sequence[str], agent: str = DEFAULT_INBOX) -> int:
         """Mark messages of an agent's inbox as read; return how many were unread."""
-        return await self.store.writer.run(lambda tx: _mark_seen(tx, ids, agent, self.mesh))
+        count = await self.store.writer.run(lambda tx: _mark_seen(tx, ids, agent, self.mesh))
+        self.on_handed()
+        return count
+
+    async def note_handed(self, ids: Sequence[str], agent: str) -> None:
+        """Note that the program of an agent has the full text of messages."""
+        if agent:
+            await self.store.writer.run(lambda tx: note_handed(tx, ids, agent))
+            self.on_handed()
 
     async def unread_counts(self) -> dict[str, int]:
         """Return how many messages are unread, by agent; agents without unread mail are absent."""
@@ -359,6 +370,7 @@ def _mark_seen(tx: JournalTransaction, ids: Sequence[str], agent: str, mesh: str
         tx.db.execute(SQL.mark_seen, (tx.now_ns, agent, item_id, item_id))
         if tx.db.changes():
             seen.append(item_id)
+    note_handed(tx, ids, agent)
     if seen:
         body: dict[str, Any] = {"ids": seen} | ({"agent": agent} if agent else {})
         tx.append("inbox.seen", mesh=mesh, ref=seen[-1], body=body)

@@ -129,6 +129,7 @@ async def move_mark(call: LocalCall) -> HttpResponse:
     for each in body.ids:
         node, item = await find_inbox_item(call, each)
         newest[node] = max(newest.get(node, 0), item.position)
+        await node.inbox.note_handed([item.id], call.agent)
     for node, position in newest.items():
         to = InboxPosition(node.mesh, node.inbox.store.epoch, position)
         await call.context.marks.move(call.agent, body.mark, to)
@@ -137,7 +138,8 @@ async def move_mark(call: LocalCall) -> HttpResponse:
 
 async def show_inbox_item(call: LocalCall) -> HttpResponse:
     """Return one message, by its id in the inbox or its message id."""
-    _node, item = await find_inbox_item(call, call.id)
+    node, item = await find_inbox_item(call, call.id)
+    await node.inbox.note_handed([item.id], call.agent)
     return json_response(item.to_api(call.context.clock.wall_ns()))
 
 

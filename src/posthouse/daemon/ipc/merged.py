@@ -82,7 +82,7 @@ async def find_outbox_row(call: LocalCall, key: str) -> tuple[MeshNode, OutboxRo
     """Return a row and its mesh, by its id, client_message_id or message id; raises outbox_row_unknown."""
     for node in call.meshes:
         try:
-            return node, await node.outbox.find(key)
+            return node, await node.outbox.find(key, call.agent)
         except PosthouseError as failure:
             if failure.code != "outbox_row_unknown":
                 raise

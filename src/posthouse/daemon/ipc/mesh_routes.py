@@ -15,14 +15,18 @@ import msgspec
 from posthouse.client import Client, Stored
 from posthouse.daemon.agents.registry import AgentFields
 from posthouse.daemon.context import LocalCall
+from posthouse.daemon.inbox.receipts import answered_at_ns
 from posthouse.daemon.ipc.merged import find_outbox_row
 from posthouse.daemon.mesh_node import MeshNode
+from posthouse.daemon.outbox.transitions import OutboxRow
 from posthouse.daemon.registrar import agent_profile
 from posthouse.daemon.roster import TOPIC_MARK
 from posthouse.http.response import HttpResponse, json_response
+from posthouse.model.clock import format_utc
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import MESSAGE, is_event_id
 from posthouse.model.message import history_item
+from posthouse.model.outbox_rules import shown_state
 
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 500
@@ -46,7 +50,24 @@ async def show_message(call: LocalCall) -> HttpResponse:
     relay, failure = await _relay_states(nodes, call.id if row is None else row["message_id"])
     if row is None and relay is None and failure is not None:
         raise failure
-    return json_response({"outbox": row, "relay": relay, "relay_error": None if failure is None else failure.code})
+    if row is not None and row["history_id"] is None and row["status"] == "done":
+        failure = None  # between agents of this host: no relay has it
+    shown = {} if found is None else await _shown_state(found[0], found[2], relay)
+    return json_response(
+        {"outbox": row, "relay": relay, "relay_error": None if failure is None else failure.code} | shown
+    )
+
+
+async def _shown_state(node: MeshNode, row: OutboxRow, relay: Any) -> dict[str, Any]:
+    """Return how far a message of this host has come, and if its recipient sends receipts."""
+    answered_ns = await node.inbox.store.pool.run(lambda db: answered_at_ns(db, row.event_id))
+    delivery = relay["deliveries"][0] if relay and len(relay["deliveries"]) == 1 else {}
+    state = shown_state(row.state, delivery.get("state"), delivery.get("receipt"), is_answered=answered_ns is not None)
+    return {
+        "state": state.value,
+        "answered_at": None if answered_ns is None else format_utc(answered_ns),
+        "has_receipts": node.addresses.sends_receipts(row.destination, row.to_agent),
+    }
 
 
 async def show_history(call: LocalCall) -> HttpResponse:
@@ -75,14 +96,14 @@ def _history_entry(client: Client, call: LocalCall, stored: Stored) -> dict[str,
     return history_item(stored.seq, event, call.mesh.roster.name_of(event.pubkey), body, undecryptable)
 
 
-async def _outbox_row(call: LocalCall) -> tuple[MeshNode, dict[str, Any]] | None:
+async def _outbox_row(call: LocalCall) -> tuple[MeshNode, dict[str, Any], OutboxRow] | None:
     try:
         node, row = await find_outbox_row(call, call.id)
     except PosthouseError as failure:
         if failure.code != "outbox_row_unknown":
             raise
         return None
-    return node, row.to_api() | {"mesh": node.mesh}
+    return node, row.to_api() | {"mesh": node.mesh}, row
 
 
 async def _relay_states(nodes: Sequence[MeshNode], message_id: str) -> tuple[Any, PosthouseError | None]:

@@ -21,6 +21,7 @@ from posthouse.daemon.outbox.transitions import (
     Depth,
     NewRow,
     OutboxRow,
+    Outcome,
     OwnPost,
     SendOutcome,
     accept_row,
@@ -136,6 +137,10 @@ class Outbox:
         """Record that the host's other agents have topic posts."""
         positions = [(post.position,) for post in posts]
         await self.store.writer.run(lambda tx: tx.db.executemany(SQL.mark_given, positions).fetchall())
+
+    async def note_outcomes(self, outcomes: Sequence[Outcome]) -> None:
+        """Store what became of messages at their recipients."""
+        await self.store.writer.run(lambda tx: transitions.note_outcomes(tx, outcomes, self._mesh))
 
     # operator actions
 

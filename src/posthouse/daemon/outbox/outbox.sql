@@ -43,6 +43,18 @@ WHERE own_post = 'waiting' AND history_id < ? AND event IS NOT NULL ORDER BY his
 -- :name mark_given
 UPDATE outbox SET own_post = 'given' WHERE position = ?
 
+-- :name note_confirmed
+UPDATE outbox SET confirmed_at_ns = coalesce(confirmed_at_ns, :at_ns)
+WHERE event_id = :message_id AND destination NOT GLOB '#*' RETURNING id
+
+-- :name note_read
+UPDATE outbox SET read_at_ns = :at_ns, confirmed_at_ns = coalesce(confirmed_at_ns, :at_ns)
+WHERE event_id = :message_id AND read_at_ns IS NULL AND rejected_at_ns IS NULL RETURNING id
+
+-- :name note_rejected
+UPDATE outbox SET rejected_at_ns = :at_ns, reject_reason = :reason
+WHERE event_id = :message_id AND read_at_ns IS NULL AND rejected_at_ns IS NULL RETURNING id
+
 -- :name mark_deferred
 UPDATE outbox SET status = 'pending', next_attempt_at_ns = ?, last_error = ?
 WHERE position = ? AND status = 'inflight'
@@ -71,7 +83,7 @@ UPDATE outbox SET event = NULL, destination = '' WHERE position = ?
 -- :name columns
 SELECT position, id, client_message_id, status, attempts, enqueued_at_ns, next_attempt_at_ns, delivered_at_ns,
        broker_message_id, history_id, last_error, aborted_at_ns, aborted_by, superseded_by, payload_bytes,
-       destination, event_id, from_agent, to_agent
+       destination, event_id, from_agent, to_agent, confirmed_at_ns, read_at_ns, rejected_at_ns, reject_reason
 FROM outbox
 
 -- :name event_of
@@ -88,7 +100,9 @@ SELECT * FROM outbox NOT INDEXED
 INSERT OR IGNORE INTO outbox (position, id, client_message_id, request_fingerprint, event_id, event, destination,
                               enqueued_at_ns, attempts, status, next_attempt_at_ns, last_error, delivered_at_ns,
                               broker_message_id, history_id, aborted_at_ns, aborted_by, superseded_by, payload_bytes,
-                              from_agent, to_agent, own_post)
+                              from_agent, to_agent, own_post, confirmed_at_ns, read_at_ns, rejected_at_ns,
+                              reject_reason)
 VALUES (:position, :id, :client_message_id, :request_fingerprint, :event_id, :event, :destination, :enqueued_at_ns,
         :attempts, :status, :next_attempt_at_ns, :last_error, :delivered_at_ns, :broker_message_id, :history_id,
-        :aborted_at_ns, :aborted_by, :superseded_by, :payload_bytes, :from_agent, :to_agent, :own_post)
+        :aborted_at_ns, :aborted_by, :superseded_by, :payload_bytes, :from_agent, :to_agent, :own_post,
+        :confirmed_at_ns, :read_at_ns, :rejected_at_ns, :reject_reason)

@@ -22,7 +22,14 @@ from posthouse.journal.append import JournalTransaction
 from posthouse.model.address import DEFAULT_INBOX
 from posthouse.model.clock import format_utc
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.outbox_rules import AcceptAction, AcceptOutcome, OutboxStatus, OutboxView, decide_accept
+from posthouse.model.outbox_rules import (
+    AcceptAction,
+    AcceptOutcome,
+    MessageState,
+    OutboxStatus,
+    OutboxView,
+    decide_accept,
+)
 from posthouse.sqlite.schema import Component
 from posthouse.sqlite.statements import Statements
 
@@ -101,6 +108,23 @@ class OutboxRow(NamedTuple):
     event_id: str
     from_agent: str
     to_agent: str
+    confirmed_at_ns: int | None
+    read_at_ns: int | None
+    rejected_at_ns: int | None
+    reject_reason: str | None
+
+    @property
+    def state(self) -> MessageState:
+        """What is known on this host of a message's way."""
+        if self.status in (OutboxStatus.DEAD, OutboxStatus.ABORTED):
+            return MessageState(self.status)
+        if self.rejected_at_ns is not None:
+            return MessageState.REJECTED
+        if self.read_at_ns is not None:
+            return MessageState.READ
+        if self.confirmed_at_ns is not None:
+            return MessageState.CONFIRMED
+        return MessageState.SENT if self.status == OutboxStatus.DONE else MessageState.QUEUED
 
     def to_api(self) -> dict[str, Any]:
         """Return the row as the local API shows it."""
@@ -123,7 +147,32 @@ class OutboxRow(NamedTuple):
             "message_id": self.event_id,
             "from_agent": self.from_agent,
             "to_agent": self.to_agent,
+            "state": self.state.value,
+            "confirmed_at": _format_time(self.confirmed_at_ns),
+            "read_at": _format_time(self.read_at_ns),
+            "rejected_at": _format_time(self.rejected_at_ns),
+            "reject_reason": self.reject_reason,
         }
+
+
+class Outcome(NamedTuple):
+    """What became of a message at its recipient."""
+
+    message_id: str
+    #: confirmed, read or rejected
+    state: str
+    at_ns: int
+    reason: str | None = None
+
+
+def note_outcomes(tx: JournalTransaction, outcomes: Sequence[Outcome], mesh: str) -> None:
+    """Store what became of messages; the first receipt of a message counts."""
+    statements = {"confirmed": SQL.note_confirmed, "read": SQL.note_read, "rejected": SQL.note_rejected}
+    for outcome in outcomes:
+        row_id: Any = tx.db.execute(statements[outcome.state], outcome._asdict()).get
+        if row_id is not None and outcome.state != "confirmed":
+            body = {"state": outcome.state, "at_ns": outcome.at_ns}
+            tx.append("outbox.receipt", mesh=mesh, ref=row_id, body=body)
 
 
 class _ExistingRow(NamedTuple):
@@ -255,6 +304,8 @@ def _settle_sent(tx: JournalTransaction, sent: Sent, mesh: str) -> None:
         "message_id": sent.broker_message_id,
         "history_id": sent.history_id,
     }
+    if sent.history_id is None:  # between agents of this host: its daemon is the recipient's
+        note_outcomes(tx, [Outcome(sent.broker_message_id, "confirmed", tx.now_ns)], mesh)
     tx.append("outbox.done", mesh=mesh, ref=row.id, body=body)
 
 

@@ -1,0 +1,51 @@
+"""Which direct messages of the inbox were handed to an agent's program, for the receipts that their senders get.
+
+A message is handed over when the program marks it as read, opens it, or says that it has it; a preview hands nothing
+over. The first time counts. Mail of the default inbox has no receipts: a person reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import apsw
+
+from posthouse.journal.append import JournalTransaction
+from posthouse.model.address import DEFAULT_INBOX
+from posthouse.sqlite.statements import Statements
+
+SQL = Statements("posthouse.daemon.inbox", "receipts.sql")
+
+
+class Handed(NamedTuple):
+    """A message that was handed to an agent's program, and whose sender was not told yet."""
+
+    position: int
+    agent: str
+    message_id: str
+    sender: str
+    handed_at_ns: int
+
+
+def note_handed(tx: JournalTransaction, keys: Iterable[str], agent: str) -> None:
+    """Note that an agent's program has the full text of messages."""
+    if agent != DEFAULT_INBOX:
+        for key in keys:
+            tx.db.execute(SQL.note_handed, {"key": key, "agent": agent, "at_ns": tx.now_ns})
+
+
+def waiting_receipts(db: apsw.Connection, after: int, limit: int) -> list[Handed]:
+    """Return messages whose senders were not told yet, in the order of the inbox."""
+    return [Handed(*row) for row in db.execute(SQL.waiting, (after, limit))]
+
+
+def mark_sent(tx: JournalTransaction, receipts: Sequence[Handed]) -> None:
+    """Record that senders were told."""
+    tx.db.executemany(SQL.mark_sent, [(each.position, each.agent) for each in receipts]).fetchall()
+
+
+def answered_at_ns(db: apsw.Connection, message_id: str) -> int | None:
+    """Return when the first answer to a message came, or None if there is none."""
+    found: Any = db.execute(SQL.answered_at, (message_id,)).get
+    return found if isinstance(found, int) else None

@@ -1,0 +1,15 @@
+-- :name note_handed
+INSERT OR IGNORE INTO inbox_receipts (position, agent, message_id, sender, handed_at_ns)
+SELECT inbox.position, agent, message_id, sender, :at_ns
+FROM inbox JOIN inbox_agent ON inbox_agent.position = inbox.position AND agent = :agent
+WHERE (id = :key OR message_id = :key) AND topic IS NULL AND undecryptable IS NULL
+
+-- :name waiting
+SELECT position, agent, message_id, sender, handed_at_ns FROM inbox_receipts
+WHERE is_sent = 0 AND position > ? ORDER BY position LIMIT ?
+
+-- :name mark_sent
+UPDATE inbox_receipts SET is_sent = 1 WHERE position = ? AND agent = ?
+
+-- :name answered_at
+SELECT min(received_at_ns) FROM inbox WHERE reply_to_id = ?
