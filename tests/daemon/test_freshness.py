@@ -10,8 +10,10 @@ import pytest
 
 from posthouse.daemon.inbox.inbox import Inbox, NewItem
 from posthouse.daemon.inbox.selection import InboxFilter
+from posthouse.keys import NodeKey
 from posthouse.model.clock import FakeClock, format_utc
 from posthouse.model.limits import SECOND_NS
+from tests.daemon.hosts import Host, eventually, make_host, running
 from tests.daemon.test_inbox import item
 
 UNREAD = InboxFilter(is_unread=True)
@@ -127,3 +129,66 @@ async def test_a_message_is_stale_from_its_time_on(inbox: Inbox, clock: FakeCloc
     assert not first.to_api(until_ns - 1)["is_stale"]
     assert first.to_api(until_ns)["is_stale"]
     assert second.to_api(until_ns)["valid_until"] is None
+
+
+# what senders say
+
+
+async def test_a_sender_supersedes_and_withdraws_its_messages(alice: Host, bob: Host) -> None:
+    first = await alice.send(bob.node, "deploy A", client_message_id="a")
+    await alice.until_status("a", "done")
+    second = await alice.send(bob.node, "deploy B", client_message_id="b", supersedes="a")
+    await bob.until_bodies(2)
+    [found] = (await bob.get("/v1/inbox", unread="true"))["items"]
+    assert (found["body"], found["meta"]) == ("deploy B", {"supersedes": first["message_id"]})
+    for _ in range(2):  # a second call does nothing new
+        answer = await alice.post("/v1/messages/withdraw", id=second["message_id"])
+        assert (answer.status, answer["state"]) == (200, "withdrawing")
+    withdrawn = await eventually(lambda: shown(bob, second["message_id"]), lambda each: each["is_withdrawn"])
+    assert withdrawn["body"] is None
+    assert (await bob.get("/v1/inbox", unread="true"))["items"] == []
+
+
+async def shown(host: Host, key: str) -> Any:
+    return (await host.get(f"/v1/inbox/{key}")).body
+
+
+async def test_a_message_that_was_not_sent_is_dropped(tmp_path: Path) -> None:
+    to = NodeKey.generate().node
+    host = make_host(tmp_path, "ws://127.0.0.1:9", "a")
+    async with running(host):
+        for client_id in ("a", "b"):
+            await host.send(to, "deploy", client_message_id=client_id)
+        assert (await host.post("/v1/messages/withdraw", id="a"))["state"] == "dropped"
+        assert (await host.row("a"))["status"] == "aborted"
+        await host.send(to, "deploy 2", client_message_id="c", supersedes="b")
+        assert (await host.row("b"))["status"] == "aborted"
+        assert (await host.post("/v1/messages/withdraw", id="a"))["error"] == "outbox_row_state"
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"supersedes": "other"}, "supersedes"),
+        ({"valid_until": "2001-01-01T00:00:00Z"}, "valid_until"),
+        ({"valid_until": "soon"}, "timestamp"),
+        ({"valid_until": "2099-01-01T00:00:00Z", "meta": {"valid_until": "2098-01-01T00:00:00Z"}}, "meta"),
+    ],
+)
+async def test_a_sender_that_contradicts_itself_is_refused(tmp_path: Path, options: Any, name: str) -> None:
+    host = make_host(tmp_path, "ws://127.0.0.1:9", "a")
+    async with running(host):
+        await host.send(NodeKey.generate().node, "to another recipient", client_message_id="other")
+        answer = await host.send(NodeKey.generate().node, "x", client_message_id="x", **options)
+        assert (answer.status, answer["error"], answer["name"]) == (400, "value_invalid", name)
+        assert (await host.get("/v1/outbox/x")).status == 404
+
+
+async def test_only_the_agent_that_sent_a_message_withdraws_it(tmp_path: Path) -> None:
+    host = make_host(tmp_path, "ws://127.0.0.1:9", "a")
+    async with running(host):
+        await host.post("/v1/agents", name="claude")
+        await host.send(NodeKey.generate().node, "mine", client_message_id="mine")
+        options = {"json": {"id": "mine"}, "headers": {"Posthouse-Agent": "claude"}}
+        answer = await host.ask("POST", "/v1/messages/withdraw", **options)
+        assert (answer.status, answer["error"]) == (404, "outbox_row_unknown")

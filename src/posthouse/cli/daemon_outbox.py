@@ -163,8 +163,28 @@ def drop(
     output.result({"aborted_row_id": dropped.aborted_row_id}, f"{dropped.aborted_row_id} aborted")
 
 
+def withdraw(
+    id: Annotated[str, Parameter(help="Row id, client_message_id or event id.")],  # noqa: A002 - the word of the API
+    /,
+    *,
+    daemon_options: DaemonOptions = DEFAULT_DAEMON,
+    output: Output = PLAIN,
+) -> None:
+    """Take back a message: a reader that has not read it sees it no more, any other one is told.
+
+    For example:
+
+        posthouse daemon outbox withdraw build-7
+    """
+    with daemon_options.client() as daemon:
+        answer = daemon.withdraw(id)
+    told = {"dropped": "it was not sent", "withdrawing": "its readers are told"}
+    output.result(answer, f"{answer['message_id']} withdrawn: {told[str(answer['state'])]}")
+
+
 app = noun("outbox", "List the messages sent from this host, requeue them or drop them.")
 app.command(ls, name="list")
 app.command(inspect, name="inspect")
 app.command(requeue, name="requeue")
 app.command(drop, name="drop")
+app.command(withdraw, name="withdraw")

@@ -15,7 +15,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from posthouse.cli.commands import noun
-from posthouse.cli.options import DEFAULT_RELAY, MeshName, RelayOptions, parse_meta, read_text
+from posthouse.cli.options import DEFAULT_RELAY, MeshName, RelayOptions, read_text
 from posthouse.cli.output import PLAIN, Output, table
 from posthouse.cli.send import NO_FLAGS, MessageFlags, Text
 
@@ -49,7 +49,7 @@ def send(
         posthouse message send bob "the build is green"
         posthouse message send "#alerts.disk" "92 % full" --mesh team --priority now --json
     """
-    text, meta = read_text(body), parse_meta(flags.meta)
+    text, meta = read_text(body), flags.all_meta()
 
     async def work(client: Client) -> Sent:
         return await client.send(

@@ -17,6 +17,7 @@ from cyclopts import Group, Parameter
 from posthouse.cli.options import DEFAULT_RELAY, DaemonOptions, MeshName, RelayOptions, parse_meta, read_text
 from posthouse.cli.output import PLAIN, Output
 from posthouse.model.errors import error
+from posthouse.model.freshness import with_freshness
 
 if TYPE_CHECKING:
     from posthouse.client import Client, Sent
@@ -44,10 +45,25 @@ class MessageFlags:
         str | None,
         Parameter(name="--id", help="Your own id: a retry with the same id and message is not delivered twice."),
     ] = None
+    supersedes: Annotated[
+        str | None, Parameter(help="Your earlier message that this one replaces while it is unread.")
+    ] = None
+    valid_until: Annotated[
+        str | None, Parameter(help="Time after which readers are told to ask before they act on it.")
+    ] = None
+    failure: Annotated[bool, _MANY, Parameter(help="The message only reports a failure: it wakes no agent.")] = False
+
+    def all_meta(self) -> dict[str, Any] | None:
+        """Return the meta of a message that no daemon completes."""
+        said = {"supersedes": self.supersedes, "valid_until": self.valid_until, "failure": self.failure}
+        return with_freshness(parse_meta(self.meta), said)
 
     def given(self) -> SendOptions:
         """Return the options as the daemon takes them."""
         return {
+            "supersedes": self.supersedes,
+            "valid_until": self.valid_until,
+            "failure": self.failure or None,
             "priority": self.priority,
             "meta": parse_meta(self.meta),
             "reply_to_id": self.reply_to,
@@ -132,7 +148,7 @@ def _send_to_relay(
             client_message_id=flags.client_message_id,
             reply_to=flags.reply_to,
             priority=flags.priority,
-            meta=parse_meta(flags.meta),
+            meta=flags.all_meta(),
             mentions=[
                 await client.meshes.resolve(member, daemon_options.mesh or client.mesh) for member in flags.mention
             ],

@@ -26,9 +26,10 @@ from posthouse.model.budget import (
     find_answered,
     first_mesh_budget,
 )
-from posthouse.model.clock import Clock
+from posthouse.model.clock import Clock, format_utc, parse_utc
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import Event, decode_event, encode_event
+from posthouse.model.freshness import FAILURE, SUPERSEDES, VALID_UNTIL, WITHDRAWS, with_freshness
 from posthouse.model.limits import BODY_MAX_BYTES, MILLISECOND_NS
 from posthouse.model.message import Message, read_message, validate_client_message_id
 from posthouse.model.outbox_rules import AcceptAction, OutboxStatus
@@ -50,6 +51,12 @@ class SendRequest(msgspec.Struct, forbid_unknown_fields=True):
     mentions: list[str] | None = None
     client_message_id: str | None = None
     mesh: str | None = None
+    #: an earlier message to the same recipient that this one replaces while it is unread
+    supersedes: str | None = None
+    #: a time after which the recipient is told to ask before it acts on the message
+    valid_until: str | None = None
+    #: the message only reports a failure: it wakes no agent
+    failure: bool = False
 
 
 class SendResult(NamedTuple):
@@ -101,6 +108,8 @@ class Sending:
         try:
             row = self._sign(await self._build_request(request, client_message_id, budget, agent))
             outcome = await self._outbox.accept(row, self._capacity_bytes())
+            if request.supersedes is not None and outcome.action is AcceptAction.INSERT:
+                await self._drop_unsent(await self._outbox.find(request.supersedes, agent))
         except PosthouseError as failure:
             raise _with_client_message_id(failure, client_message_id) from failure
         body = {"client_message_id": client_message_id} | outcome.body
@@ -141,7 +150,7 @@ class Sending:
             "client_message_id": client_message_id,
             "reply_to": given.reply_to_id,
             "priority": given.priority,
-            "meta": given.meta,
+            "meta": await self._meta(given, Recipient(destination, to_agent), agent, client_message_id),
             "from_agent": agent,
             "to_agent": to_agent,
         }
@@ -152,6 +161,57 @@ class Sending:
         if given.reply_to_id is not None or budget is not None:
             request = request._replace(budget=await self._message_budget(request, given.reply_to_id, budget))
         return request
+
+    async def _meta(
+        self, given: SendRequest, to: Recipient, agent: str, client_message_id: str
+    ) -> dict[str, Any] | None:
+        """Return the meta of a message with what its sender says about how long it counts."""
+        said: dict[str, Any] = {FAILURE: given.failure}
+        if given.supersedes is not None:
+            row = await self._outbox.find(given.supersedes, agent)
+            if (row.from_agent, row.destination, row.to_agent) != (agent, *to):
+                raise error("value_invalid", name="supersedes", reason="it is no message of yours to this recipient")
+            said[SUPERSEDES] = row.event_id
+        if given.valid_until is not None:
+            until_ns = parse_utc(given.valid_until)
+            if until_ns <= self._clock.wall_ns() and not await self._outbox.has(client_message_id, agent):
+                raise error("value_invalid", name="valid_until", reason="it is over already")
+            said[VALID_UNTIL] = format_utc(until_ns)
+        return with_freshness(given.meta, said)
+
+    async def withdraw(self, row: OutboxRow, agent: str) -> dict[str, Any]:
+        """Take a message back: drop it if it was not sent, else tell its readers, who see it no more if it is unread.
+
+        A second call sends nothing new.
+        """
+        if row.from_agent != agent:
+            raise error("outbox_row_unknown", id=row.id)
+        if not row.destination or row.status in (OutboxStatus.DEAD, OutboxStatus.ABORTED):
+            raise error("outbox_row_state", id=row.id, status=row.status, allowed="rows that were or will be sent")
+        if await self._drop_unsent(row):
+            return {"message_id": row.event_id, "state": "dropped"}
+        options: MessageOptions = {
+            "client_message_id": f"withdraw-{row.event_id}",
+            "meta": {WITHDRAWS: row.event_id},
+            "from_agent": agent,
+            "to_agent": row.to_agent,
+        }
+        text = f"I withdraw my message {row.event_id}."
+        request = self._composer.request(row.destination, text, self._mesh, options)
+        await self._outbox.accept(self._sign(request), self._capacity_bytes())
+        return {"message_id": row.event_id, "state": "withdrawing"}
+
+    async def _drop_unsent(self, row: OutboxRow) -> bool:
+        """Abort a row that no relay can have; return False if it may have left this host."""
+        if row.status != OutboxStatus.PENDING or row.attempts:
+            return False
+        try:
+            await self._outbox.drop(row)
+        except PosthouseError as failure:
+            if failure.code != "outbox_row_state":  # it was claimed for sending meanwhile
+                raise
+            return False
+        return True
 
     def _check_payload(self, request: Request) -> None:
         size = len(request.body.encode())

@@ -211,6 +211,21 @@ def test_mail_is_listed_page_by_page_searched_and_marked_by_conditions(
     assert len(rows["items"]) == 2 and older[0]["id"] < rows["items"][1]["id"]
 
 
+def test_late_mail_says_so_and_a_message_is_superseded_and_withdrawn(
+    cli: CommandLine, hosts: Hosts, alice: Run, bob: Run
+) -> None:
+    alice("send", "bob", "deploy 7", "--id", "deploy-7", "--valid-until", "2099-01-01T00:00:00Z")
+    (item,) = bob("inbox", "wait", "--timeout", "30", "--peek")["items"]
+    assert (item["valid_until"], item["is_stale"]) == ("2099-01-01T00:00:00.000Z", False)
+    alice("send", "bob", "deploy 8", "--id", "deploy-8", "--supersedes", "deploy-7")
+    (item,) = bob("inbox", "wait", "--timeout", "30", "--search", "8")["items"]
+    shown = cli("inbox", "show", item["meta"]["supersedes"], "--dir", str(hosts.bob.directory)).out
+    assert "superseded by a later message" in shown and "1 newer from this sender" in shown
+    assert alice("daemon", "outbox", "withdraw", "deploy-8")["state"] == "withdrawing"
+    (notice,) = bob("inbox", "wait", "--timeout", "30")["items"]
+    assert notice["meta"] == {"withdraws": item["message_id"]}
+
+
 def test_an_agent_is_paused_for_a_time_listed_as_paused_and_resumed(cli: CommandLine, hosts: Hosts, bob: Run) -> None:
     bob("agent", "add", "night-owl", "--program", "owl")
     bob("agent", "pause", "night-owl", "--for", "2h", "--reason", "usage limit")

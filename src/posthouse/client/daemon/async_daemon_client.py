@@ -84,6 +84,10 @@ class AsyncDaemonClient:
         """Return the messages of a topic, or those exchanged with a member, newest first."""
         return await self._transport.execute(calls.history(topic, member, before, limit))
 
+    async def withdraw(self, message_id: str) -> dict[str, Any]:
+        """Take back a message: a reader that has not read it sees it no more, any other one is told."""
+        return await self._transport.execute(calls.withdraw(message_id))
+
     # Inbox
 
     async def inbox(self, **given: Unpack[InboxFilter]) -> Page[InboxItem]:

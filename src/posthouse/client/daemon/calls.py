@@ -133,6 +133,12 @@ class SendOptions(TypedDict, total=False):
     mentions: Sequence[str] | None
     #: the sender's own id; the same id and request is one message, however often it is sent
     client_message_id: str | None
+    #: an earlier message to the same recipient that this one replaces while it is unread
+    supersedes: str | None
+    #: a time (UTC, as text) after which the recipient is told to ask before it acts on the message
+    valid_until: str | None
+    #: True if the message only reports a failure: it wakes no agent
+    failure: bool | None
 
 
 class MailConditions(TypedDict, total=False):
@@ -273,6 +279,10 @@ def outbox_row(row_id: str) -> Call[OutboxChain]:
 
 def drop(row_id: str) -> Call[RequeuedRow]:
     return Call("POST", "/v1/outbox/drop", as_struct(RequeuedRow), body={"id": row_id}, is_repeatable=False)
+
+
+def withdraw(message_id: str) -> Call[dict[str, Any]]:
+    return Call("POST", "/v1/messages/withdraw", as_object, body={"id": message_id})
 
 
 # Topics

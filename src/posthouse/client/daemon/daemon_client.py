@@ -132,6 +132,10 @@ class DaemonClient:
         """Return the messages of a topic, or those exchanged with a member, newest first."""
         return self._transport.execute(calls.history(topic, member, before, limit))
 
+    def withdraw(self, message_id: str) -> dict[str, Any]:
+        """Take back a message: a reader that has not read it sees it no more, any other one is told."""
+        return self._transport.execute(calls.withdraw(message_id))
+
     # Inbox
 
     def inbox(self, **given: Unpack[InboxFilter]) -> Page[InboxItem]:

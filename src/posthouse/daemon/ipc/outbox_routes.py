@@ -32,6 +32,9 @@ class _PostBody(msgspec.Struct, forbid_unknown_fields=True):
     mentions: list[str] | None = None
     client_message_id: str | None = None
     mesh: str | None = None
+    supersedes: str | None = None
+    valid_until: str | None = None
+    failure: bool = False
 
 
 async def send_message(call: LocalCall) -> HttpResponse:
@@ -52,6 +55,9 @@ async def post_to_topic(call: LocalCall) -> HttpResponse:
             reply_to_id=body.reply_to_id,
             mentions=body.mentions,
             client_message_id=body.client_message_id,
+            supersedes=body.supersedes,
+            valid_until=body.valid_until,
+            failure=body.failure,
         ),
     )
 
@@ -153,3 +159,9 @@ async def drop_outbox_row(call: LocalCall) -> HttpResponse:
 
 def _row_of(node: MeshNode, row: OutboxRow) -> dict[str, Any]:
     return row.to_api() | {"mesh": node.mesh}
+
+
+async def withdraw_message(call: LocalCall) -> HttpResponse:
+    """Take back a message of this agent, by its row, client_message_id or message id."""
+    node, row = await find_outbox_row(call, (await call.body(_DropBody)).id)
+    return json_response(await node.sending.withdraw(row, call.agent))

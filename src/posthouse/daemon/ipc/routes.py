@@ -150,6 +150,7 @@ ROUTES: tuple[Route[LocalCall], ...] = (
     Route("POST", "/v1/outbox/drop", outbox_routes.drop_outbox_row),
     Route("GET", "/v1/outbox/{id}", outbox_routes.show_outbox_row),
     Route("GET", "/v1/events", inbox_routes.stream_events),
+    Route("POST", "/v1/messages/withdraw", outbox_routes.withdraw_message),
     Route("GET", "/v1/messages/{id}", mesh_routes.show_message),
     Route("GET", "/v1/history", mesh_routes.show_history),
     Route("POST", "/v1/locks/acquire", mesh_routes.acquire_lock),

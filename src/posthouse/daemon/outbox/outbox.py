@@ -177,6 +177,13 @@ class Outbox:
             raise error("outbox_row_unknown", id=key)
         return row
 
+    async def has(self, client_message_id: str, agent: str) -> bool:
+        """Return True if an agent has used a client_message_id."""
+        found: Any = await self.store.pool.run(
+            lambda db: db.execute(SQL.by_client_id, (client_message_id, agent)).fetchone()
+        )
+        return found is not None
+
     async def event_of(self, row: OutboxRow) -> bytes | None:
         """Return the signed event of a row, or None if it was removed after the retention time."""
         found: Any = await self.store.pool.run(lambda db: db.execute(SQL.event_of, (row.position,)).get)
