@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from posthouse.cli.config import load_settings, read_settings_file
+from posthouse.cli.config import load_hooks, load_settings, read_settings_file
 from posthouse.model.errors import Refused
 from posthouse.model.settings_sources import Source
 
@@ -66,3 +66,13 @@ def test_file_that_is_a_directory_is_refused(tmp_path: Path) -> None:
 
 def test_no_file_sets_nothing(tmp_path: Path) -> None:
     assert read_settings_file(tmp_path / "config.toml") == {}
+
+
+def test_hooks_of_the_file_are_checked_with_the_settings(tmp_path: Path) -> None:
+    environ, config = environment(tmp_path), tmp_path / "config.toml"
+    config.write_text('[[hook]]\nname = "h"\nevent = "received"\ncommand = "true"\nmatch = { agent = "claude" }\n')
+    assert load_settings(environ=environ)["relay.queue_max"].source is Source.DEFAULT
+    assert [hook.name for hook in load_hooks(environ)] == ["h"]
+    config.write_text('[[hook]]\nname = "h"\nevent = "eaten"\ncommand = "true"\n')
+    with pytest.raises(Refused, match="eaten"):
+        load_settings(environ=environ)

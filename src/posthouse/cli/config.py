@@ -22,6 +22,7 @@ from posthouse.model.errors import error
 from posthouse.model.setting import Setting
 from posthouse.model.settings import SETTINGS
 from posthouse.model.settings_sources import Resolved, Source, resolve_settings
+from posthouse.model.user_hook import HOOK_KEY, UserHook, parse_hooks
 
 CONFIG_NAME = "config.toml"
 
@@ -87,10 +88,16 @@ def load_settings(
     """
     home = find_home(environ)
     file = read_settings_file(home.config)
+    parse_hooks(file.pop(HOOK_KEY, []))
     for area, values in (own or {}).items():
         file[area] = {**file.get(area, {}), **values} if isinstance(values, dict) else values
     resolved = resolve_settings(file, environ, flags)
     return Settings({name: _resolve_in_home(value, home) for name, value in resolved.items()})
+
+
+def load_hooks(environ: Mapping[str, str] = os.environ) -> tuple[UserHook, ...]:
+    """Return the hooks of the settings file in the home directory."""
+    return parse_hooks(read_settings_file(find_home(environ).config).get(HOOK_KEY, []))
 
 
 def _resolve_in_home(value: Resolved, home: Home) -> Resolved:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from posthouse.cli.config import Settings, load_settings, read_settings_file
+from posthouse.cli.config import Settings, load_hooks, load_settings, read_settings_file
 from posthouse.cli.options import DaemonOptions, client_options
 
 if TYPE_CHECKING:
@@ -84,6 +84,7 @@ def daemon_settings(options: StartOptions, flags: Mapping[str, Any] | None) -> t
         tcp=options.tcp,
         port=values.integer("mcp.port"),
         tool_wait_max_s=values.integer("mcp.wait_max_s"),
+        hooks=load_hooks(),
         load_mesh=load_mesh,
         chosen_mesh=Memberships.of_home().chosen if options.daemon_options.directory is None else lambda: named,
     )

@@ -23,8 +23,10 @@ from posthouse.daemon.mesh_node import MeshNode
 from posthouse.daemon.meshes import MeshTable
 from posthouse.daemon.metrics import Meters
 from posthouse.daemon.settings import DaemonSettings
+from posthouse.daemon.wake.user_hooks import ScopedTokens
 from posthouse.daemon.wake.waker import Waker
 from posthouse.http.call import Call, T, WaitLimit, read_arguments
+from posthouse.http.guard import bearer_token
 from posthouse.mcp.server import McpServer
 from posthouse.model.address import AGENT_HEADER, DEFAULT_INBOX
 from posthouse.model.clock import Clock
@@ -47,6 +49,7 @@ class DaemonContext:
     reservations: Reservations
     repo_locks: RepoLocks
     waker: Waker
+    tokens: ScopedTokens
     events: EventHub
     meters: Meters
     #: boot time at which the daemon started
@@ -148,6 +151,14 @@ class LocalCall(Call[DaemonContext]):
 #: routes about the daemon as a whole, and those that register the agent
 _WITHOUT_AGENT = frozenset({"/v1/version", "/v1/health", "/v1/metrics", "/v1/meshes"})
 _AGENT_ROUTES = "/v1/agents"
+
+
+def check_token_scope(call: LocalCall) -> None:
+    """Refuse a request with the token of a hook that is not for the hook's event."""
+    token = bearer_token(call.request.headers.get("Authorization", ""))
+    scope = None if token is None else call.context.tokens.find(token)
+    if scope is not None:
+        scope.check(call.route.method, call.route.path, call.params.get("id"))
 
 
 def check_agent(call: LocalCall) -> None:

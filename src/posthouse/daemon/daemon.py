@@ -31,6 +31,7 @@ from posthouse.daemon.meshes import MeshTable
 from posthouse.daemon.metrics import Meters
 from posthouse.daemon.settings import DaemonSettings
 from posthouse.daemon.wake.announcements import Announcer
+from posthouse.daemon.wake.user_hooks import ScopedTokens, Source, UserHooks
 from posthouse.daemon.wake.waker import Waker
 from posthouse.journal.store import exit_process
 from posthouse.model.errors import Fatal, PosthouseError, error
@@ -49,6 +50,8 @@ class Daemon:
     reservations: Reservations
     repo_locks: RepoLocks
     waker: Waker
+    tokens: ScopedTokens
+    user_hooks: UserHooks
     context: DaemonContext
     server: LocalServer
 
@@ -60,7 +63,7 @@ class Daemon:
         self.directory = DaemonDirectory(settings.directory)
         self.meters = Meters()
         self.events = EventHub(self.clock)
-        self.events.on_event = lambda event: self.meters.count("posthouse_daemon_events_total", event)
+        self.events.on_event = self._on_event
         self._started_ns = self.clock.boot_ns()
         self._opened = AsyncExitStack()
         self._ended = asyncio.Event()
@@ -131,6 +134,7 @@ class Daemon:
             self.reservations,
             self.repo_locks,
             self.waker,
+            self.tokens,
             self.events,
             self.meters,
             self._started_ns,
@@ -138,6 +142,7 @@ class Daemon:
         self.server = LocalServer(self.context, self.directory, ROUTES)
         await self.server.start()
         self._opened.push_async_callback(self.server.close)
+        self.user_hooks.url = None if self.port is None else f"http://127.0.0.1:{self.port}"
         self.directory.write_pid()
         if self.settings.ttl_s is not None:
             timer = asyncio.get_running_loop().call_later(self.settings.ttl_s, self.end)
@@ -151,11 +156,11 @@ class Daemon:
         self.agents.on_change.append(self.pauses.reload)
         self.reservations = Reservations(self.agents, self.clock)
         self.agents.on_change.append(self.reservations.reload)
-        self._start_task(keep_agents(self.agents, self.reservations, self.settings.meshes[0].retention))
         self.meshes = MeshTable(self.settings, self.directory, self.agents, self.events, self.meters, end_with)
         announcer = Announcer(lambda: [node.inbox for node in self.meshes], self.meshes.name_of, self.pauses)
         self.waker = Waker(self.agents, self.pauses, announcer, self.meshes.address_of, self.clock)
         self.meshes.on_new = lambda items: self.waker.on_mail(item.agent for item in items)
+        await self._open_hooks()
         self.meshes.on_all_failed, self.meshes.on_task_end = self.end, self._on_task_end
         self._opened.push_async_callback(self.meshes.close)
         await self.meshes.open_all()
@@ -164,6 +169,25 @@ class Daemon:
         self.repo_locks = RepoLocks(lambda: self.meshes.get(None).uplink.client.locks, lambda: self.reservations.active)
         self.reservations.on_end = self.repo_locks.release_unused
         self._start_task(self.repo_locks.run())
+        await self.user_hooks.prepare()
+        self._start_task(self.user_hooks.run())
+
+    async def _open_hooks(self) -> None:
+        store, retention = self.agents.store, self.settings.meshes[0].retention
+        self.tokens = ScopedTokens(self.clock)
+        self.user_hooks = UserHooks(self.settings.hooks, store, self._journals, self.meshes.name_of, self.tokens)
+        await self.user_hooks.prepare()  # before the first uplink connects
+        self.meshes.kept_after = self.user_hooks.kept_after
+        self.meshes.on_uplink = lambda node, is_connected: self.user_hooks.note_uplink(
+            node.mesh, node.settings.relay, is_connected=is_connected
+        )
+        self._opened.push_async_callback(self.user_hooks.close)
+        self._start_task(keep_agents(self.agents, self.reservations, retention, self.user_hooks.kept_after))
+
+    def _journals(self) -> list[Source]:
+        home = Source("", "home", self.agents.store)
+        inboxes = [Source(node.mesh, "inbox", node.inbox.store) for node in self.meshes]
+        return [home, *inboxes, *(Source(node.mesh, "outbox", node.outbox.store) for node in self.meshes)]
 
     def _store_failure_handler(self) -> Callable[[Fatal], None]:
         """Return the callback that a store calls, on any thread, when it can write no more.
@@ -190,6 +214,10 @@ class Daemon:
             await asyncio.gather(task, return_exceptions=True)
 
         self._opened.push_async_callback(cancel)
+
+    def _on_event(self, event: str) -> None:
+        self.meters.count("posthouse_daemon_events_total", event)
+        self.user_hooks.notify()
 
     def _on_task_end(self, task: asyncio.Task[None]) -> None:
         if task.cancelled():

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,8 +38,15 @@ _PRUNE_MAX_RECORDS = 5_000  # per transaction: some milliseconds
 _PRUNE_MIN_RECORDS = 500  # fewer are not worth a snapshot
 _MEASURE_EVERY_S = 5.0
 _MEASURES_PER_SWEEP = 12
+#: returns the seq after which a journal must not be pruned, None if it may be
+KeptAfter = Callable[[Store], Awaitable[int | None]]
 #: returns the counters from which a replay starts
 ReadState = Callable[[JournalTransaction], Mapping[str, Any]]
+
+
+async def keep_nothing(_store: Store) -> int | None:
+    """Let a journal be pruned as far as its retention says."""
+    return None
 
 
 def free_bytes(directory: Path) -> int:
@@ -76,12 +83,21 @@ class Pressure:
 class Housekeeper:
     """Runs the housekeeping of one mesh."""
 
-    def __init__(self, outbox: Outbox, inbox: Inbox, drain: Drain, pressure: Pressure, settings: MeshSettings) -> None:
+    def __init__(
+        self,
+        outbox: Outbox,
+        inbox: Inbox,
+        drain: Drain,
+        pressure: Pressure,
+        settings: MeshSettings,
+        kept_after: KeptAfter = keep_nothing,
+    ) -> None:
         self._outbox = outbox
         self._inbox = inbox
         self._drain = drain
         self._pressure = pressure
         self._settings = settings
+        self._kept_after = kept_after
 
     async def run(self) -> None:
         """Measure often and sweep now and then, until cancelled."""
@@ -115,8 +131,11 @@ class Housekeeper:
         else:
             retention = replace(retention, keep_days=None)
         await self._inbox.index()
-        await prune_journal(self._outbox.store, retention, lambda tx: {"outbox": read_depth(tx.db)._asdict()})
-        await prune_journal(self._inbox.store, retention, lambda tx: {"inbox": newest_position(tx.db)})
+        outbox, inbox = self._outbox.store, self._inbox.store
+        kept = await self._kept_after(outbox)
+        await prune_journal(outbox, retention, lambda tx: {"outbox": read_depth(tx.db)._asdict()}, kept)
+        kept = await self._kept_after(inbox)
+        await prune_journal(inbox, retention, lambda tx: {"inbox": newest_position(tx.db)}, kept)
 
     async def _delete_old(self) -> None:
         await self._drain.expire()
@@ -127,7 +146,9 @@ class Housekeeper:
             pass
 
 
-async def keep_agents(agents: AgentRegistry, reservations: Reservations, retention: Retention) -> None:
+async def keep_agents(
+    agents: AgentRegistry, reservations: Reservations, retention: Retention, kept_after: KeptAfter = keep_nothing
+) -> None:
     """Run the housekeeping of what belongs to the home, until cancelled."""
     measures = 0
     while True:
@@ -135,7 +156,8 @@ async def keep_agents(agents: AgentRegistry, reservations: Reservations, retenti
             await check_writer(agents.store)
             await reservations.sweep()
             if measures % _MEASURES_PER_SWEEP == 0:
-                await prune_journal(agents.store, retention, lambda tx: {"agents": list(read_agents(tx.db))})
+                kept = await kept_after(agents.store)
+                await prune_journal(agents.store, retention, lambda tx: {"agents": list(read_agents(tx.db))}, kept)
         except Transient as failure:  # a full disk: the next round may find space
             log.warning("housekeeping_failed", code=failure.code, reason=str(failure))
         measures += 1
@@ -150,18 +172,24 @@ async def check_writer(store: Store) -> None:
         await store.probe()
 
 
-async def prune_journal(store: Store, retention: Retention, read_state: ReadState) -> int:
-    """Remove the oldest records that are too old or too many; return how many were removed."""
+async def prune_journal(
+    store: Store, retention: Retention, read_state: ReadState, kept_after: int | None = None
+) -> int:
+    """Remove the oldest records that are too old or too many; return how many were removed.
+
+    Those after the seq `kept_after` stay: hooks of the user still need them.
+    """
     removed = 0
-    while pruned := await store.writer.run(lambda tx: _prune_some(tx, retention, read_state)):
+    while pruned := await store.writer.run(lambda tx: _prune_some(tx, retention, read_state, kept_after)):
         removed += pruned
     return removed
 
 
-def _prune_some(tx: JournalTransaction, retention: Retention, read_state: ReadState) -> int:
+def _prune_some(tx: JournalTransaction, retention: Retention, read_state: ReadState, kept_after: int | None) -> int:
     extent: Any = tx.db.execute(_SQL.extent).fetchone()
     pruned_through, body_bytes = extent
     through = min(pruned_through + _PRUNE_MAX_RECORDS, prunable_through(tx, retention.lake))
+    through = through if kept_after is None else min(through, kept_after)
     if body_bytes <= retention.max_bytes:
         if retention.keep_days is None:
             return 0

@@ -24,7 +24,7 @@ from posthouse.daemon.directory import MeshDirectory
 from posthouse.daemon.drain import Drain
 from posthouse.daemon.event_hub import EventHub
 from posthouse.daemon.features import Offer, bounded_max_age_h
-from posthouse.daemon.housekeeping import Housekeeper, Pressure
+from posthouse.daemon.housekeeping import Housekeeper, KeptAfter, Pressure, keep_nothing
 from posthouse.daemon.identity import check_host, ephemeral_identity, persistent_identity, read_host
 from posthouse.daemon.inbox.inbox import Inbox, InboxItem
 from posthouse.daemon.mailroom import LocalLane, Mailroom
@@ -87,6 +87,10 @@ class MeshNode:
         self.failure: PosthouseError | None = None
         #: callback(new messages of a commit)
         self.on_new: Callable[[Sequence[InboxItem]], None] = lambda _items: None
+        #: callback(node, is connected) when the uplink was connected or lost
+        self.on_uplink: Callable[[MeshNode, bool], None] = lambda _node, _is_connected: None
+        #: returns the seq after which a journal must not be pruned, None if it may be
+        self.kept_after: KeptAfter = keep_nothing
         #: callback(failure) after the uplink has ended for good
         self.on_failed: Callable[[PosthouseError], None] = lambda _failure: None
         #: callback(task) when any other task ends
@@ -182,14 +186,14 @@ class MeshNode:
             clock,
         )
         self.sending.find_at_relay = self.uplink.find_message
-        self.housekeeper = Housekeeper(self.outbox, self.inbox, self.drain, self.pressure, settings)
+        self.housekeeper = Housekeeper(self.outbox, self.inbox, self.drain, self.pressure, settings, self.kept_after)
         self._connect_parts()
 
     def _connect_parts(self) -> None:
         uplink, drain, meters = self.uplink, self.drain, self._meters
         self.outbox.on_queued = drain.wake
         self.inbox.on_new += [self._publish_messages, self.on_new]
-        uplink.on_status = lambda status: self._publish("broker_status", status=status)
+        uplink.on_status = self._publish_status
         uplink.on_presence = lambda presence: self._publish(
             "peer_join" if presence.is_online else "peer_leave",
             node=presence.node,
@@ -246,6 +250,10 @@ class MeshNode:
         self.failure = failure
         self._publish("mesh_failed", error=failure.code, reason=str(failure))
         self.on_failed(failure)
+
+    def _publish_status(self, status: str) -> None:
+        self._publish("broker_status", status=status)
+        self.on_uplink(self, status == "connected")
 
     def _publish(self, event: str, /, **data: Any) -> None:
         self._events.publish(event, mesh=self.mesh, **data)

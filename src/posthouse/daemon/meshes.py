@@ -16,6 +16,7 @@ import structlog
 from posthouse.daemon.agents.registry import AgentRegistry
 from posthouse.daemon.directory import DaemonDirectory
 from posthouse.daemon.event_hub import EventHub
+from posthouse.daemon.housekeeping import KeptAfter, keep_nothing
 from posthouse.daemon.inbox.inbox import InboxItem
 from posthouse.daemon.mesh_node import MeshNode
 from posthouse.daemon.metrics import Meters
@@ -51,6 +52,10 @@ class MeshTable:
         self.nodes: dict[str, MeshNode] = {}
         #: callback(new messages of a commit) for every mesh
         self.on_new: Callable[[Sequence[InboxItem]], None] = lambda _items: None
+        #: callback(node, is connected) when an uplink was connected or lost
+        self.on_uplink: Callable[[MeshNode, bool], None] = lambda _node, _is_connected: None
+        #: returns the seq after which a journal must not be pruned, None if it may be
+        self.kept_after: KeptAfter = keep_nothing
         #: callback(failure) once no mesh is left
         self.on_all_failed: Callable[[PosthouseError], None] = lambda _failure: None
         #: callback(task) when a task of a mesh ends that must not end
@@ -135,6 +140,7 @@ class MeshTable:
         directory = self._directory.mesh(settings.mesh)
         node = MeshNode(settings, directory, self._agents, self._events, self._meters, self._on_fatal)
         node.on_failed, node.on_task_end, node.on_new = self._on_failed, self.on_task_end, self.on_new
+        node.on_uplink, node.kept_after = self.on_uplink, self.kept_after
         self.nodes[settings.mesh] = node
         await node.open()
         log.info("mesh_opened", mesh=node.mesh, node=node.key.node, relay=settings.relay)

@@ -16,6 +16,7 @@ from posthouse.mcp.server import DEFAULT_WAIT_MAX_S
 from posthouse.model.clock import Clock, system_clock
 from posthouse.model.limits import GB, JOURNAL_KEEP_DAYS, JOURNAL_MAX_BYTES, MIB
 from posthouse.model.rate import Rate
+from posthouse.model.user_hook import UserHook
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,8 @@ class DaemonSettings:
     port: int = 0
     #: longest wait of one MCP tool call
     tool_wait_max_s: int = DEFAULT_WAIT_MAX_S
+    #: commands of the user for events
+    hooks: tuple[UserHook, ...] = ()
     limits: IpcLimits = IpcLimits()
     clock: Clock = field(default_factory=system_clock)
     #: returns the settings of a mesh that is added while the daemon runs, given its relay if the caller names one

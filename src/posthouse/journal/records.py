@@ -351,6 +351,7 @@ _DAEMON = (
         {"attempts": "number of attempts so far, always", "code": "the transient error, always"},
     ),
     RecordType("outbox.done", _ROW, _CLIENT_ID | _ACCEPTED_AT_RELAY),
+    RecordType("outbox.confirmed", _ROW, {"at_ns": "when the relay had the first confirmation, always"}),
     RecordType(
         "outbox.receipt",
         _ROW,
@@ -393,6 +394,19 @@ _DAEMON = (
             "timeout": "True if it was ended after its time limit",
         },
     ),
+    RecordType(
+        "hook.run",
+        "the name of the hook",
+        {
+            "event_id": "the cursor of the event's record, always",
+            "attempt": "1 for the first, always",
+            "exit": "exit code; minus the signal that ended it, always",
+            "ms": "how long it ran, always",
+            "timeout": "True if it was ended after its time limit",
+        },
+    ),
+    RecordType("uplink.connected", "the relay"),
+    RecordType("uplink.lost", "the relay"),
     RecordType("agent.retired", "the agent's name", {"reason": "why it takes no more mail, always"}),
     RecordType(
         "reservation.granted", "the reservation's id", _RESERVATION | {"ends_at_ns": "its end at the latest, always"}

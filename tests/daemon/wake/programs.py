@@ -68,10 +68,10 @@ def heard(said: Said) -> str:
     return str(said.body)
 
 
-async def deliver(host: Host, agent: str, sender: str = "ed25519:" + "ab" * 32, **fields: Any) -> str:
-    """Put one message into the inbox of an agent, as the uplink does; return its id."""
+def new_item(agent: str, sender: str = "ed25519:" + "ab" * 32, **fields: Any) -> NewItem:
+    """Return a message for an agent that no inbox has yet."""
     number = next(_numbers)
-    item = NewItem(
+    return NewItem(
         id=f"{number:026d}",
         client_message_id=f"c{number}",
         message_id=f"{number:064x}",
@@ -89,5 +89,10 @@ async def deliver(host: Host, agent: str, sender: str = "ed25519:" + "ab" * 32, 
         to_agent=agent,
         agents=(agent,),
     )
+
+
+async def deliver(host: Host, agent: str, **fields: Any) -> str:
+    """Put one message into the inbox of an agent, as the uplink does; return its id."""
+    item = new_item(agent, **fields)
     await host.mesh.inbox.put([item])
     return item.id

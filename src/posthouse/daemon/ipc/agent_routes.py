@@ -65,12 +65,6 @@ class _PauseBody(_Agents, kw_only=True):
     reason: Line = ""
 
 
-class _OnMailBody(msgspec.Struct, forbid_unknown_fields=True):
-    name: str
-    #: for a shell; None removes it
-    command: str | None = None
-
-
 async def register_agent(call: LocalCall) -> HttpResponse:
     """Add an agent or change its fields; with a pid, answer the name that this process uses."""
     body = await call.body(_RegisterBody)
@@ -139,11 +133,3 @@ def _named(call: LocalCall, body: _Agents) -> list[str]:
 def _shown(call: LocalCall, agent: Agent) -> dict[str, Any]:
     pause = call.context.pauses.find(agent.name)
     return agent.to_api() | {"paused": None if pause is None else pause.to_api()}
-
-
-async def set_on_mail(call: LocalCall) -> HttpResponse:
-    """Set or remove the command that the daemon runs when mail for an agent arrives."""
-    body = await call.body(_OnMailBody)
-    commands = call.context.waker.commands
-    await commands.set_command(body.name, body.command)
-    return json_response({"name": body.name, "on_mail": commands.on_mail.get(body.name)})

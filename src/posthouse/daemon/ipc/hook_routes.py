@@ -1,7 +1,7 @@
-"""Routes for the hooks of coding agents: POST /v1/hooks/{program}/{event}.
+"""Routes that wake agents: POST /v1/hooks/{program}/{event} for hooks of coding agents, and /v1/agents/on-mail.
 
-The body is the JSON that the program gives its hook; the answer is what the hook prints, with its exit code in the
-header Posthouse-Exit. `posthouse hook` is the only client, and it is silent about refusals.
+The body of a hook is the JSON that the program gives it; the answer is what the hook prints, with its exit code in
+the header Posthouse-Exit. `posthouse hook` is the only client, and it is silent about refusals.
 """
 
 from __future__ import annotations
@@ -96,3 +96,17 @@ def _response(answer: HookAnswer) -> HttpResponse:
     if answer.agent is not None:
         headers[NAME_HEADER] = answer.agent
     return HttpResponse(200, answer.body, "text/plain; charset=utf-8", headers)
+
+
+class _OnMailBody(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    #: for a shell; None removes it
+    command: str | None = None
+
+
+async def set_on_mail(call: LocalCall) -> HttpResponse:
+    """Set or remove the command that the daemon runs when mail for an agent arrives."""
+    body = await call.body(_OnMailBody)
+    commands = call.context.waker.commands
+    await commands.set_command(body.name, body.command)
+    return json_response({"name": body.name, "on_mail": commands.on_mail.get(body.name)})

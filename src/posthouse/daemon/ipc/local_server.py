@@ -18,7 +18,7 @@ from pathlib import Path
 
 import structlog
 
-from posthouse.daemon.context import DaemonContext, LocalCall, check_agent
+from posthouse.daemon.context import DaemonContext, LocalCall, check_agent, check_token_scope
 from posthouse.daemon.directory import DaemonDirectory
 from posthouse.daemon.metrics import Meters
 from posthouse.daemon.settings import DaemonSettings
@@ -93,7 +93,12 @@ class LocalServer:
         self._close_later(await listen_unix(server, self._directory.socket), server)
 
     async def _listen_tcp(self, token: str) -> None:
-        rule = TokenRule(lambda given: same_token(given, token), "local_token_missing", "local_token_wrong")
+        tokens = self._context.tokens
+        rule = TokenRule(
+            lambda given: same_token(given, token) or tokens.find(given) is not None,
+            "local_token_missing",
+            "local_token_wrong",
+        )
         tools = self._directory.mcp_token()
         tools_rule = TokenRule(lambda given: same_token(given, tools), "mcp_token_missing", "mcp_token_wrong")
         limits = self._settings.limits
@@ -128,6 +133,7 @@ def _admit(call: LocalCall) -> None:
     refusal = connection.promote() if isinstance(connection, HttpConnection) else None
     if refusal is not None:
         raise refusal
+    check_token_scope(call)
     check_agent(call)
 
 

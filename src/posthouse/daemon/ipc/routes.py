@@ -163,7 +163,7 @@ ROUTES: tuple[Route[LocalCall], ...] = (
     Route("POST", "/v1/agents/retire", agent_routes.retire_agent),
     Route("POST", "/v1/agents/pause", agent_routes.pause_agents),
     Route("POST", "/v1/agents/resume", agent_routes.resume_agents),
-    Route("POST", "/v1/agents/on-mail", agent_routes.set_on_mail),
+    Route("POST", "/v1/agents/on-mail", hook_routes.set_on_mail),
     Route("POST", "/v1/reservations", reservation_routes.reserve_paths),
     Route("GET", "/v1/reservations", reservation_routes.list_reservations),
     Route("DELETE", "/v1/reservations", reservation_routes.release_paths),

@@ -170,7 +170,9 @@ def note_outcomes(tx: JournalTransaction, outcomes: Sequence[Outcome], mesh: str
     statements = {"confirmed": SQL.note_confirmed, "read": SQL.note_read, "rejected": SQL.note_rejected}
     for outcome in outcomes:
         row_id: Any = tx.db.execute(statements[outcome.state], outcome._asdict()).get
-        if row_id is not None and outcome.state != "confirmed":
+        if row_id is not None and outcome.state == "confirmed":
+            tx.append("outbox.confirmed", mesh=mesh, ref=row_id, body={"at_ns": outcome.at_ns})
+        elif row_id is not None:
             body = {"state": outcome.state, "at_ns": outcome.at_ns}
             tx.append("outbox.receipt", mesh=mesh, ref=row_id, body=body)
 

@@ -117,6 +117,13 @@ _LOCAL: tuple[ErrorSpec, ...] = (
         exit=Exit.IDENTITY,
     ),
     ErrorSpec(
+        "token_scope_exceeded",
+        403,
+        "the token of this hook is not for {path}",
+        "The token of a hook reads the message of its event and sends. Use the local token for anything else.",
+        exit=Exit.IDENTITY,
+    ),
+    ErrorSpec(
         "local_token_wrong",
         401,
         "the token is not the daemon's local token",
