@@ -44,8 +44,8 @@ WHERE own_post = 'waiting' AND history_id < ? AND event IS NOT NULL ORDER BY his
 UPDATE outbox SET own_post = 'given' WHERE position = ?
 
 -- :name note_confirmed
-UPDATE outbox SET confirmed_at_ns = coalesce(confirmed_at_ns, :at_ns)
-WHERE event_id = :message_id AND destination NOT GLOB '#*' RETURNING id
+UPDATE outbox SET confirmed_at_ns = :at_ns
+WHERE event_id = :message_id AND confirmed_at_ns IS NULL AND destination NOT GLOB '#*' RETURNING id
 
 -- :name note_read
 UPDATE outbox SET read_at_ns = :at_ns, confirmed_at_ns = coalesce(confirmed_at_ns, :at_ns)

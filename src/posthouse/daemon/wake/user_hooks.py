@@ -36,7 +36,7 @@ SQL = Statements("posthouse.daemon.wake", "user_hooks.sql")
 CONCURRENCY = 8
 ATTEMPTS = 3
 _RETRY_S = (1.0, 10.0)
-_LOOK_S = 5.0  # an event that no callback reported
+_LOOK_S = 1.0  # an event that no callback reported
 _LAG_RECORDS = 1_000  # of other types, before the cursor passes them so that they can be pruned
 _SHELL = "/bin/sh"
 #: event -> kind of store, and the record that reports it
