@@ -17,6 +17,7 @@ from posthouse.model.budget import MeshBudget
 from posthouse.model.envelope import Envelope
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.node import node_hex
+from posthouse.model.profile import AgentProfile
 from posthouse.model.reliability import Backpressure, RateLimit, Reliability
 from tests.client.house import House
 from tests.client.waiting import until
@@ -66,6 +67,38 @@ async def test_a_direct_message_is_published_under_its_sender(house: House, alic
         assert envelope.payload["platformData"]["meta"] == {"k": 1}
         assert envelope.budget.max_hops == 20
         assert await eventually(lambda: bridge_states(bob), lambda states: states == ["published"])
+
+
+async def test_mail_to_an_agent_goes_to_its_endpoint_and_the_answer_back_to_the_agent_that_wrote(house: House) -> None:
+    async with host_at(house, "alice") as alice, bridged(house, "bob") as (bob, bus):
+        ann, ben = await alice.add_agent("ann"), await bob.add_agent("ben")
+        found, others = await collect(bus, "agents.ben"), await collect(bus, "mesh.main.in.>")
+        hex_ = node_hex(alice.node)
+        alice.mesh.uplink._fetched[bob.node] = (AgentProfile("ben"),)
+        bob.mesh.uplink._fetched[alice.node] = (AgentProfile("ann"),)
+        assert (await ann.send(f"ben@{bob.node}", "hello")).status == 202
+        await until(lambda: len(found) == 1)
+        [envelope] = found
+        assert envelope.from_ == f"mesh.main.member.{hex_}.ann"
+        assert envelope.reply_to == f"mesh.main.out.dm.{hex_}.ann"
+        assert envelope.payload["platformData"]["fromAgent"] == "ann"
+        await bus.publish(envelope.reply_to, {"content": "hi"}, from_="agents.ben")
+        [item] = (await ann.get("/v1/inbox", wait_s=20))["items"]
+        assert (item["body"], item["from_agent"], item["to_agent"]) == ("hi", "ben", "ann")
+        assert others == []
+        assert [each["body"] for each in (await ben.get("/v1/inbox"))["items"]] == ["hello"]
+
+
+async def test_mail_to_an_agent_without_an_endpoint_stays_in_its_inbox(house: House, alice: Host) -> None:
+    async with bridged(house, "bob") as (bob, bus):
+        ben = await bob.add_agent("ben")
+        others = await collect(bus, "mesh.main.in.>")
+        alice.mesh.uplink._fetched[bob.node] = (AgentProfile("ben"),)
+        await alice.send(f"ben@{bob.node}", "hello")
+        [item] = (await ben.get("/v1/inbox", wait_s=20))["items"]
+        assert item["body"] == "hello"
+        assert await eventually(lambda: bridge_states(bob), lambda states: states == ["unmatched"])
+        assert others == []
 
 
 async def test_a_topic_is_published_under_its_name(house: House, alice: Host) -> None:

@@ -1,7 +1,11 @@
 """The bridge between the mesh and the host's bus, in both directions.
 
-    mesh.<mesh>.in.>     messages of the inbox, published in order, if an endpoint matches
+    mesh.<mesh>.in.>     messages of the default inbox and of topics, published in order, if an endpoint matches
+    agents.<agent>       direct messages to an agent, if its program has registered this endpoint
     mesh.<mesh>.out.>    the daemon's endpoint; envelopes published there go to the outbox
+
+A member is `mesh.<mesh>.member.<64 hex>`, its agent has one more token; `mesh.<mesh>.out.dm.<64 hex>.<agent>` sends to
+an agent. An envelope from `agents.<agent>` is sent as that agent.
 
 The two never match each other, so nothing echoes. A return stays a return on both sides, and names the message that it
 answers by its id on that side. The client_message_id of an outgoing message is made from the
@@ -24,10 +28,12 @@ from posthouse.bus.bus import Bus
 from posthouse.bus.publishing import publish_bridged
 from posthouse.bus.results import PublishResult, Reason
 from posthouse.bus.running import find_message
+from posthouse.daemon.agents.registry import AgentRegistry
 from posthouse.daemon.inbox.inbox import Inbox, InboxItem
 from posthouse.daemon.outbox.outbox import Outbox
 from posthouse.daemon.roster import TOPIC_MARK
 from posthouse.daemon.send import Sending, SendRequest
+from posthouse.model.address import DEFAULT_INBOX, Address, validate_agent_name
 from posthouse.model.budget import check_mesh_budget, decode_mesh_budget, effective_mesh_budget, to_mesh_budget
 from posthouse.model.clock import Clock
 from posthouse.model.envelope import ChannelType, Envelope, StandardPayload, Usage
@@ -42,7 +48,8 @@ from posthouse.model.ulid import validate_ulid
 class BridgeSubjects:
     """The subjects of one mesh."""
 
-    def __init__(self, mesh: str) -> None:
+    def __init__(self, mesh: str, node: str) -> None:
+        self._node = node
         self._in = f"mesh.{mesh}.in"
         self._out = f"mesh.{mesh}.out"
         self._member = f"mesh.{mesh}.member"
@@ -51,26 +58,45 @@ class BridgeSubjects:
         #: the owner of that endpoint
         self.owner = f"daemon.{mesh}"
 
-    def arrival(self, topic: str | None, sender: str) -> str:
+    def is_own_post(self, item: InboxItem) -> bool:
+        """Return True for a topic post of this host, which its agents get and the bus would echo to its author."""
+        return item.topic is not None and item.sender == self._node
+
+    def arrival(self, item: InboxItem) -> str:
         """Return the subject under which a message of the inbox is published."""
-        return f"{self._in}.dm.{node_hex(sender)}" if topic is None else f"{self._in}.topic.{topic}"
+        if item.topic is not None:
+            return f"{self._in}.topic.{item.topic}"
+        return f"{_AGENTS}{item.to_agent}" if item.to_agent else f"{self._in}.dm.{node_hex(item.sender)}"
 
-    def answer(self, topic: str | None, sender: str) -> str:
+    def answer(self, item: InboxItem) -> str:
         """Return the subject to which replies to a message are published."""
-        return f"{self._out}.dm.{node_hex(sender)}" if topic is None else f"{self._out}.topic.{topic}"
+        if item.topic is not None:
+            return f"{self._out}.topic.{item.topic}"
+        return _with_agent(f"{self._out}.dm.{node_hex(item.sender)}", item.from_agent)
 
-    def member(self, node: str) -> str:
-        """Return the sender subject of a member."""
-        return f"{self._member}.{node_hex(node)}"
+    def member(self, node: str, agent: str = DEFAULT_INBOX) -> str:
+        """Return the sender subject of a member, or of its agent."""
+        return _with_agent(f"{self._member}.{node_hex(node)}", agent)
 
     def destination(self, subject: str) -> str:
-        """Return the node id or #topic of an outgoing subject."""
+        """Return the address or #topic of an outgoing subject."""
         kind, _, rest = subject.removeprefix(f"{self._out}.").partition(".")
         if kind == "topic" and rest:
             return TOPIC_MARK + rest
         if kind == "dm":
-            return node_from_hex(rest)
-        raise error("subject_invalid", subject=subject, reason="it is neither out.topic.<topic> nor out.dm.<64 hex>")
+            digits, _, agent = rest.partition(".")
+            node = node_from_hex(digits)
+            return str(Address(validate_agent_name(agent), node)) if agent else node
+        raise error(
+            "subject_invalid", subject=subject, reason="it is neither out.topic.<topic> nor out.dm.<64 hex>[.<agent>]"
+        )
+
+
+_AGENTS = "agents."  # begins the endpoint of an agent
+
+
+def _with_agent(subject: str, agent: str) -> str:
+    return f"{subject}.{agent}" if agent else subject
 
 
 def arrival_payload(item: InboxItem) -> StandardPayload:
@@ -86,6 +112,8 @@ def arrival_payload(item: InboxItem) -> StandardPayload:
             "messageId": item.message_id,
             "clientMessageId": item.client_message_id,
             "sender": item.sender,
+            "fromAgent": item.from_agent,
+            "toAgent": item.to_agent,
             "replyToId": item.reply_to_id,
             "priority": item.priority,
             "meta": msgspec.json.decode(item.meta) if item.meta else None,
@@ -172,7 +200,7 @@ class ArrivalPublisher:
             endpoints = [endpoint.subject for endpoint in await self._bus.list_endpoints()]
             outcomes: list[tuple[str, int]] = []
             for item in items:
-                subject = self._subjects.arrival(item.topic, item.sender)
+                subject = self._subjects.arrival(item)
                 state = None if subject in blocked else await self._publish(item, subject, endpoints)
                 if state is None:
                     blocked.add(subject)
@@ -185,7 +213,7 @@ class ArrivalPublisher:
 
     async def _publish(self, item: InboxItem, subject: str, endpoints: Sequence[str]) -> str | None:
         """Publish one message; return its state, or None if it must be tried again."""
-        if not any(matches(subject, pattern) for pattern in endpoints):
+        if self._subjects.is_own_post(item) or not any(matches(subject, pattern) for pattern in endpoints):
             return UNMATCHED
         now_ms = self._clock.wall_ns() // MILLISECOND_NS
         given = None if item.budget is None else decode_mesh_budget(item.budget)
@@ -199,9 +227,9 @@ class ArrivalPublisher:
             self._bus.session.publisher,
             subject,
             arrival_payload(item),
-            from_=self._subjects.member(item.sender),
+            from_=self._subjects.member(item.sender, item.from_agent),
             budget=budget,
-            reply_to=self._subjects.answer(item.topic, item.sender),
+            reply_to=self._subjects.answer(item),
             in_reply_to=await self._answered_id(item) if is_return else None,
         )
         return _bridge_state(result)
@@ -232,11 +260,22 @@ _HANDLER_TIMEOUT_S = 30.0  # longer than all tries, whatever limit the user sets
 class Bridge:
     """Carries messages from the inbox to the bus and from the bus to the outbox."""
 
-    def __init__(self, bus_dir: Path, mesh: str, inbox: Inbox, outbox: Outbox, sending: Sending, clock: Clock) -> None:
+    def __init__(
+        self,
+        bus_dir: Path,
+        mesh: str,
+        node: str,
+        inbox: Inbox,
+        outbox: Outbox,
+        sending: Sending,
+        agents: AgentRegistry,
+        clock: Clock,
+    ) -> None:
         self._bus = Bus(bus_dir, handler_timeout_s=_HANDLER_TIMEOUT_S, clock=clock)
-        self._subjects = BridgeSubjects(mesh)
+        self._subjects = BridgeSubjects(mesh, node)
         self._inbox = inbox
         self._sending = sending
+        self._agents = agents
         self._arrivals = ArrivalPublisher(self._bus, self._subjects, inbox, outbox, clock)
         self._task: asyncio.Task[None] | None = None
         #: callback(task) when the task that publishes arrivals ends
@@ -267,9 +306,10 @@ class Bridge:
         answered = await self._answered_payload(envelope)
         request = outgoing_request(envelope, self._subjects.destination(envelope.subject), answered)
         budget = to_mesh_budget(envelope.budget, is_return=envelope.in_reply_to is not None)
+        agent = self._acting_agent(envelope.from_)
         for _ in range(_OUTGOING_TRIES):
             try:
-                status, body = await self._sending.send(request, budget=budget)
+                status, body = await self._sending.send(request, budget=budget, agent=agent)
                 break
             except Transient as failure:
                 log.warning("bridge_departure_waits", id=envelope.id, code=failure.code)
@@ -279,6 +319,13 @@ class Bridge:
         if status >= 400:
             conflict = body.get("conflict")
             raise error("idempotency_key_reused", client_message_id=request.client_message_id, conflict=conflict)
+
+    def _acting_agent(self, sender: str) -> str:
+        """Return the agent of this host that published an envelope; any other program acts for the host."""
+        name = sender.removeprefix(_AGENTS) if sender.startswith(_AGENTS) else DEFAULT_INBOX
+        if name not in self._agents.agents:
+            return DEFAULT_INBOX
+        return self._agents.require_active(name).name
 
     async def _answered_payload(self, envelope: Envelope) -> Any:
         if envelope.in_reply_to is None:

@@ -223,7 +223,14 @@ class MeshNode:
     async def _open_bridge(self) -> None:
         if self.settings.bus_dir is not None:
             bridge = Bridge(
-                self.settings.bus_dir, self.settings.mesh, self.inbox, self.outbox, self.sending, self._clock
+                self.settings.bus_dir,
+                self.settings.mesh,
+                self.key.node,
+                self.inbox,
+                self.outbox,
+                self.sending,
+                self._agents,
+                self._clock,
             )
             bridge.on_task_end = self.on_task_end
             await bridge.start()
