@@ -17,6 +17,7 @@ import structlog
 from posthouse.client.messages.sender import Composer
 from posthouse.client.trust.signing import Signer, open_content
 from posthouse.daemon.addresses import AddressBook
+from posthouse.daemon.agents.marks import Marks
 from posthouse.daemon.agents.registry import AgentRegistry
 from posthouse.daemon.agents.subscriptions import Subscriptions
 from posthouse.daemon.bridge import Bridge
@@ -37,6 +38,7 @@ from posthouse.daemon.registrar import Registrar
 from posthouse.daemon.roster import Roster
 from posthouse.daemon.send import Sending
 from posthouse.daemon.settings import MeshSettings
+from posthouse.daemon.successors import Successors
 from posthouse.daemon.uplink import Uplink
 from posthouse.keys import NodeKey
 from posthouse.model.errors import Fatal, PosthouseError
@@ -202,6 +204,10 @@ class MeshNode:
         uplink.on_offer = self._apply_offer
         uplink.on_confirmed, uplink.on_receipts = self.receipts.on_confirmed, self.receipts.on_receipts
         self.inbox.on_handed = self.receipts.wake
+        self.inbox.reader_of = self._reader_of
+        successors = Successors(self.inbox, self.outbox, Marks(self._agents.store))
+        self._agents.on_successor.append(successors.on_successor)
+        self._opened.callback(self._agents.on_successor.remove, successors.on_successor)
         uplink.on_task_end = self.on_task_end
         drain.on_sent = lambda count: meters.count("posthouse_daemon_outbox_sent_total", by=count)
         drain.on_dead = self._publish_dead
@@ -247,6 +253,10 @@ class MeshNode:
         self._opened.push_async_callback(cancel)
 
     # callbacks
+
+    def _reader_of(self, agent: str) -> str | None:
+        found = self._agents.agents.get(agent)
+        return None if found is None or found.process is None else found.process.key
 
     def _on_uplink_end(self, task: asyncio.Task[None]) -> None:
         failure = None if task.cancelled() else task.exception()

@@ -271,6 +271,7 @@ class Sending:
             destination,
             request.from_agent,
             request.to_agent,
+            request.reply_to,
         )
 
 

@@ -380,6 +380,9 @@ _DAEMON = (
     ),
     RecordType("inbox.seen", "the id of the last row", {"ids": "the inbox rows, always", "agent": "whose inbox"}),
     RecordType("inbox.announced", "the agent that was told", {"count": "number of messages, always"}),
+    RecordType(
+        "inbox.reopened", "the agent's name", {"count": "number of rows that its successor reads again, always"}
+    ),
     RecordType("inbox.deleted", "the id of the last row", {"count": "number of rows above the retention, always"}),
     RecordType("agent.added", "the agent's name", {"program": "the program that uses it"}),
     RecordType("agent.renamed", "the agent's name", {"to": "the new name, always"}),

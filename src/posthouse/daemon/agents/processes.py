@@ -21,6 +21,11 @@ class ProcessRef(NamedTuple):
     pid: int
     start: str
 
+    @property
+    def key(self) -> str:
+        """The process as text, for tables."""
+        return f"{self.pid}:{self.start}"
+
     def is_running(self, root: Path = Path("/proc")) -> bool:
         """Return True while the process exists."""
         try:

@@ -8,7 +8,7 @@ The names in `to_api` are a contract of the local API. If you change one: 1. Dae
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -118,6 +118,8 @@ class AgentRegistry:
         self._agents = self.store.pool.run_blocking(read_agents)
         #: callbacks() after agents changed
         self.on_change: list[Callable[[], None]] = []
+        #: callbacks(agent, its process before) after another process took over a name
+        self.on_successor: list[Callable[[str, ProcessRef], Awaitable[None]]] = []
 
     def close(self) -> None:
         """Commit the waiting writes and close."""
@@ -160,8 +162,13 @@ class AgentRegistry:
         Without a process a retired agent becomes active again.
         """
         validate_agent_name(name)
+        before = {agent.name: agent.process for agent in self._agents.values()}
         found = await self.store.writer.run(lambda tx: _register(tx, name, given, process))
         self._adopt(found.agent)
+        left = before.get(found.agent.name)
+        if process is not None and left is not None and left != process:
+            for callback in self.on_successor:
+                await callback(found.agent.name, left)
         return found
 
     async def change(self, name: str, given: AgentFields) -> Agent:

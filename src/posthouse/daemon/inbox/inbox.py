@@ -188,6 +188,8 @@ class Inbox:
         self._is_bridged = is_bridged
         #: callback() after messages were handed to an agent's program
         self.on_handed: Callable[[], None] = lambda: None
+        #: returns the process that an agent reads with, None if it has none
+        self.reader_of: Callable[[str], str | None] = lambda _agent: None
         #: callbacks(new messages of a commit)
         self.on_new: list[Callable[[Sequence[InboxItem]], None]] = []
 
@@ -230,7 +232,8 @@ class Inbox:
 
     async def mark_seen(self, ids: Sequence[str], agent: str = DEFAULT_INBOX) -> int:
         """Mark messages of an agent's inbox as read; return how many were unread."""
-        count = await self.store.writer.run(lambda tx: _mark_seen(tx, ids, agent, self.mesh))
+        read_by = self.reader_of(agent)
+        count = await self.store.writer.run(lambda tx: _mark_seen(tx, ids, agent, read_by, self.mesh))
         self.on_handed()
         return count
 
@@ -364,10 +367,10 @@ def _insert(tx: JournalTransaction, item: NewItem, conflicts_with: str | None, *
     return [InboxItem(position=position, seen_at_ns=None, agent=agent, **fields) for agent in shown_to]
 
 
-def _mark_seen(tx: JournalTransaction, ids: Sequence[str], agent: str, mesh: str) -> int:
+def _mark_seen(tx: JournalTransaction, ids: Sequence[str], agent: str, read_by: str | None, mesh: str) -> int:
     seen: list[str] = []
     for item_id in dict.fromkeys(ids):
-        tx.db.execute(SQL.mark_seen, (tx.now_ns, agent, item_id, item_id))
+        tx.db.execute(SQL.mark_seen, (tx.now_ns, read_by, agent, item_id, item_id))
         if tx.db.changes():
             seen.append(item_id)
     note_handed(tx, ids, agent)

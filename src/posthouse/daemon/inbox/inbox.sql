@@ -29,7 +29,7 @@ FROM inbox_agent JOIN inbox ON inbox.position = inbox_agent.position
 SELECT coalesce(max(position), 0) FROM inbox
 
 -- :name mark_seen
-UPDATE inbox_agent SET read_at_ns = ?
+UPDATE inbox_agent SET read_at_ns = ?, read_by = ?
 WHERE agent = ? AND read_at_ns IS NULL AND position IN (SELECT position FROM inbox WHERE id = ? OR message_id = ?)
 
 -- :name unread_counts

@@ -4,8 +4,8 @@ FROM outbox WHERE client_message_id = ? AND from_agent = ?
 
 -- :name insert_row
 INSERT INTO outbox (id, client_message_id, request_fingerprint, event_id, event, destination, from_agent, to_agent,
-                    enqueued_at_ns, status, payload_bytes)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending', ?)
+                    reply_to_id, enqueued_at_ns, status, payload_bytes)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending', ?)
 
 -- :name read_state
 SELECT pending, inflight, bytes FROM outbox_state
@@ -101,8 +101,8 @@ INSERT OR IGNORE INTO outbox (position, id, client_message_id, request_fingerpri
                               enqueued_at_ns, attempts, status, next_attempt_at_ns, last_error, delivered_at_ns,
                               broker_message_id, history_id, aborted_at_ns, aborted_by, superseded_by, payload_bytes,
                               from_agent, to_agent, own_post, confirmed_at_ns, read_at_ns, rejected_at_ns,
-                              reject_reason)
+                              reject_reason, reply_to_id)
 VALUES (:position, :id, :client_message_id, :request_fingerprint, :event_id, :event, :destination, :enqueued_at_ns,
         :attempts, :status, :next_attempt_at_ns, :last_error, :delivered_at_ns, :broker_message_id, :history_id,
         :aborted_at_ns, :aborted_by, :superseded_by, :payload_bytes, :from_agent, :to_agent, :own_post,
-        :confirmed_at_ns, :read_at_ns, :rejected_at_ns, :reject_reason)
+        :confirmed_at_ns, :read_at_ns, :rejected_at_ns, :reject_reason, :reply_to_id)

@@ -61,6 +61,8 @@ class NewRow(NamedTuple):
     from_agent: str = DEFAULT_INBOX
     #: agent of the recipient, "" for its default inbox
     to_agent: str = DEFAULT_INBOX
+    #: event id of the message that it answers
+    reply_to_id: str | None = None
 
 
 class Claimed(NamedTuple):
