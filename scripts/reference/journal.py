@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from posthouse.journal.records import RECORD_TYPES, RecordType
+from posthouse.journal.daemon_records import RecordType
+from posthouse.journal.records import RECORD_TYPES
 from scripts.reference.markdown import code, table
 
 _INTRO = """\

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from posthouse.journal.records import RECORD_TYPES, RecordType, types_by_name
+from posthouse.journal.daemon_records import RecordType
+from posthouse.journal.records import RECORD_TYPES, types_by_name
 
 NAMED = [
     "event.accepted",
