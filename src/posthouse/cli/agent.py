@@ -71,10 +71,17 @@ def ls(
     with daemon_options.client() as daemon:
         agents = [agent for agent in daemon.agents() if all or agent.retired_at is None]
     rows = [
-        (agent.name, agent.program or "", _state(agent), ", ".join(agent.capabilities), agent.summary or "")
+        (
+            agent.name,
+            agent.program or "",
+            _state(agent),
+            agent.unread,
+            ", ".join(agent.capabilities),
+            agent.summary or "",
+        )
         for agent in agents
     ]
-    output.result({"items": agents}, table(("name", "program", "state", "capabilities", "summary"), rows))
+    output.result({"items": agents}, table(("name", "program", "state", "unread", "capabilities", "summary"), rows))
 
 
 def rename(

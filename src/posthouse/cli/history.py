@@ -17,6 +17,7 @@ from cyclopts.validators import Number
 from posthouse.cli.config import load_settings
 from posthouse.cli.options import DEFAULT_DAEMON, DaemonOptions
 from posthouse.cli.output import PLAIN, Output, short_node, shown_body, table
+from posthouse.model.address import Address
 from posthouse.model.errors import PosthouseError, error
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def _seq(before: str) -> int:
 
 
 def history(
-    of: Annotated[str, Parameter(help="#topic, or a member (name or node id).")],
+    of: Annotated[str, Parameter(help="#topic, a member (name or node id), or an agent (claude@laptop).")],
     /,
     *,
     before: Annotated[str | None, Parameter(help="Cursor of the previous page: show older messages.")] = None,
@@ -157,5 +158,6 @@ def history(
 
 
 def _row(message: dict[str, Any]) -> tuple[str, str, str]:
-    sender = message.get("sender_name") or short_node(str(message.get("sender", "")))
-    return str(message.get("sent_at")), sender, shown_body(message.get("body"))
+    host = message.get("sender_name") or short_node(str(message.get("sender", "")))
+    sender = Address(message.get("from_agent") or "", host)
+    return str(message.get("sent_at")), str(sender), shown_body(message.get("body"))

@@ -17,6 +17,7 @@ from cyclopts.validators import Number
 from posthouse.cli.commands import noun
 from posthouse.cli.options import DEFAULT_DAEMON, DaemonOptions
 from posthouse.cli.output import PLAIN, Output, indented, one_line, short_node, shown_body, table
+from posthouse.model.address import Address
 from posthouse.model.freshness import age_text
 
 if TYPE_CHECKING:
@@ -63,8 +64,8 @@ Limit = Annotated[int, Parameter(validator=Number(gte=1, lte=1000), group=_GROUP
 
 
 def sender_name(item: InboxItem) -> str:
-    """Return the name of the sender, or the beginning of its node id."""
-    return item.sender_name or short_node(item.sender)
+    """Return the address of the sender; a host without a name is the beginning of its node id."""
+    return str(Address(item.from_agent, item.sender_name or short_node(item.sender)))
 
 
 def mail_table(items: Sequence[InboxItem]) -> RenderableType:
@@ -258,7 +259,8 @@ def _event_line(event: DaemonEvent) -> str:
     if event.event != "message":
         rest = "  ".join(f"{name}={value}" for name, value in data.items() if name != "ts")
         return one_line(f"{when}  {event.event}  {rest}")
-    sender = data.get("sender_name") or short_node(str(data.get("sender", "")))
+    host = data.get("sender_name") or short_node(str(data.get("sender", "")))
+    sender = Address(data.get("from_agent") or "", host)
     topic = f"  #{data['topic']}" if data.get("topic") else ""
     return one_line(f"{when}  {sender}{topic}  {shown_body(data.get('body'))}")
 

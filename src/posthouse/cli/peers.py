@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -15,7 +16,7 @@ from posthouse.model.errors import error
 
 
 def peers(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
-    """List the members of the mesh, with their presence and status.
+    """List the hosts of the mesh and their agents, with their presence and status.
 
     For example:
 
@@ -26,16 +27,7 @@ def peers(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PL
 
     with daemon_options.client() as daemon:
         answer = daemon.peers()
-    rows = [
-        (
-            (each.get("name") or "-") + (" (this host)" if each.get("is_self") else ""),
-            "online" if each.get("online") else "offline",
-            each.get("status") or "",
-            each.get("role") or "",
-            each.get("node") or "",
-        )
-        for each in answer.get("peers", [])
-    ]
+    rows = [row for each in answer.get("peers", []) for row in _peer_rows(each)]
     output.result(answer, table(("name", "presence", "status", "role", "node"), rows))
     for each in answer.get("peers", []):
         if each.get("pinned"):
@@ -43,6 +35,20 @@ def peers(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PL
             output.note(f"{changed}. {changed.hint}")
     if answer.get("is_cached"):
         output.note("the relay cannot be reached: this list is the last one received")
+
+
+def _peer_rows(peer: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Yield the row of a host, and one for each of its agents with what it is good for."""
+    host = peer.get("name") or "-"
+    shown = host + (" (this host)" if peer.get("is_self") else "")
+    yield shown, _presence(peer), peer.get("status") or "", peer.get("role") or "", peer.get("node") or ""
+    for agent in peer.get("agents") or []:
+        about = agent.get("summary") or ", ".join(agent.get("capabilities") or [])
+        yield f"  {agent['name']}@{host}", _presence(agent), agent.get("status") or "", "agent", about
+
+
+def _presence(entry: dict[str, Any]) -> str:
+    return "online" if entry.get("online") else "offline"
 
 
 _MANY = Parameter(negative=(), show_default=False)

@@ -45,6 +45,15 @@ class AddressBook:
                 raise
             return self._resolve_name(to, unknown)
 
+    async def resolve_past(self, name: str) -> Recipient:
+        """Return the host, and the agent there, that a reader of old mail means; the agent may be gone by now."""
+        if "@" in name:
+            address = parse_address(name)
+            return Recipient(await self._uplink.resolve(address.host), address.agent)
+        if name in self._agents.agents:
+            return Recipient(self._node, name)
+        return await self.resolve(name)
+
     def sends_receipts(self, destination: str, agent: str) -> bool | None:
         """Return whether the recipient of a message tells when it has read it; None if that is unknown."""
         if destination.startswith(TOPIC_MARK) or not agent:

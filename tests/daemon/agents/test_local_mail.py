@@ -143,3 +143,49 @@ async def test_an_event_stream_shows_the_mail_of_its_agent_only(tmp_path: Path) 
         assert "for ben" in text
         assert "not for ben" not in text
         assert await bodies(ben) == ["for ben"]
+
+
+async def test_the_history_of_agents_of_one_host_needs_no_relay(tmp_path: Path) -> None:
+    host = make_host(tmp_path, NOWHERE)
+    async with running(host):
+        ann, ben = await host.add_agent("ann"), await host.add_agent("ben")
+        await host.add_agent("cat")
+        for number, (program, to) in enumerate([(ann, "ben"), (ben, "ann"), (ann, "cat"), (host, "ben")]):
+            await program.send(to, f"m{number}", client_message_id=f"{number}")
+            await program.until_status(f"{number}", "done")
+
+        async def history(program: Host, **params: str) -> list[str]:
+            return [each["body"] for each in (await program.get("/v1/history", **params))["messages"]]
+
+        assert await history(ann, **{"with": "ben"}) == ["m1", "m0"]
+        assert await history(ben, **{"with": "ann"}) == ["m1", "m0"]
+        assert await history(ben, **{"with": host.node}) == ["m3", "m1", "m0"]
+        assert await history(host, **{"with": "ben"}) == ["m3", "m1", "m0"], "the host sees all its agents"
+        page = await ann.get("/v1/history", **{"with": "ben", "limit": "1"})
+        assert await history(ann, **{"with": "ben", "before": page["before"]}) == ["m0"]
+        bad = await ann.get("/v1/history", **{"with": "ben", "before": "x"})
+        assert (bad.status, bad["error"]) == (400, "parameter_invalid")
+
+
+async def test_mail_is_filtered_by_the_agent_that_sent_it_and_the_outbox_by_both(tmp_path: Path) -> None:
+    host = make_host(tmp_path, NOWHERE)
+    async with running(host):
+        ann, ben = await host.add_agent("ann"), await host.add_agent("ben")
+        await ann.send("ben", "from ann", client_message_id="1")
+        await host.send("ben", "from host", client_message_id="2")
+        await host.send("ann", "to ann", client_message_id="3")
+        for program, key in ((ann, "1"), (host, "2"), (host, "3")):
+            await program.until_status(key, "done")
+        assert await bodies(ben, **{"from": "ann"}) == ["from ann"]
+        assert await bodies(ben, **{"from": f"ann@{host.node}"}) == ["from ann"]
+        await host.post("/v1/agents/retire", name="ann")
+        assert await bodies(ben, **{"from": "ann"}) == ["from ann"], "its old mail stays readable"
+
+        async def sent(program: Host, **params: str) -> list[str]:
+            return [row["client_message_id"] for row in (await program.get("/v1/outbox", **params))["items"]]
+
+        assert await sent(ann) == ["1"]
+        assert await sent(host) == ["3", "2", "1"]
+        assert await sent(host, to=f"ben@{host.node}") == ["2", "1"]
+        unread = {agent["name"]: agent["unread"] for agent in (await host.get("/v1/agents"))["items"]}
+        assert unread == {"ann": 1, "ben": 2}

@@ -190,6 +190,8 @@ class Agent(msgspec.Struct, frozen=True):
     #: the process that used the name last
     pid: int | None = None
     is_running: bool = False
+    #: messages in its inbox that are not marked as read; only in the list of agents
+    unread: int = 0
     #: None unless its mail waits and nothing wakes it
     paused: PausedState | None = None
 

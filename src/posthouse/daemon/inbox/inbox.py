@@ -30,7 +30,7 @@ from posthouse.model.clock import Clock, format_utc
 from posthouse.model.errors import Fatal, error
 from posthouse.model.event import is_short_event_id
 from posthouse.model.freshness import Freshness, read_freshness
-from posthouse.model.limits import SECOND_NS
+from posthouse.model.limits import SAFE_INTEGER_MAX, SECOND_NS
 from posthouse.model.ulid import UlidGenerator
 from posthouse.sqlite.schema import Component
 from posthouse.sqlite.statements import Statements
@@ -225,6 +225,12 @@ class Inbox:
         if wanted.search is not None:
             await self.index()
         return await self.store.pool.run(lambda db: [InboxItem(*row) for row in select_rows(db, SQL.columns, wanted)])
+
+    async def between(self, node: str, agent: str, peer: str, before: int | None, limit: int) -> list[InboxItem]:
+        """Return direct messages of this node to itself between two agents, newest first; "" stands for any."""
+        bound = SAFE_INTEGER_MAX if before is None else before
+        given = {"node": node, "agent": agent, "peer": peer, "before": bound, "limit": limit}
+        return await self.store.pool.run(lambda db: [InboxItem(*row) for row in db.execute(SQL.between_agents, given)])
 
     async def newest_position(self) -> int:
         """Return the position of the newest message, zero if there is none."""

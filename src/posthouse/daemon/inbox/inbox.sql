@@ -25,6 +25,14 @@ SELECT inbox.position, id, client_message_id, message_id, mesh, topic, sender, s
            LIMIT 100))
 FROM inbox_agent JOIN inbox ON inbox.position = inbox_agent.position
 
+-- :name between_agents
+SELECT position, id, client_message_id, message_id, mesh, topic, sender, sender_name, body, meta, received_at_ns,
+       reply_to_id, NULL, priority, budget, undecryptable, conflicts_with, from_agent, to_agent, to_agent
+FROM inbox
+WHERE sender = :node AND topic IS NULL AND position < :before
+  AND ((:agent IN ('', from_agent) AND :peer IN ('', to_agent)) OR (:agent IN ('', to_agent) AND :peer IN ('', from_agent)))
+ORDER BY position DESC LIMIT :limit
+
 -- :name newest_position
 SELECT coalesce(max(position), 0) FROM inbox
 

@@ -37,6 +37,8 @@ class InboxFilter(NamedTuple):
     until_ns: int | None = None
     topic: str | None = None
     sender: str | None = None
+    #: agent of the sender; None: any
+    from_agent: str | None = None
     is_unread: bool = False
     #: expression of the full-text index
     search: str | None = None
@@ -60,6 +62,7 @@ class InboxFilter(NamedTuple):
             ("received_at_ns < ?", self.until_ns),
             ("topic = ?", self.topic),
             ("sender = ?", self.sender),
+            ("from_agent = ?", self.from_agent),
             (SQL.found, self.search),
         )
         conditions = [text for text, value in given if value is not None]

@@ -6,6 +6,7 @@ numbered one. These routes accept the name of an agent that does not exist yet i
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -77,7 +78,10 @@ async def register_agent(call: LocalCall) -> HttpResponse:
 async def list_agents(call: LocalCall) -> HttpResponse:
     """Return the agents of this host, retired ones included."""
     agents = sorted(call.context.agents.agents.values(), key=lambda agent: (agent.is_retired, agent.name))
-    return json_response({"items": [_shown(call, agent) for agent in agents]})
+    unread: Counter[str] = Counter()
+    for node in call.meshes:
+        unread.update(await node.inbox.unread_counts())
+    return json_response({"items": [_shown(call, agent) | {"unread": unread[agent.name]} for agent in agents]})
 
 
 async def show_agent(call: LocalCall) -> HttpResponse:

@@ -168,7 +168,12 @@ async def _inbox_filters(call: LocalCall, given: _Selection, after: str | None) 
     search = None if given.search is None else search_expression(given.search)
     return {
         node: InboxFilter(
-            **bounds_in(node, first, last)._asdict(), topic=topic, sender=sender, search=search, agent=call.agent
+            **bounds_in(node, first, last)._asdict(),
+            topic=topic,
+            sender=None if sender is None else sender.destination,
+            from_agent=(None if sender is None else sender.agent) or None,
+            search=search,
+            agent=call.agent,
         )
         for node, sender in (await resolve_in_meshes(call, given.from_)).items()
     }

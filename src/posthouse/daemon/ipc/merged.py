@@ -15,6 +15,7 @@ from posthouse.daemon.context import LocalCall
 from posthouse.daemon.inbox.inbox import InboxItem
 from posthouse.daemon.mesh_node import MeshNode
 from posthouse.daemon.outbox.transitions import OutboxRow
+from posthouse.model.address import Recipient
 from posthouse.model.errors import PosthouseError, error
 
 T = TypeVar("T")
@@ -89,18 +90,18 @@ async def find_outbox_row(call: LocalCall, key: str) -> tuple[MeshNode, OutboxRo
     raise error("outbox_row_unknown", id=key)
 
 
-async def resolve_in_meshes(call: LocalCall, name: str | None) -> dict[MeshNode, str | None]:
+async def resolve_in_meshes(call: LocalCall, name: str | None) -> dict[MeshNode, Recipient | None]:
     """Return what a name means in each mesh that knows it, or None everywhere without a name.
 
     Raises the refusal of the first mesh if none knows it.
     """
     if name is None:
         return dict.fromkeys(call.meshes)
-    found: dict[MeshNode, str | None] = {}
+    found: dict[MeshNode, Recipient | None] = {}
     refusal: PosthouseError | None = None
     for node in call.meshes:
         try:
-            found[node] = await node.uplink.resolve(name)
+            found[node] = await node.addresses.resolve_past(name)
         except PosthouseError as failure:
             refusal = refusal or failure
     if not found and refusal is not None:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
-from posthouse.client import Client, Stored
 from posthouse.daemon.agents.registry import AgentFields
 from posthouse.daemon.context import LocalCall
 from posthouse.daemon.inbox.receipts import answered_at_ns
@@ -24,21 +23,8 @@ from posthouse.daemon.roster import TOPIC_MARK
 from posthouse.http.response import HttpResponse, json_response
 from posthouse.model.clock import format_utc
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.event import MESSAGE, is_event_id
-from posthouse.model.message import history_item
+from posthouse.model.event import is_event_id
 from posthouse.model.outbox_rules import shown_state
-
-DEFAULT_LIMIT = 50
-MAX_LIMIT = 500
-
-
-class _HistoryQuery(msgspec.Struct):
-    topic: str | None = None
-    #: a name, prefix or node id
-    with_: str | None = msgspec.field(default=None, name="with")
-    #: `before` of the last answer
-    before: str | None = None
-    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_LIMIT)] = DEFAULT_LIMIT
 
 
 async def show_message(call: LocalCall) -> HttpResponse:
@@ -68,32 +54,6 @@ async def _shown_state(node: MeshNode, row: OutboxRow, relay: Any) -> dict[str, 
         "answered_at": None if answered_ns is None else format_utc(answered_ns),
         "has_receipts": node.addresses.sends_receipts(row.destination, row.to_agent),
     }
-
-
-async def show_history(call: LocalCall) -> HttpResponse:
-    """Return messages of a topic, or with a member, newest first."""
-    arguments = call.arguments(_HistoryQuery)
-    if (arguments.topic is None) == (arguments.with_ is None):
-        raise error("parameter_invalid", name="topic", reason="give either topic or with")
-    client = call.mesh.uplink.client
-    filter_: dict[str, Any] = {"kinds": [MESSAGE], "mesh": call.mesh.mesh}
-    if arguments.topic is not None:
-        filter_["#t"] = [arguments.topic.removeprefix(TOPIC_MARK)]
-    else:
-        both = [client.key.node, await call.mesh.uplink.resolve(str(arguments.with_))]
-        filter_ |= {"authors": both, "#p": both}
-    page = await client.query(filter_, limit=arguments.limit, order="desc", cursor=arguments.before)
-    messages = [_history_entry(client, call, stored) for stored in page.events]
-    return json_response({"messages": messages, "before": page.cursor})
-
-
-def _history_entry(client: Client, call: LocalCall, stored: Stored) -> dict[str, Any]:
-    event = stored.event
-    try:
-        body, undecryptable = client.open(event), None
-    except PosthouseError as failure:
-        body, undecryptable = None, failure.code
-    return history_item(stored.seq, event, call.mesh.roster.name_of(event.pubkey), body, undecryptable)
 
 
 async def _outbox_row(call: LocalCall) -> tuple[MeshNode, dict[str, Any], OutboxRow] | None:

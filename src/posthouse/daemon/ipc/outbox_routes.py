@@ -112,11 +112,13 @@ async def list_outbox(call: LocalCall) -> HttpResponse:
     after, before = await _boundary(call, arguments.after), await _boundary(call, arguments.before)
     meshes: dict[str, str] = {}  # of rows, by their ids
     pages = []
-    for node, destination in (await resolve_in_meshes(call, arguments.to)).items():
+    for node, recipient in (await resolve_in_meshes(call, arguments.to)).items():
         wanted = OutboxFilter(
             **bounds_in(node, after, before)._asdict(),
             status=arguments.status,
-            destination=destination,
+            destination=None if recipient is None else recipient.destination,
+            to_agent=(None if recipient is None else recipient.agent) or None,
+            from_agent=call.agent or None,
             is_newest_first=is_newest_first,
             limit=arguments.limit + 1,  # one more shows that there is a next page
         )

@@ -11,7 +11,15 @@ import msgspec
 
 from posthouse.daemon.context import LocalCall
 from posthouse.daemon.directory import SCHEMA_VERSION
-from posthouse.daemon.ipc import agent_routes, hook_routes, inbox_routes, mesh_routes, outbox_routes, reservation_routes
+from posthouse.daemon.ipc import (
+    agent_routes,
+    history_routes,
+    hook_routes,
+    inbox_routes,
+    mesh_routes,
+    outbox_routes,
+    reservation_routes,
+)
 from posthouse.daemon.mesh_node import MeshNode
 from posthouse.daemon.metrics import CONTENT_TYPE
 from posthouse.http.response import HttpResponse, json_response
@@ -152,7 +160,7 @@ ROUTES: tuple[Route[LocalCall], ...] = (
     Route("GET", "/v1/events", inbox_routes.stream_events),
     Route("POST", "/v1/messages/withdraw", outbox_routes.withdraw_message),
     Route("GET", "/v1/messages/{id}", mesh_routes.show_message),
-    Route("GET", "/v1/history", mesh_routes.show_history),
+    Route("GET", "/v1/history", history_routes.show_history),
     Route("POST", "/v1/locks/acquire", mesh_routes.acquire_lock),
     Route("POST", "/v1/locks/renew", mesh_routes.renew_lock),
     Route("POST", "/v1/locks/release", mesh_routes.release_lock),

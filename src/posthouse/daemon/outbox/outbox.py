@@ -52,6 +52,10 @@ class OutboxFilter(NamedTuple):
     status: str | None = None
     #: node id, or #topic; a row forgets it when its event is removed
     destination: str | None = None
+    #: agent of the recipient; None: any
+    to_agent: str | None = None
+    #: agent of this host that sent it; None: any
+    from_agent: str | None = None
     is_newest_first: bool = True
     limit: int = 50
 
@@ -237,6 +241,8 @@ def list_rows(db: apsw.Connection, wanted: OutboxFilter) -> list[OutboxRow]:
         ("enqueued_at_ns < ?", wanted.until_ns),
         ("status = ?", wanted.status),
         ("destination = ?", wanted.destination),
+        ("to_agent = ?", wanted.to_agent),
+        ("from_agent = ?", wanted.from_agent),
     )
     where = " AND ".join(text for text, value in given if value is not None)
     values = [value for _text, value in given if value is not None]

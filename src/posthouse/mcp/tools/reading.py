@@ -17,6 +17,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from posthouse.client.daemon import InboxItem, Page
 from posthouse.mcp.tool import ToolCall, ToolSpec
+from posthouse.model.address import Address
 from posthouse.model.clock import parse_utc
 from posthouse.model.limits import SECOND_NS
 
@@ -80,6 +81,7 @@ class _Source(NamedTuple):
     topic: str | None
     reply_to_id: str | None
     notice: str = ""
+    from_agent: str = ""
 
 
 def of_item(item: InboxItem) -> _Source:
@@ -95,6 +97,7 @@ def of_item(item: InboxItem) -> _Source:
         item.topic,
         item.reply_to_id,
         "; ".join(item.notices),
+        item.from_agent,
     )
 
 
@@ -110,6 +113,7 @@ def of_past(message: dict[str, Any]) -> _Source:
         message.get("undecryptable"),
         message.get("topic"),
         message.get("reply_to_id"),
+        from_agent=message.get("from_agent") or "",
     )
 
 
@@ -130,7 +134,7 @@ def _show(source: _Source, now_ns: int, max_characters: int | None, *, is_unique
     is_cut = text is not None and max_characters is not None and len(text) > max_characters
     return ShownMessage(
         id=short_id(source.message_id),
-        from_=source.sender_name or source.sender,
+        from_=str(Address(source.from_agent, source.sender_name or source.sender)),
         age=show_age((now_ns - parse_utc(source.at)) / SECOND_NS),
         untrusted=Untrusted(
             text=UNSET if text is None else text[:max_characters],
