@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from posthouse.pipeline.connector.source_access import Access
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.run.copy_feeds import Copier, RunStep
 from posthouse.pipeline.run.lake_run import bring_up_to_date
+from posthouse.pipeline.tables.catalog import TABLES
 from tests.pipeline.run.lakes import check_private, check_seals, journal_rows, table_rows
 from tests.pipeline.stores import GrowingStore
 
@@ -77,9 +79,19 @@ def test_a_lake_over_growth_and_restore_equals_its_stores_and_a_rebuild(
 
 
 def _check_rebuild(spark: SparkSession, lake: Lake, store: GrowingStore) -> None:
-    kept = table_rows(lake)
-    bring_up_to_date(spark, lake, [Access(str(store.path))], clock=store.clock, is_rebuild=True)
+    kept, versions = table_rows(lake), lake.versions()
+    seen: list[dict[str, Counter[str]]] = []
+    bring_up_to_date(
+        spark,
+        lake,
+        [Access(str(store.path))],
+        clock=store.clock,
+        is_rebuild=True,
+        on_step=lambda _step: seen.append(table_rows(lake)),
+    )
     assert table_rows(lake) == kept
+    assert [rows for rows in seen if rows != kept] == [], "a reader found a table without its rows"
+    assert {lake.versions()[table.name] - versions[table.name] for table in TABLES} == {1}
     assert kept["silver_refusals"].total() == 31
 
 

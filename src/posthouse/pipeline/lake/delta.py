@@ -78,6 +78,16 @@ class Delta:
         """Return the last version that an application committed."""
         return self._open().transaction_version(application) if self.exists else None
 
+    def has_schema(self, schema: pa.Schema) -> bool:
+        """Return True if the table has these columns."""
+        from deltalake import Schema
+
+        return self._open().schema() == Schema.from_arrow(schema)
+
+    def forget(self) -> None:
+        """Drop what was read of the table: its directory was deleted."""
+        self._table = None
+
     def files(self) -> list[DataFile]:
         """Return the files of the newest commit, ordered by path."""
         if not self.exists:
@@ -158,7 +168,7 @@ class Delta:
 
         files = {file.path: file for file in self.files()} if commit.remove else {}
         removed = [
-            RemoveAction(path, True, 0, files[path].size_bytes, dict(files[path].partition)) for path in commit.remove
+            RemoveAction(path, True, 0, files[path].size_bytes, _texts(files[path].partition)) for path in commit.remove
         ]
         try:
             self._open().create_write_transaction(
@@ -219,6 +229,11 @@ def _add(file: DataFile) -> Any:
     from deltalake.transaction import AddAction
 
     return AddAction(file.path, file.size_bytes, dict(file.partition), 0, True, file.stats())
+
+
+def _texts(partition: Mapping[str, Any]) -> dict[str, str | None]:
+    """Return partition values as the log has them: delta-rs reads them in the type of their column."""
+    return {name: None if value is None else str(value) for name, value in partition.items()}
 
 
 def _data_file(action: Mapping[str, Any]) -> DataFile:

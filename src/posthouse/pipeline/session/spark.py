@@ -93,12 +93,21 @@ def spark_session(
     if shuffle_partitions is None and is_local:
         shuffle_partitions = _LOCAL_PARTITIONS
     chosen = _CONFIGURATION | _sizes(driver_memory_mb, shuffle_partitions) | dict(settings or {})
+    if is_local and "SPARK_LOCAL_DIRS" not in environ:
+        chosen.setdefault("spark.local.dir", _scratch_directory())
     for name, value in chosen.items():
         builder = builder.config(name, value)
     spark = _start(builder)
     if not is_local:
         ship_package(spark)
     return spark
+
+
+def _scratch_directory() -> str:
+    """Create a private directory for what Spark spills and shuffles; it goes when this process ends."""
+    folder = tempfile.mkdtemp(prefix="posthouse-spark-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def _start(builder: SparkSession.Builder) -> SparkSession:
