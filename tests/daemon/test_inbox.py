@@ -319,7 +319,7 @@ async def test_a_daemon_that_cannot_write_its_inbox_does_not_receive_until_it_ca
     monkeypatch.setattr(bob.mesh.inbox, "probe", probe_or_refuse)
     monkeypatch.setattr("posthouse.daemon.uplink._PROBE_S", 0.05)
     sent = await alice.send(bob.node, "later")
-    await until(lambda: bob.mesh.uplink._mailbox is None)
+    await until(lambda: bob.mesh.uplink.mailbox is None)
     await alice.until_status(sent["client_message_id"], "done")
     states = await alice.get(f"/v1/messages/{sent['message_id']}")
     assert states["relay"]["deliveries"][0]["state"] in ("queued", "sent")

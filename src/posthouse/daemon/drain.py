@@ -247,7 +247,9 @@ class Drain:
 def _final_outcome(row: Claimed, answer: Published | PosthouseError, gate: SendGate) -> SendOutcome | None:
     """Return the outcome of a row that needs no other attempt, or None."""
     if isinstance(answer, Published):
-        return Sent(row, str(answer.answer.get("id", answer.event.id)), answer.seq)
+        left_out = answer.answer.get("not_queued")
+        message_id = str(answer.answer.get("id", answer.event.id))
+        return Sent(row, message_id, answer.seq, left_out if isinstance(left_out, list) else ())
     if is_permanent(answer, is_admitted=gate.is_admitted):
         return GivenUp(row, answer.code, str(answer))
     return None

@@ -33,6 +33,7 @@ from posthouse.daemon.metrics import Meters
 from posthouse.daemon.outbox.outbox import Outbox
 from posthouse.daemon.own_posts import OwnPosts
 from posthouse.daemon.receipts import ReceiptDesk
+from posthouse.daemon.reconcile import Reconciler
 from posthouse.daemon.recovery import check_outbox, quarantine_inbox
 from posthouse.daemon.registrar import Registrar
 from posthouse.daemon.roster import Roster
@@ -137,6 +138,7 @@ class MeshNode:
         await self.housekeeper.measure()
         self._start_task(self.uplink.run(), self._on_uplink_end)
         self._start_task(self.registrar.run(), self.on_task_end)
+        self._start_task(self.reconciler.run(), self.on_task_end)
         self._start_task(self.own_posts.run(), self.on_task_end)
         self._start_task(self.receipts.run(), self.on_task_end)
         self._opened.push_async_callback(self.drain.close)
@@ -188,6 +190,14 @@ class MeshNode:
             clock,
         )
         self.sending.find_at_relay = self.uplink.find_message
+        self.reconciler = Reconciler(
+            settings.mesh,
+            self.outbox,
+            self.inbox,
+            self.uplink,
+            lambda topic: bool(subscriptions.followers(topic)),
+            clock,
+        )
         self.housekeeper = Housekeeper(self.outbox, self.inbox, self.drain, self.pressure, settings, self.kept_after)
         self._connect_parts()
 
@@ -196,6 +206,8 @@ class MeshNode:
         self.outbox.on_queued = drain.wake
         self.inbox.on_new += [self._publish_messages, self.on_new]
         uplink.on_status = self._publish_status
+        self.reconciler.on_reopened = drain.wake
+        self.reconciler.max_age_h = lambda: drain.max_age_h
         uplink.on_presence = lambda presence: self._publish(
             "peer_join" if presence.is_online else "peer_leave",
             node=presence.node,
@@ -271,6 +283,8 @@ class MeshNode:
     def _publish_status(self, status: str) -> None:
         self._publish("broker_status", status=status)
         self.on_uplink(self, status == "connected")
+        if status == "connected":
+            self.reconciler.wake()
 
     def _publish(self, event: str, /, **data: Any) -> None:
         self._events.publish(event, mesh=self.mesh, **data)

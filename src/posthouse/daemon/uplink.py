@@ -143,7 +143,7 @@ class Uplink:
         self._client: Client | None = None
         #: agents in profiles fetched on the present connection, by node
         self._fetched: dict[str, tuple[AgentProfile, ...] | None] = {}
-        self._mailbox: Mailbox | None = None
+        self.mailbox: Mailbox | None = None
         #: waits until the relay has admitted this node again
         self._admission: asyncio.Task[None] | None = None
         self.is_admitted = False
@@ -220,12 +220,12 @@ class Uplink:
     @property
     def online(self) -> Mapping[str, Any]:
         """The roster of the open mailbox by node; empty without one."""
-        return {} if self._mailbox is None or not self.is_up else self._mailbox.roster
+        return {} if self.mailbox is None or not self.is_up else self.mailbox.roster
 
     def show_online(self, agents: Sequence[str]) -> None:
         """Show the mesh which agents of this host are online."""
-        if self._mailbox is not None and self._mailbox.agents != tuple(agents):
-            self._mailbox.set_agents(agents)
+        if self.mailbox is not None and self.mailbox.agents != tuple(agents):
+            self.mailbox.set_agents(agents)
 
     def listed_agents(self) -> Mapping[str, tuple[AgentProfile, ...] | None]:
         """Return the agents that the present connection has shown, by node."""
@@ -305,7 +305,7 @@ class Uplink:
             finally:
                 self._stop_sending()
                 self.is_admitted = False
-                self._client = self._mailbox = None
+                self._client = self.mailbox = None
                 await client.close()
             await asyncio.sleep(_AGAIN_S)
 
@@ -342,7 +342,7 @@ class Uplink:
             self._stop_sending()
             log.warning("mailbox_refused", code=failure.code, reason=str(failure))
             return None
-        self._mailbox = mailbox
+        self.mailbox = mailbox
         self._roster.add_online(mailbox.roster)
         self.is_admitted = True
         self._sending.set()
@@ -356,7 +356,7 @@ class Uplink:
         except Transient as failure:  # the inbox cannot be written; the relay keeps the messages
             log.error("inbox_not_writable", code=failure.code, reason=str(failure))
         finally:
-            self._mailbox = None
+            self.mailbox = None
             await mailbox.close()
 
     async def _wait_writable(self) -> None:
@@ -413,8 +413,8 @@ class Uplink:
         self.connections += 1
         log.info("relay_connected", relay=self._settings.relay)
         self.clock_watch.confirm(None if self._client is None else self._client.clock_difference_s)
-        if self._mailbox is not None:
-            self._admission = asyncio.create_task(self._wait_admitted(self._mailbox))
+        if self.mailbox is not None:
+            self._admission = asyncio.create_task(self._wait_admitted(self.mailbox))
             self._admission.add_done_callback(self.on_task_end)
         elif self.is_admitted:
             self._sending.set()
@@ -426,7 +426,7 @@ class Uplink:
             await mailbox.wait_open()
         except PosthouseError:  # the task that reads the mailbox gets it too
             return
-        if self._mailbox is mailbox and self.is_up:
+        if self.mailbox is mailbox and self.is_up:
             self._sending.set()
 
     def _on_lost(self, code: int | None, reason: str) -> None:

@@ -40,6 +40,7 @@ DAEMON = (
             "to_agent": "the recipient's agent, absent for its default inbox",
         },
     ),
+    RecordType("outbox.reopened", "the new epoch of the relay, which was restored", {"ids": "the row ids, always"}),
     RecordType("outbox.inflight", _ROW, {"ids": "all row ids of the frame, always"}),
     RecordType(
         "outbox.deferred",

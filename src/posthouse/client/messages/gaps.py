@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
 from posthouse.client.meshes import Meshes
 from posthouse.client.messages.confirmations import Delivery
@@ -67,16 +68,18 @@ class GapFiller:
         while cursor is not None:
             page = await self._events.query(wanted, limit=_PAGE, cursor=cursor)
             missing = [each for each in page.events if each.seq <= gap.last_seq and each.event.pubkey not in silenced]
-            await self._deliver(mailbox, missing)
+            await deliver_history(mailbox, missing, self._key)
             is_end = bool(page.events) and page.events[-1].seq >= gap.last_seq
             cursor = None if is_end else page.cursor
         self._link.send(write_command("FILLED", mailbox.mesh, gap.topic, gap.last_seq))
 
-    async def _deliver(self, mailbox: Mailbox, missing: list[Stored]) -> None:
-        """Hand messages to the reader and wait until it has confirmed or rejected all of them."""
+
+async def deliver_history(mailbox: Mailbox, missing: Sequence[Stored], key: NodeKey) -> None:
+    """Hand messages of the history to the reader of a mailbox; wait until it has confirmed or rejected all of them."""
+    for start in range(0, len(missing), _PAGE):
         deliveries = [
-            Delivery(each.event, each.seq, was_stored=True, attempt=1, key=self._key, is_from_history=True)
-            for each in missing
+            Delivery(each.event, each.seq, was_stored=True, attempt=1, key=key, is_from_history=True)
+            for each in missing[start : start + _PAGE]
         ]
         for delivery in deliveries:
             mailbox.on_delivery(delivery)

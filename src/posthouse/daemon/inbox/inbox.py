@@ -232,6 +232,11 @@ class Inbox:
         given = {"node": node, "agent": agent, "peer": peer, "before": bound, "limit": limit}
         return await self.store.pool.run(lambda db: [InboxItem(*row) for row in db.execute(SQL.between_agents, given)])
 
+    async def known_messages(self, message_ids: Sequence[str]) -> set[str]:
+        """Return those of these messages that the inbox has."""
+        wanted = msgspec.json.encode(message_ids).decode()
+        return await self.store.pool.run(lambda db: {found for (found,) in db.execute(SQL.known_messages, (wanted,))})
+
     async def newest_position(self) -> int:
         """Return the position of the newest message, zero if there is none."""
         return await self.store.pool.run(newest_position)

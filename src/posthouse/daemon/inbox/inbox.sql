@@ -69,3 +69,6 @@ DELETE FROM inbox WHERE position IN (
         WHERE inbox_agent.position = inbox.position AND (read_at_ns IS NULL OR read_at_ns >= ?1)))
     ORDER BY position LIMIT ?2)
 RETURNING position, id
+
+-- :name known_messages
+SELECT DISTINCT message_id FROM inbox WHERE message_id IN (SELECT value FROM json_each(?))

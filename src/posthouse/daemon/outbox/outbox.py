@@ -102,6 +102,10 @@ class Outbox:
         """Return the destinations that have rows to send."""
         return await self.store.pool.run(lambda db: [str(name) for (name,) in db.execute(SQL.open_destinations)])
 
+    async def note_relay_epoch(self, epoch: str, since_ns: int) -> list[str]:
+        """Note the epoch of the relay; return the destinations of rows that a relay with another one gets again."""
+        return await self.store.writer.run(lambda tx: transitions.reopen_answered_rows(tx, epoch, since_ns, self._mesh))
+
     async def claim(self, destination: str, limit: int) -> list[Claimed]:
         """Claim the oldest pending rows of a destination for sending."""
         return await self.store.writer.run(lambda tx: transitions.claim_rows(tx, destination, limit, self._mesh))

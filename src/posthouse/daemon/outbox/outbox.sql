@@ -28,7 +28,8 @@ UPDATE outbox SET status = 'inflight', attempts = attempts + 1, next_attempt_at_
 
 -- :name mark_done
 UPDATE outbox SET status = 'done', delivered_at_ns = ?, broker_message_id = ?, history_id = ?, last_error = NULL,
-       own_post = CASE WHEN destination GLOB '#*' THEN 'waiting' ELSE 'none' END
+       own_post = CASE WHEN own_post = 'given' THEN 'given' WHEN destination GLOB '#*' THEN 'waiting' ELSE 'none' END,
+       not_queued = coalesce(?, not_queued)
 WHERE position = ? AND status = 'inflight'
 
 -- :name mark_accepted
@@ -73,6 +74,19 @@ WHERE status = 'pending' AND enqueued_at_ns < ? ORDER BY position LIMIT ?
 UPDATE outbox SET status = 'aborted', aborted_at_ns = ?, aborted_by = ?, superseded_by = ?, next_attempt_at_ns = NULL
 WHERE position = ?
 
+-- :name relay_epoch
+SELECT epoch FROM relay_epochs
+
+-- :name set_relay_epoch
+INSERT INTO relay_epochs (id, epoch) VALUES (1, ?) ON CONFLICT (id) DO UPDATE SET epoch = excluded.epoch
+
+-- :name answered
+SELECT position, id, destination FROM outbox
+WHERE status = 'done' AND event IS NOT NULL AND history_id IS NOT NULL AND enqueued_at_ns >= ? ORDER BY position
+
+-- :name reopen
+UPDATE outbox SET status = 'pending', next_attempt_at_ns = NULL WHERE position = ?
+
 -- :name strippable
 SELECT position, length(event) FROM outbox WHERE status = 'done' AND event IS NOT NULL AND delivered_at_ns < ?
 ORDER BY position LIMIT ?
@@ -83,7 +97,8 @@ UPDATE outbox SET event = NULL, destination = '' WHERE position = ?
 -- :name columns
 SELECT position, id, client_message_id, status, attempts, enqueued_at_ns, next_attempt_at_ns, delivered_at_ns,
        broker_message_id, history_id, last_error, aborted_at_ns, aborted_by, superseded_by, payload_bytes,
-       destination, event_id, from_agent, to_agent, confirmed_at_ns, read_at_ns, rejected_at_ns, reject_reason
+       destination, event_id, from_agent, to_agent, confirmed_at_ns, read_at_ns, rejected_at_ns, reject_reason,
+       not_queued
 FROM outbox
 
 -- :name event_of
@@ -101,8 +116,9 @@ INSERT OR IGNORE INTO outbox (position, id, client_message_id, request_fingerpri
                               enqueued_at_ns, attempts, status, next_attempt_at_ns, last_error, delivered_at_ns,
                               broker_message_id, history_id, aborted_at_ns, aborted_by, superseded_by, payload_bytes,
                               from_agent, to_agent, own_post, confirmed_at_ns, read_at_ns, rejected_at_ns,
-                              reject_reason, reply_to_id)
+                              reject_reason, reply_to_id, not_queued)
 VALUES (:position, :id, :client_message_id, :request_fingerprint, :event_id, :event, :destination, :enqueued_at_ns,
         :attempts, :status, :next_attempt_at_ns, :last_error, :delivered_at_ns, :broker_message_id, :history_id,
         :aborted_at_ns, :aborted_by, :superseded_by, :payload_bytes, :from_agent, :to_agent, :own_post,
-        :confirmed_at_ns, :read_at_ns, :rejected_at_ns, :reject_reason, :reply_to_id)
+        :confirmed_at_ns, :read_at_ns, :rejected_at_ns, :reject_reason, :reply_to_id,
+        :not_queued)

@@ -3,6 +3,7 @@
     pending -> inflight -> done | dead        a deferred row goes back to pending
     pending | dead -> aborted                 by an operator; inflight too when the identity is replaced
     pending | dead -> done                    the relay had the message when it was to be requeued
+    done -> pending                           the relay was restored from a backup
 
 Each function is the work of one transaction and appends its journal records in it. Two requests with one
 client_message_id never both insert, because the writer runs them one after the other; a refusal writes nothing. A
@@ -17,6 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+
+import msgspec
 
 from posthouse.journal.append import JournalTransaction
 from posthouse.model.address import DEFAULT_INBOX
@@ -114,6 +117,8 @@ class OutboxRow(NamedTuple):
     read_at_ns: int | None
     rejected_at_ns: int | None
     reject_reason: str | None
+    #: readers of a topic whose queue had no room: a JSON array of {recipient, reason}
+    not_queued: str | None
 
     @property
     def state(self) -> MessageState:
@@ -154,6 +159,7 @@ class OutboxRow(NamedTuple):
             "read_at": _format_time(self.read_at_ns),
             "rejected_at": _format_time(self.rejected_at_ns),
             "reject_reason": self.reject_reason,
+            "not_queued": [] if self.not_queued is None else msgspec.json.decode(self.not_queued),
         }
 
 
@@ -253,6 +259,7 @@ class Sent(NamedTuple):
     row: Claimed
     broker_message_id: str
     history_id: int | None
+    not_queued: Sequence[Any] = ()
 
 
 class Deferred(NamedTuple):
@@ -302,7 +309,8 @@ def settle_rows(tx: JournalTransaction, outcomes: Sequence[SendOutcome], mesh: s
 
 def _settle_sent(tx: JournalTransaction, sent: Sent, mesh: str) -> None:
     row = sent.row
-    tx.db.execute(SQL.mark_done, (tx.now_ns, sent.broker_message_id, sent.history_id, row.position))
+    not_queued = msgspec.json.encode(sent.not_queued).decode() if sent.not_queued else None
+    tx.db.execute(SQL.mark_done, (tx.now_ns, sent.broker_message_id, sent.history_id, not_queued, row.position))
     body = {
         "client_message_id": row.client_message_id,
         "message_id": sent.broker_message_id,
@@ -320,6 +328,21 @@ def _settle_deferred(tx: JournalTransaction, deferred: Deferred, mesh: str) -> N
     if not (row.last_error or "").startswith(f"{deferred.code}:"):
         body = {"attempts": row.attempts + 1, "code": deferred.code}
         tx.append("outbox.deferred", mesh=mesh, ref=row.id, body=body)
+
+
+def reopen_answered_rows(tx: JournalTransaction, epoch: str, since_ns: int, mesh: str) -> list[str]:
+    """Make rows pending again if the relay that answered them has another epoch now; return their destinations."""
+    known: str | None = tx.db.execute(SQL.relay_epoch).get
+    if known == epoch:
+        return []
+    tx.db.execute(SQL.set_relay_epoch, (epoch,))
+    rows: list[Any] = [] if known is None else list(tx.db.execute(SQL.answered, (since_ns,)))
+    for start in range(0, len(rows), _SWEEP_ROWS):
+        part = rows[start : start + _SWEEP_ROWS]
+        tx.db.executemany(SQL.reopen, [(position,) for position, _id, _destination in part])
+        tx.append("outbox.reopened", mesh=mesh, ref=epoch, body={"ids": [row_id for _at, row_id, _to in part]})
+    tx.db.execute(SQL.add_state, (len(rows), 0, 0))
+    return list(dict.fromkeys(destination for _at, _id, destination in rows))
 
 
 def reopen_inflight_rows(tx: JournalTransaction) -> int:

@@ -22,6 +22,7 @@ _AFTER = {
     "done": frozenset({"pending", "dead"}),
     "dead": frozenset({"pending"}),
     "aborted": frozenset({"pending", "dead"}),
+    "reopened": frozenset({"done"}),
 }
 
 
@@ -49,7 +50,7 @@ def _by_row(entry: Entry) -> Iterator[KeyedFact]:
             yield row["id"], SnapshotStatus(row["status"])
         return
     kind = entry.type.partition(".")[2]
-    for row_id in entry.body["ids"] if kind == "inflight" else (entry.ref,):
+    for row_id in entry.body["ids"] if kind in ("inflight", "reopened") else (entry.ref,):
         yield row_id, RowRecord(kind)
     if (successor := entry.body.get("superseded_by")) is not None:
         yield successor, Succession(entry.ref)
@@ -88,6 +89,8 @@ class OutboxRowAuditor(Auditor):
             yield self.finding("outbox_outcome_twice", step, self.key, f"{kind}, but it was {self._state}")
         if kind in ("done", "dead", "aborted"):
             self._state = kind
+        elif kind == "reopened":
+            self._state = "pending"
 
     def _succeed(self, step: Step, predecessor_id: str) -> Iterator[Finding]:
         if self._succession is not None:
