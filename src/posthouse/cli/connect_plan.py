@@ -160,6 +160,5 @@ def hook_directory(daemon_options: DaemonOptions) -> Path | None:
     """Return the directory of the daemon for hooks, or None if hooks find it themselves."""
     from posthouse.files import HOME_ENV
 
-    if daemon_options.directory is None and daemon_options.mesh is None and not os.environ.get(HOME_ENV):
-        return None
-    return daemon_options.location().directory
+    is_default = daemon_options.directory is None and not os.environ.get(HOME_ENV)
+    return None if is_default else daemon_options.root()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from posthouse.daemon.wake import waker
 from posthouse.model.clock import FakeClock, SystemClock, format_utc
 from tests.daemon.hosts import Host, Said, eventually, make_host, running
 from tests.daemon.wake.programs import NOWHERE, SECRET, Program, Start, deliver, heard, hook, programs
@@ -129,15 +131,33 @@ async def test_waiter_ends_with_the_process_of_its_program(host: Host, start: St
     assert ended(await waiter) == (200, "0", "")
 
 
-async def test_waiter_ends_with_its_session_and_with_its_connection(host: Host, start: Start) -> None:
+async def test_waiter_ends_with_its_session_and_with_its_last_mcp_connection(
+    host: Host, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waker, "RECONNECT_S", 0.05)
     program = start()
     waiter = await begin_wait(host, program)
     assert ended(await hook(host, program, "session-end")) == (200, "0", "")
     assert ended(await waiter) == (200, "0", "")
     waiter = await begin_wait(host, program)
-    session = host.daemon.waker.sessions.of_program("claude-code")[0]
-    host.daemon.waker.end(session.process)
+    async with mcp_connection(host, program):
+        async with mcp_connection(host, program):
+            pass
+        assert not await is_done_soon(waiter)
     assert ended(await waiter) == (200, "0", "")
+
+
+@asynccontextmanager
+async def mcp_connection(host: Host, program: Program) -> AsyncIterator[None]:
+    """The connection that `posthouse mcp` holds for a program."""
+    reader, writer = await asyncio.open_unix_connection(str(host.daemon.directory.socket))
+    writer.write(f"POST /v1/mcp?pid={program.pid} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+    assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+    try:
+        yield
+    finally:
+        writer.close()
+        await writer.wait_closed()
 
 
 async def test_an_agent_is_woken_once_in_thirty_seconds(host: Host, start: Start, clock: AdvancedClock) -> None:

@@ -1,4 +1,5 @@
-"""Routes that wake agents: POST /v1/hooks/{program}/{event} for hooks of coding agents, and /v1/agents/on-mail.
+"""Routes that wake agents: POST /v1/hooks/{program}/{event} for hooks of coding agents, and /v1/agents/on-mail;
+and the MCP connection of a program, which its waiter ends with.
 
 The body of a hook is the JSON that the program gives it; the answer is what the hook prints, with its exit code in
 the header Posthouse-Exit. `posthouse hook` is the only client, and it is silent about refusals.
@@ -25,6 +26,7 @@ from posthouse.daemon.wake.programs import (
 )
 from posthouse.daemon.wake.sessions import find_program
 from posthouse.http.response import HttpResponse, json_response
+from posthouse.mcp.line_stream import PipeQuery, serve_pipe
 from posthouse.model.errors import error
 from posthouse.model.limits import KIB
 
@@ -81,6 +83,13 @@ async def _guard(call: LocalCall, given: HookInput, agent: str) -> HookAnswer:
         f"or ask for it: send {held.holder} a message with the posthouse tool `send` or `posthouse send`."
     )
     return deny_answer(given, reason)
+
+
+async def serve_program(call: LocalCall) -> HttpResponse:
+    """Serve MCP to a program; the waiter of its hooks ends with the connection."""
+    process = find_program(call.arguments(PipeQuery).pid)
+    with call.context.waker.connected(process):
+        return await serve_pipe(call)
 
 
 async def _input(call: LocalCall) -> HookInput:

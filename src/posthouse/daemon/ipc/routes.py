@@ -25,7 +25,6 @@ from posthouse.daemon.metrics import CONTENT_TYPE
 from posthouse.http.response import HttpResponse, json_response
 from posthouse.http.router import Route
 from posthouse.journal.store import Store
-from posthouse.mcp.line_stream import serve_pipe
 from posthouse.mcp.streamable_http import PATH as MCP_PATH
 from posthouse.mcp.streamable_http import delete_session, post_message
 from posthouse.model.limits import MILLISECOND_NS, SECOND_NS
@@ -184,7 +183,7 @@ ROUTES: tuple[Route[LocalCall], ...] = (
     Route("GET", "/v1/version", show_version),
     Route("GET", "/v1/health", show_health),
     Route("GET", "/v1/metrics", show_metrics),
-    Route("POST", "/v1/mcp", serve_pipe, may_wait=True),
+    Route("POST", "/v1/mcp", hook_routes.serve_program, may_wait=True),
     Route("POST", MCP_PATH, post_message, may_wait=True),
     Route("DELETE", MCP_PATH, delete_session),
 )

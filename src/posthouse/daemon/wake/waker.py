@@ -8,7 +8,9 @@ Hooks of subagents hear nothing: the mail is the main agent's.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 import structlog
@@ -41,6 +43,8 @@ from posthouse.model.clock import Clock
 log = structlog.get_logger(__name__)
 #: between looks at the program's process while a waiter waits
 WATCH_S = 1.0
+#: for a program to connect again, after a restart of its MCP server
+RECONNECT_S = 5.0
 
 
 class Waiting(Protocol):
@@ -72,6 +76,7 @@ class Waker:
         self._address_of = address_of
         self._clock = clock
         self._limit = WakeLimit(clock, pauses.held_s)
+        self._connections: Counter[ProcessRef | None] = Counter()
         self.sessions = Sessions()
         self.commands = MailCommands(agents, announcer, self.sessions, self._limit)
         agents.on_change.append(self.commands.reload)
@@ -144,9 +149,21 @@ class Waker:
         """Stop every command."""
         await self.commands.close()
 
-    def end(self, process: ProcessRef) -> None:
-        """End the waiter of a process: its program has closed its connection."""
-        self.sessions.end(process)
+    @contextmanager
+    def connected(self, process: ProcessRef | None) -> Iterator[None]:
+        """Note an MCP connection of a program; its waiter ends soon after its last connection."""
+        self._connections[process] += 1
+        try:
+            yield
+        finally:
+            self._connections[process] -= 1
+            if process is not None and not self._connections[process]:
+                asyncio.get_running_loop().call_later(RECONNECT_S, self._end_unconnected, process)
+
+    def _end_unconnected(self, process: ProcessRef) -> None:
+        if not self._connections[process]:
+            del self._connections[process]
+            self.sessions.end(process)
 
     async def _on_turn_end(self, session: Session) -> HookAnswer:
         if session.program != "cursor":
