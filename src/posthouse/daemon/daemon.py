@@ -26,7 +26,7 @@ from posthouse.daemon.directory import DaemonDirectory
 from posthouse.daemon.event_hub import EventHub
 from posthouse.daemon.housekeeping import keep_agents
 from posthouse.daemon.ipc.local_server import LocalServer
-from posthouse.daemon.ipc.routes import ROUTES
+from posthouse.daemon.ipc.openapi import ROUTES
 from posthouse.daemon.meshes import MeshTable
 from posthouse.daemon.metrics import Meters
 from posthouse.daemon.settings import DaemonSettings

@@ -7,7 +7,7 @@ shown as single parameters. A server adds what its routes do not know: its title
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -35,6 +35,11 @@ class ApiDescription:
     description: str
     #: name of a path parameter -> its type
     path_parameters: Mapping[str, Any]
+    #: type and media type of every refusal
+    problem: type[Any] = Problem
+    problem_media_type: str = PROBLEM
+    #: header that every request may have -> what it says
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 def describe_api(routes: Sequence[Route[Any]], api: ApiDescription) -> dict[str, Any]:
@@ -67,7 +72,7 @@ def encode_document(document: dict[str, Any]) -> bytes:
 
 
 def _types(routes: Iterable[Route[Any]], api: ApiDescription) -> Iterable[Any]:
-    yield Problem
+    yield api.problem
     for route in routes:
         yield from route.bodies
         if route.query is not None:
@@ -87,13 +92,14 @@ class _OperationWriter:
     def operation(self, route: Route[Any]) -> dict[str, Any]:
         """Return the operation object of a route."""
         responses = {str(status): self._response(route, status) for status in route.responses}
+        problem = self._schemas[self._api.problem]
         operation: dict[str, Any] = {
             "summary": route.summary,
             "operationId": route.name,
-            "parameters": [*self._path_parameters(route), *self._query_parameters(route)],
+            "parameters": [*self._path_parameters(route), *self._query_parameters(route), *self._headers()],
             "responses": {
                 **responses,
-                "default": {"description": "Refused.", "content": {PROBLEM: {"schema": self._schemas[Problem]}}},
+                "default": {"description": "Refused.", "content": {self._api.problem_media_type: {"schema": problem}}},
             },
         }
         if route.bodies:
@@ -107,6 +113,12 @@ class _OperationWriter:
         return [
             {"name": name, "in": "path", "required": True, "schema": self._schemas[self._api.path_parameters[name]]}
             for name in route.parameters
+        ]
+
+    def _headers(self) -> list[dict[str, Any]]:
+        return [
+            {"name": name, "in": "header", "required": False, "description": text, "schema": {"type": "string"}}
+            for name, text in self._api.headers.items()
         ]
 
     def _query_parameters(self, route: Route[Any]) -> list[dict[str, Any]]:

@@ -26,7 +26,7 @@ Line = Annotated[str, msgspec.Meta(max_length=200)]
 Words = Annotated[list[Word], msgspec.Meta(max_length=16)]
 
 
-class _RegisterBody(msgspec.Struct, forbid_unknown_fields=True):
+class RegisterBody(msgspec.Struct, forbid_unknown_fields=True):
     name: str
     program: Word | None = None
     #: directory that the program works in; shown on this host only
@@ -40,18 +40,18 @@ class _RegisterBody(msgspec.Struct, forbid_unknown_fields=True):
     pid: int | None = None
 
 
-class _RenameBody(msgspec.Struct, forbid_unknown_fields=True):
+class RenameBody(msgspec.Struct, forbid_unknown_fields=True):
     name: str
     to: str
 
 
-class _RetireBody(msgspec.Struct, forbid_unknown_fields=True):
+class RetireBody(msgspec.Struct, forbid_unknown_fields=True):
     name: str
     #: shown to senders whose mail is refused
     reason: Line | None = None
 
 
-class _Agents(msgspec.Struct, forbid_unknown_fields=True):
+class AgentsBody(msgspec.Struct, forbid_unknown_fields=True):
     """Which agents a request means; without a name, the one that it acts for."""
 
     names: Annotated[list[str], msgspec.Meta(max_length=AGENTS_MAX)] | None = None
@@ -59,7 +59,7 @@ class _Agents(msgspec.Struct, forbid_unknown_fields=True):
     program: str | None = None
 
 
-class _PauseBody(_Agents, kw_only=True):
+class PauseBody(AgentsBody, kw_only=True):
     #: a time, UTC or with a zone
     until: str
     #: shown to senders
@@ -68,7 +68,7 @@ class _PauseBody(_Agents, kw_only=True):
 
 async def register_agent(call: LocalCall) -> HttpResponse:
     """Add an agent or change its fields; with a pid, answer the name that this process uses."""
-    body = await call.body(_RegisterBody)
+    body = await call.body(RegisterBody)
     given = AgentFields(body.program, body.project, body.summary, body.capabilities, body.status, body.receipts)
     process = None if body.pid is None else require_process(body.pid)
     agent, is_new = await call.context.agents.register(body.name, given, process)
@@ -91,7 +91,7 @@ async def show_agent(call: LocalCall) -> HttpResponse:
 
 async def rename_agent(call: LocalCall) -> HttpResponse:
     """Give an agent another name; its mail moves with it."""
-    body = await call.body(_RenameBody)
+    body = await call.body(RenameBody)
     agent = await call.context.agents.rename(body.name, body.to)
     for node in call.context.meshes:
         await node.mailroom.move_renamed()
@@ -100,13 +100,13 @@ async def rename_agent(call: LocalCall) -> HttpResponse:
 
 async def retire_agent(call: LocalCall) -> HttpResponse:
     """Let an agent take no more mail."""
-    body = await call.body(_RetireBody)
+    body = await call.body(RetireBody)
     return json_response((await call.context.agents.retire(body.name, body.reason)).to_api())
 
 
 async def pause_agents(call: LocalCall) -> HttpResponse:
     """Let the mail of agents wait until a time: nothing wakes them, and senders see the state."""
-    body = await call.body(_PauseBody)
+    body = await call.body(PauseBody)
     names = _named(call, body)
     set_by = "person" if call.agent == DEFAULT_INBOX else call.agent
     await call.context.pauses.pause(names, parse_utc(body.until), body.reason, set_by)
@@ -115,11 +115,11 @@ async def pause_agents(call: LocalCall) -> HttpResponse:
 
 async def resume_agents(call: LocalCall) -> HttpResponse:
     """End the pauses of agents; return those that were paused."""
-    names = await call.context.pauses.resume(_named(call, await call.body(_Agents)))
+    names = await call.context.pauses.resume(_named(call, await call.body(AgentsBody)))
     return json_response({"items": [_shown(call, call.context.agents.require(name)) for name in names]})
 
 
-def _named(call: LocalCall, body: _Agents) -> list[str]:
+def _named(call: LocalCall, body: AgentsBody) -> list[str]:
     agents = call.context.agents
     if body.names is not None and body.program is not None:
         raise error("body_invalid", reason="give either names or program")

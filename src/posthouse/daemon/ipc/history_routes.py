@@ -29,7 +29,7 @@ _PAGES_MAX = 20  # of the relay's history that one request searches for an agent
 _LOCAL = "local:"  # begins a cursor in the inbox
 
 
-class _HistoryQuery(msgspec.Struct):
+class HistoryQuery(msgspec.Struct):
     topic: str | None = None
     #: an address, name, prefix or node id
     with_: str | None = msgspec.field(default=None, name="with")
@@ -40,7 +40,7 @@ class _HistoryQuery(msgspec.Struct):
 
 async def show_history(call: LocalCall) -> HttpResponse:
     """Return messages of a topic, or with a member or agent, newest first."""
-    arguments = call.arguments(_HistoryQuery)
+    arguments = call.arguments(HistoryQuery)
     if (arguments.topic is None) == (arguments.with_ is None):
         raise error("parameter_invalid", name="topic", reason="give either topic or with")
     node = call.mesh
@@ -56,7 +56,7 @@ async def show_history(call: LocalCall) -> HttpResponse:
     return json_response(await _relay_page(call, node, peer, arguments))
 
 
-async def _relay_page(call: LocalCall, node: MeshNode, peer: Recipient, arguments: _HistoryQuery) -> dict[str, Any]:
+async def _relay_page(call: LocalCall, node: MeshNode, peer: Recipient, arguments: HistoryQuery) -> dict[str, Any]:
     """Return the messages that the caller and a peer exchanged; pages without any of theirs are skipped."""
     client, own = node.uplink.client, node.key.node
     both = [own, peer.destination]
@@ -80,7 +80,7 @@ def _is_between(entry: dict[str, Any], own: str, agent: str, peer: str) -> bool:
     return (not agent or entry[mine] == agent) and (not peer or entry[theirs] == peer)
 
 
-async def _local_page(call: LocalCall, node: MeshNode, peer: str, arguments: _HistoryQuery) -> dict[str, Any]:
+async def _local_page(call: LocalCall, node: MeshNode, peer: str, arguments: HistoryQuery) -> dict[str, Any]:
     """Return messages between agents of this host, from its inbox."""
     before = _position(arguments.before)
     items = await node.inbox.between(node.key.node, call.agent, peer, before, arguments.limit + 1)

@@ -35,7 +35,7 @@ EXIT_HEADER = "Posthouse-Exit"
 NAME_HEADER = "Posthouse-Agent"
 
 
-class _HookQuery(msgspec.Struct):
+class HookQuery(msgspec.Struct):
     #: process that started the hook
     pid: int
     #: name that the hook asks for; empty: the program's
@@ -49,7 +49,7 @@ async def run_hook(call: LocalCall) -> HttpResponse:
         raise error("parameter_invalid", name="program", reason=f"one of {', '.join(PROGRAMS)}")
     if event not in EVENTS:
         raise error("parameter_invalid", name="event", reason=f"one of {', '.join(sorted(EVENTS))}")
-    arguments, given = call.arguments(_HookQuery), await _input(call)
+    arguments, given = call.arguments(HookQuery), await _input(call)
     waker = call.context.waker
     if event == STATUS:
         return json_response({"sessions": [session.to_api() for session in waker.sessions.of_program(program)]})
@@ -107,7 +107,7 @@ def _response(answer: HookAnswer) -> HttpResponse:
     return HttpResponse(200, answer.body, "text/plain; charset=utf-8", headers)
 
 
-class _OnMailBody(msgspec.Struct, forbid_unknown_fields=True):
+class OnMailBody(msgspec.Struct, forbid_unknown_fields=True):
     name: str
     #: for a shell; None removes it
     command: str | None = None
@@ -115,7 +115,7 @@ class _OnMailBody(msgspec.Struct, forbid_unknown_fields=True):
 
 async def set_on_mail(call: LocalCall) -> HttpResponse:
     """Set or remove the command that the daemon runs when mail for an agent arrives."""
-    body = await call.body(_OnMailBody)
+    body = await call.body(OnMailBody)
     commands = call.context.waker.commands
     await commands.set_command(body.name, body.command)
     return json_response({"name": body.name, "on_mail": commands.on_mail.get(body.name)})

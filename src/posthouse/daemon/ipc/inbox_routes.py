@@ -38,7 +38,7 @@ _HELD_MIN_S = 0.05  # between looks at a pause that is about to end
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT")  # how a time begins; ids of messages have no hyphen
 
 
-class _Selection(msgspec.Struct, forbid_unknown_fields=True):
+class Selection(msgspec.Struct, forbid_unknown_fields=True):
     """The conditions that reading and marking share."""
 
     #: an inbox id, a message id or a time; only later messages are selected
@@ -53,7 +53,7 @@ class _Selection(msgspec.Struct, forbid_unknown_fields=True):
     mesh: str | None = None
 
 
-class _InboxQuery(_Selection):
+class InboxQuery(Selection):
     #: the older name of `after`
     since: str | None = None
     unread: bool = False
@@ -65,7 +65,7 @@ class _InboxQuery(_Selection):
     reader: str | None = None
 
 
-class _MarkBody(msgspec.Struct, forbid_unknown_fields=True):
+class MarkBody(msgspec.Struct, forbid_unknown_fields=True):
     #: as the inbox answered it
     mark: str
     #: messages that the reader has
@@ -73,7 +73,7 @@ class _MarkBody(msgspec.Struct, forbid_unknown_fields=True):
     mesh: str | None = None
 
 
-class _SeenBody(_Selection):
+class SeenBody(Selection):
     ids: list[str] | None = None
     #: without another condition: mark everything
     all: bool = False
@@ -81,7 +81,7 @@ class _SeenBody(_Selection):
 
 async def list_inbox(call: LocalCall) -> HttpResponse:
     """Return a page of messages and where the next one begins; with wait_s, wait for the first one if there is none."""
-    arguments = call.arguments(_InboxQuery)
+    arguments = call.arguments(InboxQuery)
     after = arguments.since if arguments.after is None else arguments.after
     is_oldest_first = arguments.unread or after is not None or arguments.reader is not None
     is_newest_first = not is_oldest_first if arguments.order is None else arguments.order == "newest"
@@ -106,7 +106,7 @@ async def list_inbox(call: LocalCall) -> HttpResponse:
     return json_response({"items": [item.to_api(now_ns) for item in shown], "next": following, "mark": mark})
 
 
-def _mark(arguments: _InboxQuery) -> str | None:
+def _mark(arguments: InboxQuery) -> str | None:
     """Return the name of the mark after which a reader asks for mail."""
     if arguments.reader is None:
         return None
@@ -124,7 +124,7 @@ async def _reached(call: LocalCall, node: MeshNode, mark: str | None) -> int:
 
 async def move_mark(call: LocalCall) -> HttpResponse:
     """Move a reader's mark behind messages that it has; a mark never moves back."""
-    body = await call.body(_MarkBody)
+    body = await call.body(MarkBody)
     newest: dict[MeshNode, int] = {}
     for each in body.ids:
         node, item = await find_inbox_item(call, each)
@@ -145,7 +145,7 @@ async def show_inbox_item(call: LocalCall) -> HttpResponse:
 
 async def mark_seen(call: LocalCall) -> HttpResponse:
     """Mark messages as read: those with the given ids, or all that the conditions select."""
-    body = await call.body(_SeenBody)
+    body = await call.body(SeenBody)
     conditions = (body.after, body.before, body.topic, body.from_, body.search)
     is_selection = body.all or any(each is not None for each in conditions)
     if (body.ids is not None) == is_selection:
@@ -162,7 +162,7 @@ async def mark_seen(call: LocalCall) -> HttpResponse:
 _Wanted = Mapping[MeshNode, InboxFilter]
 
 
-async def _inbox_filters(call: LocalCall, given: _Selection, after: str | None) -> _Wanted:
+async def _inbox_filters(call: LocalCall, given: Selection, after: str | None) -> _Wanted:
     first, last = await _boundary(call, after), await _boundary(call, given.before)
     topic = None if given.topic is None else given.topic.removeprefix(TOPIC_MARK)
     search = None if given.search is None else search_expression(given.search)

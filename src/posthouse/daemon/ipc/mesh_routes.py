@@ -77,7 +77,7 @@ async def _relay_states(nodes: Sequence[MeshNode], message_id: str) -> tuple[Any
     return None, refusal
 
 
-class _ProfileBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+class ProfileBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     summary: str | None = None
     status: Literal["idle", "working", "dnd"] | None = None
     visible: bool | None = None
@@ -114,7 +114,7 @@ async def list_peers(call: LocalCall) -> HttpResponse:
 
 async def update_profile(call: LocalCall) -> HttpResponse:
     """Change the profile of this host, or of the agent that asks; fields that are not given stay."""
-    body = await call.body(_ProfileBody)
+    body = await call.body(ProfileBody)
     if not call.agent:
         changes = msgspec.to_builtins(body)
         changes.pop("mesh", None)
@@ -140,7 +140,7 @@ def _presence(entry: Any) -> dict[str, Any]:
     return {"online": entry is not None and entry.online, "status": None if entry is None else entry.status}
 
 
-class _TopicBody(msgspec.Struct, forbid_unknown_fields=True):
+class TopicBody(msgspec.Struct, forbid_unknown_fields=True):
     #: a name, or a pattern to subscribe with; a leading # is removed
     topic: str
     mesh: str | None = None
@@ -186,10 +186,10 @@ async def list_topics(call: LocalCall) -> HttpResponse:
 
 
 async def _read_topic(call: LocalCall) -> str:
-    return (await call.body(_TopicBody)).topic.removeprefix(TOPIC_MARK)
+    return (await call.body(TopicBody)).topic.removeprefix(TOPIC_MARK)
 
 
-class _AcquireBody(msgspec.Struct, forbid_unknown_fields=True):
+class AcquireBody(msgspec.Struct, forbid_unknown_fields=True):
     resource: str
     lease_ms: int
     mesh: str | None = None
@@ -197,14 +197,14 @@ class _AcquireBody(msgspec.Struct, forbid_unknown_fields=True):
     wait_ms: int = 0
 
 
-class _RenewBody(msgspec.Struct, forbid_unknown_fields=True):
+class RenewBody(msgspec.Struct, forbid_unknown_fields=True):
     resource: str
     token: int
     lease_ms: int
     mesh: str | None = None
 
 
-class _ReleaseBody(msgspec.Struct, forbid_unknown_fields=True):
+class ReleaseLockBody(msgspec.Struct, forbid_unknown_fields=True):
     resource: str
     token: int
     mesh: str | None = None
@@ -212,7 +212,7 @@ class _ReleaseBody(msgspec.Struct, forbid_unknown_fields=True):
 
 async def acquire_lock(call: LocalCall) -> HttpResponse:
     """Acquire a lock."""
-    body = await call.body(_AcquireBody)
+    body = await call.body(AcquireBody)
     locks = call.mesh.uplink.client.locks
     grant = locks.acquire(
         body.resource,
@@ -231,7 +231,7 @@ async def acquire_lock(call: LocalCall) -> HttpResponse:
 
 async def renew_lock(call: LocalCall) -> HttpResponse:
     """Renew a lease."""
-    body = await call.body(_RenewBody)
+    body = await call.body(RenewBody)
     locks = call.mesh.uplink.client.locks
     session = call.agent or None
     return json_response(
@@ -241,7 +241,7 @@ async def renew_lock(call: LocalCall) -> HttpResponse:
 
 async def release_lock(call: LocalCall) -> HttpResponse:
     """Release a lock."""
-    body = await call.body(_ReleaseBody)
+    body = await call.body(ReleaseLockBody)
     locks = call.mesh.uplink.client.locks
     await locks.release(body.resource, body.token, mesh=call.mesh.mesh, session=call.agent or None)
     return json_response({"resource": body.resource, "released": True})

@@ -23,7 +23,7 @@ from posthouse.model.errors import PosthouseError
 _KEY_HEADER = "Idempotency-Key"
 
 
-class _PostBody(msgspec.Struct, forbid_unknown_fields=True):
+class PostBody(msgspec.Struct, forbid_unknown_fields=True):
     topic: str
     message: str
     priority: str | None = None
@@ -44,7 +44,7 @@ async def send_message(call: LocalCall) -> HttpResponse:
 
 async def post_to_topic(call: LocalCall) -> HttpResponse:
     """Accept a message to a topic."""
-    body = await call.body(_PostBody)
+    body = await call.body(PostBody)
     return await _accept_message(
         call,
         SendRequest(
@@ -80,7 +80,7 @@ DEFAULT_LIMIT = 50
 MAX_LIMIT = 500
 
 
-class _OutboxQuery(msgspec.Struct):
+class OutboxQuery(msgspec.Struct):
     status: Literal["pending", "inflight", "done", "dead", "aborted"] | None = None
     #: a name, prefix, node id or #topic
     to: str | None = None
@@ -93,21 +93,21 @@ class _OutboxQuery(msgspec.Struct):
     limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_LIMIT)] = DEFAULT_LIMIT
 
 
-class _RequeueBody(msgspec.Struct, forbid_unknown_fields=True):
+class RequeueBody(msgspec.Struct, forbid_unknown_fields=True):
     id: str
     new_client_message_id: str | None = None
     message: str | None = None
     mesh: str | None = None
 
 
-class _DropBody(msgspec.Struct, forbid_unknown_fields=True):
+class DropBody(msgspec.Struct, forbid_unknown_fields=True):
     id: str
     mesh: str | None = None
 
 
 async def list_outbox(call: LocalCall) -> HttpResponse:
     """Return a page of rows over all meshes and where the next one begins."""
-    arguments = call.arguments(_OutboxQuery)
+    arguments = call.arguments(OutboxQuery)
     is_newest_first = (arguments.order or ("newest" if arguments.after is None else "oldest")) == "newest"
     after, before = await _boundary(call, arguments.after), await _boundary(call, arguments.before)
     meshes: dict[str, str] = {}  # of rows, by their ids
@@ -146,14 +146,14 @@ async def show_outbox_row(call: LocalCall) -> HttpResponse:
 
 async def requeue_outbox_row(call: LocalCall) -> HttpResponse:
     """Replace a dead or pending row by a new one."""
-    body = await call.body(_RequeueBody)
+    body = await call.body(RequeueBody)
     node, row = await find_outbox_row(call, body.id)
     return json_response(await node.sending.requeue(row.id, body.new_client_message_id, body.message, call.agent))
 
 
 async def drop_outbox_row(call: LocalCall) -> HttpResponse:
     """Abort a dead or pending row."""
-    body = await call.body(_DropBody)
+    body = await call.body(DropBody)
     node, row = await find_outbox_row(call, body.id)
     await node.outbox.drop(row)
     return json_response({"aborted_row_id": row.id})
@@ -165,5 +165,5 @@ def _row_of(node: MeshNode, row: OutboxRow) -> dict[str, Any]:
 
 async def withdraw_message(call: LocalCall) -> HttpResponse:
     """Take back a message of this agent, by its row, client_message_id or message id."""
-    node, row = await find_outbox_row(call, (await call.body(_DropBody)).id)
+    node, row = await find_outbox_row(call, (await call.body(DropBody)).id)
     return json_response(await node.sending.withdraw(row, call.agent))

@@ -1,6 +1,7 @@
 """The routes of the local API, and the handlers of version, health and metrics.
 
-If you add a route: 1. here, 2. DaemonClient, 3. docs/reference.
+If you add a route: 1. here, with the types of its request and response, 2. DaemonClient, 3. run
+`python -m posthouse.daemon.ipc.openapi > docs/openapi-daemon.json`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from posthouse.client.daemon.local_api import Accepted, Agent, DaemonVersion, Health, InboxItem, RequeuedRow
 from posthouse.daemon.context import LocalCall
 from posthouse.daemon.directory import SCHEMA_VERSION
 from posthouse.daemon.ipc import (
@@ -20,13 +22,16 @@ from posthouse.daemon.ipc import (
     outbox_routes,
     reservation_routes,
 )
+from posthouse.daemon.ipc import response_types as types
 from posthouse.daemon.mesh_node import MeshNode
 from posthouse.daemon.metrics import CONTENT_TYPE
+from posthouse.daemon.send import SendRequest
 from posthouse.http.response import HttpResponse, json_response
 from posthouse.http.router import Route
 from posthouse.journal.store import Store
 from posthouse.mcp.streamable_http import PATH as MCP_PATH
 from posthouse.mcp.streamable_http import delete_session, post_message
+from posthouse.model.api import LockGrant
 from posthouse.model.limits import MILLISECOND_NS, SECOND_NS
 from posthouse.version import __version__
 
@@ -64,14 +69,14 @@ async def list_meshes(call: LocalCall) -> HttpResponse:
     return json_response({"items": call.context.meshes.states()})
 
 
-class _MeshBody(msgspec.Struct, forbid_unknown_fields=True):
+class MeshBody(msgspec.Struct, forbid_unknown_fields=True):
     mesh: str
     relay: str | None = None
 
 
 async def add_mesh(call: LocalCall) -> HttpResponse:
     """Serve one more mesh, or try again one that has failed."""
-    body = await call.body(_MeshBody)
+    body = await call.body(MeshBody)
     await call.context.meshes.add(body.mesh, body.relay)
     return json_response(await read_health(call))
 
@@ -141,48 +146,179 @@ async def _lag_ns(call: LocalCall, node: MeshNode) -> int:
     return 0 if oldest_ns is None else max(0, call.context.clock.wall_ns() - oldest_ns)
 
 
+_ACCEPTED = {200: Accepted, 202: Accepted}
 ROUTES: tuple[Route[LocalCall], ...] = (
-    Route("POST", "/v1/send", outbox_routes.send_message),
-    Route("POST", "/v1/topic/create", mesh_routes.create_topic),
-    Route("POST", "/v1/topic/post", outbox_routes.post_to_topic),
-    Route("POST", "/v1/topic/subscribe", mesh_routes.subscribe_topic),
-    Route("POST", "/v1/topic/unsubscribe", mesh_routes.unsubscribe_topic),
-    Route("GET", "/v1/topic/list", mesh_routes.list_topics),
-    Route("GET", "/v1/inbox", inbox_routes.list_inbox),
-    Route("POST", "/v1/inbox/seen", inbox_routes.mark_seen),
-    Route("POST", "/v1/inbox/mark", inbox_routes.move_mark),
-    Route("GET", "/v1/inbox/{id}", inbox_routes.show_inbox_item),
-    Route("GET", "/v1/outbox", outbox_routes.list_outbox),
-    Route("POST", "/v1/outbox/requeue", outbox_routes.requeue_outbox_row),
-    Route("POST", "/v1/outbox/drop", outbox_routes.drop_outbox_row),
-    Route("GET", "/v1/outbox/{id}", outbox_routes.show_outbox_row),
-    Route("GET", "/v1/events", inbox_routes.stream_events),
-    Route("POST", "/v1/messages/withdraw", outbox_routes.withdraw_message),
-    Route("GET", "/v1/messages/{id}", mesh_routes.show_message),
-    Route("GET", "/v1/history", history_routes.show_history),
-    Route("POST", "/v1/locks/acquire", mesh_routes.acquire_lock),
-    Route("POST", "/v1/locks/renew", mesh_routes.renew_lock),
-    Route("POST", "/v1/locks/release", mesh_routes.release_lock),
-    Route("POST", "/v1/agents", agent_routes.register_agent),
-    Route("GET", "/v1/agents", agent_routes.list_agents),
-    Route("GET", "/v1/agents/{id}", agent_routes.show_agent),
-    Route("POST", "/v1/agents/rename", agent_routes.rename_agent),
-    Route("POST", "/v1/agents/retire", agent_routes.retire_agent),
-    Route("POST", "/v1/agents/pause", agent_routes.pause_agents),
-    Route("POST", "/v1/agents/resume", agent_routes.resume_agents),
-    Route("POST", "/v1/agents/on-mail", hook_routes.set_on_mail),
-    Route("POST", "/v1/reservations", reservation_routes.reserve_paths),
-    Route("GET", "/v1/reservations", reservation_routes.list_reservations),
-    Route("DELETE", "/v1/reservations", reservation_routes.release_paths),
-    Route("GET", "/v1/peers", mesh_routes.list_peers),
-    Route("POST", "/v1/profile", mesh_routes.update_profile),
+    Route("POST", "/v1/send", outbox_routes.send_message, bodies=(SendRequest,), responses=_ACCEPTED),
+    Route(
+        "POST",
+        "/v1/topic/create",
+        mesh_routes.create_topic,
+        bodies=(mesh_routes.TopicBody,),
+        responses={201: types.TopicName},
+    ),
+    Route("POST", "/v1/topic/post", outbox_routes.post_to_topic, bodies=(outbox_routes.PostBody,), responses=_ACCEPTED),
+    Route(
+        "POST",
+        "/v1/topic/subscribe",
+        mesh_routes.subscribe_topic,
+        bodies=(mesh_routes.TopicBody,),
+        responses={200: types.Subscription},
+    ),
+    Route(
+        "POST",
+        "/v1/topic/unsubscribe",
+        mesh_routes.unsubscribe_topic,
+        bodies=(mesh_routes.TopicBody,),
+        responses={200: types.Subscription},
+    ),
+    Route("GET", "/v1/topic/list", mesh_routes.list_topics, responses={200: types.TopicList}),
+    Route("GET", "/v1/inbox", inbox_routes.list_inbox, query=inbox_routes.InboxQuery, responses={200: types.InboxPage}),
+    Route(
+        "POST", "/v1/inbox/seen", inbox_routes.mark_seen, bodies=(inbox_routes.SeenBody,), responses={200: types.Count}
+    ),
+    Route(
+        "POST",
+        "/v1/inbox/mark",
+        inbox_routes.move_mark,
+        bodies=(inbox_routes.MarkBody,),
+        responses={200: types.MovedMark},
+    ),
+    Route("GET", "/v1/inbox/{id}", inbox_routes.show_inbox_item, responses={200: InboxItem}),
+    Route(
+        "GET",
+        "/v1/outbox",
+        outbox_routes.list_outbox,
+        query=outbox_routes.OutboxQuery,
+        responses={200: types.OutboxPage},
+    ),
+    Route(
+        "POST",
+        "/v1/outbox/requeue",
+        outbox_routes.requeue_outbox_row,
+        bodies=(outbox_routes.RequeueBody,),
+        responses={200: RequeuedRow},
+    ),
+    Route(
+        "POST",
+        "/v1/outbox/drop",
+        outbox_routes.drop_outbox_row,
+        bodies=(outbox_routes.DropBody,),
+        responses={200: types.Aborted},
+    ),
+    Route("GET", "/v1/outbox/{id}", outbox_routes.show_outbox_row, responses={200: types.OutboxDetail}),
+    Route("GET", "/v1/events", inbox_routes.stream_events, responses={200: None}, media_type="text/event-stream"),
+    Route(
+        "POST",
+        "/v1/messages/withdraw",
+        outbox_routes.withdraw_message,
+        bodies=(outbox_routes.DropBody,),
+        responses={200: types.Withdrawn},
+    ),
+    Route("GET", "/v1/messages/{id}", mesh_routes.show_message, responses={200: types.MessageState}),
+    Route(
+        "GET",
+        "/v1/history",
+        history_routes.show_history,
+        query=history_routes.HistoryQuery,
+        responses={200: types.HistoryPage},
+    ),
+    Route(
+        "POST",
+        "/v1/locks/acquire",
+        mesh_routes.acquire_lock,
+        bodies=(mesh_routes.AcquireBody,),
+        responses={200: LockGrant},
+    ),
+    Route(
+        "POST", "/v1/locks/renew", mesh_routes.renew_lock, bodies=(mesh_routes.RenewBody,), responses={200: LockGrant}
+    ),
+    Route(
+        "POST",
+        "/v1/locks/release",
+        mesh_routes.release_lock,
+        bodies=(mesh_routes.ReleaseLockBody,),
+        responses={200: types.ReleasedLock},
+    ),
+    Route(
+        "POST",
+        "/v1/agents",
+        agent_routes.register_agent,
+        bodies=(agent_routes.RegisterBody,),
+        responses={200: Agent, 201: Agent},
+    ),
+    Route("GET", "/v1/agents", agent_routes.list_agents, responses={200: types.AgentList}),
+    Route("GET", "/v1/agents/{id}", agent_routes.show_agent, responses={200: Agent}),
+    Route(
+        "POST",
+        "/v1/agents/rename",
+        agent_routes.rename_agent,
+        bodies=(agent_routes.RenameBody,),
+        responses={200: Agent},
+    ),
+    Route(
+        "POST",
+        "/v1/agents/retire",
+        agent_routes.retire_agent,
+        bodies=(agent_routes.RetireBody,),
+        responses={200: Agent},
+    ),
+    Route(
+        "POST",
+        "/v1/agents/pause",
+        agent_routes.pause_agents,
+        bodies=(agent_routes.PauseBody,),
+        responses={200: types.AgentList},
+    ),
+    Route(
+        "POST",
+        "/v1/agents/resume",
+        agent_routes.resume_agents,
+        bodies=(agent_routes.AgentsBody,),
+        responses={200: types.AgentList},
+    ),
+    Route(
+        "POST",
+        "/v1/agents/on-mail",
+        hook_routes.set_on_mail,
+        bodies=(hook_routes.OnMailBody,),
+        responses={200: types.OnMail},
+    ),
+    Route(
+        "POST",
+        "/v1/reservations",
+        reservation_routes.reserve_paths,
+        bodies=(reservation_routes.ReserveBody,),
+        responses={201: types.GrantedReservation},
+    ),
+    Route(
+        "GET",
+        "/v1/reservations",
+        reservation_routes.list_reservations,
+        query=reservation_routes.ReservationsQuery,
+        responses={200: types.ReservationList},
+    ),
+    Route(
+        "DELETE",
+        "/v1/reservations",
+        reservation_routes.release_paths,
+        bodies=(reservation_routes.ReleaseBody,),
+        responses={200: types.ReservationList},
+    ),
+    Route("GET", "/v1/peers", mesh_routes.list_peers, responses={200: types.PeerList}),
+    Route(
+        "POST",
+        "/v1/profile",
+        mesh_routes.update_profile,
+        bodies=(mesh_routes.ProfileBody,),
+        responses={200: types.AppliedProfile},
+    ),
     Route("POST", "/v1/hooks/{program}/{event}", hook_routes.run_hook),
-    Route("GET", "/v1/meshes", list_meshes),
-    Route("POST", "/v1/meshes", add_mesh),
-    Route("DELETE", "/v1/meshes/{mesh}", remove_mesh),
-    Route("GET", "/v1/version", show_version),
-    Route("GET", "/v1/health", show_health),
-    Route("GET", "/v1/metrics", show_metrics),
+    Route("GET", "/v1/meshes", list_meshes, responses={200: types.MeshList}),
+    Route("POST", "/v1/meshes", add_mesh, bodies=(MeshBody,), responses={200: Health}),
+    Route("DELETE", "/v1/meshes/{mesh}", remove_mesh, responses={200: types.MeshName}),
+    Route("GET", "/v1/version", show_version, responses={200: DaemonVersion}),
+    Route("GET", "/v1/health", show_health, responses={200: Health}),
+    Route("GET", "/v1/metrics", show_metrics, responses={200: None}, media_type="text/plain"),
     Route("POST", "/v1/mcp", hook_routes.serve_program, may_wait=True),
     Route("POST", MCP_PATH, post_message, may_wait=True),
     Route("DELETE", MCP_PATH, delete_session),
