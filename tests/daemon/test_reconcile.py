@@ -25,7 +25,7 @@ async def test_relay_restored_from_a_backup_gets_again_what_it_had_answered(
     store, backup = house.settings.data_dir / FILE_NAME, house.folder / "backup.db"
     await alice.send(bob.node, "before", client_message_id="c1")
     assert await bob.until_bodies(1) == ["before"]
-    await until(lambda: alice.mesh.reconciler.is_current)
+    await until(lambda: alice.mesh.reconciler.is_checked)
     backup_relay(store, backup)
     await bob.down()
     await alice.send(bob.node, "after", client_message_id="c2")
@@ -52,7 +52,7 @@ async def test_inbox_that_was_lost_is_refilled_from_the_history_of_the_relay(
     remove_inbox(bob)
     await bob.up()
     assert sorted(await bob.until_bodies(3)) == ["0", "1", "2"]
-    await until(lambda: bob.mesh.reconciler.is_current)
+    await until(lambda: bob.mesh.reconciler.is_checked)
     assert len(await bob.bodies()) == 3
 
 
@@ -106,7 +106,7 @@ async def test_restart_without_a_loss_brings_nothing_twice(alice: Host, bob: Hos
     await confirmed(alice, 1)
     await bob.down()
     await bob.up()
-    await until(lambda: bob.mesh.reconciler.is_current)
+    await until(lambda: bob.mesh.reconciler.is_checked)
     assert await bob.bodies() == ["kept"]
 
 

@@ -101,7 +101,7 @@ class Client:
         #: tells senders which of their direct messages were read
         self.receipts = Receipts(commands, self._signer)
         self._receiver = Receiver(self._link, key, Confirmations(commands, self._signer), self.receipts)
-        self._gaps = GapFiller(self._link, self._receiver, self._events, self.meshes, key)
+        GapFiller(self._link, self._receiver, self._events, self.meshes, key)
         self._subscriptions = Subscriptions(self._link, self.options)
         #: the state of messages, and the operator's view of queues
         self.queues = Queues(self._requests)

@@ -64,9 +64,8 @@ class Reconciler:
         self._is_followed = is_followed
         self._clock = clock
         self._is_due = asyncio.Event()
-        self._is_inbox_checked = False
-        #: True once the present connection was reconciled
-        self.is_current = False
+        #: True once outbox and inbox were compared with the relay
+        self.is_checked = False
         #: callback(destination) for each destination that has rows to send again
         self.on_reopened: Callable[[str], None] = lambda _destination: None
         #: returns the hours that a row may wait
@@ -74,7 +73,6 @@ class Reconciler:
 
     def wake(self) -> None:
         """Reconcile soon: there is a new connection."""
-        self.is_current = False
         self._is_due.set()
 
     async def run(self) -> None:
@@ -85,7 +83,6 @@ class Reconciler:
             self._is_due.clear()
             try:
                 await self._reconcile()
-                self.is_current = True
             except PosthouseError as failure:
                 log.info("not_reconciled", mesh=self._mesh, code=failure.code, reason=str(failure))
                 await asyncio.sleep(_AGAIN_S)
@@ -98,10 +95,10 @@ class Reconciler:
             since_ns = self._clock.wall_ns() - (self.max_age_h() - 1) * 3_600 * SECOND_NS
             for destination in await self._outbox.note_relay_epoch(epoch, since_ns):
                 self.on_reopened(destination)
-        if not self._is_inbox_checked:
+        if not self.is_checked:
             if await self._is_inbox_behind():
                 await self._refill()
-            self._is_inbox_checked = True
+            self.is_checked = True
 
     async def _is_inbox_behind(self) -> bool:
         """Return True if the inbox lacks one of the newest messages that this host has confirmed."""

@@ -103,6 +103,11 @@ class Composer:
         client_message_id = given.get("client_message_id")
         if client_message_id is None:
             client_message_id = self._minter.mint()
+        from_agent, to_agent = given.get("from_agent", ""), given.get("to_agent", "")
+        for agent in filter(None, (from_agent, to_agent)):
+            validate_agent_name(agent)
+        if to_agent and is_topic:
+            raise error("value_invalid", name="to_agent", reason="a message to a topic is for no single agent")
         check_body(body.encode())
         return Request(
             mesh=mesh,
@@ -116,8 +121,8 @@ class Composer:
             budget=given.get("budget"),
             mentions=tuple(dict.fromkeys(map(validate_node_id, given.get("mentions", ())))),
             is_sealed=given.get("is_sealed", True) and not is_topic,
-            from_agent=_agent(given.get("from_agent", "")),
-            to_agent=_to_agent(given.get("to_agent", ""), is_topic=is_topic),
+            from_agent=from_agent,
+            to_agent=to_agent,
         )
 
     def seal_and_sign(self, request: Request) -> Event:
@@ -129,14 +134,11 @@ class Composer:
         options, address = _option_tags(request), [_address_tag(request)]
         content = request.body
         if request.node is not None and request.is_sealed:
-            content = seal_box_repeatably(self._signer.key, request.node, content.encode(), _purpose(request))
+            # none of the parts can contain a NUL
+            purpose = "\0".join((request.mesh, request.from_agent, request.to_agent, request.client_message_id))
+            content = seal_box_repeatably(self._signer.key, request.node, content.encode(), purpose)
             address = [("enc", BOX), *address]
         return self._signer.sign(MESSAGE, content, with_mesh([*address, *options], request.mesh))
-
-
-def _purpose(request: Request) -> str:
-    """Return what a sealed body is for beside its reader; none of the parts can contain a NUL."""
-    return "\0".join((request.mesh, request.from_agent, request.to_agent, request.client_message_id))
 
 
 def _address_tag(request: Request) -> tuple[str, str]:
@@ -158,16 +160,6 @@ def _option_tags(request: Request) -> list[tuple[str, str]]:
     if request.budget is not None:
         tags.append(("budget", encode_mesh_budget(request.budget)))
     return tags + [("mention", node) for node in request.mentions]
-
-
-def _to_agent(agent: str, *, is_topic: bool) -> str:
-    if agent and is_topic:
-        raise error("value_invalid", name="to_agent", reason="a message to a topic is for no single agent")
-    return _agent(agent)
-
-
-def _agent(name: str) -> str:
-    return validate_agent_name(name) if name else ""
 
 
 def _reply_to(event_id: str | None) -> str | None:

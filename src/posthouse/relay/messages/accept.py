@@ -185,8 +185,7 @@ class Messages:
         A node without a queue has never sent anything, so it has no records.
         """
         queues = self._queues.by_name
-        named = [(queues[mesh, sender].queue_id, agent, id_) for mesh, sender, agent, id_ in (m.key for m in messages)]
-        keys = [key for key in named if key[0]]
+        keys = [key for each in messages if (key := (queues[each.key[:2]].queue_id, *each.key[2:]))[0]]
         if not keys:
             return {}, 0
         known, swept_through_ns = self._unit.deliveries.records(keys)
