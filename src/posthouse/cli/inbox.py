@@ -23,7 +23,7 @@ from posthouse.model.freshness import age_text
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from posthouse.client.daemon import DaemonEvent, InboxItem
+    from posthouse.client.daemon import DaemonEvent, InboxItem, Thread
     from posthouse.client.daemon.calls import MailConditions
 
 
@@ -39,6 +39,7 @@ class MailFilter:
     topic: Annotated[str | None, Parameter(help="Only mail in this topic.")] = None
     after: Annotated[str | None, Parameter(help="Only mail after this id or time (2026-01-31T09:30:00Z).")] = None
     before: Annotated[str | None, Parameter(help="Only mail before this id or time.")] = None
+    thread: Annotated[str | None, Parameter(help="Only mail in the thread of this message.")] = None
     search: Annotated[str | None, Parameter(help='Only mail with these words, "phrases" or beginnings*.')] = None
 
     def filter(self) -> MailConditions:
@@ -50,6 +51,7 @@ class MailFilter:
             "after": self.after,
             "before": self.before,
             "search": self.search,
+            "thread": self.thread,
         }
 
     @property
@@ -222,6 +224,44 @@ def seen(
     output.result({"count": count}, f"{count} marked as seen")
 
 
+def thread(
+    id: Annotated[str, Parameter(help="Any message of the thread: inbox id, message id, or your own id.")],  # noqa: A002
+    /,
+    *,
+    daemon_options: DaemonOptions = DEFAULT_DAEMON,
+    output: Output = PLAIN,
+) -> None:
+    """Show a thread: the messages that answer each other, received and sent, oldest first.
+
+    For example:
+
+        posthouse inbox thread 01JQ8Z5N0000000000000000AB
+    """
+    with daemon_options.client() as daemon:
+        found = daemon.thread(id)
+    output.result(found, _thread_lines(found))
+
+
+def _thread_lines(found: Thread) -> str:
+    names = ", ".join(_address(each.name, each.node, each.agent) for each in found.participants)
+    lines = [f"{found.subject}", f"between {names}"]
+    if found.budget is not None:
+        left = found.budget
+        lines.append(f"budget: {left.hops_left} hops and {left.calls_left} messages until {left.expires_at}")
+    if not found.is_complete:
+        lines.append("a part of it is not on this host")
+    for each in found.messages:
+        unread = "" if each.is_read else " (unread)"
+        lines += ["", f"{each.at}  {_address(each.sender_name, each.sender, each.from_agent)}{unread}"]
+        lines.append("  " + indented(shown_body(each.body), 2))
+    return "\n".join(lines)
+
+
+def _address(name: str | None, node: str, agent: str) -> str:
+    host = name or short_node(node)
+    return f"{agent}@{host}" if agent else host
+
+
 def tail(
     *,
     all: Annotated[  # noqa: A002 - the name of the option
@@ -269,4 +309,5 @@ app = noun("inbox", cleandoc(mail.__doc__ or ""))
 app.default(mail)
 app.command(wait, name="wait")
 app.command(show, name="show")
+app.command(thread, name="thread")
 app.command(seen, name="seen")

@@ -40,6 +40,7 @@ from posthouse.daemon.roster import Roster
 from posthouse.daemon.send import Sending
 from posthouse.daemon.settings import MeshSettings
 from posthouse.daemon.successors import Successors
+from posthouse.daemon.threads import Threads
 from posthouse.daemon.uplink import Uplink
 from posthouse.keys import NodeKey
 from posthouse.model.errors import Fatal, PosthouseError
@@ -64,6 +65,7 @@ class MeshNode:
     registrar: Registrar
     own_posts: OwnPosts
     receipts: ReceiptDesk
+    threads: Threads
     pressure: Pressure
     housekeeper: Housekeeper
 
@@ -188,6 +190,9 @@ class MeshNode:
             lambda event: open_content(key, event),
             lambda: self.pressure.capacity_bytes,
             clock,
+        )
+        self.threads = Threads(
+            key.node, self.inbox, self.outbox, lambda event: open_content(key, event), self.roster.name_of
         )
         self.sending.find_at_relay = self.uplink.find_message
         self.reconciler = Reconciler(

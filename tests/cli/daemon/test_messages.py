@@ -226,6 +226,18 @@ def test_late_mail_says_so_and_a_message_is_superseded_and_withdrawn(
     assert notice["meta"] == {"withdraws": item["message_id"]}
 
 
+def test_a_thread_is_shown_with_its_subject_and_what_is_left_of_its_budget(
+    cli: CommandLine, hosts: Hosts, alice: Run, bob: Run
+) -> None:
+    alice("send", "bob", "ready to merge?", "--id", "merge-1")
+    (question,) = bob("inbox", "wait", "--timeout", "30")["items"]
+    bob("send", "alice", "yes", "--reply-to", question["message_id"])
+    alice("inbox", "wait", "--from", "bob", "--timeout", "30")
+    shown = cli("inbox", "thread", "merge-1", "--dir", str(hosts.alice.directory)).out
+    assert shown.startswith("ready to merge?\nbetween alice, bob\nbudget: ")
+    assert cli("inbox", "thread", "nothing", "--dir", str(hosts.alice.directory)).exit == 1
+
+
 def test_an_agent_is_paused_for_a_time_listed_as_paused_and_resumed(cli: CommandLine, hosts: Hosts, bob: Run) -> None:
     bob("agent", "add", "night-owl", "--program", "owl")
     bob("agent", "pause", "night-owl", "--for", "2h", "--reason", "usage limit")

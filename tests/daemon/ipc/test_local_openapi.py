@@ -136,6 +136,7 @@ async def use_messages(ask: Checked, house: House, alice: Host, bob: Host) -> No
     (item,) = page["items"]
     assert set(InboxItem.__struct_fields__) >= set(item)
     await ask("GET", f"/v1/inbox/{item['id']}", "/v1/inbox/{id}")
+    await ask("GET", f"/v1/threads/{item['id']}", "/v1/threads/{id}")
     await ask("POST", "/v1/inbox/mark", json={"mark": page["mark"], "ids": [item["id"]]})
     await ask("POST", "/v1/inbox/seen", json={"ids": [item["id"]]})
     rows = (await ask("GET", "/v1/outbox", params={"limit": 5}))["items"]

@@ -14,6 +14,7 @@ from posthouse.client.daemon.local_api import (
     Page,
     RequeuedRow,
     Reservation,
+    Thread,
 )
 from posthouse.client.daemon.locate import DaemonAddress, daemon_address
 
@@ -32,5 +33,6 @@ __all__ = [
     "Page",
     "RequeuedRow",
     "Reservation",
+    "Thread",
     "daemon_address",
 ]

@@ -41,6 +41,7 @@ from posthouse.client.daemon.local_api import (
     Page,
     RequeuedRow,
     Reservation,
+    Thread,
 )
 from posthouse.client.daemon.locate import DaemonAddress, acting_agent
 from posthouse.model.api import LockGrant
@@ -148,6 +149,10 @@ class AsyncDaemonClient:
     async def seen_all(self, **given: Unpack[MailConditions]) -> int:
         """Mark every message that the conditions select as read, all without a condition; return how many were."""
         return await self._transport.execute(calls.seen_all(given))
+
+    async def thread(self, message_id: str) -> Thread:
+        """Return the thread of a message: everything of it that this host has, oldest first."""
+        return await self._transport.execute(calls.thread(message_id))
 
     # Outbox
 

@@ -27,6 +27,7 @@ from posthouse.client.daemon.local_api import (
     Page,
     RequeuedRow,
     Reservation,
+    Thread,
 )
 from posthouse.client.failures import error_from
 from posthouse.model.api import LockGrant
@@ -153,6 +154,8 @@ class MailConditions(TypedDict, total=False):
     sender: str | None
     #: words and "phrases" that the text must have
     search: str | None
+    #: any message of a thread; only messages of this thread
+    thread: str | None
 
 
 class InboxFilter(MailConditions, total=False):
@@ -247,6 +250,10 @@ def seen(ids: Sequence[str]) -> Call[int]:
     return Call("POST", "/v1/inbox/seen", _read_count, body={"ids": list(ids)})
 
 
+def thread(message_id: str) -> Call[Thread]:
+    return Call("GET", f"/v1/threads/{_part(message_id)}", as_struct(Thread))
+
+
 def move_mark(mark: str, ids: Sequence[str]) -> Call[dict[str, Any]]:
     return Call("POST", "/v1/inbox/mark", as_object, body={"mark": mark, "ids": list(ids)})
 
@@ -257,7 +264,7 @@ def seen_all(given: MailConditions) -> Call[int]:
 
 def _selection(given: MailConditions) -> dict[str, Any]:
     """Return the conditions of a filter under their names in the API."""
-    named = {name: given.get(name) for name in ("after", "before", "topic", "search")}
+    named = {name: given.get(name) for name in ("after", "before", "topic", "search", "thread")}
     return named | {"from": given.get("sender")}
 
 

@@ -54,6 +54,7 @@ from posthouse.client.daemon.local_api import (
     Page,
     RequeuedRow,
     Reservation,
+    Thread,
 )
 from posthouse.client.daemon.locate import acting_agent, daemon_address
 from posthouse.model.api import LockGrant
@@ -194,6 +195,10 @@ class DaemonClient:
     def seen_all(self, **given: Unpack[MailConditions]) -> int:
         """Mark every message that the conditions select as read, all without a condition; return how many were."""
         return self._transport.execute(calls.seen_all(given))
+
+    def thread(self, message_id: str) -> Thread:
+        """Return the thread of a message: everything of it that this host has, oldest first."""
+        return self._transport.execute(calls.thread(message_id))
 
     # Outbox
 

@@ -106,6 +106,58 @@ class InboxItem(msgspec.Struct, frozen=True):
         return tuple(text for is_so, text in told if is_so)
 
 
+class Participant(msgspec.Struct, frozen=True):
+    """An agent that wrote in a thread."""
+
+    node: str
+    name: str | None
+    #: "" for the host itself
+    agent: str
+
+
+class BudgetLeft(msgspec.Struct, frozen=True):
+    """What the next message of a thread may use."""
+
+    hops_left: int
+    calls_left: int
+    #: UTC, as text
+    expires_at: str
+
+
+class ThreadMessage(msgspec.Struct, frozen=True):
+    """A message of a thread, received or sent."""
+
+    message_id: str
+    reply_to_id: str | None
+    #: when this host received or queued it; UTC, as text
+    at: str
+    sender: str
+    sender_name: str | None
+    from_agent: str
+    #: node id, or #topic
+    to: str
+    to_agent: str
+    #: None if it cannot be opened, was withdrawn, or is kept no more
+    body: str | None
+    is_own: bool = False
+    is_read: bool = False
+
+
+class Thread(msgspec.Struct, frozen=True):
+    """The messages that answer each other, oldest first."""
+
+    #: message id of the first one
+    id: str
+    subject: str
+    participants: tuple[Participant, ...]
+    messages: tuple[ThreadMessage, ...]
+    #: None if no message carries one
+    budget: BudgetLeft | None = None
+    #: False if its beginning is not on this host, or it is longer than what is shown
+    is_complete: bool = True
+    mesh: str = ""
+
+
 class OutboxRow(msgspec.Struct, frozen=True):
     """A sent message and its delivery to the relay."""
 
@@ -141,6 +193,8 @@ class OutboxRow(msgspec.Struct, frozen=True):
     read_at: str | None = None
     rejected_at: str | None = None
     reject_reason: str | None = None
+    #: readers of a topic whose queue had no room for it, each with a reason
+    not_queued: tuple[dict[str, Any], ...] = ()
 
 
 class OutboxChain(msgspec.Struct, frozen=True):

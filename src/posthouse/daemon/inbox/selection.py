@@ -11,6 +11,7 @@ import re
 from typing import Any, NamedTuple
 
 import apsw
+import msgspec
 
 from posthouse.journal.append import JournalTransaction
 from posthouse.model.address import DEFAULT_INBOX
@@ -42,6 +43,8 @@ class InboxFilter(NamedTuple):
     is_unread: bool = False
     #: expression of the full-text index
     search: str | None = None
+    #: only these messages, by their message ids
+    message_ids: frozenset[str] | None = None
     is_newest_first: bool = False
     limit: int = 100
     #: whose inbox; "" for the default inbox
@@ -50,7 +53,7 @@ class InboxFilter(NamedTuple):
     @property
     def has_conditions(self) -> bool:
         """True if mail of some senders, topics or times is left out."""
-        return any((self.topic, self.sender, self.search, self.since_ns, self.until_ns, self.before))
+        return any((self.topic, self.sender, self.search, self.message_ids, self.since_ns, self.until_ns, self.before))
 
     def condition(self) -> tuple[str, list[int | str]]:
         """Return the WHERE clause and its values."""
@@ -64,6 +67,7 @@ class InboxFilter(NamedTuple):
             ("sender = ?", self.sender),
             ("from_agent = ?", self.from_agent),
             (SQL.found, self.search),
+            (SQL.listed, None if self.message_ids is None else msgspec.json.encode(sorted(self.message_ids)).decode()),
         )
         conditions = [text for text, value in given if value is not None]
         if self.is_unread:

@@ -1,6 +1,9 @@
 -- :name found
 inbox_agent.position IN (SELECT rowid FROM inbox_search WHERE inbox_search MATCH ?)
 
+-- :name listed
+message_id IN (SELECT value FROM json_each(?))
+
 -- :name unindexed
 SELECT position, body FROM inbox
 WHERE position > (SELECT indexed_through FROM inbox_search_state) ORDER BY position LIMIT ?

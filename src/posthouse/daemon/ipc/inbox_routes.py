@@ -22,7 +22,14 @@ from posthouse.daemon.context import LocalCall
 from posthouse.daemon.event_hub import MESSAGE, DaemonEvent, Listener, message_event
 from posthouse.daemon.inbox.inbox import InboxItem
 from posthouse.daemon.inbox.selection import InboxFilter, search_expression
-from posthouse.daemon.ipc.merged import Boundary, bounds_in, find_inbox_item, merge_by_time, resolve_in_meshes
+from posthouse.daemon.ipc.merged import (
+    Boundary,
+    bounds_in,
+    find_inbox_item,
+    merge_by_time,
+    message_id_of,
+    resolve_in_meshes,
+)
 from posthouse.daemon.mesh_node import MeshNode
 from posthouse.daemon.roster import TOPIC_MARK
 from posthouse.http.response import HttpResponse, json_response
@@ -50,6 +57,8 @@ class Selection(msgspec.Struct, forbid_unknown_fields=True):
     from_: str | None = msgspec.field(default=None, name="from")
     #: words and "phrases" that the text must have
     search: str | None = None
+    #: any message of a thread, by its message id or inbox id; only messages of this thread
+    thread: str | None = None
     mesh: str | None = None
 
 
@@ -112,7 +121,10 @@ def _mark(arguments: InboxQuery) -> str | None:
         return None
     if arguments.order == "newest":
         raise error("parameter_invalid", name="order", reason="a reader with a mark gets mail oldest first")
-    return mark_name(arguments.reader, {"from": arguments.from_, "topic": arguments.topic, "search": arguments.search})
+    return mark_name(
+        arguments.reader,
+        {"from": arguments.from_, "topic": arguments.topic, "search": arguments.search, "thread": arguments.thread},
+    )
 
 
 async def _reached(call: LocalCall, node: MeshNode, mark: str | None) -> int:
@@ -146,7 +158,7 @@ async def show_inbox_item(call: LocalCall) -> HttpResponse:
 async def mark_seen(call: LocalCall) -> HttpResponse:
     """Mark messages as read: those with the given ids, or all that the conditions select."""
     body = await call.body(SeenBody)
-    conditions = (body.after, body.before, body.topic, body.from_, body.search)
+    conditions = (body.after, body.before, body.topic, body.from_, body.search, body.thread)
     is_selection = body.all or any(each is not None for each in conditions)
     if (body.ids is not None) == is_selection:
         raise error("body_invalid", reason="give either ids, or conditions, or all")
@@ -173,10 +185,25 @@ async def _inbox_filters(call: LocalCall, given: Selection, after: str | None) -
             sender=None if sender is None else sender.destination,
             from_agent=(None if sender is None else sender.agent) or None,
             search=search,
+            message_ids=None if given.thread is None else await _thread_ids(call, node, given.thread),
             agent=call.agent,
         )
         for node, sender in (await resolve_in_meshes(call, given.from_)).items()
     }
+
+
+async def _thread_ids(call: LocalCall, node: MeshNode, key: str) -> frozenset[str]:
+    return await node.threads.message_ids(await message_id_of(call, key), call.agent)
+
+
+async def show_thread(call: LocalCall) -> HttpResponse:
+    """Return the thread of a message, by its message id, inbox id, outbox row or client_message_id."""
+    message_id = await message_id_of(call, call.id)
+    for node in call.meshes:
+        thread = await node.threads.find(message_id, call.agent)
+        if thread is not None:
+            return json_response({"mesh": node.mesh} | thread.to_api())
+    raise error("inbox_item_unknown", id=call.id[:80])
 
 
 async def _boundary(call: LocalCall, text: str | None) -> Boundary | None:

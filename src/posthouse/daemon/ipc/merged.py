@@ -17,6 +17,7 @@ from posthouse.daemon.mesh_node import MeshNode
 from posthouse.daemon.outbox.transitions import OutboxRow
 from posthouse.model.address import Recipient
 from posthouse.model.errors import PosthouseError, error
+from posthouse.model.event import is_event_id
 
 T = TypeVar("T")
 
@@ -88,6 +89,31 @@ async def find_outbox_row(call: LocalCall, key: str) -> tuple[MeshNode, OutboxRo
             if failure.code != "outbox_row_unknown":
                 raise
     raise error("outbox_row_unknown", id=key)
+
+
+async def message_id_of(call: LocalCall, key: str) -> str:
+    """Return the message id of a message that this host has received or sent; raises inbox_item_unknown."""
+    for find in (_received_id, _sent_id):
+        found = await find(call, key)
+        if found is not None:
+            return found
+    if is_event_id(key):
+        return key
+    raise error("inbox_item_unknown", id=key[:80])
+
+
+async def _received_id(call: LocalCall, key: str) -> str | None:
+    try:
+        return (await find_inbox_item(call, key))[1].message_id
+    except PosthouseError:
+        return None
+
+
+async def _sent_id(call: LocalCall, key: str) -> str | None:
+    try:
+        return (await find_outbox_row(call, key))[1].event_id
+    except PosthouseError:
+        return None
 
 
 async def resolve_in_meshes(call: LocalCall, name: str | None) -> dict[MeshNode, Recipient | None]:

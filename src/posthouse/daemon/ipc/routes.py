@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from posthouse.client.daemon.local_api import Accepted, Agent, DaemonVersion, Health, InboxItem, RequeuedRow
+from posthouse.client.daemon.local_api import Accepted, Agent, DaemonVersion, Health, InboxItem, RequeuedRow, Thread
 from posthouse.daemon.context import LocalCall
 from posthouse.daemon.directory import SCHEMA_VERSION
 from posthouse.daemon.ipc import (
@@ -184,6 +184,7 @@ ROUTES: tuple[Route[LocalCall], ...] = (
         responses={200: types.MovedMark},
     ),
     Route("GET", "/v1/inbox/{id}", inbox_routes.show_inbox_item, responses={200: InboxItem}),
+    Route("GET", "/v1/threads/{id}", inbox_routes.show_thread, responses={200: Thread}),
     Route(
         "GET",
         "/v1/outbox",

@@ -1,0 +1,224 @@
+"""Threads: the messages that answer each other, with a subject, the participants and the budget that is left.
+
+`reply_to` makes a thread. It is found from any of its messages, over inbox and outbox of one mesh, up to what they
+answer and down to what answers them; nothing is stored for it, so it is right in whatever order messages arrive. A
+thread shows every message of it that this host has, whichever of its agents wrote or got it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import apsw
+import msgspec
+
+from posthouse.daemon.inbox.inbox import Inbox
+from posthouse.daemon.outbox.outbox import Outbox
+from posthouse.model.budget import MeshBudget, decode_mesh_budget
+from posthouse.model.clock import format_utc
+from posthouse.model.errors import PosthouseError
+from posthouse.model.event import Event, decode_event
+from posthouse.model.limits import MILLISECOND_NS
+from posthouse.model.message import read_message
+from posthouse.sqlite.statements import Statements
+
+SQL = Statements("posthouse.daemon", "threads.sql")
+THREAD_MAX = 500  # messages; a longer thread is shown in part
+SUBJECT_MAX_CHARACTERS = 80
+
+
+class ThreadMessage(NamedTuple):
+    """One message of a thread."""
+
+    message_id: str
+    reply_to_id: str | None
+    #: when this host received or queued it
+    at_ns: int
+    sender: str
+    sender_name: str | None
+    from_agent: str
+    #: node id, or #topic
+    to: str
+    to_agent: str
+    body: str | None
+    budget: MeshBudget | None
+    #: True if an agent of this host sent it
+    is_own: bool
+    is_read: bool
+
+    def to_api(self) -> dict[str, Any]:
+        """Return the message as the local API shows it."""
+        return {
+            "message_id": self.message_id,
+            "reply_to_id": self.reply_to_id,
+            "at": format_utc(self.at_ns),
+            "sender": self.sender,
+            "sender_name": self.sender_name,
+            "from_agent": self.from_agent,
+            "to": self.to,
+            "to_agent": self.to_agent,
+            "body": self.body,
+            "is_own": self.is_own,
+            "is_read": self.is_read,
+        }
+
+
+class Thread(NamedTuple):
+    """The messages of a thread that this host has, oldest first."""
+
+    messages: Sequence[ThreadMessage]
+    #: False if it is longer than what is shown, or its first message is not here
+    is_complete: bool
+
+    def to_api(self) -> dict[str, Any]:
+        """Return the thread as the local API shows it."""
+        first = self.messages[0]
+        budget = next((each.budget for each in reversed(self.messages) if each.budget is not None), None)
+        return {
+            "id": first.message_id,
+            "subject": subject_of(first.body),
+            "participants": _participants(self.messages),
+            "budget": None if budget is None else _shown_budget(budget),
+            "is_complete": self.is_complete,
+            "messages": [each.to_api() for each in self.messages],
+        }
+
+
+class Threads:
+    """Finds the threads of one mesh."""
+
+    def __init__(
+        self,
+        node: str,
+        inbox: Inbox,
+        outbox: Outbox,
+        open_event: Callable[[Event], str],
+        name_of: Callable[[str], str | None],
+    ) -> None:
+        self._node = node
+        self._inbox = inbox
+        self._outbox = outbox
+        self._open_event = open_event
+        self._name_of = name_of
+
+    async def find(self, message_id: str, agent: str) -> Thread | None:
+        """Return the thread of a message, None if this host has no message of it."""
+        found: dict[str, ThreadMessage] = {}
+        asked: set[str] = set()
+        wanted = {message_id}
+        while wanted and len(found) < THREAD_MAX:
+            asked |= wanted
+            for each in await self._related(wanted, agent):
+                found.setdefault(each.message_id, each)
+            named = {each.reply_to_id for each in found.values() if each.reply_to_id is not None}
+            wanted = (found.keys() | named) - asked
+        if not found:
+            return None
+        # the first message of a thread answers none, and may arrive after an answer to it
+        messages = sorted(found.values(), key=lambda each: (each.reply_to_id is not None, each.at_ns))
+        is_complete = messages[0].reply_to_id is None and not wanted and len(messages) <= THREAD_MAX
+        return Thread(messages[:THREAD_MAX], is_complete)
+
+    async def message_ids(self, message_id: str, agent: str) -> frozenset[str]:
+        """Return the ids of a thread's messages; only the given one if this host has no other."""
+        thread = await self.find(message_id, agent)
+        return frozenset({message_id} if thread is None else (each.message_id for each in thread.messages))
+
+    async def _related(self, ids: Collection[str], agent: str) -> list[ThreadMessage]:
+        """Return the messages with these ids and those that answer them; own ones come first."""
+        values = {"ids": msgspec.json.encode(sorted(ids)).decode(), "agent": agent}
+        sent = await self._outbox.store.pool.run(lambda db: _rows(db, SQL.sent, {"ids": values["ids"]}))
+        received = await self._inbox.store.pool.run(lambda db: _rows(db, SQL.received, values))
+        return [*(self._sent(*row) for row in sent), *(self._received(*row) for row in received)]
+
+    def _sent(
+        self,
+        message_id: str,
+        reply_to: str | None,
+        at_ns: int,
+        from_agent: str,
+        destination: str,
+        to_agent: str,
+        raw: bytes | None,
+        _status: str,
+    ) -> ThreadMessage:
+        body, budget = None, None
+        if raw is not None:
+            event = decode_event(raw)
+            budget = read_message(event).budget
+            body = self._body(event)
+        return ThreadMessage(
+            message_id,
+            reply_to,
+            at_ns,
+            self._node,
+            self._name_of(self._node),
+            from_agent,
+            destination,
+            to_agent,
+            body,
+            budget,
+            is_own=True,
+            is_read=True,
+        )
+
+    def _received(
+        self,
+        message_id: str,
+        reply_to: str | None,
+        at_ns: int,
+        sender: str,
+        sender_name: str | None,
+        from_agent: str,
+        topic: str | None,
+        to_agent: str,
+        body: str | None,
+        budget: str | None,
+        read_at_ns: int | None,
+        is_withdrawn: int,
+    ) -> ThreadMessage:
+        return ThreadMessage(
+            message_id,
+            reply_to,
+            at_ns,
+            sender,
+            sender_name,
+            from_agent,
+            self._node if topic is None else f"#{topic}",
+            to_agent,
+            None if is_withdrawn else body,
+            None if budget is None else decode_mesh_budget(budget),
+            is_own=sender == self._node,
+            is_read=read_at_ns is not None,
+        )
+
+    def _body(self, event: Event) -> str | None:
+        try:
+            return self._open_event(event)
+        except PosthouseError:
+            return None
+
+
+def subject_of(body: str | None) -> str:
+    """Return the subject of a thread: the first line with words of its first message."""
+    line = next((line.strip() for line in (body or "").splitlines() if line.strip()), "")
+    return line if len(line) <= SUBJECT_MAX_CHARACTERS else line[: SUBJECT_MAX_CHARACTERS - 3] + "..."
+
+
+def _participants(messages: Iterable[ThreadMessage]) -> list[dict[str, Any]]:
+    """Return the agents that wrote, in the order of their first message."""
+    named = {(each.sender, each.from_agent): each.sender_name for each in reversed(list(messages))}
+    return [{"node": sender, "name": name, "agent": agent} for (sender, agent), name in reversed(list(named.items()))]
+
+
+def _shown_budget(budget: MeshBudget) -> dict[str, Any]:
+    return {
+        "hops_left": max(0, budget.max_hops - budget.hop_count),
+        "calls_left": budget.call_budget_remaining,
+        "expires_at": format_utc(budget.ttl * MILLISECOND_NS),
+    }
+
+
+def _rows(db: apsw.Connection, statement: str, values: dict[str, str]) -> list[Any]:
+    return list(db.execute(statement, values))

@@ -1,0 +1,110 @@
+"""Threads: found from any message, over inbox and outbox, with subject, participants and the budget left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from posthouse.daemon.outbox.outbox import Outbox
+from posthouse.daemon.outbox.transitions import OUTBOX
+from posthouse.daemon.threads import SUBJECT_MAX_CHARACTERS, THREAD_MAX, subject_of
+from posthouse.model.clock import FakeClock
+from tests.daemon.hosts import Host, eventually, make_host, running
+from tests.daemon.old_stores import make_old_store
+from tests.daemon.test_inbox import item
+
+
+@pytest.fixture
+async def thread(alice: Host, bob: Host) -> list[str]:
+    """The message ids of a question of alice, bob's answer, and alice's answer to that."""
+    first = (await alice.send(bob.node, "\n  Shall we deploy?\nIt is late.", client_message_id="q"))["message_id"]
+    await bob.until_bodies(1)
+    second = (await bob.send(alice.node, "yes", reply_to_id=first))["message_id"]
+    await alice.until_bodies(1)
+    third = (await alice.send(bob.node, "done", reply_to_id=second))["message_id"]
+    await bob.until_bodies(2)
+    await alice.send(bob.node, "something else")
+    await bob.until_bodies(3)
+    return [first, second, third]
+
+
+async def test_a_thread_is_found_from_each_of_its_messages_on_both_hosts(
+    alice: Host, bob: Host, thread: list[str]
+) -> None:
+    for host in (alice, bob):
+        for message_id in thread:
+            found = await host.get(f"/v1/threads/{message_id}")
+            assert [each["message_id"] for each in found["messages"]] == thread
+            assert [each["body"] for each in found["messages"]][1:] == ["yes", "done"]
+            assert (found["subject"], found["is_complete"], found["id"]) == ("Shall we deploy?", True, thread[0])
+            assert {each["node"] for each in found["participants"]} == {alice.node, bob.node}
+    assert (await alice.get("/v1/threads/q"))["id"] == thread[0]
+
+
+async def test_a_thread_shows_the_budget_that_is_left(alice: Host, thread: list[str]) -> None:
+    left = (await alice.get(f"/v1/threads/{thread[0]}"))["budget"]
+    assert 0 < left["hops_left"] < 20 and 0 < left["calls_left"] < 100 and left["expires_at"].endswith("Z")
+
+
+async def test_the_inbox_is_filtered_by_thread(bob: Host, thread: list[str]) -> None:
+    items = (await bob.get("/v1/inbox", thread=thread[1], order="oldest"))["items"]
+    assert [each["message_id"] for each in items] == [thread[0], thread[2]]
+    assert (await bob.post("/v1/inbox/seen", thread=thread[0]))["count"] == 2
+    assert [each["body"] for each in (await bob.get("/v1/inbox", unread="true"))["items"]] == ["something else"]
+
+
+async def test_a_thread_whose_beginning_is_not_here_says_so(tmp_path: Path) -> None:
+    host = make_host(tmp_path, "ws://127.0.0.1:9", "a")
+    async with running(host):
+        lost = "f" * 64
+        await host.mesh.inbox.put([item(1)._replace(reply_to_id=lost), item(2)._replace(reply_to_id=lost)])
+        found = await host.get(f"/v1/threads/{item(1).message_id}")
+        assert ([each["body"] for each in found["messages"]], found["is_complete"]) == (["m1", "m2"], False)
+        answer = await host.get("/v1/threads/nonsense")
+        assert (answer.status, answer["error"]) == (404, "inbox_item_unknown")
+        assert (await host.get(f"/v1/threads/{'e' * 64}")).status == 404
+
+
+async def test_a_very_long_thread_is_shown_in_part(tmp_path: Path) -> None:
+    host = make_host(tmp_path, "ws://127.0.0.1:9", "a")
+    async with running(host):
+        first = item(1)
+        rest = [item(n)._replace(reply_to_id=first.message_id) for n in range(2, THREAD_MAX + 20)]
+        await host.mesh.inbox.put([first, *rest])
+        found = await host.get(f"/v1/threads/{first.message_id}")
+        assert (len(found["messages"]), found["is_complete"]) == (THREAD_MAX, False)
+
+
+async def test_an_outbox_from_before_threads_knows_what_its_rows_answer(tmp_path: Path) -> None:
+    path = tmp_path / "outbox.db"
+    event = msgspec.json.encode({"id": "x", "tags": [["p", "n"], ["e", "a" * 64], ["c", "1"]]}).hex()
+    columns = "id, client_message_id, request_fingerprint, event_id, event, destination, enqueued_at_ns, status"
+    rows = f"('1', 'c1', x'00', 'x', x'{event}', 'n', 1, 'dead', 1), ('2', 'c2', x'00', 'y', x'ff', 'n', 1, 'dead', 1)"
+    make_old_store(path, OUTBOX, 4, f"INSERT INTO outbox ({columns}, payload_bytes) VALUES {rows}")
+    outbox = Outbox(path, "main", FakeClock())
+    try:
+        kept: Any = await outbox.store.pool.run(lambda db: list(db.execute("SELECT reply_to_id FROM outbox")))
+        assert kept == [("a" * 64,), (None,)]
+    finally:
+        outbox.close()
+
+
+@given(st.one_of(st.none(), st.text()))
+def test_a_subject_is_one_short_line(body: str | None) -> None:
+    subject = subject_of(body)
+    assert len(subject) <= SUBJECT_MAX_CHARACTERS and len(subject.splitlines()) <= 1
+
+
+async def test_answers_arrive_in_a_thread_in_any_order(tmp_path: Path) -> None:
+    host = make_host(tmp_path, "ws://127.0.0.1:9", "a")
+    async with running(host):
+        answer = item(2)._replace(reply_to_id=item(1).message_id)
+        for each in (answer, item(1)):
+            await host.mesh.inbox.put([each])
+        found = await eventually(lambda: host.get(f"/v1/threads/{item(2).message_id}"), lambda said: said.status == 200)
+        assert ([each["body"] for each in found["messages"]], found["is_complete"]) == (["m1", "m2"], True)
