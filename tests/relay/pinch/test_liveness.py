@@ -72,7 +72,7 @@ async def test_agent_that_sends_but_answers_no_ping_is_closed(tmp_path: Path) ->
 
 
 class SlowReader:
-    """A reader with a small socket buffer that reads only when the test lets it."""
+    """A reader that reads only when the test lets it; the buffers of both sockets are small."""
 
     def __init__(self, edge: Edge) -> None:
         self.edge = edge
@@ -81,8 +81,10 @@ class SlowReader:
     def _narrow(self, socket: aiohttp.ClientWebSocketResponse[bool]) -> Any:
         response: Any = socket._response
         transport = response.connection.transport
-        raw: sockets.socket = transport.get_extra_info("socket")
-        raw.setsockopt(sockets.SOL_SOCKET, sockets.SO_RCVBUF, 16 * 1024)
+        own: sockets.socket = transport.get_extra_info("socket")
+        own.setsockopt(sockets.SOL_SOCKET, sockets.SO_RCVBUF, 16 * 1024)
+        relays = connection_of(self.edge, self.agent.address).write_buffer._transport.get_extra_info("socket")
+        relays.setsockopt(sockets.SOL_SOCKET, sockets.SO_SNDBUF, 16 * 1024)
         transport.pause_reading()
         return transport
 
@@ -107,7 +109,7 @@ class SlowReader:
 
 
 async def test_slow_reader_delays_no_other_reader_and_loses_nothing(tmp_path: Path) -> None:
-    async with pinching(tmp_path / "relay", greeting_s=0.05) as edge, wire(edge) as pinch:
+    async with pinching(tmp_path / "relay", greeting_s=0.5) as edge, wire(edge) as pinch:
         alice, bob, slow = pinch.party(), pinch.party(), SlowReader(edge)
         await alice.connect()
         await bob.connect()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from examples.pinch_agent.agent import MESSAGE, Agent
+from posthouse.model.limits import DELIVERY_BATCH, PINCH_ATTEMPTS_MAX
 from posthouse.model.pinch import SentMessage, overtaking_controls, read_by_close, sent_without_progress
 from posthouse.relay.pinch.endpoint import PinchEndpoint
 from tests.relay.edge import Edge
@@ -16,6 +17,7 @@ QUEUES = "/v1/meshes/pinch/queues"
 
 async def dead_letters(edge: Edge) -> list[tuple[str, str]]:
     """Return recipient and reason of the parked messages."""
+    await edge.server.context.engine.sessions.drain()
     reply = await edge.get(f"{QUEUES}/rows?state=dead", await edge.token(edge.admin))
     return [(row["recipient"], row["reason"]) for row in reply.value["rows"]]
 
@@ -76,6 +78,17 @@ async def test_unread_messages_are_redelivered_twice_and_then_parked(
     await bob.connect()
     assert await bob.silence() == []
     assert await dead_letters(edge) == [(bob.address, "connection_lost")] * count
+
+
+async def test_agent_that_answers_no_ping_gets_one_page_and_only_that_page_counts_attempts(
+    edge: Edge, alice: PinchParty, bob: PinchParty
+) -> None:
+    sent = [(await alice.send(bob, str(number))).encode() for number in range(DELIVERY_BATCH + 10)]
+    for _ in range(PINCH_ATTEMPTS_MAX):
+        assert await take_and_vanish(edge, bob.agent, DELIVERY_BATCH) == sent[:DELIVERY_BATCH]
+    await bob.connect()
+    assert [each.id.encode() for each in await bob.receive(10)] == sent[DELIVERY_BATCH:]
+    assert len(await dead_letters(edge)) == DELIVERY_BATCH
 
 
 async def test_any_confirm_lets_unread_messages_be_redelivered_twice_again(

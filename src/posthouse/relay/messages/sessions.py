@@ -308,9 +308,20 @@ class ReaderSessions:
         """Drop confirmations that their sender has read, in the background."""
         self._deferred.defer(name, lambda unit: unit.deliveries.drop_confirmations(*name, through_seq))
 
-    def defer(self, name: Name, work: Callable[[Unit], ClosedDeliveries]) -> None:
-        """Write in the background, then take what ended out of flight."""
-        self._deferred.defer(name, work, self.apply_closed)
+    def defer(
+        self,
+        name: Name,
+        work: Callable[[Unit], ClosedDeliveries],
+        on_done: Callable[[ClosedDeliveries], None] | None = None,
+    ) -> None:
+        """Write in the background, then take what ended out of flight and call `on_done`."""
+
+        def done(closed: ClosedDeliveries) -> None:
+            self.apply_closed(closed)
+            if on_done is not None:
+                on_done(closed)
+
+        self._deferred.defer(name, work, done)
 
     def note_flushed(self, elapsed_ns: int) -> None:
         """Record the time from RECEIVE to the end of the backlog."""

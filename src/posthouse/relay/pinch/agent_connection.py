@@ -162,9 +162,6 @@ class PinchConnection(WebSocketConnection):
         self._is_answered = asyncio.Event()
         self._is_answered.set()
         self._faults = 0
-        #: encoded frames that wait for `uncork`
-        self._corked: list[bytes] | None = None
-        self._corked_pings: list[Callable[[], None]] = []
         self._shortest_ping_s: float | None = None
         #: whether the agent has sent a close frame
         self.is_closing = False
@@ -192,27 +189,20 @@ class PinchConnection(WebSocketConnection):
 
     def deliver(self, text: bytes, count: int) -> None:
         """Send encoded frames."""
-        if self._corked is not None:
-            self._corked.append(text)
-        elif self.ending is None:  # nothing follows a close frame
+        if self.ending is None:  # nothing follows a close frame
             self.write_buffer.write(text)
 
     def cork(self) -> None:
-        """Collect what is sent until `uncork`.
-
-        The skill waits until as many envelopes have come as QUEUE_STATUS says, and closes with the last one, before it
-        confirms. If they come together with QUEUE_STATUS, it has confirmed them before it looks.
-        """
-        self._corked = []
+        """Collect what is sent until `uncork`."""
+        self.write_buffer.cork()
 
     def uncork(self) -> None:
-        """Send what was collected in one write, then the pings."""
-        corked, self._corked = self._corked, None
-        if corked:
-            self.deliver(b"".join(corked), len(corked))
-        pings, self._corked_pings = self._corked_pings, []
-        for on_pong in pings:
-            self.ping(on_pong)
+        """Send what was collected in one write."""
+        self.write_buffer.uncork()
+
+    def end(self, code: int, reason: str) -> None:
+        self.uncork()  # a close frame must not wait
+        super().end(code, reason)
 
     def send_frame(self, frame: bytes) -> None:
         """Send nothing: this wire has no presence."""
@@ -277,9 +267,6 @@ class PinchConnection(WebSocketConnection):
             self.refuse(envelope, error("queue_full", id=envelope.message_id.decode(), recipient=envelope.to_address))
 
     def ping(self, on_pong: Callable[[], None]) -> None:
-        if self._corked is not None:
-            self._corked_pings.append(on_pong)
-            return
         sent_s = asyncio.get_running_loop().time()
 
         def answered() -> None:
@@ -307,6 +294,7 @@ class PinchConnection(WebSocketConnection):
             batch = await session.send_while_closing()
         loop, floor_s = asyncio.get_running_loop(), (self.write_buffer.tcp_round_trip() or _UNKNOWN).shortest_s
         self.write_buffer.write(close_frame(WSCloseCode.OK, ""))
+        self._socket.has_sent_close = True
         written_s = loop.time()
         # a tool closes the connection once it has read the close frame; one that left before does so too early
         if await self._socket.wait_for_peer_close() and loop.time() - written_s >= floor_s:

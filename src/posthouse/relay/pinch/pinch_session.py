@@ -2,7 +2,8 @@
 
 A message is read once a pong comes behind it, or once a clean close comes a round trip after it. A read message is
 never sent again, because the agent may have stored it and fails on a second copy; it is parked if it stays
-unconfirmed, and a confirm still counts. Everything else is sent again, at most twice without any confirm.
+unconfirmed, and a confirm still counts. Everything else is sent again, at most twice without any confirm. One page at a
+time is on its way without a stored proof, so a killed agent or relay leaves few messages that may come twice.
 An agent that closes before delivery has started is a short command-line tool: it gets only control envelopes and
 confirms, between its close frame and the answer.
 """
@@ -73,7 +74,13 @@ class PinchReaderSession(ReaderSession):
         self._unread: dict[int, SentMessage] = {}
         #: those of them that readers do not confirm
         self._controls: set[int] = set()
+        #: deliveries that were sent and whose end or proof is not committed
+        self._unproved: set[int] = set()
         self._has_confirmed = False
+
+    @property
+    def room(self) -> int:
+        return 0 if self._unproved else min(super().room, DELIVERY_BATCH)
 
     def note_confirm(self) -> None:
         """Take note that the address has confirmed a message: what it gets again counts its attempts from zero."""
@@ -89,9 +96,14 @@ class PinchReaderSession(ReaderSession):
         written_s = self._loop.time()
         self._unread.update((seq, SentMessage(seq, written_s)) for seq in seqs)
         self._controls.update(needs_no_confirm)
+        self._unproved.update(seqs)
         self.peer.ping(lambda: self._note_read(seqs))
 
     def send_page(self, page: DeliveryPage) -> None:
+        # The skill waits until as many envelopes have come as QUEUE_STATUS says, and closes with the last one, before
+        # it confirms. If the first page comes together with QUEUE_STATUS, it has confirmed the page before it looks.
+        # A ping in the same write is answered even by an agent that the page makes fail.
+        self.peer.cork()
         super().send_page(page)
         self.peer.uncork()
 
@@ -100,6 +112,7 @@ class PinchReaderSession(ReaderSession):
             self._unread.pop(seq, None)
             self._controls.discard(seq)
         super().settle(seqs)
+        self._note_proved(seqs)
 
     def attempted(self, *, is_timeout: bool) -> list[int]:
         return sent_without_progress(self._unread.values(), has_confirmed=self._has_confirmed)
@@ -166,16 +179,21 @@ class PinchReaderSession(ReaderSession):
         read = [seq for seq in seqs if self._unread.pop(seq, None) is not None]
         controls = [seq for seq in read if seq in self._controls]
         messages = [seq for seq in read if seq not in self._controls]
-        if controls:
-            self._controls.difference_update(controls)
-            self._sessions.note_read(self, controls)
-        if messages:
-            self._sessions.defer(self.name, lambda unit: _mark_read(unit, self.name, messages))
+        self._controls.difference_update(controls)
 
+        def write(unit: Unit) -> ClosedDeliveries:
+            if messages:
+                unit.pinch.mark_read(*self.name, messages)
+            return unit.deliveries.note_read(*self.name, controls) if controls else NO_DELIVERIES
 
-def _mark_read(unit: Unit, name: tuple[str, str], seqs: Sequence[int]) -> ClosedDeliveries:
-    unit.pinch.mark_read(*name, seqs)
-    return NO_DELIVERIES
+        if read:
+            self._sessions.defer(self.name, write, lambda _closed: self._note_proved(read))
+
+    def _note_proved(self, seqs: Sequence[int]) -> None:
+        """Send the next page, once nothing is on its way without a proof."""
+        self._unproved.difference_update(seqs)
+        if not self._unproved and not self.is_at_tail:
+            self.wake()
 
 
 def _forget_attempts(unit: Unit, name: tuple[str, str]) -> ClosedDeliveries:

@@ -47,6 +47,8 @@ class WriteBuffer:
         #: (bytes sent once the frame is, events in it), oldest first, for frames that may be unsent
         self._ledger: deque[tuple[int, int]] = deque()
         self._unsent_events = 0
+        #: frames and their events that wait for `uncork`; None: frames are written at once
+        self._corked: list[tuple[bytes, int]] | None = None
         # Without a water mark every write is tried at once, so unsent bytes are those that the kernel did not take.
         # The high mark is 1, not 0: a TLS transport pauses at the high mark itself and would never resume from 0.
         transport.set_write_buffer_limits(1, 0)
@@ -87,6 +89,9 @@ class WriteBuffer:
         """Write an encoded frame that carries this number of events."""
         if self._transport.is_closing():
             return
+        if self._corked is not None:
+            self._corked.append((frame, events))
+            return
         self._transport.write(frame)
         unsent = self._outlet.wrote(len(frame))
         if not unsent:
@@ -95,6 +100,17 @@ class WriteBuffer:
         elif events:
             self._ledger.append((self._outlet.sent_bytes + unsent, events))
             self._unsent_events += events
+
+    def cork(self) -> None:
+        """Collect frames until `uncork`, so that the peer reads them together."""
+        if self._corked is None:
+            self._corked = []
+
+    def uncork(self) -> None:
+        """Write the collected frames at once."""
+        corked, self._corked = self._corked, None
+        if corked:
+            self.write(b"".join([frame for frame, _events in corked]), sum([events for _frame, events in corked]))
 
     def hold(self, size: int) -> None:
         """Count bytes that wait in memory for this peer; a negative size once they were written or dropped."""
