@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,8 +21,8 @@ from posthouse.model.node import node_hex
 from posthouse.model.profile import AgentProfile
 from posthouse.model.reliability import Backpressure, RateLimit, Reliability
 from tests.client.house import House
-from tests.client.waiting import until
-from tests.daemon.hosts import Host, eventually, host_at
+from tests.client.waiting import PATIENCE_S, until
+from tests.daemon.hosts import Host, eventually, host_at, restart
 
 FAR_FUTURE_MS = 4_000_000_000_000
 
@@ -179,6 +180,31 @@ async def test_the_users_time_limit_for_handlers_does_not_cut_the_retries_of_the
         assert await eventually(alice.bodies, lambda bodies: bodies == ["late"])
         assert await bus.dead_letters() == []
     assert len(refused) == 1
+
+
+async def test_message_from_the_bus_waits_while_the_disk_is_full_and_over_a_restart(
+    house: House, alice: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("posthouse.daemon.bridge._OUTGOING_RETRY_S", 0.01)
+    send, refused, is_full = Sending.send, list[SendRequest](), True
+
+    async def send_unless_full(sending: Sending, request: SendRequest, *given: Any, **options: Any) -> SendResult:
+        if is_full:
+            refused.append(request)
+            raise error("store_full", path="outbox.db", reason="database or disk is full")
+        return await send(sending, request, *given, **options)
+
+    monkeypatch.setattr(Sending, "send", send_unless_full)
+    async with bridged(house, "bob") as (bob, bus):
+        await bus.publish(f"mesh.main.out.dm.{node_hex(alice.node)}", {"content": "late"}, from_="agents.writer")
+        await until(lambda: len(refused) > 20)
+        async with asyncio.timeout(PATIENCE_S):
+            await restart(bob)
+        seen = len(refused)
+        await until(lambda: len(refused) > seen)
+        is_full = False
+        assert await eventually(alice.bodies, lambda bodies: bodies == ["late"])
+        assert await bus.dead_letters() == []
 
 
 async def test_the_bridge_is_exempt_from_the_rate_limit(house: House, alice: Host) -> None:

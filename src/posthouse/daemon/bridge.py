@@ -39,7 +39,7 @@ from posthouse.model.clock import Clock
 from posthouse.model.envelope import ChannelType, Envelope, StandardPayload, Usage
 from posthouse.model.errors import PosthouseError, Transient, error
 from posthouse.model.event import is_event_id
-from posthouse.model.limits import MILLISECOND_NS
+from posthouse.model.limits import DAY_S, MILLISECOND_NS
 from posthouse.model.node import node_from_hex, node_hex
 from posthouse.model.subjects import matches
 from posthouse.model.ulid import validate_ulid
@@ -252,9 +252,9 @@ def _bridge_state(result: PublishResult) -> str | None:
     return REFUSED if result.rejected else UNMATCHED
 
 
-_OUTGOING_TRIES = 10
 _OUTGOING_RETRY_S = 1.0
-_HANDLER_TIMEOUT_S = 30.0  # longer than all tries, whatever limit the user sets for handlers of agents
+#: whatever limit the user sets for handlers of agents: on a full disk messages wait here and do not become dead letters
+_HANDLER_TIMEOUT_S = 7.0 * DAY_S
 
 
 class Bridge:
@@ -307,15 +307,13 @@ class Bridge:
         request = outgoing_request(envelope, self._subjects.destination(envelope.subject), answered)
         budget = to_mesh_budget(envelope.budget, is_return=envelope.in_reply_to is not None)
         agent = self._acting_agent(envelope.from_)
-        for _ in range(_OUTGOING_TRIES):
+        while True:
             try:
                 status, body = await self._sending.send(request, budget=budget, agent=agent)
                 break
-            except Transient as failure:
+            except Transient as failure:  # such as a full disk
                 log.warning("bridge_departure_waits", id=envelope.id, code=failure.code)
                 await asyncio.sleep(_OUTGOING_RETRY_S)
-        else:
-            raise error("store_busy", items=0, bytes=0)
         if status >= 400:
             conflict = body.get("conflict")
             raise error("idempotency_key_reused", client_message_id=request.client_message_id, conflict=conflict)
