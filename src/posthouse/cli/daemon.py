@@ -82,14 +82,19 @@ def up(
     if foreground:
         _run(options, given, output)
         return
-    if (running := _join_running(options)) is not None:
-        output.result(running, f"already running: {_ready_line(running)}")
-        return
+    started = ensure_daemon(options, given)
+    output.result(started, _ready_line(started))
+
+
+def ensure_daemon(options: StartOptions, flags: dict[str, Any]) -> dict[str, Any]:
+    """Return the description of the daemon, which serves the mesh; start it in the background if none runs."""
     from posthouse.cli.detach import start_detached
 
-    words = ("daemon", "up", "--foreground", "--json", *options.tokens(), *setting_tokens(given))
-    started = start_detached("daemon", words, slow="daemon_start_slow")
-    output.result(started, _ready_line(started))
+    running = _join_running(options)
+    if running is not None:
+        return running
+    words = ("daemon", "up", "--foreground", "--json", *options.tokens(), *setting_tokens(flags))
+    return start_detached("daemon", words, slow="daemon_start_slow")
 
 
 def _join_running(options: StartOptions) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""`posthouse mesh invite`, `posthouse mesh invites` and `posthouse join`: let other nodes into a mesh.
+"""`posthouse mesh invite` and `posthouse mesh invites`: let other nodes into a mesh.
 
 The code of an invite is sent only to the relay whose key the invite names. A relay does not know the codes of its
 invites: lists show ids.
@@ -6,21 +6,18 @@ invites: lists show ids.
 
 from __future__ import annotations
 
-import getpass
-import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from posthouse.cli.commands import noun
-from posthouse.cli.options import DEFAULT_RELAY, RelayOptions, key_path, read_text
+from posthouse.cli.options import DEFAULT_RELAY, RelayOptions
 from posthouse.cli.output import PLAIN, Output, format_moment, table
 
 if TYPE_CHECKING:
     from posthouse.client import ActiveInvite, Client, Invite
-    from posthouse.keys import NodeKey
 
 
 #: The mesh, as the first argument.
@@ -58,64 +55,6 @@ def invite(
     made = relay_options.run(mesh, work)
     value = {"invite": str(made), "mesh": made.mesh, "relay": made.relay, "role": role, "uses": uses}
     output.result(value | {"expires_s": expires_s}, str(made))
-
-
-def join(
-    invite: Annotated[
-        str, Parameter(allow_leading_hyphen=True, help="The invite, in quotes; `-` reads it from stdin.")
-    ],
-    /,
-    *,
-    name: Annotated[str | None, Parameter(help="Your name in the mesh. Default: your login name.")] = None,
-    relay_options: RelayOptions = DEFAULT_RELAY,
-    output: Output = PLAIN,
-) -> None:
-    """Join a mesh with an invite, and remember its relay for later commands; creates a key if there is none.
-
-    The code of the invite is sent only to the relay that made it; a relay with another key is refused.
-
-    For example:
-
-        posthouse join 'posthouse://relay.example:7420/team?relay=ed25519:03a1...31b8&code=Zk3...' --name bob
-        posthouse join - < invite.txt
-    """
-    from posthouse.client import Membership, Memberships, parse_invite
-
-    given = parse_invite(read_text(invite))
-    joined = _join(given, name or _login_name(), relay_options)
-    membership = Membership(joined["url"], given.relay, joined.get("name"))
-    before = Memberships.of_home().remember(given.mesh, membership)
-    output.result(joined, f"joined {given.mesh} as {joined.get('name')} ({joined.get('role')}) on {joined['url']}")
-    if before is not None and before.node != given.relay:
-        output.note(f"mesh {given.mesh} was at {before.relay} until now; use --relay to reach that one")
-
-
-def _join(invite: Invite, name: str, relay_options: RelayOptions) -> dict[str, Any]:
-    import asyncio
-
-    from posthouse.client import Client
-
-    # the invite names the relay's key; --relay only gives another address of the same relay
-    url = invite.url if relay_options.relay is None else relay_options.url()
-    client = Client(
-        url, _own_key(relay_options), mesh=invite.mesh, relay_node=invite.relay, options=relay_options.options()
-    )
-
-    async def work(client: Client) -> dict[str, Any]:
-        async with client:
-            return await client.join(replace(invite, url=url), name) | {"url": url.origin}
-
-    return asyncio.run(work(client))
-
-
-def _own_key(relay_options: RelayOptions) -> NodeKey:
-    from posthouse.keys import keyfile
-
-    return keyfile.load_or_create(key_path(relay_options.key_file))
-
-
-def _login_name() -> str:
-    return re.sub(r"[^A-Za-z0-9_-]", "-", getpass.getuser())[:64] or "node"
 
 
 def ls(mesh: Mesh, /, *, relay_options: RelayOptions = DEFAULT_RELAY, output: Output = PLAIN) -> None:

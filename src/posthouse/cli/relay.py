@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from posthouse.cli.commands import noun
-from posthouse.cli.config import Settings, find_home, load_settings, setting_tokens
-from posthouse.cli.options import DEFAULT_RELAY, RelayOptions
+from posthouse.cli.config import Settings, load_settings, setting_tokens
+from posthouse.cli.options import DEFAULT_RELAY, RelayOptions, key_path
 from posthouse.cli.output import PLAIN, Output
 from posthouse.cli.relay_service import (
     LOG_NAME,
@@ -116,8 +116,9 @@ def _open_log(values: Settings) -> Callable[[Settings], None]:
 def _own_node() -> str | None:
     """Return the node id of this user, who administers the relay by default, or None without a key."""
     from posthouse.keys import keyfile
+    from posthouse.model.node import DEFAULT_MESH
 
-    path = find_home().key
+    path = key_path(None, DEFAULT_MESH)
     return keyfile.load(path).node if path.exists() else None
 
 

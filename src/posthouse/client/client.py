@@ -88,7 +88,7 @@ class Client:
         self._pins = pins or Pins.of_home()
         self._clock = clock or system_clock()
         self._signer = Signer(key, self._clock)
-        self._transport = Transport(url, self.options, self._clock)
+        self._transport = Transport(url, self.options, self._clock, self._pins.certificate(url.origin))
         self._requests = Requests(self._transport, self._signer, self._check_relay)
         self._events = StoredEvents(self._requests, is_verifying=self.options.is_verifying)
         #: meshes, members, access, topics, invites

@@ -7,6 +7,7 @@ The relay decides what a role may do.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -255,7 +256,7 @@ class Meshes:
     async def redeem(self, invite: Invite, name: str) -> dict[str, Any]:
         """Send the code of an invite to the relay; use Client.join, which first checks that the relay issued it."""
         proof = self._signer.prove(invite.relay, ("invite", invite.code), ("name", name))
-        body = {"invite": str(invite), "event": proof}
+        body = {"invite": str(dataclasses.replace(invite, tls=None)), "event": proof}
         return await self._requests.send_anonymous(dict[str, Any], "POST", "/v1/join", body)
 
     async def _post(self, mesh: str, part: str, body: dict[str, Any]) -> dict[str, Any]:

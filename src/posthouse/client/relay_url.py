@@ -4,15 +4,17 @@ The origin in its http form identifies a relay: `ws://` and `http://` mean the s
 `https://`. Pins are kept under the origin. A bare HOST:PORT means TLS, except on this machine. Another machine
 without TLS is refused, because tokens and content would travel in the clear.
 
-    posthouse://HOST:PORT/MESH?relay=<relay node id>&code=<one-time>
+    posthouse://HOST:PORT/MESH?relay=<relay node id>&code=<one-time>[&tls=sha256:<64 hex digits>]
 
-An invite carries the relay's node id so that a client sends the code only to the relay that issued it. If you change
+`tls` is the fingerprint of a certificate that no authority has signed: the client accepts this one and no other. An
+invite carries the relay's node id so that a client sends the code only to the relay that issued it. If you change
 the invite: 1. the relay that writes it, 2. docs/protocol.md, 3. the examples.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import re
 from dataclasses import dataclass, field
 from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 
@@ -98,6 +100,7 @@ def _host_and_port(parts: SplitResult, text: str) -> tuple[str, int | None]:
 
 
 SCHEME = "posthouse"
+_FINGERPRINT = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +113,12 @@ class Invite:
     relay: str
     #: a secret: anyone who has it can join
     code: str = field(repr=False)
+    #: fingerprint of the relay's certificate; None: an authority must have signed it
+    tls: str | None = None
 
     def __str__(self) -> str:
-        query = urlencode({"relay": self.relay, "code": self.code}, safe=":")
+        fields = {"relay": self.relay, "code": self.code} | ({} if self.tls is None else {"tls": self.tls})
+        query = urlencode(fields, safe=":")
         return f"{SCHEME}://{self.url.authority}/{self.mesh}?{query}"
 
 
@@ -120,17 +126,22 @@ def parse_invite(text: str) -> Invite:
     """Return the invite in a text, or raise invite_malformed; the error never contains the code."""
     try:
         parts = urlsplit(text.strip())
-        fields = dict(parse_qsl(parts.query, strict_parsing=True, max_num_fields=2)) if parts.query else {}
+        fields = dict(parse_qsl(parts.query, strict_parsing=True, max_num_fields=3)) if parts.query else {}
     except ValueError:
-        raise error("invite_malformed", reason="it is not a URL with two parameters") from None
+        raise error("invite_malformed", reason="it is not a URL with two or three parameters") from None
     if parts.scheme != SCHEME:
         raise error("invite_malformed", reason=f"it does not begin with {SCHEME}://")
-    if set(fields) != {"relay", "code"}:
-        raise error("invite_malformed", reason="its parameters are not relay and code")
+    if set(fields) - {"tls"} != {"relay", "code"}:
+        raise error("invite_malformed", reason="its parameters are not relay, code and perhaps tls")
+    tls = fields.get("tls")
+    if tls is not None and not _FINGERPRINT.fullmatch(tls):
+        raise error("invite_malformed", reason="tls is not sha256: and 64 hexadecimal digits")
     try:
         url = relay_at(parts.netloc)
         mesh = validate_mesh_name(parts.path.removeprefix("/"))
         relay = validate_node_id(fields["relay"])
     except PosthouseError as invalid:
         raise error("invite_malformed", reason=str(invalid)) from invalid
-    return Invite(url, mesh, relay, fields["code"])
+    if tls is not None:
+        url = RelayUrl("https", url.host, url.port)
+    return Invite(url, mesh, relay, fields["code"], tls)

@@ -71,9 +71,13 @@ MAX_FRAME_BYTES = 16 * MIB  # far above a relay's frames, far below what would e
 class Transport:
     """The HTTP session to one relay, opened at first use inside a running loop."""
 
-    def __init__(self, url: RelayUrl, options: ClientOptions, clock: Clock | None = None) -> None:
+    def __init__(
+        self, url: RelayUrl, options: ClientOptions, clock: Clock | None = None, certificate: str | None = None
+    ) -> None:
         self.url = url
         self._options = options
+        #: fingerprint of the one certificate to accept; None: one that an authority has signed
+        self._certificate = certificate
         self._clock = clock or system_clock()
         #: how far this clock is ahead of the relay's, in whole seconds, as of the last response that told the time
         self.clock_difference_s: int | None = None
@@ -122,9 +126,11 @@ class Transport:
         if self._session is not None:
             await self._session.close()
 
-    def _tls(self) -> ssl.SSLContext | bool:
+    def _tls(self) -> ssl.SSLContext | aiohttp.Fingerprint | bool:
         if not self.url.is_tls:
             return True
+        if self._certificate is not None:
+            return aiohttp.Fingerprint(bytes.fromhex(self._certificate.removeprefix("sha256:")))
         context = ssl.create_default_context()
         if self._options.tls_ca is not None:
             try:

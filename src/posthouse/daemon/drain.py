@@ -55,6 +55,8 @@ def is_permanent(failure: PosthouseError, *, is_admitted: bool) -> bool:
     refuse for a moment.
     """
     status = failure.spec.status
+    if failure.code == "not_member":  # an administrator may let the node in again
+        return False
     if not isinstance(failure, Refused) or failure.code in _UNRELATED_CODES or status in _TEMPORARY_STATUSES:
         return False
     if status == 403:

@@ -8,7 +8,8 @@ names are unique only there. A mesh name stands for one relay; joining the same 
 file see the old or the new content, never a part. A lock file serializes changes and is never deleted: a lock on a
 deleted file protects nothing.
 
-    {"format": "posthouse-pins-v1", "relays": {ORIGIN: NODE}, "members": {RELAY_NODE: {MESH: {NAME: NODE}}}}
+    {"format": "posthouse-pins-v2", "relays": {ORIGIN: NODE}, "members": {RELAY_NODE: {MESH: {NAME: NODE}}},
+     "certificates": {ORIGIN: "sha256:..."}}
     {"format": "posthouse-meshes-v1", "meshes": {MESH: {"relay": ORIGIN, "node": RELAY_NODE, "name": MY_NAME}}}
 
 If you change a format: 1. give it a new name, 2. read the old one too, 3. add a test with a file of each.
@@ -65,9 +66,12 @@ class SharedJsonFile(Generic[T]):
 class PinsContent(msgspec.Struct, forbid_unknown_fields=True):
     """The content of the file."""
 
-    format: Literal["posthouse-pins-v1"] = "posthouse-pins-v1"
+    #: v1 has no certificates
+    format: Literal["posthouse-pins-v1", "posthouse-pins-v2"] = "posthouse-pins-v2"
     relays: dict[str, str] = {}
     members: dict[str, dict[str, dict[str, str]]] = {}
+    #: fingerprints of certificates that no authority has signed
+    certificates: dict[str, str] = {}
 
 
 class Edit(Protocol):
@@ -91,6 +95,10 @@ class Pins:
     def relay(self, origin: str) -> str | None:
         """Return the pinned key of a relay, or None."""
         return self._read().relays.get(origin)
+
+    def certificate(self, origin: str) -> str | None:
+        """Return the fingerprint of the one certificate that a relay may have, or None."""
+        return self._read().certificates.get(origin)
 
     def member(self, relay: str, mesh: str, name: str) -> str | None:
         """Return the pinned key of a member, or None."""
@@ -118,6 +126,17 @@ class Pins:
         def edit(content: PinsContent) -> str | None:
             before = content.relays.get(origin)
             content.relays[origin] = node
+            return before
+
+        return self._change(edit)
+
+    def trust_certificate(self, origin: str, fingerprint: str) -> str | None:
+        """Accept one certificate of a relay and no other; return the fingerprint accepted before."""
+
+        def edit(content: PinsContent) -> str | None:
+            before = content.certificates.get(origin)
+            content.certificates[origin] = fingerprint
+            content.format = "posthouse-pins-v2"
             return before
 
         return self._change(edit)

@@ -1,0 +1,202 @@
+"""`posthouse join`, `posthouse use`: take this host into a mesh, and choose the mesh of commands that name none.
+
+Joining pins the key of the relay, and its certificate if the invite names one, before the code is sent; makes the
+key of this host in the mesh; takes the host's name; starts the daemon; and proves the path with a message to itself.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from posthouse.cli.options import DEFAULT_RELAY, DaemonOptions, RelayOptions, read_text
+from posthouse.cli.output import PLAIN, Output, table
+from posthouse.model.errors import PosthouseError, error
+from posthouse.model.node import KEY_PREFIX_MIN_DIGITS
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from posthouse.client import Invite, Membership
+    from posthouse.keys import NodeKey
+
+_NAME_MAX = 60  # room for a number behind it
+_NAMES_TRIED = 20
+_TAKEN = frozenset({"member_name_taken", "member_name_similar"})
+_ADMITTED_S = 20.0
+
+
+def join(
+    invite: Annotated[
+        str, Parameter(allow_leading_hyphen=True, help="The invite, in quotes; `-` reads it from stdin.")
+    ],
+    /,
+    *,
+    name: Annotated[str | None, Parameter(help="Name of this host in the mesh. Default: its host name.")] = None,
+    no_daemon: Annotated[
+        bool, Parameter(negative=(), show_default=False, help="Join only; start no daemon and choose no mesh.")
+    ] = False,
+    relay_options: RelayOptions = DEFAULT_RELAY,
+    output: Output = PLAIN,
+) -> None:
+    """Join a mesh with an invite: this host gets a key and a name there, and the daemon starts.
+
+    The code of the invite is sent only to the relay that made it; a relay with another key or certificate is refused.
+    The mesh becomes the one of commands that name none. With --key-file that key joins, and no daemon is started.
+
+    For example:
+
+        posthouse join 'posthouse://relay.example:7420/team?relay=ed25519:03a1...31b8&code=Zk3...' --name bob
+        posthouse join - < invite.txt
+    """
+    from posthouse.client import Membership, Memberships, parse_invite
+
+    given = parse_invite(read_text(invite))
+    has_own_key = relay_options.key_file is not None
+    key = relay_options.load_key(None) if has_own_key else _host_key(given)
+    joined = _redeem(given, key, name, relay_options)
+    memberships = Memberships.of_home()
+    before = memberships.remember(given.mesh, Membership(joined["url"], given.relay, joined.get("name")))
+    _note_other_relay(given, before, output)
+    text = f"joined {given.mesh} as {joined.get('name')} ({joined.get('role')}) on {joined['url']}"
+    if no_daemon or has_own_key:
+        output.result(joined, text)
+        return
+    memberships.choose(given.mesh)
+    started = start_and_prove(given.mesh)
+    output.result(joined | started, f"{text}\n{started['text']}")
+    output.note("next: posthouse connect claude-code --write, or posthouse send NAME 'hello'")
+
+
+def _note_other_relay(invite: Invite, before: Membership | None, output: Output) -> None:
+    if before is not None and before.node != invite.relay:
+        output.note(f"mesh {invite.mesh} was at {before.relay} until now; use --relay to reach that one")
+
+
+def _host_key(invite: Invite) -> NodeKey:
+    """Return the key of this host in the mesh of an invite; refuse a directory of a mesh at another relay."""
+    from posthouse.client import Memberships
+    from posthouse.daemon.identity import persistent_identity, record_identity
+
+    directory = mesh_directory(invite.mesh)
+    known = Memberships.of_home().get(invite.mesh)
+    if directory.key.exists() and known is not None and known.node != invite.relay:
+        text = f"this host is in a mesh {invite.mesh} at {known.relay}, and one directory is for one mesh"
+        raise error("usage", text=text, hint=f"Leave that one first: `posthouse daemon leave --mesh {invite.mesh}`.")
+    if not directory.root.exists():
+        directory.prepare()
+    key = persistent_identity(directory)
+    record_identity(directory, key.node, is_adopted=True)
+    return key
+
+
+def mesh_directory(mesh: str) -> Any:
+    """Return the directory of a mesh in this home."""
+    from posthouse.daemon.directory import DaemonDirectory
+
+    return DaemonDirectory(DaemonOptions().root()).mesh(mesh)
+
+
+def _redeem(invite: Invite, key: NodeKey, name: str | None, relay_options: RelayOptions) -> dict[str, Any]:
+    import asyncio
+
+    from posthouse.client import Client, Pins
+
+    # the invite names the relay's key; --relay only gives another address of the same relay
+    url = invite.url if relay_options.relay is None else relay_options.url()
+    pins = Pins()
+    if invite.tls is not None:
+        pins.trust_certificate(url.origin, invite.tls)
+    client = Client(url, key, mesh=invite.mesh, relay_node=invite.relay, options=relay_options.options(), pins=pins)
+    given = replace(invite, url=url)
+
+    async def work() -> dict[str, Any]:
+        async with client:
+            return await take_name(name, lambda each: client.join(given, each))
+
+    joined = asyncio.run(work())
+    home = Pins.of_home()
+    home.trust_relay(url.origin, invite.relay)
+    if invite.tls is not None:
+        home.trust_certificate(url.origin, invite.tls)
+    return joined | {"url": url.origin}
+
+
+async def take_name(name: str | None, claim: Callable[[str], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+    """Claim a member name: the given one, else the host's, with a number behind it if it is taken or confusable."""
+    if name is not None:
+        return await claim(name)
+    first = host_name()
+    for number in range(1, _NAMES_TRIED):
+        try:
+            return await claim(first if number == 1 else f"{first}-{number}")
+        except PosthouseError as failure:
+            if failure.code not in _TAKEN:
+                raise
+    raise error("usage", text=f"{first} and {_NAMES_TRIED - 1} names like it are taken", hint="Give one with --name.")
+
+
+def host_name(given: str | None = None) -> str:
+    """Return the name of this host in the letters of a member name, never one that looks like a key."""
+    raw = (socket.gethostname() if given is None else given).split(".")[0]
+    name = re.sub(r"[^A-Za-z0-9_-]", "-", raw)[:_NAME_MAX].strip("-") or "host"
+    is_like_key = name.startswith("ed25519") or re.fullmatch(rf"[0-9a-fA-F]{{{KEY_PREFIX_MIN_DIGITS},}}", name)
+    return f"host-{name}" if is_like_key else name
+
+
+def start_and_prove(mesh: str, relay: str | None = None) -> dict[str, Any]:
+    """Start the daemon of a mesh, wait until the relay has admitted it, and send a message from this host to itself."""
+    import time
+
+    from posthouse.cli.daemon import ensure_daemon
+    from posthouse.cli.daemon_start import StartOptions
+
+    options = DaemonOptions(mesh=mesh)
+    started = ensure_daemon(StartOptions(options, relay, is_ephemeral=False, ttl_s=None, tcp="auto"), {})
+    end_s = time.monotonic() + _ADMITTED_S
+    with options.client() as daemon:
+        while not (health := daemon.health()).admitted and time.monotonic() < end_s:
+            time.sleep(0.05)
+        if not health.admitted:
+            reason = health.relay_error or "the relay has not admitted this host"
+            text = f"the daemon runs (pid {started['pid']}) and is not connected yet: {reason}"
+            return {"daemon": started, "admitted": False, "text": text}
+        sent = daemon.send(health.node, f"{health.member or 'this host'} is in the mesh {mesh}")
+        arrived = [item for item in daemon.wait(_ADMITTED_S) if item.message_id == sent.message_id]
+        daemon.seen([item.id for item in arrived])
+    proof = "a message to itself has arrived" if arrived else "a message to itself is on its way"
+    text = f"the daemon runs (pid {started['pid']}), the relay has admitted it, and {proof}"
+    return {"daemon": started, "admitted": True, "arrived": bool(arrived), "text": text}
+
+
+def use(
+    mesh: Annotated[str | None, Parameter(help="Mesh of commands that name none. Without it: show them.")] = None,
+    /,
+    *,
+    output: Output = PLAIN,
+) -> None:
+    """Choose the mesh of commands that name none, or show the meshes of this host.
+
+    For example:
+
+        posthouse use
+        posthouse use team
+    """
+    from posthouse.client import Memberships
+    from posthouse.daemon.directory import DaemonDirectory
+
+    memberships = Memberships.of_home()
+    joined = memberships.all()
+    known = sorted({*joined, *DaemonDirectory(DaemonOptions().root()).meshes()})
+    if mesh is not None:
+        if mesh not in known:
+            hint = f"This host is in: {', '.join(known) or 'none'}. Join one with `posthouse join`."
+            raise error("usage", text=f"this host is not in a mesh {mesh!r}", hint=hint)
+        memberships.choose(mesh)
+    chosen = memberships.chosen()
+    rows = [(each, "*" if each == chosen else "", joined[each].relay if each in joined else "") for each in known]
+    output.result({"mesh": chosen, "meshes": known}, table(("mesh", "chosen", "relay"), rows))

@@ -1,0 +1,272 @@
+"""`posthouse up`, `posthouse invite`: a relay and a daemon on this machine, and the line for another host.
+
+`up` is safe to repeat: it starts what does not run. A relay that other machines can reach gets a certificate of its
+own if none is given; invites carry its fingerprint, so no authority is needed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import shlex
+import socket
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from posthouse.cli.config import Settings, find_home, load_settings, setting_tokens
+from posthouse.cli.join import mesh_directory, start_and_prove, take_name
+from posthouse.cli.options import DEFAULT_RELAY, RelayOptions, default_mesh
+from posthouse.cli.output import PLAIN, Output
+from posthouse.model.clock import system_clock
+from posthouse.model.limits import SECOND_NS
+from posthouse.model.node import DEFAULT_MESH
+
+if TYPE_CHECKING:
+    from posthouse.client import Client, Invite
+
+CERTIFICATE_NAME, CERTIFICATE_KEY_NAME = "tls-cert.pem", "tls-key.pem"
+_CERTIFICATE_DAYS = 3_650
+_LOOPBACK = "127.0.0.1"
+
+
+def up(
+    *,
+    listen: Annotated[
+        str | None, Parameter(help="HOST:PORT of the relay; 0.0.0.0:7420 lets other machines reach it.")
+    ] = None,
+    name: Annotated[str | None, Parameter(help="Name of this host in the mesh. Default: its host name.")] = None,
+    output: Output = PLAIN,
+) -> None:
+    """Run a relay and a daemon on this machine, in the background, and give this host a name; safe to repeat.
+
+    With a --listen that other machines can reach, the relay uses TLS; it makes a certificate if none is configured.
+    `posthouse invite` prints the line for another host.
+
+    For example:
+
+        posthouse up
+        posthouse up --listen 0.0.0.0:7420
+        posthouse up --listen 127.0.0.1:7420 --json
+    """
+    _ensure_key()
+    run = _ensure_relay({} if listen is None else {"relay.listen": listen})
+    origin = _local_origin(run["url"])
+    _pin(origin, run)
+    member = _ensure_member(origin, run["relay"], name)
+    started = start_and_prove(DEFAULT_MESH, origin)
+    lines = [
+        f"the relay listens on {run['url']} (pid {run['pid']})",
+        started["text"],
+        f"in the mesh {DEFAULT_MESH} this host is {member}",
+    ]
+    output.result({"relay": run, "name": member, **started}, "\n".join(lines))
+    output.note("next: posthouse connect claude-code --write; posthouse invite prints the line for another host")
+
+
+def _ensure_key() -> None:
+    """Make the key of this host, unless a home from before has one, which stays in use."""
+    from posthouse.daemon.identity import persistent_identity
+
+    directory = mesh_directory(DEFAULT_MESH)
+    if find_home().key.exists() or directory.key.exists():
+        return
+    directory.prepare()
+    persistent_identity(directory)
+
+
+def _ensure_relay(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the record of the relay that runs here; start it if none does."""
+    from posthouse.cli.detach import start_detached
+    from posthouse.cli.relay_service import LOG_NAME, read_run
+    from posthouse.files import private_dir
+
+    values = load_settings(given)
+    directory = private_dir(values.path("relay.data_dir").absolute())
+    if running := read_run(directory):
+        return running
+    if values["relay.log_file"].value is None:
+        given = given | {"relay.data_dir": str(directory), "relay.log_file": str(directory / LOG_NAME)}
+    given |= _certificate_settings(values, directory)
+    words = ("relay", "up", "--json", *setting_tokens(given))
+    return start_detached("relay", words, slow="relay_start_slow")
+
+
+def _certificate_settings(values: Settings, directory: Path) -> dict[str, Any]:
+    """Return the settings of a certificate for a relay that other machines can reach; make it the first time."""
+    host = values.text("relay.listen").rpartition(":")[0].strip("[]")
+    if _is_loopback(host) or values["relay.tls_cert"].value is not None:
+        return {}
+    cert, key = directory / CERTIFICATE_NAME, directory / CERTIFICATE_KEY_NAME
+    if not cert.exists():
+        make_certificate(cert, key)
+    return {"relay.tls_cert": str(cert), "relay.tls_key": str(key)}
+
+
+def make_certificate(cert: Path, key: Path) -> None:
+    """Write a key and a certificate that is signed by itself; clients accept it by its fingerprint."""
+    import datetime
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    from posthouse.files import write_atomic
+
+    private = ec.generate_private_key(ec.SECP256R1())
+    host = socket.gethostname()
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host[:64])])
+    now = datetime.datetime.fromtimestamp(system_clock().wall_ns() / SECOND_NS, datetime.UTC)
+    names: list[x509.GeneralName] = [x509.DNSName(host), x509.DNSName("localhost")]
+    names += [x509.IPAddress(ipaddress.ip_address(each)) for each in {_LOOPBACK, outward_address()}]
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(private.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=_CERTIFICATE_DAYS))
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .sign(private, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    secret = private.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    write_atomic(key, secret)
+    write_atomic(cert, made.public_bytes(pem))
+
+
+def certificate_fingerprint(cert: Path) -> str:
+    """Return the fingerprint of a certificate file, as an invite carries it."""
+    import ssl
+
+    first = cert.read_text().partition("-----END CERTIFICATE-----")
+    return "sha256:" + hashlib.sha256(ssl.PEM_cert_to_DER_cert(first[0] + first[1])).hexdigest()
+
+
+def outward_address() -> str:
+    """Return the address of this machine towards other networks; nothing is sent to find it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return _LOOPBACK
+        return str(probe.getsockname()[0])
+
+
+def _is_loopback(host: str) -> bool:
+    from posthouse.client.relay_url import is_loopback
+
+    return is_loopback(host)
+
+
+def _local_origin(url: str) -> str:
+    """Return the address at which this machine reaches a relay that runs on it."""
+    from posthouse.client import parse_relay_url
+
+    found = parse_relay_url(url, allow_plain=True)
+    return found.origin if _is_loopback(found.host) else replace(found, host=_LOOPBACK).origin
+
+
+def _pin(origin: str, run: dict[str, Any]) -> None:
+    """Pin the key and the certificate of a relay of this machine at first use."""
+    from posthouse.client import Pins
+
+    cert = Path(run["data_dir"]) / CERTIFICATE_NAME
+    if origin.startswith("https:") and cert.exists():
+        Pins.of_home().trust_certificate(origin, certificate_fingerprint(cert))
+    Pins.of_home().check_relay(origin, run["relay"])
+
+
+def _ensure_member(origin: str, relay_node: str, name: str | None) -> str:
+    """Give this host a name in the mesh main, and return it."""
+    from posthouse.client import Membership, Memberships
+    from posthouse.keys import keyfile
+
+    directory = mesh_directory(DEFAULT_MESH)
+    options = RelayOptions(relay=origin)
+    memberships = Memberships.of_home()
+    if not directory.key.exists():
+        from posthouse.daemon.identity import persistent_identity
+
+        directory.prepare()
+        persistent_identity(directory)
+    node = keyfile.load(directory.key).node
+    joined = memberships.get(DEFAULT_MESH)
+    known = None if joined is None else joined.name
+
+    async def work(client: Client) -> str:
+        for member in await client.meshes.members(DEFAULT_MESH):
+            # the relay calls its first administrator `admin`: that is no name of this host
+            if member.node == node and member.name is not None and member.name == (name or known):
+                return member.name
+        is_admin = client.key.node == node
+
+        async def claim(wanted: str) -> dict[str, Any]:
+            role: Literal["admin", "member"] = "admin" if is_admin else "member"
+            await client.meshes.add_member(DEFAULT_MESH, node, wanted, role)
+            return {"name": wanted}
+
+        return str((await take_name(name, claim))["name"])
+
+    member = options.run(DEFAULT_MESH, work)
+    memberships.remember(DEFAULT_MESH, Membership(origin, relay_node, member))
+    if memberships.chosen() is None:
+        memberships.choose(DEFAULT_MESH)
+    return member
+
+
+def invite(
+    mesh: Annotated[str | None, Parameter(help="Name of the mesh. Default: the chosen one.")] = None,
+    /,
+    *,
+    uses: Annotated[int, Parameter(validator=Number(gte=1), help="Number of hosts that may join with it.")] = 1,
+    expires_s: Annotated[int, Parameter(validator=Number(gte=1), help="Seconds until it expires.")] = 86_400,
+    role: Annotated[Literal["reader", "member", "admin"], Parameter(help="Role of the hosts that join.")] = "member",
+    address: Annotated[
+        str | None, Parameter(help="HOST:PORT at which other hosts reach the relay. Default: found out.")
+    ] = None,
+    relay_options: RelayOptions = DEFAULT_RELAY,
+    output: Output = PLAIN,
+) -> None:
+    """Print the whole command that lets another host join. Anyone who has it can join: send it over a trusted channel.
+
+    For example:
+
+        posthouse invite
+        posthouse invite team --uses 5 --address relay.example:7420 --json
+    """
+    from posthouse.client import Pins
+
+    name = mesh or default_mesh()
+
+    async def work(client: Client) -> Invite:
+        return await client.meshes.invite(name, uses=uses, expires_s=expires_s, role=role)
+
+    own = relay_options.url(name)
+    made = replace(relay_options.run(name, work), tls=Pins.of_home().certificate(own.origin))
+    reached = made.url if address is None and not _is_loopback(own.host) else None
+    made = replace(made, url=reached or _reachable(own.host, own.port, address))
+    command = f"posthouse join {shlex.quote(str(made))}"
+    output.result({"command": command, "invite": str(made), "mesh": name, "role": role, "uses": uses}, command)
+    if _is_loopback(made.url.host):
+        output.note("only this machine reaches the relay; let others reach it: posthouse up --listen 0.0.0.0:7420")
+
+
+def _reachable(host: str, port: int, address: str | None) -> Any:
+    """Return the address for other hosts: the given one, else what a relay of this machine listens on."""
+    from posthouse.cli.relay_service import read_run
+    from posthouse.client.relay_url import RelayUrl, relay_at
+
+    if address is not None:
+        return relay_at(address)
+    run = read_run(load_settings().path("relay.data_dir").absolute()) or {}
+    listens = str(run.get("listen", "")).rpartition(":")[0].strip("[]")
+    if listens and not _is_loopback(listens):
+        outward = outward_address() if listens in ("0.0.0.0", "::") else listens
+        return RelayUrl("https", outward, port)
+    return RelayUrl("http", host, port)
