@@ -21,7 +21,7 @@ def test_fresh_machine_is_healthy_and_gets_a_hint_to_create_a_key(cli: CommandLi
     found = checks(outcome)
     assert (outcome.exit, outcome.value["healthy"]) == (0, True)
     assert found["key"]["state"] == "warn"
-    assert "posthouse keys new" in found["key"]["hint"]
+    assert "posthouse up" in found["key"]["hint"]
     assert found["sqlite"]["state"] == "ok"
 
 
@@ -114,7 +114,7 @@ def test_report_for_people_names_state_check_and_hint(cli: CommandLine) -> None:
     out = cli("doctor").out
     line = next(line for line in out.splitlines() if " key " in line)
     assert line.startswith("warn")
-    assert "Run `posthouse keys new`." in line
+    assert "Run `posthouse up`" in line
 
 
 def test_variable_that_is_no_setting_is_named_with_a_suggestion(

@@ -242,9 +242,13 @@ def test_which_refusals_are_for_good(failure: PosthouseError, is_for_good: bool)
 
 
 def test_missing_rights_are_for_good_only_once_the_relay_let_the_node_in() -> None:
-    failure = error("not_member", node="n", mesh="m")
+    failure = error("right_missing", node="n", mesh="m", right="write")
     assert is_permanent(failure, is_admitted=True)
     assert not is_permanent(failure, is_admitted=False)
+
+
+def test_rows_of_a_removed_member_wait_because_it_may_be_let_in_again() -> None:
+    assert not is_permanent(error("not_member", node="n", mesh="m"), is_admitted=True)
 
 
 def test_waits_double_from_half_a_second_to_thirty_with_a_quarter_of_jitter() -> None:

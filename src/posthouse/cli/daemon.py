@@ -19,6 +19,7 @@ from cyclopts.validators import Number
 
 from posthouse.cli.commands import noun
 from posthouse.cli.config import flags_of, setting_tokens
+from posthouse.cli.daemon_home import adopt, leave, ps, rotate_token
 from posthouse.cli.daemon_outbox import app as outbox
 from posthouse.cli.options import DEFAULT_DAEMON, DaemonOptions
 from posthouse.cli.output import PLAIN, Output
@@ -283,7 +284,7 @@ def _line(entry: dict[str, Any]) -> str:
     return "  ".join(leading + rest)
 
 
-def existing_directory(daemon_options: DaemonOptions) -> MeshDirectory:
+def existing_mesh(daemon_options: DaemonOptions) -> MeshDirectory:
     """Return the directory of a mesh, or raise a usage error that names it if it does not exist."""
     from posthouse.daemon.directory import DaemonDirectory
 
@@ -310,7 +311,7 @@ def accept_host(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Outpu
     """
     from posthouse.daemon.identity import accept_this_host
 
-    directory = existing_directory(daemon_options)
+    directory = existing_mesh(daemon_options)
     accept_this_host(directory)
     output.result({"directory": directory.root, "accepted": True}, f"{directory.root} now belongs to this machine")
 
@@ -335,7 +336,7 @@ def remint(
     from posthouse.daemon.identity import remint as remint_identity
     from posthouse.model.clock import system_clock
 
-    directory = existing_directory(daemon_options)
+    directory = existing_mesh(daemon_options)
     before, after = remint_identity(directory, system_clock(), abort_pending=abort_pending)
     output.result({"before": before or None, "node": after}, f"the daemon is now {after}")
 
@@ -353,7 +354,7 @@ def recover(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = 
     from posthouse.daemon.recovery import recover_outbox
     from posthouse.model.clock import system_clock
 
-    found = recover_outbox(existing_directory(daemon_options), system_clock())
+    found = recover_outbox(existing_mesh(daemon_options), system_clock())
     if found.aside is None:
         output.result(found._asdict(), "there is no outbox to recover")
         return
@@ -367,6 +368,10 @@ app = noun("daemon", "Run the daemon of this host: outbox, inbox and a local API
 app.command(up, name="up")
 app.command(down, name="down")
 app.command(status, name="status")
+app.command(ps, name="ps")
+app.command(adopt, name="adopt")
+app.command(leave, name="leave")
+app.command(rotate_token, name="rotate-token")
 app.command(version, name="version")
 app.command(logs, name="logs")
 app.command(accept_host, name="accept-host")

@@ -226,14 +226,29 @@ def check_inside(home: Home) -> Finding:
 
 def check_key(home: Home) -> Finding:
     """Check that there is a valid key file that only this user can read."""
+    from posthouse.cli.options import key_path
     from posthouse.keys import keyfile
 
     try:
-        return ok("key", keyfile.load(home.key).node)
+        return ok("key", keyfile.load(key_path(None)).node)
     except PosthouseError as failure:
         if failure.code == "key_file_missing":
-            return warn("key", f"{home.key} does not exist", "Run `posthouse keys new`.")
+            return warn("key", f"{home.key} does not exist", "Run `posthouse up`, `posthouse join` or `keys new`.")
         return fail("key", str(failure), failure.hint)
+
+
+def check_identities(home: Home) -> Finding:
+    """Check that commands and daemon act with one key in each mesh."""
+    from posthouse.cli.options import has_adopted
+    from posthouse.daemon.directory import DaemonDirectory
+
+    daemon = DaemonDirectory(home.path / "daemon")
+    meshes = [mesh for mesh in daemon.meshes() if daemon.mesh(mesh).key.exists()]
+    two = [mesh for mesh in meshes if home.key.exists() and not has_adopted(daemon.mesh(mesh).root)]
+    if two:
+        text = f"in {', '.join(two)} commands act with the home key and the daemon with its own"
+        return ok("identities", f"{text}; `posthouse daemon adopt --mesh {two[0]}` moves the rights to the daemon's")
+    return ok("identities", f"one key in each of {len(meshes)} meshes")
 
 
 def check_settings(home: Home) -> Finding:
@@ -326,6 +341,7 @@ HOME_CHECKS: tuple[Callable[[Home], Finding | Iterator[Finding]], ...] = (
     check_home,
     check_inside,
     check_key,
+    check_identities,
     check_settings,
     check_environment,
     check_bus_files,

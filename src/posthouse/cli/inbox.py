@@ -15,7 +15,7 @@ from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
 from posthouse.cli.commands import noun
-from posthouse.cli.options import DEFAULT_DAEMON, DaemonOptions
+from posthouse.cli.options import DEFAULT_DAEMON, DaemonOptions, note_membership
 from posthouse.cli.output import PLAIN, Output, indented, one_line, short_node, shown_body, table
 from posthouse.model.address import Address
 from posthouse.model.freshness import age_text
@@ -284,6 +284,7 @@ def tail(
     """
     shown = 0
     with daemon_options.client() as daemon:
+        note_membership(daemon, output)
         for event in daemon.events(after):
             if not all and event.event != "message":
                 continue

@@ -54,10 +54,11 @@ def join(
         posthouse join - < invite.txt
     """
     from posthouse.client import Membership, Memberships, parse_invite
+    from posthouse.keys import keyfile
 
     given = parse_invite(read_text(invite))
     has_own_key = relay_options.key_file is not None
-    key = relay_options.load_key(None) if has_own_key else _host_key(given)
+    key = _host_key(given) if relay_options.key_file is None else keyfile.load_or_create(relay_options.key_file)
     joined = _redeem(given, key, name, relay_options)
     memberships = Memberships.of_home()
     before = memberships.remember(given.mesh, Membership(joined["url"], given.relay, joined.get("name")))

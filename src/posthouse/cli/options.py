@@ -20,6 +20,7 @@ from posthouse.cli.config import Settings, find_home, load_settings
 from posthouse.model.errors import PosthouseError, error
 
 if TYPE_CHECKING:
+    from posthouse.cli.output import Output
     from posthouse.client import Client, ClientOptions, RelayUrl
     from posthouse.client.daemon import DaemonAddress, DaemonClient
     from posthouse.keys import NodeKey
@@ -196,6 +197,17 @@ class DaemonOptions:
         from posthouse.client.daemon import DaemonClient
 
         return DaemonClient(self.directory, mesh=self.mesh, timeout_s=timeout_s, agent=self.agent)
+
+
+def note_membership(daemon: DaemonClient, output: Output) -> None:
+    """Tell the user if the relay does not admit this host, and which command helps."""
+    health = daemon.health()
+    if health.refusal == "not_member":
+        add = f"posthouse mesh members {health.mesh} --add {health.node} --name NAME"
+        output.note(
+            f"this host is not a member of the mesh {health.mesh}; messages wait. Join with `posthouse join INVITE`, "
+            f"or let an admin run `{add}`"
+        )
 
 
 #: The default of every command's `daemon_options`.

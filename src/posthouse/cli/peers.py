@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from posthouse.cli.options import DEFAULT_DAEMON, DaemonOptions
+from posthouse.cli.options import DEFAULT_DAEMON, DaemonOptions, note_membership
 from posthouse.cli.output import PLAIN, Output, table
 from posthouse.model.errors import error
 
@@ -27,6 +27,7 @@ def peers(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PL
 
     with daemon_options.client() as daemon:
         answer = daemon.peers()
+        note_membership(daemon, output)
     rows = [row for each in answer.get("peers", []) for row in _peer_rows(each)]
     output.result(answer, table(("name", "presence", "status", "role", "node"), rows))
     for each in answer.get("peers", []):

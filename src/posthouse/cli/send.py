@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
-from posthouse.cli.options import DEFAULT_RELAY, DaemonOptions, MeshName, RelayOptions, parse_meta, read_text
+from posthouse.cli.options import DEFAULT_RELAY, DaemonOptions, RelayOptions, note_membership, parse_meta, read_text
 from posthouse.cli.output import PLAIN, Output
 from posthouse.model.errors import error
 from posthouse.model.freshness import with_freshness
@@ -86,7 +86,7 @@ def send(
     /,
     *,
     flags: MessageFlags = NO_FLAGS,
-    mesh: MeshName = "main",
+    mesh: Annotated[str | None, Parameter(help="Mesh to use. Default: the one chosen with `posthouse use`.")] = None,
     directory: Annotated[Path | None, Parameter(name="--dir", help="Directory of the daemon.")] = None,
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
@@ -105,6 +105,7 @@ def send(
     if _has_daemon(daemon_options):
         with daemon_options.client() as daemon:
             accepted = daemon.send(to, text, **options)
+            note_membership(daemon, output)
         value = {"via": "daemon", **_values(accepted)}
         output.result(value, f"{accepted.client_message_id}  {accepted.status}")
         return
@@ -154,7 +155,7 @@ def _send_to_relay(
             ],
         )
 
-    return relay_options.run(daemon_options.mesh, work)
+    return relay_options.run(daemon_options.chosen_mesh(), work)
 
 
 def _sent_value(sent: Sent) -> dict[str, Any]:

@@ -210,7 +210,7 @@ def remint(directory: MeshDirectory, clock: Clock, *, abort_pending: bool = Fals
     lock = directory.lock()
     try:
         before = keyfile.load(directory.key).node if directory.key.exists() else ""
-        _abort_rows(directory, clock, abort_pending=abort_pending)
+        abort_rows(directory, clock, abort_pending=abort_pending)
         if before:
             directory.key.rename(directory.key.with_name(f"keypair.{before.rpartition(':')[2][:16]}.json"))
         key = keyfile.create(directory.key)
@@ -221,7 +221,8 @@ def remint(directory: MeshDirectory, clock: Clock, *, abort_pending: bool = Fals
         lock.close()
 
 
-def _abort_rows(directory: MeshDirectory, clock: Clock, *, abort_pending: bool) -> None:
+def abort_rows(directory: MeshDirectory, clock: Clock, *, abort_pending: bool) -> None:
+    """Abort the rows that were not sent; raises remint_pending if there are any, unless they may be aborted."""
     if not directory.outbox.exists():
         return
     outbox = Outbox(directory.outbox, directory.mesh, clock)

@@ -155,7 +155,9 @@ def _state(node: MeshNode, *, is_default: bool) -> dict[str, Any]:
     failure = node.failure
     is_up = node.is_open and node.uplink.is_up
     admitted = is_up and node.uplink.is_admitted
+    refusal = node.uplink.refusal if node.is_open else None
     state = "failed" if failure is not None else "connected" if is_up else "connecting"
+    failure = failure or refusal
     return {
         "mesh": node.mesh,
         "state": state,

@@ -147,6 +147,8 @@ class Uplink:
         #: waits until the relay has admitted this node again
         self._admission: asyncio.Task[None] | None = None
         self.is_admitted = False
+        #: why the relay does not admit this node
+        self.refusal: PosthouseError | None = None
         #: number of connections so far
         self.connections = 0
         self.clock_watch = ClockWatch(settings.clock)
@@ -338,13 +340,13 @@ class Uplink:
         except Refused as failure:
             if failure.spec.exit is Exit.IDENTITY:
                 raise
-            self.is_admitted = False
+            self.is_admitted, self.refusal = False, failure
             self._stop_sending()
             log.warning("mailbox_refused", code=failure.code, reason=str(failure))
             return None
         self.mailbox = mailbox
         self._roster.add_online(mailbox.roster)
-        self.is_admitted = True
+        self.is_admitted, self.refusal = True, None
         self._sending.set()
         return mailbox
 

@@ -320,6 +320,8 @@ class Health(msgspec.Struct, frozen=True):
     agents_state: str = "open"
     #: True once the relay has let this node in
     admitted: bool = False
+    #: code of the reason why not, such as not_member
+    refusal: str | None = None
     #: every mesh of the daemon
     meshes: list[MeshState] = []
 

@@ -234,6 +234,16 @@ class Memberships:
 
         return self._file.change(edit)
 
+    def forget(self, mesh: str) -> None:
+        """Forget a mesh that this user has left."""
+
+        def edit(content: MembershipsContent) -> None:
+            content.meshes.pop(mesh, None)
+
+        self._file.change(edit)
+        if self.chosen() == mesh:
+            self._choice.unlink()
+
     @property
     def _choice(self) -> Path:
         return self._file.path.with_name("default_mesh")

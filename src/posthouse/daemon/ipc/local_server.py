@@ -75,10 +75,10 @@ class LocalServer:
         """Listen, and write down the port; raises listen_failed with nothing left open."""
         try:
             await self._listen_unix()
-            token = self._directory.token()  # created even without TCP, for programs that expect it
+            self._directory.token()  # created even without TCP, for programs that expect it
             tcp = self._settings.tcp
             if tcp == "on" or (tcp == "auto" and not is_container()):
-                await self._listen_tcp(token)
+                await self._listen_tcp()
             self._opened.push_async_callback(self._context.mcp.close)
         except BaseException:
             await self.close()
@@ -92,10 +92,11 @@ class LocalServer:
         server = self._make_server(Guard(UNIX), _CONNECTIONS, check_peer=True)
         self._close_later(await listen_unix(server, self._directory.socket), server)
 
-    async def _listen_tcp(self, token: str) -> None:
-        tokens = self._context.tokens
+    async def _listen_tcp(self) -> None:
+        tokens, local = self._context.tokens, self._directory.token
+        # read for each request: `daemon rotate-token` replaces the file of a running daemon
         rule = TokenRule(
-            lambda given: same_token(given, token) or tokens.find(given) is not None,
+            lambda given: same_token(given, local()) or tokens.find(given) is not None,
             "local_token_missing",
             "local_token_wrong",
         )

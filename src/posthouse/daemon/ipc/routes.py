@@ -121,6 +121,7 @@ async def read_health(call: LocalCall) -> dict[str, Any]:
         "writable": all(state == "open" for state in states.values()),
         "connected": node.uplink.is_up,
         "admitted": node.uplink.is_up and node.uplink.is_admitted,
+        "refusal": None if node.uplink.refusal is None else node.uplink.refusal.code,
         "relay_error": None if node.uplink.connect_error is None else str(node.uplink.connect_error),
         "clock_difference_s": _rounded(node.uplink.clock_watch.difference_s),
         "clock_trusted": node.uplink.trusts_clock,
