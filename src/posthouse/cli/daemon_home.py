@@ -171,7 +171,11 @@ def _stop_serving(daemon_options: DaemonOptions, directory: MeshDirectory, *, ab
     from posthouse.model.clock import system_clock
 
     try:
-        with daemon_options.client() as daemon:
+        with DaemonOptions(directory.mesh, daemon_options.directory).client() as daemon:
+            health = daemon.health()
+            waiting = health.queue_depth + health.inflight
+            if waiting and not abort_pending:  # the mesh stays served, so that they are sent
+                raise error("remint_pending", rows=waiting)
             daemon.remove_mesh(directory.mesh)
     except PosthouseError as failure:
         if failure.code != "daemon_unreachable":

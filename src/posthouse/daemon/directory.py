@@ -141,6 +141,8 @@ class DaemonDirectory:
 
     def upgrade_stopped(self, mesh: str) -> None:
         """Bring the directory of a daemon that does not run to this version; raises daemon_running."""
+        if _read_version(self.root) == SCHEMA_VERSION:
+            return
         lock = self.lock()
         try:
             self.upgrade(mesh)
