@@ -94,7 +94,7 @@ def test_two_hosts_talk_after_up_invite_and_join(server: Machine, laptop: Machin
         told = laptop.run(*words, options=()).stderr
         assert "is not a member of the mesh main" in told and "posthouse join INVITE" in told
     row = laptop("send", started["name"], "waits")
-    assert laptop("daemon", "outbox", "inspect", row["id"])["status"] == "pending"
+    assert laptop("daemon", "outbox", "inspect", row["id"])["row"]["status"] == "pending"
     assert laptop.refusal("daemon", "leave")["code"] == "remint_pending"
     left = laptop("daemon", "leave", "--abort-pending")
     assert (Path(left["aside"]) / "keypair.json").exists()
