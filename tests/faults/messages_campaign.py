@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from posthouse.client import Client, ClientOptions, Confirmed, Pins
+from posthouse.client import Client, ClientOptions, Confirmed, Pins, Receipt
 from posthouse.keys import NodeKey
 from posthouse.model.errors import PosthouseError
 from tests.faults.child import Child
@@ -21,6 +21,9 @@ from tests.faults.relay_process import RelayProcess
 
 PATIENCE_S = 600
 WINDOW = 60
+#: agents of the senders' hosts, "" for the host itself
+AGENTS = ("", "claude", "codex")
+READER_AGENT = "gemini"
 _LOOK_S = 0.005
 _SILENT_LOOKS = 60  # until the relay is asked what is left: to ask costs as much as a message, and a reader may be slow
 _FLAGS = ("--event-rate", "1000000", "--event-burst", "1000000", "--queue-max", "10000")
@@ -49,6 +52,10 @@ class Ledger:
     answered: set[str] = field(default_factory=set)
     #: what senders heard of their readers
     told: list[Confirmed] = field(default_factory=list)
+    #: body -> time of its receipt, once the relay has answered it
+    receipts: dict[str, int] = field(default_factory=dict)
+    #: receipts that senders heard
+    heard_receipts: list[Receipt] = field(default_factory=list)
     faults: int = 0
 
 
@@ -77,7 +84,16 @@ class Campaign:
         """Send messages in order; each is accepted once, whatever happens to the relay meanwhile."""
         async with self.client(key or self.sender_key) as client:
             await client.connect(is_patient=True)
-            events = [await client.compose(self.reader_key.node, body) for body in bodies]
+            events = [
+                await client.compose(
+                    self.reader_key.node,
+                    body,
+                    client_message_id=bodies[number - number % len(AGENTS)],  # agents share ids
+                    from_agent=AGENTS[number % len(AGENTS)],
+                    to_agent=READER_AGENT,
+                )
+                for number, body in enumerate(bodies)
+            ]
             for body, event, answer in zip(bodies, events, await client.publish_many(events), strict=True):
                 assert not isinstance(answer, PosthouseError), answer
                 self.ledger.sent[body] = event.id
@@ -136,7 +152,9 @@ class Campaign:
     async def hear(self, key: NodeKey, count: int) -> None:
         """Open the mailbox of a sender and take down what was confirmed of its messages, so many ids."""
         heard: set[str] = set()
-        async with self.client(key) as client, asyncio.timeout(PATIENCE_S), await client.receive() as mailbox:
+        note = self.ledger.heard_receipts.extend
+        async with self.client(key) as client, asyncio.timeout(PATIENCE_S):
+            mailbox = await client.receive(on_receipts=note)
             async for confirmed in mailbox.confirmed():
                 self.ledger.told.append(confirmed)
                 heard.add(confirmed.id)
@@ -157,6 +175,8 @@ class Campaign:
             kind, *rest = line.split(" ")
             if kind == "C":
                 self.ledger.answered.add(rest[0])
+            elif kind == "R":
+                self.ledger.receipts[rest[0]] = int(rest[1])
             else:
                 connection, seq, body, was_stored, attempt = rest
                 place = (self._runs, int(connection))

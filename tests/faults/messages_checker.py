@@ -32,6 +32,7 @@ def check_messages(data_dir: Path, ledger: Ledger) -> list[str]:
             *_check_reader(ledger),
             *_check_was_stored(db, ledger),
             *_check_told(db, ledger),
+            *_check_receipts(db, ledger),
             *audit_findings(path),
         ]
     finally:
@@ -88,3 +89,21 @@ def _check_told(db: apsw.Connection, ledger: Ledger) -> Iterator[str]:
             yield f"untold: the sender did not hear of message {body}"
         elif told[message_id] != stored[message_id]:
             yield f"was_stored: the sender heard something else of message {body}"
+
+
+def _check_receipts(db: apsw.Connection, ledger: Ledger) -> Iterator[str]:
+    """A receipt that the relay answered is kept with its first time, recorded once, and heard as it is kept."""
+    rows = db.execute(
+        "SELECT lower(hex(d.id)), x.at_ms FROM receipts AS x JOIN deliveries AS d ON d.seq = x.seq"
+    ).fetchall()
+    kept = {str(message_id): at_ms for message_id, at_ms in rows}
+    bodies = db.execute("SELECT body FROM journal WHERE type = 'delivery.receipt'").fetchall()
+    counts = Counter(message_id for (body,) in bodies for message_id in json.loads(str(body))["ids"])
+    for body, at_ms in ledger.receipts.items():
+        if kept.get(ledger.sent[body]) != at_ms:
+            yield f"receipt: message {body} was read at {at_ms}, the relay keeps {kept.get(ledger.sent[body])}"
+    if counts != Counter(kept.keys()):
+        yield f"receipt: {len(kept)} receipts are kept, the journal has {sum(counts.values())}"
+    for heard in ledger.heard_receipts:
+        if kept.get(heard.id) != heard.at_ms:
+            yield f"receipt: the sender heard {heard.at_ms} of {heard.id}, the relay keeps {kept.get(heard.id)}"
