@@ -5,7 +5,7 @@ cannot start. It ends with `exec`, so that the process of the hook is a child of
 event stay; ours are recognized by their command.
 
 If you add a program: 1. check events, fields and units against its documentation, and with the program itself if you
-can; 2. daemon.wake.programs makes its answers; 3. the table in docs/how-to/wake.md.
+can; 2. daemon.wake.programs makes its answers; 3. the table in docs/how-to/agent-hooks.md.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
     command = "archive-message"
     timeout_s = 30
 
-If you change the form: 1. keep old files readable, 2. docs/how-to/hooks.md.
+If you change the form: 1. keep old files readable, 2. docs/how-to/event-hooks.md.
 """
 
 from __future__ import annotations
