@@ -154,6 +154,15 @@ DEFAULT_RELAY = RelayOptions()
 _DAEMON_GROUP = Group("Daemon", sort_key=4)
 
 
+#: The option of every command that an agent may run.
+ActingAgent = Annotated[
+    str | None,
+    Parameter(
+        group=_DAEMON_GROUP, help="Agent of this host to act for. Default: POSTHOUSE_AGENT, else the host itself."
+    ),
+]
+
+
 @Parameter(name="*", group=_DAEMON_GROUP)
 @dataclass(frozen=True)
 class DaemonOptions:
@@ -163,9 +172,7 @@ class DaemonOptions:
     directory: Annotated[
         Path | None, Parameter(name="--dir", help="Directory of the daemon. Default: ~/.posthouse/daemon.")
     ] = None
-    agent: Annotated[
-        str | None, Parameter(help="Agent of this host to act for. Default: POSTHOUSE_AGENT, else the host itself.")
-    ] = None
+    agent: ActingAgent = None
 
     def location(self) -> DaemonAddress:
         """Return the directory, socket and address of the daemon."""

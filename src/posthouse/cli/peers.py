@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from posthouse.cli.options import DEFAULT_DAEMON, DaemonOptions, note_membership
-from posthouse.cli.output import PLAIN, Output, table
+from posthouse.cli.output import PLAIN, Output, short_node, table
+from posthouse.model.address import Address
 from posthouse.model.errors import error
 
 
@@ -45,7 +46,13 @@ def _peer_rows(peer: dict[str, Any]) -> Iterator[tuple[str, ...]]:
     yield shown, _presence(peer), peer.get("status") or "", peer.get("role") or "", peer.get("node") or ""
     for agent in peer.get("agents") or []:
         about = agent.get("summary") or ", ".join(agent.get("capabilities") or [])
-        yield f"  {agent['name']}@{host}", _presence(agent), agent.get("status") or "", "agent", about
+        yield (
+            f"  {Address(agent['name'], peer.get('name') or short_node(peer['node']))}",
+            _presence(agent),
+            agent.get("status") or "",
+            "agent",
+            about,
+        )
 
 
 def _presence(entry: dict[str, Any]) -> str:

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
-from posthouse.cli.options import DEFAULT_RELAY, DaemonOptions, RelayOptions, note_membership, parse_meta, read_text
+from posthouse.cli.options import (
+    DEFAULT_RELAY,
+    ActingAgent,
+    DaemonOptions,
+    RelayOptions,
+    note_membership,
+    parse_meta,
+    read_text,
+)
 from posthouse.cli.output import PLAIN, Output
 from posthouse.model.errors import error
 from posthouse.model.freshness import with_freshness
@@ -81,13 +89,20 @@ _POLL_S = 0.05
 
 
 def send(
-    to: Annotated[str, Parameter(help="A member (name, node id, or its first 8 or more digits), or #topic.")],
+    to: Annotated[
+        str,
+        Parameter(
+            help="An agent (claude@laptop, or claude where that is unambiguous), a host (name, node id, or its first 8 "
+            "or more digits), or #topic."
+        ),
+    ],
     message: Text,
     /,
     *,
     flags: MessageFlags = NO_FLAGS,
     mesh: Annotated[str | None, Parameter(help="Mesh to use. Default: the one chosen with `posthouse use`.")] = None,
     directory: Annotated[Path | None, Parameter(name="--dir", help="Directory of the daemon.")] = None,
+    agent: ActingAgent = None,
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
@@ -96,12 +111,13 @@ def send(
     For example:
 
         posthouse send bob "the build is green"
+        posthouse send claude@laptop "please review" --agent codex
         posthouse send '#builds' "main is green" --priority now --json
         git log -1 | posthouse send bob - --id "commit-$(git rev-parse HEAD)"
     """
     options = flags.given()
     text = read_text(message)
-    daemon_options = DaemonOptions(mesh=mesh, directory=directory)
+    daemon_options = DaemonOptions(mesh=mesh, directory=directory, agent=agent)
     if _has_daemon(daemon_options):
         with daemon_options.client() as daemon:
             accepted = daemon.send(to, text, **options)
@@ -109,6 +125,7 @@ def send(
         value = {"via": "daemon", **_values(accepted)}
         output.result(value, f"{accepted.client_message_id}  {accepted.status}")
         return
+    _refuse_agents_without_daemon(to, daemon_options)
     output.note("no daemon runs; connecting to the relay")
     sent = _send_to_relay(to, text, flags, daemon_options, relay_options)
     state = "already stored" if sent.duplicate else "stored by the relay"
@@ -126,6 +143,15 @@ def _has_daemon(daemon_options: DaemonOptions) -> bool:
             return state is DaemonState.LISTENING
         time.sleep(_POLL_S)
     raise error("daemon_unreachable", daemon=str(location), reason="it runs and has no socket")
+
+
+def _refuse_agents_without_daemon(to: str, daemon_options: DaemonOptions) -> None:
+    """Raise daemon_unreachable if an agent sends or is to receive: only a daemon knows agents."""
+    from posthouse.client.daemon.locate import acting_agent
+
+    if acting_agent(daemon_options.agent) or "@" in to:
+        hint = "Mail of agents needs the daemon: start it with `posthouse daemon up`."
+        raise error("daemon_unreachable", daemon=str(daemon_options.location()), reason="it does not run", hint=hint)
 
 
 def _send_to_relay(

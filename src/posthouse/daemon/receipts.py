@@ -16,7 +16,7 @@ from posthouse.client import Confirmed, Receipt
 from posthouse.client.messages.receipts import RECEIPTS_FEATURE
 from posthouse.daemon.agents.registry import AgentRegistry
 from posthouse.daemon.inbox.inbox import Inbox
-from posthouse.daemon.inbox.receipts import Handed, mark_sent, waiting_receipts
+from posthouse.daemon.inbox.read_state import Handed, mark_sent, waiting_receipts
 from posthouse.daemon.outbox.outbox import Outbox
 from posthouse.daemon.outbox.transitions import Outcome
 from posthouse.daemon.uplink import Uplink

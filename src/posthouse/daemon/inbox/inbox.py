@@ -19,7 +19,7 @@ import apsw
 import msgspec
 
 from posthouse.daemon.inbox import selection
-from posthouse.daemon.inbox.receipts import note_handed
+from posthouse.daemon.inbox.read_state import mark_seen, note_handed
 from posthouse.daemon.inbox.replacing import StoredMessage, replace_messages
 from posthouse.daemon.inbox.selection import InboxFilter, index_messages, select_rows
 from posthouse.journal.append import JournalTransaction
@@ -244,7 +244,7 @@ class Inbox:
     async def mark_seen(self, ids: Sequence[str], agent: str = DEFAULT_INBOX) -> int:
         """Mark messages of an agent's inbox as read; return how many were unread."""
         read_by = self.reader_of(agent)
-        count = await self.store.writer.run(lambda tx: _mark_seen(tx, ids, agent, read_by, self.mesh))
+        count = await self.store.writer.run(lambda tx: mark_seen(tx, ids, agent, read_by, self.mesh))
         self.on_handed()
         return count
 
@@ -376,19 +376,6 @@ def _insert(tx: JournalTransaction, item: NewItem, conflicts_with: str | None, *
     stored = StoredMessage(position, item.id, item.message_id, item.sender, item.from_agent, agents)
     shown_to = replace_messages(tx, stored, said)
     return [InboxItem(position=position, seen_at_ns=None, agent=agent, **fields) for agent in shown_to]
-
-
-def _mark_seen(tx: JournalTransaction, ids: Sequence[str], agent: str, read_by: str | None, mesh: str) -> int:
-    seen: list[str] = []
-    for item_id in dict.fromkeys(ids):
-        tx.db.execute(SQL.mark_seen, (tx.now_ns, read_by, agent, item_id, item_id))
-        if tx.db.changes():
-            seen.append(item_id)
-    note_handed(tx, ids, agent)
-    if seen:
-        body: dict[str, Any] = {"ids": seen} | ({"agent": agent} if agent else {})
-        tx.append("inbox.seen", mesh=mesh, ref=seen[-1], body=body)
-    return len(seen)
 
 
 def _delete(tx: JournalTransaction, before_ns: int, mesh: str) -> int:

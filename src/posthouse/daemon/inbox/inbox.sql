@@ -36,10 +36,6 @@ ORDER BY position DESC LIMIT :limit
 -- :name newest_position
 SELECT coalesce(max(position), 0) FROM inbox
 
--- :name mark_seen
-UPDATE inbox_agent SET read_at_ns = ?, read_by = ?
-WHERE agent = ? AND read_at_ns IS NULL AND position IN (SELECT position FROM inbox WHERE id = ? OR message_id = ?)
-
 -- :name unread_counts
 SELECT agent, count(*) FROM inbox_agent WHERE read_at_ns IS NULL GROUP BY agent
 

@@ -14,7 +14,7 @@ import msgspec
 
 from posthouse.daemon.agents.registry import AgentFields
 from posthouse.daemon.context import LocalCall
-from posthouse.daemon.inbox.receipts import answered_at_ns
+from posthouse.daemon.inbox.read_state import answered_at_ns
 from posthouse.daemon.ipc.merged import find_outbox_row
 from posthouse.daemon.mesh_node import MeshNode
 from posthouse.daemon.outbox.transitions import OutboxRow

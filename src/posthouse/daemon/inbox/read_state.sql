@@ -1,3 +1,7 @@
+-- :name mark_seen
+UPDATE inbox_agent SET read_at_ns = ?, read_by = ?
+WHERE agent = ? AND read_at_ns IS NULL AND position IN (SELECT position FROM inbox WHERE id = ? OR message_id = ?)
+
 -- :name note_handed
 INSERT OR IGNORE INTO inbox_receipts (position, agent, message_id, sender, handed_at_ns)
 SELECT inbox.position, agent, message_id, sender, :at_ns

@@ -1,4 +1,4 @@
-"""Which direct messages of the inbox were handed to an agent's program, for the receipts that their senders get.
+"""What each agent has read: its marks on messages, and the receipts that senders of direct messages get.
 
 A message is handed over when the program marks it as read, opens it, or says that it has it; a preview hands nothing
 over. The first time counts. Mail of the default inbox has no receipts: a person reads it.
@@ -15,7 +15,7 @@ from posthouse.journal.append import JournalTransaction
 from posthouse.model.address import DEFAULT_INBOX
 from posthouse.sqlite.statements import Statements
 
-SQL = Statements("posthouse.daemon.inbox", "receipts.sql")
+SQL = Statements("posthouse.daemon.inbox", "read_state.sql")
 
 
 class Handed(NamedTuple):
@@ -26,6 +26,20 @@ class Handed(NamedTuple):
     message_id: str
     sender: str
     handed_at_ns: int
+
+
+def mark_seen(tx: JournalTransaction, ids: Sequence[str], agent: str, read_by: str | None, mesh: str) -> int:
+    """Mark messages of an agent's inbox as read by a process; return how many were unread."""
+    seen: list[str] = []
+    for item_id in dict.fromkeys(ids):
+        tx.db.execute(SQL.mark_seen, (tx.now_ns, read_by, agent, item_id, item_id))
+        if tx.db.changes():
+            seen.append(item_id)
+    note_handed(tx, ids, agent)
+    if seen:
+        body: dict[str, Any] = {"ids": seen} | ({"agent": agent} if agent else {})
+        tx.append("inbox.seen", mesh=mesh, ref=seen[-1], body=body)
+    return len(seen)
 
 
 def note_handed(tx: JournalTransaction, keys: Iterable[str], agent: str) -> None:
