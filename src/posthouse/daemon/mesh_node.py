@@ -201,6 +201,7 @@ class MeshNode:
             self.inbox,
             self.uplink,
             lambda topic: bool(subscriptions.followers(topic)),
+            settings.inbox_keep_days,
             clock,
         )
         self.housekeeper = Housekeeper(self.outbox, self.inbox, self.drain, self.pressure, settings, self.kept_after)

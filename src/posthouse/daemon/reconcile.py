@@ -28,7 +28,8 @@ from posthouse.model.message import read_message
 log = structlog.get_logger(__name__)
 _NEWEST = 50  # messages that show whether the inbox was rolled back
 _PAGE = 200
-_REFILL_NS = 7 * DAY_S * SECOND_NS  # as long as the relay queues a message
+_REFILL_DAYS = 7  # as long as the relay queues a message
+_HOUR_NS = 3_600 * SECOND_NS
 _AGAIN_S = 30.0  # after a failure that the next connection need not cure
 _MAX_TOPICS = 100  # of a filter
 
@@ -55,6 +56,7 @@ class Reconciler:
         inbox: Inbox,
         uplink: RelayConnection,
         is_followed: Callable[[str], bool],
+        keep_days: int,
         clock: Clock,
     ) -> None:
         self._mesh = mesh
@@ -62,6 +64,8 @@ class Reconciler:
         self._inbox = inbox
         self._uplink = uplink
         self._is_followed = is_followed
+        #: what the inbox has deleted by its age must not come back
+        self._refill_ns = min(_REFILL_DAYS, keep_days) * DAY_S * SECOND_NS - _HOUR_NS
         self._clock = clock
         self._is_due = asyncio.Event()
         #: True once outbox and inbox were compared with the relay
@@ -92,7 +96,7 @@ class Reconciler:
         info = await self._uplink.client.info()
         epoch = info.get("epoch")
         if isinstance(epoch, str):
-            since_ns = self._clock.wall_ns() - (self.max_age_h() - 1) * 3_600 * SECOND_NS
+            since_ns = self._clock.wall_ns() - (self.max_age_h() - 1) * _HOUR_NS
             for destination in await self._outbox.note_relay_epoch(epoch, since_ns):
                 self.on_reopened(destination)
         if not self.is_checked:
@@ -111,10 +115,9 @@ class Reconciler:
     async def _refill(self) -> None:
         log.warning("inbox_refilled", mesh=self._mesh)
         for wanted in await self._filters():
-            since = {"since_ns": self._clock.wall_ns() - _REFILL_NS}
             cursor: str | None = None
             while True:
-                page = await self._uplink.client.query(wanted | since, limit=_PAGE, cursor=cursor)
+                page = await self._uplink.client.query(wanted, limit=_PAGE, cursor=cursor)
                 mailbox = self._uplink.mailbox
                 if mailbox is not None:
                     await deliver_history(mailbox, await self._missing(page.events), self._uplink.client.key)
@@ -123,8 +126,9 @@ class Reconciler:
                     break
 
     async def _filters(self) -> list[dict[str, Any]]:
-        """Return the filters of direct messages to this host, and of the topics that its agents follow."""
-        base: Mapping[str, Any] = {"kinds": [MESSAGE], "mesh": self._mesh}
+        """Return the filters of recent direct messages to this host, and of the topics that its agents follow."""
+        since_ns = self._clock.wall_ns() - self._refill_ns
+        base: Mapping[str, Any] = {"kinds": [MESSAGE], "mesh": self._mesh, "since_ns": since_ns}
         client = self._uplink.client
         filters = [{**base, "#p": [client.key.node]}]
         listed = await client.meshes.topics(self._mesh)
