@@ -179,6 +179,13 @@ def test_large_tool_results_stay_with_the_hook(tmp_path: Path) -> None:
     assert sent == {"session_id": "s", "agent_id": "a1", "tool_input": {"file_path": "/x"}}
 
 
+@pytest.mark.parametrize("given", [b"[" * 1_000_000, b"x" * 100_000, b"[1" + b",1" * 100_000 + b"]"])
+def test_large_input_that_is_no_object_reaches_no_daemon(tmp_path: Path, given: bytes) -> None:
+    with answering(daemon_of(tmp_path), ok("x")) as daemon:
+        assert run_hook(tmp_path, "claude-code", "tool", stdin=given) == QUIET
+    assert daemon.asked == []
+
+
 def test_name_of_the_agent_is_kept_for_the_commands_of_the_session(tmp_path: Path) -> None:
     kept = tmp_path / "env"
     with answering(daemon_of(tmp_path), ok("{}", Posthouse_Agent="claude-2")):
