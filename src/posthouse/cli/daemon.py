@@ -19,7 +19,7 @@ from cyclopts.validators import Number
 
 from posthouse.cli.commands import noun
 from posthouse.cli.config import flags_of, setting_tokens
-from posthouse.cli.daemon_home import adopt, leave, ps, rotate_token
+from posthouse.cli.daemon_home import adopt, backup, leave, ps, restore, rotate_token
 from posthouse.cli.daemon_outbox import app as outbox
 from posthouse.cli.options import DEFAULT_DAEMON, DaemonOptions
 from posthouse.cli.output import PLAIN, Output
@@ -372,6 +372,8 @@ app.command(ps, name="ps")
 app.command(adopt, name="adopt")
 app.command(leave, name="leave")
 app.command(rotate_token, name="rotate-token")
+app.command(backup, name="backup")
+app.command(restore, name="restore")
 app.command(version, name="version")
 app.command(logs, name="logs")
 app.command(accept_host, name="accept-host")

@@ -1,4 +1,4 @@
-"""`posthouse daemon ps|adopt|leave|rotate-token`: the meshes of this home, their keys and the local token.
+"""`posthouse daemon ps|adopt|leave|rotate-token|backup|restore`: the meshes of this home, their keys and files.
 
 `leave` and `adopt` change rights at the relay first and files second: if they are interrupted, repeating them
 completes the rest.
@@ -6,6 +6,7 @@ completes the rest.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
@@ -15,8 +16,6 @@ from posthouse.cli.output import PLAIN, Output, table
 from posthouse.model.errors import PosthouseError, error
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from posthouse.client import Client
     from posthouse.daemon.directory import MeshDirectory
 
@@ -200,3 +199,83 @@ def _leave_relay(directory: MeshDirectory) -> str | None:
     except PosthouseError as failure:
         return f"the relay still lists this host: {failure}. An admin can remove it with `posthouse mesh members`."
     return None
+
+
+PassphraseFile = Annotated[Path | None, Parameter(help="A private file with the passphrase. Default: asked for.")]
+
+
+def backup(
+    file: Annotated[Path, Parameter(help="The new file.")],
+    /,
+    *,
+    passphrase_file: PassphraseFile = None,
+    daemon_options: DaemonOptions = DEFAULT_DAEMON,
+    output: Output = PLAIN,
+) -> None:
+    """Write keys, outbox, inbox, agents and memberships of this home into one encrypted file; the daemon may run.
+
+    For example:
+
+        posthouse daemon backup laptop.backup
+        posthouse daemon backup /media/stick/laptop.backup --passphrase-file ~/.backup-passphrase --json
+    """
+    from posthouse.cli.config import find_home
+    from posthouse.daemon.directory import DaemonDirectory
+    from posthouse.daemon.home_backup import back_up
+
+    directory = DaemonDirectory(daemon_options.root())
+    if not directory.meshes():
+        raise error("usage", text=f"there is no daemon in {directory.root}", hint="Give its directory with --dir.")
+    meshes = back_up(directory, find_home().path, file, _passphrase(passphrase_file, is_new=True))
+    output.result({"file": file, "meshes": meshes}, f"wrote {file} with {', '.join(meshes)}")
+
+
+def restore(
+    file: Annotated[Path, Parameter(help="A file that `daemon backup` wrote.")],
+    /,
+    *,
+    passphrase_file: PassphraseFile = None,
+    daemon_options: DaemonOptions = DEFAULT_DAEMON,
+    output: Output = PLAIN,
+) -> None:
+    """Restore a backup into a home without a daemon; start it afterwards with `posthouse daemon up`.
+
+    Before a mesh accepts its first message, the daemon compares its stores with the relay's history. On another
+    machine run `posthouse daemon accept-host` first, and only if the old one is gone: two machines with one identity
+    take each other's messages.
+
+    For example:
+
+        posthouse daemon restore laptop.backup
+        posthouse daemon restore laptop.backup --passphrase-file ~/.backup-passphrase --json
+    """
+    from posthouse.cli.config import find_home
+    from posthouse.daemon.directory import DaemonDirectory
+    from posthouse.daemon.home_backup import restore as restore_home
+    from posthouse.model.clock import system_clock
+
+    if not file.exists():
+        raise error("usage", text=f"there is no {file}")
+    directory = DaemonDirectory(daemon_options.root())
+    meshes = restore_home(directory, find_home().path, file, _passphrase(passphrase_file), system_clock())
+    output.result({"directory": directory.root, "meshes": meshes}, f"restored {', '.join(meshes)}")
+    output.note("start it: posthouse daemon up")
+
+
+def _passphrase(path: Path | None, *, is_new: bool = False) -> bytes:
+    import getpass
+    import sys
+
+    from posthouse.files import read_private
+
+    if path is not None:
+        given = read_private(path).removesuffix(b"\n")
+    elif sys.stdin.isatty():
+        given = getpass.getpass("Passphrase of the backup: ").encode()
+        if is_new and getpass.getpass("Again: ").encode() != given:
+            raise error("usage", text="the two passphrases differ")
+    else:
+        raise error("usage", text="there is no terminal to ask for a passphrase", hint="Give --passphrase-file FILE.")
+    if not given:
+        raise error("usage", text="the passphrase is empty")
+    return given

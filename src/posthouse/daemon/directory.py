@@ -40,6 +40,8 @@ class MeshDirectory:
         self.outbox = root / "outbox.db"
         self.inbox = root / "inbox.db"
         self.config = root / "config.toml"
+        #: present after a restore, until the stores were compared with the relay
+        self.unreconciled = root / "unreconciled"
         #: which mesh and key the directory is for
         self.identity = root / "identity.json"
 

@@ -213,6 +213,8 @@ class MeshNode:
         self.inbox.on_new += [self._publish_messages, self.on_new]
         uplink.on_status = self._publish_status
         self.reconciler.on_reopened = drain.wake
+        self.reconciler.on_checked = self._accept_after_restore
+        self.sending.is_held = self.directory.unreconciled.exists()
         self.reconciler.max_age_h = lambda: drain.max_age_h
         uplink.on_presence = lambda presence: self._publish(
             "peer_join" if presence.is_online else "peer_leave",
@@ -291,6 +293,10 @@ class MeshNode:
         self.on_uplink(self, status == "connected")
         if status == "connected":
             self.reconciler.wake()
+
+    def _accept_after_restore(self) -> None:
+        self.directory.unreconciled.unlink(missing_ok=True)
+        self.sending.is_held = False
 
     def _publish(self, event: str, /, **data: Any) -> None:
         self._events.publish(event, mesh=self.mesh, **data)

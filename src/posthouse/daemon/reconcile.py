@@ -70,6 +70,8 @@ class Reconciler:
         self._is_due = asyncio.Event()
         #: True once outbox and inbox were compared with the relay
         self.is_checked = False
+        #: callback once outbox and inbox were compared with the relay
+        self.on_checked: Callable[[], None] = lambda: None
         #: callback(destination) for each destination that has rows to send again
         self.on_reopened: Callable[[str], None] = lambda _destination: None
         #: returns the hours that a row may wait
@@ -103,6 +105,7 @@ class Reconciler:
             if await self._is_inbox_behind():
                 await self._refill()
             self.is_checked = True
+            self.on_checked()
 
     async def _is_inbox_behind(self) -> bool:
         """Return True if the inbox lacks one of the newest messages that this host has confirmed."""

@@ -91,6 +91,8 @@ class Sending:
         self._minter = UlidGenerator(clock)
         #: returns a message that the relay has, by its id; raises if the relay cannot be asked now
         self.find_at_relay: Callable[[str], Awaitable[MessageStates | None]] = _find_nothing
+        #: True until restored stores were compared with the relay: an id may have been used since the backup
+        self.is_held = False
         #: largest body that the relay accepts, in bytes
         self.max_payload = BODY_MAX_BYTES
 
@@ -102,6 +104,8 @@ class Sending:
         agent: str = DEFAULT_INBOX,
     ) -> SendResult:
         """Accept a message of an agent; `header_id` is the Idempotency-Key, `budget` what it inherits from the bus."""
+        if self.is_held:
+            raise error("daemon_reconciling", mesh=self._mesh)
         client_message_id = header_id if header_id is not None else request.client_message_id
         if client_message_id is None:
             client_message_id = self._minter.mint()

@@ -23,10 +23,16 @@ _STARTING: tuple[ErrorSpec, ...] = (
         exit=Exit.IDENTITY,
     ),
     ErrorSpec(
+        "backup_unreadable",
+        400,
+        "{path} cannot be restored: {reason}",
+        "Give the file that `posthouse daemon backup` wrote, and its passphrase.",
+    ),
+    ErrorSpec(
         "identity_is_persistent",
         409,
-        "{directory} has a persistent identity, which an ephemeral daemon must not touch",
-        "Give an ephemeral daemon a directory of its own with --dir, or start without --ephemeral.",
+        "{directory} has a persistent identity, which an ephemeral daemon or a restore must not touch",
+        "Use a directory of its own with --dir, or start without --ephemeral.",
         exit=Exit.IDENTITY,
     ),
     ErrorSpec(
@@ -101,6 +107,12 @@ _LOCAL: tuple[ErrorSpec, ...] = (
         429,
         "the daemon accepts at most {rate} requests per second over TCP",
         "Retry after retry_after_s seconds, or use the Unix socket.",
+    ),
+    transient(
+        "daemon_reconciling",
+        503,
+        "mesh {mesh} was restored from a backup and not yet compared with the relay",
+        "Messages are accepted once the relay was reached; `posthouse daemon status` shows the connection.",
     ),
     transient("daemon_stopping", 503, "the daemon is stopping", "Retry when it is running again."),
     transient(

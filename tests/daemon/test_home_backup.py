@@ -1,0 +1,73 @@
+"""A backup of a daemon as one encrypted file, its restore, and the comparison with the relay that follows."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from posthouse.daemon.directory import DaemonDirectory
+from posthouse.daemon.home_backup import back_up, restore
+from posthouse.model.clock import system_clock
+from posthouse.model.errors import PosthouseError
+from tests.client.house import House
+from tests.daemon.hosts import Host, eventually, make_host, running
+
+WORD = b"correct horse"
+
+
+async def test_restored_daemon_has_key_and_mail_and_compares_with_the_relay_before_it_accepts(
+    house: House, bob: Host, tmp_path: Path
+) -> None:
+    host = make_host(tmp_path, house.url, "lost")
+    directory, home, file = DaemonDirectory(tmp_path / "lost"), tmp_path / "home", tmp_path / "one.backup"
+    home.mkdir(mode=0o700)
+    async with running(host):
+        await host.connected()
+        node = host.node
+        await bob.send(node, "before the backup")
+        await host.until_bodies(1)
+        assert back_up(directory, home, file, WORD) == ["main"]
+        await bob.send(node, "after the backup")
+        await host.until_bodies(2)
+    shutil.rmtree(tmp_path / "lost")
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert b"before the backup" not in file.read_bytes() and node.encode() not in file.read_bytes()
+
+    assert restore(directory, home, file, WORD, system_clock()) == ["main"]
+    await house.down()
+    async with running(host):
+        assert (host.node, await host.bodies()) == (node, ["before the backup"])
+        refused = await host.send(bob.node, "too early")
+        assert (refused.status, refused["error"]) == (503, "daemon_reconciling")
+        await house.up()
+        await host.connected()
+        accepted = await eventually(lambda: host.send(bob.node, "now"), lambda said: said.status == 202)
+        assert sorted(await host.until_bodies(2)) == ["after the backup", "before the backup"]
+        await host.until_status(accepted["client_message_id"], "done")
+    assert not (tmp_path / "lost" / "main" / "unreconciled").exists()
+
+
+async def test_restore_refuses_a_wrong_passphrase_a_damaged_file_and_a_home_in_use(tmp_path: Path) -> None:
+    host = make_host(tmp_path, "http://127.0.0.1:9", "a")
+    directory, file = DaemonDirectory(tmp_path / "a"), tmp_path / "b"
+    async with running(host):
+        back_up(directory, tmp_path, file, WORD)
+    good = file.read_bytes()
+
+    def refusal(into: str, data: bytes = good, word: bytes = WORD) -> str:
+        file.write_bytes(data)
+        with pytest.raises(PosthouseError) as caught:
+            restore(DaemonDirectory(tmp_path / into), tmp_path, file, word, system_clock())
+        return caught.value.code
+
+    assert refusal("a") == "identity_is_persistent"
+    assert refusal("new", word=b"wrong") == "backup_unreadable"
+    assert refusal("new", good[:-1]) == "backup_unreadable"
+    assert refusal("new", good[: len(good) // 2]) == "backup_unreadable"
+    assert refusal("new", b"nothing of ours") == "backup_unreadable"
+    flipped = bytearray(good)
+    flipped[-9] ^= 1
+    assert refusal("new", bytes(flipped)) == "backup_unreadable"
+    assert not DaemonDirectory(tmp_path / "new").meshes()
