@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 import structlog
@@ -33,7 +34,7 @@ from posthouse.daemon.metrics import Meters
 from posthouse.daemon.outbox.outbox import Outbox
 from posthouse.daemon.own_posts import OwnPosts
 from posthouse.daemon.receipts import ReceiptDesk
-from posthouse.daemon.reconcile import Reconciler
+from posthouse.daemon.reconcile import Reconciler, find_at_relay
 from posthouse.daemon.recovery import check_outbox, quarantine_inbox
 from posthouse.daemon.registrar import Registrar
 from posthouse.daemon.roster import Roster
@@ -194,7 +195,7 @@ class MeshNode:
         self.threads = Threads(
             key.node, self.inbox, self.outbox, lambda event: open_content(key, event), self.roster.name_of
         )
-        self.sending.find_at_relay = self.uplink.find_message
+        self.sending.find_at_relay = partial(find_at_relay, self.uplink)
         self.reconciler = Reconciler(
             settings.mesh,
             self.outbox,

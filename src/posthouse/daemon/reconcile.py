@@ -19,6 +19,7 @@ from posthouse.client.messages.gaps import deliver_history
 from posthouse.client.stored_events import Stored
 from posthouse.daemon.inbox.inbox import Inbox
 from posthouse.daemon.outbox.outbox import Outbox
+from posthouse.model.api import MessageStates
 from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError
 from posthouse.model.event import MESSAGE
@@ -44,6 +45,16 @@ class RelayConnection(Protocol):
     def mailbox(self) -> Mailbox | None: ...
 
     async def wait_sending(self) -> None: ...
+
+
+async def find_at_relay(uplink: RelayConnection, message_id: str) -> MessageStates | None:
+    """Return a message that the relay has, None if it has not; raises if the relay cannot be asked now."""
+    try:
+        return await uplink.client.message(message_id)
+    except PosthouseError as failure:
+        if failure.code == "message_unknown":
+            return None
+        raise
 
 
 class Reconciler:

@@ -26,7 +26,6 @@ from posthouse.daemon.own_posts import OwnPosts
 from posthouse.daemon.roster import Retained, Roster
 from posthouse.daemon.settings import MeshSettings
 from posthouse.keys import NodeKey
-from posthouse.model.api import MessageStates
 from posthouse.model.codes.spec import Exit
 from posthouse.model.errors import PosthouseError, Refused, Transient, error
 from posthouse.model.event import PROFILE, Coordinate, Event
@@ -260,15 +259,6 @@ class Uplink:
         client = self.client
         self._roster.set_members(await client.meshes.members(self._settings.mesh))
         self._roster.set_topics(await client.meshes.topics(self._settings.mesh))
-
-    async def find_message(self, message_id: str) -> MessageStates | None:
-        """Return a message that the relay has, None if it has not; raises if the relay cannot be asked now."""
-        try:
-            return await self.client.message(message_id)
-        except PosthouseError as failure:
-            if failure.code == "message_unknown":
-                return None
-            raise
 
     async def resolve(self, to: str) -> str:
         """Return the node id or #topic that a text names; refresh the roster once if it does not know the text."""
