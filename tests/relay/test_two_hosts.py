@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from posthouse.keys import keyfile
 from posthouse.model.codes.spec import Exit
 from tests.faults.relay_process import RelayProcess
 from tests.relay.two_hosts import Host, TwoHosts
@@ -103,6 +104,7 @@ def test_changed_relay_key_is_refused_until_it_is_trusted(tmp_path: Path) -> Non
         assert host.run("event", "publish", "before").exit == 0
     before = relay.node
     (relay.data_dir / "key.json").unlink()
+    keyfile.create(relay.data_dir / "key.json")
     with relay:
         assert relay.node != before
         for command in (("event", "publish", "after"), ("event", "query"), ("mesh", "create", "other")):

@@ -64,6 +64,15 @@ def hold_relay_lock(given: Path | None) -> Iterator[Path]:
         lock.close()
 
 
+def _note_missing_key(output: Output, directory: Path) -> None:
+    """Say what is needed before a relay starts on a store that has come without its key."""
+    from posthouse.relay.ops.backup_archive import KEY_MEMBER
+
+    key = directory / KEY_MEMBER
+    if not key.exists():
+        output.note(f"put the relay's key back to {key}; if it is lost: posthouse keys new --key-file {key}")
+
+
 def _show_findings(output: Output, path: Path, findings: Sequence[str]) -> int:
     """Show the findings of a check and return the exit code."""
     shown = "\n".join(findings) if findings else f"{path}: no findings"
@@ -185,6 +194,7 @@ def restore(
     source = None if backup is None else backup.absolute()
     value = {"store": path, "backup": source, "epoch": epoch, "key_restored": key is not None}
     output.result(value, f"{path} restored, epoch {epoch}" + ("" if key is None else ", with its key"))
+    _note_missing_key(output, directory)
 
 
 def reindex(*, data_dir: DataDir = None, output: Output = PLAIN) -> None:
@@ -279,4 +289,5 @@ def import_(
         summary = asyncio.run(import_relay(source, path, system_clock(), mark_file))
     lines = [f"{path}  {summary.events:,} events", *summary.refused]
     output.result({"store": path, "events": summary.events, "refused": summary.refused}, "\n".join(lines))
+    _note_missing_key(output, directory)
     return Exit.REFUSED if summary.refused else Exit.OK

@@ -23,7 +23,7 @@ from posthouse.http.outbound import OutboundAccount
 from posthouse.http.server import HttpServer, listen_tcp
 from posthouse.keys import NodeKey, keyfile
 from posthouse.model.clock import Clock, system_clock
-from posthouse.model.errors import error
+from posthouse.model.errors import PosthouseError, error
 from posthouse.model.limits import SECOND_NS, WAIT_QUEUE_MAX
 from posthouse.model.node import DEFAULT_MESH
 from posthouse.model.rate import Rate
@@ -59,6 +59,8 @@ from posthouse.sqlite.writer import MAX_WAITING_BYTES, MAX_WAITING_ITEMS
 log = structlog.get_logger(__name__)
 GOING_AWAY = 1001
 KEY_NAME = "key.json"
+_LOCK_PATIENCE_S = 1.0  # much longer than the instant for which `relay status` holds the lock
+_LOCK_RETRY_S = 0.02
 NO_PROTECTION = Protection()
 
 
@@ -164,7 +166,7 @@ class RelayServer:
     async def _open(self) -> None:
         settings = self.settings
         data_dir = private_dir(settings.data_dir)
-        lock = StoreLock(data_dir / "relay", exclusive=True)
+        lock = await _lock_directory(data_dir)
         self._opened.callback(lock.close)
         mark_file = MarkFile(settings.high_water or data_dir / MARK_NAME)
         has_new_key = not (data_dir / KEY_NAME).exists()
@@ -243,10 +245,23 @@ class RelayServer:
         )
 
 
-def check_store_files(data_dir: Path, mark_file: MarkFile, *, is_new: bool) -> None:
-    """Refuse to start on a lost or rolled-back store; create the file of a new one before the key exists.
+async def _lock_directory(data_dir: Path) -> StoreLock:
+    """Take the lock of the relay's directory; `relay status` holds it for an instant to see if a relay has it."""
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + _LOCK_PATIENCE_S
+    while True:
+        try:
+            return StoreLock(data_dir / "relay", exclusive=True)
+        except PosthouseError as failure:
+            if failure.code != "store_in_use" or loop.time() >= until_s:
+                raise
+        await asyncio.sleep(_LOCK_RETRY_S)
 
-    So a key without a store always means that the store was lost.
+
+def check_store_files(data_dir: Path, mark_file: MarkFile, *, is_new: bool) -> None:
+    """Refuse to start on a lost or rolled-back store or without its key; create the file of a new store before the key.
+
+    So a key without a store always means that the store was lost, and a store with records that the key was.
     """
     path = data_dir / FILE_NAME
     refuse_half_restored(path)
@@ -260,6 +275,9 @@ def check_store_files(data_dir: Path, mark_file: MarkFile, *, is_new: bool) -> N
         refuse_missing(path, data_dir / KEY_NAME, mark)
         if path.exists():
             refuse_rolled_back(mark, extent, path)
+        key = data_dir / KEY_NAME
+        if extent is not None and not key.exists():
+            raise error("relay_key_missing", key=str(key), path=str(path))
     create_private(path)
 
 

@@ -11,12 +11,14 @@ from pathlib import Path
 import apsw
 import pytest
 
+from posthouse.keys import keyfile
 from posthouse.model.clock import FakeClock
 from posthouse.model.errors import PosthouseError
 from posthouse.model.filters import Filter
 from posthouse.relay.engine import EngineSettings, RelayEngine
 from posthouse.relay.ops.maintenance import check_relay, check_rules, reindex_relay
 from posthouse.relay.ops.salvage import export_relay, import_relay
+from posthouse.relay.server import KEY_NAME
 from posthouse.relay.store.event_rows import StoredEvent
 from posthouse.relay.store.high_water import MarkFile
 from posthouse.relay.wire.accept_results import Accepted
@@ -57,6 +59,7 @@ def clock() -> FakeClock:
 @pytest.fixture
 def path(tmp_path: Path, clock: FakeClock) -> Path:
     asyncio.run(fill(tmp_path / "relay", clock))
+    keyfile.create(tmp_path / "relay" / KEY_NAME)
     return tmp_path / "relay" / "relay.db"
 
 

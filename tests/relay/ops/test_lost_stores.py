@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -13,6 +14,7 @@ import pytest
 from posthouse.journal.append import JournalTransaction
 from posthouse.journal.cursor import Cursor
 from posthouse.journal.store import Store
+from posthouse.keys import keyfile
 from posthouse.model.clock import FakeClock
 from posthouse.model.errors import PosthouseError
 from posthouse.model.lease import LockRow
@@ -24,6 +26,7 @@ from posthouse.relay.store.high_water import MarkFile
 from posthouse.relay.store.sqlite.store import COMPONENTS, FILE_NAME
 from posthouse.relay.wire.lock_operations import Acquire, Granted, Release
 from posthouse.sqlite.schema import Component
+from posthouse.sqlite.store_lock import StoreLock
 from tests.relay.locks.desk import node
 
 ALICE, BOB = node(1), node(2)
@@ -144,6 +147,7 @@ async def test_restore_without_the_replaced_store_relies_on_the_clock(house: Hou
     house.directory.mkdir(mode=0o700)
     house.clock.advance(1)
     house.restore(tmp_path / "backup.db")
+    keyfile.create(house.directory / KEY_NAME)
     await house.grant("a")
     house.assert_no_token_twice()
 
@@ -218,6 +222,37 @@ async def test_relay_with_a_key_does_not_start_without_its_store(house: House) -
     refused = await house.refusal()
     assert (refused.code, "--new" in str(refused.hint)) == ("store_missing", True)
     assert not house.path.exists()
+
+
+async def test_relay_with_a_store_does_not_start_without_its_key(house: House) -> None:
+    await house.grant("a")
+    key = house.directory / KEY_NAME
+    kept = key.read_bytes()
+    key.unlink()
+    refused = await house.refusal()
+    assert (refused.code, f"keys new --key-file {key}" in str(refused.hint)) == ("relay_key_missing", True)
+    assert not key.exists()
+    key.write_bytes(kept)
+    key.chmod(0o600)
+    await house.grant("a")
+    house.assert_no_token_twice()
+
+
+async def test_relay_starts_with_a_new_key_that_the_operator_made(house: House) -> None:
+    await house.grant("a")
+    (house.directory / KEY_NAME).unlink()
+    keyfile.create(house.directory / KEY_NAME)
+    await house.grant("a")
+    house.assert_no_token_twice()
+
+
+async def test_relay_starts_although_its_lock_is_held_for_an_instant(house: House) -> None:
+    await house.grant("a")
+    lock = StoreLock(house.directory / "relay", exclusive=True)  # what `relay status` does
+    starting = asyncio.create_task(house.grant("a"))
+    await asyncio.sleep(0)
+    lock.close()
+    await starting
 
 
 async def test_new_is_refused_when_there_is_a_store(house: House) -> None:

@@ -111,6 +111,14 @@ STORAGE: tuple[ErrorSpec, ...] = (
         exit=Exit.BROKEN,
     ),
     ErrorSpec(
+        "relay_key_missing",
+        500,
+        "the key {key} is missing, but {path} holds the store of a relay: clients would not trust it with a new key",
+        "Put the key back from a backup. If it is lost, run `posthouse keys new --key-file {key}`; then every client "
+        "has to trust the relay again.",
+        exit=Exit.BROKEN,
+    ),
+    ErrorSpec(
         "store_exists",
         409,
         "{path} already holds a store",
