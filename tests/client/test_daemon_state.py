@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from posthouse.client.daemon.locate import DaemonAddress, DaemonState, daemon_state
-from posthouse.files import locked
+from posthouse.daemon.directory import DaemonDirectory
+from posthouse.files import locked, open_locked
 from posthouse.keys import NodeKey
 from tests.faults.child import Child
 
@@ -71,6 +73,15 @@ def test_send_waits_for_a_slow_daemon_and_does_not_go_to_the_relay_itself(
                 if asked:
                     body = json.dumps({"client_message_id": "m-1", "status": "queued"}).encode()
                     connection.sendall(b"HTTP/1.1 202 Accepted\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        listener.close()  # the message is accepted: whatever the command asks afterwards must not make it fail
         assert asked.startswith(b"POST /v1/send ")
         assert send.wait(WAIT_S) == 0, send.errors
     assert json.loads(send.lines[0])["via"] == "daemon"
+
+
+def test_daemon_starts_although_a_command_asks_at_that_moment_if_one_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = open_locked(tmp_path / "daemon.lock", exclusive=False)
+    monkeypatch.setattr("posthouse.daemon.directory.time.sleep", lambda _seconds: os.close(held))
+    DaemonDirectory(tmp_path).lock().close()

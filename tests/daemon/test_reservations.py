@@ -157,6 +157,13 @@ async def test_reservation_ends_five_minutes_after_its_program(local: Local, tre
     assert await local.held() == []
 
 
+async def test_retired_agent_holds_nothing(local: Local, tree: Path) -> None:
+    await local.reserve("ann", tree)
+    await local.host.post("/v1/agents/retire", name="ann")
+    await local.host.daemon.reservations.sweep()
+    assert await local.held() == []
+
+
 async def test_renamed_agent_keeps_its_reservations(local: Local, tree: Path) -> None:
     await local.reserve("ann", tree)
     await local.host.post("/v1/agents/rename", name="ann", to="anna")

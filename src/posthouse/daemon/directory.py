@@ -14,6 +14,7 @@ change the layout: 1. raise SCHEMA_VERSION if an older daemon could not read it,
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 from posthouse.files import fsync_dir, private_dir, read_private, write_atomic
@@ -23,6 +24,7 @@ from posthouse.model.node import is_mesh_name
 from posthouse.sqlite.store_lock import StoreLock
 
 SCHEMA_VERSION = 2
+_LOCK_TRIES, _LOCK_PAUSE_S = 10, 0.02  # a command that asks if a daemon runs holds the lock for a moment
 _PROCESS_FILES = ("sock", "pid", "http.port")
 #: what version 1 kept beside the files of the process
 _MESH_FILES = ("config.toml", "roster.json", "inbox.db", "outbox.db", "host_fingerprint.json", "keypair.json")
@@ -193,12 +195,16 @@ def _write_version(root: Path) -> None:
 
 
 def _lock(root: Path) -> StoreLock:
-    try:
-        return StoreLock(root / "daemon", exclusive=True)
-    except PosthouseError as failure:
-        if failure.code != "store_in_use":
-            raise
-        raise error("daemon_running", directory=str(root)) from failure
+    for tries_left in reversed(range(_LOCK_TRIES)):
+        try:
+            return StoreLock(root / "daemon", exclusive=True)
+        except PosthouseError as failure:
+            if failure.code != "store_in_use":
+                raise
+            if not tries_left:
+                raise error("daemon_running", directory=str(root)) from failure
+            time.sleep(_LOCK_PAUSE_S)
+    raise AssertionError("the last try returns or raises")
 
 
 def _keep_token(path: Path) -> str:

@@ -172,8 +172,10 @@ class Reservations:
         await self._end([row for row in self.active if self._is_gone(row.agent)], "program_gone")
 
     def _is_gone(self, agent: str) -> bool:
-        """Return True once the program of an agent has been gone for too long; a person has none."""
+        """Return True if an agent is retired, or its program has been gone for too long; a person has none."""
         found = self._agents.agents.get(agent)
+        if found is not None and found.is_retired:
+            return True
         if agent == DEFAULT_INBOX or (found is not None and (found.process is None or found.is_running)):
             self._gone_since_ns.pop(agent, None)
             return False
