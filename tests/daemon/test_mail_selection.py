@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posthouse.daemon.inbox.inbox import INBOX, Inbox
+from posthouse.daemon.inbox.inbox import INBOX, SQL, Inbox
 from posthouse.daemon.inbox.selection import InboxFilter, search_expression
 from posthouse.keys import NodeKey
 from posthouse.model.clock import FakeClock
@@ -156,6 +156,28 @@ def test_any_text_is_a_valid_search_or_a_clear_refusal(text: str) -> None:
 async def test_a_search_without_words_is_refused(mail: Host) -> None:
     answer = await mail.get("/v1/inbox", search='"" --')
     assert (answer.status, answer["error"]) == (400, "parameter_invalid")
+
+
+async def test_no_common_query_reads_all_mail_of_a_large_inbox(tmp_path: Path) -> None:
+    """Query plans, because times on a busy machine prove nothing: each table is searched by the index that ends it."""
+    inbox = Inbox(tmp_path / "inbox.db", "main", FakeClock())
+    plans: list[str] = []
+
+    def explain(db: apsw.Connection, statement: str, values: Any) -> list[Any]:
+        plans.extend(row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {statement}", values))
+        return []
+
+    try:
+        await inbox.store.pool.run(lambda db: explain(db, SQL.same_client_message_id, ("s", "c", "")))
+        where, values = InboxFilter(is_unread=True).condition()
+        await inbox.store.pool.run(lambda db: explain(db, f"{SQL.columns} WHERE {where}", values))
+        await inbox.put([item(1)])
+        assert len(await inbox.items(InboxFilter(is_unread=True))) == 1
+    finally:
+        inbox.close()
+    assert any("(sender=? AND client_message_id=?)" in plan for plan in plans)
+    assert any("inbox_by_sender (sender=? AND position>?)" in plan for plan in plans)
+    assert not any(plan.startswith("SCAN inbox") for plan in plans)
 
 
 # marking many as read

@@ -1,6 +1,7 @@
 -- :name same_client_message_id
 SELECT id, message_id, topic, reply_to_id, priority, meta, body, to_agent
-FROM inbox WHERE sender = ? AND client_message_id = ? AND from_agent = ? ORDER BY position
+FROM inbox WHERE sender = ? AND client_message_id = ? AND from_agent = ?
+ORDER BY +position -- without the plus SQLite reads every message of the sender in the order of another index
 
 -- :name insert_row
 INSERT INTO inbox (id, client_message_id, message_id, mesh, topic, sender, sender_name, body, meta, received_at_ns,
@@ -19,7 +20,8 @@ SELECT inbox.position, id, client_message_id, message_id, mesh, topic, sender, s
        reply_to_id, read_at_ns, priority, budget, undecryptable, conflicts_with, from_agent, to_agent, agent,
        sent_at_ns, valid_until_ns, is_failure, replaced_by, is_withdrawn, replaced_at_ns, read_before_ns,
        (SELECT count(*) FROM (
-           SELECT 1 FROM inbox AS newer JOIN inbox_agent AS other ON other.position = newer.position
+           SELECT 1 FROM inbox AS newer INDEXED BY inbox_by_sender
+           CROSS JOIN inbox_agent AS other ON other.position = newer.position
            WHERE newer.sender = inbox.sender AND newer.from_agent = inbox.from_agent
              AND newer.position > inbox.position AND other.agent = inbox_agent.agent AND other.replaced_at_ns IS NULL
            LIMIT 100))
