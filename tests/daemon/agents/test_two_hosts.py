@@ -202,3 +202,20 @@ async def test_locks_of_two_agents_of_one_host_exclude_each_other(hosts: tuple[H
     token = granted["token"]
     assert (await ben.post("/v1/locks/release", resource="deploy", token=token)).status == 409
     assert (await ann.post("/v1/locks/release", resource="deploy", token=token)).status == 200
+
+
+async def test_a_post_given_again_after_a_crash_is_still_one_message(hosts: tuple[Host, Host]) -> None:
+    laptop, _build = hosts
+    ann, ben = await laptop.add_agent("ann"), await laptop.add_agent("ben")
+    await laptop.post("/v1/topic/create", topic="builds")
+    await ben.post("/v1/topic/subscribe", topic="builds")
+    await ann.send("#builds", "green", client_message_id="c")
+    await until(ben, ["green"])
+    again = "UPDATE outbox SET own_post = 'waiting'"  # as if the process had ended before the mark was written
+    await laptop.mesh.outbox.store.writer.run(lambda tx: tx.db.execute(again).fetchall())
+    laptop.mesh.own_posts.wake()
+    left = "SELECT count(*) FROM outbox WHERE own_post = 'waiting'"
+    await eventually(
+        lambda: laptop.mesh.outbox.store.pool.run(lambda db: db.execute(left).get), lambda count: count == 0
+    )
+    assert await bodies(ben) == ["green"]
