@@ -18,11 +18,9 @@ from aiohttp.web_protocol import RequestPayloadError
 from posthouse.http.call import Call
 from posthouse.http.response import HttpResponse
 from posthouse.mcp import protocol
-from posthouse.mcp.protocol import Message, ProtocolError
+from posthouse.mcp.protocol import LINE_MAX_BYTES, Message, ProtocolError
 from posthouse.mcp.server import McpServer, McpSession
-from posthouse.model.limits import MIB
 
-LINE_MAX_BYTES = MIB
 MEDIA_TYPE = "application/x-ndjson"
 
 
@@ -75,7 +73,7 @@ async def _answer(line: bytes | None, session: McpSession, response: web.StreamR
 
     try:
         if line is None:
-            raise ProtocolError(protocol.INVALID_REQUEST, f"the message is longer than {LINE_MAX_BYTES} bytes")
+            raise ProtocolError(protocol.INVALID_REQUEST, protocol.TOO_LONG)
         answer = await session.answer(protocol.parse(line), write)
     except ProtocolError as failure:
         answer = protocol.error_response(None, failure)

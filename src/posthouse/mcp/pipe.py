@@ -129,6 +129,9 @@ class Pipe:
             message = protocol.parse(line)
         except protocol.ProtocolError as failure:
             return self._write(protocol.error_response(None, failure))
+        if len(line) > protocol.LINE_MAX_BYTES:
+            failure = protocol.ProtocolError(protocol.INVALID_REQUEST, protocol.TOO_LONG)
+            return self._write(protocol.error_response(message.get("id"), failure))
         if protocol.is_request(message):
             self._program = protocol.client_name(message) or self._program or ""
             self._waiting[message["id"]] = (line, 0)

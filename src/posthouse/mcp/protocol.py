@@ -25,6 +25,7 @@ else:
 HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 #: versions whose requests carry everything in `_meta`
 STATELESS_VERSIONS = ("2026-07-28",)
+LINE_MAX_BYTES = 1 << 20  # of one message; the largest one that `send` accepts is far smaller
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
 METHOD_NOT_FOUND = -32601
@@ -48,6 +49,9 @@ INSTRUCTIONS = (
 )
 
 
+TOO_LONG = f"the message is longer than {LINE_MAX_BYTES} bytes"
+
+
 class ProtocolError(Exception):
     """A request that is answered with a JSON-RPC error instead of a result."""
 
@@ -69,7 +73,8 @@ def parse(data: bytes | str) -> Message:
         raise ProtocolError(INVALID_REQUEST, "the method is not a text")
     if not isinstance(value.get("params", {}), dict):
         raise ProtocolError(INVALID_PARAMS, "params is not an object")
-    if "id" in value and (isinstance(value["id"], bool) or not isinstance(value["id"], int | str)):
+    has_id = "id" in value and ("method" in value or value["id"] is not None)  # null: of a request without a usable id
+    if has_id and (isinstance(value["id"], bool) or not isinstance(value["id"], int | str)):
         raise ProtocolError(INVALID_REQUEST, "the id is neither a number nor a text")
     return value
 

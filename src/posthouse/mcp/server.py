@@ -43,7 +43,8 @@ _UNNAMED = "agent"
 #: names that programs give themselves in the protocol, without what only says that they are clients
 _CLIENT_SUFFIX = re.compile(r"(-mcp)?-client$")
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
-_SHORTER = {"claude-code": "claude", "codex-cli": "codex", "gemini-cli": "gemini"}
+#: as the hooks of these programs call them
+_SHORTER = {"claude-code": "claude", "gemini-cli": "gemini", "cursor-vscode": "cursor"}
 
 
 def name_of_program(program: str) -> str:
