@@ -6,8 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from posthouse.daemon import registrar
 from tests.client.house import ADMIN, House, open_house
 from tests.daemon.hosts import Host, host_at
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let hosts publish their agents at once."""
+    monkeypatch.setattr(registrar, "PUBLISH_EVERY_S", 0.05)
 
 
 @pytest.fixture
@@ -33,9 +40,10 @@ async def bob(house: House) -> AsyncIterator[Host]:
 
 @asynccontextmanager
 async def named(house: House, name: str) -> AsyncIterator[Host]:
-    """A daemon at a relay whose administrator has given its node a name."""
+    """A daemon at a relay whose administrator has given its node a name; it has the agent that the tests are."""
     async with host_at(house, name, tcp="on") as host, house.client(ADMIN) as admin:
         await admin.meshes.add_member("main", host.node, name.rpartition("/")[2])
+        await host.add_agent("mcp")  # as the SDK's client calls itself
         yield host
 
 

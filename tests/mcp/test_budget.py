@@ -15,14 +15,14 @@ FAR = 4_000_000_000_000  # unix milliseconds
 async def hand(house: House, host: Host, budget: MeshBudget) -> tuple[str, str]:
     """Send a message with a budget to a host, as a member on another machine; return its id and its sender."""
     stranger = house.client()
-    sent = await stranger.send(host.node, "answer me", mesh="main", budget=budget)
-    await host.until_bodies(1)
+    sent = await stranger.send(host.node, "answer me", mesh="main", budget=budget, to_agent="mcp")
+    await host.acting_as("mcp").until_bodies(1)
     return sent.id, stranger.key.node
 
 
 async def travelling(host: Host, message_id: str) -> MeshBudget:
     """Return the budget with which a message came."""
-    found = await host.mesh.inbox.find_cause((await host.mesh.inbox.find(message_id)).message_id)
+    found = await host.mesh.inbox.find_cause((await host.mesh.inbox.find(message_id, "mcp")).message_id)
     assert found is not None and found[1] is not None
     return found[1]
 
@@ -45,14 +45,14 @@ async def test_an_answer_to_an_answer_that_has_used_up_its_budget_is_refused(hou
 
 async def test_a_dialogue_of_agents_uses_up_one_budget(alice: Host, bob: Host) -> None:
     async with stdio_agent(alice.settings.directory) as north, stdio_agent(bob.settings.directory) as south:
-        await north.call("send", to=bob.node, message="first")
+        await north.call("send", to="mcp@bob", message="first")
         left: list[int] = []
-        for agent, host, other in ((south, bob, alice), (north, alice, bob), (south, bob, alice)):
+        for agent, host in ((south, bob), (north, alice), (south, bob)):
             [message] = (await agent.call("wait", seconds=30))["messages"]
             if "reply_to" in message:
                 left.append((await travelling(host, message["id"])).call_budget_remaining)
             await agent.call("read", id=message["id"])
-            await agent.call("send", to=other.node, message="and again", reply_to=message["id"])
+            await agent.call("send", to=message["from"], message="and again", reply_to=message["id"])
         async with asyncio.timeout(BOUND_S):
             [last] = (await north.call("wait", seconds=30))["messages"]
         budget = await travelling(alice, last["id"])

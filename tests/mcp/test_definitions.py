@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -11,11 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
+import msgspec
 import pytest
 
+from posthouse.client.daemon import InboxItem
 from posthouse.mcp import pipe
 from posthouse.mcp.protocol import INSTRUCTIONS
+from posthouse.mcp.refusals import AGENT_HINTS
 from posthouse.mcp.server import TOOLS, default_definitions
+from posthouse.mcp.tools.reading import of_item, show
+from posthouse.model.errors import ERROR_CODES
 from tests.mcp.agents import BOUND_S, command, environment
 
 #: brings its vocabularies along: counting needs no network
@@ -24,7 +30,8 @@ MOST_TOOLS = 10
 #: of the line that answers tools/list, without output schemas and with them
 MOST_TOKENS = 700
 MOST_TOKENS_WITH_SCHEMAS = 1_200
-WITH_SCHEMA = {"send", "status", "lock"}
+MOST_TOKENS_OF_A_MESSAGE = 60
+WITH_SCHEMA = {"send", "status", "lock", "reserve"}
 TOKENIZERS = {"o200k_base": openai.o200k_base, "cl100k_base": openai.cl100k_base}
 VERSIONS = ("2025-06-18", "2025-11-25", "2026-07-28")
 
@@ -146,3 +153,29 @@ def test_instructions_are_short_and_mark_what_is_untrusted() -> None:
 def test_every_tool_is_documented() -> None:
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "mcp.md").read_text()
     assert [name for name in TOOLS if f"| `{name}` |" not in page] == []
+
+
+def test_a_message_in_a_list_takes_at_most_60_tokens_beside_its_text() -> None:
+    item = InboxItem(
+        id="01J", client_message_id="c", message_id="9f86d081884c7d65" * 4, mesh="main", topic="releases.api",
+        sender="ed25519:" + "0" * 64, sender_name="build-server", from_agent="code-reviewer", body="hello", meta=None,
+        received_at="2026-01-01T00:00:00Z", reply_to_id="2c26b46b68ffc68f" * 4, seen_at=None, age_s=7_000,
+    )  # fmt: skip
+    shown = msgspec.json.encode(show([of_item(item)], None)[0]).decode()
+    for tokenizer in TOKENIZERS.values():
+        assert len(tokenizer().encode(shown)) - len(tokenizer().encode("hello")) <= MOST_TOKENS_OF_A_MESSAGE
+
+
+WORD = re.compile(r"`([a-z_]+)`")
+
+
+def test_hints_speak_of_tools_and_arguments_that_exist() -> None:
+    arguments = {name for tool in TOOLS.values() for name in tool.definition(50)["inputSchema"]["properties"]}
+    wrong = {
+        (code, word)
+        for code, hint in AGENT_HINTS.items()
+        for word in WORD.findall(hint)
+        if word not in arguments | set(TOOLS)
+    }
+    assert wrong == set()
+    assert {code for code in AGENT_HINTS if code not in ERROR_CODES} == set()

@@ -164,7 +164,8 @@ async def test_a_program_that_starts_its_pipe_again_keeps_its_name(alice: Host) 
             assert (await program.call(1, "who"))["you"] == "reviewer@alice"
     agents = (await alice.get("/v1/agents"))["items"]
     assert [(agent["name"], agent["program"], agent["project"]) for agent in agents] == [
-        ("reviewer", "claude-code", str(Path.cwd()))
+        ("mcp", None, None),
+        ("reviewer", "claude-code", str(Path.cwd())),
     ]
 
 

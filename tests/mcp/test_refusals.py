@@ -25,6 +25,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "history": {"of": "bob"},
     "topic": {"action": "follow", "topic": "ops"},
     "lock": {"action": "acquire", "resource": "r"},
+    "reserve": {"action": "list"},
     "status": {"id": ID},
 }
 #: arguments that the schema forbids
@@ -48,11 +49,13 @@ BAD: dict[str, list[dict[str, Any]]] = {
         {"action": "release", "resource": "r"},
         {"action": "release", "resource": "r", "token": "first"},
     ],
+    "reserve": [{}, {"action": "keep"}, {"action": "reserve"}, {"action": "reserve", "paths": "src"}],
     "status": [{}, {"id": None}, {"id": ID, "verbose": True}],
 }
 #: arguments that only the daemon or the relay can judge, and what they say
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("send", {"to": "nobody", "message": "x"}, "member_name_unknown"),
+    ("send", {"to": "nobody@bob", "message": "x"}, "recipient_agent_unknown"),
     ("send", {"to": "#nowhere", "message": "x"}, "topic_unknown"),
     ("send", {"to": "", "message": "x"}, "member_name_unknown"),
     ("send", {"to": "bob", "message": "x" * 50_000}, "body_too_large"),
@@ -67,7 +70,6 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("history", {"of": "bob", "before": "rubbish"}, "cursor_invalid"),
     ("lock", {"action": "acquire", "resource": ""}, "resource_invalid"),
     ("lock", {"action": "acquire", "resource": "x" * 513}, "resource_invalid"),
-    ("lock", {"action": "acquire", "resource": "r", "idempotency_key": ""}, "id_invalid"),
     ("lock", {"action": "renew", "resource": "never", "token": 1}, "unknown_resource"),
     ("lock", {"action": "release", "resource": "never", "token": 1}, "unknown_resource"),
     ("status", {"id": ID}, "message_unknown"),

@@ -23,6 +23,7 @@ from posthouse.daemon.mesh_node import MeshNode
 from posthouse.daemon.meshes import MeshTable
 from posthouse.daemon.metrics import Meters
 from posthouse.daemon.settings import DaemonSettings
+from posthouse.daemon.wake.sessions import find_program
 from posthouse.daemon.wake.user_hooks import ScopedTokens
 from posthouse.daemon.wake.waker import Waker
 from posthouse.http.call import Call, T, WaitLimit, read_arguments
@@ -67,7 +68,8 @@ class DaemonContext:
         self.waiters = WaitLimit(limits.sleepers, "daemon_busy")
         self.streams = WaitLimit(limits.streams, "too_many_streams")
         # its tools use the local API, like every other client
-        self.mcp = McpServer(DaemonAddress(self.settings.directory), self.settings.tool_wait_max_s)
+        address = DaemonAddress(self.settings.directory)
+        self.mcp = McpServer(address, self.settings.tool_wait_max_s, _program_pid)
 
     async def wait_for(self, event: asyncio.Event, seconds: float) -> None:
         """Wait until the event is set, the time is over, or the daemon stops."""
@@ -86,6 +88,12 @@ class DaemonContext:
         self.is_stopping = True
         for event in self._waiting:
             event.set()
+
+
+def _program_pid(pid: int) -> int:
+    """Return the program that a process belongs to: hooks and pipes of one program must find the same one."""
+    program = find_program(pid)
+    return pid if program is None else program.pid
 
 
 @dataclass(slots=True)

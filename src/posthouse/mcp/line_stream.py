@@ -31,6 +31,8 @@ class PipeQuery(msgspec.Struct):
     pid: int
     #: wanted name of the agent
     as_: str | None = msgspec.field(default=None, name="as")
+    #: mesh that the tools use; None: the default one of the daemon
+    mesh: str | None = None
     #: name of the program, if the pipe has heard it before
     program: str | None = None
     #: directory that the program works in
@@ -44,7 +46,13 @@ async def serve_pipe(call: Call[Any]) -> HttpResponse:
     given = call.arguments(PipeQuery)
     server: McpServer = call.context.mcp
     session = McpSession(
-        server, name=given.as_, program=given.program, pid=given.pid, project=given.project, key=given.key
+        server,
+        name=given.as_,
+        mesh=given.mesh,
+        program=given.program,
+        pid=given.pid,
+        project=given.project,
+        key=given.key,
     )
     if given.program is not None:
         await session.introduce()

@@ -39,11 +39,14 @@ def run(words: Sequence[str]) -> int | None:
     options = read_options(words)
     if options is None:
         return None
-    pipe = Pipe(directories(options.get("--dir"), options.get("--mesh")), options.get("--as"))
+    mesh = options.get("--mesh")
+    pipe = Pipe(directories(options.get("--dir"), mesh), options.get("--as"), mesh)
     try:
         pipe.serve()
     except (KeyboardInterrupt, BrokenPipeError):
-        return 0  # the program has ended; nothing here can get lost
+        pass  # the program has ended; nothing here can get lost
+    finally:
+        pipe.close()
     return 0
 
 
@@ -72,11 +75,12 @@ def directories(given: str | None, mesh: str | None) -> list[str]:
 class Pipe:
     """One session of a program."""
 
-    def __init__(self, places: Sequence[str], name: str | None, stdin: int = 0, stdout: int = 1) -> None:
+    def __init__(self, places: Sequence[str], name: str | None, mesh: str | None) -> None:
         self._places = places
         self._name = name
-        self._stdin = stdin
-        self._stdout = stdout
+        self._mesh = mesh
+        self._stdin = 0
+        self._stdout = 1
         self._program: str | None = None
         self._project = os.getcwd()  # noqa: PTH109 - pathlib is slow to load
         self._key = os.urandom(8).hex()
@@ -105,6 +109,11 @@ class Pipe:
             if self._daemon is None and self._program is not None and time.monotonic() >= self._retry_at:
                 self._reach_daemon()
 
+    def close(self) -> None:
+        """Close the connection to the daemon, which ends every call that still runs."""
+        if self._daemon is not None:
+            self._daemon.close()
+
     def _poll(self) -> list[int]:
         poll = select.poll()
         poll.register(self._stdout, 0)  # only for its end
@@ -130,8 +139,8 @@ class Pipe:
         except protocol.ProtocolError as failure:
             return self._write(protocol.error_response(None, failure))
         if len(line) > protocol.LINE_MAX_BYTES:
-            failure = protocol.ProtocolError(protocol.INVALID_REQUEST, protocol.TOO_LONG)
-            return self._write(protocol.error_response(message.get("id"), failure))
+            too_long = protocol.ProtocolError(protocol.INVALID_REQUEST, protocol.TOO_LONG)
+            return self._write(protocol.error_response(message.get("id"), too_long))
         if protocol.is_request(message):
             self._program = protocol.client_name(message) or self._program or ""
             self._waiting[message["id"]] = (line, 0)
@@ -208,7 +217,13 @@ class Pipe:
             self._failure = None
 
     def _connect(self) -> DaemonStream:
-        query = {"as": self._name, "program": self._program, "project": self._project, "key": self._key}
+        query = {
+            "as": self._name,
+            "mesh": self._mesh,
+            "program": self._program,
+            "project": self._project,
+            "key": self._key,
+        }
         pairs = [f"{name}={_quote(value)}" for name, value in query.items() if value]
         target = f"/v1/mcp?pid={os.getppid()}&{'&'.join(pairs)}"
         for place in self._places[:-1]:

@@ -19,6 +19,7 @@ AGENT_HINTS: dict[str, str] = {
     # send, history
     "member_name_unknown": "Call `who` and use one of its names.",
     "agent_unknown": "Call `who` and use one of its names.",
+    "recipient_agent_unknown": "Call `who` and use one of its names.",
     "agent_retired": "Call `who` and write to another agent or to its host.",
     "agent_full": "Its inbox is full of unread mail. Write to its host, or `send` again later.",
     "recipient_ambiguous": "Give `to` as NAME@HOST, as `who` shows it.",
@@ -48,10 +49,12 @@ AGENT_HINTS: dict[str, str] = {
     "unknown_resource": "Nobody holds it. `lock` with action acquire.",
     "not_held": "Nobody holds it. `lock` with action acquire.",
     "resource_invalid": "Give `resource` as a text of 1 to 512 bytes.",
-    "request_spent": "`lock` again with action acquire, without `idempotency_key`.",
-    "request_reused": "`lock` again with action acquire, without `idempotency_key`.",
-    "request_id_invalid": "Leave `idempotency_key` out.",
+    "request_spent": "This acquire has ended. `lock` again with action acquire.",
+    "request_reused": "This acquire has ended. `lock` again with action acquire.",
     "locks_too_fast": _LATER,
+    # reserve
+    "reservation_conflict": "Work on other files, or ask its holder: `send` to {holder}.",
+    "reservation_path_invalid": "Give `paths` from / on.",
     # the connection
     "relay_unreachable": "`send`, `inbox` and `read` work without the relay. Call everything else again later.",
     "daemon_busy": _LATER,

@@ -14,6 +14,7 @@ import re
 import secrets
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
@@ -25,7 +26,7 @@ from posthouse.mcp import protocol
 from posthouse.mcp.protocol import Message, ProtocolError
 from posthouse.mcp.refusals import refused
 from posthouse.mcp.tool import ToolCall, ToolSpec, meta_key
-from posthouse.mcp.tools.lock import LOCK
+from posthouse.mcp.tools.lock import LOCK, RESERVE
 from posthouse.mcp.tools.reading import HISTORY, INBOX, READ, WAIT
 from posthouse.mcp.tools.sending import SEND, STATUS
 from posthouse.mcp.tools.who import TOPIC, WHO
@@ -34,7 +35,9 @@ from posthouse.model.errors import PosthouseError, error
 
 log = structlog.get_logger(__name__)
 #: by name; the order is fixed, so that clients can cache the list
-TOOLS: dict[str, ToolSpec] = {tool.name: tool for tool in (SEND, INBOX, WAIT, READ, WHO, HISTORY, TOPIC, LOCK, STATUS)}
+TOOLS: dict[str, ToolSpec] = {
+    tool.name: tool for tool in (SEND, INBOX, WAIT, READ, WHO, HISTORY, TOPIC, LOCK, RESERVE, STATUS)
+}
 DEFAULT_WAIT_MAX_S = 50  # many agents cancel calls after 60 s
 CALLS_MAX = 64  # at once in one session: a program that needs more has lost count
 #: sends a notification to the client
@@ -56,21 +59,26 @@ def name_of_program(program: str) -> str:
 class McpServer:
     """The sessions of one daemon."""
 
-    def __init__(self, address: DaemonAddress, wait_max_s: int) -> None:
+    def __init__(
+        self, address: DaemonAddress, wait_max_s: int, program_pid: Callable[[int], int] = lambda pid: pid
+    ) -> None:
+        """Serve with the tools of the daemon at `address`; `program_pid` finds the program behind a pipe's parent."""
         self._address = address
+        self.program_pid = program_pid
         self.wait_max_s = wait_max_s
         self.definitions: list[Message] = [tool.definition(wait_max_s) for tool in TOOLS.values()]
-        self._clients: dict[str, AsyncDaemonClient] = {}
+        self._clients: dict[tuple[str, str | None], AsyncDaemonClient] = {}
         #: tasks that serve a pipe
         self.pipes: set[asyncio.Task[Any]] = set()
         #: sessions over HTTP whose calls run, by session id: another request may cancel them
         self.http_sessions: dict[str, McpSession] = {}
 
-    def client(self, agent: str) -> AsyncDaemonClient:
-        """Return the client that acts for an agent; "" acts for the host."""
-        if agent not in self._clients:
-            self._clients[agent] = AsyncDaemonClient(self._address, agent=agent)
-        return self._clients[agent]
+    def client(self, agent: str, mesh: str | None) -> AsyncDaemonClient:
+        """Return the client that acts for an agent in a mesh; "" acts for the host, None means the default mesh."""
+        if (agent, mesh) not in self._clients:
+            address = replace(self._address, mesh=mesh)
+            self._clients[agent, mesh] = AsyncDaemonClient(address, agent=agent)
+        return self._clients[agent, mesh]
 
     async def close(self) -> None:
         """End every pipe, with its running calls; its other end connects again to the next daemon."""
@@ -89,6 +97,7 @@ class McpSession:
         server: McpServer,
         *,
         name: str | None = None,
+        mesh: str | None = None,
         program: str | None = None,
         pid: int | None = None,
         project: str | None = None,
@@ -97,8 +106,9 @@ class McpSession:
         """Begin a session; `name` is the agent's wanted name, `key` makes the requests of the session repeatable."""
         self._server = server
         self._name = name
+        self._mesh = mesh
         self._program = program
-        self._pid = pid
+        self._pid = None if pid is None else server.program_pid(pid)
         self._project = project
         self._key = key or secrets.token_hex(8)
         self._agent: str | None = None
@@ -157,7 +167,7 @@ class McpSession:
             return self._agent
 
     async def _register(self) -> str:
-        client = self._server.client("")
+        client = self._server.client("", self._mesh)
         if self._name is None and self._pid is not None:
             # a hook of the program may have named it before
             for agent in await client.agents():
@@ -207,8 +217,8 @@ class McpSession:
                 await notify(protocol.progress(token, passed, total, text))
 
         key = meta_key(meta) or repeatable_key(self._key, message["id"])
-        # messages to agents cannot be addressed yet: every agent reads and sends as the host
-        return ToolCall(tool.name, self._server.client(""), agent, report, key, self._server.wait_max_s)
+        client = self._server.client(agent, self._mesh)
+        return ToolCall(tool.name, client, agent, report, key, self._server.wait_max_s, self._project)
 
 
 def repeatable_key(session: str, request_id: int | str) -> str:

@@ -54,6 +54,8 @@ class ToolCall:
     key: str
     #: longest wait of a call
     wait_max_s: int
+    #: directory that the agent's program works in, if it is known
+    project: str | None = None
     progress_every_s: float = PROGRESS_EVERY_S
     clock: Clock = field(default_factory=system_clock)
 
@@ -134,8 +136,8 @@ class ToolSpec:
         return shown
 
 
-#: the arguments refuse unknown names; a schema that says so costs every agent tokens at every turn
-_OMITTED_KEYWORDS = frozenset({"title", "default", "description", "additionalProperties"})
+#: what the arguments refuse anyway; a schema that says so costs every agent tokens at every turn
+_OMITTED_KEYWORDS = frozenset({"title", "default", "description", "additionalProperties", "minimum"})
 _REFERENCE = "#/$defs/"
 
 

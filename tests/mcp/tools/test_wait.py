@@ -23,14 +23,14 @@ async def test_wait_returns_when_mail_comes(way: Way, alice: Host, bob: Host) ->
     async with agent_at(way, alice) as agent, asyncio.TaskGroup() as tasks:
         waiting = tasks.create_task(agent.call("wait", seconds=50))
         await until(lambda: sleepers(alice) == 1)
-        await bob.send(alice.node, "wake up")
+        await bob.send("mcp@alice", "wake up")
         found = await waiting
         assert [message["untrusted"]["text"] for message in found["messages"]] == ["wake up"]
 
 
 async def test_wait_returns_unread_messages_once_and_leaves_them_unread(alice: Host, bob: Host) -> None:
-    await bob.send(alice.node, "one")
-    await alice.until_bodies(1)
+    await bob.send("mcp@alice", "one")
+    await alice.acting_as("mcp").until_bodies(1)
     async with stdio_agent(alice.settings.directory) as agent:
         [message] = (await agent.call("wait", seconds=50))["messages"]
         assert (await agent.call("wait", seconds=0))["messages"] == []
@@ -81,7 +81,7 @@ async def test_a_waiting_call_reports_progress(way: Way, alice: Host, bob: Host)
         waiting = tasks.create_task(agent.client.call_tool("wait", {"seconds": 50}, progress_callback=note))
         async with asyncio.timeout(BOUND_S):
             await has_reported.wait()
-        await bob.send(alice.node, "enough")
+        await bob.send("mcp@alice", "enough")
         assert len(answer_of(await waiting)["messages"]) == 1
     progress, total, message = seen[0]
     assert 0 < progress <= 50 and total == 50 and message == "no mail yet"
@@ -92,12 +92,11 @@ def test_progress_comes_more_often_than_clients_lose_patience() -> None:
 
 
 async def test_wait_goes_on_over_a_restart_of_the_daemon(alice: Host, bob: Host) -> None:
-    node = alice.node
     async with stdio_agent(alice.settings.directory) as agent, asyncio.TaskGroup() as tasks:
         waiting = tasks.create_task(agent.call("wait", seconds=50))
         await until(lambda: sleepers(alice) == 1)
         await alice.down()
-        await bob.send(node, "while you were away")
+        await bob.send("mcp@alice", "while you were away")
         await alice.up()
         found: dict[str, Any] = await waiting
         assert [message["untrusted"]["text"] for message in found["messages"]] == ["while you were away"]

@@ -72,77 +72,79 @@ class _Source(NamedTuple):
     """What an answer shows of a message, wherever it comes from."""
 
     message_id: str
-    at: str
+    age_s: float
     sender: str
     sender_name: str | None
+    from_agent: str
     body: str | None
     meta: dict[str, Any] | None
     undecryptable: str | None
     topic: str | None
     reply_to_id: str | None
     notice: str = ""
-    from_agent: str = ""
+
+    @property
+    def name(self) -> str:
+        """The address of the sender, as `to` of send accepts it."""
+        return str(Address(self.from_agent, self.sender_name or self.sender))
 
 
 def of_item(item: InboxItem) -> _Source:
     """Return a message of the inbox."""
     return _Source(
         item.message_id,
-        min(item.sent_at or item.received_at, item.received_at),
+        item.age_s,
         item.sender,
         item.sender_name,
+        item.from_agent,
         item.body,
         item.meta,
         item.undecryptable,
         item.topic,
         item.reply_to_id,
         "; ".join(item.notices),
-        item.from_agent,
     )
 
 
-def of_past(message: dict[str, Any]) -> _Source:
+def of_past(message: dict[str, Any], now_ns: int) -> _Source:
     """Return a message of the history."""
     return _Source(
         message["message_id"],
-        message["sent_at"],
+        (now_ns - parse_utc(message["sent_at"])) / SECOND_NS,
         message["sender"],
         message.get("sender_name"),
+        message.get("from_agent") or "",
         message["body"],
         message.get("meta"),
         message.get("undecryptable"),
         message.get("topic"),
         message.get("reply_to_id"),
-        from_agent=message.get("from_agent") or "",
     )
 
 
-def show(call: ToolCall, sources: Iterable[_Source], max_characters: int | None) -> list[ShownMessage]:
+def show(sources: Iterable[_Source], max_characters: int | None) -> list[ShownMessage]:
     """Return messages with their texts cut to `max_characters`."""
     sources = list(sources)
     nodes: dict[str, set[str]] = {}
     for source in sources:
-        nodes.setdefault(source.sender_name or "", set()).add(source.sender)
-    now_ns = call.clock.wall_ns()
-    return [
-        _show(source, now_ns, max_characters, is_unique=len(nodes[source.sender_name or ""]) == 1) for source in sources
-    ]
+        nodes.setdefault(source.name, set()).add(source.sender)
+    return [_show(source, max_characters, is_unique=len(nodes[source.name]) == 1) for source in sources]
 
 
-def _show(source: _Source, now_ns: int, max_characters: int | None, *, is_unique: bool) -> ShownMessage:
+def _show(source: _Source, max_characters: int | None, *, is_unique: bool) -> ShownMessage:
     text = source.body
     is_cut = text is not None and max_characters is not None and len(text) > max_characters
     return ShownMessage(
         id=short_id(source.message_id),
-        from_=str(Address(source.from_agent, source.sender_name or source.sender)),
-        age=show_age((now_ns - parse_utc(source.at)) / SECOND_NS),
+        from_=source.name,
+        age=show_age(source.age_s),
         untrusted=Untrusted(
             text=UNSET if text is None else text[:max_characters],
             meta=source.meta or UNSET,
             truncated=True if is_cut else UNSET,
             undecryptable=source.undecryptable or UNSET,
         ),
-        origin=UNSET if is_unique or source.sender_name is None else source.sender,
+        origin=UNSET if is_unique else source.sender,
         topic=UNSET if source.topic is None else f"#{source.topic}",
         reply_to=UNSET if source.reply_to_id is None else short_id(source.reply_to_id),
         notice=source.notice or UNSET,
@@ -163,12 +165,12 @@ class InboxAnswer(msgspec.Struct, omit_defaults=True):
 
 
 async def run_inbox(call: ToolCall, arguments: InboxArguments) -> InboxAnswer:
-    return show_unread(call, await call.daemon.inbox(unread=True, limit=INBOX_SHOWN))
+    return show_unread(await call.daemon.inbox(unread=True, limit=INBOX_SHOWN))
 
 
-def show_unread(call: ToolCall, page: Page[InboxItem]) -> InboxAnswer:
+def show_unread(page: Page[InboxItem]) -> InboxAnswer:
     """Return the first messages, and whether there are more."""
-    shown = show(call, map(of_item, page), PREVIEW_CHARACTERS)
+    shown = show(map(of_item, page), PREVIEW_CHARACTERS)
     return InboxAnswer(shown, more=UNSET if page.next is None else True)
 
 
@@ -190,7 +192,7 @@ async def run_wait(call: ToolCall, arguments: WaitArguments) -> InboxAnswer:
     seconds = call.check_wait("seconds", arguments.seconds)
     async with call.with_progress(seconds, "no mail yet"):
         page = await call.daemon.wait(seconds, limit=INBOX_SHOWN)
-    return show_unread(call, page)
+    return show_unread(page)
 
 
 WAIT = ToolSpec(
@@ -211,7 +213,7 @@ class ReadArguments(msgspec.Struct, forbid_unknown_fields=True):
 async def run_read(call: ToolCall, arguments: ReadArguments) -> ShownMessage:
     item = await call.daemon.item(arguments.id)
     await call.daemon.seen([item.id])
-    [shown] = show(call, [of_item(item)], None)
+    [shown] = show([of_item(item)], None)
     return shown
 
 
@@ -247,7 +249,8 @@ async def run_history(call: ToolCall, arguments: HistoryArguments) -> HistoryAns
         before=None if arguments.before is UNSET else arguments.before,
         limit=HISTORY_SHOWN,
     )
-    shown = show(call, map(of_past, page["messages"]), HISTORY_CHARACTERS)
+    now_ns = call.clock.wall_ns()
+    shown = show((of_past(message, now_ns) for message in page["messages"]), HISTORY_CHARACTERS)
     return HistoryAnswer(shown, str(page["before"]) if page["before"] is not None else UNSET)
 
 

@@ -2,8 +2,10 @@
 
     queued      on the disk of this host; the relay has not acknowledged it
     sent        the relay has it; not every recipient's daemon has stored it
-    confirmed   the daemon of every recipient has stored it; an agent may not have read it
-    dead        given up: it will not arrive
+    confirmed   the daemon of every recipient has stored it
+    read        the recipient's program was given the full text
+    answered    a reply came
+    rejected, dead, aborted, expired, not_queued   it will not arrive
 
 A state never claims more than is known. When `send` answers, the message is on this host's disk.
 """
@@ -11,7 +13,7 @@ A state never claims more than is known. When `send` answers, the message is on 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -20,34 +22,27 @@ from posthouse.mcp.tool import ToolCall, ToolSpec
 from posthouse.mcp.tools.reading import short_id
 from posthouse.model.errors import PosthouseError
 from posthouse.model.message import validate_client_message_id
+from posthouse.model.outbox_rules import MessageState
 
-MessageState = Literal["queued", "sent", "confirmed", "dead"]
 _WAITING = frozenset({"pending", "queued", "inflight"})
 _GIVEN_UP = frozenset({"dead", "aborted"})
-_LOST = frozenset({"rejected", "dead", "expired", "purged"})
 
 
 def outbox_state(status: str) -> MessageState:
     """Return the state by the outbox row alone."""
     if status in _WAITING:
-        return "queued"
-    return "dead" if status in _GIVEN_UP else "sent"
+        return MessageState.QUEUED
+    return MessageState.DEAD if status in _GIVEN_UP else MessageState.SENT
 
 
-def message_state(row: Mapping[str, Any] | None, recipients: Sequence[str] | None) -> MessageState:
-    """Return the state by the outbox row, if this host sent it, and by the relay's states per recipient, if known."""
-    if row is not None and (own := outbox_state(row["status"])) != "sent":
-        # the relay knows better than a row whose answer was lost or is not written yet
-        return own if recipients is None or own == "dead" else _combined_state(recipients)
-    return _combined_state(recipients or ())
-
-
-def _combined_state(recipients: Sequence[str]) -> MessageState:
-    if not recipients:
-        return "sent"
-    if all(state == "confirmed" for state in recipients):
-        return "confirmed"
-    return "dead" if all(state in _LOST for state in recipients) else "sent"
+def message_state(found: Mapping[str, Any], recipients: Sequence[str] | None) -> MessageState:
+    """Return the state that the daemon knows; a message to many is confirmed once all recipients have it."""
+    state = MessageState(found.get("state", MessageState.SENT))
+    if state is MessageState.QUEUED and recipients is not None:  # the answer was lost or is not written yet
+        state = MessageState.SENT
+    if state is MessageState.SENT and recipients and all(each == "confirmed" for each in recipients):
+        return MessageState.CONFIRMED
+    return state
 
 
 class SendArguments(msgspec.Struct, forbid_unknown_fields=True):
@@ -94,7 +89,7 @@ async def _whole_id(call: ToolCall, given: str) -> str:
 
 SEND = ToolSpec(
     "send",
-    "Send to a name or #topic. To answer give reply_to: its budget is inherited. The same idempotency_key sends once.",
+    "Send to a name or #topic; give reply_to when you answer. The same idempotency_key sends once.",
     SendArguments,
     SendAnswer,
     run_send,
@@ -127,7 +122,7 @@ async def run_status(call: ToolCall, arguments: StatusArguments) -> StatusAnswer
     found = await call.daemon.message(arguments.id)
     row, relay = found["outbox"], found["relay"]
     recipients = None if relay is None else [_recipient(each) for each in relay["deliveries"]]
-    state = message_state(row, None if recipients is None else [each.state for each in recipients])
+    state = message_state(found, None if recipients is None else [each.state for each in recipients])
     return StatusAnswer(
         id=short_id(row["message_id"] if row is not None else relay["id"]),
         state=state,
@@ -144,14 +139,14 @@ def _recipient(delivery: dict[str, Any]) -> Recipient:
 def _reason(state: MessageState, row: dict[str, Any] | None, relay_error: str | None) -> str | UnsetType:
     if row is not None and row["status"] == "aborted":
         return f"given up by {row['aborted_by']}"
-    if row is not None and state in ("queued", "dead") and row["last_error"]:
+    if row is not None and state in (MessageState.QUEUED, MessageState.DEAD) and row["last_error"]:
         return str(row["last_error"])
-    return relay_error or UNSET if state == "sent" else UNSET
+    return relay_error or UNSET if state is MessageState.SENT else UNSET
 
 
 STATUS = ToolSpec(
     "status",
-    "How far a sent message is: queued here, sent to the relay, confirmed by the recipient's host, dead.",
+    "How far a sent message is: queued here, sent to the relay, confirmed by its host, read, answered, or lost.",
     StatusArguments,
     StatusAnswer,
     run_status,

@@ -5,8 +5,8 @@ What a member says about itself is untrusted. Of its status only the known words
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal, get_args
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, get_args
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -23,11 +23,21 @@ class WhoArguments(msgspec.Struct, forbid_unknown_fields=True):
     pass
 
 
+class About(msgspec.Struct, omit_defaults=True):
+    """What an agent says about itself."""
+
+    summary: str = ""
+    capabilities: list[str] = []
+
+
 class Member(msgspec.Struct, omit_defaults=True):
+    """An agent, or a host with a person."""
+
     #: what `to` of send accepts
     name: str
     online: bool
     status: Presence | UnsetType = UNSET
+    untrusted: About | UnsetType = UNSET
 
 
 class WhoAnswer(msgspec.Struct, omit_defaults=True):
@@ -47,10 +57,12 @@ class WhoAnswer(msgspec.Struct, omit_defaults=True):
 async def run_who(call: ToolCall, arguments: WhoArguments) -> WhoAnswer:
     peers = await call.daemon.peers()
     topics = await call.daemon.topics()
-    host = next((show_member(peer).name for peer in peers["peers"] if peer.get("is_self")), None)
-    members = sorted((show_member(peer) for peer in peers["peers"] if not peer.get("is_self")), key=_order)
+    shown = [member for peer in peers["peers"] for member in show_host(peer)]
+    host = next((host_name(peer) for peer in peers["peers"] if peer.get("is_self")), None)
+    you = call.agent if host is None else f"{call.agent}@{host}"
+    members = sorted((member for member in shown if member.name != you), key=_order)
     return WhoAnswer(
-        you=call.agent if host is None else f"{call.agent}@{host}",
+        you=you,
         mesh=peers["mesh"],
         connected=not peers["is_cached"],
         agents=members[:MAX_MEMBERS],
@@ -60,12 +72,27 @@ async def run_who(call: ToolCall, arguments: WhoArguments) -> WhoAnswer:
     )
 
 
-def show_member(peer: Mapping[str, object]) -> Member:
-    """Return a member from the daemon's list of peers."""
+def host_name(peer: Mapping[str, Any]) -> str:
+    """Return how a host is addressed."""
+    return str(peer.get("name") or peer["node"])
+
+
+def show_host(peer: Mapping[str, Any]) -> Iterator[Member]:
+    """Yield a host of the daemon's list of peers, and its agents."""
+    host = host_name(peer)
+    yield show_member(host, peer)
+    for agent in peer.get("agents", ()):
+        yield show_member(f"{agent['name']}@{host}", agent)
+
+
+def show_member(name: str, about: Mapping[str, Any]) -> Member:
+    """Return an agent or a host."""
+    says = About(str(about.get("summary") or ""), [str(each) for each in about.get("capabilities") or ()])
     return Member(
-        name=str(peer.get("name") or peer["node"]),
-        online=bool(peer["online"]),
-        status=_PRESENCES.get(str(peer.get("status")), UNSET),
+        name=name,
+        online=bool(about["online"]),
+        status=_PRESENCES.get(str(about.get("status")), UNSET),
+        untrusted=says if says.summary or says.capabilities else UNSET,
     )
 
 
