@@ -7,8 +7,6 @@
 from __future__ import annotations
 
 import os
-import socket
-import struct
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,9 +16,10 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from posthouse.cli.commands import noun
-from posthouse.cli.config import flags_of, setting_tokens
+from posthouse.cli.config import flags_of
 from posthouse.cli.daemon_home import adopt, backup, leave, ps, restore, rotate_token
 from posthouse.cli.daemon_outbox import app as outbox
+from posthouse.cli.daemon_start import StartOptions, daemon_pid, ensure_daemon, existing_mesh
 from posthouse.cli.options import DEFAULT_DAEMON, DaemonOptions
 from posthouse.cli.output import PLAIN, Output
 from posthouse.cli.service import install_service, uninstall_service
@@ -28,10 +27,8 @@ from posthouse.model.errors import error
 
 if TYPE_CHECKING:
     from posthouse.cli.config import Flags as DaemonFlags
-    from posthouse.cli.daemon_start import StartOptions
     from posthouse.client.daemon.local_api import MeshState
     from posthouse.daemon.daemon import Daemon
-    from posthouse.daemon.directory import MeshDirectory
 else:
     DaemonFlags = flags_of("outbox", "inbox", "clone", "daemon", "mcp")
 
@@ -65,7 +62,6 @@ def up(
         posthouse daemon up --mesh team --relay relay.example:7420
         posthouse daemon up --ephemeral --ttl 2h --foreground --json
     """
-    from posthouse.cli.daemon_start import StartOptions
     from posthouse.cli.options import parse_duration
 
     if ephemeral and persistent:
@@ -85,39 +81,6 @@ def up(
         return
     started = ensure_daemon(options, given)
     output.result(started, _ready_line(started))
-
-
-def ensure_daemon(options: StartOptions, flags: dict[str, Any]) -> dict[str, Any]:
-    """Return the description of the daemon, which serves the mesh; start it in the background if none runs."""
-    from posthouse.cli.detach import start_detached
-
-    running = _join_running(options)
-    if running is not None:
-        return running
-    words = ("daemon", "up", "--foreground", "--json", *options.tokens(), *setting_tokens(flags))
-    return start_detached("daemon", words, slow="daemon_start_slow")
-
-
-def _join_running(options: StartOptions) -> dict[str, Any] | None:
-    """Let a daemon that runs already serve the mesh, and return its description; None if none runs."""
-    location = options.daemon_options.location()
-    pid = _daemon_pid(options.daemon_options)
-    if pid is None or location.is_former:
-        return None
-    if options.is_ephemeral:
-        raise error("daemon_running", directory=str(location.directory))
-    with options.daemon_options.client() as daemon:
-        health = daemon.add_mesh(options.daemon_options.chosen_mesh(), options.relay)
-    return {
-        "node": health.node,
-        "mesh": health.mesh,
-        "relay": health.relay,
-        "directory": str(location.directory),
-        "socket": str(location.socket),
-        "port": None,
-        "pid": pid,
-        "is_ephemeral": health.is_ephemeral,
-    }
 
 
 def _run(options: StartOptions, flags: dict[str, Any], output: Output) -> None:
@@ -163,39 +126,12 @@ def down(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PLA
     """
     from posthouse.cli.detach import stop_process
 
-    pid = _daemon_pid(daemon_options)
+    pid = daemon_pid(daemon_options)
     if pid is None:
         output.result({"stopped": False, "pid": None}, "no daemon is running")
         return
     stop_process(pid, slow="daemon_stop_slow")
     output.result({"stopped": True, "pid": pid}, f"stopped the daemon (pid {pid})")
-
-
-def _daemon_pid(daemon_options: DaemonOptions) -> int | None:
-    """Return the process that owns the socket, from the kernel: a pid file may be older than its process."""
-    from posthouse.client.daemon.locate import SocketAddress
-
-    location = daemon_options.location()
-    if not location.socket.exists():
-        return None
-    address = SocketAddress(location)
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(5)
-            connection.connect(address.path)
-            return _peer_pid(connection)
-    except (ConnectionRefusedError, FileNotFoundError):
-        return None
-    finally:
-        address.close()
-
-
-def _peer_pid(connected: socket.socket) -> int:
-    if hasattr(socket, "SO_PEERCRED"):
-        size = struct.calcsize("3i")
-        return int(struct.unpack("3i", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))[0])
-    local_level, local_peer_pid = 0, 2  # SOL_LOCAL and LOCAL_PEERPID of macOS, which Python has no names for
-    return int(connected.getsockopt(local_level, local_peer_pid))
 
 
 def status(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
@@ -282,20 +218,6 @@ def _line(entry: dict[str, Any]) -> str:
     leading = [str(entry[name]) for name in _LEADING if name in entry]
     rest = [f"{name}={value}" for name, value in entry.items() if name not in _LEADING]
     return "  ".join(leading + rest)
-
-
-def existing_mesh(daemon_options: DaemonOptions) -> MeshDirectory:
-    """Return the directory of a mesh, or raise a usage error that names it if it does not exist."""
-    from posthouse.daemon.directory import DaemonDirectory
-
-    daemon, mesh = DaemonDirectory(daemon_options.root()), daemon_options.chosen_mesh()
-    if daemon.root.is_dir():
-        daemon.upgrade_stopped(mesh)
-    directory = daemon.mesh(mesh)
-    if not directory.root.is_dir():
-        text = f"there is no daemon of mesh {mesh} in {daemon.root}"
-        raise error("usage", text=text, hint="Give its directory with --dir, or its --mesh.")
-    return directory
 
 
 def accept_host(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:

@@ -75,7 +75,7 @@ def adopt(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PL
         posthouse daemon adopt --mesh team --json
     """
     from posthouse.cli.config import find_home
-    from posthouse.cli.daemon import existing_mesh
+    from posthouse.cli.daemon_start import existing_mesh
     from posthouse.daemon.identity import record_identity
     from posthouse.keys import keyfile
 
@@ -147,7 +147,7 @@ def leave(
         posthouse daemon leave --mesh team
         posthouse daemon leave --mesh team --abort-pending --json
     """
-    from posthouse.cli.daemon import existing_mesh
+    from posthouse.cli.daemon_start import existing_mesh
     from posthouse.client import Memberships
     from posthouse.model.clock import format_utc, system_clock
 

@@ -1,4 +1,4 @@
-"""Starting a daemon: its options and settings.
+"""Starting a daemon: its options and settings, the process that runs already, and the directory of a mesh.
 
 config.toml in the directory of a mesh has the same form as the one in the home directory and overrides it for that
 mesh; the first start records the relay there. uvloop and posthouse.daemon are imported inside the functions that run
@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from posthouse.cli.config import Settings, load_hooks, load_settings, read_settings_file
+from posthouse.cli.config import Settings, load_hooks, load_settings, read_settings_file, setting_tokens
 from posthouse.cli.options import DaemonOptions, client_options
+from posthouse.model.errors import error
 
 if TYPE_CHECKING:
     from posthouse.daemon.daemon import Daemon
+    from posthouse.daemon.directory import MeshDirectory
     from posthouse.daemon.settings import DaemonSettings, MeshSettings
     from posthouse.model.settings_sources import Resolved
 
@@ -185,3 +189,77 @@ async def _serve(settings: DaemonSettings, on_ready: Callable[[Daemon], None]) -
         await daemon.wait()
     finally:
         await daemon.stop()
+
+
+def ensure_daemon(options: StartOptions, flags: dict[str, Any]) -> dict[str, Any]:
+    """Return the description of the daemon, which serves the mesh; start it in the background if none runs."""
+    from posthouse.cli.detach import start_detached
+
+    running = _join_running(options)
+    if running is not None:
+        return running
+    words = ("daemon", "up", "--foreground", "--json", *options.tokens(), *setting_tokens(flags))
+    return start_detached("daemon", words, slow="daemon_start_slow")
+
+
+def _join_running(options: StartOptions) -> dict[str, Any] | None:
+    """Let a daemon that runs already serve the mesh, and return its description; None if none runs."""
+    location = options.daemon_options.location()
+    pid = daemon_pid(options.daemon_options)
+    if pid is None or location.is_former:
+        return None
+    if options.is_ephemeral:
+        raise error("daemon_running", directory=str(location.directory))
+    with options.daemon_options.client() as daemon:
+        health = daemon.add_mesh(options.daemon_options.chosen_mesh(), options.relay)
+    return {
+        "node": health.node,
+        "mesh": health.mesh,
+        "relay": health.relay,
+        "directory": str(location.directory),
+        "socket": str(location.socket),
+        "port": None,
+        "pid": pid,
+        "is_ephemeral": health.is_ephemeral,
+    }
+
+
+def daemon_pid(daemon_options: DaemonOptions) -> int | None:
+    """Return the process that owns the socket, from the kernel: a pid file may be older than its process."""
+    from posthouse.client.daemon.locate import SocketAddress
+
+    location = daemon_options.location()
+    if not location.socket.exists():
+        return None
+    address = SocketAddress(location)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(5)
+            connection.connect(address.path)
+            return _peer_pid(connection)
+    except (ConnectionRefusedError, FileNotFoundError):
+        return None
+    finally:
+        address.close()
+
+
+def _peer_pid(connected: socket.socket) -> int:
+    if hasattr(socket, "SO_PEERCRED"):
+        size = struct.calcsize("3i")
+        return int(struct.unpack("3i", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))[0])
+    local_level, local_peer_pid = 0, 2  # SOL_LOCAL and LOCAL_PEERPID of macOS, which Python has no names for
+    return int(connected.getsockopt(local_level, local_peer_pid))
+
+
+def existing_mesh(daemon_options: DaemonOptions) -> MeshDirectory:
+    """Return the directory of a mesh, or raise a usage error that names it if it does not exist."""
+    from posthouse.daemon.directory import DaemonDirectory
+
+    daemon, mesh = DaemonDirectory(daemon_options.root()), daemon_options.chosen_mesh()
+    if daemon.root.is_dir():
+        daemon.upgrade_stopped(mesh)
+    directory = daemon.mesh(mesh)
+    if not directory.root.is_dir():
+        text = f"there is no daemon of mesh {mesh} in {daemon.root}"
+        raise error("usage", text=text, hint="Give its directory with --dir, or its --mesh.")
+    return directory

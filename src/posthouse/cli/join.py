@@ -153,8 +153,7 @@ def start_and_prove(mesh: str, relay: str | None = None) -> dict[str, Any]:
     """Start the daemon of a mesh, wait until the relay has admitted it, and send a message from this host to itself."""
     import time
 
-    from posthouse.cli.daemon import ensure_daemon
-    from posthouse.cli.daemon_start import StartOptions
+    from posthouse.cli.daemon_start import StartOptions, ensure_daemon
 
     options = DaemonOptions(mesh=mesh)
     started = ensure_daemon(StartOptions(options, relay, is_ephemeral=False, ttl_s=None, tcp="auto"), {})
