@@ -136,7 +136,7 @@ def _summary(plan: Plan, program: AgentProgram, *, is_written: bool, backup: Pat
     if not is_written:
         return plan.diff
     kept = "" if backup is None else f"; the old file is {backup}"
-    return f"{plan.diff}\nwrote {plan.file.path}{kept}\nrestart {program.title} to use it"
+    return f"{plan.diff}\nwrote {plan.file.path}{kept}\nrestart {program.title} to apply it"
 
 
 def _check_arguments(name: str, agent: str | None, file: Path | None, *, is_single: bool, wake: bool) -> None:
