@@ -223,6 +223,13 @@ async def test_paused_agent_is_not_woken_until_it_is_resumed(host: Host, start: 
     assert "1 from ana" in (await waiter).body
 
 
+async def test_waiter_follows_its_agent_to_another_name(host: Host, start: Start) -> None:
+    waiter = await begin_wait(host, start())
+    await host.post("/v1/agents/rename", name="claude", to="reviewer")
+    await deliver(host, "reviewer", sender_name="ana")
+    assert "1 from ana" in (await waiter).body
+
+
 async def test_status_shows_the_sessions_that_hooks_reported(host: Host, start: Start) -> None:
     assert (await hook(host, start(), "status")).body == {"sessions": []}
     program = start()

@@ -8,6 +8,7 @@ restart of the daemon the next hook brings a session back, and the registry know
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,9 @@ class Sessions:
 
     def __init__(self) -> None:
         self._by_process: dict[ProcessRef, Session] = {}
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(tuple(self._by_process.values()))
 
     def find(self, process: ProcessRef) -> Session | None:
         """Return the session of a process."""

@@ -79,7 +79,7 @@ class Waker:
         self._connections: Counter[ProcessRef | None] = Counter()
         self.sessions = Sessions()
         self.commands = MailCommands(agents, announcer, self.sessions, self._limit)
-        agents.on_change.append(self.commands.reload)
+        agents.on_change += [self.commands.reload, self._follow_names]
         pauses.on_change.append(self.on_mail)
 
     async def session_of(self, program: str, name: str, process: ProcessRef, given: HookInput) -> Session:
@@ -99,6 +99,12 @@ class Waker:
     def _known_session(self, process: ProcessRef) -> Session | None:
         found = self.sessions.find(process)
         return None if found is None or self._agents.agents[found.agent].is_retired else found
+
+    def _follow_names(self) -> None:
+        """Let sessions have the names that the registry gives their processes, after an agent was renamed."""
+        names = {agent.process: agent.name for agent in self._agents.agents.values() if not agent.is_retired}
+        for session in self.sessions:
+            session.agent = names.get(session.process, session.agent)
 
     async def on_event(self, session: Session, event: str, given: HookInput) -> HookAnswer:
         """Return the answer to a hook that does not wait."""
