@@ -145,3 +145,17 @@ async def test_files_that_one_agent_has_reserved_are_refused_to_the_other(alice:
         assert len((await two.call("reserve", action="list"))["reserved"]) == 1
         assert (await one.call("reserve", action="release"))["reserved"] == []
         assert len((await two.call("reserve", action="reserve", paths=[f"{path}/user.py", "docs"]))["reserved"]) == 2
+
+
+async def test_history_shows_the_thread_of_a_message(alice: Host) -> None:
+    async with stdio_agent(directory(alice), "--as", "one") as one, stdio_agent(directory(alice), "--as", "two") as two:
+        asked = await one.call("send", to="two", message="are the horses ready?")
+        await one.call("send", to="two", message="something else")
+        [question, _] = (await two.until("inbox", lambda found: len(found["messages"]) == 2))["messages"]
+        assert question["id"] == asked["id"]
+        await two.call("send", to=question["from"], message="they are", reply_to=question["id"])
+        await one.call("wait", seconds=30)
+        for agent in (one, two):
+            thread = await agent.call("history", of=asked["id"])
+            assert [each["untrusted"]["text"] for each in thread["messages"]] == ["they are", "are the horses ready?"]
+            assert thread["messages"][0]["reply_to"] == asked["id"]

@@ -149,7 +149,7 @@ def _show(reservations: Iterable[Reservation]) -> ReserveAnswer:
 
 RESERVE = ToolSpec(
     "reserve",
-    "Reserve files before you edit them, so that other agents here do not.",
+    "Reserve files before you edit them.",
     ReserveArguments,
     ReserveAnswer,
     run_reserve,

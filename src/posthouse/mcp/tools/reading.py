@@ -15,10 +15,13 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from posthouse.client.daemon import InboxItem, Page
+from posthouse.client.daemon import InboxItem, Page, Thread
+from posthouse.client.daemon.local_api import ThreadMessage
 from posthouse.mcp.tool import ToolCall, ToolSpec
 from posthouse.model.address import Address
 from posthouse.model.clock import parse_utc
+from posthouse.model.errors import PosthouseError
+from posthouse.model.event import is_event_id, is_short_event_id
 from posthouse.model.limits import SECOND_NS
 
 PREVIEW_CHARACTERS = 280
@@ -226,10 +229,11 @@ READ = ToolSpec(
 )
 HISTORY_SHOWN = 20
 TOPIC_MARK = "#"
+_NOT_A_MESSAGE = frozenset({"inbox_item_unknown", "outbox_row_unknown", "message_unknown"})  # it may be a key
 
 
 class HistoryArguments(msgspec.Struct, forbid_unknown_fields=True):
-    #: a member, or #topic
+    #: a name, #topic, or a message id for its thread
     of: str
     #: `before` of the last answer
     before: str | UnsetType = UNSET
@@ -239,9 +243,17 @@ class HistoryAnswer(msgspec.Struct, omit_defaults=True):
     messages: list[ShownMessage]
     #: for the next call; absent at the end
     before: str | UnsetType = UNSET
+    #: of a thread: how many more messages its budget allows
+    hops_left: int | UnsetType = UNSET
 
 
 async def run_history(call: ToolCall, arguments: HistoryArguments) -> HistoryAnswer:
+    if is_event_id(arguments.of) or is_short_event_id(arguments.of):
+        try:
+            return _show_thread(call, await call.daemon.thread(arguments.of))
+        except PosthouseError as failure:
+            if failure.code not in _NOT_A_MESSAGE:
+                raise
     is_topic = arguments.of.startswith(TOPIC_MARK)
     page = await call.daemon.history(
         topic=arguments.of if is_topic else None,
@@ -254,9 +266,31 @@ async def run_history(call: ToolCall, arguments: HistoryArguments) -> HistoryAns
     return HistoryAnswer(shown, str(page["before"]) if page["before"] is not None else UNSET)
 
 
+def _show_thread(call: ToolCall, thread: Thread) -> HistoryAnswer:
+    now_ns = call.clock.wall_ns()
+    newest = thread.messages[-HISTORY_SHOWN:][::-1]
+    shown = show((_of_thread(message, now_ns) for message in newest), HISTORY_CHARACTERS)
+    return HistoryAnswer(shown, hops_left=UNSET if thread.budget is None else thread.budget.hops_left)
+
+
+def _of_thread(message: ThreadMessage, now_ns: int) -> _Source:
+    return _Source(
+        message.message_id,
+        (now_ns - parse_utc(message.at)) / SECOND_NS,
+        message.sender,
+        message.sender_name,
+        message.from_agent,
+        message.body,
+        meta=None,
+        undecryptable=None,
+        topic=message.to.removeprefix(TOPIC_MARK) if message.to.startswith(TOPIC_MARK) else None,
+        reply_to_id=message.reply_to_id,
+    )
+
+
 HISTORY = ToolSpec(
     "history",
-    "Past messages with a name or of a #topic, newest first.",
+    "Past messages of a name, a #topic, or the thread of an id, newest first.",
     HistoryArguments,
     HistoryAnswer,
     run_history,
