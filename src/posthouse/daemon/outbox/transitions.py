@@ -131,6 +131,8 @@ class OutboxRow(NamedTuple):
             return MessageState.READ
         if self.confirmed_at_ns is not None:
             return MessageState.CONFIRMED
+        if self.not_queued is not None and not self.destination.startswith("#"):
+            return MessageState.NOT_QUEUED
         return MessageState.SENT if self.status == OutboxStatus.DONE else MessageState.QUEUED
 
     def to_api(self) -> dict[str, Any]:
