@@ -255,3 +255,20 @@ def test_doctor_is_green_after_a_daemon_ran_and_everything_in_the_home_is_privat
             assert failed == []
         files = [path for path in cli.home.rglob("*") if not path.is_symlink()]
         assert {stat.S_IMODE(path.lstat().st_mode) for path in files} == {0o600, 0o700}
+
+
+def test_hooks_of_the_settings_file_run_in_the_daemon(cli: CommandLine, place: Place, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    hook = (
+        f'[[hook]]\nname = "h"\nevent = "received"\ncommand = "echo $POSTHOUSE_AGENT > {out}.new; mv {out}.new {out}"\n'
+    )
+    cli.home.mkdir(mode=0o700, exist_ok=True)
+    (cli.home / "config.toml").write_text(hook)
+    assert place.up().exit == 0
+    for name in ("sender", "reader"):
+        assert place.run("agent", "add", name).exit == 0
+    assert place.run("send", "reader", "hello", "--agent", "sender").exit == 0
+    deadline = time.monotonic() + 30
+    while not out.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert out.read_text() == "reader\n"
