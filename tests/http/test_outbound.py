@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import ssl
+from pathlib import Path
+from typing import Any, cast
 
 from posthouse.http.outbound import OutboundAccount
+from tests.client.certificates import make_certificate
 
 
 class Peer:
@@ -110,3 +114,23 @@ def test_reader_that_falls_behind_and_catches_up_again_and_again_leaves_nothing_
         lags.unsent = 5
     assert len(crowd.account.open(empties)._marks) <= 1  # type: ignore[arg-type]
     assert len(crowd.account.open(lags)._marks) <= 2  # type: ignore[arg-type]
+
+
+async def test_bytes_that_tls_has_encrypted_count(tmp_path: Path) -> None:
+    certificate = make_certificate(tmp_path, "127.0.0.1")
+    ours, theirs = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context()
+    ours.load_cert_chain(certificate.cert, certificate.key)
+    theirs.check_hostname, theirs.verify_mode = False, ssl.CERT_NONE
+    accepted: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
+    server = await asyncio.start_server(lambda _reader, writer: accepted.put_nowait(writer), "127.0.0.1", ssl=ours)
+    port = server.sockets[0].getsockname()[1]
+    _, peer = await asyncio.open_connection("127.0.0.1", port, ssl=theirs, limit=1_024)  # reads no more than that
+    writer = await accepted.get()
+    account, size = OutboundAccount(1 << 30), 16 * 1024 * 1024  # more than the kernel takes
+    transport = cast(asyncio.Transport, writer.transport)
+    transport.write(b"x" * size)
+    account.open(transport).wrote(size)
+    assert account.measure() > size // 2
+    for each in (peer, writer):
+        each.transport.abort()
+    server.close()

@@ -5,7 +5,8 @@ Each connection has an Outlet that counts its unsent bytes and the bytes held un
 grow between two checks, because a transport does not report that it has sent something: the total is never too low,
 and all connections are measured again only when it exceeds the bound. The slowest reader is the one whose oldest
 unsent byte has waited longest, so a peer that takes a byte now and then is no faster than one that takes none.
-A TLS transport does not count what it has encrypted, so a large response is held here and written in small parts.
+A TLS transport does not count what it has encrypted: asyncio's transport below it is asked too. uvloop hides that one,
+so a large response is held here and written in small parts.
 """
 
 from __future__ import annotations
@@ -28,11 +29,13 @@ _MARK_S = 0.05  # writes this close together count as one: bounds the marks of a
 class Outlet:
     """What one connection has written and its peer has not taken."""
 
-    __slots__ = ("_account", "_held", "_held_since_s", "_marks", "_transport", "_written", "counted")
+    __slots__ = ("_account", "_below", "_held", "_held_since_s", "_marks", "_transport", "_written", "counted")
 
     def __init__(self, account: OutboundAccount, transport: asyncio.Transport) -> None:
         self._account = account
         self._transport = transport
+        #: the transport that a TLS transport writes to
+        self._below = _transport_below(transport)
         self._written = 0
         self._held = 0
         self._held_since_s = float("inf")
@@ -50,12 +53,13 @@ class Outlet:
         """Count bytes that were just written; return how many are unsent now."""
         self._written += size
         unsent = self._transport.get_write_buffer_size()
+        in_memory = unsent + self._encrypted_bytes()
         if self._marks:
-            self._drop_marks(unsent)
-        if unsent:
+            self._drop_marks(in_memory)
+        if in_memory:
             self._mark()
-        if unsent or self.counted:
-            self._account.count(self, unsent + self._held)
+        if in_memory or self.counted:
+            self._account.count(self, in_memory + self._held)
         return unsent
 
     def count_response(self, response: web.Response) -> None:
@@ -80,7 +84,7 @@ class Outlet:
         """Return the bytes that are unsent or held now."""
         if self._transport.is_closing():
             return 0
-        unsent = self._transport.get_write_buffer_size()
+        unsent = self._transport.get_write_buffer_size() + self._encrypted_bytes()
         self._drop_marks(unsent)
         return unsent + self._held
 
@@ -99,6 +103,9 @@ class Outlet:
         )
         self._transport.abort()
 
+    def _encrypted_bytes(self) -> int:
+        return 0 if self._below is None else self._below.get_write_buffer_size()
+
     def _wrote_by_library(self, size: int) -> None:
         if not self._transport.is_closing():
             self.wrote(size)
@@ -115,6 +122,12 @@ class Outlet:
             self._marks[-1] = (self._written, self._marks[-1][1])
         else:
             self._marks.append((self._written, now_s))
+
+
+def _transport_below(transport: asyncio.Transport) -> asyncio.Transport | None:
+    """Return the transport below a TLS transport of asyncio, which offers no other way to it; else None."""
+    below = getattr(getattr(transport, "_ssl_protocol", None), "_transport", None)
+    return below if isinstance(below, asyncio.Transport) else None
 
 
 class _HeldBody(BytesIOPayload):
