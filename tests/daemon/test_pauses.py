@@ -174,3 +174,31 @@ async def test_reports_of_failures_wake_no_agent_and_come_with_the_next_mail(hos
         assert len((await announcer.claim_wake("claude")).waiting) == 1
     finally:
         await client.close()
+
+
+# what senders see
+
+
+async def test_a_sender_to_a_paused_agent_of_its_host_is_told(host: Host, clock: FakeClock) -> None:
+    await host.post("/v1/agents/pause", names=["claude"], until=at(clock, 3600), reason="usage limit")
+    answer = await host.send("claude", "when you are back")
+    assert (answer.status, answer["recipient_paused"]["reason"]) == (202, "usage limit")
+    assert "recipient_paused" not in (await host.send("claude-2", "now")).body
+    clock.advance(3600)
+    assert "recipient_paused" not in (await host.send("claude", "now")).body
+
+
+async def test_other_hosts_see_that_an_agent_is_paused(alice: Host, bob: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("posthouse.daemon.registrar.PUBLISH_EVERY_S", 0.05)
+    await alice.post("/v1/agents", name="claude")
+    until = format_utc(alice.daemon.clock.wall_ns() + 3_600 * SECOND_NS)
+    await alice.post("/v1/agents/pause", names=["claude"], until=until, reason="night")
+
+    async def listed() -> Any:
+        peers = (await bob.get("/v1/peers"))["peers"]
+        return [agent for peer in peers if peer["node"] == alice.node for agent in peer["agents"]]
+
+    found = await eventually(listed, lambda agents: any(agent.get("pause_reason") for agent in agents))
+    assert (found[0]["name"], found[0]["pause_reason"]) == ("claude", "night")
+    answer = await bob.send(f"claude@{alice.node}", "when you are back")
+    assert answer["recipient_paused"]["reason"] == "night"

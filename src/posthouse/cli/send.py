@@ -124,6 +124,9 @@ def send(
             note_membership(daemon, output)
         value = {"via": "daemon", **_values(accepted)}
         output.result(value, f"{accepted.client_message_id}  {accepted.status}")
+        if accepted.recipient_paused is not None:
+            paused = accepted.recipient_paused
+            output.note(f"{to} is paused until {paused.until}: {paused.reason or 'no reason given'}")
         return
     _refuse_agents_without_daemon(to, daemon_options)
     output.note("no daemon runs; connecting to the relay")

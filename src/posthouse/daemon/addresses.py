@@ -16,7 +16,9 @@ from posthouse.daemon.agents.registry import AgentRegistry
 from posthouse.daemon.roster import TOPIC_MARK, Roster
 from posthouse.daemon.uplink import Uplink
 from posthouse.model.address import Address, Recipient, is_agent_name, near_misses, parse_address
+from posthouse.model.clock import format_utc
 from posthouse.model.errors import PosthouseError, error
+from posthouse.model.limits import MILLISECOND_NS
 from posthouse.model.profile import AgentProfile
 
 
@@ -64,6 +66,21 @@ class AddressBook:
         listed = self._uplink.listed_agents().get(destination)
         found = next((each for each in listed or () if each.name == agent), None)
         return None if found is None else found.receipts and self._uplink.supports(RECEIPTS_FEATURE)
+
+    def pause_of(self, to: Recipient) -> dict[str, str] | None:
+        """Return until when and why the agent that a message is for is paused; None if it is not, as far as known."""
+        if to.destination == self._node:
+            own = self._agents.pause_of(to.agent)
+            return None if own is None else {"until": format_utc(own.until_ns), "reason": own.reason}
+        listed = self._uplink.listed_agents().get(to.destination) or ()
+        found = next((each for each in listed if each.name == to.agent), None)
+        if (
+            found is None
+            or found.paused_until is None
+            or found.paused_until * MILLISECOND_NS <= self._agents.store.clock.wall_ns()
+        ):
+            return None
+        return {"until": format_utc(found.paused_until * MILLISECOND_NS), "reason": found.pause_reason}
 
     def addresses(self) -> Iterator[tuple[Address, str, AgentProfile]]:
         """Yield the active agents that other hosts list: address, node id, profile."""

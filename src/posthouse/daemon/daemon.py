@@ -154,6 +154,8 @@ class Daemon:
         self._opened.callback(self.agents.close)
         self.pauses = Pauses(self.agents.store, self.clock)
         self.agents.on_change.append(self.pauses.reload)
+        self.agents.pause_of = self.pauses.find
+        self.pauses.on_change.append(lambda _agents: self.agents.notify())
         self.reservations = Reservations(self.agents, self.clock)
         self.agents.on_change.append(self.reservations.reload)
         self.meshes = MeshTable(self.settings, self.directory, self.agents, self.events, self.meters, end_with)

@@ -16,19 +16,21 @@ import structlog
 
 from posthouse.client import Client
 from posthouse.client.messages.receiver import AGENTS_FEATURE
+from posthouse.daemon.agents.pauses import Pause
 from posthouse.daemon.agents.registry import Agent, AgentRegistry
 from posthouse.daemon.agents.subscriptions import Subscriptions
 from posthouse.daemon.uplink import Uplink
 from posthouse.model.address import AGENTS_MAX, DEFAULT_INBOX
 from posthouse.model.errors import PosthouseError
 from posthouse.model.event import PROFILE, Coordinate
+from posthouse.model.limits import MILLISECOND_NS
 from posthouse.model.profile import AgentProfile
 
 log = structlog.get_logger(__name__)
 PUBLISH_EVERY_S = 10.0  # a profile travels to every member
 
 
-def agent_profile(agent: Agent) -> AgentProfile:
+def agent_profile(agent: Agent, pause: Pause | None) -> AgentProfile:
     """Return what other hosts may know of an agent."""
     return AgentProfile(
         name=agent.name,
@@ -39,13 +41,18 @@ def agent_profile(agent: Agent) -> AgentProfile:
         receipts=bool(agent.receipts),
         retired=agent.is_retired,
         retired_reason=agent.retired_reason or "",
+        paused_until=None if pause is None else pause.until_ns // MILLISECOND_NS,
+        pause_reason="" if pause is None else pause.reason,
     )
 
 
 def listed_agents(agents: AgentRegistry) -> list[AgentProfile]:
     """Return the agents of a profile: active ones, then those retired last, as many as it may list."""
     ordered = sorted(agents.agents.values(), key=lambda agent: (agent.is_retired, -(agent.retired_at_ns or 0)))
-    return sorted((agent_profile(agent) for agent in ordered[:AGENTS_MAX]), key=lambda listed: listed.name)
+    return sorted(
+        (agent_profile(agent, agents.pause_of(agent.name)) for agent in ordered[:AGENTS_MAX]),
+        key=lambda listed: listed.name,
+    )
 
 
 class Registrar:

@@ -34,6 +34,9 @@ class AgentProfile(msgspec.Struct, frozen=True, omit_defaults=True):
     retired: bool = False
     #: why, for senders
     retired_reason: Line = ""
+    #: Unix milliseconds until which its mail waits and nothing wakes it
+    paused_until: int | None = None
+    pause_reason: Line = ""
 
 
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode

@@ -43,6 +43,8 @@ class Accepted(msgspec.Struct, frozen=True):
     id: str | None = None
     #: event id, set before the relay has the message
     message_id: str | None = None
+    #: set if the agent that it is for is paused: the message waits there
+    recipient_paused: PausedState | None = None
 
 
 class InboxItem(msgspec.Struct, frozen=True):
@@ -218,8 +220,8 @@ class PausedState(msgspec.Struct, frozen=True):
     #: UTC, as text
     until: str
     reason: str
-    #: the agent itself, person or hook
-    set_by: str
+    #: the agent itself, person or hook; empty for an agent of another host
+    set_by: str = ""
 
 
 class Agent(msgspec.Struct, frozen=True):

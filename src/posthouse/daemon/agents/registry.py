@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import apsw
 import msgspec
 
+from posthouse.daemon.agents.pauses import Pause
 from posthouse.daemon.agents.processes import ProcessRef
 from posthouse.journal.append import JournalTransaction
 from posthouse.journal.store import Store, exit_process
@@ -118,6 +119,8 @@ class AgentRegistry:
         self._agents = self.store.pool.run_blocking(read_agents)
         #: callbacks() after agents changed
         self.on_change: list[Callable[[], None]] = []
+        #: returns the pause of an agent that is paused now
+        self.pause_of: Callable[[str], Pause | None] = lambda _agent: None
         #: callbacks(agent, its process before) after another process took over a name
         self.on_successor: list[Callable[[str, ProcessRef], Awaitable[None]]] = []
 
@@ -195,6 +198,10 @@ class AgentRegistry:
 
     def _adopt(self, *changed: Agent) -> None:
         self._agents = self._agents | {agent.name: agent for agent in changed}
+        self.notify()
+
+    def notify(self) -> None:
+        """Call the callbacks for a change of agents."""
         for callback in self.on_change:
             callback()
 

@@ -129,8 +129,12 @@ def _agents(call: LocalCall, node: str, entry: Any) -> list[dict[str, Any]]:
     """Return the agents of a host that take mail; those of this host are known without the relay."""
     mesh = call.mesh
     if node == mesh.key.node:
-        active = [agent for agent in call.context.agents.agents.values() if not agent.is_retired]
-        return [msgspec.to_builtins(agent_profile(agent)) | {"online": agent.is_running} for agent in active]
+        agents = call.context.agents
+        active = [agent for agent in agents.agents.values() if not agent.is_retired]
+        return [
+            msgspec.to_builtins(agent_profile(agent, agents.pause_of(agent.name))) | {"online": agent.is_running}
+            for agent in active
+        ]
     listed = mesh.uplink.listed_agents().get(node) or ()
     online = () if entry is None else entry.online_agents
     return [msgspec.to_builtins(agent) | {"online": agent.name in online} for agent in listed if not agent.retired]

@@ -73,6 +73,9 @@ async def _accept_message(call: LocalCall, request: SendRequest) -> HttpResponse
         meters.count("posthouse_daemon_sends_total", str(failure.spec.status))
         raise
     meters.count("posthouse_daemon_sends_total", str(status))
+    if "@" in request.to or request.to in call.context.agents.agents:
+        paused = call.mesh.addresses.pause_of(await call.mesh.addresses.resolve(request.to))
+        body |= {} if paused is None else {"recipient_paused": paused}
     return json_response(body, status)
 
 
