@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -238,6 +239,17 @@ async def test_a_call_in_the_pause_between_two_daemons_waits_for_the_next(alice:
         await alice.down()
         await program.say(call_of(1, "inbox"))
         await alice.up()
+        assert json.loads((await program.hear())["result"]["content"][0]["text"]) == {"messages": []}
+
+
+async def test_a_call_and_the_end_of_the_daemon_may_come_at_the_same_moment(alice: Host) -> None:
+    async with program_at(alice.settings.directory) as program:
+        await program.ask(HELLO)
+        program.process.send_signal(signal.SIGSTOP)
+        await alice.down()
+        await program.say(call_of(1, "inbox"))
+        await alice.up()
+        program.process.send_signal(signal.SIGCONT)
         assert json.loads((await program.hear())["result"]["content"][0]["text"]) == {"messages": []}
 
 

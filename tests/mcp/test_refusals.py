@@ -93,6 +93,12 @@ async def test_refusals_of_the_daemon_reach_the_agent_with_their_code(alice: Hos
     assert all(code in ERROR_CODES for code in codes)
 
 
+async def test_a_mistyped_name_is_refused_with_the_right_one(alice: Host) -> None:
+    async with stdio_agent(alice.settings.directory) as agent:
+        hint = (await agent.refused("send", to="alcie", message="x"))["hint"]
+        assert hint == "Did you mean alice? Call `who` and use one of its names."
+
+
 async def test_an_absent_argument_may_be_null_and_a_number_may_be_text(alice: Host, bob: Host) -> None:
     async with stdio_agent(alice.settings.directory) as agent:
         await agent.call("send", to=bob.node, message="x", reply_to=None, idempotency_key=None)

@@ -85,7 +85,7 @@ def daemon_settings(options: StartOptions, flags: Mapping[str, Any] | None) -> t
             *(load_mesh(mesh, None) for mesh in others),
         ),
         ttl_s=options.ttl_s,
-        tcp=options.tcp,
+        tcp="on" if options.tcp == "auto" and values.integer("mcp.port") else options.tcp,
         port=values.integer("mcp.port"),
         tool_wait_max_s=values.integer("mcp.wait_max_s"),
         hooks=load_hooks(),

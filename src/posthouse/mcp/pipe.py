@@ -98,14 +98,15 @@ class Pipe:
         """Carry messages until the input ends."""
         end_at = float("inf")
         while not (self._is_input_over and (not self._waiting or time.monotonic() >= end_at)):
-            for descriptor in self._poll():
-                if descriptor == self._stdin:
-                    self._read_input()
-                    end_at = time.monotonic() + DRAIN_S if self._is_input_over else end_at
-                elif descriptor == self._stdout:
-                    raise BrokenPipeError
-                else:
-                    self._read_daemon()
+            ready = self._poll()
+            if self._stdout in ready:
+                raise BrokenPipeError
+            # before the input, which may open another connection under the same descriptor
+            if self._daemon is not None and self._daemon.descriptor in ready:
+                self._read_daemon(self._daemon)
+            if self._stdin in ready:
+                self._read_input()
+                end_at = time.monotonic() + DRAIN_S if self._is_input_over else end_at
             if self._daemon is None and self._program is not None and time.monotonic() >= self._retry_at:
                 self._reach_daemon()
 
@@ -114,7 +115,7 @@ class Pipe:
         if self._daemon is not None:
             self._daemon.close()
 
-    def _poll(self) -> list[int]:
+    def _poll(self) -> set[int]:
         poll = select.poll()
         poll.register(self._stdout, 0)  # only for its end
         if not self._is_input_over:
@@ -122,7 +123,7 @@ class Pipe:
         if self._daemon is not None:
             poll.register(self._daemon.descriptor, select.POLLIN)
         wait_s = IDLE_RETRY_S if self._daemon is not None else max(0.0, self._retry_at - time.monotonic())
-        return [descriptor for descriptor, _ in poll.poll(min(wait_s, IDLE_RETRY_S) * 1000)]
+        return {descriptor for descriptor, _ in poll.poll(min(wait_s, IDLE_RETRY_S) * 1000)}
 
     # from the program
 
@@ -171,10 +172,9 @@ class Pipe:
 
     # from the daemon
 
-    def _read_daemon(self) -> None:
-        assert self._daemon is not None
+    def _read_daemon(self, daemon: DaemonStream) -> None:
         try:
-            lines = self._daemon.read()
+            lines = daemon.read()
         except (OSError, ValueError) as failure:
             return self._lose(failure)
         for line in lines:

@@ -67,7 +67,11 @@ AGENT_HINTS: dict[str, str] = {
 def agent_hint(failure: PosthouseError) -> str:
     """Return what an agent can do about a failure."""
     hint = AGENT_HINTS.get(failure.code)
-    return failure.hint if hint is None else hint.format_map(_Fields(failure.fields))
+    if hint is None:
+        return failure.hint
+    guess, mark, _ = failure.hint.partition("?")
+    is_guess = mark and guess.startswith("Did you mean")
+    return (f"{guess}? " if is_guess else "") + hint.format_map(_Fields(failure.fields))
 
 
 class _Fields(dict[str, object]):
