@@ -50,8 +50,10 @@ def seal_box_repeatably(key: NodeKey, reader: str, plaintext: bytes, purpose: st
     The nonce is a hash of the secret and of all inputs, so another text never gets the same nonce; an observer of two
     such boxes learns only if they are equal.
     """
-    inputs = b"".join(len(part).to_bytes(8, "big") + part for part in (reader.encode(), purpose.encode(), plaintext))
-    nonce = blake3(key.exchange_secret() + inputs, derive_key_context=_NONCE_CONTEXT).digest(crypto_box_NONCEBYTES)
+    hasher = blake3(key.exchange_secret(), derive_key_context=_NONCE_CONTEXT)
+    for part in (reader.encode(), purpose.encode(), plaintext):
+        hasher.update(len(part).to_bytes(8, "big") + part)
+    nonce = hasher.digest(crypto_box_NONCEBYTES)
     return seal_box_with_nonce(key, reader, plaintext, nonce)
 
 
