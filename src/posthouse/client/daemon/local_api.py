@@ -222,6 +222,7 @@ class PausedState(msgspec.Struct, frozen=True):
     reason: str
     #: the agent itself, person or hook; empty for an agent of another host
     set_by: str = ""
+    set_at: str = ""
 
 
 class Agent(msgspec.Struct, frozen=True):

@@ -44,7 +44,8 @@ class Pause(NamedTuple):
 
     def to_api(self) -> dict[str, Any]:
         """Return the pause as the local API shows it."""
-        return {"until": format_utc(self.until_ns), "reason": self.reason, "set_by": self.set_by}
+        set_at = format_utc(self.set_at_ns)
+        return {"until": format_utc(self.until_ns), "reason": self.reason, "set_by": self.set_by, "set_at": set_at}
 
 
 class Pauses:

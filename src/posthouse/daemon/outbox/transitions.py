@@ -10,7 +10,6 @@ client_message_id never both insert, because the writer runs them one after the 
 row is settled only from the state in which it is expected, so an operator's abort between two steps is kept. Capacity
 is checked only for an insert: a retry of an accepted message is answered however full the disk is. An aborted row
 keeps its client_message_id and names its successor.
-
 The names in `to_api` are a contract of the local API. If you change one: 1. DaemonClient, 2. docs/reference.
 """
 
@@ -64,7 +63,6 @@ class NewRow(NamedTuple):
     from_agent: str = DEFAULT_INBOX
     #: agent of the recipient, "" for its default inbox
     to_agent: str = DEFAULT_INBOX
-    #: event id of the message that it answers
     reply_to_id: str | None = None
 
 
