@@ -86,7 +86,7 @@ def adopt(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PL
         return
     role = _grant(directory, node, home)
     record_identity(directory, node, is_adopted=True)
-    note = _remove_home_key(directory.mesh, keyfile.load(home).node, directory.key)
+    note = _remove_home_key(directory, keyfile.load(home).node)
     text = f"in {directory.mesh} commands now act as {node}, with the role {role}"
     output.result({"mesh": directory.mesh, "node": node, "role": role, "moved": True}, text)
     if note is not None:
@@ -113,18 +113,26 @@ def _grant(directory: MeshDirectory, node: str, home: Path) -> str:
         await take_name(None if daemon is None else daemon.name, claim)
         return str(role)
 
-    return RelayOptions(key_file=home).run(mesh, work)
+    return _relay_of(directory, home).run(mesh, work)
 
 
-def _remove_home_key(mesh: str, home_node: str, key: Path) -> str | None:
+def _relay_of(directory: MeshDirectory, key: Path) -> RelayOptions:
+    """Return how to reach the relay of a mesh: where the daemon reaches it."""
+    from posthouse.cli.daemon_start import recorded_relay
+
+    return RelayOptions(relay=recorded_relay(directory.root), key_file=key)
+
+
+def _remove_home_key(directory: MeshDirectory, home_node: str) -> str | None:
     """Remove the home key from the members; return what to tell the user if that did not work."""
+    mesh = directory.mesh
 
     async def work(client: Client) -> None:
         if any(member.node == home_node for member in await client.meshes.members(mesh)):
             await client.meshes.remove_member(mesh, home_node)
 
     try:
-        RelayOptions(key_file=key).run(mesh, work)
+        _relay_of(directory, directory.key).run(mesh, work)
     except PosthouseError as failure:
         return f"the home key is still a member: {failure}"
     return None
@@ -195,7 +203,7 @@ def _leave_relay(directory: MeshDirectory) -> str | None:
         await client.meshes.remove_member(directory.mesh, node)
 
     try:
-        RelayOptions(key_file=directory.key).run(directory.mesh, work)
+        _relay_of(directory, directory.key).run(directory.mesh, work)
     except PosthouseError as failure:
         return f"the relay still lists this host: {failure}. An admin can remove it with `posthouse mesh members`."
     return None
