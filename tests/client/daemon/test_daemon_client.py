@@ -15,6 +15,7 @@ from posthouse import DaemonClient
 from posthouse.client.daemon import DaemonEvent
 from posthouse.daemon.daemon import Daemon
 from posthouse.daemon.settings import DaemonSettings, MeshSettings
+from posthouse.files import private_dir, write_atomic
 from posthouse.model.errors import PosthouseError, Refused, Transient
 from tests.client.house import QUICK, House, open_house
 
@@ -162,10 +163,12 @@ async def test_requeue_inspect_and_drop(house: House, hosts: tuple[Daemon, Daemo
         assert (caught.value.code, caught.value.fields["status"]) == ("outbox_row_state", "aborted")
 
 
-async def test_wrong_token_is_refused(hosts: tuple[Daemon, Daemon]) -> None:
+async def test_wrong_token_is_refused(hosts: tuple[Daemon, Daemon], tmp_path: Path) -> None:
     here, _ = hosts
-    (here.directory.root / "local_token").write_text("no such token\n")
-    async with DaemonClient(here.directory.root, tcp=True) as daemon:
+    elsewhere = private_dir(tmp_path / "elsewhere")
+    write_atomic(elsewhere / "http.port", (here.directory.root / "http.port").read_bytes())
+    write_atomic(elsewhere / "local_token", b"no such token\n")
+    async with DaemonClient(elsewhere, tcp=True) as daemon:
         with pytest.raises(Refused) as caught:
             await daemon.health()
     assert caught.value.code == "local_token_wrong"
