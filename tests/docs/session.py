@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -28,6 +30,15 @@ class Session:
         for command, expected in commands_of(block.body):
             printed = self._call(["bash", "-euo", "pipefail", "-c", command], block)
             assert fits(printed, expected), f"{block}: `{command}` printed\n{printed}\nbut the page says\n{expected}"
+
+    def close(self) -> None:
+        """Kill what the page has started and left running."""
+        for found in Path("/proc").iterdir():
+            if not found.name.isdigit():
+                continue
+            with contextlib.suppress(OSError):  # a process that has ended, or of another user
+                if Path(os.readlink(found / "cwd")).is_relative_to(self.folder):
+                    os.kill(int(found.name), signal.SIGKILL)
 
     def _call(self, command: list[str], block: Block) -> str:
         done = subprocess.run(

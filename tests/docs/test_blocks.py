@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,9 @@ def runnable(page: str) -> list[Block]:
 
 @pytest.mark.parametrize("page", [page for page in pages() if runnable(page)])
 def test_code_on_the_page_runs_and_prints_what_the_page_says(page: str, tmp_path: Path) -> None:
-    session = Session(tmp_path)
-    for block in runnable(page):
-        session.run(block)
+    with closing(Session(tmp_path)) as session:
+        for block in runnable(page):
+            session.run(block)
 
 
 def test_every_block_names_a_language_that_is_run_or_shown() -> None:
