@@ -37,7 +37,7 @@ class Session:
             if not found.name.isdigit():
                 continue
             with contextlib.suppress(OSError):  # a process that has ended, or of another user
-                if Path(os.readlink(found / "cwd")).is_relative_to(self.folder):
+                if (found / "cwd").readlink().is_relative_to(self.folder):
                     os.kill(int(found.name), signal.SIGKILL)
 
     def _call(self, command: list[str], block: Block) -> str:
