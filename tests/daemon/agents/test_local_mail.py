@@ -30,6 +30,16 @@ async def test_an_agent_writes_to_another_one_without_any_relay(tmp_path: Path) 
         assert await bodies(ann) == await bodies(host) == []
 
 
+async def test_agents_of_a_host_without_a_relay_see_each_other(tmp_path: Path) -> None:
+    host = make_host(tmp_path, NOWHERE)
+    async with running(host):
+        ann = await host.add_agent("ann")
+        await host.add_agent("ben")
+        [peer] = (await ann.get("/v1/peers"))["peers"]
+        assert (peer["node"], peer["is_self"]) == (host.node, True)
+        assert [agent["name"] for agent in peer["agents"]] == ["ann", "ben"]
+
+
 async def test_the_host_and_its_agents_write_to_each_other(tmp_path: Path) -> None:
     host = make_host(tmp_path, NOWHERE)
     async with running(host):

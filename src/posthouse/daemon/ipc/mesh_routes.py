@@ -99,6 +99,7 @@ async def list_peers(call: LocalCall) -> HttpResponse:
     }
     for node, entry in online.items():
         listed.setdefault(node, {"name": entry.name, "role": entry.role, "pinned": None})
+    listed.setdefault(mesh.key.node, {"name": None, "role": None, "pinned": None})  # its agents need no relay
     peers = [
         {
             "node": node,

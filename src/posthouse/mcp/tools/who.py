@@ -58,8 +58,7 @@ async def run_who(call: ToolCall, arguments: WhoArguments) -> WhoAnswer:
     peers = await call.daemon.peers()
     topics = await call.daemon.topics()
     shown = [member for peer in peers["peers"] for member in show_host(peer)]
-    host = next((host_name(peer) for peer in peers["peers"] if peer.get("is_self")), None)
-    you = call.agent if host is None else f"{call.agent}@{host}"
+    (you,) = [address(call.agent, peer) for peer in peers["peers"] if peer["is_self"]]
     members = sorted((member for member in shown if member.name != you), key=_order)
     return WhoAnswer(
         you=you,
@@ -77,12 +76,16 @@ def host_name(peer: Mapping[str, Any]) -> str:
     return str(peer.get("name") or peer["node"])
 
 
+def address(agent: str, peer: Mapping[str, Any]) -> str:
+    """Return how an agent of a host is addressed; while this host has no name, its agents need none."""
+    return agent if peer["is_self"] and not peer.get("name") else f"{agent}@{host_name(peer)}"
+
+
 def show_host(peer: Mapping[str, Any]) -> Iterator[Member]:
     """Yield a host of the daemon's list of peers, and its agents."""
-    host = host_name(peer)
-    yield show_member(host, peer)
+    yield show_member(host_name(peer), peer)
     for agent in peer.get("agents", ()):
-        yield show_member(f"{agent['name']}@{host}", agent)
+        yield show_member(address(agent["name"], peer), agent)
 
 
 def show_member(name: str, about: Mapping[str, Any]) -> Member:
