@@ -194,10 +194,11 @@ class OutboxFloor:
         execute, now_ns = self._db.execute, self._clock.wall_ns()
         body = f'{{"client_message_id":"{row_id}"}}'
         execute("BEGIN IMMEDIATE")
-        execute(SQL.by_client_id, (row_id,)).fetchone()
+        execute(SQL.by_client_id, (row_id, "")).fetchone()
         execute(JOURNAL.append, (next(self._seq), now_ns, "outbox.queued", _MESH, None, row_id, body))
         execute(JOURNAL.add_bytes, (len(body),))
-        execute(SQL.insert_row, (row_id, row_id, b"f" * 32, row_id, self._event, "#floor", now_ns, len(self._event)))
+        row = (row_id, row_id, b"f" * 32, row_id, self._event, "#floor", "", "", None, now_ns, len(self._event))
+        execute(SQL.insert_row, row)
         execute(SQL.add_state, (1, 0, len(self._event)))
         execute("COMMIT")
 

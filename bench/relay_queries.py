@@ -26,7 +26,7 @@ from posthouse.client import ClientOptions, Signer
 from posthouse.client.relay_url import relay_at
 from posthouse.client.transport import Requests, Transport
 from posthouse.journal.store import JOURNAL
-from posthouse.keys import NodeKey
+from posthouse.keys import NodeKey, keyfile
 from posthouse.model.clock import SystemClock
 from posthouse.model.event import Event, encode_canonical, event_id
 from posthouse.relay.store.event_rows import EventRow, event_row
@@ -43,10 +43,11 @@ _AHEAD = 8  # batches submitted to the writer before the first is awaited
 async def large_store(count: int) -> Path:
     """Return the data directory of a relay with this many events, and create it if it does not exist."""
     folder = Path(tempfile.gettempdir()) / f"posthouse-bench-{count}-{_schema()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    keyfile.load_or_create(folder / "key.json")
     done = folder / "complete"
     if done.exists():
         return folder
-    folder.mkdir(mode=0o700, exist_ok=True)
     for part in folder.glob(f"{FILE_NAME}*"):
         part.unlink()
     await _fill(folder / FILE_NAME, count)

@@ -75,12 +75,28 @@ def restore(directory: DaemonDirectory, home: Path, source: Path, passphrase: by
             with source.open("rb") as sealed, (work / "archive").open("wb") as plain:
                 _open(sealed, plain, passphrase, source)
             with tarfile.open(work / "archive") as archive:
-                archive.extractall(work / "files", filter="data")
+                _extract(archive, work / "files", source)
             return _put_back(directory, home, work / "files", clock)
         finally:
             shutil.rmtree(work)
     finally:
         lock.close()
+
+
+def _extract(archive: tarfile.TarFile, target: Path, source: Path) -> None:
+    """Write the files of an archive; refuse names that lead elsewhere and everything that is not a file."""
+    for member in archive:
+        path = Path(member.name)
+        if path.is_absolute() or ".." in path.parts or not (member.isreg() or member.isdir()):
+            reason = f"it holds {member.name!r}, which is no file of a home"
+            raise error("backup_unreadable", path=str(source), reason=reason)
+        content = archive.extractfile(member)
+        if content is None:
+            private_dir(target / path)
+        else:
+            private_dir((target / path).parent)
+            with content, (target / path).open("xb") as file:
+                shutil.copyfileobj(content, file)
 
 
 def _collect(directory: DaemonDirectory, home: Path, target: Path) -> list[str]:

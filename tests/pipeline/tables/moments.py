@@ -14,6 +14,7 @@ from pathlib import Path
 
 from posthouse.files import private_dir
 from posthouse.journal.read import read_after
+from posthouse.keys import keyfile
 from posthouse.model.clock import system_clock
 from posthouse.pipeline.demo.demo_history import make_history_async
 from posthouse.relay.ops.maintenance import backup_relay, restore_relay
@@ -49,6 +50,7 @@ async def write_restored(folder: Path, seed: int, messages: int) -> Moments:
     """
     luck = random.Random(f"restored {seed}")
     made = await make_history_async(folder / "week", seed, agents=4, messages=messages)
+    keyfile.create(made.relay_dir / "key.json")
     backup = folder / "backup.db"
     backup_relay(made.relay_db, backup)
     await write_pinch(made.relay_dir, 3)
