@@ -1,7 +1,7 @@
 # Every target prepares the environment first; scripts/setup does nothing if pyproject.toml has not changed.
 VENV := .venv
 BIN := $(VENV)/bin
-JOBS ?= 2
+JOBS ?= 3
 PYTEST_ARGS ?=
 BENCH ?= store bus relay drain locks send
 

@@ -16,9 +16,9 @@ from tests.daemon.hosts import Host, host_at
 from tests.pipeline.audit.activity import write_fenced
 
 
-async def write_letters(folder: Path) -> list[Path]:
+async def write_letters(root: Path) -> list[Path]:
     """Return the stores of all three after they have ended."""
-    async with open_house(folder) as house:
+    async with open_house(root) as house:
         async with host_at(house, "alice") as alice, host_at(house, "bob") as bob:
             for number in range(8):
                 sent = await alice.send(bob.node, f"letter {number}", client_message_id=f"letter-{number}")
@@ -31,7 +31,8 @@ async def write_letters(folder: Path) -> list[Path]:
             await bob.post("/v1/inbox/seen", ids=[item["id"] for item in items[:4]])
             hosts = (alice, bob)
         await write_fenced(house)
-        stores = [host.settings.directory / name for host in hosts for name in ("outbox.db", "inbox.db")]
+        folders = [host.settings.directory / "main" for host in hosts]
+        stores = [folder / name for folder in folders for name in ("outbox.db", "inbox.db")]
         relay = house.settings.data_dir / "relay.db"
     return [relay, *stores]
 
