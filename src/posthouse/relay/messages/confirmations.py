@@ -8,8 +8,9 @@ the sender provably read it.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -37,49 +38,77 @@ class _Item(msgspec.Struct, frozen=True, gc=False):
     at_ns: int
 
 
-class _Effect(NamedTuple):
+T = TypeVar("T")
+
+
+class _Effect(NamedTuple, Generic[T]):
     #: queue id of the sender
     sender: int
-    rows: list[DeliveryRow]
+    #: what has an effect
+    items: list[T]
     ignored: tuple[Ignored, ...]
 
 
-class Confirmations:
-    """The confirmations of one group."""
+class _ReadersEvents(ABC, Generic[T]):
+    """Events of one group in which readers say what became of messages; one with an effect is free."""
 
     #: duplicates are detected by their event id only
     check_ids_through_ns = INT64_MAX
+    #: the code of an event without any effect
+    without_effect: ClassVar[str]
 
     def __init__(self, unit: Unit, settings: DeliverySettings, effects: CommitEffects) -> None:
         self._unit = unit
         self._settings = settings
         self._commit_effects = effects
-        #: event id -> what the confirmation does
-        self._effects: dict[str, _Effect] = {}
+        #: event id -> what the event does
+        self._effects: dict[str, _Effect[T]] = {}
 
     def decide(self, row: EventRow, known_seq: int | None, refusal: PosthouseError | None) -> Decision:
-        """Close the deliveries that a confirmation names and return its row with the journal record complete.
-
-        A confirmation with an effect is free, so a refusal for the rate counts only for one without.
-        """
+        """Apply what an event says and return its row, complete; a refusal for the rate counts only without effect."""
         if known_seq is not None:
             return Accepted(row.event.id, known_seq, True)
         if row.event.id in self._effects:
             return Repeat(row.event.id)
         if refusal is not None and refusal.code != "rate_limited":
             return refusal
-        effect = self._close(row, _confirmation(row))
-        if not effect.rows:
-            return refusal or error("confirmation_without_effect", id=row.event.id, ignored=_shown(effect.ignored))
+        effect = self._apply(row)
+        if not effect.items:
+            return refusal or error(self.without_effect, id=row.event.id, ignored=_shown(effect.ignored))
         self._effects[row.event.id] = effect
-        record = ConfirmationRecord(row.size, _confirmation(row).sender, tuple([each.id for each in effect.rows]))
-        return msgspec.structs.replace(row, record_body=_encode(record).decode())
+        return self._complete(row, effect)
 
     def write(self, accepted: Sequence[tuple[EventRow, int]]) -> list[Accepted]:
-        """Record which deliveries were closed and keep a copy for each sender; return the answers in order."""
+        """Record the effects and keep a copy for each sender; return the answers in order."""
         return [self._write(row, seq, self._effects[row.event.id]) for row, seq in accepted]
 
-    def _close(self, row: EventRow, confirmation: Confirmation) -> _Effect:
+    @abstractmethod
+    def _apply(self, row: EventRow) -> _Effect[T]:
+        """Change the deliveries that an event names."""
+
+    @abstractmethod
+    def _write(self, row: EventRow, seq: int, effect: _Effect[T]) -> Accepted:
+        """Record the effect of a stored event."""
+
+    def _complete(self, row: EventRow, effect: _Effect[T]) -> EventRow:
+        return row
+
+    def _keep_copy(self, sender: int, seq: int, items: Sequence[msgspec.Struct]) -> None:
+        text, reserve = _encode(items).decode(), self._settings.confirmation_reserve
+        self._unit.deliveries.keep_confirmation(sender, seq, len(items), text, reserve)
+
+
+class Confirmations(_ReadersEvents[DeliveryRow]):
+    """The confirmations of one group: they close deliveries."""
+
+    without_effect = "confirmation_without_effect"
+
+    def _complete(self, row: EventRow, effect: _Effect[DeliveryRow]) -> EventRow:
+        record = ConfirmationRecord(row.size, _confirmation(row).sender, tuple([each.id for each in effect.items]))
+        return msgspec.structs.replace(row, record_body=_encode(record).decode())
+
+    def _apply(self, row: EventRow) -> _Effect[DeliveryRow]:
+        confirmation = _confirmation(row)
         deliveries, before_ns = self._unit.deliveries, self._unit.now_ns - self._settings.queue_ttl_ns
         queues = deliveries.queues(row.mesh, (confirmation.reader, confirmation.sender))
         reader, sender = queues.get(confirmation.reader), queues.get(confirmation.sender)
@@ -96,15 +125,14 @@ class Confirmations:
             deliveries.confirm(reader.queue_id, [each.seq for each in closing], opened, len(closing) - opened)
         return _Effect(sender_id, closing, ignored)
 
-    def _write(self, row: EventRow, seq: int, effect: _Effect) -> ConfirmationAccepted:
+    def _write(self, row: EventRow, seq: int, effect: _Effect[DeliveryRow]) -> ConfirmationAccepted:
         event_id, reader, sender, now_ns = row.event.id, row.event.pubkey, _confirmation(row).sender, self._unit.now_ns
-        ids, seqs = [each.id for each in effect.rows], tuple([each.seq for each in effect.rows])
-        items = [_Item(each.id, each.was_stored, now_ns) for each in effect.rows]
-        body = {"ids": ids, "was_stored": [each.was_stored for each in effect.rows], "confirmation": event_id}
+        ids, seqs = [each.id for each in effect.items], tuple([each.seq for each in effect.items])
+        items = [_Item(each.id, each.was_stored, now_ns) for each in effect.items]
+        body = {"ids": ids, "was_stored": [each.was_stored for each in effect.items], "confirmation": event_id}
         command = command_text("CONFIRMED", items, msgspec.Raw(row.raw))
         self._commit_effects.confirmed.append(Confirmed(row.mesh, reader, sender, seqs, seq, command))
-        text, reserve = _encode(items).decode(), self._settings.confirmation_reserve
-        self._unit.deliveries.keep_confirmation(effect.sender, seq, len(ids), text, reserve)
+        self._keep_copy(effect.sender, seq, items)
         self._unit.append("delivery.confirmed", mesh=row.mesh, actor=reader, ref=reader, body=body)
         return ConfirmationAccepted(event_id, seq, False, tuple(ids), effect.ignored)
 
@@ -118,46 +146,13 @@ class _ReceiptItem(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     reason: str | None = None
 
 
-class _ReceiptEffect(NamedTuple):
-    #: queue id of the sender
-    sender: int
-    items: list[ReceiptItem]
-    ignored: tuple[Ignored, ...]
+class Receipts(_ReadersEvents[ReceiptItem]):
+    """The receipts of one group: the first one of a delivery is kept."""
 
+    without_effect = "receipt_without_effect"
 
-class Receipts:
-    """The receipts of one group."""
-
-    #: duplicates are detected by their event id only
-    check_ids_through_ns = INT64_MAX
-
-    def __init__(self, unit: Unit, settings: DeliverySettings, effects: CommitEffects) -> None:
-        self._unit = unit
-        self._settings = settings
-        self._commit_effects = effects
-        #: event id -> what the receipt does
-        self._effects: dict[str, _ReceiptEffect] = {}
-
-    def decide(self, row: EventRow, known_seq: int | None, refusal: PosthouseError | None) -> Decision:
-        """Keep what a receipt says about deliveries that have none; one with an effect is free, as a confirmation."""
-        if known_seq is not None:
-            return Accepted(row.event.id, known_seq, True)
-        if row.event.id in self._effects:
-            return Repeat(row.event.id)
-        if refusal is not None and refusal.code != "rate_limited":
-            return refusal
-        effect = self._keep(row, _receipt(row))
-        if not effect.items:
-            return refusal or error("receipt_without_effect", id=row.event.id, ignored=_shown(effect.ignored))
-        self._effects[row.event.id] = effect
-        return row
-
-    def write(self, accepted: Sequence[tuple[EventRow, int]]) -> list[Accepted]:
-        """Record what receipts say and keep a copy for each sender; return the answers in order."""
-        return [self._write(row, seq, self._effects[row.event.id]) for row, seq in accepted]
-
-    def _keep(self, row: EventRow, receipt: Receipt) -> _ReceiptEffect:
-        deliveries = self._unit.deliveries
+    def _apply(self, row: EventRow) -> _Effect[ReceiptItem]:
+        deliveries, receipt = self._unit.deliveries, _receipt(row)
         queues = deliveries.queues(row.mesh, (receipt.reader, receipt.sender))
         reader, sender = queues.get(receipt.reader), queues.get(receipt.sender)
         sender_id = 0 if sender is None else sender.queue_id
@@ -171,16 +166,15 @@ class Receipts:
                 [(found[each.id].seq, queue_id, each.state.value, each.at_ms, each.reason) for each in kept]
             )
         ignored = tuple([Ignored(id_, reason) for id_, reason in reasons.items() if reason is not None])
-        return _ReceiptEffect(sender_id, kept, ignored)
+        return _Effect(sender_id, kept, ignored)
 
-    def _write(self, row: EventRow, seq: int, effect: _ReceiptEffect) -> ReceiptAccepted:
+    def _write(self, row: EventRow, seq: int, effect: _Effect[ReceiptItem]) -> ReceiptAccepted:
         event_id, receipt = row.event.id, _receipt(row)
         items = [_ReceiptItem(each.id, each.state.value, each.at_ms, each.reason) for each in effect.items]
         ids = tuple([each.id for each in items])
         command = command_text("RECEIPT", items, msgspec.Raw(row.raw))
         self._commit_effects.confirmed.append(Confirmed(row.mesh, receipt.reader, receipt.sender, (), seq, command))
-        text, reserve = _encode(items).decode(), self._settings.confirmation_reserve
-        self._unit.deliveries.keep_confirmation(effect.sender, seq, len(ids), text, reserve)
+        self._keep_copy(effect.sender, seq, items)
         body = {"ids": ids, "states": [each.state for each in items], "at_ms": [each.at_ms for each in items]}
         body |= {"receipt": event_id} | ({"agent": receipt.agent} if receipt.agent else {})
         self._unit.append("delivery.receipt", mesh=row.mesh, actor=receipt.reader, ref=receipt.reader, body=body)
