@@ -4,7 +4,7 @@ A receipt follows a confirmation: the program of an agent was given the full tex
 Receipts of one agent for one sender collect for 5 seconds, or until 50 are there, and leave under one signature. The
 same bytes are sent again after a reconnect, so a lost answer costs nothing. What is not answered when the process
 ends is lost: a caller that must not lose receipts keeps them until the future of `add` is done. Nothing is sent to a
-relay without the feature `receipts`: it would store them as events for everybody.
+relay without the feature `receipts`: it would store them as events for every member.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class Subscriptions:
         self._rows -= {(agent, pattern)}
 
     async def forget_retired(self) -> None:
-        """Remove the patterns of retired agents: one that comes back chooses anew."""
+        """Remove the patterns of retired agents: one that comes back chooses again."""
         for agent, pattern in [row for row in self._rows if not self._follows(row[0])]:
             await self.remove(agent, pattern)
 
