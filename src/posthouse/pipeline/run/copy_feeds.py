@@ -235,10 +235,8 @@ class Copier:
 
         Only the journal is compared: its rows never change, while the content of events may expire.
         """
-        newest = None
-        for commit in self._lake.sealed_commits(_JOURNAL_TABLE):
-            if commit.seal.epoch == history.epoch:
-                newest = commit.seal
+        seals = [commit.seal for commit in self._lake.sealed_commits(_JOURNAL_TABLE)]
+        newest = next((seal for seal in reversed(seals) if seal.epoch == history.epoch), None)
         if newest is None:
             return
         if newest.to > history.head:
