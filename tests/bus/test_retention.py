@@ -40,7 +40,7 @@ async def prune(bus: Bus) -> None:
 def body_bytes(root: Path) -> int:
     db = open_reader(root / "bus.db")
     try:
-        count: int = db.execute("SELECT body_bytes FROM journal_state").get
+        count: int = db.execute("SELECT sum(octet_length(body)) FROM journal").get
         return count
     finally:
         db.close()

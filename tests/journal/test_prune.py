@@ -9,7 +9,7 @@ from blake3 import blake3
 
 from posthouse.journal.cursor import resolve_cursor
 from posthouse.journal.digest import Record, canonical_line, digest_records
-from posthouse.journal.prune import prune_prefix
+from posthouse.journal.prune import count_bytes, prune_prefix
 from posthouse.journal.verify import verify_store
 from posthouse.model.errors import PosthouseError
 from tests.journal.facts import all_records, note, opened, refs
@@ -30,6 +30,21 @@ async def test_pruning_leaves_a_snapshot_and_the_rest(tmp_path: Path) -> None:
         assert pruned.value.code == "cursor_pruned"
         assert pruned.value.fields["oldest_seq"] == 7
         assert resolve_cursor(store.extent(), None) == 6
+    assert verify_store(tmp_path / "s.db") == []
+
+
+@pytest.mark.parametrize("counted_after", [0, 4, 10])
+async def test_size_of_the_journal_is_exact_when_asked_however_far_it_was_counted(
+    tmp_path: Path, counted_after: int
+) -> None:
+    with opened(tmp_path / "s.db") as store:
+        for n in range(1, 11):
+            await store.writer.run(note(str(n), padding=100 * n))
+            if n == counted_after:
+                await store.writer.run(count_bytes)
+        await store.writer.run(lambda tx: prune_prefix(tx, 6, {}))
+        state = await store.writer.run(count_bytes)
+        assert state.body_bytes == sum(len(record.body.encode()) for record in all_records(store))
     assert verify_store(tmp_path / "s.db") == []
 
 

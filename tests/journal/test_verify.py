@@ -9,7 +9,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from posthouse.journal.prune import prune_prefix
+from posthouse.journal.prune import count_bytes, prune_prefix
 from posthouse.journal.verify import verify_store
 from posthouse.model.clock import FakeClock
 from posthouse.sqlite.store_lock import set_marker
@@ -18,15 +18,17 @@ from tests.journal.facts import note, opened
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A store that was pruned through 5 and then written to again."""
+    """A store that was pruned through 5, written to again, counted, and written to once more."""
     clock = FakeClock()
     with opened(tmp_path / "s.db", clock) as store:
         for n in range(10):
             store.writer.run_blocking(note(str(n), padding=300))
             clock.advance(1)
         store.writer.run_blocking(lambda tx: prune_prefix(tx, 5, {}))
-        for n in range(60):
+        for n in range(59):
             store.writer.run_blocking(note(str(n), padding=300))
+        store.writer.run_blocking(count_bytes)
+        store.writer.run_blocking(note("last", padding=300))
     return tmp_path / "s.db"
 
 

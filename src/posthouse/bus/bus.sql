@@ -220,9 +220,6 @@ AND type IN ('bus.published', 'bus.redelivered', 'bus.handled', 'bus.failed', 'b
 -- :name journal_oldest
 SELECT at_ns FROM journal ORDER BY seq LIMIT 1
 
--- :name journal_extent
-SELECT pruned_through, snapshot_seq, body_bytes FROM journal_state
-
 -- :name journal_at
 SELECT at_ns FROM journal WHERE seq = ?
 

@@ -96,7 +96,7 @@ class Core:
         self.config.refresh()
         self.ledger = Ledger(self.store, EndpointRegistry(), self.clock, tick_fd, self.loop, self.context)
         opened.callback(self.ledger.close)
-        self.ledger.before_commit += [self.policy.rules.refresh, self.config.refresh]
+        self.ledger.check_files += [self.policy.rules.refresh, self.config.refresh]
         name = self.instance.name
         self.instance.number = await self.ledger.run(lambda tx: tx.db.execute(SQL.add_instance, (name,)).get)
         max_spares = 0 if self.is_power_safe else SPARE_MAX_FILES

@@ -21,7 +21,7 @@ from posthouse.bus.options import Retention, journal_retention
 from posthouse.bus.publishing import Publisher
 from posthouse.bus.serving import EndpointServers
 from posthouse.bus.transaction import SQL, BusTransaction, read_depths
-from posthouse.journal.prune import prunable_through, prune_prefix
+from posthouse.journal.prune import count_bytes, prunable_through, prune_prefix
 from posthouse.log import get_log
 from posthouse.model.errors import PosthouseError
 from posthouse.model.limits import DAY_S, SECOND_NS
@@ -161,7 +161,7 @@ def delete_old_rates(tx: BusTransaction, rate: RateLimit) -> None:
 
 def prune_journal(tx: BusTransaction, retention: Retention) -> int:
     """Remove some of the oldest records if they are too old or take too much room; return how many."""
-    pruned_through, snapshot_seq, body_bytes = tx.db.execute(SQL.journal_extent).fetchone() or (0, None, 0)
+    pruned_through, snapshot_seq, body_bytes = count_bytes(tx.journal)
     batch = max(_PRUNE_BATCH, _PRUNED_PER_ENDPOINT * len(tx.registry.by_number))
     through = min(pruned_through + batch, prunable_through(tx.journal, retention.lake))
     if through <= pruned_through:

@@ -37,6 +37,7 @@ _RETRY_UNEXPECTED_S = 1.0  # after a defect: often enough to recover, too seldom
 _FLUSH_MAX_ROUNDS = 8  # an operation leads to one or two more; if the store refuses, the next open recovers the rest
 LOCK_PATIENCE_MS = 10  # the loop may stand still this long for the commit of another process, which takes far less
 _RETRY_LOCKED_S = 0.005
+_FILES_CHECK_S = 0.05  # operations that admit nothing see a change of the operator's files within this time
 _LOCKED_MAX_S = 5.0  # how long an operation waits for a foreign write lock before it fails
 
 
@@ -144,8 +145,9 @@ class Ledger:
         #: operations that a foreign write lock delays, and when they were first tried
         self._delayed: dict[Operation, float] = {}
         store.writer.set_patience(LOCK_PATIENCE_MS)
-        #: hooks that run before transactions, such as checking files for changes
-        self.before_commit: list[Callable[[], None]] = []
+        #: hooks that check the operator's files for changes: at least once between a publish and its transaction
+        self.check_files: list[Callable[[], None]] = []
+        self._files_checked_at = 0.0
         #: hooks that run after each commit that appended records
         self.on_commit: list[Callable[[], None]] = []
 
@@ -162,6 +164,7 @@ class Ledger:
     def submit_publish(self, operation: Operation) -> None:
         """Queue an operation whose commit leads to another one, so that deferred operations wait for that one."""
         self._publishes.append(operation)
+        self._files_checked_at = 0.0
         self._schedule()
 
     def defer(self, operation: Operation) -> None:
@@ -268,8 +271,7 @@ class Ledger:
         operations = self._take()
         if not operations:
             return
-        for hook in self.before_commit:
-            hook()
+        self._check_files()
         try:
             head = self._write(operations)
         except Exception as failure:  # noqa: BLE001 - each operation decides what any failure means for it
@@ -288,6 +290,13 @@ class Ledger:
                 _notify_committed(operation)
         finally:
             self._is_notifying = False
+
+    def _check_files(self) -> None:
+        now = self._loop.time()
+        if now - self._files_checked_at >= _FILES_CHECK_S:
+            self._files_checked_at = now
+            for check in self.check_files:
+                check()
 
     def _take(self) -> list[Operation]:
         """Return the operations of the next transaction: publishes alone if nothing else is due."""

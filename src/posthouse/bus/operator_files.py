@@ -1,10 +1,10 @@
 """Files that the operator edits while the bus runs: access-rules.json and config.json.
 
-Each file is checked with one stat before a transaction, so that no change is missed, and read without following
-links. Invariant: an access rule file that exists but is not valid denies everything until it is repaired, and is
-never overwritten while it is broken; a missing one means no rules. config.json describes the whole state: what it does
-not name, and everything if it is removed, has the value of Bus's arguments or the default. An invalid one keeps the
-previous values and is reported. posthouse.model.access_rules decides which rule applies.
+Each file is checked with one stat between a publish and its transaction, so that no publish misses a change, and is
+read without following links. Invariant: an access rule file that exists but is not valid denies everything until it
+is repaired, and is never overwritten while it is broken; a missing one means no rules. config.json describes the whole
+state: what it does not name, and everything if it is removed, has the value of Bus's arguments or the default. An
+invalid one keeps the previous values and is reported. posthouse.model.access_rules decides which rule applies.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ _ABSENT: Stamp = (0, 0, 0, 0)
 def file_stamp(path: Path) -> Stamp:
     """Return a value that changes whenever the file does."""
     try:
-        found = os.stat(path, follow_symlinks=False)  # noqa: PTH116 - runs before every transaction
+        found = os.stat(path, follow_symlinks=False)  # noqa: PTH116 - runs for every publish
     except FileNotFoundError:
         return _ABSENT
     return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size

@@ -51,9 +51,11 @@ class Publisher:
     async def encode(self, payload: Any) -> msgspec.Raw:
         """Return the JSON text of a payload; a large one is encoded on a thread, so that the loop goes on."""
         max_bytes = self.core.max_payload_bytes
-        if exceeds(payload, LARGE_BYTES, per_item=_ITEM_COST_BYTES):
-            return await asyncio.to_thread(encode_payload, payload, max_bytes)
-        return encode_payload(payload, max_bytes)
+        if not exceeds(payload, LARGE_BYTES, per_item=_ITEM_COST_BYTES):
+            return encode_payload(payload, max_bytes)
+        if exceeds(payload, max_bytes):
+            raise error("payload_too_large", limit_bytes=max_bytes)
+        return await asyncio.to_thread(encode_payload, payload, max_bytes)
 
     async def publish(self, draft: Draft) -> PublishResult:
         """Store a message in every mailbox that admits it and return the result."""

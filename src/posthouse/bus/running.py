@@ -80,7 +80,9 @@ class RunGate:
 
     def enter(self, resume: Callable[[], None], *, alone: bool) -> bool:
         """Count a run and return True, or return False and call `resume` when another try may succeed."""
-        first = next((server for server, needs_own_run in self._waiting.items() if needs_own_run), resume)
+        first = resume
+        if self._waiting:
+            first = next((server for server, needs_own_run in self._waiting.items() if needs_own_run), resume)
         if alone:
             has_to_wait = bool(self._running) or first != resume
         else:

@@ -25,7 +25,7 @@ from posthouse.daemon.outbox.outbox import Outbox, read_depth
 from posthouse.daemon.outbox.transitions import Depth
 from posthouse.daemon.settings import KEEP_DAYS, MeshSettings, Retention
 from posthouse.journal.append import JournalTransaction
-from posthouse.journal.prune import prunable_through, prune_prefix
+from posthouse.journal.prune import count_bytes, prunable_through, prune_prefix
 from posthouse.journal.store import Store
 from posthouse.model.errors import Transient, error
 from posthouse.model.limits import DAY_S, SECOND_NS
@@ -186,8 +186,7 @@ async def prune_journal(
 
 
 def _prune_some(tx: JournalTransaction, retention: Retention, read_state: ReadState, kept_after: int | None) -> int:
-    extent: Any = tx.db.execute(_SQL.extent).fetchone()
-    pruned_through, body_bytes = extent
+    pruned_through, _snapshot_seq, body_bytes = count_bytes(tx)
     through = min(pruned_through + _PRUNE_MAX_RECORDS, prunable_through(tx, retention.lake))
     through = through if kept_after is None else min(through, kept_after)
     if body_bytes <= retention.max_bytes:

@@ -18,7 +18,7 @@ from posthouse.sqlite.statements import BulkInsert, Statements
 from posthouse.sqlite.transaction import Transaction
 
 SQL = Statements("posthouse.journal", "journal.sql")
-_HEAD, _ADD_BYTES = SQL.head, SQL.add_bytes
+_HEAD = SQL.head
 _APPEND = BulkInsert(SQL.append.rpartition("(")[0], 7)
 _FIELDS = {name: frozenset(declared.body) for name, declared in RECORD_TYPES.items()}
 _encode = msgspec.json.Encoder().encode
@@ -34,7 +34,6 @@ class JournalTransaction(Transaction):
         super().__init__(db)
         self._head = 0
         self._unwritten: list[tuple[int, int, str, str | None, str | None, str | None, str]] = []
-        self._new_bytes = 0
         self._data_version = -1
 
     @property
@@ -68,7 +67,6 @@ class JournalTransaction(Transaction):
         seq = self._head + 1
         self._unwritten.append((seq, self.now_ns, type, mesh, actor, ref, text.decode()))
         self._head = seq
-        self._new_bytes += len(text)
         return seq
 
     def append_many(self, facts: Sequence[Fact]) -> int:
@@ -79,7 +77,6 @@ class JournalTransaction(Transaction):
         first, now_ns = self._head + 1, self.now_ns
         self._unwritten += [(seq, now_ns, *fact) for seq, fact in enumerate(facts, start=first)]
         self._head += len(facts)
-        self._new_bytes += sum(len(fact[4].encode()) for fact in facts)
         return first
 
     def flush(self) -> None:
@@ -88,19 +85,16 @@ class JournalTransaction(Transaction):
             rows, self._unwritten = self._unwritten, []
             _APPEND.run(self.db, rows)
 
-    def mark(self) -> tuple[int, int]:
+    def mark(self) -> int:
         self.flush()  # so that ROLLBACK TO undoes exactly the records appended after the mark
-        return self._head, self._new_bytes
+        return self._head
 
-    def rewind(self, mark: tuple[int, int]) -> None:
-        self._head, self._new_bytes = mark
+    def rewind(self, mark: int) -> None:
+        self._head = mark
         self._unwritten = []
 
     def before_commit(self) -> None:
-        if self._new_bytes:
-            self.flush()
-            self.db.execute(_ADD_BYTES, (self._new_bytes,))
-            self._new_bytes = 0
+        self.flush()
 
     def committed(self) -> None:
         self._data_version = self.db.data_version()
@@ -108,4 +102,3 @@ class JournalTransaction(Transaction):
     def rolled_back(self) -> None:
         self._data_version = -1
         self._unwritten = []
-        self._new_bytes = 0

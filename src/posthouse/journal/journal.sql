@@ -10,6 +10,12 @@ SELECT coalesce((SELECT at_ns FROM journal ORDER BY seq DESC LIMIT 1), 0)
 -- :name state
 SELECT pruned_through, snapshot_seq, body_bytes FROM journal_state
 
+-- :name count_bytes
+UPDATE journal_state SET
+    body_bytes = body_bytes + (SELECT coalesce(sum(octet_length(body)), 0) FROM journal WHERE seq > counted_through),
+    counted_through = ?1
+WHERE id = 1 AND counted_through < ?1
+
 -- :name add_bytes
 UPDATE journal_state SET body_bytes = body_bytes + ? WHERE id = 1
 
@@ -30,16 +36,19 @@ SELECT epoch, parent_epoch, fork_seq, started_at_ns FROM epochs ORDER BY number
 INSERT INTO epochs (epoch, parent_epoch, fork_seq, started_at_ns) VALUES (?, ?, ?, ?)
 
 -- :name prefix_bytes
-SELECT coalesce(sum(octet_length(body)), 0) FROM journal WHERE seq <= ?
+SELECT coalesce(sum(octet_length(body)), 0) FROM journal
+WHERE seq <= min(?, (SELECT counted_through FROM journal_state))
 
 -- :name delete_prefix
 DELETE FROM journal WHERE seq <= ?
 
 -- :name set_pruned
-UPDATE journal_state SET pruned_through = ?, snapshot_seq = ?, body_bytes = body_bytes - ? WHERE id = 1
+UPDATE journal_state SET pruned_through = ?1, snapshot_seq = ?2, body_bytes = body_bytes - ?3,
+counted_through = max(counted_through, ?1) WHERE id = 1
 
 -- :name count_rows
-SELECT count(*), coalesce(min(seq), 0), coalesce(max(seq), 0), coalesce(sum(octet_length(body)), 0) FROM journal
+SELECT count(*), coalesce(min(seq), 0), coalesce(max(seq), 0), coalesce(sum(octet_length(body))
+FILTER (WHERE seq <= (SELECT counted_through FROM journal_state)), 0) FROM journal
 
 -- :name first_gap
 SELECT seq FROM (SELECT seq, lag(seq) OVER (ORDER BY seq) AS before FROM journal)

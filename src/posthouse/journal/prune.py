@@ -12,7 +12,7 @@ from typing import Any
 
 from posthouse.journal.append import SQL, JournalTransaction
 from posthouse.journal.cursor import read_committed
-from posthouse.journal.read import read_state
+from posthouse.journal.read import JournalState, read_state
 from posthouse.model.errors import error
 
 
@@ -22,6 +22,13 @@ def prunable_through(tx: JournalTransaction, lake: str | None) -> int:
         return tx.head
     epoch, _parent, _fork = tx.db.execute(SQL.current_epoch).fetchone() or ("", None, 0)
     return min(tx.head, read_committed(Path(lake).expanduser(), epoch))
+
+
+def count_bytes(tx: JournalTransaction) -> JournalState:
+    """Add the records appended since the last count to the size of the journal; return the state."""
+    tx.flush()
+    tx.db.execute(SQL.count_bytes, (tx.head,))
+    return read_state(tx.db)
 
 
 def prune_prefix(tx: JournalTransaction, through_seq: int, state: Mapping[str, Any]) -> int:

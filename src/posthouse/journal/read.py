@@ -41,7 +41,7 @@ def fork_epoch(db: apsw.Connection, wall_ns: int) -> str:
 
 
 class JournalState(NamedTuple):
-    """The row of journal_state."""
+    """The row of journal_state; its size counts the records that housekeeping has seen."""
 
     pruned_through: int = 0
     #: seq of the snapshot that replaces the pruned prefix

@@ -21,7 +21,7 @@ import msgspec
 from posthouse.model.budget import Budget, Cause
 from posthouse.model.clock import parse_utc
 from posthouse.model.errors import error
-from posthouse.model.strict_json import check_json_value, convert_or_refuse, exceeds
+from posthouse.model.strict_json import check_json_value, convert_or_refuse
 from posthouse.model.subjects import validate_subject
 from posthouse.model.ulid import validate_ulid
 
@@ -205,8 +205,6 @@ def json_payload(payload: Any) -> Any:
 
 def encode_payload(payload: Any, max_bytes: int) -> msgspec.Raw:
     """Return the JSON text of a payload, or raise payload_too_large or payload_unserialisable."""
-    if exceeds(payload, max_bytes):
-        raise error("payload_too_large", limit_bytes=max_bytes)
     data = _ENCODER.encode(json_payload(payload))
     if len(data) > max_bytes:
         raise error("payload_too_large", limit_bytes=max_bytes)

@@ -81,7 +81,7 @@ def check_json_value(value: Any) -> None:
 
 
 def exceeds(value: Any, limit: int, per_item: int = 1) -> bool:
-    """Return True if the characters of all texts plus `per_item` for every value are more than `limit`.
+    """Return True if the characters of all texts plus `per_item` for every key and value are more than `limit`.
 
     With 1 per item that is a lower bound of the bytes of the JSON text. The cost is bounded by the limit, not by the
     value; a value that is nested too deep counts as small, because check_json_value refuses it.
@@ -96,9 +96,9 @@ def exceeds(value: Any, limit: int, per_item: int = 1) -> bool:
             elif kind is dict or kind is list or kind is tuple:
                 if size + (len(children) + len(item)) * per_item > limit:
                     return True
-                children.extend(item.values() if kind is dict else item)
+                children.extend(item)
                 if kind is dict:
-                    size += sum(len(key) for key in item if type(key) is str)
+                    children.extend(item.values())
         size += len(level) * per_item
         if size > limit:
             return True
