@@ -9,7 +9,8 @@ from pathlib import Path
 import apsw
 import pytest
 
-from posthouse.journal.store import Store
+from posthouse.journal.prune import count_bytes
+from posthouse.journal.store import JOURNAL, Store
 from posthouse.journal.verify import verify_store
 from posthouse.model.clock import FakeClock
 from posthouse.model.errors import Fatal, PosthouseError
@@ -25,6 +26,27 @@ def test_a_closed_store_is_one_file_and_its_lock(tmp_path: Path) -> None:
         store.writer.run_blocking(note("a"))
         assert refs(store) == ["a"]
     assert sorted(file.name for file in tmp_path.iterdir()) == ["s.db", "s.db.lock"]
+
+
+def test_store_of_an_older_version_keeps_the_size_of_its_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "s.db"
+    with monkeypatch.context() as patch:
+        patch.setitem(JOURNAL.__dict__, "migrations", JOURNAL.migrations[:1])
+        with opened(path) as store:
+            for number in range(1, 5):
+                store.writer.run_blocking(note(str(number)))
+            store.writer.run_blocking(
+                lambda tx: tx.db.execute(
+                    "UPDATE journal_state SET body_bytes = (SELECT sum(octet_length(body)) FROM journal)"
+                ).fetchall()
+            )
+    with opened(path) as store:
+        assert store.writer.run_blocking(note("new")) == 5
+        assert refs(store) == ["1", "2", "3", "4", "new"]
+        store.writer.run_blocking(count_bytes)
+    assert verify_store(path) == []
 
 
 def test_closing_twice_does_nothing(tmp_path: Path) -> None:
