@@ -133,3 +133,29 @@ def test_invites_are_listed_and_revoked(cli: CommandLine, mesh: str, tmp_path: P
     late = cli("join", text, "--name", "late", "--key-file", str(tmp_path / "late.json"), "--json")
     assert late.problem["code"] == "invite_invalid"
     assert "revoked" in late.problem["detail"]
+
+
+def test_commands_without_a_mesh_use_the_chosen_one(cli: CommandLine, mesh: str) -> None:
+    assert cli("use", mesh).exit == 0
+    published = cli("event", "publish", "chosen", "--json")
+    assert published.exit == 0, published.err
+    assert cli("event", "get", published.value["id"], "--json").value["tags"] == [["mesh", mesh]]
+    assert cli("queue", "ls", "--json").value["mesh"] == mesh
+    assert cli("event", "query", "--count", "--json").value["count"] == 1
+    assert cli("event", "query", "--count", "--mesh", "main", "--json").value["count"] == 0
+    taken = cli("lock", "acquire", "deploy", "--json")
+    assert taken.exit == 0, taken.err
+    assert [each["resource"] for each in cli("lock", "ls", "--json").value["locks"]] == ["deploy"]
+
+
+@pytest.mark.parametrize("name", ["sock", "pid", "local_token", "mcp_token", "schema_version", "SOCK"])
+def test_names_of_files_of_the_daemon_are_no_names_of_meshes(cli: CommandLine, mesh: str, name: str) -> None:
+    invite = cli("mesh", "invite", mesh, "--json").value["invite"].replace(f"/{mesh}?", f"/{name}?")
+    for words in (
+        ("mesh", "create", name, "--name", "alice"),
+        ("join", invite),
+        ("send", "bob", "x", "--mesh", name),
+        ("daemon", "up", "--mesh", name, "--relay", "127.0.0.1:9"),
+    ):
+        assert cli(*words, "--json").problem["code"] == "mesh_name_reserved", words
+    assert not (cli.home / "daemon" / name).exists()

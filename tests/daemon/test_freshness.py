@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
+from posthouse.client.daemon import DaemonClient
 from posthouse.daemon.inbox.inbox import Inbox, NewItem
 from posthouse.daemon.inbox.selection import InboxFilter
 from posthouse.keys import NodeKey
 from posthouse.model.clock import FakeClock, format_utc
+from posthouse.model.errors import PosthouseError
 from posthouse.model.limits import SECOND_NS
 from tests.daemon.hosts import Host, eventually, make_host, running
+from tests.daemon.test_clock import WrongClock
 from tests.daemon.test_inbox import item
 
 UNREAD = InboxFilter(is_unread=True)
@@ -72,7 +75,7 @@ async def test_a_later_message_replaces_an_unread_one_in_either_order_of_arrival
     for each in reversed(order) if is_late else order:
         await inbox.put([each])
     assert await unread(inbox) == ["m2"]
-    old = (await inbox.find(message_id(1))).to_api()
+    old = (await inbox.find(message_id(1))).to_api(0)
     assert (old["body"], old["replaced_by"], old["is_withdrawn"], old["seen_at"]) == (
         "m1",
         item(2).id,
@@ -85,7 +88,7 @@ async def test_a_message_that_was_read_is_not_replaced(inbox: Inbox) -> None:
     await inbox.put([message(1)])
     await inbox.mark_seen([message_id(1)])
     await inbox.put([message(2, supersedes=message_id(1))])
-    old = (await inbox.find(message_id(1))).to_api()
+    old = (await inbox.find(message_id(1))).to_api(0)
     assert old["seen_at"] is not None and old["replaced_by"] == item(2).id
     assert await unread(inbox) == ["m2"]
 
@@ -106,7 +109,7 @@ async def test_a_withdrawn_unread_message_is_gone_with_its_text(inbox: Inbox, is
     for each in reversed(order) if is_late else order:
         await inbox.put([each])
     assert await unread(inbox) == []
-    old = (await inbox.find(message_id(1))).to_api()
+    old = (await inbox.find(message_id(1))).to_api(0)
     assert (old["body"], old["is_withdrawn"], old["seen_at"]) == (None, True, None)
     assert told == ([] if is_late else ["m1"])
 
@@ -118,8 +121,8 @@ async def test_an_agent_that_has_read_a_message_hears_of_its_withdrawal(inbox: I
     await inbox.put([message(2, withdraws=message_id(1))._replace(agents=both)])
     assert [each.body for each in await inbox.items(UNREAD._replace(agent="claude"))] == ["m2"]
     assert await inbox.items(UNREAD._replace(agent="codex")) == []
-    assert (await inbox.find(message_id(1), "claude")).to_api()["body"] == "m1"
-    assert (await inbox.find(message_id(1), "codex")).to_api()["body"] is None
+    assert (await inbox.find(message_id(1), "claude")).to_api(0)["body"] == "m1"
+    assert (await inbox.find(message_id(1), "codex")).to_api(0)["body"] is None
 
 
 async def test_a_message_is_stale_from_its_time_on(inbox: Inbox, clock: FakeClock) -> None:
@@ -192,3 +195,88 @@ async def test_only_the_agent_that_sent_a_message_withdraws_it(tmp_path: Path) -
         options = {"json": {"id": "mine"}, "headers": {"Posthouse-Agent": "claude"}}
         answer = await host.ask("POST", "/v1/messages/withdraw", **options)
         assert (answer.status, answer["error"]) == (404, "outbox_row_unknown")
+
+
+# stale messages
+
+
+async def stale_host(tmp_path: Path) -> tuple[Host, WrongClock]:
+    """A host without a relay whose agent claude has a message that counts for one more hour."""
+    clock = WrongClock()
+    host = make_host(tmp_path, "ws://127.0.0.1:9", "a", clock=clock)
+    await host.up()
+    await host.add_agent("claude")
+    until = format_utc(clock.wall_ns() + HOUR_NS)
+    await host.send("claude", "deploy 7", client_message_id="deploy-7", valid_until=until)
+    await host.acting_as("claude").until_bodies(1)
+    return host, clock
+
+
+async def test_the_text_of_a_stale_message_is_withheld_until_its_reader_confirms(tmp_path: Path) -> None:
+    host, clock = await stale_host(tmp_path)
+    try:
+        claude = host.acting_as("claude")
+        clock.ahead_s = 2 * 3_600
+        [item] = (await claude.get("/v1/inbox", unread="true"))["items"]
+        assert (item["body"], item["is_stale"]) == (None, True)
+        [told] = (await claude.get(f"/v1/threads/{item['message_id']}"))["messages"]
+        assert told["is_own"], "the host that sent it has the text"
+        refused = await claude.get(f"/v1/inbox/{item['id']}")
+        assert (refused.status, refused["error"], refused["id"]) == (409, "message_stale", item["message_id"])
+        await claude.post("/v1/inbox/seen", ids=[item["id"]])
+        assert (await host.row("deploy-7"))["state"] == "confirmed", "no text was handed over"
+        [again] = (await claude.get("/v1/inbox"))["items"]
+        assert again["body"] is None, "a mark is no confirmation"
+        shown = await claude.get(f"/v1/inbox/{item['id']}", confirm="true")
+        assert (shown.status, shown["body"], shown["is_stale"]) == (200, "deploy 7", True)
+        await eventually(lambda: host.row("deploy-7"), lambda row: row["state"] == "read")
+    finally:
+        await host.down()
+
+
+async def test_a_message_that_was_read_in_time_keeps_its_text(tmp_path: Path) -> None:
+    host, clock = await stale_host(tmp_path)
+    try:
+        claude = host.acting_as("claude")
+        await claude.post("/v1/inbox/seen", all=True)
+        clock.ahead_s = 2 * 3_600
+        [item] = (await claude.get("/v1/inbox"))["items"]
+        assert (item["body"], item["is_stale"]) == ("deploy 7", True)
+        assert (await claude.get(f"/v1/inbox/{item['id']}")).status == 200
+    finally:
+        await host.down()
+
+
+async def test_python_raises_message_stale_unless_the_program_confirms(tmp_path: Path) -> None:
+    host, clock = await stale_host(tmp_path)
+    try:
+        clock.ahead_s = 2 * 3_600
+        async with DaemonClient(host.settings.directory, agent="claude") as daemon:
+            [item] = await daemon.wait(10)
+            assert item.body is None and any("ask its sender" in notice for notice in item.notices)
+            with pytest.raises(PosthouseError) as refused:
+                await daemon.item(item.id)
+            assert refused.value.code == "message_stale"
+            assert (await daemon.item(item.id, confirm=True)).body == "deploy 7"
+    finally:
+        await host.down()
+
+
+async def test_a_stream_that_resumes_does_not_show_a_late_command_as_a_new_one(tmp_path: Path) -> None:
+    host, clock = await stale_host(tmp_path)
+    try:
+        claude = host.acting_as("claude")
+        before = (await claude.get("/v1/inbox"))["items"][0]
+        until = format_utc(clock.wall_ns() + HOUR_NS)
+        await host.send("claude", "deploy 8", valid_until=until)
+        await claude.until_bodies(2)
+        clock.ahead_s = 2 * 3_600
+        headers = {"Posthouse-Agent": "claude", "Last-Event-ID": before["id"]}
+        async with host.session.get("http://localhost/v1/events", headers=headers) as stream:
+            async for line in stream.content:
+                if line.startswith(b"data: "):
+                    break
+        event = json.loads(line.removeprefix(b"data: "))
+        assert (event["is_stale"], event["body"]) == (True, None)
+    finally:
+        await host.down()

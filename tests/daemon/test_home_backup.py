@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from posthouse.daemon import home_backup
 from posthouse.daemon.directory import DaemonDirectory
 from posthouse.daemon.home_backup import back_up, restore
 from posthouse.model.clock import system_clock
@@ -71,3 +72,54 @@ async def test_restore_refuses_a_wrong_passphrase_a_damaged_file_and_a_home_in_u
     flipped[-9] ^= 1
     assert refusal("new", bytes(flipped)) == "backup_unreadable"
     assert not DaemonDirectory(tmp_path / "new").meshes()
+
+
+async def test_what_was_sent_after_the_backup_is_in_the_restored_outbox_and_its_ids_stay_used(
+    house: House, bob: Host, tmp_path: Path
+) -> None:
+    host = make_host(tmp_path, house.url, "lost")
+    directory, home, file = DaemonDirectory(tmp_path / "lost"), tmp_path / "home", tmp_path / "one.backup"
+    home.mkdir(mode=0o700)
+    async with running(host):
+        await host.connected()
+        claude = await host.add_agent("claude")
+        await host.send(bob.node, "first", client_message_id="c1")
+        await host.until_status("c1", "done")
+        back_up(directory, home, file, WORD)
+        second = await claude.send(bob.node, "second", client_message_id="c2", meta={"k": 1}, priority="now")
+        await claude.until_status("c2", "done")
+        before = await claude.row("c2")
+    shutil.rmtree(tmp_path / "lost")
+    restore(directory, home, file, WORD, system_clock())
+    async with running(host):
+        await host.connected()
+        claude = host.acting_as("claude")
+        after = await eventually(lambda: claude.row("c2"), lambda row: row.get("status") == "done")
+        kept = ("message_id", "destination", "from_agent", "history_id", "broker_message_id")
+        assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
+        again = await eventually(
+            lambda: claude.send(bob.node, "second", client_message_id="c2", meta={"k": 1}, priority="now"),
+            lambda said: said.status != 503,
+        )
+        assert (again.status, again["duplicate"], again["message_id"]) == (200, True, second["message_id"])
+        other = await claude.send(bob.node, "another", client_message_id="c2")
+        assert (other.status, other["error"]) == (409, "idempotency_key_reused")
+        assert len((await host.get("/v1/outbox"))["items"]) == 2
+        assert (await host.mesh.outbox.depth())[:2] == (0, 0)
+    assert await bob.bodies() == ["first", "second"]
+
+
+async def test_a_backup_that_cannot_be_completed_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = make_host(tmp_path, "http://127.0.0.1:9", "a")
+
+    def fail(*_arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    async with running(host):
+        with monkeypatch.context() as patched, pytest.raises(OSError, match="No space"):
+            patched.setattr(home_backup, "_seal", fail)
+            back_up(DaemonDirectory(tmp_path / "a"), tmp_path, tmp_path / "b", WORD)
+        assert not (tmp_path / "b").exists()
+        assert back_up(DaemonDirectory(tmp_path / "a"), tmp_path, tmp_path / "b", WORD) == ["main"]

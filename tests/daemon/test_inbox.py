@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from posthouse.relay.ops.maintenance import backup_relay, restore_relay
 from posthouse.relay.store.sqlite.store import FILE_NAME
 from tests.client.house import House
 from tests.client.waiting import until
-from tests.daemon.hosts import Host, eventually, host_at
+from tests.daemon.hosts import Host, eventually, host_at, make_host, running
 from tests.daemon.old_stores import make_old_store
 
 
@@ -352,3 +353,22 @@ async def test_a_repeated_message_is_confirmed_and_announced_once(house: House, 
     assert await bob.bodies() == ["hello"]
     events = [each for each in await listener.next_batch(5) if each.event == "message"]
     assert len(events) == 1
+
+
+async def test_the_record_of_read_mail_names_rows_whichever_id_marked_it(tmp_path: Path) -> None:
+    host = make_host(tmp_path, "ws://127.0.0.1:9", "a")
+    async with running(host):
+        await host.mesh.inbox.put([item(1), item(2), item(3)])
+        short = item(3).message_id[:10]
+        await host.mesh.inbox.put([item(0xAB << 200)])
+        newest = item(0xAB << 200)
+        said = await host.post("/v1/inbox/seen", ids=[item(1).id, item(2).message_id, newest.message_id[:20]])
+        assert said["count"] == 3, said.body
+        records = host.mesh.inbox.store.pool.run_blocking(
+            lambda db: db.execute("SELECT body FROM journal WHERE type = 'inbox.seen'").fetchall()
+        )
+        assert [json.loads(str(body))["ids"] for (body,) in records] == [[item(1).id, item(2).id, newest.id]]
+        for wrong in ("nothing", short):
+            refused = await host.post("/v1/inbox/seen", ids=[item(3).id, wrong])
+            assert refused.status in (404, 409)
+        assert (await host.get(f"/v1/inbox/{item(3).id}"))["seen_at"] is None, "a refused request marks nothing"

@@ -163,3 +163,14 @@ async def test_a_mark_is_moved_only_to_messages_that_exist(host: Host) -> None:
     await put(host, 1)
     answer = await host.post("/v1/inbox/mark", mark="../x", ids=[f"{1:026d}"])
     assert (answer.status, answer["error"]) == (400, "value_invalid")
+
+
+async def test_mail_behind_a_page_of_failure_notices_ends_a_wait(host: Host) -> None:
+    async with DaemonClient(host.settings.directory) as client:
+        notices = [item(number)._replace(meta='{"failure":true}') for number in range(1, 6)]
+        await host.mesh.inbox.put(notices)
+        assert await waited(client, limit=2) == [], "notices alone wake no reader"
+        await put(host, 6)
+        assert await waited(client, limit=2) == ["m1", "m2"]
+        assert await waited(client, limit=2) == ["m3", "m4"]
+        assert await waited(client, limit=2) == ["m5", "m6"]

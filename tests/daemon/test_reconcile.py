@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
+import pytest
+
+from posthouse.daemon import reconcile
 from posthouse.model.clock import SystemClock
 from posthouse.relay.messages.settings import DeliverySettings
 from posthouse.relay.ops.maintenance import backup_relay, restore_relay
 from posthouse.relay.store.sqlite.store import FILE_NAME
 from tests.client.house import House, open_house
-from tests.client.waiting import until
+from tests.client.waiting import PATIENCE_S, until
 from tests.daemon.hosts import Host, eventually, host_at
 
 
@@ -123,3 +127,34 @@ async def test_row_of_a_post_names_the_readers_that_were_left_out(tmp_path: Path
             await alice.until_status(key, "done")
         rows = [await alice.row(key) for key in ("c1", "c2")]
         assert [row["not_queued"] for row in rows] == [[], [{"recipient": reader.key.node, "reason": "queue_full"}]]
+        assert [row["state"] for row in rows] == ["sent", "not_queued"]
+        assert (await alice.get("/v1/messages/c2"))["state"] == "not_queued"
+
+
+async def test_connection_lost_in_the_middle_of_a_refill_is_followed_by_a_complete_one(
+    house: House, alice: Host, bob: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        await alice.send(bob.node, str(number))
+    await bob.until_bodies(3)
+    await eventually(lambda: alice.get("/v1/outbox"), lambda said: said["items"][0]["status"] == "done")
+    await confirmed(alice, 3)
+    await bob.down()
+    remove_inbox(bob)
+    began = asyncio.Event()
+
+    async def hand_over_nothing(*_arguments: object) -> None:
+        """Wait for confirmations that a lost connection never brings."""
+        began.set()
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(reconcile, "deliver_history", hand_over_nothing)
+        await bob.up()
+        async with asyncio.timeout(PATIENCE_S):
+            await began.wait()
+        await house.down()
+        await until(lambda: not bob.mesh.uplink.is_up)
+    await house.up()
+    assert sorted(await bob.until_bodies(3)) == ["0", "1", "2"]
+    await until(lambda: bob.mesh.reconciler.is_checked)

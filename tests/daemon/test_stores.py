@@ -11,7 +11,8 @@ from posthouse.client import Published
 from posthouse.daemon.directory import MeshDirectory
 from posthouse.daemon.housekeeping import Pressure
 from posthouse.daemon.outbox.outbox import Outbox, OutboxFilter
-from posthouse.daemon.outbox.transitions import OUTBOX, Claimed, Depth, NewRow, SendOutcome
+from posthouse.daemon.outbox.outbox_rows import Claimed, Depth, NewRow, SendOutcome
+from posthouse.daemon.outbox.transitions import OUTBOX
 from posthouse.daemon.recovery import damage_of, recover_outbox
 from posthouse.daemon.settings import Retention
 from posthouse.journal.cursor import note_committed

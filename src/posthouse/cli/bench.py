@@ -21,7 +21,7 @@ from cyclopts.validators import Number
 
 from posthouse.cli.bus_session import BusDir, with_bus
 from posthouse.cli.commands import noun
-from posthouse.cli.options import DEFAULT_DAEMON, DEFAULT_RELAY, DaemonOptions, MeshName, RelayOptions
+from posthouse.cli.options import DEFAULT_DAEMON, DEFAULT_MESH_OPTIONS, DaemonOptions, MeshOptions
 from posthouse.cli.output import PLAIN, Output
 from posthouse.model.errors import error
 
@@ -144,8 +144,7 @@ def relay(
             group=_LOAD_GROUP, negative=(), show_default=False, help="Send events that the relay passes on unstored."
         ),
     ] = False,
-    mesh: MeshName = "main",
-    relay_options: RelayOptions = DEFAULT_RELAY,
+    mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS,
     output: Output = PLAIN,
 ) -> None:
     """Publish signed events to a relay over one connection.
@@ -161,6 +160,7 @@ def relay(
     """
     from posthouse.model.clock import system_clock
 
+    mesh = mesh_options.name
     expires_s = system_clock().wall_ns() // 1_000_000_000 + _EVENT_LIFETIME_S
     kind, tags = (_EPHEMERAL_KIND, []) if ephemeral else (_STORED_KIND, [("expiration", str(expires_s))])
     run = _run_id()
@@ -174,7 +174,7 @@ def relay(
 
         return await _run(load, send, output)
 
-    report = relay_options.run(mesh, work)
+    report = mesh_options.run(mesh, work)
     _answer(output, {"target": "relay", "mesh": mesh, "ephemeral": ephemeral} | report)
 
 

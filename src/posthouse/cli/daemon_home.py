@@ -44,13 +44,20 @@ def ps(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN
     output.result({"meshes": meshes}, table(("mesh", "state", "admitted", "name", "relay", "reason"), rows))
 
 
-def rotate_token(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:
+def rotate_token(
+    *,
+    mcp: Annotated[
+        bool, Parameter(negative=(), show_default=False, help="Replace the token of MCP over HTTP instead.")
+    ] = False,
+    daemon_options: DaemonOptions = DEFAULT_DAEMON,
+    output: Output = PLAIN,
+) -> None:
     """Replace the token of the local TCP port; the old one is refused from now on, also by a running daemon.
 
     For example:
 
         posthouse daemon rotate-token
-        posthouse daemon rotate-token --json
+        posthouse daemon rotate-token --mcp --json
     """
     from posthouse.daemon.directory import DaemonDirectory
     from posthouse.files import write_atomic
@@ -59,8 +66,9 @@ def rotate_token(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Outp
     directory = DaemonDirectory(daemon_options.root())
     if not directory.root.is_dir():
         raise error("usage", text=f"there is no daemon in {directory.root}", hint="Give its directory with --dir.")
-    write_atomic(directory.local_token, f"{new_token()}\n".encode())
-    output.result({"token_file": directory.local_token}, f"the new token is in {directory.local_token}")
+    path = directory.tools_token if mcp else directory.local_token
+    write_atomic(path, f"{new_token()}\n".encode())
+    output.result({"token_file": path}, f"the new token is in {path}")
 
 
 def adopt(*, daemon_options: DaemonOptions = DEFAULT_DAEMON, output: Output = PLAIN) -> None:

@@ -17,7 +17,7 @@ from cyclopts.validators import Number
 
 from posthouse.cli.commands import noun
 from posthouse.cli.config import split_pair
-from posthouse.cli.options import DEFAULT_RELAY, MeshName, RelayOptions, read_file, read_text
+from posthouse.cli.options import DEFAULT_MESH_OPTIONS, MeshOptions, read_file, read_text
 from posthouse.cli.output import PLAIN, Output, indented, one_line, short_node, table
 from posthouse.model.errors import PosthouseError, error
 
@@ -174,8 +174,7 @@ def publish(
     event: Annotated[
         Path | None, Parameter(help="Publish the signed event in this file (`-`: stdin) instead of a new one.")
     ] = None,
-    mesh: MeshName = "main",
-    relay_options: RelayOptions = DEFAULT_RELAY,
+    mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS,
     output: Output = PLAIN,
 ) -> None:
     """Publish an event; returns when the relay has stored it.
@@ -196,7 +195,7 @@ def publish(
             return await client.publish_event(_read_event(event))
         return await client.publish(text, kind=kind, tags=tags, seal_for=seal_for)
 
-    published = relay_options.run(mesh, work)
+    published = mesh_options.run(mesh_options.name, work)
     state = "already stored" if published.duplicate else "passed on" if published.seq is None else "stored"
     if published.current is False:
         state += ", not current: a newer event of this coordinate exists"
@@ -214,8 +213,7 @@ def get(
     id: Annotated[str, Parameter(help="Event id.")],  # noqa: A002 - the word of the API
     /,
     *,
-    mesh: MeshName = "main",
-    relay_options: RelayOptions = DEFAULT_RELAY,
+    mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS,
     output: Output = PLAIN,
 ) -> None:
     """Show one event after verifying its signature; content sealed for this node is opened.
@@ -230,7 +228,7 @@ def get(
         stored = await client.get(id)
         output.result(event_value(client, stored.event, stored.seq), event_lines(client, stored.event, stored.seq))
 
-    relay_options.run(mesh, work)
+    mesh_options.run(mesh_options.name, work)
 
 
 def query(
@@ -242,8 +240,7 @@ def query(
     count: Annotated[
         bool, Parameter(negative=(), show_default=False, help="Only show the number of matching events.")
     ] = False,
-    mesh: MeshName = "main",
-    relay_options: RelayOptions = DEFAULT_RELAY,
+    mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS,
     output: Output = PLAIN,
 ) -> None:
     """List stored events in commit order, after verifying their signatures.
@@ -254,6 +251,7 @@ def query(
         posthouse event query --mesh team --author alice --tag t=alerts --json
         posthouse event query --kind 1 --count
     """
+    mesh = mesh_options.name
 
     async def work(client: Client) -> None:
         authors = [await client.meshes.resolve(author, mesh) for author in event_filter.author]
@@ -269,7 +267,7 @@ def query(
         if page.cursor is not None:
             output.note(f"more: --cursor {page.cursor}")
 
-    relay_options.run(mesh, work)
+    mesh_options.run(mesh, work)
 
 
 def tail(
@@ -281,8 +279,7 @@ def tail(
     cursor: Annotated[str | None, Parameter(help="Start after this cursor instead, without a gap.")] = None,
     count: Annotated[int | None, Parameter(validator=Number(gte=1), help="Stop after this many events.")] = None,
     stored: Annotated[bool, Parameter(negative=(), show_default=False, help="Stop after the stored events.")] = False,
-    mesh: MeshName = "main",
-    relay_options: RelayOptions = DEFAULT_RELAY,
+    mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS,
     output: Output = PLAIN,
 ) -> None:
     """Show stored events, then live ones, until Ctrl-C; reconnects without gaps or duplicates.
@@ -295,6 +292,7 @@ def tail(
         posthouse event tail --mesh team --tag t=alerts --limit 0 --json
         posthouse event tail --cursor "$CURSOR" --stored --json
     """
+    mesh = mesh_options.name
 
     async def work(client: Client) -> None:
         authors = [await client.meshes.resolve(author, mesh) for author in event_filter.author]
@@ -309,7 +307,7 @@ def tail(
             if shown == count:
                 return
 
-    relay_options.run(mesh, work)
+    mesh_options.run(mesh, work)
 
 
 def address(
@@ -321,8 +319,7 @@ def address(
     ] = False,
     limit: Annotated[int, Parameter(validator=Number(gte=1, lte=500), help="Maximum number to show.")] = 50,
     cursor: Annotated[str | None, Parameter(help="Cursor of the previous page: continue there.")] = None,
-    mesh: MeshName = "main",
-    relay_options: RelayOptions = DEFAULT_RELAY,
+    mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS,
     output: Output = PLAIN,
 ) -> None:
     """Show the latest event of a coordinate, or with --history all of them in commit order.
@@ -343,15 +340,14 @@ def address(
         rows = [event_row(client, each.event, each.seq) for each in page.events]
         output.result(value, table(("seq", "created", "author", "kind", "content"), rows))
 
-    relay_options.run(mesh, show_history if history else show_latest)
+    mesh_options.run(mesh_options.name, show_history if history else show_latest)
 
 
 def pointer(
     resource: Annotated[str, Parameter(help="The resource whose fence the event was written under.")],
     /,
     *,
-    mesh: MeshName = "main",
-    relay_options: RelayOptions = DEFAULT_RELAY,
+    mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS,
     output: Output = PLAIN,
 ) -> None:
     """Show the newest event that was written under the fence of a resource, over all authors.
@@ -363,12 +359,13 @@ def pointer(
         posthouse event pointer deploy/production
         posthouse event pointer deploy/production --mesh team --json
     """
+    mesh = mesh_options.name
 
     async def work(client: Client) -> None:
         stored = await client.pointer(resource, mesh=mesh)
         output.result(event_value(client, stored.event, stored.seq), event_lines(client, stored.event, stored.seq))
 
-    relay_options.run(mesh, work)
+    mesh_options.run(mesh, work)
 
 
 app = noun("event", "Publish signed events to a relay, query them and follow them.")

@@ -59,7 +59,8 @@ def history_page(daemon: DaemonClient, of: str, before: str | None, limit: int) 
         topic=of.removeprefix("#") if is_topic else None, member=None if is_topic else of, before=before, limit=limit
     )
     lake = find_lake()
-    return answer if lake is None else _merge(daemon, lake, of, answer, before, limit)
+    is_local = any(each["history_id"] is None for each in answer["messages"])  # between agents of this host
+    return answer if lake is None or is_local else _merge(daemon, lake, of, answer, before, limit)
 
 
 def _merge(
@@ -86,32 +87,35 @@ def _page(messages: list[dict[str, Any]], limit: int) -> dict[str, Any]:
 def _messages_in_lake(
     daemon: DaemonClient, lake: Lookup, of: str, before_seq: int | None, after_seq: int
 ) -> Iterator[dict[str, Any]]:
+    from posthouse.model.message import history_item
+
     health = daemon.health()
     names = {each["node"]: each["name"] for each in daemon.peers()["peers"] if each.get("name")}
-    is_wanted, text = _wanted(of, health.node, names)
+    is_wanted, text = _wanted(of, health.node, daemon.agent, names)
     for seq, event in lake.messages(health.mesh, is_wanted, text, before_seq=before_seq, after_seq=after_seq):
-        yield _history_item(seq, event, names, health.node)
+        body, undecryptable = _opened(event, health.node, health.mesh)
+        yield history_item(seq, event, names.get(event.pubkey), body, undecryptable)
 
 
-def _wanted(of: str, own: str, names: dict[str, str]) -> tuple[Callable[[Event], bool], str]:
-    """Return a predicate for the wanted messages, and a text that occurs in their JSON."""
+def _wanted(of: str, own: str, agent: str, names: dict[str, str]) -> tuple[Callable[[Event], bool], str]:
+    """Return a predicate for the messages that `agent` wants, and a text that occurs in their JSON."""
     if of.startswith("#"):
         topic = of.removeprefix("#")
         return (lambda event: event.value("t") == topic), topic
     by_name = {name: node for node, name in names.items()}
-    other = by_name.get(of, of)
+    peer, _, host = of.rpartition("@")
+    other = by_name.get(host, host)
     pair = {own, other}
-    return (lambda event: event.value("p") in pair and event.pubkey in pair), other
+
+    def is_wanted(event: Event) -> bool:
+        mine, theirs = ("from", "to") if event.pubkey == own else ("to", "from")
+        is_between = event.value("p") in pair and event.pubkey in pair
+        return is_between and (not agent or event.value(mine) == agent) and (not peer or event.value(theirs) == peer)
+
+    return is_wanted, other
 
 
-def _history_item(seq: int, event: Event, names: dict[str, str], own: str) -> dict[str, Any]:
-    from posthouse.model.message import history_item
-
-    body, undecryptable = _opened(event, own)
-    return history_item(seq, event, names.get(event.pubkey), body, undecryptable)
-
-
-def _opened(event: Event, own: str) -> tuple[str | None, str | None]:
+def _opened(event: Event, own: str, mesh: str) -> tuple[str | None, str | None]:
     """Return the body and None, or None and the error code if this user's key cannot open it."""
     if event.value("enc") is None:
         return event.content, None
@@ -119,7 +123,7 @@ def _opened(event: Event, own: str) -> tuple[str | None, str | None]:
     from posthouse.client.trust.signing import open_content
 
     try:
-        key = load_key(None)
+        key = load_key(None, mesh)
         return (open_content(key, event), None) if key.node == own else (None, "sealed_unopened")
     except PosthouseError as failure:
         return None, failure.code

@@ -18,6 +18,7 @@ from posthouse.cli.commands import noun
 from posthouse.cli.options import DEFAULT_DAEMON, DaemonOptions, note_membership
 from posthouse.cli.output import PLAIN, Output, indented, one_line, short_node, shown_body, table
 from posthouse.model.address import Address
+from posthouse.model.errors import PosthouseError, error
 from posthouse.model.freshness import age_text
 
 if TYPE_CHECKING:
@@ -82,7 +83,12 @@ def mail_table(items: Sequence[InboxItem]) -> RenderableType:
 def _text(item: InboxItem) -> str:
     conflict = () if item.conflicts_with is None else (f"conflicts with {item.conflicts_with}",)
     notices = "; ".join((*conflict, *item.notices))
-    return (f"({notices}) " if notices else "") + shown_body(item.body)
+    return (f"({notices}) " if notices else "") + _body(item)
+
+
+def _body(item: InboxItem) -> str:
+    is_withheld = item.body is None and item.is_stale and item.undecryptable is None and not item.is_withdrawn
+    return "(withheld: `posthouse inbox show ID --confirm` shows it)" if is_withheld else shown_body(item.body)
 
 
 def mail_lines(item: InboxItem) -> str:
@@ -100,7 +106,7 @@ def mail_lines(item: InboxItem) -> str:
         "age": age_text(item.age_s),
         "seen": item.seen_at,
         "notice": "; ".join(item.notices) or None,
-        "text": shown_body(item.body),
+        "text": _body(item),
     }
     return "\n".join(f"{name:<9}{indented(str(value), 9)}" for name, value in named.items() if value is not None)
 
@@ -181,20 +187,32 @@ def wait(
 
 
 def show(
-    id: Annotated[str, Parameter(help="Inbox id of the message.")],  # noqa: A002 - the word of the API
+    id: Annotated[str, Parameter(help="Inbox id or message id of the message.")],  # noqa: A002 - the word of the API
     /,
     *,
+    confirm: Annotated[
+        bool, Parameter(negative=(), show_default=False, help="Show the text although the message is stale.")
+    ] = False,
     daemon_options: DaemonOptions = DEFAULT_DAEMON,
     output: Output = PLAIN,
 ) -> None:
     """Show one message of the inbox.
 
+    The text of a message that was not read before its `--valid-until` is withheld: at a terminal the command asks you
+    to confirm, elsewhere it needs --confirm.
+
     For example:
 
         posthouse inbox show 01JQ8Z5N0000000000000000AB
+        posthouse inbox show 01JQ8Z5N0000000000000000AB --confirm --json
     """
     with daemon_options.client() as daemon:
-        item = daemon.item(id)
+        try:
+            item = daemon.item(id, confirm=confirm)
+        except PosthouseError as failure:
+            if failure.code != "message_stale" or not output.asks(f"{failure}. Show it anyway?"):
+                raise
+            item = daemon.item(id, confirm=True)
     output.result(item, mail_lines(item))
 
 
@@ -215,8 +233,6 @@ def seen(
         posthouse inbox seen --from bob --before 2026-01-31T00:00:00Z
         posthouse inbox seen --all
     """
-    from posthouse.model.errors import error
-
     if [bool(ids), all, not mail_filter.is_empty].count(True) != 1:
         raise error("usage", text="give either ids, or conditions such as --from, or --all")
     with daemon_options.client() as daemon:

@@ -15,6 +15,7 @@ from cyclopts import Parameter
 
 from posthouse.cli.options import DEFAULT_RELAY, DaemonOptions, RelayOptions, read_text
 from posthouse.cli.output import PLAIN, Output, table
+from posthouse.model.address import DEFAULT_INBOX
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.node import KEY_PREFIX_MIN_DIGITS
 
@@ -155,7 +156,7 @@ def start_and_prove(mesh: str, relay: str | None = None) -> dict[str, Any]:
 
     from posthouse.cli.daemon_start import StartOptions, ensure_daemon
 
-    options = DaemonOptions(mesh=mesh)
+    options = DaemonOptions(mesh=mesh, agent=DEFAULT_INBOX)  # whatever agent runs the command
     started = ensure_daemon(StartOptions(options, relay, is_ephemeral=False, ttl_s=None, tcp="auto"), {})
     end_s = time.monotonic() + _ADMITTED_S
     with options.client() as daemon:
@@ -166,7 +167,8 @@ def start_and_prove(mesh: str, relay: str | None = None) -> dict[str, Any]:
             text = f"the daemon runs (pid {started['pid']}) and is not connected yet: {reason}"
             return {"daemon": started, "admitted": False, "text": text}
         sent = daemon.send(health.node, f"{health.member or 'this host'} is in the mesh {mesh}")
-        arrived = [item for item in daemon.wait(_ADMITTED_S) if item.message_id == sent.message_id]
+        # only this message: a wait for all mail would pass over what a person has not read
+        arrived = daemon.wait(_ADMITTED_S, peek=True, thread=sent.message_id)
         daemon.seen([item.id for item in arrived])
     proof = "a message to itself has arrived" if arrived else "a message to itself is on its way"
     text = f"the daemon runs (pid {started['pid']}), the relay has admitted it, and {proof}"

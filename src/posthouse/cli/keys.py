@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from posthouse.cli.commands import noun
-from posthouse.cli.options import DEFAULT_RELAY, KeyFile, MeshName, RelayOptions, key_path, load_key
+from posthouse.cli.options import DEFAULT_MESH_OPTIONS, KeyFile, MeshOptions, RelayOptions, key_path, load_key
 from posthouse.cli.output import PLAIN, Output
 from posthouse.model.errors import PosthouseError, error
 
@@ -96,8 +96,7 @@ def trust(
     /,
     *,
     node: Annotated[str | None, Parameter(help="The node id to pin. Default: the one that is found now.")] = None,
-    mesh: MeshName = "main",
-    relay_options: RelayOptions = DEFAULT_RELAY,
+    mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS,
     output: Output = PLAIN,
 ) -> None:
     """Pin the key of a relay or a member, for example after an intended key change.
@@ -111,7 +110,9 @@ def trust(
     """
     is_relay = ":" in target or "." in target  # a member name has neither
     before, now = (
-        _trust_relay(target, node, relay_options) if is_relay else _trust_member(target, node, mesh, relay_options)
+        _trust_relay(target, node, mesh_options)
+        if is_relay
+        else _trust_member(target, node, mesh_options.name, mesh_options)
     )
     value = {"relay" if is_relay else "member": target, "node": now, "before": before}
     change = "as before" if before == now else f"instead of {before}" if before else "for the first time"

@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from posthouse.cli.commands import noun
-from posthouse.cli.options import DEFAULT_RELAY, MeshName, RelayOptions
+from posthouse.cli.options import DEFAULT_MESH_OPTIONS, MeshOptions
 from posthouse.cli.output import PLAIN, Output, table
 from posthouse.model.errors import error
 
@@ -71,8 +71,7 @@ def acquire(
     tree: Tree = False,
     shared: Shared = False,
     also: Also = (),
-    mesh: MeshName = "main",
-    relay_options: RelayOptions = DEFAULT_RELAY,
+    mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS,
     output: Output = PLAIN,
 ) -> None:
     """Acquire a lock. It is not renewed, so the lease must cover the work; to run a command use `lock run`.
@@ -101,7 +100,7 @@ def acquire(
             also=also,
         )
 
-    grant = relay_options.run(mesh, work)
+    grant = mesh_options.run(mesh_options.name, work)
     output.result(lock_value(grant), grant_line(grant))
 
 
@@ -113,8 +112,7 @@ def renew(
     lease_s: LeaseS = 30.0,
     session: Session = None,
     also: Also = (),
-    mesh: MeshName = "main",
-    relay_options: RelayOptions = DEFAULT_RELAY,
+    mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS,
     output: Output = PLAIN,
 ) -> None:
     """Extend the lease of a lock, counted from now; the token stays. An expired lease cannot be renewed.
@@ -128,7 +126,7 @@ def renew(
     async def work(client: Client) -> LockGrant:
         return await client.locks.renew(resource, token, lease_ms=round(lease_s * 1000), session=session, also=also)
 
-    grant = relay_options.run(mesh, work)
+    grant = mesh_options.run(mesh_options.name, work)
     output.result(lock_value(grant), grant_line(grant))
 
 
@@ -139,8 +137,7 @@ def release(
     *,
     session: Session = None,
     also: Also = (),
-    mesh: MeshName = "main",
-    relay_options: RelayOptions = DEFAULT_RELAY,
+    mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS,
     output: Output = PLAIN,
 ) -> None:
     """Release a lock; the client that has waited longest gets it next.
@@ -154,7 +151,7 @@ def release(
     async def work(client: Client) -> None:
         await client.locks.release(resource, token, session=session, also=also)
 
-    relay_options.run(mesh, work)
+    mesh_options.run(mesh_options.name, work)
     names = ", ".join((resource, *also))
     output.result({"resource": resource, "token": token, "released": True}, f"{names}  released")
 
@@ -164,8 +161,7 @@ def break_lock(
     /,
     *,
     token: Annotated[int | None, Parameter(show_default=False, help="Break only the lease with this token.")] = None,
-    mesh: MeshName = "main",
-    relay_options: RelayOptions = DEFAULT_RELAY,
+    mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS,
     output: Output = PLAIN,
 ) -> None:
     """End the lease of another holder, such as a removed member; for admins of the mesh.
@@ -181,7 +177,7 @@ def break_lock(
     async def work(client: Client) -> LocksBroken:
         return await client.locks.break_lock(resource, token=token)
 
-    answer = relay_options.run(mesh, work)
+    answer = mesh_options.run(mesh_options.name, work)
     lines = [f"{resource}  broken  token {each.token}  held by {each.owner}" for each in answer.broken]
     output.result(lock_value(answer), "\n".join(lines))
 
@@ -190,8 +186,7 @@ def inspect(
     resource: Resource,
     /,
     *,
-    mesh: MeshName = "main",
-    relay_options: RelayOptions = DEFAULT_RELAY,
+    mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS,
     output: Output = PLAIN,
 ) -> None:
     """Show the holders of a lock and the time left; for a free lock show the last token.
@@ -207,7 +202,7 @@ def inspect(
     async def work(client: Client) -> LockStatus:
         return await client.locks.inspect(resource)
 
-    status = relay_options.run(mesh, work)
+    status = mesh_options.run(mesh_options.name, work)
     output.result(lock_value(status), _status_text(status))
 
 
@@ -231,8 +226,7 @@ def watch(
     count: Annotated[
         int | None, Parameter(validator=Number(gte=1), show_default=False, help="Stop after this many states.")
     ] = None,
-    mesh: MeshName = "main",
-    relay_options: RelayOptions = DEFAULT_RELAY,
+    mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS,
     output: Output = PLAIN,
 ) -> None:
     """Show a lock now and after each change of its holders, until Ctrl-C; of changes in quick succession the newest.
@@ -251,14 +245,13 @@ def watch(
             if shown == count:
                 return
 
-    relay_options.run(mesh, work)
+    mesh_options.run(mesh_options.name, work)
 
 
 def ls(
     *,
     held: Annotated[bool, Parameter(negative=(), show_default=False, help="Only locks that are held now.")] = False,
-    mesh: MeshName = "main",
-    relay_options: RelayOptions = DEFAULT_RELAY,
+    mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS,
     output: Output = PLAIN,
 ) -> None:
     """List the locks of a mesh, including free ones, which keep their last token.
@@ -268,6 +261,7 @@ def ls(
         posthouse lock ls
         posthouse lock ls --held --mesh team --json
     """
+    mesh = mesh_options.name
 
     async def work(client: Client) -> list[LockSummary]:
         page = await client.locks.list(mesh=mesh)
@@ -277,7 +271,7 @@ def ls(
             locks += page.locks
         return locks
 
-    locks = [lock for lock in relay_options.run(mesh, work) if lock.held or not held]
+    locks = [lock for lock in mesh_options.run(mesh, work) if lock.held or not held]
     rows = [
         (each.resource, _state(each), each.token, f"{each.remaining_ms / 1000:g}", each.owner or "") for each in locks
     ]
@@ -300,8 +294,7 @@ def run(
     tree: Tree = False,
     shared: Shared = False,
     also: Also = (),
-    mesh: MeshName = "main",
-    relay_options: RelayOptions = DEFAULT_RELAY,
+    mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS,
     output: Output = PLAIN,
 ) -> int:
     """Run a command while holding a lock, and exit with its exit code; without --wait-s wait for the lock indefinitely.
@@ -328,7 +321,7 @@ def run(
             output.note(f"{resource}  token {held.token}")
             return await run_command(command, resource, held.token, grace_s=lease_s / 25)
 
-    return relay_options.run(mesh, work)
+    return mesh_options.run(mesh_options.name, work)
 
 
 app = noun("lock", "Use locks of a relay: leases with fencing tokens.")

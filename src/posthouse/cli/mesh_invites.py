@@ -6,7 +6,7 @@ invites: lists show ids.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
@@ -24,16 +24,36 @@ if TYPE_CHECKING:
 Mesh = Annotated[str, Parameter(help="Name of the mesh.")]
 
 
+@Parameter(name="*")
+@dataclass(frozen=True)
+class InviteOptions:
+    """What an invite allows; shared by `posthouse invite` and `posthouse mesh invite`."""
+
+    uses: Annotated[int, Parameter(validator=Number(gte=1), help="Number of hosts that may join with it.")] = 1
+    expires_s: Annotated[int, Parameter(validator=Number(gte=1), help="Seconds until it expires.")] = 86_400
+    role: Annotated[Literal["reader", "member", "admin"], Parameter(help="Role of the hosts that join.")] = "member"
+    address: Annotated[
+        str | None, Parameter(help="HOST:PORT at which other hosts reach the relay. Default: found out.")
+    ] = None
+
+    def make(self, mesh: str, relay_options: RelayOptions) -> Invite:
+        """Let the relay make an invite; it names the relay as this host reaches it."""
+
+        async def work(client: Client) -> Invite:
+            return await client.meshes.invite(mesh, uses=self.uses, expires_s=self.expires_s, role=self.role)
+
+        return relay_options.run(mesh, work)
+
+
+#: The default of both commands' `invite_options`.
+ONE_MEMBER = InviteOptions()
+
+
 def invite(
     mesh: Mesh,
     /,
     *,
-    uses: Annotated[int, Parameter(validator=Number(gte=1), help="Number of nodes that may join with the invite.")] = 1,
-    expires_s: Annotated[int, Parameter(validator=Number(gte=1), help="Seconds until the invite expires.")] = 86_400,
-    role: Annotated[Literal["reader", "member", "admin"], Parameter(help="Role of the nodes that join.")] = "member",
-    address: Annotated[
-        str | None, Parameter(help="HOST:PORT at which invited nodes reach the relay, if it differs from this node's.")
-    ] = None,
+    invite_options: InviteOptions = ONE_MEMBER,
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
@@ -48,13 +68,11 @@ def invite(
     """
     from posthouse.client.relay_url import relay_at
 
-    async def work(client: Client) -> Invite:
-        made = await client.meshes.invite(mesh, uses=uses, expires_s=expires_s, role=role)
-        return made if address is None else replace(made, url=relay_at(address))
-
-    made = relay_options.run(mesh, work)
-    value = {"invite": str(made), "mesh": made.mesh, "relay": made.relay, "role": role, "uses": uses}
-    output.result(value | {"expires_s": expires_s}, str(made))
+    made, given = invite_options.make(mesh, relay_options), invite_options
+    if given.address is not None:
+        made = replace(made, url=relay_at(given.address))
+    value = {"invite": str(made), "mesh": made.mesh, "relay": made.relay, "role": given.role, "uses": given.uses}
+    output.result(value | {"expires_s": given.expires_s}, str(made))
 
 
 def ls(mesh: Mesh, /, *, relay_options: RelayOptions = DEFAULT_RELAY, output: Output = PLAIN) -> None:

@@ -1,8 +1,8 @@
 """`posthouse message`: send to a relay without a daemon, receive, and show the delivery state of a message.
 
-`receive` confirms each message after printing it and rejects messages that cannot be opened. A queue has one reader
-session: the command replaces that of a daemon with the same key. Sealing gives different bytes in each run, so --id
-makes a retry safe for topics and unsealed messages only; a daemon keeps the sealed bytes.
+`receive` confirms each message after printing it and rejects messages that cannot be opened. A queue has one reader:
+the command is refused while a daemon receives with the same key. The same --id and message is one message, however
+often and from wherever it is sent.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from posthouse.cli.commands import noun
-from posthouse.cli.options import DEFAULT_RELAY, MeshName, RelayOptions, read_text
+from posthouse.cli.options import DEFAULT_MESH_OPTIONS, MeshOptions, read_text
 from posthouse.cli.output import PLAIN, Output, table
 from posthouse.cli.send import NO_FLAGS, MessageFlags, Text
 
@@ -35,14 +35,12 @@ def send(
     unsealed: Annotated[
         bool, Parameter(negative=(), show_default=False, help="Send a direct message unencrypted.")
     ] = False,
-    mesh: MeshName = "main",
-    relay_options: RelayOptions = DEFAULT_RELAY,
+    mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS,
     output: Output = PLAIN,
 ) -> None:
     """Send a message; returns when the relay has stored it, whether or not the recipient is online.
 
-    A direct message is sealed for its recipient. Sealing gives different bytes each time this command runs, so --id
-    makes a retry safe for topics and unsealed messages only; a daemon keeps the sealed bytes.
+    A direct message is sealed for its recipient. With --id a retry is safe: the same id and message is one message.
 
     For example:
 
@@ -63,7 +61,7 @@ def send(
             is_sealed=not unsealed,
         )
 
-    _show_sent(relay_options.run(mesh, work), output)
+    _show_sent(mesh_options.run(mesh_options.name, work), output)
 
 
 def _show_sent(sent: Sent, output: Output) -> None:
@@ -89,8 +87,7 @@ def receive(
     peek: Annotated[
         bool, Parameter(negative=(), show_default=False, help="Confirm nothing: the messages stay in the queue.")
     ] = False,
-    mesh: MeshName = "main",
-    relay_options: RelayOptions = DEFAULT_RELAY,
+    mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS,
     output: Output = PLAIN,
 ) -> None:
     """Show messages as they arrive, oldest first, and confirm each one after it is shown.
@@ -103,6 +100,7 @@ def receive(
         posthouse message receive
         posthouse message receive --mesh team --count 10 --json
     """
+    mesh = mesh_options.name
 
     async def work(client: Client) -> None:
         async with await client.receive(mesh, window=window) as mailbox:
@@ -113,8 +111,8 @@ def receive(
                 if shown == count:
                     return
 
-    with mailbox_of(relay_options.load_key(mesh), mesh):
-        relay_options.run(mesh, work)
+    with mailbox_of(mesh_options.load_key(mesh), mesh):
+        mesh_options.run(mesh, work)
 
 
 @contextmanager
@@ -182,8 +180,7 @@ def show(
     message_id: Annotated[str, Parameter(name="id", help="Event id of the message.")],
     /,
     *,
-    mesh: MeshName = "main",
-    relay_options: RelayOptions = DEFAULT_RELAY,
+    mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS,
     output: Output = PLAIN,
 ) -> None:
     """Show the delivery state of a message for each recipient, with times.
@@ -199,7 +196,7 @@ def show(
     async def work(client: Client) -> MessageStates:
         return await client.message(message_id)
 
-    found = relay_options.run(mesh, work)
+    found = mesh_options.run(mesh_options.name, work)
     output.result(found, _states_table(found))
 
 

@@ -82,7 +82,10 @@ def load_key(given: Path | None, mesh: str | None = None) -> NodeKey:
 R = TypeVar("R")
 _RELAY_GROUP = Group("Relay", sort_key=4)
 #: The option of commands that work in one mesh.
-MeshName = Annotated[str, Parameter(name="--mesh", group=_RELAY_GROUP, help="Name of the mesh.")]
+MeshName = Annotated[
+    str | None,
+    Parameter(name="--mesh", group=_RELAY_GROUP, help="Mesh to use. Default: the one chosen with `posthouse use`."),
+]
 
 
 @Parameter(name="*", group=_RELAY_GROUP)
@@ -151,6 +154,23 @@ def client_options(values: Settings) -> ClientOptions:
 
 #: The default of every command's `relay_options`.
 DEFAULT_RELAY = RelayOptions()
+
+
+@Parameter(name="*", group=_RELAY_GROUP)
+@dataclass(frozen=True)
+class MeshOptions(RelayOptions):
+    """Which mesh to use, and how to reach its relay; part of the signature of every command that works in one."""
+
+    mesh: MeshName = None
+
+    @property
+    def name(self) -> str:
+        """The mesh: the given one, else the chosen one."""
+        return self.mesh or default_mesh()
+
+
+#: The default of every command's `mesh_options`.
+DEFAULT_MESH_OPTIONS = MeshOptions()
 _DAEMON_GROUP = Group("Daemon", sort_key=4)
 
 
@@ -189,11 +209,11 @@ class DaemonOptions:
         """Return the mesh: the given one, the chosen one, `main`, or the first that the daemon has."""
         from posthouse.client import Memberships
         from posthouse.daemon.directory import DaemonDirectory
-        from posthouse.model.node import DEFAULT_MESH, validate_mesh_name
+        from posthouse.model.node import DEFAULT_MESH
 
         named = self.location().mesh
         if named is not None:
-            return validate_mesh_name(named)
+            return named
         present = DaemonDirectory(self.root()).meshes()
         chosen = Memberships.of_home().chosen() if self.directory is None else None
         wanted = (chosen, DEFAULT_MESH, *present)

@@ -47,6 +47,14 @@ class Output:
         if not self.json:
             show(sys.stderr, text)
 
+    def asks(self, question: str) -> bool:
+        """Ask the person at the terminal; True for yes, False for anything else, with --json or without a terminal."""
+        if self.json or not sys.stdin.isatty():
+            return False
+        sys.stderr.write(f"{visible(question)} [y/N] ")
+        sys.stderr.flush()
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
+
 
 def show(stream: TextIO, shown: RenderableType) -> None:
     """Write text or a table for people, in colour only if the terminal and NO_COLOR allow it."""

@@ -37,7 +37,7 @@ def publish(
     attempts: Annotated[
         int, Parameter(validator=Number(gte=2), help="Delivery attempts of one message that count as a retry storm.")
     ] = 5,
-    mesh: MeshName = "main",
+    mesh: MeshName = None,
     relay: RelayAddress = None,
     pipeline_options: PipelineOptions = DEFAULT_PIPELINE,
     output: Output = PLAIN,
@@ -52,20 +52,20 @@ def publish(
         posthouse pipeline publish
         posthouse pipeline publish --mesh team --alerts-to '#alerts' --silent 2h --json
     """
-    from posthouse.cli.options import key_path, parse_duration
+    from posthouse.cli.options import default_mesh, key_path, parse_duration
     from posthouse.pipeline.connector.sink_rows import SinkOptions
     from posthouse.pipeline.publish_stats import INPUTS, AlertThresholds, through_of
     from posthouse.pipeline.publish_stats import publish as run
 
     alarm = AlertThresholds(flood, parse_duration(silent), attempts)
-    relay_options = chosen_relay(pipeline_options, relay)
+    relay_options, named = chosen_relay(pipeline_options, relay), mesh or default_mesh()
     client = relay_options.options()
     options = SinkOptions.of(
         {
-            "relay": relay_options.url(mesh).origin,
-            "run_id": f"publish/{mesh}",
-            "mesh": mesh,
-            "key_file": str(key_path(pipeline_options.key_file).absolute()),
+            "relay": relay_options.url(named).origin,
+            "run_id": f"publish/{named}",
+            "mesh": named,
+            "key_file": str(key_path(pipeline_options.key_file, named).absolute()),
             "allow_plain": str(client.allow_plain).lower(),
         }
         | ({} if client.tls_ca is None else {"tls_ca": str(client.tls_ca)})
@@ -73,7 +73,7 @@ def publish(
     lake, spark = pipeline_options.open_lake(), pipeline_options.session()
     inputs = {name: lake.table(spark, name) for name in INPUTS}
     done = run(spark, inputs, options, through_ns=through_of(lake), days=days, thresholds=alarm, alerts_to=alerts_to)
-    value = {"mesh": mesh, "members": done.members, "topics": done.topics, "alerts": done.alerts}
+    value = {"mesh": named, "members": done.members, "topics": done.topics, "alerts": done.alerts}
     output.note(f"published statistics of {done.members} members and {done.topics} topics")
     rows = [(each["alert"], each["member"], each["since"], each["count"]) for each in done.alerts]
     output.result(value, table(("alert", "member", "since", "count"), rows))
@@ -90,7 +90,7 @@ def replay(
         float | None,
         Parameter(validator=Number(gt=0), help="Messages per second. Default: no limit."),
     ] = None,
-    mesh: MeshName = "main",
+    mesh: MeshName = None,
     relay: RelayAddress = None,
     pipeline_options: PipelineOptions = DEFAULT_PIPELINE,
     output: Output = PLAIN,
@@ -105,12 +105,14 @@ def replay(
         posthouse pipeline replay --where "destination = 'builds'" --to '#builds-again' --rate 50
         posthouse pipeline replay --where "source = 'bus'" --to test.agent --name again-on-the-bus --json
     """
+    from posthouse.cli.options import default_mesh
     from posthouse.pipeline.connector.sink_rows import SinkOptions
     from posthouse.pipeline.replay_messages import BusTarget, ReplayCursors, ReplayOptions, TopicTarget
     from posthouse.pipeline.replay_messages import replay as run
 
     topic = to.removeprefix("#") if to.startswith("#") else None
-    options = ReplayOptions(where, to, None if topic is None else mesh)
+    named = mesh or default_mesh()
+    options = ReplayOptions(where, to, None if topic is None else named)
     cursors = ReplayCursors(pipeline_options.lake_path())
     cursor = cursors.begin(name, options)
     messages = _select(pipeline_options, options, cursor)
@@ -122,7 +124,7 @@ def replay(
         return await run(messages, target, cursors, name, cursor, system_clock(), rate=rate, on_batch=on_batch)
 
     async def send_to_topic(client: Client) -> Replayed:
-        return await send(TopicTarget(client, SinkOptions(client.url.origin, f"replay/{name}", mesh=mesh), str(topic)))
+        return await send(TopicTarget(client, SinkOptions(client.url.origin, f"replay/{name}", mesh=named), str(topic)))
 
     async def send_to_bus(bus: Bus) -> Replayed:
         return await send(BusTarget(bus, name, to))
@@ -130,7 +132,7 @@ def replay(
     done = (
         with_bus(None, output, send_to_bus)
         if topic is None
-        else chosen_relay(pipeline_options, relay).run(mesh, send_to_topic)
+        else chosen_relay(pipeline_options, relay).run(named, send_to_topic)
     )
     value = {"name": name} | done._asdict()
     if done.not_queued:

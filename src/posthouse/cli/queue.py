@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from posthouse.cli.commands import noun
-from posthouse.cli.options import DEFAULT_RELAY, MeshName, RelayOptions
+from posthouse.cli.options import DEFAULT_MESH_OPTIONS, MeshOptions
 from posthouse.cli.output import PLAIN, Output, format_moment, short_node, table
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def shown_rows(rows: Sequence[QueueRow]) -> RenderableType:
     )
 
 
-def ls(*, mesh: MeshName = "main", relay_options: RelayOptions = DEFAULT_RELAY, output: Output = PLAIN) -> None:
+def ls(*, mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS, output: Output = PLAIN) -> None:
     """List queues with the number of waiting and parked messages and the age of the oldest.
 
     For example:
@@ -60,11 +60,12 @@ def ls(*, mesh: MeshName = "main", relay_options: RelayOptions = DEFAULT_RELAY, 
         posthouse queue ls
         posthouse queue ls --mesh team --json
     """
+    mesh = mesh_options.name
 
     async def work(client: Client) -> list[Queue]:
         return await client.queues.all(mesh)
 
-    found = relay_options.run(mesh, work)
+    found = mesh_options.run(mesh, work)
     rows = [
         (each.recipient, each.depth, each.parked, each.confirmations, format_moment(each.oldest_ns)) for each in found
     ]
@@ -85,8 +86,7 @@ def show(
         ShownState, Parameter(help="Only messages in this state; open is queued and sent, parked is rejected and dead.")
     ] = ("open"),
     limit: Annotated[int, Parameter(validator=Number(gte=1), help="Maximum number to show.")] = 100,
-    mesh: MeshName = "main",
-    relay_options: RelayOptions = DEFAULT_RELAY,
+    mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS,
     output: Output = PLAIN,
 ) -> None:
     """List the messages in one recipient's queue, in order, without content.
@@ -96,20 +96,20 @@ def show(
         posthouse queue show bob
         posthouse queue show bob --mesh team --state parked --json
     """
+    mesh = mesh_options.name
 
     async def work(client: Client) -> list[QueueRow]:
         node = await client.meshes.resolve(recipient, mesh)
         return await client.queues.rows(mesh, node, state=state, limit=limit)
 
-    found = relay_options.run(mesh, work)
+    found = mesh_options.run(mesh, work)
     output.result({"mesh": mesh, "rows": found}, shown_rows(found))
 
 
 def dead(
     *,
     limit: Annotated[int, Parameter(validator=Number(gte=1), help="Maximum number to show.")] = 100,
-    mesh: MeshName = "main",
-    relay_options: RelayOptions = DEFAULT_RELAY,
+    mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS,
     output: Output = PLAIN,
 ) -> None:
     """List the parked messages of all queues: rejected by the recipient, or out of delivery attempts.
@@ -121,11 +121,12 @@ def dead(
         posthouse queue dead
         posthouse queue dead --mesh team --json
     """
+    mesh = mesh_options.name
 
     async def work(client: Client) -> list[QueueRow]:
         return await client.queues.rows(mesh, state="parked", limit=limit)
 
-    found = relay_options.run(mesh, work)
+    found = mesh_options.run(mesh, work)
     output.result({"mesh": mesh, "rows": found}, shown_rows(found))
 
 
@@ -140,8 +141,7 @@ def purge(
     state: Annotated[PurgedState | None, Parameter(help="Only messages in this state. Default without --id: open.")] = (
         None
     ),
-    mesh: MeshName = "main",
-    relay_options: RelayOptions = DEFAULT_RELAY,
+    mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS,
     output: Output = PLAIN,
 ) -> None:
     """Remove messages without delivering them, by id or by state. This cannot be undone.
@@ -151,12 +151,13 @@ def purge(
         posthouse queue purge bob --id 2c5f...e1
         posthouse queue purge bob --mesh team --state parked --json
     """
+    mesh = mesh_options.name
 
     async def work(client: Client) -> tuple[str, ...]:
         node = await client.meshes.resolve(recipient, mesh)
         return await client.queues.purge(mesh, node, ids=list(ids) or None, state=state)
 
-    purged = relay_options.run(mesh, work)
+    purged = mesh_options.run(mesh, work)
     output.result({"mesh": mesh, "purged": purged}, f"{len(purged)} purged")
 
 
@@ -165,8 +166,7 @@ def requeue(
     /,
     *,
     ids: MessageIds = (),
-    mesh: MeshName = "main",
-    relay_options: RelayOptions = DEFAULT_RELAY,
+    mesh_options: MeshOptions = DEFAULT_MESH_OPTIONS,
     output: Output = PLAIN,
 ) -> None:
     """Put parked messages back at the tail of the queue with a new count of attempts, by id or all of them.
@@ -176,12 +176,13 @@ def requeue(
         posthouse queue requeue bob
         posthouse queue requeue bob --mesh team --id 2c5f...e1 --json
     """
+    mesh = mesh_options.name
 
     async def work(client: Client) -> Requeued:
         node = await client.meshes.resolve(recipient, mesh)
         return await client.queues.requeue(mesh, node, ids=list(ids) or None)
 
-    done = relay_options.run(mesh, work)
+    done = mesh_options.run(mesh, work)
     no_room = f", {len(done.no_room)} not requeued: the queue is full" if done.no_room else ""
     output.result(
         {"mesh": mesh, "requeued": done.requeued, "no_room": done.no_room}, f"{len(done.requeued)} requeued{no_room}"

@@ -24,7 +24,9 @@ from posthouse.cli.options import (
     read_text,
 )
 from posthouse.cli.output import PLAIN, Output
+from posthouse.model.clock import format_utc, parse_utc
 from posthouse.model.errors import error
+from posthouse.model.event import is_event_id
 from posthouse.model.freshness import with_freshness
 
 if TYPE_CHECKING:
@@ -57,13 +59,17 @@ class MessageFlags:
         str | None, Parameter(help="Your earlier message that this one replaces while it is unread.")
     ] = None
     valid_until: Annotated[
-        str | None, Parameter(help="Time after which readers are told to ask before they act on it.")
+        str | None, Parameter(help="Time after which readers see the text only if they confirm.")
     ] = None
     failure: Annotated[bool, _MANY, Parameter(help="The message only reports a failure: it wakes no agent.")] = False
 
     def all_meta(self) -> dict[str, Any] | None:
-        """Return the meta of a message that no daemon completes."""
-        said = {"supersedes": self.supersedes, "valid_until": self.valid_until, "failure": self.failure}
+        """Return the meta of a message that no daemon completes, as a daemon would have made it."""
+        if self.supersedes is not None and not is_event_id(self.supersedes):
+            hint = "Give the message id, all 64 digits: only a daemon knows your own ids and short ones."
+            raise error("id_invalid", id=self.supersedes, reason="it is no message id", hint=hint)
+        until = None if self.valid_until is None else format_utc(parse_utc(self.valid_until))
+        said = {"supersedes": self.supersedes, "valid_until": until, "failure": self.failure}
         return with_freshness(parse_meta(self.meta), said)
 
     def given(self) -> SendOptions:

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
-from cyclopts.validators import Number
 
 from posthouse.cli.config import Settings, find_home, load_settings, setting_tokens
 from posthouse.cli.join import mesh_directory, start_and_prove, take_name
+from posthouse.cli.mesh_invites import ONE_MEMBER, InviteOptions
 from posthouse.cli.options import DEFAULT_RELAY, RelayOptions, default_mesh
 from posthouse.cli.output import PLAIN, Output
 from posthouse.model.clock import system_clock
@@ -26,7 +26,7 @@ from posthouse.model.limits import SECOND_NS
 from posthouse.model.node import DEFAULT_MESH
 
 if TYPE_CHECKING:
-    from posthouse.client import Client, Invite
+    from posthouse.client import Client
 
 CERTIFICATE_NAME, CERTIFICATE_KEY_NAME = "tls-cert.pem", "tls-key.pem"
 _CERTIFICATE_DAYS = 3_650
@@ -224,12 +224,7 @@ def invite(
     mesh: Annotated[str | None, Parameter(help="Name of the mesh. Default: the chosen one.")] = None,
     /,
     *,
-    uses: Annotated[int, Parameter(validator=Number(gte=1), help="Number of hosts that may join with it.")] = 1,
-    expires_s: Annotated[int, Parameter(validator=Number(gte=1), help="Seconds until it expires.")] = 86_400,
-    role: Annotated[Literal["reader", "member", "admin"], Parameter(help="Role of the hosts that join.")] = "member",
-    address: Annotated[
-        str | None, Parameter(help="HOST:PORT at which other hosts reach the relay. Default: found out.")
-    ] = None,
+    invite_options: InviteOptions = ONE_MEMBER,
     relay_options: RelayOptions = DEFAULT_RELAY,
     output: Output = PLAIN,
 ) -> None:
@@ -242,17 +237,14 @@ def invite(
     """
     from posthouse.client import Pins
 
-    name = mesh or default_mesh()
-
-    async def work(client: Client) -> Invite:
-        return await client.meshes.invite(name, uses=uses, expires_s=expires_s, role=role)
-
+    name, address = mesh or default_mesh(), invite_options.address
     own = relay_options.url(name)
-    made = replace(relay_options.run(name, work), tls=Pins.of_home().certificate(own.origin))
+    made = replace(invite_options.make(name, relay_options), tls=Pins.of_home().certificate(own.origin))
     reached = made.url if address is None and not _is_loopback(own.host) else None
     made = replace(made, url=reached or _reachable(own.host, own.port, address))
     command = f"posthouse join {shlex.quote(str(made))}"
-    output.result({"command": command, "invite": str(made), "mesh": name, "role": role, "uses": uses}, command)
+    value = {"command": command, "invite": str(made), "mesh": name}
+    output.result(value | {"role": invite_options.role, "uses": invite_options.uses}, command)
     if _is_loopback(made.url.host):
         output.note("only this machine reaches the relay; let others reach it: posthouse up --listen 0.0.0.0:7420")
 

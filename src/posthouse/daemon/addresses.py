@@ -15,7 +15,7 @@ from posthouse.client.messages.receiver import AGENTS_FEATURE
 from posthouse.daemon.agents.registry import AgentRegistry
 from posthouse.daemon.roster import TOPIC_MARK, Roster
 from posthouse.daemon.uplink import Uplink
-from posthouse.model.address import Address, Recipient, is_agent_name, near_misses, parse_address
+from posthouse.model.address import DEFAULT_INBOX, Address, Recipient, is_agent_name, near_misses, parse_address
 from posthouse.model.clock import format_utc
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.limits import MILLISECOND_NS
@@ -46,6 +46,12 @@ class AddressBook:
             if unknown.code != "member_name_unknown":
                 raise
             return self._resolve_name(to, unknown)
+
+    def check_route(self, agent: str, to: Recipient) -> None:
+        """Raise relay_too_old for mail from or to an agent that must pass a relay which mixes up ids of agents."""
+        if (agent or to.agent) and to.destination != self._node and self._uplink.is_too_old_for_agents:
+            named = str(Address(to.agent, to.destination)) if to.agent else f"{to.destination} from {agent}"
+            raise error("relay_too_old", feature=AGENTS_FEATURE, purpose=f"mail to {named}")
 
     async def resolve_past(self, name: str) -> Recipient:
         """Return the host, and the agent there, that a reader of old mail means; the agent may be gone by now."""
@@ -87,7 +93,7 @@ class AddressBook:
         for node, agents in self._uplink.listed_agents().items():
             for agent in agents or ():
                 if node != self._node and not agent.retired:
-                    yield Address(agent.name, self._roster.name_of(node) or node), node, agent
+                    yield Address(agent.name, self._roster.host_of(node)), node, agent
 
     def _resolve_name(self, name: str, unknown: PosthouseError) -> Recipient:
         """Return the one agent of the mesh with a name; raises recipient_ambiguous, or `unknown` with near misses."""
@@ -110,8 +116,7 @@ class AddressBook:
             raise self._with_near_misses(unknown, str(address)) from unknown
         if node == self._node:
             return Recipient(node, self._agents.require_active(address.agent).name)
-        if self._uplink.is_up and not self._uplink.supports(AGENTS_FEATURE):
-            raise error("relay_too_old", feature=AGENTS_FEATURE, purpose=f"mail to {address}")
+        self.check_route(DEFAULT_INBOX, Recipient(node, address.agent))
         if (listing := await self._uplink.agents_of(node)) is not None:
             self._check_listed(address, listing.agents)
         return Recipient(node, address.agent)
@@ -135,10 +140,11 @@ class AddressBook:
     def _with_near_misses(self, unknown: PosthouseError, text: str) -> PosthouseError:
         members = [member.name for member in self._roster.members if member.name]
         own = [name for name, agent in self._agents.agents.items() if not agent.is_retired]
-        host = self._roster.name_of(self._node)
+        host = self._roster.host_of(self._node)
         known = [*members, *own, *(str(address) for address, _node, _agent in self.addresses())]
-        known += [f"{name}@{host}" for name in own if host]
+        known += [f"{name}@{host}" for name in own]
         close = near_misses(text, known)
-        if not close:
-            return unknown
-        return type(unknown)(unknown.spec, unknown.fields, f"Did you mean {', '.join(close)}? {unknown.hint}")
+        hint = f"Did you mean {', '.join(close)}? {unknown.hint}" if close else unknown.hint
+        if not self._uplink.is_up:
+            hint += " Without its relay this host does not know the agents of others by name alone: give NAME@HOST."
+        return type(unknown)(unknown.spec, unknown.fields, hint)

@@ -215,7 +215,11 @@ class ArrivalPublisher:
         """Publish one message; return its state, or None if it must be tried again."""
         if self._subjects.is_own_post(item) or not any(matches(subject, pattern) for pattern in endpoints):
             return UNMATCHED
-        now_ms = self._clock.wall_ns() // MILLISECOND_NS
+        now_ns = self._clock.wall_ns()
+        if item.is_stale(now_ns):  # a handler would take it for a new one; it stays in the inbox
+            log.info("bridge_stale", message_id=item.message_id)
+            return REFUSED
+        now_ms = now_ns // MILLISECOND_NS
         given = None if item.budget is None else decode_mesh_budget(item.budget)
         is_return = given is not None and given.is_return
         budget = effective_mesh_budget(now_ms, given=given, is_return=is_return)

@@ -63,6 +63,17 @@ class ClockWatch:
         is_refused = self._difference_ns is not None and not self._is_confirmed
         return self._is_confirmed or (not is_refused and self._clock.boot_ns() - self._started_ns > TRUSTED_AFTER_NS)
 
+    @property
+    def doubt(self) -> str | None:
+        """Why ages are not computed with this clock, as a sentence; None if they are."""
+        if self.is_plausible:
+            return None
+        if self._difference_ns is not None and not self._is_confirmed:
+            return "the relay refused this clock"
+        if self._is_confirmed:
+            return "the clock was set since the relay confirmed it"
+        return "no relay has confirmed the clock since the daemon started"
+
     def _set(self, difference_s: float | None) -> None:
         self._anchor = self._now()
         self._difference_ns = None if difference_s is None else round(difference_s * SECOND_NS)

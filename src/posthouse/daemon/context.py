@@ -128,6 +128,12 @@ class LocalCall(Call[DaemonContext]):
         return self.context.agents.check_known(self.named_agent)
 
     @property
+    def active_agent(self) -> str:
+        """The agent that the request acts for, as `agent`; raises agent_retired for one that takes no mail."""
+        agent = self.agent
+        return self.context.agents.require_active(agent).name if agent else agent
+
+    @property
     def named_agent(self) -> str:
         """The agent that the header or the query names, known or not; "" if neither names one."""
         named = {value for name, value in self.target.query if name == _AGENT_PARAMETER}

@@ -35,7 +35,7 @@ from posthouse.daemon.wake.user_hooks import ScopedTokens, Source, UserHooks
 from posthouse.daemon.wake.waker import Waker
 from posthouse.journal.store import exit_process
 from posthouse.model.errors import Fatal, PosthouseError, error
-from posthouse.model.node import validate_mesh_name
+from posthouse.model.node import validate_served_mesh_name
 
 log = structlog.get_logger(__name__)
 _FATAL_STOP_S = 10.0  # for closing the stores of a daemon that has failed
@@ -57,7 +57,7 @@ class Daemon:
 
     def __init__(self, settings: DaemonSettings) -> None:
         for mesh in settings.meshes:
-            validate_mesh_name(mesh.mesh)
+            validate_served_mesh_name(mesh.mesh)
         self.settings = settings
         self.clock = settings.clock
         self.directory = DaemonDirectory(settings.directory)

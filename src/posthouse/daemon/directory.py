@@ -20,7 +20,7 @@ from pathlib import Path
 from posthouse.files import fsync_dir, private_dir, read_private, write_atomic
 from posthouse.keys import new_token
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.node import is_mesh_name
+from posthouse.model.node import is_mesh_name, validate_served_mesh_name
 from posthouse.sqlite.store_lock import StoreLock
 
 SCHEMA_VERSION = 2
@@ -76,19 +76,21 @@ class DaemonDirectory:
         self.pid = root / "pid"
         self.socket = root / "sock"
         self.local_token = root / "local_token"
+        self.tools_token = root / "mcp_token"
         self.agents = root / "agents.db"
         self.http_port = root / "http.port"
         self.log = root / "daemon.log"
 
     def mesh(self, name: str) -> MeshDirectory:
-        """Return the directory of a mesh."""
-        return MeshDirectory(self.root / name)
+        """Return the directory of a mesh; raises mesh_name_reserved."""
+        return MeshDirectory(self.root / validate_served_mesh_name(name))
 
     def meshes(self) -> list[str]:
         """Return the meshes that this home takes part in, by their directories."""
         if not self.root.is_dir():
             return []
-        found = (self.mesh(path.name) for path in sorted(self.root.iterdir()) if is_mesh_name(path.name))
+        names = sorted(path.name for path in self.root.iterdir() if is_mesh_name(path.name) and path.is_dir())
+        found = [MeshDirectory(self.root / name) for name in names]
         return [each.mesh for each in found if any(path.exists() for path in (each.key, each.config, each.outbox))]
 
     def prepare(self) -> None:
@@ -124,7 +126,7 @@ class DaemonDirectory:
 
     def mcp_token(self) -> str:
         """Return the token for MCP over HTTP, which opens the tools only; create it the first time."""
-        return _keep_token(self.root / "mcp_token")
+        return _keep_token(self.tools_token)
 
     def upgrade(self, mesh: str) -> None:
         """Bring a directory of version 1 to this version; the caller holds its lock. Safe to repeat after a crash.

@@ -19,7 +19,8 @@ from posthouse.client import Published
 from posthouse.client.failures import retry_after_s
 from posthouse.client.messages.sender import TOPIC_MARK
 from posthouse.daemon.outbox.outbox import Outbox
-from posthouse.daemon.outbox.transitions import MAX_AGE, MAX_AGE_TEXT, Claimed, Deferred, GivenUp, SendOutcome, Sent
+from posthouse.daemon.outbox.outbox_rows import Claimed, Deferred, GivenUp, SendOutcome, Sent
+from posthouse.daemon.outbox.transitions import MAX_AGE, MAX_AGE_TEXT
 from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError, Refused, Transient, error
 from posthouse.model.event import Event, decode_event

@@ -52,15 +52,24 @@ def back_up(directory: DaemonDirectory, home: Path, target: Path, passphrase: by
         meshes = _collect(directory, home, work / "files")
         with tarfile.open(work / "archive", "w") as archive:
             archive.add(work / "files", ".")
-        fd = open_nofollow(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        with os.fdopen(fd, "wb") as sealed, (work / "archive").open("rb") as plain:
-            _seal(plain, sealed, passphrase)
-            sealed.flush()
-            os.fsync(sealed.fileno())
-        fsync_dir(target.absolute().parent)
+        _write_sealed(work / "archive", target, passphrase)
         return meshes
     finally:
         shutil.rmtree(work)
+
+
+def _write_sealed(archive: Path, target: Path, passphrase: bytes) -> None:
+    """Write the backup; a write that fails, such as on a full disk, leaves no file."""
+    fd = open_nofollow(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    try:
+        with os.fdopen(fd, "wb") as sealed, archive.open("rb") as plain:
+            _seal(plain, sealed, passphrase)
+            sealed.flush()
+            os.fsync(sealed.fileno())
+    except BaseException:
+        target.unlink()
+        raise
+    fsync_dir(target.absolute().parent)
 
 
 def restore(directory: DaemonDirectory, home: Path, source: Path, passphrase: bytes, clock: Clock) -> list[str]:

@@ -22,7 +22,7 @@ from posthouse.daemon.agents.reservations import Reservations
 from posthouse.daemon.drain import Drain
 from posthouse.daemon.inbox.inbox import Inbox, newest_position
 from posthouse.daemon.outbox.outbox import Outbox, read_depth
-from posthouse.daemon.outbox.transitions import Depth
+from posthouse.daemon.outbox.outbox_rows import Depth
 from posthouse.daemon.settings import KEEP_DAYS, MeshSettings, Retention
 from posthouse.journal.append import JournalTransaction
 from posthouse.journal.prune import count_bytes, prunable_through, prune_prefix

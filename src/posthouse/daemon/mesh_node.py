@@ -195,6 +195,7 @@ class MeshNode:
         self.threads = Threads(
             key.node, self.inbox, self.outbox, lambda event: open_content(key, event), self.roster.name_of
         )
+        self.sending.check_route = self.addresses.check_route
         self.sending.find_at_relay = partial(find_at_relay, self.uplink)
         self.reconciler = Reconciler(
             settings.mesh,
@@ -202,6 +203,7 @@ class MeshNode:
             self.inbox,
             self.uplink,
             lambda topic: bool(subscriptions.followers(topic)),
+            lambda event: open_content(key, event),
             settings.inbox_keep_days,
             clock,
         )
@@ -215,7 +217,7 @@ class MeshNode:
         uplink.on_status = self._publish_status
         self.reconciler.on_reopened = drain.wake
         self.reconciler.on_checked = self._accept_after_restore
-        self.sending.is_held = self.directory.unreconciled.exists()
+        self.sending.is_held = self.reconciler.is_restored = self.directory.unreconciled.exists()
         self.reconciler.max_age_h = lambda: drain.max_age_h
         uplink.on_presence = lambda presence: self._publish(
             "peer_join" if presence.is_online else "peer_leave",
@@ -294,6 +296,8 @@ class MeshNode:
         self.on_uplink(self, status == "connected")
         if status == "connected":
             self.reconciler.wake()
+        else:
+            self.reconciler.interrupt()
 
     def _accept_after_restore(self) -> None:
         self.directory.unreconciled.unlink(missing_ok=True)
@@ -305,7 +309,8 @@ class MeshNode:
     def _publish_messages(self, items: Sequence[InboxItem]) -> None:
         self._meters.count("posthouse_daemon_inbox_received_total", by=len({item.id for item in items}))
         for item in items:
-            self._events.publish_message(item.id, item.position, item.to_api(), item.received_at_ns, item.agent)
+            shown = item.to_api(item.received_at_ns)
+            self._events.publish_message(item.id, item.position, shown, item.received_at_ns, item.agent)
 
     def _publish_dead(self, row_id: str, client_message_id: str, reason: str) -> None:
         self._meters.count("posthouse_daemon_outbox_dead_total", reason)

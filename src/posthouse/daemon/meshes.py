@@ -23,7 +23,7 @@ from posthouse.daemon.metrics import Meters
 from posthouse.daemon.settings import DaemonSettings, MeshSettings
 from posthouse.model.address import Address
 from posthouse.model.errors import Fatal, PosthouseError, error
-from posthouse.model.node import DEFAULT_MESH, KEY_PREFIX_MIN_DIGITS, node_hex, validate_mesh_name
+from posthouse.model.node import DEFAULT_MESH, validate_served_mesh_name
 
 log = structlog.get_logger(__name__)
 #: another process has the files: no mesh may be served beside it
@@ -91,8 +91,7 @@ class MeshTable:
     def address_of(self, agent: str) -> str:
         """Return the address of an agent of this host, in the default mesh."""
         node = self.get(None)
-        host = node.roster.name_of(node.key.node) or node_hex(node.key.node)[:KEY_PREFIX_MIN_DIGITS]
-        return str(Address(agent, host))
+        return str(Address(agent, node.roster.host_of(node.key.node)))
 
     def states(self) -> list[dict[str, Any]]:
         """Return one description of each mesh."""
@@ -117,7 +116,7 @@ class MeshTable:
         load = self._settings.load_mesh
         if load is None:
             raise error("mesh_not_served", mesh=mesh, served=", ".join(sorted(self.nodes)))
-        settings = load(validate_mesh_name(mesh), relay)
+        settings = load(validate_served_mesh_name(mesh), relay)
         former = self.nodes.get(mesh)
         if former is not None:
             if former.is_open and former.failure is None and former.settings.relay == settings.relay:

@@ -16,7 +16,7 @@ import structlog
 from posthouse.daemon.inbox.inbox import Inbox, NewItem
 from posthouse.daemon.mailroom import Mailroom, new_item
 from posthouse.daemon.outbox.outbox import Outbox
-from posthouse.daemon.outbox.transitions import OwnPost
+from posthouse.daemon.outbox.outbox_rows import OwnPost
 from posthouse.model.errors import Transient
 from posthouse.model.event import decode_event
 from posthouse.model.message import read_message

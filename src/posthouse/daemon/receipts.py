@@ -18,7 +18,7 @@ from posthouse.daemon.agents.registry import AgentRegistry
 from posthouse.daemon.inbox.inbox import Inbox
 from posthouse.daemon.inbox.read_state import Handed, mark_sent, waiting_receipts
 from posthouse.daemon.outbox.outbox import Outbox
-from posthouse.daemon.outbox.transitions import Outcome
+from posthouse.daemon.outbox.outbox_rows import Outcome
 from posthouse.daemon.uplink import Uplink
 from posthouse.model.errors import PosthouseError
 from posthouse.model.limits import MILLISECOND_NS

@@ -3,7 +3,9 @@
 A relay restored from a backup has a new epoch: the outbox sends again what such a relay had answered, and the relay
 recognizes what it still has. An inbox that was rolled back, or replaced because it was damaged, lacks messages that
 this host confirmed: the first connection after a start looks at the newest messages of the relay's history, and if
-the inbox lacks a confirmed one it is refilled from the last week. Messages that wait in the queue come by themselves.
+the inbox lacks a confirmed one it is refilled. Messages that wait in the queue come by themselves. An outbox restored
+from a backup gets rows for what this host sent since, so that an id stays used and threads stay whole.
+A lost connection ends the work, and the next one begins it again: everything here may be repeated.
 """
 
 from __future__ import annotations
@@ -16,20 +18,23 @@ import structlog
 
 from posthouse.client import Client, Mailbox
 from posthouse.client.messages.gaps import deliver_history
+from posthouse.client.messages.sender import TOPIC_MARK
 from posthouse.client.stored_events import Stored
 from posthouse.daemon.inbox.inbox import Inbox
 from posthouse.daemon.outbox.outbox import Outbox
+from posthouse.daemon.outbox.outbox_rows import NewRow, SentBefore
+from posthouse.daemon.settings import KEEP_DAYS
 from posthouse.model.api import MessageStates
 from posthouse.model.clock import Clock
 from posthouse.model.errors import PosthouseError
-from posthouse.model.event import MESSAGE
+from posthouse.model.event import MESSAGE, Event, encode_event
 from posthouse.model.limits import DAY_S, SECOND_NS
-from posthouse.model.message import read_message
+from posthouse.model.message import Message, fingerprint, read_message
+from posthouse.model.ulid import UlidGenerator
 
 log = structlog.get_logger(__name__)
 _NEWEST = 50  # messages that show whether the inbox was rolled back
 _PAGE = 200
-_REFILL_DAYS = 7  # as long as the relay queues a message
 _HOUR_NS = 3_600 * SECOND_NS
 _AGAIN_S = 30.0  # after a failure that the next connection need not cure
 _MAX_TOPICS = 100  # of a filter
@@ -67,6 +72,7 @@ class Reconciler:
         inbox: Inbox,
         uplink: RelayConnection,
         is_followed: Callable[[str], bool],
+        open_event: Callable[[Event], str],
         keep_days: int,
         clock: Clock,
     ) -> None:
@@ -75,10 +81,15 @@ class Reconciler:
         self._inbox = inbox
         self._uplink = uplink
         self._is_followed = is_followed
+        self._open_event = open_event
         #: what the inbox has deleted by its age must not come back
-        self._refill_ns = min(_REFILL_DAYS, keep_days) * DAY_S * SECOND_NS - _HOUR_NS
+        self._refill_ns = keep_days * DAY_S * SECOND_NS - _HOUR_NS
         self._clock = clock
+        self._minter = UlidGenerator(clock)
         self._is_due = asyncio.Event()
+        self._work: asyncio.Task[None] | None = None
+        #: True if the stores come from a backup and were not compared with the relay yet
+        self.is_restored = False
         #: True once outbox and inbox were compared with the relay
         self.is_checked = False
         #: callback once outbox and inbox were compared with the relay
@@ -92,18 +103,30 @@ class Reconciler:
         """Reconcile soon: there is a new connection."""
         self._is_due.set()
 
+    def interrupt(self) -> None:
+        """Stop what waits for an answer of a connection that was lost; the next connection begins again."""
+        if self._work is not None:
+            self._work.cancel()
+
     async def run(self) -> None:
         """Reconcile after each connection."""
         while True:
             await self._is_due.wait()
             await self._uplink.wait_sending()
             self._is_due.clear()
+            self._work = asyncio.create_task(self._reconcile())
             try:
-                await self._reconcile()
-            except PosthouseError as failure:
+                await asyncio.wait([self._work])
+                failure = None if self._work.cancelled() else self._work.exception()
+            finally:
+                self._work.cancel()
+                self._work = None
+            if isinstance(failure, PosthouseError):
                 log.info("not_reconciled", mesh=self._mesh, code=failure.code, reason=str(failure))
                 await asyncio.sleep(_AGAIN_S)
                 self._is_due.set()
+            elif failure is not None:
+                raise failure
 
     async def _reconcile(self) -> None:
         info = await self._uplink.client.info()
@@ -113,6 +136,8 @@ class Reconciler:
             for destination in await self._outbox.note_relay_epoch(epoch, since_ns):
                 self.on_reopened(destination)
         if not self.is_checked:
+            if self.is_restored:
+                await self._refill_outbox()
             if await self._is_inbox_behind():
                 await self._refill()
             self.is_checked = True
@@ -139,6 +164,42 @@ class Reconciler:
                 if cursor is None:
                     break
 
+    async def _refill_outbox(self) -> None:
+        """Add rows for messages of this host that the relay has and a restored outbox lacks."""
+        client, cursor, count = self._uplink.client, None, 0
+        since_ns = self._clock.wall_ns() - KEEP_DAYS * DAY_S * SECOND_NS
+        wanted = {"kinds": [MESSAGE], "mesh": self._mesh, "authors": [client.key.node], "since_ns": since_ns}
+        while True:
+            page = await client.query(wanted, limit=_PAGE, cursor=cursor)
+            sent = [self._sent_before(each) for each in page.events if _is_message(each)]
+            count += await self._outbox.add_sent([each for each in sent if each is not None])
+            cursor = page.cursor
+            if cursor is None:
+                break
+        if count:
+            log.warning("outbox_refilled", mesh=self._mesh, rows=count)
+
+    def _sent_before(self, stored: Stored) -> SentBefore | None:
+        """Return the row of a message that this host has sent; None if its text cannot be opened."""
+        event, message = stored.event, read_message(stored.event)
+        try:
+            body = self._open_event(event).encode()
+        except PosthouseError:
+            return None
+        kind, ref = message.destination_kind, message.destination_ref
+        row = NewRow(
+            self._minter.mint(),
+            message.client_message_id,
+            fingerprint(kind, ref, message.reply_to, message.priority, message.meta, body),
+            event.id,
+            encode_event(event),
+            _destination(message),
+            message.from_agent,
+            message.to_agent,
+            message.reply_to,
+        )
+        return SentBefore(row, stored.seq, event.created_at_ns)
+
     async def _filters(self) -> list[dict[str, Any]]:
         """Return the filters of recent direct messages to this host, and of the topics that its agents follow."""
         since_ns = self._clock.wall_ns() - self._refill_ns
@@ -164,6 +225,10 @@ class Reconciler:
                 if limit is not None and len(missing) >= limit:
                     break
         return missing
+
+
+def _destination(message: Message) -> str:
+    return TOPIC_MARK + message.destination_ref if message.recipient is None else message.recipient
 
 
 def _is_message(stored: Stored) -> bool:

@@ -86,6 +86,10 @@ class Roster:
         """Return the member name of a node."""
         return self._names.get(node)
 
+    def host_of(self, node: str) -> str:
+        """Return the member name of a node, or the beginning of its key; both work as the host of an address."""
+        return self._names.get(node) or node_hex(node)[:KEY_PREFIX_MIN_DIGITS]
+
     @property
     def members(self) -> Sequence[Member]:
         return self._content.members

@@ -15,7 +15,8 @@ import msgspec
 from posthouse.client.messages.sender import Composer, MessageOptions, Request
 from posthouse.daemon.inbox.inbox import Inbox, sender_ref
 from posthouse.daemon.outbox.outbox import Outbox
-from posthouse.daemon.outbox.transitions import MAX_AGE, NewRow, OutboxRow
+from posthouse.daemon.outbox.outbox_rows import NewRow, OutboxRow
+from posthouse.daemon.outbox.transitions import MAX_AGE
 from posthouse.model.address import DEFAULT_INBOX, Recipient
 from posthouse.model.api import MessageStates
 from posthouse.model.budget import (
@@ -53,7 +54,7 @@ class SendRequest(msgspec.Struct, forbid_unknown_fields=True):
     mesh: str | None = None
     #: an earlier message to the same recipient that this one replaces while it is unread
     supersedes: str | None = None
-    #: a time after which the recipient is told to ask before it acts on the message
+    #: a time after which a recipient that has not read the message sees its text only if it confirms
     valid_until: str | None = None
     #: the message only reports a failure: it wakes no agent
     failure: bool = False
@@ -91,6 +92,8 @@ class Sending:
         self._minter = UlidGenerator(clock)
         #: returns a message that the relay has, by its id; raises if the relay cannot be asked now
         self.find_at_relay: Callable[[str], Awaitable[MessageStates | None]] = _find_nothing
+        #: raises why a message of an agent cannot go to a recipient over the present connection
+        self.check_route: Callable[[str, Recipient], None] = lambda _agent, _to: None
         #: True until restored stores were compared with the relay: an id may have been used since the backup
         self.is_held = False
         #: largest body that the relay accepts, in bytes
@@ -104,8 +107,7 @@ class Sending:
         agent: str = DEFAULT_INBOX,
     ) -> SendResult:
         """Accept a message of an agent; `header_id` is the Idempotency-Key, `budget` what it inherits from the bus."""
-        if self.is_held:
-            raise error("daemon_reconciling", mesh=self._mesh)
+        self._check_reconciled()
         client_message_id = header_id if header_id is not None else request.client_message_id
         if client_message_id is None:
             client_message_id = self._minter.mint()
@@ -128,6 +130,7 @@ class Sending:
 
         A row that was sent may be at the relay although no answer came: then it is done, and nothing is sent again.
         """
+        self._check_reconciled()
         row = await self._outbox.find(key, agent)
         if row.status in (OutboxStatus.DEAD, OutboxStatus.PENDING) and _may_be_at_relay(row):
             found = await self.find_at_relay(row.event_id)
@@ -150,6 +153,7 @@ class Sending:
     ) -> Request:
         validate_client_message_id(client_message_id)
         destination, to_agent = await self._resolve(given.to)
+        self.check_route(agent, Recipient(destination, to_agent))
         options: MessageOptions = {
             "client_message_id": client_message_id,
             "reply_to": given.reply_to_id,
@@ -188,6 +192,7 @@ class Sending:
 
         A second call sends nothing new.
         """
+        self._check_reconciled()
         if row.from_agent != agent:
             raise error("outbox_row_unknown", id=row.id)
         if not row.destination or row.status in (OutboxStatus.DEAD, OutboxStatus.ABORTED):
@@ -202,8 +207,15 @@ class Sending:
         }
         text = f"I withdraw my message {row.event_id}."
         request = self._composer.request(row.destination, text, self._mesh, options)
-        await self._outbox.accept(self._sign(request), self._capacity_bytes())
+        outcome = await self._outbox.accept(self._sign(request), self._capacity_bytes())
+        if outcome.action is AcceptAction.REFUSE:  # the notice of an earlier call is dead or was dropped
+            fields = {name: value for name, value in outcome.body.items() if name != "error"}
+            raise error("idempotency_key_reused", client_message_id=request.client_message_id, **fields)
         return {"message_id": row.event_id, "state": "withdrawing"}
+
+    def _check_reconciled(self) -> None:
+        if self.is_held:
+            raise error("daemon_reconciling", mesh=self._mesh)
 
     async def _drop_unsent(self, row: OutboxRow) -> bool:
         """Abort a row that no relay can have; return False if it may have left this host."""

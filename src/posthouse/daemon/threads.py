@@ -177,7 +177,10 @@ class Threads:
         budget: str | None,
         read_at_ns: int | None,
         is_withdrawn: int,
+        valid_until_ns: int | None,
     ) -> ThreadMessage:
+        is_stale = valid_until_ns is not None and self._inbox.store.clock.wall_ns() >= valid_until_ns
+        was_read = read_at_ns is not None and (valid_until_ns is None or read_at_ns < valid_until_ns)
         return ThreadMessage(
             message_id,
             reply_to,
@@ -187,7 +190,7 @@ class Threads:
             from_agent,
             self._node if topic is None else f"#{topic}",
             to_agent,
-            None if is_withdrawn else body,
+            None if is_withdrawn or (is_stale and not was_read) else body,
             None if budget is None else decode_mesh_budget(budget),
             is_own=sender == self._node,
             is_read=read_at_ns is not None,

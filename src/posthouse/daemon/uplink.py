@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import structlog
 
 from posthouse.client import Client, Confirmed, Delivery, Mailbox, Pins, Presence, Published, Receipt
+from posthouse.client.messages.receipts import RECEIPTS_FEATURE
 from posthouse.client.messages.receiver import AGENTS_FEATURE
 from posthouse.daemon.clock_watch import TOLERANCE_NS, ClockWatch
 from posthouse.daemon.features import Offer, bounded_max_age_h, read_offer
@@ -29,40 +30,12 @@ from posthouse.keys import NodeKey
 from posthouse.model.codes.spec import Exit
 from posthouse.model.errors import PosthouseError, Refused, Transient, error
 from posthouse.model.event import PROFILE, Coordinate, Event
-from posthouse.model.limits import RECEIVE_WINDOW_MAX, SECOND_NS
+from posthouse.model.limits import MILLISECOND_NS, RECEIVE_WINDOW_MAX, SECOND_NS
 from posthouse.model.profile import AgentProfile, read_agents
+from posthouse.model.receipt import ReceiptState
 
 log = structlog.get_logger(__name__)
 UNDECRYPTABLE = "undecryptable"
-
-
-async def receive_into_inbox(
-    mailbox: Mailbox,
-    inbox: Inbox,
-    mailroom: Mailroom,
-    own_posts: OwnPosts,
-    roster: Roster,
-    refresh: Callable[[], Awaitable[None]],
-) -> None:
-    """Store messages and confirm them until the mailbox is closed; raises what the store or the mailbox raises.
-
-    `refresh` updates the roster; it is called for a sender that the roster does not know, such as one that has just
-    joined.
-    """
-    while deliveries := await mailbox.take():
-        if any(roster.name_of(delivery.sender) is None for delivery in deliveries):
-            await refresh()
-        accepted: list[tuple[Delivery, NewItem]] = []
-        for delivery in deliveries:
-            try:
-                agents = await mailroom.recipients(delivery.message)
-            except PosthouseError as refusal:
-                log.info("mail_refused", message_id=delivery.id, code=refusal.code)
-                mailbox.reject(delivery, rejection_reason(refusal))
-            else:
-                accepted.append((delivery, read_item(delivery, inbox.minter.mint(), roster)._replace(agents=agents)))
-        await own_posts.put_with([(delivery.seq, item) for delivery, item in accepted])
-        _confirm_or_reject(mailbox, accepted)
 
 
 def read_item(delivery: Delivery, item_id: str, roster: Roster) -> NewItem:
@@ -77,15 +50,6 @@ def _decrypt(delivery: Delivery) -> tuple[str | None, str | None]:
     except PosthouseError as failure:
         log.warning("mail_undecryptable", message_id=delivery.id, sender=delivery.sender, code=failure.code)
         return None, failure.code
-
-
-def _confirm_or_reject(mailbox: Mailbox, stored: Sequence[tuple[Delivery, NewItem]]) -> None:
-    readable = [delivery for delivery, item in stored if item.undecryptable is None]
-    if readable:
-        mailbox.confirm(*readable)
-    for delivery, item in stored:
-        if item.undecryptable is not None:
-            mailbox.reject(delivery, UNDECRYPTABLE)
 
 
 _AGAIN_S = 5.0  # after a refusal that only an administrator can lift
@@ -114,7 +78,7 @@ class AgentListing(NamedTuple):
 
 
 def _has_agent(event: Event) -> bool:
-    return any(tag[0] == "to" for tag in event.tags)
+    return any(tag[0] in ("from", "to") for tag in event.tags)
 
 
 class Uplink:
@@ -201,11 +165,16 @@ class Uplink:
             return [failure] * len(events)
 
     async def _submit_without_agents(self, events: Sequence[Event]) -> list[Published | PosthouseError]:
-        """Send what is for hosts; mail to agents waits, because this relay would mix up their ids."""
-        refusal = error("relay_too_old", feature=AGENTS_FEATURE, purpose="mail to an agent of another host")
+        """Send mail between hosts; mail of agents waits, because this relay would mix up their ids."""
+        refusal = error("relay_too_old", feature=AGENTS_FEATURE, purpose="mail of agents to other hosts")
         plain = [event for event in events if not _has_agent(event)]
         answers = iter(await self.submit(plain) if plain else [])
         return [refusal if _has_agent(event) else next(answers) for event in events]
+
+    @property
+    def is_too_old_for_agents(self) -> bool:
+        """True while the relay of the present connection does not know agents."""
+        return self.is_up and not self.supports(AGENTS_FEATURE)
 
     def supports(self, feature: str) -> bool:
         """Return True if the relay of the present connection offers a feature."""
@@ -221,7 +190,8 @@ class Uplink:
     @property
     def online(self) -> Mapping[str, Any]:
         """The roster of the open mailbox by node; empty without one."""
-        return {} if self.mailbox is None or not self.is_up else self.mailbox.roster
+        mailbox = self.mailbox
+        return mailbox.roster if mailbox is not None and mailbox.is_open and self.is_up else {}
 
     def show_online(self, agents: Sequence[str]) -> None:
         """Show the mesh which agents of this host are online."""
@@ -342,14 +312,48 @@ class Uplink:
 
     async def _read(self, mailbox: Mailbox) -> None:
         try:
-            await receive_into_inbox(
-                mailbox, self._inbox, self._mailroom, self._own_posts, self._roster, self._refresh_throttled
-            )
+            await self._receive(mailbox)
         except Transient as failure:  # the inbox cannot be written; the relay keeps the messages
             log.error("inbox_not_writable", code=failure.code, reason=str(failure))
         finally:
             self.mailbox = None
             await mailbox.close()
+
+    async def _receive(self, mailbox: Mailbox) -> None:
+        """Store messages and confirm them until the mailbox is closed; raises what the store or the mailbox raises."""
+        while deliveries := await mailbox.take():
+            if any(self._roster.name_of(delivery.sender) is None for delivery in deliveries):
+                await self._refresh_throttled()  # the sender may have just joined
+            accepted: list[tuple[Delivery, NewItem]] = []
+            for delivery in deliveries:
+                try:
+                    agents = await self._mailroom.recipients(delivery.message)
+                except PosthouseError as refusal:
+                    log.info("mail_refused", message_id=delivery.id, code=refusal.code)
+                    self._reject(mailbox, delivery, rejection_reason(refusal))
+                else:
+                    item = read_item(delivery, self._inbox.minter.mint(), self._roster)
+                    accepted.append((delivery, item._replace(agents=agents)))
+            await self._own_posts.put_with([(delivery.seq, item) for delivery, item in accepted])
+            mailbox.confirm(*(delivery for delivery, item in accepted if item.undecryptable is None))
+            for delivery, item in accepted:
+                if item.undecryptable is not None:
+                    self._reject(mailbox, delivery, UNDECRYPTABLE)
+
+    def _reject(self, mailbox: Mailbox, delivery: Delivery, reason: str) -> None:
+        """Reject a message, and tell the sender of a direct one: the relay informs senders of receipts only."""
+        mailbox.reject(delivery, reason)
+        message = delivery.message
+        if message.recipient is not None and self._client is not None and self.supports(RECEIPTS_FEATURE):
+            self._client.receipts.add(
+                delivery.id,
+                delivery.sender,
+                mesh=message.mesh,
+                at_ms=self._settings.clock.wall_ns() // MILLISECOND_NS,
+                agent=message.to_agent,
+                state=ReceiptState.REJECTED,
+                reason=reason,
+            )
 
     async def _wait_writable(self) -> None:
         while True:

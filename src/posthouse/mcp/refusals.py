@@ -40,6 +40,7 @@ AGENT_HINTS: dict[str, str] = {
     "outbox_row_unknown": "Use the `id` that `send` gave.",
     "message_unknown": "Use the `id` that `send` gave.",
     "id_ambiguous": "Give more digits of the `id`.",
+    "message_stale": "Ask its sender if it still holds: `send` with `reply_to`. `read` with `confirm` shows it anyway.",
     # lock
     "held": "Call `lock` again with `wait_s`, or ask its holder: `send` to {holder}.",
     "held_by_self": "You hold it: `lock` with action renew or release and its `token`.",

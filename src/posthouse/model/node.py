@@ -69,6 +69,17 @@ def validate_mesh_name(mesh: str) -> str:
     return mesh
 
 
+#: files of the directory in which a daemon has one folder per mesh; those with a dot in their name cannot collide
+RESERVED_MESH_NAMES = frozenset({"sock", "pid", "local_token", "mcp_token", "schema_version"})
+
+
+def validate_served_mesh_name(mesh: str) -> str:
+    """Return the name of a mesh that a daemon can serve, or raise mesh_name_invalid or mesh_name_reserved."""
+    if validate_mesh_name(mesh).lower() in RESERVED_MESH_NAMES:  # some file systems ignore case
+        raise error("mesh_name_reserved", mesh=mesh)
+    return mesh
+
+
 def is_key_digits(text: str) -> bool:
     """Return True if a text is 64 hexadecimal digits: as a recipient it is always a key, never a name."""
     return len(text) == 64 and _HEX.fullmatch(text) is not None

@@ -41,7 +41,7 @@ class MessageState(enum.StrEnum):
     DEAD = "dead"
     ABORTED = "aborted"
     EXPIRED = "expired"
-    #: the recipient's queue had no room
+    #: the queue of a reader of the topic had no room; that reader gets it from the topic's history later
     NOT_QUEUED = "not_queued"
 
 

@@ -90,7 +90,9 @@ def test_two_hosts_talk_after_up_invite_and_join(server: Machine, laptop: Machin
     for _ in range(20):
         if laptop("daemon", "status")["refusal"] == "not_member":
             break
-    for words in (("peers",), ("send", started["name"], "waits too")):
+    laptop("send", joined["name"], "from this host to itself")
+    first = ("tail", "--after", laptop("inbox")["items"][-1]["id"], "--count", "1")
+    for words in (("peers",), ("send", started["name"], "waits too"), first):
         told = laptop.run(*words, options=()).stderr
         assert "is not a member of the mesh main" in told and "posthouse join INVITE" in told
     row = laptop("send", started["name"], "waits")
@@ -138,3 +140,32 @@ def test_token_is_replaced_for_a_daemon_that_runs(laptop: Machine) -> None:
 def test_mesh_that_was_never_joined_cannot_be_chosen(laptop: Machine) -> None:
     done = laptop.run("use", "nowhere")
     assert done.returncode == Exit.USAGE and "posthouse join" in done.stderr
+
+
+def test_joining_again_passes_over_no_unread_mail_and_acts_for_the_host(server: Machine, laptop: Machine) -> None:
+    started = server("up", "--listen", "127.0.0.1:0")
+    server("send", started["name"], "unread note to self")
+    again = server("up", "--listen", "127.0.0.1:0")
+    assert (again["admitted"], again["arrived"]) == (True, True)
+    (item,) = server("inbox", "wait", "--timeout", "0")["items"]
+    assert item["body"] == "unread note to self"
+
+
+def test_home_with_two_keys_moves_its_rights_to_the_key_of_the_mesh(server: Machine, laptop: Machine) -> None:
+    """A home from before: key.json administers the mesh, and the daemon has a key of its own without rights."""
+    home_node = server("keys", "new")["node"]
+    started = server("up", "--listen", "127.0.0.1:0")
+    members = {each["node"]: each for each in server("mesh", "members", "main")["members"]}
+    daemon_node = server("daemon", "status")["node"]
+    assert members[home_node]["role"] == "admin" and daemon_node != home_node
+    assert members[daemon_node]["role"] == "member"
+    assert "posthouse daemon adopt --mesh main" in server.run("doctor").stdout
+
+    moved = server("daemon", "adopt")
+    assert (moved["moved"], moved["role"], moved["node"]) == (True, "admin", daemon_node)
+    members = {each["node"]: each for each in server("mesh", "members", "main")["members"]}
+    assert (members[daemon_node]["role"], members[daemon_node]["name"]) == ("admin", started["name"])
+    assert home_node not in members
+    assert "daemon adopt" not in server.run("doctor").stdout
+    assert server("invite")["mesh"] == "main", "commands act with the rights that were moved"
+    assert server("daemon", "adopt")["moved"] is False, "safe to repeat"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,7 +77,7 @@ async def test_read_state_belongs_to_one_agent(tmp_path: Path) -> None:
         await host.until_status("2", "done")
         [mine] = (await ann.get("/v1/inbox", wait_s=10))["items"]
         assert (await ben.get(f"/v1/inbox/{mine['id']}"))["error"] == "inbox_item_unknown"
-        assert (await ben.post("/v1/inbox/seen", ids=[mine["id"]]))["count"] == 0
+        assert (await ben.post("/v1/inbox/seen", ids=[mine["id"]]))["error"] == "inbox_item_unknown"
         assert (await ann.post("/v1/inbox/seen", all=True))["count"] == 1
         assert (await bodies(ann, unread="true"), await bodies(ben, unread="true")) == ([], ["two"])
 
@@ -135,7 +136,7 @@ async def test_mail_moves_with_a_renamed_agent_and_survives_a_restart(tmp_path: 
         assert "reviewer" in refused["detail"]
         await restart(host)
         assert await bodies(host.acting_as("reviewer")) == ["before"]
-        assert await bodies(host.acting_as("claude")) == []
+        assert await bodies(host.acting_as("claude")) == ["before"], "the old name stands for the new one"
 
 
 async def test_an_event_stream_shows_the_mail_of_its_agent_only(tmp_path: Path) -> None:
@@ -199,3 +200,45 @@ async def test_mail_is_filtered_by_the_agent_that_sent_it_and_the_outbox_by_both
         assert await sent(host, to=f"ben@{host.node}") == ["2", "1"]
         unread = {agent["name"]: agent["unread"] for agent in (await host.get("/v1/agents"))["items"]}
         assert unread == {"ann": 1, "ben": 2}
+
+
+async def test_a_program_with_the_name_from_before_a_rename_acts_for_the_renamed_agent(tmp_path: Path) -> None:
+    host = make_host(tmp_path, NOWHERE)
+    async with running(host):
+        old, other = await host.add_agent("claude"), await host.add_agent("other")
+        await other.send("claude", "before", client_message_id="1")
+        await old.until_bodies(1)
+        assert (await host.post("/v1/agents/rename", name="claude", to="reviewer")).status == 200
+        await other.send("reviewer", "after")
+        assert await old.until_bodies(2) == ["before", "after"], "no inbox that nothing reaches"
+        await old.send("other", "hello")
+        [item] = await eventually(lambda: mail_of(other), lambda items: len(items) == 1)
+        assert item["from_agent"] == "reviewer"
+
+
+async def mail_of(program: Host) -> list[Any]:
+    found: list[Any] = (await program.get("/v1/inbox"))["items"]
+    return found
+
+
+async def test_a_retired_agent_reads_its_mail_and_neither_sends_nor_follows(tmp_path: Path) -> None:
+    host = make_host(tmp_path, NOWHERE)
+    async with running(host):
+        claude = await host.add_agent("claude")
+        await host.send("claude", "x")
+        await claude.until_bodies(1)
+        await host.post("/v1/agents/retire", name="claude", reason="done")
+        assert await claude.bodies() == ["x"]
+        for said in (await claude.send(host.node, "y"), await claude.post("/v1/topic/subscribe", topic="news")):
+            assert (said.status, said["error"]) == (409, "agent_retired")
+
+
+async def test_an_unknown_recipient_is_no_agent_and_no_host(tmp_path: Path) -> None:
+    host = make_host(tmp_path, NOWHERE)
+    async with running(host):
+        await host.add_agent("claude")
+        said = await host.send("carol", "x")
+        assert (said.status, said["detail"]) == (404, "there is no host or agent 'carol' in mesh main")
+        assert "NAME@HOST" in said["hint"], "the relay cannot be asked"
+        near = (await host.send(f"claude@{host.node[8:15]}", "x"))["hint"]
+        assert f"Did you mean claude@{host.node[8:16]}," in near, "a host without a name is the beginning of its key"

@@ -132,3 +132,33 @@ def test_the_state_of_a_message_is_the_furthest_that_anything_says() -> None:
         assert shown_state(sent, state, None, is_answered=False) == state
     assert shown_state(MessageState.READ, "confirmed", "read", is_answered=True) is MessageState.ANSWERED
     assert shown_state(MessageState.DEAD, None, None, is_answered=False) is MessageState.DEAD
+
+
+async def test_a_sender_is_told_that_an_agent_refused_its_message(laptop: Host, build: Host) -> None:
+    await add_known_agent(build, laptop, "tester")
+    build.mesh.uplink.client.receipts.gather_s = 0.01
+    build.daemon.agents._agents = {}  # the list of the sender is older than the host's own
+    await laptop.send(f"tester@{build.node}", "run", client_message_id="c")
+    row = await eventually(lambda: laptop.row("c"), lambda row: row["state"] == "rejected")
+    assert (row["reject_reason"], row["rejected_at"] is not None) == ("agent_unknown", True)
+
+
+async def test_a_message_repeated_from_another_outbox_follows_the_first_one(
+    house: House, laptop: Host, build: Host
+) -> None:
+    tester = await add_known_agent(build, laptop, "tester")
+    build.mesh.uplink.client.receipts.gather_s = 0.01
+    first = await laptop.send(f"tester@{build.node}", "run", client_message_id="c")
+    await until_state(laptop, "c", "confirmed")
+    await laptop.down()
+    for file in laptop.mesh.outbox.store.path.parent.glob("outbox.db*"):
+        file.unlink()
+    await laptop.up()
+    await laptop.connected()
+    again = await laptop.send(f"tester@{build.node}", "run", client_message_id="c")
+    assert again.status == 202
+    row = await laptop.until_status("c", "done")
+    assert row["message_id"] == first["message_id"], "the id that its readers know"
+    assert await tester.bodies() == ["run"]
+    await tester.post("/v1/inbox/seen", all=True)
+    await eventually(lambda: laptop.row("c"), lambda row: row["state"] == "read")

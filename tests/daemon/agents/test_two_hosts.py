@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from posthouse.daemon import registrar
-from tests.client.house import ADMIN, House
+from posthouse.relay.messages.settings import DeliverySettings, message_features
+from tests.client.house import ADMIN, House, open_house
 from tests.daemon.hosts import Host, eventually, host_at
 
 
@@ -83,13 +85,15 @@ async def test_an_ambiguous_name_lists_the_candidates(house: House, hosts: tuple
     async with host_at(house, "c") as third:
         await build.add_agent("tester")
         await third.add_agent("tester")
-        address = f"tester@{third.node}"
+        address = f"tester@{third.node[8:16]}"  # it has no name: a short key, not 64 digits
         await eventually(lambda: laptop.send("tester", "x"), lambda said: said.status == 409)
         said = await laptop.send("tester", "x")
         assert said["error"] == "recipient_ambiguous"
         assert "tester@build" in said["detail"]
         assert address in said["detail"]
         assert (await laptop.send("tester@build", "x")).status == 202
+        assert third.node not in said["detail"]
+        assert (await laptop.send(address, "x")).status == 202, "what is shown can be typed"
 
 
 async def test_an_unknown_agent_of_a_known_host_is_refused_with_near_misses(hosts: tuple[Host, Host]) -> None:
@@ -219,3 +223,25 @@ async def test_a_post_given_again_after_a_crash_is_still_one_message(hosts: tupl
         lambda: laptop.mesh.outbox.store.pool.run(lambda db: db.execute(left).get), lambda count: count == 0
     )
     assert await bodies(ben) == ["green"]
+
+
+async def test_a_relay_without_agents_carries_mail_of_hosts_and_refuses_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_agents(settings: DeliverySettings) -> dict[str, Any]:
+        offered = message_features(settings)
+        return {name: value for name, value in offered.items() if name not in ("agents", "receipts", "gaps")}
+
+    with monkeypatch.context() as patched:
+        patched.setattr("posthouse.relay.context.message_features", without_agents)
+        async with open_house(tmp_path) as house, host_at(house, "l") as laptop, host_at(house, "b") as build:
+            ann, ben = await laptop.add_agent("ann"), await laptop.add_agent("ben")
+            await build.add_agent("tester")
+            for said in (await laptop.send(f"tester@{build.node}", "x"), await ann.send(build.node, "x")):
+                assert (said.status, said["error"]) == (503, "relay_too_old"), said.body
+                assert "Update the relay" in said["hint"]
+            assert (await laptop.get("/v1/outbox"))["items"] == []
+            await ann.send("ben", "local")
+            await until(ben, ["local"])
+            await laptop.send(build.node, "between hosts")
+            await until(build, ["between hosts"])

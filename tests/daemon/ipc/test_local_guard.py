@@ -17,6 +17,9 @@ import aiohttp
 import pytest
 import structlog
 
+from posthouse.cli.daemon_home import rotate_token
+from posthouse.cli.options import DaemonOptions
+from posthouse.cli.output import Output
 from posthouse.daemon.ipc.local_server import is_container
 from posthouse.daemon.ipc.routes import ROUTES
 from posthouse.daemon.settings import IpcLimits
@@ -361,3 +364,18 @@ async def test_connection_that_showed_the_token_is_not_displaced_by_strangers(tc
         assert b" 200 OK" in await reader.readuntil(b"\r\n\r\n")
     for _reader, each in [*idle, (reader, writer)]:
         each.close()
+
+
+async def test_a_rotated_token_opens_the_port_of_a_running_daemon_and_the_old_one_does_not(tcp: Host) -> None:
+    directory = tcp.daemon.directory
+    old, tools = directory.token(), directory.mcp_token()
+    rotate_token(daemon_options=DaemonOptions(directory=directory.root), output=Output(json=True))
+    refused = await over_tcp(tcp, "/v1/health", token=old)
+    assert (refused.status, refused["error"]) == (401, "local_token_wrong")
+    assert directory.token() != old
+    assert (await over_tcp(tcp, "/v1/health")).status == 200
+    assert directory.mcp_token() == tools
+    rotate_token(mcp=True, daemon_options=DaemonOptions(directory=directory.root), output=Output(json=True))
+    refused = await over_tcp(tcp, "/mcp", "POST", token=tools)
+    assert (refused.status, refused["error"]) == (401, "mcp_token_wrong")
+    assert (await over_tcp(tcp, "/mcp", "POST", token=directory.mcp_token())).status != 401

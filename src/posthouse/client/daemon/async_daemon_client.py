@@ -138,9 +138,9 @@ class AsyncDaemonClient:
             if found or poll.left_s <= 0:
                 return found
 
-    async def item(self, row_id: str) -> InboxItem:
-        """Return one message of the inbox."""
-        return await self._transport.execute(calls.item(row_id))
+    async def item(self, row_id: str, *, confirm: bool = False) -> InboxItem:
+        """Return one message of the inbox; raises message_stale after its `valid_until`, unless you `confirm`."""
+        return await self._transport.execute(calls.item(row_id, is_confirmed=confirm))
 
     async def seen(self, ids: Sequence[str]) -> int:
         """Mark messages as read; return how many were unread."""

@@ -136,7 +136,7 @@ class SendOptions(TypedDict, total=False):
     client_message_id: str | None
     #: an earlier message to the same recipient that this one replaces while it is unread
     supersedes: str | None
-    #: a time (UTC, as text) after which the recipient is told to ask before it acts on the message
+    #: a time (UTC, as text) after which a recipient that has not read the message sees its text only if it confirms
     valid_until: str | None
     #: True if the message only reports a failure: it wakes no agent
     failure: bool | None
@@ -242,8 +242,9 @@ def inbox(given: InboxFilter, wait_s: float = 0.0) -> Call[Page[InboxItem]]:
     return Call("GET", "/v1/inbox", as_page(InboxItem), query | {"wait_s": wait_s or None}, wait_s=wait_s)
 
 
-def item(row_id: str) -> Call[InboxItem]:
-    return Call("GET", f"/v1/inbox/{_part(row_id)}", as_struct(InboxItem))
+def item(row_id: str, *, is_confirmed: bool) -> Call[InboxItem]:
+    query = {"confirm": is_confirmed or None}
+    return Call("GET", f"/v1/inbox/{_part(row_id)}", as_struct(InboxItem), query)
 
 
 def seen(ids: Sequence[str]) -> Call[int]:

@@ -184,9 +184,9 @@ class DaemonClient:
             if found or poll.left_s <= 0:
                 return found
 
-    def item(self, row_id: str) -> InboxItem:
-        """Return one message of the inbox."""
-        return self._transport.execute(calls.item(row_id))
+    def item(self, row_id: str, *, confirm: bool = False) -> InboxItem:
+        """Return one message of the inbox; raises message_stale after its `valid_until`, unless you `confirm`."""
+        return self._transport.execute(calls.item(row_id, is_confirmed=confirm))
 
     def seen(self, ids: Sequence[str]) -> int:
         """Mark messages as read; return how many were unread."""

@@ -83,7 +83,7 @@ class InboxItem(msgspec.Struct, frozen=True):
     newer_from_sender: int = 0
     #: the sender's limit
     valid_until: str | None = None
-    #: True after that limit
+    #: True after that limit; without a body if it was not read before, until `item` is called with `confirm`
     is_stale: bool = False
     #: True if it only reports a failure
     is_failure: bool = False
@@ -101,7 +101,7 @@ class InboxItem(msgspec.Struct, frozen=True):
         told = (
             (self.is_withdrawn, "withdrawn by its sender"),
             (self.replaced_by is not None and not self.is_withdrawn, "superseded by a later message"),
-            (self.is_stale, f"stale since {self.valid_until}: ask the sender to confirm it before you act on it"),
+            (self.is_stale, f"stale since {self.valid_until}: ask its sender whether it still holds"),
             (self.read_before is not None, f"read before, at {self.read_before}, and not answered"),
             (self.newer_from_sender > 0, f"{newer} newer from this sender"),
         )
@@ -139,7 +139,7 @@ class ThreadMessage(msgspec.Struct, frozen=True):
     #: node id, or #topic
     to: str
     to_agent: str
-    #: None if it cannot be opened, was withdrawn, or is kept no more
+    #: None if it cannot be opened, was withdrawn, is kept no more, or became stale unread
     body: str | None
     is_own: bool = False
     is_read: bool = False
@@ -188,7 +188,8 @@ class OutboxRow(msgspec.Struct, frozen=True):
     #: agent of the recipient, "" for its default inbox
     to_agent: str = ""
     mesh: str | None = None
-    #: queued, sent, confirmed, read, rejected, dead or aborted, as far as this host knows; `message` asks the relay too
+    #: queued, sent, confirmed, read, rejected, not_queued, dead or aborted, as far as this host knows; `message` asks
+    #: the relay too
     state: str = "queued"
     #: when the recipient's daemon got it, and when its agent's program was given the text
     confirmed_at: str | None = None
@@ -315,6 +316,8 @@ class Health(msgspec.Struct, frozen=True):
     clock_difference_s: int | None = None
     #: False: nothing is given up or deleted by its age, because the clock may be wrong
     clock_trusted: bool = True
+    #: why it may be wrong; usually that no relay was reached yet
+    clock_doubt: str | None = None
     #: False while a store cannot be written: the states below say why
     writable: bool = True
     #: open, full, locked, damaged or failed

@@ -21,7 +21,7 @@ from pathlib import Path
 from posthouse.files import home_directory, open_locked, read_private
 from posthouse.model.address import AGENT_ENV, AGENT_HEADER, DEFAULT_INBOX
 from posthouse.model.errors import PosthouseError, error
-from posthouse.model.node import DEFAULT_MESH, is_mesh_name, validate_mesh_name
+from posthouse.model.node import DEFAULT_MESH, is_mesh_name, validate_served_mesh_name
 
 SOCKET_NAME = "sock"
 PORT_NAME = "http.port"
@@ -127,7 +127,7 @@ def daemon_address(
 ) -> DaemonAddress:
     """Return the address of the daemon in a directory, by default the daemon of the home."""
     if mesh is not None:
-        validate_mesh_name(mesh)
+        validate_served_mesh_name(mesh)
     root = home_directory() / "daemon"
     if directory is not None:
         given = Path(directory).expanduser().absolute()

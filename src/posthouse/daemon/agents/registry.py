@@ -143,8 +143,11 @@ class AgentRegistry:
         return found
 
     def check_known(self, name: str) -> str:
-        """Return the name of an agent or of the default inbox unchanged, or raise agent_unknown."""
-        return name if name == DEFAULT_INBOX else self.require(name).name
+        """Return the present name of an agent, "" for the default inbox, or raise agent_unknown.
+
+        A program that still uses a name from before a rename acts for the renamed agent.
+        """
+        return name if name == DEFAULT_INBOX else self.present_name(self.require(name).name)
 
     def require_active(self, name: str) -> Agent:
         """Return an agent that takes mail; raises agent_unknown or agent_retired."""

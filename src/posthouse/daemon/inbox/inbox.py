@@ -115,18 +115,28 @@ class InboxItem(NamedTuple):
         """True if the message may wake an agent: reports of failures and mail that cannot be opened never do."""
         return not self.is_failure and self.undecryptable is None
 
+    def is_stale(self, now_ns: int) -> bool:
+        """Return True after the time until which its sender says that the message counts."""
+        return self.valid_until_ns is not None and now_ns >= self.valid_until_ns
+
+    def is_withheld(self, now_ns: int) -> bool:
+        """Return True if the text is shown only to a reader that confirms: it was not read before it became stale."""
+        if self.valid_until_ns is None or not self.is_stale(now_ns):
+            return False
+        return self.seen_at_ns is None or self.seen_at_ns >= self.valid_until_ns
+
     def age_s(self, now_ns: int) -> float:
         """Return the age of the message: since it was sent, or received if the sender's clock is ahead."""
         since_ns = self.received_at_ns if self.sent_at_ns is None else min(self.sent_at_ns, self.received_at_ns)
         return max(0, now_ns - since_ns) / SECOND_NS
 
-    def to_api(self, now_ns: int | None = None) -> dict[str, Any]:
-        """Return the message as the local API shows it; without a body, `undecryptable` or `is_withdrawn` says why.
+    def to_api(self, now_ns: int, *, is_confirmed: bool = False) -> dict[str, Any]:
+        """Return the message as the local API shows it at a time; `is_confirmed` shows the text of a stale one.
 
-        `now_ns` is the time of the read, by default that of the arrival.
+        Without a body, `undecryptable`, `is_withdrawn` or `is_stale` says why.
         """
-        now_ns = self.received_at_ns if now_ns is None else now_ns
         is_hidden = self.is_withdrawn and self.replaced_at_ns is not None
+        is_hidden = is_hidden or (self.is_withheld(now_ns) and not is_confirmed)
         return {
             "id": self.id,
             "client_message_id": self.client_message_id,
@@ -150,7 +160,7 @@ class InboxItem(NamedTuple):
             "age_s": round(self.age_s(now_ns), 3),
             "newer_from_sender": self.newer_from_sender,
             "valid_until": _format_time(self.valid_until_ns),
-            "is_stale": self.valid_until_ns is not None and now_ns >= self.valid_until_ns,
+            "is_stale": self.is_stale(now_ns),
             "is_failure": bool(self.is_failure),
             "replaced_by": self.replaced_by,
             "is_withdrawn": bool(self.is_withdrawn),
@@ -248,11 +258,20 @@ class Inbox:
         self.on_handed()
         return count
 
-    async def note_handed(self, ids: Sequence[str], agent: str) -> None:
-        """Note that the program of an agent has the full text of messages."""
+    async def note_handed(self, ids: Sequence[str], agent: str, *, is_confirmed: bool = False) -> None:
+        """Note that the program of an agent has the full text of messages; `is_confirmed` includes stale ones."""
         if agent:
-            await self.store.writer.run(lambda tx: note_handed(tx, ids, agent))
+            await self.store.writer.run(lambda tx: note_handed(tx, ids, agent, is_confirmed=is_confirmed))
             self.on_handed()
+
+    async def resolve(self, keys: Sequence[str], agent: str) -> dict[str, str]:
+        """Return the inbox ids of messages by the ids, message ids or beginnings of them that an agent gave."""
+
+        def look(db: apsw.Connection) -> dict[str, str]:
+            found = {key: find_item(db, key, agent) for key in keys}
+            return {key: item.id for key, item in found.items() if item is not None}
+
+        return await self.store.pool.run(look)
 
     async def unread_counts(self) -> dict[str, int]:
         """Return how many messages are unread, by agent; agents without unread mail are absent."""

@@ -52,7 +52,8 @@ SELECT sender, from_agent, topic, budget FROM inbox WHERE message_id = ?
 
 -- :name unbridged
 SELECT position, id, client_message_id, message_id, mesh, topic, sender, sender_name, body, meta, received_at_ns,
-       reply_to_id, NULL, priority, budget, undecryptable, conflicts_with, from_agent, to_agent, to_agent
+       reply_to_id, NULL, priority, budget, undecryptable, conflicts_with, from_agent, to_agent, to_agent, sent_at_ns,
+       valid_until_ns
 FROM inbox WHERE bridge = 'waiting' AND position > ? ORDER BY position LIMIT ?
 
 -- :name set_bridge_states

@@ -1,7 +1,8 @@
 """What each agent has read: its marks on messages, and the receipts that senders of direct messages get.
 
 A message is handed over when the program marks it as read, opens it, or says that it has it; a preview hands nothing
-over. The first time counts. Mail of the default inbox has no receipts: a person reads it.
+over, and neither does a stale message, whose text is withheld until its reader confirms. The first time counts. Mail of
+the default inbox has no receipts: a person reads it.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ class Handed(NamedTuple):
 def mark_seen(tx: JournalTransaction, ids: Sequence[str], agent: str, read_by: str | None, mesh: str) -> int:
     """Mark messages of an agent's inbox as read by a process; return how many were unread."""
     seen: list[str] = []
-    for item_id in dict.fromkeys(ids):
-        tx.db.execute(SQL.mark_seen, (tx.now_ns, read_by, agent, item_id, item_id))
-        if tx.db.changes():
+    for key in dict.fromkeys(ids):
+        unread: list[Any] = tx.db.execute(SQL.unread, {"key": key, "agent": agent}).fetchall()
+        for item_id, position in unread:
+            tx.db.execute(SQL.mark_seen, (tx.now_ns, read_by, agent, position))
             seen.append(item_id)
     note_handed(tx, ids, agent)
     if seen:
@@ -42,11 +44,12 @@ def mark_seen(tx: JournalTransaction, ids: Sequence[str], agent: str, read_by: s
     return len(seen)
 
 
-def note_handed(tx: JournalTransaction, keys: Iterable[str], agent: str) -> None:
-    """Note that an agent's program has the full text of messages."""
+def note_handed(tx: JournalTransaction, keys: Iterable[str], agent: str, *, is_confirmed: bool = False) -> None:
+    """Note that an agent's program has the full text of messages; `is_confirmed` includes stale ones."""
     if agent != DEFAULT_INBOX:
         for key in keys:
-            tx.db.execute(SQL.note_handed, {"key": key, "agent": agent, "at_ns": tx.now_ns})
+            given = {"key": key, "agent": agent, "at_ns": tx.now_ns, "is_confirmed": is_confirmed}
+            tx.db.execute(SQL.note_handed, given)
 
 
 def waiting_receipts(db: apsw.Connection, after: int, limit: int) -> list[Handed]:

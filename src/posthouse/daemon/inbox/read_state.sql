@@ -1,12 +1,16 @@
+-- :name unread
+SELECT inbox.id, inbox.position FROM inbox JOIN inbox_agent ON inbox_agent.position = inbox.position
+WHERE (id = :key OR message_id = :key) AND agent = :agent AND read_at_ns IS NULL
+
 -- :name mark_seen
-UPDATE inbox_agent SET read_at_ns = ?, read_by = ?
-WHERE agent = ? AND read_at_ns IS NULL AND position IN (SELECT position FROM inbox WHERE id = ? OR message_id = ?)
+UPDATE inbox_agent SET read_at_ns = ?, read_by = ? WHERE agent = ? AND position = ?
 
 -- :name note_handed
 INSERT OR IGNORE INTO inbox_receipts (position, agent, message_id, sender, handed_at_ns)
 SELECT inbox.position, agent, message_id, sender, :at_ns
 FROM inbox JOIN inbox_agent ON inbox_agent.position = inbox.position AND agent = :agent
 WHERE (id = :key OR message_id = :key) AND topic IS NULL AND undecryptable IS NULL
+  AND (:is_confirmed OR valid_until_ns IS NULL OR valid_until_ns > :at_ns)
 
 -- :name waiting
 SELECT position, agent, message_id, sender, handed_at_ns FROM inbox_receipts

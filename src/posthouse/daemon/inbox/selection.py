@@ -41,6 +41,8 @@ class InboxFilter(NamedTuple):
     #: agent of the sender; None: any
     from_agent: str | None = None
     is_unread: bool = False
+    #: only messages that may wake an agent, as `InboxItem.wakes` says
+    is_waking: bool = False
     #: expression of the full-text index
     search: str | None = None
     #: only these messages, by their message ids
@@ -72,6 +74,8 @@ class InboxFilter(NamedTuple):
         conditions = [text for text, value in given if value is not None]
         if self.is_unread:
             conditions.append("read_at_ns IS NULL")
+        if self.is_waking:
+            conditions.append("is_failure = 0 AND undecryptable IS NULL")
         return " AND ".join(conditions), [value for _text, value in given if value is not None]
 
 

@@ -33,7 +33,7 @@ from posthouse.daemon.ipc.merged import (
 from posthouse.daemon.mesh_node import MeshNode
 from posthouse.daemon.roster import TOPIC_MARK
 from posthouse.http.response import HttpResponse, json_response
-from posthouse.model.clock import parse_utc
+from posthouse.model.clock import Clock, format_utc, parse_utc
 from posthouse.model.errors import error
 from posthouse.model.limits import SECOND_NS
 
@@ -72,6 +72,11 @@ class InboxQuery(Selection):
     wait_s: Annotated[float, msgspec.Meta(ge=0, le=MAX_WAIT_S)] = 0.0
     #: only mail after the mark of this reader, oldest first; the answer names the mark to move
     reader: str | None = None
+
+
+class ItemQuery(msgspec.Struct):
+    #: show the text although the message is stale
+    confirm: bool = False
 
 
 class MarkBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -149,10 +154,13 @@ async def move_mark(call: LocalCall) -> HttpResponse:
 
 
 async def show_inbox_item(call: LocalCall) -> HttpResponse:
-    """Return one message, by its id in the inbox or its message id."""
+    """Return one message, by its id in the inbox or its message id; a stale one only if the reader confirms."""
+    is_confirmed, now_ns = call.arguments(ItemQuery).confirm, call.context.clock.wall_ns()
     node, item = await find_inbox_item(call, call.id)
-    await node.inbox.note_handed([item.id], call.agent)
-    return json_response(item.to_api(call.context.clock.wall_ns()))
+    if item.is_withheld(now_ns) and not is_confirmed:
+        raise error("message_stale", id=item.message_id, valid_until=format_utc(item.valid_until_ns or 0))
+    await node.inbox.note_handed([item.id], call.agent, is_confirmed=is_confirmed)
+    return json_response(item.to_api(now_ns, is_confirmed=is_confirmed))
 
 
 async def mark_seen(call: LocalCall) -> HttpResponse:
@@ -167,7 +175,12 @@ async def mark_seen(call: LocalCall) -> HttpResponse:
         return json_response({"count": sum([await node.inbox.mark_all_seen(each) for node, each in wanted.items()])})
     if len(body.ids) > MAX_SEEN:
         raise error("body_invalid", reason=f"at most {MAX_SEEN} ids at once")
-    return json_response({"count": sum([await node.inbox.mark_seen(body.ids, call.agent) for node in call.meshes])})
+    found = {node: await node.inbox.resolve(body.ids, call.agent) for node in call.meshes}
+    unknown = [key for key in body.ids if not any(key in ids for ids in found.values())]
+    if unknown:
+        raise error("inbox_item_unknown", id=unknown[0][:80])
+    counts = [await node.inbox.mark_seen(list(ids.values()), call.agent) for node, ids in found.items() if ids]
+    return json_response({"count": sum(counts)})
 
 
 #: the filter of each mesh that a request reads
@@ -263,7 +276,9 @@ async def _wakeful_items(call: LocalCall, wanted: _Wanted) -> list[InboxItem]:
     if not items and not any(each.has_conditions for each in wanted.values()):
         await pauses.finish(agent)
     if not any(item.wakes for item in items):
-        return []
+        waking = {node: each._replace(is_waking=True, limit=1) for node, each in wanted.items()}
+        if not items or not await _matching_items(waking):  # it may be on a later page
+            return []
     if not pauses.is_releasing(agent):
         return items
     await pauses.note_release(agent)
@@ -287,15 +302,15 @@ async def stream_events(call: LocalCall) -> HttpResponse:
             response = web.StreamResponse(headers=_HEADERS)
             await response.prepare(call.request)
             await _write(response, _COMMENT)
-            await _send_stored(response, stored)
+            await _send_stored(response, stored, context.clock)
             await _send_live(call, response, listener, {node.mesh: each.after for node, each in stored.items()})
         finally:
             context.events.unsubscribe(listener)
     return HttpResponse(response=response)
 
 
-def _frame(item: InboxItem) -> bytes:
-    return message_event(item.id, item.position, item.to_api(), item.received_at_ns, item.agent).frame()
+def _frame(item: InboxItem, now_ns: int) -> bytes:
+    return message_event(item.id, item.position, item.to_api(now_ns), item.received_at_ns, item.agent).frame()
 
 
 async def _resume_filters(call: LocalCall) -> dict[MeshNode, InboxFilter]:
@@ -314,7 +329,7 @@ async def _resume_filters(call: LocalCall) -> dict[MeshNode, InboxFilter]:
     return {node: rest if node is here else others for node in call.meshes}
 
 
-async def _send_stored(response: web.StreamResponse, wanted: dict[MeshNode, InboxFilter]) -> None:
+async def _send_stored(response: web.StreamResponse, wanted: dict[MeshNode, InboxFilter], clock: Clock) -> None:
     """Send the stored messages, oldest first over all meshes; leave in `wanted` the positions that were sent."""
     while True:
         pages = {node: await node.inbox.items(filter_) for node, filter_ in wanted.items()}
@@ -329,7 +344,7 @@ async def _send_stored(response: web.StreamResponse, wanted: dict[MeshNode, Inbo
             if page:
                 wanted[node] = wanted[node]._replace(after=page[-1].position)
         items = merge_by_time(pages.values(), lambda item: item.received_at_ns, newest_first=False)
-        await _write(response, b"".join(_frame(item) for item in items))
+        await _write(response, b"".join(_frame(item, clock.wall_ns()) for item in items))
 
 
 def _until(page: Sequence[InboxItem], through_ns: int) -> list[InboxItem]:

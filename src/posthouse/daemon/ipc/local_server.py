@@ -93,15 +93,15 @@ class LocalServer:
         self._close_later(await listen_unix(server, self._directory.socket), server)
 
     async def _listen_tcp(self) -> None:
-        tokens, local = self._context.tokens, self._directory.token
+        tokens, local, tools = self._context.tokens, self._directory.token, self._directory.mcp_token
         # read for each request: `daemon rotate-token` replaces the file of a running daemon
         rule = TokenRule(
             lambda given: same_token(given, local()) or tokens.find(given) is not None,
             "local_token_missing",
             "local_token_wrong",
         )
-        tools = self._directory.mcp_token()
-        tools_rule = TokenRule(lambda given: same_token(given, tools), "mcp_token_missing", "mcp_token_wrong")
+        tools()  # created at the start, for the configuration of a client
+        tools_rule = TokenRule(lambda given: same_token(given, tools()), "mcp_token_missing", "mcp_token_wrong")
         limits = self._settings.limits
         guard = Guard(LOCAL, rule, path_tokens={MCP_PATH: tools_rule}, rate=limits.tcp_rate, clock=self._settings.clock)
         server = self._make_server(guard, _TCP_CONNECTIONS)

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from posthouse.daemon.context import LocalCall
 from posthouse.daemon.inbox.inbox import InboxItem
 from posthouse.daemon.mesh_node import MeshNode
-from posthouse.daemon.outbox.transitions import OutboxRow
+from posthouse.daemon.outbox.outbox_rows import OutboxRow
 from posthouse.model.address import Recipient
 from posthouse.model.errors import PosthouseError, error
 from posthouse.model.event import is_event_id

@@ -17,7 +17,7 @@ from posthouse.daemon.context import LocalCall
 from posthouse.daemon.inbox.read_state import answered_at_ns
 from posthouse.daemon.ipc.merged import find_outbox_row
 from posthouse.daemon.mesh_node import MeshNode
-from posthouse.daemon.outbox.transitions import OutboxRow
+from posthouse.daemon.outbox.outbox_rows import OutboxRow
 from posthouse.daemon.registrar import agent_profile
 from posthouse.daemon.roster import TOPIC_MARK
 from posthouse.http.response import HttpResponse, json_response
@@ -162,7 +162,7 @@ async def create_topic(call: LocalCall) -> HttpResponse:
 async def subscribe_topic(call: LocalCall) -> HttpResponse:
     """Let the agent that asks, or the default inbox, follow the topics that match a pattern."""
     pattern = await _read_topic(call)
-    await call.mesh.registrar.subscribe(call.agent, pattern)
+    await call.mesh.registrar.subscribe(call.active_agent, pattern)
     return json_response({"topic": pattern, "subscribed": True})
 
 

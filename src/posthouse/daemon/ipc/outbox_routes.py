@@ -14,7 +14,7 @@ from posthouse.daemon.context import LocalCall
 from posthouse.daemon.ipc.merged import Boundary, bounds_in, find_outbox_row, merge_by_time, resolve_in_meshes
 from posthouse.daemon.mesh_node import MeshNode
 from posthouse.daemon.outbox.outbox import OutboxFilter
-from posthouse.daemon.outbox.transitions import OutboxRow
+from posthouse.daemon.outbox.outbox_rows import OutboxRow
 from posthouse.daemon.roster import TOPIC_MARK
 from posthouse.daemon.send import SendRequest
 from posthouse.http.response import HttpResponse, json_response
@@ -64,19 +64,26 @@ async def post_to_topic(call: LocalCall) -> HttpResponse:
 
 async def _accept_message(call: LocalCall, request: SendRequest) -> HttpResponse:
     meters = call.context.meters
-    agent = call.agent
-    if agent:
-        call.context.agents.require_active(agent)
+    agent = call.active_agent
     try:
         status, body = await call.mesh.sending.send(request, call.request.headers.get(_KEY_HEADER), agent=agent)
     except PosthouseError as failure:
         meters.count("posthouse_daemon_sends_total", str(failure.spec.status))
         raise
     meters.count("posthouse_daemon_sends_total", str(status))
-    if "@" in request.to or request.to in call.context.agents.agents:
-        paused = call.mesh.addresses.pause_of(await call.mesh.addresses.resolve(request.to))
-        body |= {} if paused is None else {"recipient_paused": paused}
-    return json_response(body, status)
+    return json_response(body | await _pause_of_recipient(call, request.to), status)
+
+
+async def _pause_of_recipient(call: LocalCall, to: str) -> dict[str, Any]:
+    """Return what the sender of a message that was accepted is told of a paused recipient."""
+    if "@" not in to and to not in call.context.agents.agents:
+        return {}
+    addresses = call.mesh.addresses
+    try:
+        paused = addresses.pause_of(await addresses.resolve(to))
+    except PosthouseError:  # the message was accepted: a name that has just changed must not make it look refused
+        return {}
+    return {} if paused is None else {"recipient_paused": paused}
 
 
 DEFAULT_LIMIT = 50

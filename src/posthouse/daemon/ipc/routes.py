@@ -125,6 +125,7 @@ async def read_health(call: LocalCall) -> dict[str, Any]:
         "relay_error": None if node.uplink.connect_error is None else str(node.uplink.connect_error),
         "clock_difference_s": _rounded(node.uplink.clock_watch.difference_s),
         "clock_trusted": node.uplink.trusts_clock,
+        "clock_doubt": node.uplink.clock_watch.doubt,
         "lag_ms": await _lag_ns(call, node) // MILLISECOND_NS,
         "queue_depth": depth.pending,
         "inflight": depth.inflight,
@@ -184,7 +185,13 @@ ROUTES: tuple[Route[LocalCall], ...] = (
         bodies=(inbox_routes.MarkBody,),
         responses={200: types.MovedMark},
     ),
-    Route("GET", "/v1/inbox/{id}", inbox_routes.show_inbox_item, responses={200: InboxItem}),
+    Route(
+        "GET",
+        "/v1/inbox/{id}",
+        inbox_routes.show_inbox_item,
+        query=inbox_routes.ItemQuery,
+        responses={200: InboxItem},
+    ),
     Route("GET", "/v1/threads/{id}", inbox_routes.show_thread, responses={200: Thread}),
     Route(
         "GET",

@@ -14,9 +14,7 @@ from typing import Any, NamedTuple
 import apsw
 
 from posthouse.daemon.outbox import transitions
-from posthouse.daemon.outbox.transitions import (
-    OUTBOX,
-    SQL,
+from posthouse.daemon.outbox.outbox_rows import (
     Claimed,
     Depth,
     NewRow,
@@ -24,8 +22,9 @@ from posthouse.daemon.outbox.transitions import (
     Outcome,
     OwnPost,
     SendOutcome,
-    accept_row,
+    SentBefore,
 )
+from posthouse.daemon.outbox.transitions import OUTBOX, SQL, accept_row
 from posthouse.journal.append import JournalTransaction
 from posthouse.journal.store import Store, exit_process
 from posthouse.model.address import DEFAULT_INBOX
@@ -145,6 +144,10 @@ class Outbox:
         """Record that the host's other agents have topic posts."""
         positions = [(post.position,) for post in posts]
         await self.store.writer.run(lambda tx: tx.db.executemany(SQL.mark_given, positions).fetchall())
+
+    async def add_sent(self, sent: Sequence[SentBefore]) -> int:
+        """Add rows for messages that the relay has and this outbox lost; return how many were missing."""
+        return await self.store.writer.run(lambda tx: transitions.add_sent_rows(tx, sent, self._mesh))
 
     async def note_outcomes(self, outcomes: Sequence[Outcome]) -> None:
         """Store what became of messages at their recipients."""

@@ -27,10 +27,12 @@ FROM outbox WHERE destination = ? AND status = 'pending' ORDER BY position LIMIT
 UPDATE outbox SET status = 'inflight', attempts = attempts + 1, next_attempt_at_ns = NULL WHERE position = ?
 
 -- :name mark_done
-UPDATE outbox SET status = 'done', delivered_at_ns = ?, broker_message_id = ?, history_id = ?, last_error = NULL,
+-- a relay that had the message from another outbox answers its id there: confirmations and replies name that one
+UPDATE outbox SET status = 'done', delivered_at_ns = ?1, broker_message_id = ?2, event_id = ?2, history_id = ?3,
+       last_error = NULL,
        own_post = CASE WHEN own_post = 'given' THEN 'given' WHEN destination GLOB '#*' THEN 'waiting' ELSE 'none' END,
-       not_queued = coalesce(?, not_queued)
-WHERE position = ? AND status = 'inflight'
+       not_queued = coalesce(?4, not_queued)
+WHERE position = ?5 AND status = 'inflight'
 
 -- :name mark_accepted
 UPDATE outbox SET status = 'done', delivered_at_ns = ?, broker_message_id = ?, history_id = ?, last_error = NULL,

@@ -4,13 +4,13 @@
     pending | dead -> aborted                 by an operator; inflight too when the identity is replaced
     pending | dead -> done                    the relay had the message when it was to be requeued
     done -> pending                           the relay was restored from a backup
+    -> done                                   this outbox was restored from a backup, and the relay has the message
 
 Each function is the work of one transaction and appends its journal records in it. Two requests with one
 client_message_id never both insert, because the writer runs them one after the other; a refusal writes nothing. A
 row is settled only from the state in which it is expected, so an operator's abort between two steps is kept. Capacity
 is checked only for an insert: a retry of an accepted message is answered however full the disk is. An aborted row
 keeps its client_message_id and names its successor.
-The names in `to_api` are a contract of the local API. If you change one: 1. DaemonClient, 2. docs/reference.
 """
 
 from __future__ import annotations
@@ -20,18 +20,20 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from posthouse.journal.append import JournalTransaction
-from posthouse.model.address import DEFAULT_INBOX
-from posthouse.model.clock import format_utc
-from posthouse.model.errors import PosthouseError, error
-from posthouse.model.outbox_rules import (
-    AcceptAction,
-    AcceptOutcome,
-    MessageState,
-    OutboxStatus,
-    OutboxView,
-    decide_accept,
+from posthouse.daemon.outbox.outbox_rows import (
+    Claimed,
+    Deferred,
+    Depth,
+    NewRow,
+    OutboxRow,
+    Outcome,
+    SendOutcome,
+    Sent,
+    SentBefore,
 )
+from posthouse.journal.append import JournalTransaction
+from posthouse.model.errors import PosthouseError, error
+from posthouse.model.outbox_rules import AcceptAction, AcceptOutcome, OutboxStatus, OutboxView, decide_accept
 from posthouse.sqlite.schema import Component
 from posthouse.sqlite.statements import Statements
 
@@ -46,131 +48,6 @@ REMINT = "remint"
 _SWEEP_ROWS = 500  # per transaction
 _CHANGEABLE = (OutboxStatus.DEAD, OutboxStatus.PENDING)
 _BY_CLIENT_ID, _INSERT, _STATE, _ADD_STATE = SQL.by_client_id, SQL.insert_row, SQL.read_state, SQL.add_state
-
-
-class NewRow(NamedTuple):
-    """A message after validation, resolution, sealing and signing."""
-
-    id: str
-    client_message_id: str
-    request_fingerprint: bytes
-    event_id: str
-    #: the signed event as JSON; every attempt sends these bytes
-    event: bytes
-    #: node id of the recipient, or #topic
-    destination: str
-    #: agent of this host that sends it, "" for the host itself
-    from_agent: str = DEFAULT_INBOX
-    #: agent of the recipient, "" for its default inbox
-    to_agent: str = DEFAULT_INBOX
-    reply_to_id: str | None = None
-
-
-class Claimed(NamedTuple):
-    """A row claimed for sending."""
-
-    position: int
-    id: str
-    client_message_id: str
-    event: bytes
-    enqueued_at_ns: int
-    #: attempts before this one
-    attempts: int
-    #: error of the attempt before
-    last_error: str | None
-    from_agent: str = DEFAULT_INBOX
-
-
-class OwnPost(NamedTuple):
-    """A topic post that the relay has answered."""
-
-    position: int
-    history_id: int
-    event: bytes
-
-
-class OutboxRow(NamedTuple):
-    """One row without its event."""
-
-    position: int
-    id: str
-    client_message_id: str
-    status: str
-    attempts: int
-    enqueued_at_ns: int
-    next_attempt_at_ns: int | None
-    delivered_at_ns: int | None
-    broker_message_id: str | None
-    history_id: int | None
-    last_error: str | None
-    aborted_at_ns: int | None
-    aborted_by: str | None
-    superseded_by: str | None
-    payload_bytes: int
-    destination: str
-    event_id: str
-    from_agent: str
-    to_agent: str
-    confirmed_at_ns: int | None
-    read_at_ns: int | None
-    rejected_at_ns: int | None
-    reject_reason: str | None
-    #: readers of a topic whose queue had no room: a JSON array of {recipient, reason}
-    not_queued: str | None
-
-    @property
-    def state(self) -> MessageState:
-        """What is known on this host of a message's way."""
-        if self.status in (OutboxStatus.DEAD, OutboxStatus.ABORTED):
-            return MessageState(self.status)
-        if self.rejected_at_ns is not None:
-            return MessageState.REJECTED
-        if self.read_at_ns is not None:
-            return MessageState.READ
-        if self.confirmed_at_ns is not None:
-            return MessageState.CONFIRMED
-        if self.not_queued is not None and not self.destination.startswith("#"):
-            return MessageState.NOT_QUEUED
-        return MessageState.SENT if self.status == OutboxStatus.DONE else MessageState.QUEUED
-
-    def to_api(self) -> dict[str, Any]:
-        """Return the row as the local API shows it."""
-        return {
-            "id": self.id,
-            "client_message_id": self.client_message_id,
-            "status": self.status,
-            "attempts": self.attempts,
-            "enqueued_at": format_utc(self.enqueued_at_ns),
-            "next_attempt_at": _format_time(self.next_attempt_at_ns),
-            "delivered_at": _format_time(self.delivered_at_ns),
-            "broker_message_id": self.broker_message_id,
-            "history_id": self.history_id,
-            "last_error": self.last_error,
-            "aborted_at": _format_time(self.aborted_at_ns),
-            "aborted_by": self.aborted_by,
-            "superseded_by": self.superseded_by,
-            "payload_bytes": self.payload_bytes,
-            "destination": self.destination,
-            "message_id": self.event_id,
-            "from_agent": self.from_agent,
-            "to_agent": self.to_agent,
-            "state": self.state.value,
-            "confirmed_at": _format_time(self.confirmed_at_ns),
-            "read_at": _format_time(self.read_at_ns),
-            "rejected_at": _format_time(self.rejected_at_ns),
-            "reject_reason": self.reject_reason,
-            "not_queued": [] if self.not_queued is None else msgspec.json.decode(self.not_queued),
-        }
-
-
-class Outcome(NamedTuple):
-    """What became of a message at its recipient."""
-
-    message_id: str
-    #: confirmed, read or rejected
-    state: str
-    at_ns: int
-    reason: str | None = None
 
 
 def note_outcomes(tx: JournalTransaction, outcomes: Sequence[Outcome], mesh: str) -> None:
@@ -202,19 +79,6 @@ class _ExistingRow(NamedTuple):
         return OutboxView(status, self.request_fingerprint, self.broker_message_id, self.history_id, self.last_error)
 
 
-class Depth(NamedTuple):
-    """The counters of the outbox."""
-
-    pending: int
-    inflight: int
-    #: size of the stored events
-    bytes: int
-
-
-def _format_time(at_ns: int | None) -> str | None:
-    return None if at_ns is None else format_utc(at_ns)
-
-
 def accept_row(tx: JournalTransaction, row: NewRow, mesh: str, capacity_bytes: int) -> AcceptOutcome:
     """Decide the answer to a request by the accept table, and insert its row if it is new."""
     found: Any = tx.db.execute(_BY_CLIENT_ID, (row.client_message_id, row.from_agent)).fetchone()
@@ -230,10 +94,11 @@ def accept_row(tx: JournalTransaction, row: NewRow, mesh: str, capacity_bytes: i
     return outcome
 
 
-def _insert_row(tx: JournalTransaction, row: NewRow, mesh: str) -> None:
-    """Insert a pending row, with its journal record and the counters."""
+def _insert_row(tx: JournalTransaction, row: NewRow, mesh: str, at_ns: int | None = None) -> int:
+    """Insert a pending row, queued now or at the given time, with its journal record; return its position."""
     size = len(row.event)
-    tx.db.execute(_INSERT, (*row, tx.now_ns, size))
+    tx.db.execute(_INSERT, (*row, tx.now_ns if at_ns is None else at_ns, size))
+    position = tx.db.last_insert_rowid()
     tx.db.execute(_ADD_STATE, (1, 0, size))
     body = {
         "client_message_id": row.client_message_id,
@@ -243,6 +108,7 @@ def _insert_row(tx: JournalTransaction, row: NewRow, mesh: str) -> None:
     }
     body |= {name: agent for name, agent in (("from_agent", row.from_agent), ("to_agent", row.to_agent)) if agent}
     tx.append("outbox.queued", mesh=mesh, ref=row.id, body=body)
+    return position
 
 
 def _check_capacity(tx: JournalTransaction, size: int, capacity_bytes: int) -> None:
@@ -251,35 +117,6 @@ def _check_capacity(tx: JournalTransaction, size: int, capacity_bytes: int) -> N
     used = Depth(*state).bytes
     if used + size > REFUSE_AT * capacity_bytes:
         raise error("insufficient_storage", used=used, capacity=capacity_bytes)
-
-
-class Sent(NamedTuple):
-    """The relay has taken a row."""
-
-    row: Claimed
-    broker_message_id: str
-    history_id: int | None
-    not_queued: Sequence[Any] = ()
-
-
-class Deferred(NamedTuple):
-    """A row that waits for another attempt."""
-
-    row: Claimed
-    code: str
-    text: str
-    next_attempt_at_ns: int
-
-
-class GivenUp(NamedTuple):
-    """A row that becomes dead: the relay refuses it permanently, or it is too old."""
-
-    row: Claimed
-    code: str
-    text: str
-
-
-SendOutcome = Sent | Deferred | GivenUp
 
 
 def claim_rows(tx: JournalTransaction, destination: str, limit: int, mesh: str) -> list[Claimed]:
@@ -395,6 +232,17 @@ def note_accepted_row(tx: JournalTransaction, position: int, message_id: str, hi
         tx.db.execute(SQL.add_state, (-1, 0, 0))
     body = {"client_message_id": row.client_message_id, "message_id": message_id, "history_id": history_id}
     tx.append("outbox.done", mesh=mesh, ref=row.id, body=body)
+
+
+def add_sent_rows(tx: JournalTransaction, sent: Sequence[SentBefore], mesh: str) -> int:
+    """Insert rows that are done for messages that the relay has; return how many the outbox lacked."""
+    count = 0
+    for row, history_id, sent_at_ns in sent:
+        if tx.db.execute(_BY_CLIENT_ID, (row.client_message_id, row.from_agent)).fetchone() is None:
+            position = _insert_row(tx, row, mesh, sent_at_ns)
+            note_accepted_row(tx, position, row.event_id, history_id, mesh)
+            count += 1
+    return count
 
 
 def drop_row(tx: JournalTransaction, position: int, mesh: str) -> None:

@@ -19,9 +19,10 @@ from posthouse.client.daemon import InboxItem, Page, Thread
 from posthouse.client.daemon.local_api import ThreadMessage
 from posthouse.mcp.tool import ToolCall, ToolSpec
 from posthouse.model.address import Address
-from posthouse.model.clock import parse_utc
+from posthouse.model.clock import format_utc, parse_utc
 from posthouse.model.errors import PosthouseError
 from posthouse.model.event import is_event_id, is_short_event_id
+from posthouse.model.freshness import read_freshness
 from posthouse.model.limits import SECOND_NS
 
 PREVIEW_CHARACTERS = 280
@@ -122,7 +123,13 @@ def of_past(message: dict[str, Any], now_ns: int) -> _Source:
         message.get("undecryptable"),
         message.get("topic"),
         message.get("reply_to_id"),
+        notice=_stale_notice(message.get("meta"), now_ns),
     )
+
+
+def _stale_notice(meta: Any, now_ns: int) -> str:
+    until_ns = read_freshness(meta).valid_until_ns
+    return "" if until_ns is None or now_ns < until_ns else f"stale since {format_utc(until_ns)}"
 
 
 def show(sources: Iterable[_Source], max_characters: int | None) -> list[ShownMessage]:
@@ -211,10 +218,12 @@ WAIT = ToolSpec(
 
 class ReadArguments(msgspec.Struct, forbid_unknown_fields=True):
     id: str
+    #: show the text although the message is stale
+    confirm: bool | UnsetType = UNSET
 
 
 async def run_read(call: ToolCall, arguments: ReadArguments) -> ShownMessage:
-    item = await call.daemon.item(arguments.id)
+    item = await call.daemon.item(arguments.id, confirm=arguments.confirm is True)
     await call.daemon.seen([item.id])
     [shown] = show([of_item(item)], None)
     return shown

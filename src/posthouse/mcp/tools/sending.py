@@ -5,7 +5,8 @@
     confirmed   the daemon of every recipient has stored it
     read        the recipient's program was given the full text
     answered    a reply came
-    rejected, dead, aborted, expired, not_queued   it will not arrive
+    rejected, dead, aborted, expired   it will not arrive
+    not_queued  the queue of a reader of the topic was full; that reader gets it from the topic's history
 
 A state never claims more than is known. When `send` answers, the message is on this host's disk.
 """

@@ -55,8 +55,8 @@ CLIENT: tuple[ErrorSpec, ...] = (
     ErrorSpec(
         "member_name_unknown",
         404,
-        "there is no member {name!r} in mesh {mesh}",
-        "`posthouse mesh members` lists the members; a node id works too.",
+        "there is no host or agent {name!r} in mesh {mesh}",
+        "`posthouse peers` lists the hosts and their agents; a node id works too.",
     ),
     ErrorSpec(
         "pins_malformed",

@@ -176,6 +176,12 @@ _ROWS: tuple[ErrorSpec, ...] = (
         "inbox_item_unknown", 404, "there is no message {id!r} in the inbox", "`posthouse inbox` lists the messages."
     ),
     ErrorSpec(
+        "message_stale",
+        409,
+        "the message {id} counted until {valid_until} only, so its text is withheld",
+        "Ask its sender whether it still holds. `posthouse inbox show ID --confirm` shows the text anyway.",
+    ),
+    ErrorSpec(
         "id_ambiguous", 409, "{id!r} is the beginning of several message ids", "Give more digits of the id, or all 64."
     ),
     ErrorSpec(

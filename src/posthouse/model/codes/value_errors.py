@@ -63,6 +63,12 @@ _NAMES: tuple[ErrorSpec, ...] = (
         "A mesh name is one token of at most 64 letters, digits, `_` or `-`.",
     ),
     ErrorSpec(
+        "mesh_name_reserved",
+        400,
+        "no mesh can be called {mesh!r}: the daemon of a home has a file of this name",
+        "Choose another name for the mesh.",
+    ),
+    ErrorSpec(
         "member_name_invalid",
         400,
         "{name!r} is not a member name",

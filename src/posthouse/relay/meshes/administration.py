@@ -18,8 +18,8 @@ from posthouse.model.node import (
     looks_like_key,
     name_skeleton,
     validate_member_name,
-    validate_mesh_name,
     validate_node_id,
+    validate_served_mesh_name,
 )
 from posthouse.relay.accept.authorize import Mesh, Meshes, Right
 from posthouse.relay.accept.group_commit import GroupCommitter
@@ -87,7 +87,7 @@ class Administration:
 
     async def create_mesh(self, actor: str, mesh: str, *, is_open: bool = False, name: str | None = None) -> MeshRow:
         """Create a mesh with the actor as its admin under a member name; members of main may."""
-        _refuse_reserved(validate_mesh_name(mesh))
+        _refuse_reserved(validate_served_mesh_name(mesh))
         row = MeshRow(mesh, is_open, actor, 0)
 
         def prepare() -> Change:
