@@ -242,7 +242,7 @@ def inbox(given: InboxFilter, wait_s: float = 0.0) -> Call[Page[InboxItem]]:
     return Call("GET", "/v1/inbox", as_page(InboxItem), query | {"wait_s": wait_s or None}, wait_s=wait_s)
 
 
-def item(row_id: str, *, is_confirmed: bool) -> Call[InboxItem]:
+def item(row_id: str, *, is_confirmed: bool = False) -> Call[InboxItem]:
     query = {"confirm": is_confirmed or None}
     return Call("GET", f"/v1/inbox/{_part(row_id)}", as_struct(InboxItem), query)
 
