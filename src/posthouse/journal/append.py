@@ -15,7 +15,7 @@ import msgspec
 
 from posthouse.journal.records import RECORD_TYPES
 from posthouse.sqlite.statements import BulkInsert, Statements
-from posthouse.sqlite.transaction import Transaction
+from posthouse.sqlite.transaction import BatchState, Transaction
 
 SQL = Statements("posthouse.journal", "journal.sql")
 _HEAD = SQL.head
@@ -27,26 +27,18 @@ _encode = msgspec.json.Encoder().encode
 Fact = tuple[str, str | None, str | None, str | None, str]
 
 
-class JournalTransaction(Transaction):
-    """A transaction that can append facts to the store's journal."""
+class JournalAppender(BatchState):
+    """Collects facts for the journal of any database and assigns their seqs."""
 
-    def __init__(self, db: apsw.Connection) -> None:
-        super().__init__(db)
+    def __init__(self, *connection: Any) -> None:
+        super().__init__(*connection)
         self._head = 0
         self._unwritten: list[tuple[int, int, str, str | None, str | None, str | None, str]] = []
-        self._data_version = -1
 
     @property
     def head(self) -> int:
         """The seq of the newest record, those of this transaction included."""
         return self._head
-
-    def begin(self, wall_ns: int) -> None:
-        if self.db.data_version() != self._data_version:  # another connection has committed
-            self._head = self.db.execute(_HEAD).get
-            self.now_ns = max(self.now_ns, self.db.execute(SQL.newest_at_ns).get)
-        if wall_ns > self.now_ns:
-            self.now_ns = wall_ns
 
     def append(
         self,
@@ -81,9 +73,7 @@ class JournalTransaction(Transaction):
 
     def flush(self) -> None:
         """Write the records appended so far, so that statements of this transaction see them."""
-        if self._unwritten:
-            rows, self._unwritten = self._unwritten, []
-            _APPEND.run(self.db, rows)
+        raise NotImplementedError
 
     def mark(self) -> int:
         self.flush()  # so that ROLLBACK TO undoes exactly the records appended after the mark
@@ -92,6 +82,26 @@ class JournalTransaction(Transaction):
     def rewind(self, mark: int) -> None:
         self._head = mark
         self._unwritten = []
+
+
+class JournalTransaction(JournalAppender, Transaction):
+    """A transaction that can append facts to the journal of a SQLite store."""
+
+    def __init__(self, db: apsw.Connection) -> None:
+        super().__init__(db)
+        self._data_version = -1
+
+    def begin(self, wall_ns: int) -> None:
+        if self.db.data_version() != self._data_version:  # another connection has committed
+            self._head = self.db.execute(_HEAD).get
+            self.now_ns = max(self.now_ns, self.db.execute(SQL.newest_at_ns).get)
+        if wall_ns > self.now_ns:
+            self.now_ns = wall_ns
+
+    def flush(self) -> None:
+        if self._unwritten:
+            rows, self._unwritten = self._unwritten, []
+            _APPEND.run(self.db, rows)
 
     def before_commit(self) -> None:
         self.flush()

@@ -58,10 +58,10 @@ def read_extent(db: apsw.Connection) -> Extent:
     """Return epoch, horizon and head of one snapshot."""
     epochs = [(epoch, parent, fork_seq) for epoch, parent, fork_seq, _started in db.execute(SQL.all_epochs)]
     epoch, _parent, fork_seq = epochs[-1] if epochs else ("", None, 0)
-    return Extent(epoch, fork_seq, read_state(db).pruned_through, db.execute(SQL.head).get, _ancestors(epochs))
+    return Extent(epoch, fork_seq, read_state(db).pruned_through, db.execute(SQL.head).get, ancestors(epochs))
 
 
-def _ancestors(epochs: list[tuple[str, str | None, int]]) -> tuple[tuple[str, int], ...]:
+def ancestors(epochs: list[tuple[str, str | None, int]]) -> tuple[tuple[str, int], ...]:
     """Return each former epoch of this store with the last seq that it shares with the current one."""
     by_name = {epoch: (parent, fork_seq) for epoch, parent, fork_seq in epochs}
     found: list[tuple[str, int]] = []

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from posthouse.log import get_log
-from posthouse.sqlite.transaction import Item, TxT
+from posthouse.sqlite.transaction import AnyTx, Item
 
 _ONE = (1).to_bytes(8, sys.byteorder)  # an event counter takes exactly 8 bytes; a pipe takes anything
 _READ_BYTES = 4_096  # drains a pipe; bytes beyond that cause one more wake-up, which does no harm
@@ -149,7 +149,7 @@ class LoopResults:
         self.loop.remove_reader(self._wake_up.fileno())
 
 
-class PendingItem(Item[TxT], eq=False):
+class PendingItem(Item[AnyTx], eq=False):
     """An item with its size in bytes and its waiter: a future or callback on a loop, or the event of a thread."""
 
     size: int = 0
@@ -160,12 +160,12 @@ class PendingItem(Item[TxT], eq=False):
     is_short: bool = False
 
 
-def deliver_results(batch: Sequence[PendingItem[TxT]]) -> None:
+def deliver_results(batch: Sequence[PendingItem[AnyTx]]) -> None:
     """Give every caller of the batch the result of its item."""
     if len(batch) == 1 and (only := batch[0].loop_results) is not None:
         only.post(batch)
         return
-    by_loop: dict[LoopResults, list[PendingItem[TxT]]] = {}
+    by_loop: dict[LoopResults, list[PendingItem[AnyTx]]] = {}
     for item in batch:
         if item.loop_results is not None:
             by_loop.setdefault(item.loop_results, []).append(item)

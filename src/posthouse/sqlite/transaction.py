@@ -23,11 +23,10 @@ from posthouse.model.errors import Fatal, PosthouseError, error
 from posthouse.sqlite.connection import busy_handler, copy_error, ends_transaction, skip_checkpoint_on_close, translate
 
 
-class Transaction:
-    """The transaction as an item sees it; one object per connection, used for every batch."""
+class BatchState:
+    """What a transaction keeps in memory: its time and the calls that undo an item. Independent of the database."""
 
-    def __init__(self, db: apsw.Connection) -> None:
-        self.db = db
+    def __init__(self) -> None:
         #: Wall time of this batch: read once per batch, never decreases.
         self.now_ns = 0
         self._undo: list[Callable[[], None]] = []
@@ -71,15 +70,41 @@ class Transaction:
         """Discard all in-memory state since BEGIN."""
 
 
-TxT = TypeVar("TxT", bound=Transaction)
+AnyTx = TypeVar("AnyTx")
 
 
-class Item(msgspec.Struct, Generic[TxT], eq=False):
+class Item(msgspec.Struct, Generic[AnyTx], eq=False):
     """A unit of work and, once its batch has ended, its result or error."""
 
-    work: Callable[[TxT], Any]
+    work: Callable[[AnyTx], Any]
     result: Any = None
     error: BaseException | None = None
+
+
+class Transaction(BatchState):
+    """The transaction as an item sees it; one object per connection, used for every batch."""
+
+    def __init__(self, db: apsw.Connection) -> None:
+        super().__init__()
+        self.db = db
+
+    def commit_items(self, items: Sequence[Item[Any]], clock: Clock, path: str) -> Fatal | None:
+        """Run `items` in one transaction and set the result or error of each."""
+        return run_items(self, items, clock, path)
+
+    @property
+    def changes(self) -> int:
+        """How many rows this connection has changed so far."""
+        return self.db.total_changes()
+
+    def close(self, *, is_failed: bool) -> None:
+        """Close the connection; after a failure without another write."""
+        if is_failed:
+            skip_checkpoint_on_close(self.db)
+        self.db.close()
+
+
+TxT = TypeVar("TxT", bound=Transaction)
 
 
 class _CommitError(Exception):

@@ -15,15 +15,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
 from posthouse.log import get_log
 from posthouse.model.clock import Clock
 from posthouse.model.errors import Fatal, PosthouseError, Transient, error
-from posthouse.sqlite.connection import as_fatal, copy_error, skip_checkpoint_on_close
+from posthouse.sqlite.connection import as_fatal, copy_error
 from posthouse.sqlite.handover import LoopResults, OnDone, PendingItem, WakeUp, deliver_results
-from posthouse.sqlite.transaction import TxT, run_items
+from posthouse.sqlite.transaction import Item
 
 R = TypeVar("R")
 log = get_log(__name__)
@@ -36,6 +36,26 @@ THREADED_NS = 20_000_000  # after a sign of other work, or of a slow disk, the w
 SLOW_COMMIT_NS = 2_000_000  # several times a usual sync: what keeps the disk busy would keep the loop busy too
 _POLLS_AFTER_LONE = 3  # after so many polls of its sockets, a loop has seen what arrived during a commit
 _CHECK_EVERY_S = 1.0  # a loop that stops in the middle of an iteration may never notify: its items still commit
+
+
+class BatchTransaction(Protocol):
+    """The write connection of a store, as its writer uses it."""
+
+    def commit_items(self, items: Sequence[Item[Any]], clock: Clock, path: str) -> Fatal | None:
+        """Run items in one transaction and set the result or error of each; return an error that ends the process."""
+        ...
+
+    @property
+    def changes(self) -> int:
+        """A number that grows with each changed row."""
+        ...
+
+    def close(self, *, is_failed: bool) -> None:
+        """Close the connection; after a failure without another write."""
+        ...
+
+
+TxT = TypeVar("TxT", bound=BatchTransaction)
 
 
 class Writer(Generic[TxT]):
@@ -204,12 +224,12 @@ class Writer(Generic[TxT]):
 
     def _commit(self, batch: list[PendingItem[TxT]]) -> Fatal | None:
         """Commit a batch and account for it; the caller holds the write connection."""
-        began_ns, changes_before = self._clock.boot_ns(), self._tx.db.total_changes()
-        fatal = run_items(self._tx, batch, self._clock, self._path)
+        began_ns, changes_before = self._clock.boot_ns(), self._tx.changes
+        fatal = self._tx.commit_items(batch, self._clock, self._path)
         ended_ns = self._clock.boot_ns()
         if len(batch) > 1 or ended_ns - began_ns > SLOW_COMMIT_NS:
             self._threaded_until_ns = ended_ns + THREADED_NS
-        self._account(batch, has_written=self._tx.db.total_changes() != changes_before)
+        self._account(batch, has_written=self._tx.changes != changes_before)
         return fatal
 
     def _enqueue(self, item: PendingItem[TxT]) -> bool:
@@ -259,7 +279,7 @@ class Writer(Generic[TxT]):
             self._fail(fatal, batch)
         finally:
             with self._committing:
-                self._tx.db.close()
+                self._tx.close(is_failed=isinstance(self._closed_with, Fatal))
             for loop_results in self._loop_results.values():
                 loop_results.close()
 
@@ -320,7 +340,6 @@ class Writer(Generic[TxT]):
         for item in rest:
             item.error = copy_error(fatal)
         log.error(fatal.code, path=self._path, reason=str(fatal))
-        skip_checkpoint_on_close(self._tx.db)
         try:
             self._on_fatal(fatal)
         finally:

@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 from posthouse.model.clock import FakeClock
 from posthouse.model.event import Event
 from posthouse.model.filters import Filter
+from posthouse.relay.store import query_pages
 from posthouse.relay.store.event_rows import Query, Scope
-from posthouse.relay.store.sqlite import event_reads, queries
-from posthouse.relay.store.sqlite.queries import Plan, Range
+from posthouse.relay.store.query_pages import Range
+from posthouse.relay.store.sqlite import event_reads
+from posthouse.relay.store.sqlite.queries import Plan
 from posthouse.relay.store.sqlite.store import SqliteStore
 from tests.relay.authors import ALICE, BOB, CAROL, Author
 from tests.relay.store.contract import add, ids, read_all
@@ -121,8 +123,8 @@ async def test_windows_of_any_width_give_the_same_pages(written: Written, monkey
     query = Query(filters, Scope(ALICE.node, None), limit=11)
     expected = ids(await read_all(written.store, query))
     for width in (1, 3, 64):
-        monkeypatch.setattr(queries, "_FIRST_WINDOW", width)
-        monkeypatch.setattr(queries, "_LAST_WINDOW", width * 2)
+        monkeypatch.setattr(query_pages, "_FIRST_WINDOW", width)
+        monkeypatch.setattr(query_pages, "_LAST_WINDOW", width * 2)
         assert ids(await read_all(written.store, query)) == expected
 
 
@@ -134,24 +136,24 @@ async def test_windows_that_shrink_where_matches_crowd_give_the_same_pages(
     query = Query(filters, Scope(ALICE.node, None), limit=11, is_descending=is_descending)
     expected = ids(await read_all(written.store, query))
     for width, crowd in ((1, 0), (1, 2), (3, 5), (16, 2)):
-        monkeypatch.setattr(queries, "_FIRST_WINDOW", width)
-        monkeypatch.setattr(queries, "_CROWD", crowd)
+        monkeypatch.setattr(query_pages, "_FIRST_WINDOW", width)
+        monkeypatch.setattr(query_pages, "_CROWD", crowd)
         assert ids(await read_all(written.store, query)) == expected
 
 
 async def test_no_window_collects_more_places_than_the_crowd_it_may(
     written: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queries, "_FIRST_WINDOW", 4)
-    monkeypatch.setattr(queries, "_CROWD", 8)
+    monkeypatch.setattr(query_pages, "_FIRST_WINDOW", 4)
+    monkeypatch.setattr(query_pages, "_CROWD", 8)
     crowded: list[int] = []
-    read = queries._read_window
+    read = query_pages._read_window
 
-    def watch(db: apsw.Connection, plans: list[Plan], window: queries.Range, limit: int, max_bytes: int) -> object:
+    def watch(db: apsw.Connection, plans: list[Plan], window: Range, limit: int, max_bytes: int) -> object:
         crowded.append(sum(plan.is_crowded(db, window.low, window.high, 8) for plan in plans if window.width > 4))
         return read(db, plans, window, limit, max_bytes)
 
-    monkeypatch.setattr(queries, "_read_window", watch)
+    monkeypatch.setattr(query_pages, "_read_window", watch)
     await written.store.query(Query([Filter(kinds=frozenset(KINDS))], Scope(ALICE.node, None), limit=200))
     assert len(crowded) > 1
     assert not any(crowded)
@@ -160,8 +162,8 @@ async def test_no_window_collects_more_places_than_the_crowd_it_may(
 async def test_page_that_runs_out_of_time_says_how_far_it_is_complete(
     written: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queries, "_TIME_NS", 1)
-    monkeypatch.setattr(queries, "_FIRST_WINDOW", 50)
+    monkeypatch.setattr(query_pages, "_TIME_NS", 1)
+    monkeypatch.setattr(query_pages, "_FIRST_WINDOW", 50)
     clock = FakeClock()
     monkeypatch.setattr(clock, "boot_ns", iter(range(0, 10_000, 1)).__next__)
     monkeypatch.setattr(written.store, "_clock", clock)
@@ -177,11 +179,11 @@ async def test_page_that_runs_out_of_time_says_how_far_it_is_complete(
 
 
 async def test_counts_take_turns_on_one_read_of_the_pool(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queries, "_COUNT_NS", -1)  # a step ends after one window
-    monkeypatch.setattr(queries, "_LAST_WINDOW", 16)
+    monkeypatch.setattr(query_pages, "_COUNT_NS", -1)  # a step ends after one window
+    monkeypatch.setattr(query_pages, "_LAST_WINDOW", 16)
     running: list[int] = []
     steps: list[int] = []
-    count = queries.count_matches
+    count = query_pages.count_matches
 
     def watch(*arguments: Any) -> tuple[int, Range]:
         running.append(1)

@@ -11,7 +11,8 @@ import pytest
 from posthouse.model.clock import FakeClock
 from posthouse.model.filters import Filter
 from posthouse.relay.store.event_rows import Scope
-from posthouse.relay.store.sqlite.queries import Range, plan_filter
+from posthouse.relay.store.query_pages import Range
+from posthouse.relay.store.sqlite.queries import plan_filter
 from posthouse.relay.store.sqlite.store import FILE_NAME, SqliteStore
 from posthouse.sqlite.connection import open_reader
 from tests.relay.authors import ALICE, BOB

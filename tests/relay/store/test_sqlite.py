@@ -8,8 +8,8 @@ from tests.relay.authors import ALICE
 from tests.relay.store.contract import StoreContract, add
 
 
-class TestSqliteStore(StoreContract):
-    """SQLite keeps the contract."""
+class TestStore(StoreContract):
+    """Every store keeps the contract."""
 
 
 async def test_store_opened_again_holds_what_was_answered(tmp_path: Path) -> None:

@@ -35,6 +35,18 @@ STORAGE: tuple[ErrorSpec, ...] = (
         "the store {path} is closed",
         "Open it again.",
     ),
+    transient(
+        "store_unavailable",
+        503,
+        "the database {url} cannot be reached: {reason}",
+        "Retry in a moment; the relay connects again by itself. If it persists, check the PostgreSQL server.",
+    ),
+    fatal(
+        "store_taken_over",
+        500,
+        "another relay has written to {url} while this one had lost its connection",
+        "Run one relay on a database. This one has ended; start it again once the other one is stopped.",
+    ),
     fatal(
         "store_failed",
         500,
@@ -81,6 +93,27 @@ STORAGE: tuple[ErrorSpec, ...] = (
         500,
         "{path} cannot be used: {reason}",
         "Give a directory that this user may write to.",
+        exit=Exit.BROKEN,
+    ),
+    ErrorSpec(
+        "store_url_invalid",
+        400,
+        "the URL of the store is invalid: {reason}",
+        "Give postgresql://USER@HOST/DATABASE, or leave relay.store unset for a SQLite file in the data directory.",
+        exit=Exit.USAGE,
+    ),
+    ErrorSpec(
+        "store_driver_missing",
+        500,
+        "a store on PostgreSQL needs psycopg: {reason}",
+        "Install it: pip install 'posthouse[postgresql]'.",
+        exit=Exit.BROKEN,
+    ),
+    ErrorSpec(
+        "store_behind_pooler",
+        500,
+        "{url} is behind a pooler that shares sessions between transactions",
+        "Give the address of the PostgreSQL server itself, or a pool in session mode.",
         exit=Exit.BROKEN,
     ),
     ErrorSpec(

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from posthouse.model.message import DestinationKind, Message
+from posthouse.model.pinch import is_confirmed_by_reader
+from posthouse.relay.wire.frames import binary_frame
 
 
 class State(enum.StrEnum):
@@ -247,3 +249,37 @@ decode_stored_confirms = msgspec.json.Decoder(list[StoredConfirm]).decode
 def encode_stored_confirm(confirm: StoredConfirm) -> str:
     """Return the JSON that the store keeps."""
     return _encode([confirm]).decode()
+
+
+def envelope_page(rows: Sequence[Any]) -> DeliveryPage:
+    """Return a page of Pinch frames; a row is (position, seq, id, was_stored, attempt, type, has_id, envelope)."""
+    if not rows:
+        return NO_PAGE
+    positions, seqs, ids, was_stored, attempts, types, has_id, envelopes = zip(*rows, strict=True)
+    body = {"ids": ids, "was_stored": [bool(stored) for stored in was_stored], "attempts": attempts}
+    kinds = zip(seqs, types, has_id, strict=True)
+    needs_no_confirm = [seq for seq, type_, has_one in kinds if not is_confirmed_by_reader(type_, has_one)]
+    text = b"".join(map(binary_frame, envelopes))
+    return DeliveryPage(list(positions), list(seqs), text, _encode(body).decode(), needs_no_confirm)
+
+
+def confirmation_frames(rows: Sequence[Any], after_seq: int) -> ConfirmationPage:
+    """Return Pinch confirms as frames; a row is (seq, items)."""
+    frames = [binary_frame(each.envelope) for _seq, items in rows for each in decode_stored_confirms(items)]
+    return ConfirmationPage(len(frames), rows[-1][0] if rows else after_seq, b"".join(frames))
+
+
+# What operators see of messages, queues and deliveries: the names of the columns that a store reads, in order.
+RECORD_FIELDS = (
+    "seq", "mesh", "sender", "from_agent", "client_message_id", "destination_kind", "destination_ref",
+    "first_seen_at_ns", "history_available",
+)  # fmt: skip
+STATE_FIELDS = (
+    "recipient", "state", "was_stored", "attempts", "queued_at_ns", "sent_at_ns", "closed_at_ns", "reason",
+    "receipt", "receipt_at_ms", "receipt_reason",
+)  # fmt: skip
+QUEUE_FIELDS = ("recipient", "depth", "parked", "confirmations", "oldest_ns")
+DELIVERY_FIELDS = (
+    "recipient", "sender", "id", "seq", "position", "state", "was_stored", "attempts", "timeouts", "flaps",
+    "queued_at_ns", "sent_at_ns", "closed_at_ns", "reason",
+)  # fmt: skip

@@ -18,9 +18,13 @@ from posthouse.model.limits import SECOND_NS
 from posthouse.relay.store.event_rows import address_term
 from posthouse.relay.store.sqlite.deliveries import READ_SQL as SQL
 from posthouse.relay.wire.delivery_rows import (
+    DELIVERY_FIELDS,
     NO_PAGE,
     OPEN,
     PARKED,
+    QUEUE_FIELDS,
+    RECORD_FIELDS,
+    STATE_FIELDS,
     ConfirmationPage,
     DeliveryPage,
     GapRow,
@@ -32,19 +36,6 @@ R = TypeVar("R")
 _encode = msgspec.json.Encoder().encode
 _rows = msgspec.json.Decoder(list[dict[str, str]]).decode
 _numbers = msgspec.json.Decoder(list[int]).decode
-_RECORD_FIELDS = (
-    "seq", "mesh", "sender", "from_agent", "client_message_id", "destination_kind", "destination_ref",
-    "first_seen_at_ns", "history_available",
-)  # fmt: skip
-_STATE_FIELDS = (
-    "recipient", "state", "was_stored", "attempts", "queued_at_ns", "sent_at_ns", "closed_at_ns", "reason",
-    "receipt", "receipt_at_ms", "receipt_reason",
-)  # fmt: skip
-_QUEUE_FIELDS = ("recipient", "depth", "parked", "confirmations", "oldest_ns")
-_ROW_FIELDS = (
-    "recipient", "sender", "id", "seq", "position", "state", "was_stored", "attempts", "timeouts", "flaps",
-    "queued_at_ns", "sent_at_ns", "closed_at_ns", "reason",
-)  # fmt: skip
 
 
 class SqliteDeliveryReads:
@@ -96,13 +87,13 @@ class SqliteDeliveryReads:
         return await self._pool.run(lambda db: _message(db, message_id, only))
 
     async def queues(self, mesh: str, after: str, limit: int) -> list[dict[str, Any]]:
-        return await self._all(SQL.queues, (mesh, after, limit), lambda row: dict(zip(_QUEUE_FIELDS, row, strict=True)))
+        return await self._all(SQL.queues, (mesh, after, limit), lambda row: dict(zip(QUEUE_FIELDS, row, strict=True)))
 
     async def queue_rows(
         self, mesh: str, node: str | None, states: Sequence[str], after: tuple[int, str], limit: int
     ) -> list[dict[str, Any]]:
         bindings = (mesh, node, _encode(list(states)).decode(), *after, limit)
-        return await self._all(_rows_statement(states), bindings, lambda row: _shown(_ROW_FIELDS, row))
+        return await self._all(_rows_statement(states), bindings, lambda row: _shown(DELIVERY_FIELDS, row))
 
     async def _all(self, statement: str, bindings: tuple[Any, ...], make: Callable[[tuple[Any, ...]], R]) -> list[R]:
         return await self._pool.run(lambda db: [make(row) for row in db.execute(statement, bindings)])
@@ -126,13 +117,13 @@ def _message(db: apsw.Connection, message_id: str, only: str | None) -> dict[str
     found = db.execute(SQL.record_of_message, (bytes.fromhex(message_id),)).fetchone()
     if found is None:
         return None
-    record = dict(zip(_RECORD_FIELDS, found, strict=True))
+    record = dict(zip(RECORD_FIELDS, found, strict=True))
     record["history_available"] = bool(record["history_available"])
     states = db.execute(SQL.states_of_message, (record["seq"], only)).fetchall()
     record["mentions"] = [mentioned for (mentioned,) in db.execute(SQL.mentions_of_message, (record["seq"],))]
     not_queued = db.execute(SQL.not_queued, (record["seq"],)).get
     record["not_queued"] = [] if not_queued is None else _rows(not_queued)
-    return record | {"deliveries": [_shown(_STATE_FIELDS, row) for row in states]}
+    return record | {"deliveries": [_shown(STATE_FIELDS, row) for row in states]}
 
 
 def _rows_statement(states: Sequence[str]) -> str:

@@ -21,16 +21,9 @@ from posthouse.model.errors import error
 from posthouse.model.event import Coordinate
 from posthouse.model.filters import Filter
 from posthouse.relay.store.event_rows import Page, Query, Scope, StoredEvent, address_term
+from posthouse.relay.store.query_pages import Range, count_matches, range_of, read_page
 from posthouse.relay.store.sqlite.meshes_and_locks import last_token, read_locks, read_mesh_rows
-from posthouse.relay.store.sqlite.queries import (
-    EVENTS_SQL,
-    Range,
-    count_matches,
-    plan_filter,
-    plan_history,
-    read_page,
-    scope_bindings,
-)
+from posthouse.relay.store.sqlite.queries import EVENTS_SQL, plan_filter, plan_history, scope_bindings
 from posthouse.relay.wire.lock_operations import LockEntry, LockPosition
 from posthouse.relay.wire.mesh_rows import MeshRows
 from posthouse.sqlite.read_pool import ReadPool
@@ -70,7 +63,7 @@ class EventReads:
 
     async def query(self, query: Query) -> Page:
         def read(db: apsw.Connection) -> Page:
-            now_ns, span = self._clock.wall_ns(), _range(query, read_extent(db).head)
+            now_ns, span = self._clock.wall_ns(), range_of(query, read_extent(db).head)
             bounds = (span.low, span.high)
             plans = [plan_filter(db, each, query.scope, now_ns, bounds) for each in query.filters]
             return read_page(db, plans, span, query.limit, query.max_bytes, self._clock)
@@ -80,7 +73,7 @@ class EventReads:
     async def history(self, coordinate: Coordinate, query: Query) -> Page:
         def read(db: apsw.Connection) -> Page:
             plan = plan_history(coordinate, query.scope, self._clock.wall_ns())
-            span = _range(query, read_extent(db).head)
+            span = range_of(query, read_extent(db).head)
             return read_page(db, [plan], span, query.limit, query.max_bytes, self._clock)
 
         return await self._pool.run(read)
@@ -154,12 +147,6 @@ class EventReads:
             return count_matches(db, plans, left, self._clock)
 
         return read
-
-
-def _range(query: Query, head: int) -> Range:
-    if query.is_descending:
-        return Range(0, head if query.from_seq is None else min(head, query.from_seq - 1), True)
-    return Range(query.from_seq or 0, head, False)
 
 
 def _visible_event(db: apsw.Connection, seq: int | None, scope: Scope, now_ns: int) -> StoredEvent | None:

@@ -10,23 +10,21 @@ from collections.abc import Sequence
 from typing import Any
 
 import apsw
-import msgspec
 
 from posthouse.journal.append import JournalTransaction
 from posthouse.model.pinch import is_confirmed_by_reader, overtaking_controls
 from posthouse.relay.store.delivery_protocol import NewEnvelope
 from posthouse.relay.store.sqlite.deliveries import SqliteDeliveries
 from posthouse.relay.wire.delivery_rows import (
-    NO_PAGE,
     READ_UNCONFIRMED,
     ClosedDeliveries,
     ConfirmationPage,
     DeliveryPage,
     DeliveryRow,
     PendingEnvelopes,
-    decode_stored_confirms,
+    confirmation_frames,
+    envelope_page,
 )
-from posthouse.relay.wire.frames import binary_frame
 from posthouse.sqlite.read_pool import ReadPool
 from posthouse.sqlite.schema import Component
 from posthouse.sqlite.statements import BulkInsert, Statements
@@ -94,9 +92,6 @@ def _ints(values: Sequence[int]) -> Any:
     return apsw.carray(array("q", values))
 
 
-_encode = msgspec.json.Encoder().encode
-
-
 class SqlitePinchReads:
     """Implements posthouse.relay.store.delivery_protocol.SessionReads for Pinch addresses."""
 
@@ -109,7 +104,7 @@ class SqlitePinchReads:
         def read(db: apsw.Connection) -> DeliveryPage:
             bindings = (_queue_id(db, mesh, node), after, opened_since_ns, limit)
             rows: list[Any] = db.execute(PINCH_SQL.page, bindings).fetchall()
-            return _page(rows) if rows else NO_PAGE
+            return envelope_page(rows)
 
         return await self._pool.run(read)
 
@@ -129,7 +124,7 @@ class SqlitePinchReads:
             waiting = [(seq, sender, is_confirmed_by_reader(type_, has_id)) for seq, sender, type_, has_id in kinds]
             seqs = overtaking_controls(waiting)[:limit]
             rows: list[Any] = db.execute(PINCH_SQL.page_of_seqs, (queue_id, _ints(seqs))).fetchall() if seqs else []
-            return _page(rows) if rows else NO_PAGE
+            return envelope_page(rows)
 
         return await self._pool.run(read)
 
@@ -137,19 +132,9 @@ class SqlitePinchReads:
         def read(db: apsw.Connection) -> ConfirmationPage:
             bindings = (_queue_id(db, mesh, node), after_seq, limit)
             rows: list[Any] = db.execute(PINCH_SQL.confirmation_page, bindings).fetchall()
-            frames = [binary_frame(each.envelope) for _seq, items in rows for each in decode_stored_confirms(items)]
-            return ConfirmationPage(len(frames), rows[-1][0] if rows else after_seq, b"".join(frames))
+            return confirmation_frames(rows, after_seq)
 
         return await self._pool.run(read)
-
-
-def _page(rows: list[Any]) -> DeliveryPage:
-    positions, seqs, ids, was_stored, attempts, types, has_id, envelopes = zip(*rows, strict=True)
-    body = {"ids": ids, "was_stored": [bool(stored) for stored in was_stored], "attempts": attempts}
-    kinds = zip(seqs, types, has_id, strict=True)
-    needs_no_confirm = [seq for seq, type_, has_one in kinds if not is_confirmed_by_reader(type_, has_one)]
-    text = b"".join(map(binary_frame, envelopes))
-    return DeliveryPage(list(positions), list(seqs), text, _encode(body).decode(), needs_no_confirm)
 
 
 def _queue_id(db: apsw.Connection, mesh: str, node: str) -> int | None:

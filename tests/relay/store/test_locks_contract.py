@@ -3,5 +3,5 @@ from __future__ import annotations
 from tests.relay.store.locks_contract import LocksContract
 
 
-class TestSqliteLocks(LocksContract):
-    """SQLite keeps the contract."""
+class TestLocks(LocksContract):
+    """Every store keeps the contract."""

@@ -1,0 +1,178 @@
+"""One write transaction for many items on PostgreSQL, in one pipeline; at most one in the whole cluster at a time.
+
+Each group begins with a transaction-level advisory lock, so that groups of all relays follow one another and every
+group sees the head that the one before it left. Statements that return nothing are queued and go out together with
+COMMIT. Items run first without savepoints; if one fails, the group is rolled back and runs again with a savepoint for
+each item, as on SQLite. If the connection is lost while COMMIT is under way, the server is asked for the outcome of
+the transaction until it is settled: no group is answered wrongly.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import psycopg
+
+from posthouse.log import get_log
+from posthouse.model.clock import Clock
+from posthouse.model.errors import Fatal, PosthouseError
+from posthouse.postgresql.server_connection import (
+    ServerConnection,
+    is_of_server,
+    open_writer_session,
+    shown_url,
+    translate,
+)
+from posthouse.sqlite.connection import copy_error
+from posthouse.sqlite.transaction import BatchState, Item
+
+log = get_log(__name__)
+WRITE_LOCK = 0x706F7374_00000001  # "post": held by the transaction that writes
+_RETRY_S = 0.1  # between two questions about an unsettled transaction
+_CHAIN_MAX = 10  # exceptions that are followed to the failure behind them
+Items = Sequence[Item[Any]]
+
+
+class GroupTransaction(BatchState):
+    """The write session of a store and its transactions; used by one thread at a time."""
+
+    db: ServerConnection
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self.url = url
+        self.changes = 0
+        self._closing = threading.Event()
+        self.xact_id: str | None = None
+        self.db = self.open_session()
+
+    def open_session(self) -> ServerConnection:
+        """Open a session to write with; raise a PosthouseError if it cannot be had now."""
+        return open_writer_session(self.url)
+
+    def commit_items(self, items: Items, clock: Clock, path: str) -> Fatal | None:
+        """Run `items` in one transaction and set the result or error of each."""
+        del path
+        wall_ns = 0
+        try:
+            wall_ns = clock.wall_ns()
+            if self.db.is_lost:
+                self.db = self.open_session()
+            self._transact(items, wall_ns, self._run_together)
+        except BaseException as exc:  # noqa: BLE001 - the callers get it
+            if len(items) == 1 or not wall_ns or self.db.is_lost or is_of_server(_cause(exc)):
+                return _fail_all(items, self._to_caller_error(exc))
+            return self._commit_isolated(items, wall_ns)
+        return None
+
+    def stop_waiting(self) -> None:
+        """Stop asking for the outcome of a lost transaction; any thread may call it."""
+        self._closing.set()
+
+    def close(self, *, is_failed: bool) -> None:
+        """End the session."""
+        del is_failed
+        self.db.close()
+
+    def _commit_isolated(self, items: Items, wall_ns: int) -> Fatal | None:
+        try:
+            self._transact(items, wall_ns, self._run_with_savepoints)
+        except BaseException as exc:  # noqa: BLE001 - raised by the transaction, not by an item
+            return _fail_all(items, self._to_caller_error(exc))
+        return None
+
+    def _transact(self, items: Items, wall_ns: int, run: Callable[[Items], None]) -> None:
+        """BEGIN, run, COMMIT; if anything raises, roll back everything, unless the server did commit."""
+        self.xact_id = None
+        is_committing = False
+        try:
+            with self.db.pipeline():
+                self.db.queue("BEGIN")
+                self.db.queue("SELECT pg_advisory_xact_lock($1)", WRITE_LOCK)
+                self.begin(wall_ns)
+                run(items)
+                self.before_commit()
+                is_committing = True
+                self.db.queue("COMMIT")
+        except BaseException:
+            if not (is_committing and self.db.is_lost and self._was_committed()):
+                self._roll_back()
+                raise
+        self.keep()
+        self.committed()
+        self.changes += 1
+
+    def _run_together(self, items: Items) -> None:
+        for item in items:
+            item.result = item.work(self)
+            item.error = None
+
+    def _run_with_savepoints(self, items: Items) -> None:
+        for item in items:
+            mark, undo_count = self.mark(), self.undo_count
+            self.db.queue("SAVEPOINT item")
+            try:
+                with self.db.pipeline():
+                    item.result = item.work(self)
+                    self.mark()
+                item.error = None
+            except BaseException as exc:
+                if is_of_server(_cause(exc)):
+                    raise
+                self.db.queue("ROLLBACK TO item")
+                self.rewind(mark)
+                self.take_back(undo_count)
+                item.result, item.error = None, _without_stop(exc)
+            self.db.queue("RELEASE item")
+
+    def _roll_back(self) -> None:
+        self.rolled_back()
+        self.take_back()
+        try:
+            if not self.db.is_lost:
+                self.db.queue("ROLLBACK")
+        except psycopg.Error:
+            self.db.close()  # the server rolls back what a session leaves open
+
+    def _was_committed(self) -> bool:
+        """Ask for the outcome of the transaction until it is settled."""
+        log.warning("commit_unsettled", store=shown_url(self.url), xact_id=self.xact_id)
+        while not self._closing.wait(_RETRY_S):
+            try:
+                self.db = self.open_session()
+                status = self.db.value("SELECT pg_xact_status($1::text::xid8)", self.xact_id)
+            except (PosthouseError, psycopg.Error):
+                continue
+            if status != "in progress":
+                log.info("commit_settled", store=shown_url(self.url), xact_id=self.xact_id, status=status)
+                return bool(status == "committed")
+        return False
+
+    def _to_caller_error(self, exc: BaseException) -> BaseException:
+        cause = _cause(exc)
+        if isinstance(cause, psycopg.Error) and is_of_server(cause):
+            return translate(cause, self.url)
+        return _without_stop(exc)
+
+
+def _cause(exc: BaseException) -> BaseException:
+    """Return the failure of the server behind an exception, or the exception itself."""
+    cause: BaseException | None = exc
+    for _ in range(_CHAIN_MAX):
+        if cause is None or is_of_server(cause):
+            return cause or exc
+        cause = cause.__cause__ or cause.__context__
+    return exc
+
+
+def _without_stop(exc: BaseException) -> BaseException:
+    return RuntimeError(f"the item raised {exc!r}") if isinstance(exc, StopIteration) else exc  # no future carries it
+
+
+def _fail_all(items: Items, failure: BaseException) -> Fatal | None:
+    for item in items:
+        item.result = None
+        item.error = copy_error(failure) if isinstance(failure, PosthouseError) and len(items) > 1 else failure
+    return failure if isinstance(failure, Fatal) else None

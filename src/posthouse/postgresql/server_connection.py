@@ -1,0 +1,212 @@
+"""Connect to PostgreSQL with one set of session settings; translate its errors.
+
+Every connection of posthouse to PostgreSQL is opened here. Each is in autocommit mode, so that transactions begin and
+end where the code says so, and works in a pipeline: `queue` adds a statement, the next read sends everything that is
+queued. A session may not hang: connecting, waiting for locks, idling inside a transaction and a silent network all have
+a bound, so that a stopped process never stops the others. A pooler that shares sessions between transactions is refused
+because session settings and session locks would get lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+from psycopg import conninfo
+from psycopg.types.array import ListBinaryDumper
+from psycopg.types.numeric import Int8BinaryDumper
+
+from posthouse.log import get_log
+from posthouse.model.errors import PosthouseError, error
+
+log = get_log(__name__)
+SCHEMES = ("postgresql://", "postgres://")
+_LEAST_VERSION = 140_000  # pg_xact_status and pipelines exist before; older servers get no fixes
+_CONNECT_S = 3
+_READ_MS = 10_000  # far above any keyset read; a longer read keeps dead rows alive
+_LOCK_MS = 5_000  # a group of another relay takes milliseconds, one that hangs ends after _IDLE_MS
+_IDLE_MS = 1_000  # between two statements of a group only computations run
+_PROBE_MS = 2_000
+_PARAMETERS = {
+    "application_name": "posthouse",
+    "target_session_attrs": "read-write",
+    "connect_timeout": _CONNECT_S,
+    "tcp_user_timeout": 5_000,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "client_encoding": "UTF8",
+}
+_WRITER_SETTINGS = {"lock_timeout": _LOCK_MS, "idle_in_transaction_session_timeout": _IDLE_MS}
+_READER_SETTINGS = {"statement_timeout": _READ_MS, "idle_in_transaction_session_timeout": _READ_MS}
+
+
+class ServerConnection:
+    """One session; its statements have parameters $1, $2, and results come in binary form."""
+
+    def __init__(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+        self._connection = connection
+        # one type for all integers: a statement has one plan; arrays in binary form: bytes stay as they are
+        connection.adapters.register_dumper(int, Int8BinaryDumper)
+        connection.adapters.register_dumper(list, ListBinaryDumper)
+
+    def queue(self, statement: str, *parameters: Any) -> psycopg.RawCursor[tuple[Any, ...]]:
+        """Add a statement to the pipeline; its error comes with the next read or at the end of the pipeline."""
+        cursor = psycopg.RawCursor(self._connection)
+        cursor.execute(statement.encode(), parameters, binary=True)
+        return cursor
+
+    def rows(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        """Return all rows of a statement."""
+        return self.queue(statement, *parameters).fetchall()
+
+    def row(self, statement: str, *parameters: Any) -> tuple[Any, ...] | None:
+        """Return the first row of a statement."""
+        return self.queue(statement, *parameters).fetchone()
+
+    def value(self, statement: str, *parameters: Any) -> Any:
+        """Return the first column of the first row, None without a row."""
+        found = self.queue(statement, *parameters).fetchone()
+        return None if found is None else found[0]
+
+    def run_script(self, text: str) -> None:
+        """Run several statements without parameters."""
+        psycopg.ClientCursor(self._connection).execute(text.encode())
+
+    @contextlib.contextmanager
+    def pipeline(self) -> Iterator[None]:
+        """Send the statements of the body together where no read comes between; raise the first error at its end."""
+        with self._connection.pipeline():
+            yield
+
+    @property
+    def is_lost(self) -> bool:
+        """Return True if the session has ended."""
+        return self._connection.closed
+
+    def close(self) -> None:
+        """End the session; never raises."""
+        with contextlib.suppress(psycopg.Error):
+            self._connection.close()
+
+
+def is_server_url(text: str) -> bool:
+    """Return True if a text names a database of PostgreSQL."""
+    return text.startswith(SCHEMES)
+
+
+def shown_url(url: str) -> str:
+    """Return the URL without user, password and parameters, for logs and errors."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def open_session(url: str, settings: dict[str, int]) -> ServerConnection:
+    """Open a session with these settings; raise a PosthouseError."""
+    try:
+        given = conninfo.conninfo_to_dict(url)
+    except psycopg.ProgrammingError as exc:
+        raise error("store_url_invalid", reason=str(exc).strip()) from exc
+    options = " ".join([*_given_options(given), *(f"-c {name}={value}" for name, value in settings.items())])
+    parameters: dict[str, Any] = _PARAMETERS | given | {"options": options}
+    try:
+        connection = psycopg.Connection.connect("", autocommit=True, prepare_threshold=0, **parameters)
+    except psycopg.Error as exc:
+        raise translate(exc, url) from exc
+    connection.prepared_max = 1_000  # more than any session uses
+    return ServerConnection(connection)
+
+
+def _given_options(given: dict[str, Any]) -> list[str]:
+    return [str(given["options"])] if given.get("options") else []
+
+
+def open_writer_session(url: str) -> ServerConnection:
+    """Open a session that may write; it ends by itself if it idles inside a transaction."""
+    session = open_session(url, _WRITER_SETTINGS)
+    if session.value("SHOW synchronous_commit") in ("off", "local"):
+        session.queue("SET synchronous_commit = on")
+    return session
+
+
+def open_reader_session(url: str) -> ServerConnection:
+    """Open a session for reads that are short."""
+    return open_session(url, _READER_SETTINGS)
+
+
+def check_server(url: str) -> None:
+    """Refuse a server that is too old, has another encoding, or is behind a pooler that shares sessions."""
+    session = open_session(url, {"statement_timeout": _PROBE_MS})
+    try:
+        version, encoding, fsync = session.row(
+            "SELECT current_setting('server_version_num')::bigint, current_setting('server_encoding'),"
+            " current_setting('fsync')"
+        ) or (0, "", "")
+        if version < _LEAST_VERSION:
+            raise _unusable(url, f"its version is {version // 10_000}, not 14 or newer")
+        if encoding != "UTF8":
+            raise _unusable(url, f"its encoding is {encoding}, not UTF8")
+        if fsync != "on":
+            log.warning("store_not_durable", store=shown_url(url), reason="the server runs with fsync=off")
+        if _shares_sessions(session, url):
+            raise error("store_behind_pooler", url=shown_url(url))
+    except psycopg.Error as exc:
+        raise translate(exc, url) from exc
+    finally:
+        session.close()
+
+
+def _shares_sessions(session: ServerConnection, url: str) -> bool:
+    """Return True if a session setting gets lost while another client is inside a transaction."""
+    mark = secrets.token_hex(8)
+    session.queue("SELECT set_config('posthouse.probe', $1, false)", mark)
+    other = open_session(url, {})
+    try:
+        other.queue("BEGIN")
+        other.value("SELECT 1")
+        return bool(session.value("SELECT current_setting('posthouse.probe', true)") != mark)
+    except psycopg.OperationalError:  # a pool of one: the other client has the only session
+        return True
+    finally:
+        other.close()
+
+
+def _unusable(url: str, reason: str) -> PosthouseError:
+    hint = "Give the URL of a database in PostgreSQL 14 or newer, made with ENCODING 'UTF8'."
+    return error("store_unusable", path=shown_url(url), reason=reason, hint=hint)
+
+
+#: SQLSTATE or its class -> code of the registry; everything else is a defect of a statement
+_TRANSIENT_CLASSES = ("08", "40", "53", "55", "57")
+_FULL = ("53100", "53200")
+_DAMAGED = ("XX001", "XX002")
+
+
+def translate(exc: psycopg.Error, url: str) -> PosthouseError:
+    """Return the posthouse error for a failure of the server or of the way to it."""
+    state, reason = exc.sqlstate, str(exc).strip().replace("\n", " ")
+    if state in _DAMAGED:
+        return error("store_damaged", path=shown_url(url), reason=reason)
+    if state in _FULL:
+        return error("store_full", reason=reason)
+    if state == "57014":
+        return error("store_read_timeout", seconds=_READ_MS / 1000)
+    if state is None or state.startswith(_TRANSIENT_CLASSES) or state in ("25006", "25P03"):
+        return error("store_unavailable", url=shown_url(url), reason=reason)
+    if state.startswith(("28", "3D", "42501")):
+        return _unusable(url, reason)
+    return error("internal", reason=reason)
+
+
+def is_of_server(exc: BaseException) -> bool:
+    """Return True if the server or the network failed, not the statement or its values."""
+    if not isinstance(exc, psycopg.Error):
+        return False
+    state = exc.sqlstate
+    if state is None:
+        return isinstance(exc, psycopg.OperationalError)
+    return state.startswith(_TRANSIENT_CLASSES) or state in ("25006", "25P03", *_DAMAGED)
